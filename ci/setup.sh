@@ -1,0 +1,173 @@
+#!/usr/bin/env bash
+# Installs what building and running Bivouac needs, on Debian and Ubuntu, when it may (root, or sudo without a
+# password). Otherwise it prints the exact commands and ends with status 1. Quick when nothing is missing.
+set -euo pipefail
+
+usage() {
+    cat << 'END'
+ci/setup.sh [--with-mpich] [--with-tests]
+  --with-mpich   MPICH beside Open MPI (which stays the default)
+  --with-tests   rustfmt, clippy, a word about cargo-nextest, and what the test hosts need (SLURM and a few tools,
+                 no service is started); without the rights to install those, their tests are skipped
+END
+}
+
+with_mpich=false
+with_tests=false
+for argument in "$@"; do
+    case "$argument" in
+    --with-mpich) with_mpich=true ;;
+    --with-tests) with_tests=true ;;
+    --help | -h) usage && exit 0 ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+done
+rust_needed=90 # the minor version in Cargo.toml's rust-version
+
+has() { command -v "$1" > /dev/null 2>&1; }
+any_file() { compgen -G "$1" > /dev/null; }
+
+# What is there counts, not which package it came from: clusters bring MPI and LLVM as modules.
+packages=()
+need() { packages+=("$@"); }
+has cc && has make || need build-essential
+has pkg-config || need pkg-config
+has mpirun || need openmpi-bin
+has mpicc || need libopenmpi-dev
+has clang || need clang
+[ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang*.so*' || any_file '/usr/lib*/libclang*.so*' ||
+    any_file '/usr/lib/*/libclang*.so*' || need libclang-dev
+any_file '/usr/include/numa.h' || { has pkg-config && pkg-config --exists numa; } || need libnuma-dev
+if $with_mpich; then
+    { has mpirun.mpich && has mpicc.mpich; } || need mpich libmpich-dev
+fi
+
+as_root=()
+may_install() {
+    has apt-get || return 1
+    if [ "$(id -u)" -eq 0 ]; then return 0; fi
+    if has sudo && sudo -n true 2> /dev/null; then
+        as_root=(sudo -n)
+        return 0
+    fi
+    return 1
+}
+
+# Debian starts and enables the services of a package that it installs; the tests start their own.
+policy=/usr/sbin/policy-rc.d
+policy_kept=
+forbid_services() {
+    trap allow_services EXIT
+    if [ -e "$policy" ]; then
+        policy_kept=$policy.bivouac
+        "${as_root[@]}" mv "$policy" "$policy_kept"
+    fi
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" > /dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+}
+allow_services() {
+    "${as_root[@]}" rm -f "$policy"
+    [ -z "$policy_kept" ] || "${as_root[@]}" mv "$policy_kept" "$policy"
+    trap - EXIT
+}
+
+install_packages() {
+    echo "installing: ${packages[*]}"
+    local mpi_before log
+    mpi_before=$(readlink /etc/alternatives/mpi 2> /dev/null || true)
+    log=$(mktemp)
+    if ! { "${as_root[@]}" apt-get update &&
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+            "${packages[@]}"; } > "$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        echo "apt-get failed (see above)" >&2
+        exit 1
+    fi
+    rm -f "$log"
+    # A second MPI must not become what a plain `mpicc` means.
+    local mpi_after
+    mpi_after=$(readlink /etc/alternatives/mpi 2> /dev/null || true)
+    if [ -n "$mpi_before" ] && [ "$mpi_before" != "$mpi_after" ]; then
+        "${as_root[@]}" update-alternatives --set mpi "$mpi_before" > /dev/null
+    fi
+}
+
+# For the test hosts (tests/hosts/): tools, and a SLURM that they start themselves.
+install_test_hosts() {
+    packages=()
+    has ip || need iproute2
+    has ping || need iputils-ping
+    local service services=()
+    for service in slurmctld slurmd munged; do
+        has "$service" || [ -x "/usr/sbin/$service" ] || services+=("${service/munged/munge}")
+    done
+    [ "${#services[@]}" -eq 0 ] || need slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+    [ "${#packages[@]}" -gt 0 ] || return 0
+    if ! may_install; then
+        echo "tests on several hosts and under SLURM will be skipped; they need root and:" >&2
+        echo "    sudo apt-get install -y --no-install-recommends ${packages[*]}    (do not let it start services)" >&2
+        return 0
+    fi
+    forbid_services
+    install_packages
+    if [ "${#services[@]}" -gt 0 ] && has systemctl; then
+        "${as_root[@]}" systemctl --quiet disable "${services[@]}" > /dev/null 2>&1 || true
+    fi
+    allow_services
+}
+
+if [ "${#packages[@]}" -gt 0 ]; then
+    if may_install; then
+        install_packages
+    else
+        echo "missing; install with (Debian, Ubuntu):" >&2
+        echo "    sudo apt-get update" >&2
+        echo "    sudo apt-get install -y --no-install-recommends ${packages[*]}" >&2
+        echo "or load your site's modules that bring them, and start again." >&2
+        exit 1
+    fi
+fi
+
+# Looked for at run time only: Reed-Solomon codes are slower without it, and the log says so.
+if ! any_file '/usr/lib/*/libisal.so.2*' && ! any_file '/usr/lib*/libisal.so.2*'; then
+    package=libisal2
+    add_package() {
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$package"
+    }
+    if ! { may_install && { add_package || { "${as_root[@]}" apt-get update && add_package; }; }; } > /dev/null 2>&1; then
+        echo "ISA-L is absent; Reed-Solomon codes will be slower (sudo apt-get install -y $package)"
+    fi
+fi
+
+. "$(dirname "${BASH_SOURCE[0]}")/../launch/env.sh"
+if ! has cargo; then
+    cat >&2 << 'END'
+Rust is missing. Install it with rustup, as the user who builds:
+    sudo apt-get install -y rustup && rustup default stable     (Debian 13, Ubuntu 24.04 and later)
+or as https://rustup.rs says, then start again.
+END
+    exit 1
+fi
+minor=$(cargo --version | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p')
+if [ "${minor:-0}" -lt "$rust_needed" ]; then
+    echo "Rust 1.$rust_needed or later is needed, $(cargo --version) is there: rustup update stable" >&2
+    exit 1
+fi
+
+if $with_tests; then
+    install_test_hosts
+    for tool in rustfmt clippy; do
+        binary=$([ "$tool" = clippy ] && echo cargo-clippy || echo cargo-fmt)
+        if ! has "$binary"; then
+            if has rustup; then
+                rustup component add "$tool"
+            else
+                echo "$tool is missing: install it from where cargo came (Debian: rust-clippy, rustfmt)" >&2
+                exit 1
+            fi
+        fi
+    done
+    # cargo-nextest takes minutes to build; without it the tests run under cargo test.
+    has cargo-nextest || echo "cargo-nextest is absent; using cargo test (cargo install cargo-nextest --locked)"
+fi

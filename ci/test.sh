@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# All that must pass: set-up, format, lints, documentation, examples, tests, and a smoke run on the second MPI.
+#   ci/test.sh         everything
+#   ci/test.sh quick   without the second MPI
+set -euo pipefail
+
+case "${1:-}" in
+"" | all) quick=false ;;
+quick) quick=true ;;
+*) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
+esac
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+"$root/ci/setup.sh" --with-tests
+. "$root/launch/env.sh"
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
+
+stage=
+stage_began=0
+# Says which stage ended a run that failed.
+trap '[ $? -eq 0 ] || echo "ci/test.sh: stage \"$stage\" failed after $((SECONDS - stage_began)) s" >&2' EXIT
+
+run() {
+    stage=$1
+    stage_began=$SECONDS
+    shift
+    echo "== $stage"
+    "$@"
+    echo "== $stage: $((SECONDS - stage_began)) s"
+}
+
+document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps; }
+
+# Tests that start mpirun use all cores themselves: one at a time (.config/nextest.toml says the same to nextest).
+all_tests() {
+    if command -v cargo-nextest > /dev/null; then
+        cargo nextest run --locked --profile ci
+        return
+    fi
+    cargo test --quiet --locked --lib --bins
+    local file name
+    for file in tests/*.rs; do
+        name=$(basename "$file" .rs)
+        case "$name" in
+        mpi_* | damage* | comm_mpi* | hosts | slurm) cargo test --quiet --locked --test "$name" -- --test-threads=1 ;;
+        *) cargo test --quiet --locked --test "$name" ;;
+        esac
+    done
+}
+
+run "audit of tracked files" ci/audit.sh
+run "format" cargo fmt --all --check
+run "clippy" cargo clippy --quiet --locked --all-targets -- -D warnings
+run "clippy without MPI" cargo clippy --quiet --locked --all-targets --no-default-features -- -D warnings
+run "documentation" document
+run "examples and command" cargo build --quiet --locked --examples --bins
+run "tests" all_tests
+run "documentation tests" cargo test --quiet --locked --doc
+if $quick; then
+    echo "== second MPI: skipped (quick)"
+else
+    run "second MPI" ci/mpich-smoke.sh
+fi
+echo "All passed in $SECONDS s."

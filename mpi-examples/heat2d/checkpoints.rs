@@ -1,0 +1,141 @@
+//! All calls of Bivouac that the example makes: open, restart, checkpoint, follow what becomes of it.
+//!
+//! What an application needs is in [`restart`] and [`Checkpoints::take`]; the rest of this file prints.
+#![forbid(unsafe_code)]
+
+use super::options::Options;
+use super::plate::Field;
+use bivouac::{Config, Level, Pending, Session};
+use mpi::topology::SimpleCommunicator;
+use std::collections::VecDeque;
+use std::error::Error;
+
+/// The name of the checkpoint series.
+const NAME: &str = "heat";
+/// So many unsettled checkpoints are followed; of older ones nothing more is printed.
+const FOLLOWED: usize = 16;
+
+/// Opens the session; collective.
+///
+/// # Errors
+/// A bad configuration, or what `Session::open` says.
+pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
+    let mut config = match &options.config {
+        Some(path) => Config::load(path)?,
+        None => Config::from_env()?,
+    };
+    if let Some(directory) = &options.dir {
+        if config.job.global_directory == Config::default().job.global_directory {
+            config.job.global_directory = directory.join("global");
+        }
+        config.node.local_directory.get_or_insert_with(|| directory.join("local"));
+    }
+    Ok(Session::open(world, config)?)
+}
+
+/// Loads the newest checkpoint that all ranks can load, and returns its step; 0 if there is none. Collective.
+///
+/// # Errors
+/// What the restart says, or that the checkpoint belongs to another problem.
+pub fn restart(
+    session: &Session,
+    field: &mut Field,
+    problem: &str,
+    rank: i32,
+    verbose: bool,
+) -> Result<u64, Box<dyn Error>> {
+    let mut step = 0u64;
+    let mut found = String::new();
+    // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
+    let restored = session.restart(NAME, |r: &mut bivouac::Restorer| -> bivouac::Result<()> {
+        r.load("temperature", &mut field.now.cells)?;
+        step = r.value("step")?;
+        found = r.value("problem")?;
+        Ok(())
+    })?;
+    let Some(restored) = restored else {
+        return Ok(0);
+    };
+    if rank == 0 {
+        println!(
+            "restored version={} generation={} tier={} seconds={:.3}",
+            restored.version, restored.generation, restored.tier, restored.seconds
+        );
+    }
+    if verbose {
+        println!("rank={rank} loaded bytes={} tier={} seconds={:.6}", restored.bytes, restored.tier, restored.seconds);
+    }
+    if found != problem {
+        return Err(format!(
+            "the checkpoint is of the problem {found:?}, this run computes {problem:?}: use another --dir"
+        )
+        .into());
+    }
+    Ok(step)
+}
+
+/// The checkpoints of a run whose fate is not settled yet.
+#[derive(Default)]
+pub struct Checkpoints {
+    pending: VecDeque<Followed>,
+}
+
+struct Followed {
+    version: u64,
+    /// The highest level that was printed.
+    told: Level,
+    pending: Pending,
+}
+
+impl Checkpoints {
+    /// Captures the field; it may be changed as soon as this returns. Collective.
+    ///
+    /// A checkpoint that fails is reported and the computation goes on: it costs a longer way back after a
+    /// failure, nothing else.
+    pub fn take(&mut self, session: &Session, field: &Field, step: u64, problem: &str, rank: i32) {
+        let capture = || -> bivouac::Result<Pending> {
+            let mut ckpt = session.checkpoint(NAME, step)?;
+            ckpt.save("temperature", &field.now.cells)?;
+            ckpt.value("step", &step)?;
+            ckpt.value("problem", &problem)?;
+            ckpt.capture()
+        };
+        match capture() {
+            Ok(pending) => self.pending.push_back(Followed { version: step, told: Level::Captured, pending }),
+            Err(error) => eprintln!("rank {rank}: checkpoint {step} was not taken: {error}"),
+        }
+        while self.pending.len() > FOLLOWED {
+            self.pending.pop_front();
+        }
+    }
+
+    /// Waits until the newest checkpoint has reached a level.
+    pub fn wait(&mut self, level: Level, rank: i32) {
+        if let Some(newest) = self.pending.back_mut()
+            && let Err(error) = newest.pending.wait(level)
+        {
+            eprintln!("rank {rank}: checkpoint {} did not reach level {level}: {error}", newest.version);
+        }
+        self.follow(rank);
+    }
+
+    /// Asks, without waiting, how far each checkpoint has come; rank 0 prints each level that is new.
+    ///
+    /// All ranks call this between steps: without `MPI_THREAD_MULTIPLE` it is what moves the protocol along.
+    pub fn follow(&mut self, rank: i32) {
+        self.pending.retain_mut(|followed| {
+            let finished = followed.pending.poll();
+            let level = followed.pending.level();
+            if level > followed.told {
+                followed.told = level;
+                if rank == 0 {
+                    println!("committed version={} level={level}", followed.version);
+                }
+            }
+            if finished && level == Level::Captured && rank == 0 {
+                eprintln!("checkpoint {} was not committed: {:?}", followed.version, followed.pending.verdicts());
+            }
+            !finished
+        });
+    }
+}

@@ -1,0 +1,46 @@
+//! Where memory is placed: the NUMA node that a rank computes on.
+//!
+//! Memory that the application's thread touches first is placed by the system. Memory that a background thread populates
+//! ahead for it would land wherever that thread happens to run, so the background thread is told which node to prefer.
+//! Without the `numa` feature, on a machine with one node, or where libnuma cannot work, nothing is done.
+
+#[cfg(feature = "numa")]
+mod numa;
+
+/// A NUMA node by the operating system's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Node(pub u32);
+
+/// The NUMA node of the CPU that the calling thread runs on; `None` if there is only one, or nobody knows.
+pub fn current_node() -> Option<Node> {
+    #[cfg(feature = "numa")]
+    return numa::current_node();
+    #[cfg(not(feature = "numa"))]
+    None
+}
+
+/// Runs `body` with the calling thread's fresh memory placed on `node` while that has room.
+pub fn with_preferred<T>(node: Option<Node>, body: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "numa")]
+    return match node {
+        Some(node) => numa::with_preferred(node, body),
+        None => body(),
+    };
+    #[cfg(not(feature = "numa"))]
+    {
+        let _ = node;
+        body()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferring_a_node_runs_the_body_wherever_it_is() {
+        assert_eq!(with_preferred(current_node(), || 7), 7);
+        assert_eq!(with_preferred(Some(Node(0)), || 8), 8);
+        assert_eq!(with_preferred(Some(Node(4_000_000)), || 9), 9);
+    }
+}

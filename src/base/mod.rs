@@ -1,0 +1,17 @@
+//! The words that every other module speaks: identities, units, digests, clocks and seeded randomness.
+//!
+//! Nothing here does I/O or knows what a checkpoint is made of. [`ids`] names ranks, generations and
+//! checkpoints; [`digest`] is the one block digest of the project together with the capture loop that
+//! copies and hashes in a single pass; [`clock`] and [`rng`] exist so that the simulation can replace
+//! time and chance; [`units`] reads and prints byte sizes and durations, [`calendar`] times of day.
+
+pub mod calendar;
+pub mod clock;
+pub mod digest;
+pub mod ids;
+pub mod rng;
+pub mod units;
+
+pub use clock::Clock;
+pub use digest::Digest;
+pub use ids::{CheckpointKey, Generation, Incarnation, Level, Rank};

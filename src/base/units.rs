@@ -1,0 +1,117 @@
+//! Byte sizes and durations as people write them.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::time::Duration;
+
+/// One kibibyte.
+pub const KIB: u64 = 1 << 10;
+/// One mebibyte.
+pub const MIB: u64 = 1 << 20;
+/// One gibibyte.
+pub const GIB: u64 = 1 << 30;
+/// The alignment of everything in shards and containers: a page, and enough for O_DIRECT on any block device.
+pub const PAGE: u64 = 4096;
+
+/// Rounds up to a whole number of pages. Saturates instead of overflowing.
+pub fn page_ceil(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(PAGE).unwrap_or(!(PAGE - 1))
+}
+
+/// A byte count that prints with a binary unit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, name) = match self.0 {
+            n if n >= GIB => (GIB, "GiB"),
+            n if n >= MIB => (MIB, "MiB"),
+            n if n >= KIB => (KIB, "KiB"),
+            n => return write!(f, "{n} B"),
+        };
+        if self.0.is_multiple_of(unit) {
+            write!(f, "{} {name}", self.0 / unit)
+        } else {
+            write!(f, "{:.1} {name}", self.0 as f64 / unit as f64)
+        }
+    }
+}
+
+/// Reads `4096`, `64K`, `64 KiB`, `1.5GiB`, `10 GB` (decimal units by name, binary for single letters and `iB`).
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => KIB as f64,
+        "m" | "mib" => MIB as f64,
+        "g" | "gib" => GIB as f64,
+        "t" | "tib" => (GIB << 10) as f64,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        _ => return None,
+    };
+    if let (Ok(whole), true) = (number.parse::<u64>(), scale.fract() == 0.0) {
+        return whole.checked_mul(scale as u64);
+    }
+    let value = number.parse::<f64>().ok()? * scale;
+    (value.is_finite() && (0.0..1.8e19).contains(&value)).then_some(value as u64)
+}
+
+/// Reads `90`, `90s`, `1.5 min`, `2h`, `250ms` (seconds when no unit is given).
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "s" | "sec" => 1.0,
+        "ms" => 1e-3,
+        "us" => 1e-6,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("64K", 65536),
+            ("64 KiB", 65536),
+            ("1.5GiB", 3 * GIB / 2),
+            ("10 GB", 10_000_000_000),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_bytes(text), Some(bytes), "{text}");
+        }
+        for text in ["", "x", "12 parsecs", "-1", "1e9", "99999999999999999999G"] {
+            assert_eq!(parse_bytes(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        assert_eq!(parse_duration("1.5 min"), Some(Duration::from_secs(90)));
+        assert_eq!(parse_duration("250ms"), Some(Duration::from_millis(250)));
+        assert_eq!(parse_duration("30"), Some(Duration::from_secs(30)));
+        assert_eq!(parse_duration("soon"), None);
+        assert_eq!(parse_duration("1e400d"), None);
+    }
+
+    #[test]
+    fn page_ceil_saturates() {
+        assert_eq!((page_ceil(0), page_ceil(1), page_ceil(4096)), (0, 4096, 4096));
+        assert_eq!(page_ceil(u64::MAX) % PAGE, 0);
+    }
+}

@@ -1,0 +1,493 @@
+//! `bivouac clean`: removes what dead jobs of this user left on a node.
+//!
+//! That is memory segments without a living process, and temp files of uploads. Made for the epilog of a batch system, after
+//! `bivouac drain`: nobody is asked there, and other jobs of the same user may run on the node.
+//!
+//! # What it can know
+//!
+//! - *Alive*: a process that uses a segment holds a lock on it, on this node. A job with a living process here keeps all its segments,
+//!   also those of its earlier runs, which it may just be restoring. Whether a job lives on other nodes only its claim
+//!   tells, on the global tier.
+//! - *Safe elsewhere*: a slot's entry says up to which level its version was committed when the run died. With the global
+//!   directory at hand, what is complete there counts as well (a drain may have brought it since). A segment with the newest version
+//!   of a series that neither of the two calls durable is kept, and the exit status says so.
+#![forbid(unsafe_code)]
+
+use crate::Ending;
+use crate::living::{self, claimed, is_job, living_segment};
+use crate::memory::{self, Stock, is_elsewhere};
+use crate::places::{local_directories, no_store, store_of};
+use crate::removal::{Doomed, How, Removal};
+use crate::survey::{State, survey};
+use crate::target::{Scope, Target};
+use bivouac::base::ids::text_hash;
+use bivouac::base::{CheckpointKey, Generation, Level};
+use bivouac::config::{Config, Direct};
+use bivouac::format::FormatError;
+use bivouac::recovery::drain::host_tag;
+use bivouac::segment::{self, SegmentError, SlotState};
+use bivouac::session::place::{Place, Workers, job_key};
+use bivouac::tier::TierKind;
+use bivouac::tier::directory::{DirectoryTier, Series, is_component};
+use bivouac::tier::posix::PosixStorage;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What `clean` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac clean --all-dead --dry-run                    what dead jobs left in this node's memory
+  bivouac clean --job heat2d --yes --global /scratch/me/run7
+  srun --ntasks-per-node=1 bivouac clean --job heat2d --yes       at the end of a batch script
+  runuser -u \"$SLURM_JOB_USER\" -- bivouac clean --all-dead --yes --global /scratch/me/run7      SLURM epilog, which runs as root
+
+Removed are memory segments in which no process of the job lives, and temp files of uploads (files that never got their final
+name). Never touched are: checkpoints, what belongs to a living job or to another user, and the only copy of the newest
+version of a series, unless --even-newest is given. Bring that to the global directory first: bivouac drain.
+
+A DIR is a folder of memory segments, or a local or global directory, where temp files are looked for. Without one: the
+directories of the configuration. Temp files of the local tier go when a claim (--global) or a segment shows that their run is dead.
+
+Exit status: 0 done; 2 wrong usage, something could not be read or removed, or a segment was kept because it may hold the only
+copy of a newest version, or, with --job, because the job lives.")]
+#[command(group = clap::ArgGroup::new("whose").required(true).args(["job", "all_dead"]))]
+pub struct Args {
+    /// Folders of memory segments, or local or global directories
+    dirs: Vec<PathBuf>,
+    /// Only this job: its name, or its key as `bivouac ls` shows it
+    #[arg(long)]
+    job: Option<String>,
+    /// All dead jobs of this user
+    #[arg(long)]
+    all_dead: bool,
+    /// The global directory, to learn which jobs live and which versions are safe (default: that of the configuration, if it is
+    /// there)
+    #[arg(long, value_name = "DIR")]
+    global: Option<PathBuf>,
+    /// Also segments that may hold the only copy of the newest version of a series
+    #[arg(long)]
+    even_newest: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+    /// Only say what would be removed
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Cleans.
+pub fn run(args: &Args) -> Ending {
+    let mut removal = Removal::default();
+    if let Err(problem) = plan(args, &mut removal) {
+        removal.problems.push(problem);
+        removal.is_all_or_nothing = true;
+    }
+    removal.carry_out("clean", How { yes: args.yes, dry_run: args.dry_run, json: args.json })
+}
+
+/// Where to clean, and what else is known.
+struct Ground<'a> {
+    args: &'a Args,
+    /// Hashes of the keys that the job named by the user may have.
+    keys: BTreeSet<u64>,
+    memory: Vec<PathBuf>,
+    tiers: Vec<DirectoryTier>,
+    global: Option<DirectoryTier>,
+    /// Names of jobs and groups on the global tier, by their hashes.
+    names: BTreeMap<(u64, u64), Job>,
+    /// Jobs that were found to live, or not: asked once.
+    claimed: BTreeMap<Job, Option<String>>,
+}
+
+type Job = (String, String);
+
+fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
+    let mut ground = Ground::survey(args)?;
+    let mut stocks = Vec::new();
+    for folder in ground.memory.clone() {
+        ground.open_all(&folder, &mut stocks, removal)?;
+    }
+    ground.add_segments(stocks, removal);
+    for tier in ground.tiers.clone() {
+        ground.add_temps(&tier, removal)?;
+    }
+    Ok(())
+}
+
+// ------------------------------------------------------------------------------------------- where
+
+impl<'a> Ground<'a> {
+    fn survey(args: &'a Args) -> Result<Ground<'a>, String> {
+        let config = Config::from_env().map_err(|error| error.to_string())?;
+        let storage = || Arc::new(PosixStorage::new(Direct::Off));
+        let root = args.global.as_ref().unwrap_or(&config.job.global_directory);
+        let store = store_of(&*storage(), root)?;
+        if store.is_none() && args.global.is_some() {
+            return Err(no_store(root));
+        }
+        let global = store.map(|_| DirectoryTier::new(TierKind::Global, storage(), root.clone()));
+        let (mut memory, mut tiers) = (Vec::new(), Vec::new());
+        for path in &args.dirs {
+            match Target::of(path).map_err(|error| error.to_string())? {
+                Target::Segments(folder) => memory.push(folder),
+                Target::Scope(Scope { tier, parts }) if parts.is_empty() => tiers.push(tier),
+                _ => {
+                    return Err(format!(
+                        "{} is neither a folder of segments nor a local or global directory: see bivouac rm",
+                        path.display()
+                    ));
+                }
+            }
+        }
+        if args.dirs.is_empty() {
+            memory.push(config.node.memory_directory.clone());
+            let locals = local_directories(&config, store, args.job.as_deref());
+            tiers.extend(locals.into_iter().map(|local| DirectoryTier::new(TierKind::Local, storage(), local)));
+            tiers.extend(global.clone());
+        }
+        let names = match &global {
+            Some(tier) => groups(tier)?,
+            None => BTreeMap::new(),
+        };
+        let keys = args.job.iter().flat_map(|job| [Some(text_hash(job)), key_of(job)]).flatten().collect();
+        Ok(Ground { args, keys, memory, tiers, global, names, claimed: BTreeMap::new() })
+    }
+
+    /// Is that job meant?
+    fn is_meant(&self, key: &str) -> bool {
+        self.args.job.as_ref().is_none_or(|job| is_job(key, job))
+    }
+
+    /// Does that job live, by its claim? `None` also if nobody can tell.
+    fn living_claim(&mut self, job: &Job) -> Option<String> {
+        let tier = self.global.as_ref()?;
+        let ask = || claimed(tier, &job.0, &job.1, "bivouac clean");
+        self.claimed.entry(job.clone()).or_insert_with(ask).clone()
+    }
+}
+
+/// The hash of the key that a job of this configured name and of this user has.
+fn key_of(name: &str) -> Option<u64> {
+    let mut config = Config::default();
+    config.job.name = Some(name.to_owned());
+    let place = Place::here(&config, Workers::Inline, String::new()).ok()?;
+    Some(text_hash(&job_key(&config, &place)))
+}
+
+/// All jobs and groups that have claims on a tier, by the hashes that segments carry.
+fn groups(tier: &DirectoryTier) -> Result<BTreeMap<(u64, u64), Job>, String> {
+    let list = |path: &Path| match tier.storage().list(path) {
+        Ok(entries) => Ok(entries
+            .into_iter()
+            .filter(|entry| entry.is_dir && is_component(&entry.name))
+            .map(|entry| entry.name)
+            .collect::<Vec<_>>()),
+        Err(error) => Err(format!("cannot list {}: {error}", path.display())),
+    };
+    let mut found = BTreeMap::new();
+    for job in list(tier.root())? {
+        for group in list(&tier.root().join(&job))? {
+            if living::claims(tier, &job, &group).is_some() {
+                found.insert((text_hash(&job), text_hash(&group)), (job.clone(), group));
+            }
+        }
+    }
+    Ok(found)
+}
+
+// ------------------------------------------------------------------------------------------- segments
+
+/// A version in a segment, as far as it matters here.
+#[derive(Clone, Debug)]
+struct Copy {
+    series: Series,
+    /// Generation and operation: later is newer.
+    taken: (Generation, u64),
+    version: u64,
+    level: Level,
+}
+
+/// The newest copy of each series that was committed in memory, if nothing durable is as new.
+fn only_newest<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
+    let mut newest: BTreeMap<&Series, &Copy> = BTreeMap::new();
+    let mut safe: BTreeMap<&Series, (Generation, u64)> =
+        durable.iter().map(|(series, taken)| (series, *taken)).collect();
+    for copy in copies.iter().filter(|copy| copy.level >= Level::Process) {
+        let known = newest.entry(&copy.series).or_insert(copy);
+        if copy.taken > known.taken {
+            *known = copy;
+        }
+        if is_elsewhere(copy.level) {
+            let safe = safe.entry(&copy.series).or_insert(copy.taken);
+            *safe = copy.taken.max(*safe);
+        }
+    }
+    newest
+        .into_iter()
+        .filter(|(series, copy)| safe.get(series).is_none_or(|safe| *safe < copy.taken))
+        .map(|(_, copy)| copy)
+        .collect()
+}
+
+impl Stock {
+    fn copies(&self) -> Vec<Copy> {
+        let sealed = self.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
+        let copy = |slot: &bivouac::segment::OldSlot| {
+            let head = self.head(slot).ok()?;
+            let series = Series { job: head.meta.job, group: head.meta.group, name: head.meta.name };
+            let key = head.header.key;
+            Some(Copy { series, taken: (key.generation, key.operation), version: key.version, level: slot.level })
+        };
+        sealed.filter_map(copy).collect()
+    }
+}
+
+impl Ground<'_> {
+    /// Opens all segments of a folder that the user can mean. What cannot be opened is decided at once.
+    fn open_all(
+        &self,
+        folder: &Path,
+        stocks: &mut Vec<(Stock, Vec<Copy>)>,
+        removal: &mut Removal,
+    ) -> Result<(), String> {
+        for name in memory::names(folder).map_err(|error| error.to_string())? {
+            match Stock::open(folder, &name) {
+                Ok(stock) => {
+                    let copies = stock.copies();
+                    let header = stock.segment.header();
+                    let is_meant = self.args.all_dead
+                        || self.keys.contains(&header.job)
+                        || copies
+                            .iter()
+                            .any(|copy| text_hash(&copy.series.job) == header.job && self.is_meant(&copy.series.job));
+                    if is_meant {
+                        stocks.push((stock, copies));
+                    }
+                }
+                Err(SegmentError::NotFound { .. }) => {}
+                Err(error) => self.add_unreadable(folder, &name, &error, removal),
+            }
+        }
+        Ok(())
+    }
+
+    /// A segment whose header says nothing: unfinished, damaged, or made by another version of the library.
+    fn add_unreadable(&self, folder: &Path, name: &str, error: &SegmentError, removal: &mut Removal) {
+        let path = folder.join(name);
+        let is_meant = self.args.all_dead
+            || self.keys.iter().any(|key| name.starts_with(&format!("bivouac-{:08x}-", *key as u32)));
+        if !is_meant {
+            return;
+        }
+        match (error, segment::is_held(folder, name)) {
+            (_, Ok(true)) => removal.keep(&path, "its run is alive".into()),
+            (SegmentError::Damaged { source: FormatError::Version { .. }, .. }, _) if !self.args.even_newest => {
+                let why = format!("{error}; --even-newest removes it all the same");
+                removal.problems.push(format!("{} is kept: {why}", path.display()));
+                removal.keep(&path, why);
+            }
+            (SegmentError::Unfinished { .. } | SegmentError::Damaged { .. }, Ok(false)) => {
+                removal.doomed.push(Doomed::Garbage(folder.to_owned(), name.to_owned()));
+            }
+            (error, _) => removal.problems.push(error.to_string()),
+        }
+    }
+
+    fn add_segments(&mut self, stocks: Vec<(Stock, Vec<Copy>)>, removal: &mut Removal) {
+        let group = |stock: &Stock| (stock.segment.header().job, stock.segment.header().group);
+        let living: BTreeSet<(u64, u64)> =
+            stocks.iter().filter(|(stock, _)| stock.is_alive).map(|(stock, _)| group(stock)).collect();
+        let dead: Vec<Copy> =
+            stocks.iter().filter(|(stock, _)| !stock.is_alive).flat_map(|(_, copies)| copies.clone()).collect();
+        let durable = match self.durable(&dead) {
+            Ok(durable) => durable,
+            Err(problem) => {
+                removal.problems.push(problem);
+                BTreeMap::new()
+            }
+        };
+        let only: BTreeSet<(Series, (Generation, u64))> =
+            only_newest(&dead, &durable).into_iter().map(|copy| (copy.series.clone(), copy.taken)).collect();
+        for (stock, copies) in stocks {
+            let path = stock.segment.path().to_owned();
+            let names: BTreeSet<Job> = self
+                .names
+                .get(&group(&stock))
+                .cloned()
+                .into_iter()
+                .chain(copies.iter().map(|copy| (copy.series.job.clone(), copy.series.group.clone())))
+                .collect();
+            let alive = if stock.is_alive {
+                Some("its run is alive".to_owned())
+            } else if living.contains(&group(&stock)) {
+                Some("a later run of its job is alive, and may need it".to_owned())
+            } else {
+                names.iter().find_map(|job| self.living_claim(job))
+            };
+            let held = copies
+                .iter()
+                .filter(|copy| only.contains(&(copy.series.clone(), copy.taken)))
+                .map(|copy| format!("version {} of {}", copy.version, copy.series.name));
+            let held: BTreeSet<String> = held.collect();
+            if let Some(why) = alive {
+                if self.args.job.is_some() {
+                    removal.problems.push(format!("{} is kept: {why}", path.display()));
+                }
+                removal.keep(&path, why);
+            } else if !held.is_empty() && !self.args.even_newest {
+                let held = held.into_iter().collect::<Vec<_>>().join(", ");
+                let why = format!(
+                    "it may hold the only copy of {held}, the newest; bring it to the global directory first (bivouac drain), or give --even-newest"
+                );
+                removal.problems.push(format!("{} is kept: {why}", path.display()));
+                removal.keep(&path, why);
+            } else {
+                removal.doomed.push(Doomed::Segment(Box::new(stock)));
+            }
+        }
+    }
+
+    /// The newest version of each series that is complete on the global tier.
+    fn durable(&self, copies: &[Copy]) -> Result<BTreeMap<Series, (Generation, u64)>, String> {
+        let mut durable = BTreeMap::new();
+        let Some(tier) = &self.global else { return Ok(durable) };
+        let all: BTreeSet<&Series> = copies.iter().map(|copy| &copy.series).collect();
+        for series in all.into_iter().filter(|series| tier.series_path(series).is_dir()) {
+            let parts = vec![series.job.clone(), series.group.clone(), series.name.clone()];
+            let (found, _) = survey(&Scope { tier: tier.clone(), parts }).map_err(|error| error.to_string())?;
+            let whole = found.iter().filter(|found| matches!(found.state, State::Committed | State::Restorable));
+            let newest = whole.map(|found| (found.order.0, found.order.2)).max();
+            durable.extend(newest.map(|newest| (series.clone(), newest)));
+        }
+        Ok(durable)
+    }
+}
+
+// ------------------------------------------------------------------------------------------- temp files
+
+impl Ground<'_> {
+    fn add_temps(&mut self, tier: &DirectoryTier, removal: &mut Removal) -> Result<(), String> {
+        let series = tier.all_series().map_err(|error| error.to_string())?;
+        let meant: Vec<Series> = series.into_iter().filter(|series| self.is_meant(&series.job)).collect();
+        for series in meant {
+            for (generation, version, operation) in tier.folders(&series).map_err(|error| error.to_string())? {
+                let key = CheckpointKey { generation, version, operation, ..Default::default() };
+                let folder = tier.folder_path(&series, &key);
+                let names = match tier.storage().list(&folder) {
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                    other => other.map_err(|error| format!("cannot list {}: {error}", folder.display()))?,
+                };
+                for name in names.into_iter().map(|entry| entry.name).filter(|name| name.ends_with(".tmp")) {
+                    self.add_temp(tier, &series, generation, folder.join(name), removal);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_temp(
+        &mut self,
+        tier: &DirectoryTier,
+        series: &Series,
+        generation: Generation,
+        path: PathBuf,
+        removal: &mut Removal,
+    ) {
+        let user = rustix::process::geteuid().as_raw();
+        let is_ours = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.uid() == user);
+        if !is_ours {
+            return;
+        }
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let is_locked_by_writer = name.contains(".drain-");
+        let why = if is_locked_by_writer {
+            let is_here = name.contains(&format!(".{}-", host_tag(&living::host())));
+            match tier.storage().is_locked(&path) {
+                Ok(true) => Some("a drain is writing it".to_owned()),
+                _ if !is_here => Some(
+                    "a drain on another host has written it, and only there it can be told whether that still runs"
+                        .to_owned(),
+                ),
+                _ => None,
+            }
+        } else {
+            self.living_writer(tier, series, generation)
+        };
+        match why {
+            Some(why) => removal.keep(&path, why),
+            None => removal.doomed.push(Doomed::Temp { tier: tier.clone(), path, is_locked_by_writer }),
+        }
+    }
+
+    /// Why the run that writes there may live; `None` if it is known to be dead.
+    fn living_writer(&mut self, tier: &DirectoryTier, series: &Series, generation: Generation) -> Option<String> {
+        let job = (series.job.clone(), series.group.clone());
+        if let Some(why) = self.memory.iter().find_map(|folder| living_segment(folder, &job.0, &job.1)) {
+            return Some(why);
+        }
+        let has_claims = |tier: &DirectoryTier| living::claims(tier, &job.0, &job.1).is_some();
+        if tier.kind() == TierKind::Global && has_claims(tier) {
+            return claimed(tier, &job.0, &job.1, "bivouac clean");
+        }
+        if self.global.as_ref().is_some_and(has_claims) {
+            return self.living_claim(&job);
+        }
+        let hashes = (text_hash(&job.0), text_hash(&job.1));
+        let is_dead = |folder: &PathBuf| {
+            let stocks = memory::names(folder)
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|name| Stock::open(folder, &name).ok());
+            stocks
+                .map(|stock| *stock.segment.header())
+                .any(|header| (header.job, header.group) == hashes && header.generation == generation)
+        };
+        // A segment of that run is here, and nobody lives in it.
+        (!self.memory.iter().any(is_dead)).then(|| "whether its run is alive cannot be told: give --global DIR".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Level::{Captured, NodeReboot, Process, System};
+
+    fn series(name: &str) -> Series {
+        Series { job: "j".into(), group: "g".into(), name: name.into() }
+    }
+
+    fn copy(name: &str, taken: (u64, u64), level: Level) -> Copy {
+        Copy { series: series(name), taken: (Generation(taken.0), taken.1), version: taken.1 * 10, level }
+    }
+
+    fn only(copies: &[Copy], durable: &[(&str, (u64, u64))]) -> Vec<(String, u64)> {
+        let durable = durable.iter().map(|(name, taken)| (series(name), (Generation(taken.0), taken.1))).collect();
+        only_newest(copies, &durable).into_iter().map(|copy| (copy.series.name.clone(), copy.taken.1)).collect()
+    }
+
+    #[test]
+    fn the_newest_committed_version_that_is_nowhere_else_is_an_only_copy() {
+        let heat = |operation, level| copy("heat", (1, operation), level);
+        assert_eq!(only(&[heat(2, Process)], &[]), [("heat".into(), 2)]);
+        assert_eq!(only(&[heat(2, NodeReboot)], &[]), []);
+        assert_eq!(only(&[heat(2, System), heat(3, Process)], &[]), [("heat".into(), 3)]);
+        // Older than what is safe, or not committed at all: nobody was promised it.
+        assert_eq!(only(&[heat(2, Process), heat(3, System)], &[]), []);
+        assert_eq!(only(&[heat(2, System), heat(3, Captured)], &[]), []);
+        assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 2))]), [("heat".into(), 3)]);
+        assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 3))]), []);
+        assert_eq!(only(&[heat(3, Process)], &[("heat", (2, 1))]), []);
+    }
+
+    #[test]
+    fn each_series_counts_by_itself() {
+        let copies = [copy("heat", (1, 2), Process), copy("flow", (1, 9), System), copy("flow", (2, 1), Process)];
+        assert_eq!(only(&copies, &[]), [("flow".into(), 1), ("heat".into(), 2)]);
+        assert_eq!(only(&copies, &[("flow", (2, 1))]), [("heat".into(), 2)]);
+    }
+}

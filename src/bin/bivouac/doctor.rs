@@ -1,0 +1,80 @@
+//! `bivouac doctor`: checks an environment and says what to change.
+//!
+//! [`gather`] finds the [`facts`], [`judge`] turns them into findings, and here they are printed.
+#![forbid(unsafe_code)]
+
+mod facts;
+mod gather;
+mod judge;
+
+use crate::Ending;
+use crate::output::{SCHEMA, plain, print, print_json};
+use judge::{Finding, Verdict};
+use serde::Serialize;
+
+/// What `doctor` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac doctor                            this node, with the settings of the environment
+  BIVOUAC_CONFIG=run.toml bivouac doctor    with a configuration file
+  mpirun -np 2 bivouac doctor --mpi         thread level, nodes, and whether all ranks see one global directory
+  srun bivouac doctor --mpi --json          all ranks of a SLURM job; rank 0 reports
+  bivouac doctor --json | jq '.checks[] | select(.verdict != \"ok\")'
+
+One line for each check: ok, warning (it works, and not as well as it could) or problem (something that the settings ask for
+cannot work), what was found, and what to change. Nothing is changed; a small file is written to the local and the global directory
+and removed again.
+
+Exit status: 0 no problem, 1 problems, 2 wrong usage.")]
+pub struct Args {
+    /// Initialise MPI and check it together with the other ranks; start it with mpirun or srun
+    #[arg(long)]
+    mpi: bool,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `doctor --json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    command: &'static str,
+    /// No problem; warnings may be there.
+    good: bool,
+    checks: &'a [Finding],
+}
+
+/// Checks.
+pub fn run(args: &Args) -> Ending {
+    let Some(facts) = gather::gather(args.mpi) else { return Ending::Good };
+    let findings = judge::judge(&facts);
+    let good = findings.iter().all(|finding| finding.verdict != Verdict::Problem);
+    if args.json {
+        print_json(&Document { schema: SCHEMA, command: "doctor", good, checks: &findings });
+    } else {
+        print(&text(&findings));
+    }
+    if good { Ending::Good } else { Ending::Damage }
+}
+
+fn text(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for Finding { check, verdict, found, advice } in findings {
+        let advice = advice.as_ref().map_or_else(String::new, |advice| format!(". {}", capitalised(advice)));
+        text += &format!("{:<8} {check:<width$}  {}{}\n", verdict.name(), plain(found), plain(&advice));
+    }
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
+    text + &format!(
+        "{} checks, {} warnings, {} problems\n",
+        findings.len(),
+        count(Verdict::Warning),
+        count(Verdict::Problem)
+    )
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

@@ -1,0 +1,261 @@
+//! `bivouac ls`: what is there.
+#![forbid(unsafe_code)]
+
+use crate::Ending;
+use crate::memory::{self, Slot, Stock};
+use crate::output::{self, SCHEMA, age, complain, plain, print, print_json, table, unix};
+use crate::survey::{Checkpoint, State, survey};
+use crate::target::Target;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What `ls` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac ls bivouac                          all checkpoints below a global directory
+  bivouac ls bivouac/heat2d-0c7a11f2/world    those of one job and group
+  bivouac ls /dev/shm                         all memory segments of this node that are yours
+  bivouac ls --json /scratch/ckpt | jq '.checkpoints[] | select(.state == \"committed\") | .version'
+
+States: committed; restorable (all shards are there, the next restart writes the manifest); incomplete (being written, or
+left behind by a crash); damaged. `bivouac verify` reads the data too. RANKS: shards here / ranks in the group. AGE: since the last change.
+FOR OTHERS: shards and parity parts that this node keeps for others (partner, xor, rs). CONTENT: shard or parity.")]
+pub struct Args {
+    /// Directories or memory segments
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// One JSON document instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `ls --json`.
+#[derive(Serialize)]
+struct Document {
+    schema: u32,
+    command: &'static str,
+    checkpoints: Vec<CheckpointRow>,
+    segments: Vec<SegmentRow>,
+    problems: Vec<String>,
+}
+
+/// A checkpoint folder.
+#[derive(Serialize)]
+struct CheckpointRow {
+    tier: &'static str,
+    path: String,
+    job: String,
+    group: String,
+    name: String,
+    generation: u64,
+    version: u64,
+    operation: u64,
+    state: State,
+    /// The level that the manifest commits.
+    level: Option<&'static str>,
+    /// Why it is not committed.
+    why: Option<String>,
+    /// Shards here.
+    ranks: usize,
+    group_size: Option<u32>,
+    /// Whole shards that are kept here for ranks of other nodes.
+    copies: usize,
+    /// Parity parts that are kept here for redundancy sets.
+    parts: usize,
+    /// Bytes of all files.
+    bytes: u64,
+    /// Last change, in seconds since 1970.
+    modified: Option<u64>,
+    #[serde(skip)]
+    age: String,
+}
+
+/// A memory segment.
+#[derive(Serialize)]
+struct SegmentRow {
+    path: String,
+    alive: bool,
+    generation: u64,
+    node_ranks: u32,
+    group_size: u32,
+    budget_bytes: u64,
+    /// What it takes of the node's memory now.
+    memory_bytes: u64,
+    modified: Option<u64>,
+    slots: Vec<Slot>,
+    #[serde(skip)]
+    age: String,
+}
+
+/// Lists.
+pub fn run(args: &Args) -> Ending {
+    let mut document =
+        Document { schema: SCHEMA, command: "ls", checkpoints: Vec::new(), segments: Vec::new(), problems: Vec::new() };
+    for path in &args.paths {
+        if let Err(problem) = add(&mut document, path) {
+            document.problems.push(problem);
+        }
+    }
+    document.problems.iter().for_each(|problem| complain(problem));
+    if args.json {
+        print_json(&document);
+    } else {
+        print(&tables(&document));
+    }
+    if document.problems.is_empty() { Ending::Good } else { Ending::Trouble }
+}
+
+fn add(document: &mut Document, path: &Path) -> Result<(), String> {
+    match Target::of(path).map_err(|error| error.to_string())? {
+        Target::Scope(scope) => {
+            let (found, problems) = survey(&scope).map_err(|error| error.to_string())?;
+            document.checkpoints.extend(found.iter().map(row));
+            document.problems.extend(problems);
+        }
+        Target::Segment(folder, name) => document.segments.push(segment(&folder, &name)?),
+        Target::Segments(folder) => {
+            for name in memory::names(&folder).map_err(|error| error.to_string())? {
+                match segment(&folder, &name) {
+                    Ok(row) => document.segments.push(row),
+                    Err(problem) => document.problems.push(problem),
+                }
+            }
+        }
+        Target::Container(path) | Target::Manifest(path) => {
+            let next = "bivouac inspect shows what it holds, bivouac ls of its folder how complete the checkpoint is";
+            return Err(format!("{} is a single file: {next}", path.display()));
+        }
+    }
+    Ok(())
+}
+
+fn row(found: &Checkpoint) -> CheckpointRow {
+    let (generation, version, operation) = found.order;
+    CheckpointRow {
+        tier: found.tier.kind().name(),
+        path: found.path.display().to_string(),
+        job: found.series.job.clone(),
+        group: found.series.group.clone(),
+        name: found.series.name.clone(),
+        generation: generation.0,
+        version,
+        operation,
+        state: found.state.clone(),
+        level: found.manifest.as_ref().map(|manifest| manifest.level.name()),
+        why: found.why.clone(),
+        ranks: found.ranks.len(),
+        group_size: found.group_size,
+        copies: found.copies(),
+        parts: found.parts(),
+        bytes: found.bytes(),
+        modified: unix(found.modified),
+        age: age(found.modified),
+    }
+}
+
+fn segment(folder: &Path, name: &str) -> Result<SegmentRow, String> {
+    let stock = Stock::open(folder, name).map_err(|error| error.to_string())?;
+    let header = stock.segment.header();
+    Ok(SegmentRow {
+        path: stock.segment.path().display().to_string(),
+        alive: stock.is_alive,
+        generation: header.generation.0,
+        node_ranks: header.node_ranks,
+        group_size: header.group_size,
+        budget_bytes: header.budget,
+        memory_bytes: stock.memory_bytes,
+        modified: unix(stock.modified),
+        slots: stock.slots(),
+        age: age(stock.modified),
+    })
+}
+
+fn tables(document: &Document) -> String {
+    let mut parts = Vec::new();
+    if !document.checkpoints.is_empty() {
+        let mut heads = vec!["JOB", "GROUP", "NAME", "GEN", "VERSION", "OP", "STATE", "RANKS", "BYTES", "AGE"];
+        let mut rows: Vec<Vec<String>> = document.checkpoints.iter().map(cells).collect();
+        if document.checkpoints.iter().any(|row| row.copies + row.parts > 0) {
+            heads.push("FOR OTHERS");
+            rows.iter_mut().zip(&document.checkpoints).for_each(|(cells, row)| cells.push(for_others(row)));
+        }
+        parts.push(table(&heads, &[3, 4, 5, 7, 8, 9], &rows));
+    }
+    for segment in &document.segments {
+        parts.push(segment_text(segment));
+    }
+    if parts.is_empty() && document.problems.is_empty() {
+        parts.push("no checkpoints\n".into());
+    }
+    parts.join("\n")
+}
+
+fn for_others(row: &CheckpointRow) -> String {
+    let counts = [(row.copies, "shards"), (row.parts, "parity")];
+    let some = counts.iter().filter(|(count, _)| *count > 0);
+    some.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ")
+}
+
+fn cells(row: &CheckpointRow) -> Vec<String> {
+    let state = match (row.level, &row.why) {
+        (Some(level), None) => format!("{} ({level})", row.state.name()),
+        (_, Some(why)) => format!("{} ({})", row.state.name(), plain(why)),
+        (None, None) => row.state.name().into(),
+    };
+    let size = row.group_size.map_or("?".into(), |size| size.to_string());
+    vec![
+        plain(&row.job),
+        plain(&row.group),
+        plain(&row.name),
+        row.generation.to_string(),
+        row.version.to_string(),
+        row.operation.to_string(),
+        state,
+        format!("{}/{size}", row.ranks),
+        output::bytes(row.bytes),
+        row.age.clone(),
+    ]
+}
+
+fn segment_text(row: &SegmentRow) -> String {
+    let alive = if row.alive { "its run is alive" } else { "its run has ended" };
+    let mut text = format!(
+        "{}: generation {}, {} of {} ranks, {} of {} in use, {alive}, {} old\n",
+        plain(&row.path),
+        row.generation,
+        row.node_ranks,
+        row.group_size,
+        output::bytes(row.memory_bytes),
+        output::bytes(row.budget_bytes),
+        row.age
+    );
+    let cells = |slot: &Slot| {
+        let state = match (slot.level, &slot.why) {
+            (_, Some(why)) => format!("{} ({})", slot.state, plain(why)),
+            (Some(level), None) => format!("{} ({level})", slot.state),
+            (None, None) => slot.state.into(),
+        };
+        let optional = |text: &Option<String>| text.as_deref().map_or("?".into(), plain);
+        let rank = slot.rank.map_or("?".into(), |rank| rank.to_string());
+        vec![
+            format!("{}.{}", slot.node_rank, slot.index),
+            optional(&slot.job),
+            optional(&slot.group),
+            optional(&slot.name),
+            slot.version.to_string(),
+            slot.operation.to_string(),
+            rank,
+            slot.content.unwrap_or("?").into(),
+            state,
+            output::bytes(slot.bytes),
+        ]
+    };
+    let heads = ["SLOT", "JOB", "GROUP", "NAME", "VERSION", "OP", "RANK", "CONTENT", "STATE", "BYTES"];
+    let rows: Vec<Vec<String>> = row.slots.iter().map(cells).collect();
+    if rows.is_empty() {
+        text += "no slot is in use\n";
+    } else {
+        text += &table(&heads, &[4, 5, 6, 9], &rows);
+    }
+    text
+}

@@ -1,0 +1,49 @@
+//! Where the tiers of a node are, when nobody says so: as a session would find them.
+#![forbid(unsafe_code)]
+
+use bivouac::Config;
+use bivouac::base::Incarnation;
+use bivouac::session::place::default_local;
+use bivouac::tier::storage::Storage;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// A store id is 32 digits and a newline.
+const STORE_MAX: u64 = 4096;
+
+/// The id of the store at `root`; `None` if there is none.
+///
+/// # Errors
+/// The file is there and cannot be read, or holds something else.
+pub fn store_of(storage: &dyn Storage, root: &Path) -> Result<Option<Incarnation>, String> {
+    let path = root.join("store");
+    match storage.read_all(&path, STORE_MAX) {
+        Ok(bytes) => {
+            let id = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
+            let wrong = || format!("{} holds no store id: is {} a global directory?", path.display(), root.display());
+            id.map(Some).ok_or_else(wrong)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+    }
+}
+
+/// What to say of a directory without a store id.
+pub fn no_store(root: &Path) -> String {
+    format!(
+        "{} is no global directory of Bivouac (it has no file \"store\"). Is its file system mounted? Give --global DIR",
+        root.display()
+    )
+}
+
+/// The directories of the local tier: the configured one, or those where runs put it when none is configured.
+pub fn local_directories(config: &Config, store: Option<Incarnation>, job: Option<&str>) -> Vec<PathBuf> {
+    if let Some(directory) = &config.node.local_directory {
+        return vec![directory.clone()];
+    }
+    let (temporary, user) = (std::env::temp_dir(), rustix::process::getuid().as_raw());
+    let of_store = store.map(|store| default_local(&temporary, Some(store), "", user));
+    // A job without a global tier has no store, and its key took the place of the id.
+    let of_job = job.map(|job| default_local(&temporary, None, job, user));
+    of_store.into_iter().chain(of_job).filter(|path| path.exists()).collect()
+}

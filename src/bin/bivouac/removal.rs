@@ -1,0 +1,228 @@
+//! Removing what a plan names: shared by `rm` and `clean`.
+//!
+//! The plan is shown and confirmed first; then each thing is looked at once more, because a run may have begun since, and removed.
+#![forbid(unsafe_code)]
+
+use crate::Ending;
+use crate::memory::Stock;
+use crate::output::{self, SCHEMA, complain, plain, print, print_json};
+use crate::survey::Checkpoint;
+use bivouac::segment;
+use bivouac::tier::directory::DirectoryTier;
+use serde::Serialize;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A segment that nobody can read may just be being made: its creator locks it at once after it has made the file. An
+/// unreadable one is looked at twice, this long apart.
+const CREATION: Duration = Duration::from_millis(200);
+
+/// What is to be removed, what stays, and what went wrong while that was decided.
+#[derive(Default)]
+pub struct Removal {
+    /// What goes.
+    pub doomed: Vec<Doomed>,
+    kept: Vec<Kept>,
+    /// What was refused or could not be read: the command ends with status 2.
+    pub problems: Vec<String>,
+    /// With a problem, nothing is removed at all.
+    pub is_all_or_nothing: bool,
+}
+
+/// How a plan is carried out.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// Without asking.
+    pub yes: bool,
+    /// Not at all: it is only shown.
+    pub dry_run: bool,
+    /// With a document.
+    pub json: bool,
+}
+
+/// One thing to remove.
+pub enum Doomed {
+    /// A checkpoint folder.
+    Checkpoint(Box<Checkpoint>),
+    /// A segment whose run is dead.
+    Segment(Box<Stock>),
+    /// A segment by its name that is not readable.
+    Garbage(PathBuf, String),
+    /// A file that a writer has left unfinished, on this tier. `is_locked_by_writer`: its writer holds a lock as long as it lives.
+    Temp {
+        /// The tier.
+        tier: DirectoryTier,
+        /// The file.
+        path: PathBuf,
+        /// Does its writer hold a lock on it for as long as it lives?
+        is_locked_by_writer: bool,
+    },
+}
+
+/// The document.
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    command: &'static str,
+    dry_run: bool,
+    /// What was removed, or would be.
+    removed: Vec<Removed>,
+    /// Bytes that this has freed, or would.
+    bytes: u64,
+    /// What was spared, and why.
+    kept: &'a [Kept],
+    /// What was refused, or failed.
+    problems: Vec<String>,
+}
+
+/// Something that is gone, or would be.
+#[derive(Serialize)]
+struct Removed {
+    path: String,
+    /// `checkpoint`, `segment` or `temp`.
+    kind: &'static str,
+    bytes: u64,
+}
+
+/// Something that stays.
+#[derive(Serialize)]
+struct Kept {
+    path: String,
+    why: String,
+}
+
+/// Bytes that a file takes on its file system.
+fn occupied(path: &Path) -> u64 {
+    path.symlink_metadata().map_or(0, |metadata| metadata.blocks() * 512)
+}
+
+impl Doomed {
+    fn describe(&self) -> Removed {
+        let of = |path: &Path, kind, bytes| Removed { path: path.display().to_string(), kind, bytes };
+        match self {
+            Doomed::Checkpoint(checkpoint) => of(&checkpoint.path, "checkpoint", checkpoint.bytes()),
+            Doomed::Segment(stock) => of(stock.segment.path(), "segment", stock.memory_bytes),
+            Doomed::Garbage(folder, name) => of(&folder.join(name), "segment", occupied(&folder.join(name))),
+            Doomed::Temp { path, .. } => of(path, "temp", occupied(path)),
+        }
+    }
+
+    fn remove(&self) -> Result<(), String> {
+        match self {
+            Doomed::Checkpoint(found) => {
+                found.tier.remove(&found.series, &found.folder).map_err(|error| error.to_string())?;
+                match found.path.exists() {
+                    false => Ok(()),
+                    true => Err(format!("{} is left: something new appeared in it; try again", found.path.display())),
+                }
+            }
+            Doomed::Segment(stock) => {
+                // Only a living run matters that started since the plan was made; nobody attaches to another's segment.
+                match stock.segment.is_alive() {
+                    Ok(false) => stock.segment.unlink().map_err(|error| error.to_string()),
+                    Ok(true) => Err(format!("{}: its run is alive", stock.segment.path().display())),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            Doomed::Garbage(folder, name) => match segment::is_held(folder, name) {
+                Ok(true) => Err(format!("{}: its run is alive", folder.join(name).display())),
+                // One that cannot be opened has no owner that we could ask for.
+                Ok(false) | Err(_) => segment::remove(folder, name).map_err(|error| error.to_string()),
+            },
+            Doomed::Temp { tier, path, is_locked_by_writer } => {
+                let lock = match tier.storage().try_lock(path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                    Ok(None) if *is_locked_by_writer => return Err(format!("{} is being written", path.display())),
+                    other => other,
+                };
+                let removed = tier.storage().remove_file(path);
+                drop(lock);
+                removed.map_err(|error| format!("cannot delete {}: {error}", path.display()))
+            }
+        }
+    }
+}
+
+impl Removal {
+    /// Notes that something stays.
+    pub fn keep(&mut self, path: &Path, why: String) {
+        self.kept.push(Kept { path: path.display().to_string(), why });
+    }
+
+    /// Asks, removes, and says what came of it.
+    pub fn carry_out(self, command: &'static str, how: How) -> Ending {
+        let mut problems = self.problems;
+        problems.iter().for_each(|problem| complain(problem));
+        let is_stopped = self.is_all_or_nothing && !problems.is_empty();
+        let is_agreed = !is_stopped && (how.dry_run || self.doomed.is_empty() || confirm(how.yes, &self.doomed));
+        let mut removed = Vec::new();
+        if is_agreed {
+            if !how.dry_run && self.doomed.iter().any(|doomed| matches!(doomed, Doomed::Garbage(..))) {
+                std::thread::sleep(CREATION);
+            }
+            for doomed in &self.doomed {
+                let described = doomed.describe();
+                match if how.dry_run { Ok(()) } else { doomed.remove() } {
+                    Ok(()) => removed.push(described),
+                    Err(problem) => {
+                        complain(&problem);
+                        problems.push(problem);
+                    }
+                }
+            }
+        } else if !is_stopped {
+            problems.push("not confirmed: nothing was removed".into());
+        }
+        let bytes = removed.iter().map(|removed| removed.bytes).sum();
+        let document =
+            Document { schema: SCHEMA, command, dry_run: how.dry_run, removed, bytes, kept: &self.kept, problems };
+        if how.json {
+            print_json(&document);
+        } else {
+            print(&text(&document));
+        }
+        if document.problems.is_empty() { Ending::Good } else { Ending::Trouble }
+    }
+}
+
+fn text(document: &Document<'_>) -> String {
+    let mut text = String::new();
+    for kept in document.kept {
+        text += &format!("kept    {}: {}\n", plain(&kept.path), plain(&kept.why));
+    }
+    let word = if document.dry_run { "would remove" } else { "removed" };
+    for removed in &document.removed {
+        text += &format!("{word} {} ({})\n", plain(&removed.path), output::bytes(removed.bytes));
+    }
+    match (document.removed.len(), document.dry_run) {
+        (0, _) => text += "nothing was removed\n",
+        (_, true) => text += &format!("would free {}\n", output::bytes(document.bytes)),
+        (_, false) => text += &format!("freed {}\n", output::bytes(document.bytes)),
+    }
+    text
+}
+
+/// Asks on a terminal; elsewhere the answer is no, with a word about `--yes`.
+fn confirm(yes: bool, doomed: &[Doomed]) -> bool {
+    if yes {
+        return true;
+    }
+    if !io::stdin().is_terminal() {
+        complain("nobody can be asked here: give --yes to remove, or --dry-run to see what would go");
+        return false;
+    }
+    let mut bytes = 0;
+    for doomed in doomed {
+        let removed = doomed.describe();
+        bytes += removed.bytes;
+        complain(&format!("{} {} ({})", removed.kind, plain(&removed.path), output::bytes(removed.bytes)));
+    }
+    let mut out = io::stderr();
+    let asked =
+        write!(out, "Remove these {} ({})? [y/N] ", doomed.len(), output::bytes(bytes)).and_then(|()| out.flush());
+    let mut answer = String::new();
+    let heard = asked.and_then(|()| io::stdin().lock().read_line(&mut answer));
+    heard.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}

@@ -1,0 +1,642 @@
+//! What to do after an attempt: pure, from what is known to what is done.
+//!
+//! # Hosts
+//!
+//! A job computes on *seats*; hosts that are not seated are *spares*. When a seated host does not answer, the first spare
+//! that does takes its seat, so that the ranks of all other hosts stay where their memory and their storage are. A host
+//! that was lost goes to the end of the spares, and may be used again when it answers.
+//!
+//! # Rules
+//!
+//! After an attempt the first rule that applies decides:
+//!
+//! | | what is known | decision |
+//! |---|---|---|
+//! | 1 | the user interrupted | stop: interrupted |
+//! | 2 | the program ended with success and was not asked to end | stop: success |
+//! | 3 | it was asked to end (a signal, or a halt condition), or a condition is met by now | stop: halted |
+//! | 4 | the second attempt in a row without progress, and all its hosts answer | stop: no progress |
+//! | 5 | all restarts are used up | stop: exhausted |
+//! | 6 | too few hosts answer | stop: too few nodes |
+//! | 7 | otherwise | start again |
+//!
+//! *Progress* is a checkpoint that is newer than what the attempt before had reached. A lost host explains a failure: such
+//! an attempt does not count as one without progress.
+#![forbid(unsafe_code)]
+
+use super::hosts::{Host, names};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// No wait before a restart is longer.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+/// So many attempts in a row without progress are a crash loop.
+const FRUITLESS_MAX: u32 = 2;
+
+/// How the process of an attempt came to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It ended by itself, with this exit status.
+    Exited(i32),
+    /// A signal ended it.
+    Signalled(i32),
+    /// It was not our child (it was taken over): nobody knows.
+    Unknown,
+    /// The watchdog ended it: it made no step for too long.
+    Hung,
+    /// The watchdog ended it: it never opened a session.
+    NeverOpened,
+}
+
+impl Outcome {
+    fn is_hang(self) -> bool {
+        matches!(self, Outcome::Hung | Outcome::NeverOpened)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Exited(status) => write!(f, "exit status {status}"),
+            Outcome::Signalled(signal) => write!(f, "killed by signal {signal}"),
+            Outcome::Unknown => f.write_str("it ended; its exit status is not known"),
+            Outcome::Hung => f.write_str("ended by the watchdog: no step and no checkpoint for too long"),
+            Outcome::NeverOpened => f.write_str("ended by the watchdog: it never opened a session"),
+        }
+    }
+}
+
+/// The newest version of each series that an attempt has committed, at any level.
+pub type Reached = BTreeMap<String, u64>;
+
+/// What is known after an attempt.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attempt {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// It opened at least one session.
+    pub opened: bool,
+    /// All its sessions were closed in order.
+    pub closed: bool,
+    /// `should_exit` has answered yes to it, and why.
+    pub exit_asked: Option<String>,
+    /// A halt condition is met now.
+    pub halt: Option<String>,
+    /// The user asked for the last checkpoint by this signal.
+    pub last_checkpoint: Option<String>,
+    /// The user interrupted.
+    pub interrupted: bool,
+    /// What it has committed.
+    pub reached: Reached,
+    /// Hosts that do not answer now, with the reason.
+    pub down: BTreeMap<String, String>,
+}
+
+/// What the supervisor was told to keep to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Restarts in all.
+    pub restarts: u32,
+    /// Fewer hosts than this are too few.
+    pub min_nodes: usize,
+    /// The first wait before a restart without progress; it doubles.
+    pub backoff: Duration,
+}
+
+/// Why the supervisor ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The program did all that it wanted.
+    Success,
+    /// It was asked to end, and can be started again.
+    Halted(String),
+    /// All restarts are used up; the last attempt ended so.
+    Exhausted(Outcome),
+    /// Attempts fail without getting any further; the last one ended so.
+    NoProgress(Outcome),
+    /// Too few hosts answer.
+    TooFewNodes(String),
+    /// The user interrupted.
+    Interrupted,
+}
+
+impl Stop {
+    /// One word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Stop::Success => "success",
+            Stop::Halted(_) => "halted",
+            Stop::Exhausted(_) => "exhausted",
+            Stop::NoProgress(_) => "no-progress",
+            Stop::TooFewNodes(_) => "too-few-nodes",
+            Stop::Interrupted => "interrupted",
+        }
+    }
+
+    /// The exit status that says so. `bivouac run --help` lists them.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Stop::Success => 0,
+            Stop::Halted(_) => 10,
+            Stop::Exhausted(outcome) | Stop::NoProgress(outcome) if outcome.is_hang() => 14,
+            Stop::Exhausted(_) => 11,
+            Stop::NoProgress(_) => 12,
+            Stop::TooFewNodes(_) => 13,
+            Stop::Interrupted => 130,
+        }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::Success => f.write_str("the program ended with success"),
+            Stop::Halted(why) => write!(f, "halted: {why}"),
+            Stop::Exhausted(outcome) => write!(f, "all restarts are used up ({outcome})"),
+            Stop::NoProgress(outcome) => write!(
+                f,
+                "no progress: {FRUITLESS_MAX} attempts in a row committed no newer checkpoint although all their nodes answer, \
+                 so another start would fail in the same way ({outcome})"
+            ),
+            Stop::TooFewNodes(why) => write!(
+                f,
+                "too few nodes: {why}; what the nodes still hold can be saved with bivouac drain, and a later job restarts from it"
+            ),
+            Stop::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// End.
+    Stop(Stop),
+    /// Start on the seats, after this wait.
+    Start {
+        /// How long to wait.
+        wait: Duration,
+    },
+}
+
+/// The hosts of a job, and what it has come to so far.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Job {
+    limits: Limits,
+    /// All hosts in the order in which they were given.
+    listed: Vec<String>,
+    /// Hosts that compute, in the order of their ranks.
+    seats: Vec<Host>,
+    /// Hosts in reserve, in the order in which they are used.
+    spares: Vec<Host>,
+    restarts: u32,
+    /// Attempts in a row without progress that no lost host explains.
+    fruitless: u32,
+    /// Attempts in a row without progress, for whatever reason.
+    idle: u32,
+    /// What the last attempt that committed anything had reached.
+    reached: Reached,
+}
+
+impl Job {
+    /// A job on these hosts (each with its slots), the last `spares` of which are held back.
+    pub fn new(limits: Limits, mut hosts: Vec<Host>, spares: usize) -> Job {
+        let listed = hosts.iter().map(|host| host.name.clone()).collect();
+        let spares = hosts.split_off(hosts.len().saturating_sub(spares));
+        Job { limits, listed, seats: hosts, spares, restarts: 0, fruitless: 0, idle: 0, reached: Reached::new() }
+    }
+
+    /// The hosts that compute.
+    pub fn seats(&self) -> &[Host] {
+        &self.seats
+    }
+
+    /// Are the seats in the order in which the hosts were given?
+    pub fn is_in_order(&self) -> bool {
+        let place = |host: &Host| self.listed.iter().position(|name| *name == host.name);
+        self.seats.is_sorted_by_key(place)
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> Vec<Host> {
+        self.seats.iter().chain(&self.spares).cloned().collect()
+    }
+
+    /// The hosts in reserve.
+    pub fn spares(&self) -> &[Host] {
+        &self.spares
+    }
+
+    /// Ranks of the job.
+    pub fn ranks(&self) -> u32 {
+        self.limits.ranks
+    }
+
+    /// A job that is taken over computes on these hosts; all others are spares.
+    pub fn take_seats(&mut self, seats: &[String]) {
+        let mut hosts = self.hosts();
+        let mut taken = Vec::new();
+        for seat in seats {
+            let name = seat.split(':').next().unwrap_or_default();
+            if let Some(at) = hosts.iter().position(|host| host.name == name) {
+                taken.push(hosts.remove(at));
+            }
+        }
+        if !taken.is_empty() {
+            (self.seats, self.spares) = (taken, hosts);
+        }
+    }
+
+    /// Can the job run at all, if all its hosts answer?
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), String> {
+        self.clone().seat(&BTreeMap::new()).map_err(|why| format!("the host list is too small: {why}"))
+    }
+
+    /// Restarts so far.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// Before the first attempt: may it start, and on what?
+    pub fn first(&mut self, halt: Option<String>, down: &BTreeMap<String, String>) -> Decision {
+        if let Some(why) = halt {
+            return Decision::Stop(Stop::Halted(why));
+        }
+        match self.seat(down) {
+            Err(why) => Decision::Stop(Stop::TooFewNodes(why)),
+            Ok(()) => Decision::Start { wait: Duration::ZERO },
+        }
+    }
+
+    /// After an attempt: what now?
+    pub fn after(&mut self, attempt: &Attempt) -> Decision {
+        if attempt.interrupted {
+            return Decision::Stop(Stop::Interrupted);
+        }
+        let lost_host = self.seats.iter().any(|host| attempt.down.contains_key(&host.name));
+        let asked = attempt.exit_asked.clone().or_else(|| attempt.last_checkpoint.clone());
+        if is_success(attempt, lost_host) && asked.is_none() {
+            return Decision::Stop(Stop::Success);
+        }
+        if let Some(why) = asked.or_else(|| attempt.halt.clone()) {
+            return Decision::Stop(Stop::Halted(why));
+        }
+        let progressed = self.note(&attempt.reached);
+        self.idle = if progressed { 0 } else { self.idle + 1 };
+        self.fruitless = if progressed || lost_host { 0 } else { self.fruitless + 1 };
+        if self.fruitless >= FRUITLESS_MAX {
+            return Decision::Stop(Stop::NoProgress(attempt.outcome));
+        }
+        if self.restarts >= self.limits.restarts {
+            return Decision::Stop(Stop::Exhausted(attempt.outcome));
+        }
+        if let Err(why) = self.seat(&attempt.down) {
+            return Decision::Stop(Stop::TooFewNodes(why));
+        }
+        self.restarts += 1;
+        let doublings = self.idle.saturating_sub(1).min(31);
+        let wait = if self.idle == 0 { Duration::ZERO } else { self.limits.backoff.saturating_mul(1 << doublings) };
+        Decision::Start { wait: wait.min(WAIT_MAX) }
+    }
+
+    /// Takes note of what an attempt has reached; true if that is newer than what the one before had.
+    fn note(&mut self, reached: &Reached) -> bool {
+        let is_newer = |(name, version): (&String, &u64)| self.reached.get(name).is_none_or(|before| version > before);
+        let progressed = reached.iter().any(is_newer);
+        if !reached.is_empty() {
+            self.reached.clone_from(reached);
+        }
+        progressed
+    }
+
+    /// Gives the seats of hosts that are down to spares that answer.
+    ///
+    /// # Errors
+    /// Why those that answer are too few.
+    fn seat(&mut self, down: &BTreeMap<String, String>) -> Result<(), String> {
+        let is_up = |host: &Host| !down.contains_key(&host.name);
+        let (mut ready, mut absent): (Vec<Host>, Vec<Host>) = self.spares.drain(..).partition(is_up);
+        ready.reverse();
+        let (mut seats, mut lost) = (Vec::new(), Vec::new());
+        for host in self.seats.drain(..) {
+            if is_up(&host) {
+                seats.push(host);
+                continue;
+            }
+            seats.extend(ready.pop());
+            lost.push(host);
+        }
+        let slots = |seats: &[Host]| seats.iter().map(|host| u64::from(host.slots.unwrap_or(1))).sum::<u64>();
+        // A spare may be smaller than the host that it stands in for.
+        while slots(&seats) < u64::from(self.limits.ranks) || seats.len() < self.limits.min_nodes {
+            match ready.pop() {
+                Some(host) => seats.push(host),
+                None => break,
+            }
+        }
+        ready.reverse();
+        (self.seats, self.spares) = (seats, ready);
+        self.spares.append(&mut absent);
+        self.spares.append(&mut lost);
+        let (have, room) = (self.seats.len(), slots(&self.seats));
+        let answering = if have == 0 { "none".to_owned() } else { names(&self.seats) };
+        if have < self.limits.min_nodes.max(1) {
+            return Err(format!("{have} of at least {} answer ({answering})", self.limits.min_nodes.max(1)));
+        }
+        if room < u64::from(self.limits.ranks) {
+            let ranks = self.limits.ranks;
+            return Err(format!("those that answer ({answering}) have room for {room} of {ranks} ranks"));
+        }
+        Ok(())
+    }
+}
+
+/// A launcher may report success although it lost a host; then sessions are left open.
+fn is_success(attempt: &Attempt, lost_host: bool) -> bool {
+    match attempt.outcome {
+        Outcome::Exited(0) => attempt.closed || !attempt.opened || !lost_host,
+        Outcome::Unknown => attempt.opened && attempt.closed,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::hosts::parse_list;
+
+    fn job(list: &str, spares: usize, ranks: u32) -> Job {
+        let limits = Limits { ranks, restarts: 3, min_nodes: 1, backoff: Duration::from_secs(2) };
+        Job::new(limits, parse_list(list).unwrap(), spares)
+    }
+
+    fn down(names: &[&str]) -> BTreeMap<String, String> {
+        names.iter().map(|name| ((*name).to_owned(), "silent".to_owned())).collect()
+    }
+
+    fn failed(version: u64) -> Attempt {
+        Attempt {
+            outcome: Outcome::Exited(1),
+            opened: true,
+            closed: false,
+            exit_asked: None,
+            halt: None,
+            last_checkpoint: None,
+            interrupted: false,
+            reached: if version > 0 { Reached::from([("heat".to_owned(), version)]) } else { Reached::new() },
+            down: BTreeMap::new(),
+        }
+    }
+
+    fn wait(decision: Decision) -> Duration {
+        match decision {
+            Decision::Start { wait } => wait,
+            Decision::Stop(stop) => panic!("stopped: {stop}"),
+        }
+    }
+
+    fn stop(decision: Decision) -> Stop {
+        match decision {
+            Decision::Stop(stop) => stop,
+            Decision::Start { .. } => panic!("started again"),
+        }
+    }
+
+    fn seats(job: &Job) -> String {
+        names(job.seats())
+    }
+
+    #[test]
+    fn success_stops() {
+        let done = Attempt { outcome: Outcome::Exited(0), closed: true, ..failed(70) };
+        assert_eq!(stop(job("a:2", 0, 2).after(&done)), Stop::Success);
+        // A program without a session, or one that never closes it.
+        for (opened, closed) in [(false, false), (true, false)] {
+            let done = Attempt { opened, closed, ..done.clone() };
+            assert_eq!(stop(job("a:2", 0, 2).after(&done)), Stop::Success);
+        }
+        // It finished by itself although a condition is met by now.
+        let late = Attempt { halt: Some("at noon".into()), ..done };
+        assert_eq!(stop(job("a:2", 0, 2).after(&late)), Stop::Success);
+    }
+
+    #[test]
+    fn success_of_a_launcher_that_lost_a_host_is_believed_only_if_the_sessions_were_closed() {
+        let lost = Attempt { outcome: Outcome::Exited(0), down: down(&["b"]), ..failed(70) };
+        assert_eq!(wait(job("a:2,b:2,c:2", 1, 4).after(&lost)), Duration::ZERO);
+        let closed = Attempt { closed: true, ..lost };
+        assert_eq!(stop(job("a:2,b:2,c:2", 1, 4).after(&closed)), Stop::Success);
+    }
+
+    #[test]
+    fn an_end_that_was_asked_for_is_a_halt_whatever_its_exit_status() {
+        for outcome in [Outcome::Exited(0), Outcome::Exited(3), Outcome::Signalled(15), Outcome::Unknown] {
+            let asked = Attempt { outcome, closed: true, exit_asked: Some("now".into()), ..failed(70) };
+            assert_eq!(stop(job("a:2", 0, 2).after(&asked)), Stop::Halted("now".into()));
+            let signal = Attempt { outcome, last_checkpoint: Some("SIGTERM".into()), ..failed(70) };
+            assert_eq!(stop(job("a:2", 0, 2).after(&signal)), Stop::Halted("SIGTERM".into()));
+        }
+        let met = Attempt { halt: Some("at noon".into()), ..failed(70) };
+        assert_eq!(stop(job("a:2", 0, 2).after(&met)), Stop::Halted("at noon".into()));
+    }
+
+    #[test]
+    fn an_interrupt_wins_over_all_else() {
+        let attempt = Attempt {
+            outcome: Outcome::Exited(0),
+            interrupted: true,
+            halt: Some("now".into()),
+            closed: true,
+            ..failed(70)
+        };
+        assert_eq!(stop(job("a:2", 0, 2).after(&attempt)), Stop::Interrupted);
+    }
+
+    #[test]
+    fn a_crash_loop_is_stopped_after_two_attempts_without_progress() {
+        let mut job = job("a:2", 0, 2);
+        assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
+        // It restored 70 and crashed before the next checkpoint; or it took the same one again.
+        assert_eq!(wait(job.after(&failed(0))), Duration::from_secs(2));
+        assert_eq!(stop(job.after(&failed(70))), Stop::NoProgress(Outcome::Exited(1)));
+    }
+
+    #[test]
+    fn a_program_that_never_commits_anything_gets_two_attempts() {
+        let mut job = job("a:2", 0, 2);
+        assert_eq!(wait(job.after(&failed(0))), Duration::from_secs(2));
+        assert_eq!(stop(job.after(&failed(0))), Stop::NoProgress(Outcome::Exited(1)));
+    }
+
+    #[test]
+    fn progress_is_measured_against_the_attempt_before() {
+        let mut job = job("a:2", 0, 2);
+        assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
+        // Damage sent it back: 60 is no progress, but the next attempt gets from there to 70.
+        assert_eq!(wait(job.after(&failed(60))), Duration::from_secs(2));
+        assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
+        assert_eq!(stop(job.after(&failed(80))), Stop::Exhausted(Outcome::Exited(1)));
+    }
+
+    #[test]
+    fn progress_of_any_series_counts() {
+        let mut job = job("a:2", 0, 2);
+        let two = |heat, wind| Attempt {
+            reached: Reached::from([("heat".to_owned(), heat), ("wind".to_owned(), wind)]),
+            ..failed(0)
+        };
+        assert_eq!(wait(job.after(&two(500, 1))), Duration::ZERO);
+        assert_eq!(wait(job.after(&two(500, 2))), Duration::ZERO);
+        assert_eq!(wait(job.after(&two(500, 2))), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_lost_host_is_no_crash_loop_but_waits_grow_all_the_same() {
+        let mut job = job("a:2,b:2,c:2,d:2,e:2", 3, 4);
+        let mut lose = |names: &[&str]| job.after(&Attempt { down: down(names), ..failed(0) });
+        assert_eq!(wait(lose(&["a"])), Duration::from_secs(2));
+        assert_eq!(wait(lose(&["a", "b"])), Duration::from_secs(4));
+        assert_eq!(wait(lose(&["a", "b", "c"])), Duration::from_secs(8));
+        assert_eq!(stop(lose(&["a", "b", "c", "d"])), Stop::Exhausted(Outcome::Exited(1)));
+    }
+
+    #[test]
+    fn a_lost_spare_does_not_explain_a_failure() {
+        let mut job = job("a:2,b:2,c:2", 1, 4);
+        let attempt = Attempt { down: down(&["c"]), ..failed(0) };
+        assert_eq!(wait(job.after(&attempt)), Duration::from_secs(2));
+        assert_eq!(stop(job.after(&attempt)), Stop::NoProgress(Outcome::Exited(1)));
+    }
+
+    #[test]
+    fn a_spare_takes_the_seat_of_the_lost_host_and_all_others_stay() {
+        let mut job = job("a:2,b:2,c:2,d:2,e:2", 1, 8);
+        assert_eq!(wait(job.first(None, &BTreeMap::new())), Duration::ZERO);
+        assert_eq!((seats(&job), names(job.spares())), ("a:2, b:2, c:2, d:2".into(), "e:2".into()));
+        assert_eq!(wait(job.after(&Attempt { down: down(&["b"]), ..failed(5) })), Duration::ZERO);
+        assert_eq!((seats(&job), names(job.spares())), ("a:2, e:2, c:2, d:2".into(), "b:2".into()));
+        assert!(!job.is_in_order());
+        // b answers again when e is lost.
+        assert_eq!(wait(job.after(&Attempt { down: down(&["e"]), ..failed(9) })), Duration::ZERO);
+        assert_eq!((seats(&job), names(job.spares())), ("a:2, b:2, c:2, d:2".into(), "e:2".into()));
+        assert!(job.is_in_order());
+    }
+
+    #[test]
+    fn smaller_spares_are_added_until_all_ranks_have_room() {
+        let mut job = job("a:4,b:4,c:2,d:2", 2, 8);
+        assert_eq!(wait(job.after(&Attempt { down: down(&["a"]), ..failed(5) })), Duration::ZERO);
+        assert_eq!(seats(&job), "c:2, b:4, d:2");
+    }
+
+    #[test]
+    fn without_a_spare_the_job_shrinks_if_there_is_room() {
+        let mut job = job("a:4,b:4,c:4", 0, 8);
+        assert_eq!(wait(job.after(&Attempt { down: down(&["a"]), ..failed(5) })), Duration::ZERO);
+        assert_eq!(seats(&job), "b:4, c:4");
+        let lost = job.after(&Attempt { down: down(&["a", "b"]), ..failed(9) });
+        assert!(matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("room for 4 of 8 ranks")));
+    }
+
+    #[test]
+    fn fewer_than_the_least_number_of_nodes_are_too_few() {
+        let mut small = job("a:8,b:8,c:8", 0, 8);
+        small.limits.min_nodes = 2;
+        assert_eq!(wait(small.clone().after(&Attempt { down: down(&["a"]), ..failed(5) })), Duration::ZERO);
+        let lost = small.after(&Attempt { down: down(&["a", "b"]), ..failed(5) });
+        assert!(matches!(stop(lost), Stop::TooFewNodes(why) if why.contains("1 of at least 2")));
+        let none = job("a:8", 0, 8).after(&Attempt { down: down(&["a"]), ..failed(5) });
+        assert!(matches!(stop(none), Stop::TooFewNodes(why) if why.contains("none")));
+    }
+
+    #[test]
+    fn spares_are_seated_to_reach_the_least_number_of_nodes() {
+        let mut job = job("a:8,b:8,c:8", 1, 8);
+        job.limits.min_nodes = 3;
+        assert_eq!(wait(job.first(None, &BTreeMap::new())), Duration::ZERO);
+        assert_eq!(seats(&job), "a:8, b:8, c:8");
+    }
+
+    #[test]
+    fn the_first_start_looks_at_conditions_and_hosts_too() {
+        assert_eq!(stop(job("a:2", 0, 2).first(Some("now".into()), &BTreeMap::new())), Stop::Halted("now".into()));
+        assert!(matches!(stop(job("a:2", 0, 2).first(None, &down(&["a"]))), Stop::TooFewNodes(_)));
+        let mut with_spare = job("a:2,b:2", 1, 2);
+        assert_eq!(wait(with_spare.first(None, &down(&["a"]))), Duration::ZERO);
+        assert_eq!(seats(&with_spare), "b:2");
+    }
+
+    #[test]
+    fn restarts_come_to_an_end_although_there_is_progress() {
+        let mut job = job("a:2", 0, 2);
+        for version in 1..=3 {
+            assert_eq!(wait(job.after(&failed(version))), Duration::ZERO);
+        }
+        assert_eq!(stop(job.after(&failed(4))), Stop::Exhausted(Outcome::Exited(1)));
+        assert_eq!(job.restarts(), 3);
+    }
+
+    #[test]
+    fn a_job_that_was_taken_over_is_judged_by_its_sessions() {
+        let unknown = Attempt { outcome: Outcome::Unknown, ..failed(70) };
+        assert_eq!(stop(job("a:2", 0, 2).after(&Attempt { closed: true, ..unknown.clone() })), Stop::Success);
+        assert_eq!(wait(job("a:2", 0, 2).after(&unknown)), Duration::ZERO);
+        let never = Attempt { opened: false, closed: true, ..unknown };
+        assert_eq!(wait(job("a:2", 0, 2).after(&never)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_job_that_is_taken_over_keeps_its_seats() {
+        let mut job = job("a:2,b:2,c:2", 1, 4);
+        job.take_seats(&["a:2".into(), "c:2".into()]);
+        assert_eq!((seats(&job), names(job.spares())), ("a:2, c:2".into(), "b:2".into()));
+        job.take_seats(&["gone:2".into()]);
+        assert_eq!(seats(&job), "a:2, c:2");
+    }
+
+    #[test]
+    fn hangs_are_failures_with_an_exit_status_of_their_own() {
+        let mut job = job("a:2", 0, 2);
+        let hung = Attempt { outcome: Outcome::Hung, ..failed(0) };
+        assert_eq!(wait(job.after(&hung)), Duration::from_secs(2));
+        let end = stop(job.after(&hung));
+        assert_eq!((end.exit_status(), &end), (14, &Stop::NoProgress(Outcome::Hung)));
+    }
+
+    #[test]
+    fn waits_have_a_bound() {
+        let mut job = job("a:2,b:2", 1, 2);
+        job.limits.restarts = 100;
+        let lost = Attempt { down: down(&["a"]), ..failed(0) };
+        let waits: Vec<Duration> = (0..40)
+            .map(|_| {
+                job.seats = parse_list("a:2").unwrap();
+                job.spares = parse_list("b:2").unwrap();
+                wait(job.after(&lost))
+            })
+            .collect();
+        assert_eq!(waits[..3], [2, 4, 8].map(Duration::from_secs));
+        assert_eq!(waits[39], WAIT_MAX);
+    }
+
+    #[test]
+    fn exit_statuses_are_distinct() {
+        let stops = [
+            Stop::Success,
+            Stop::Halted(String::new()),
+            Stop::Exhausted(Outcome::Exited(1)),
+            Stop::NoProgress(Outcome::Exited(1)),
+            Stop::TooFewNodes(String::new()),
+            Stop::Exhausted(Outcome::Hung),
+            Stop::Interrupted,
+        ];
+        let statuses: Vec<u8> = stops.iter().map(Stop::exit_status).collect();
+        assert_eq!(statuses, [0, 10, 11, 12, 13, 14, 130]);
+    }
+}

@@ -1,0 +1,588 @@
+//! Launchers: what a command line of theirs says, how its host list is replaced, and how the process is started.
+//!
+//! A launcher's own options end where the program's name begins. To find that place one has to know which options take
+//! a value; the tables below list them. What comes after it is the program's business and never touched.
+#![forbid(unsafe_code)]
+
+use super::hosts::{self, Host};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A variable that the ranks are to see, and its value.
+pub type Variable = (&'static str, String);
+
+/// A family of launchers, which share their command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Family {
+    /// Open MPI's mpirun, mpiexec, prterun.
+    Openmpi,
+    /// MPICH's mpiexec (Hydra), Intel MPI's mpirun.
+    Hydra,
+    /// SLURM's srun.
+    Srun,
+    /// Anything else: it is started as it is, on this machine, and never moved.
+    None,
+}
+
+/// Options, without their dashes, whose value is a word or two of its own.
+struct Arity {
+    one: &'static str,
+    two: &'static str,
+}
+
+impl Arity {
+    /// How many words the value of this option takes.
+    fn of(&self, name: &str) -> usize {
+        let lists = |list: &str| list.split(' ').any(|listed| listed == name);
+        if lists(self.one) { 1 } else { 2 * usize::from(lists(self.two)) }
+    }
+}
+
+/// Names without dashes. Open MPI takes long names with one dash or two; 4 and 5 together.
+const OPENMPI: Arity = Arity {
+    one: "add-host add-hostfile am app bind-to c cartofile cf cpu-list cpu-set cpus-per-proc cpus-per-rank \
+          debugger default-hostfile display dvm dvm-uri exec-agent forward-signals gpu-support H hnp host \
+          hostfile keepalive launch-agent launcher-hostfile machinefile map-by max-restarts max-vm-size N n np \
+          npernode npersocket ompi-server output output-directory output-filename path personality pmixam ppr \
+          prefix preload-files prtemca-params pset rank-by rankfile report-events report-pid report-uri rf \
+          runtime-options spawn-timeout stdin timeout tune wd wdir with-ft x xml-file xterm",
+    two: "gmca gpmixmca gprtemca mca omca pmixmca prtemca",
+};
+
+const HYDRA: Arity = Arity {
+    one: "arch bind-to bootstrap bootstrap-exec bootstrap-exec-args ckpoint-interval ckpoint-num \
+          ckpoint-prefix ckpointlib configfile demux envexcl envlist errfile-pattern f genvexcl genvlist \
+          gpus-per-proc host hostfile hosts iface launcher launcher-exec localhost localroot machine \
+          machinefile machines map-by membind n nameserver np order-nodes outfile-pattern path perhost \
+          pmi-port ppn prepend-pattern rmk topolib umask usize wdir",
+    two: "env genv",
+};
+
+/// Options that may take a value, but only after `=`, are not listed.
+const SRUN: Arity = Arity {
+    one: "A accel-bind account acctg-freq B bb bbf bcast-exclude begin C c chdir cluster-constraint clusters \
+          comment constraint container context core-spec cores-per-socket cpu-bind cpu-freq cpus-per-gpu \
+          cpus-per-task D d deadline delay-boot dependency distribution e epilog error exclude export \
+          extra-node-info F G gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres \
+          gres-flags hint i input J job-name jobid L licenses M m mail-type mail-user mcs-label mem mem-bind \
+          mem-per-cpu mem-per-gpu mincpus mpi msg-timeout N n network nodefile nodelist nodes ntasks \
+          ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres o open-mode output \
+          p partition prefer priority profile prolog q qos r relative reservation S signal slurmd-debug \
+          sockets-per-node switches T t task-epilog task-prolog thread-spec threads threads-per-core time \
+          time-min tmp treewidth tres-bind tres-per-task uid W w wait wckey x",
+    two: "",
+};
+
+/// What is done with the options that name hosts.
+const OPENMPI_HOSTS: [&str; 5] = ["H", "host", "hostfile", "machinefile", "default-hostfile"];
+const HYDRA_HOSTS: [&str; 7] = ["f", "host", "hostfile", "hosts", "machine", "machinefile", "machines"];
+const SRUN_HOSTS: [&str; 6] = ["w", "nodelist", "F", "nodefile", "N", "nodes"];
+
+/// One word or group of words of a launcher's command line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Item {
+    /// An option without its dashes, its value if it has one in a word of its own or after `=`, and the words as written.
+    Option { name: String, values: Vec<String>, words: Vec<String> },
+    /// The program and all that follows, up to the end or to the next `:`.
+    Program(Vec<String>),
+}
+
+/// The hosts that a job is to compute on.
+#[derive(Clone, Copy)]
+pub struct Seats<'a> {
+    /// In the order of their ranks.
+    pub hosts: &'a [Host],
+    /// That is the order in which they were given.
+    pub in_order: bool,
+    /// A file with the host of each rank ([`Seats::tasks`]), for an Open MPI that would sort a list as its batch system does.
+    pub file: Option<&'a str>,
+}
+
+impl Seats<'_> {
+    /// The host of each rank.
+    pub fn tasks(&self, ranks: u32) -> Vec<&str> {
+        let slots = |host: &Host| host.slots.unwrap_or(1).min(ranks) as usize;
+        let tasks = self.hosts.iter().flat_map(|host| std::iter::repeat_n(host.name.as_str(), slots(host)));
+        tasks.take(ranks as usize).collect()
+    }
+}
+
+/// A command line of a launcher, taken apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommandLine {
+    /// Which family it belongs to.
+    pub family: Family,
+    launcher: String,
+    /// One part for each program; several where the command line has `:`.
+    parts: Vec<Vec<Item>>,
+}
+
+/// The family of a launcher by its name, or by what it says of itself.
+pub fn family_of(program: &str) -> Family {
+    let name = Path::new(program).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    match name.as_str() {
+        "srun" => return Family::Srun,
+        "mpiexec.hydra" | "mpiexec.mpich" | "mpirun.mpich" => return Family::Hydra,
+        "mpirun.openmpi" | "mpiexec.openmpi" | "orterun" | "prterun" => return Family::Openmpi,
+        name if name.starts_with("mpirun") || name.starts_with("mpiexec") => {}
+        _ => return Family::None,
+    }
+    let answer = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let text = answer.map(|answer| String::from_utf8_lossy(&answer.stdout).to_lowercase()).unwrap_or_default();
+    match text {
+        text if ["open mpi", "openrte", "prrte"].iter().any(|word| text.contains(word)) => Family::Openmpi,
+        text if ["hydra", "intel(r) mpi", "mpich"].iter().any(|word| text.contains(word)) => Family::Hydra,
+        _ => Family::None,
+    }
+}
+
+impl CommandLine {
+    /// Takes a command line apart.
+    ///
+    /// # Errors
+    /// It has no program, or an option lacks its value.
+    pub fn parse(command: &[String], family: Family) -> Result<CommandLine, String> {
+        let (launcher, words) = command.split_first().ok_or("no command was given after --")?;
+        let arity = match family {
+            Family::Openmpi => &OPENMPI,
+            Family::Hydra => &HYDRA,
+            Family::Srun => &SRUN,
+            Family::None => {
+                let parts = vec![vec![Item::Program(words.to_vec())]];
+                return Ok(CommandLine { family, launcher: launcher.clone(), parts });
+            }
+        };
+        let groups: Vec<&[String]> = match family {
+            Family::Srun => vec![words],
+            _ => words.split(|word| word == ":").collect(),
+        };
+        let parts = groups.into_iter().map(|words| parse_part(words, arity, family)).collect::<Result<_, _>>()?;
+        Ok(CommandLine { family, launcher: launcher.clone(), parts })
+    }
+
+    fn values<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        self.parts.iter().flatten().filter_map(move |item| match item {
+            Item::Option { name, values, .. } if names.contains(&name.as_str()) => values.first().map(String::as_str),
+            _ => None,
+        })
+    }
+
+    /// How many ranks it asks for, if it says so for each of its programs.
+    ///
+    /// # Errors
+    /// A number cannot be read.
+    pub fn ranks(&self) -> Result<Option<u32>, String> {
+        let names: &[&str] = match self.family {
+            Family::Openmpi => &["n", "np", "c"],
+            Family::Hydra => &["n", "np"],
+            Family::Srun => &["n", "ntasks"],
+            Family::None => return Ok(None),
+        };
+        let numbers: Vec<&str> = self.values(names).collect();
+        if numbers.len() < self.parts.len() {
+            return Ok(None);
+        }
+        let sum = numbers.iter().try_fold(0u32, |sum, text| {
+            let number = text.parse::<u32>().ok().filter(|number| *number > 0);
+            sum.checked_add(number?)
+        });
+        sum.map(Some).ok_or_else(|| format!("{numbers:?} is no number of ranks"))
+    }
+
+    /// The hosts that it names itself, if it does. Reads the host file if it names one.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn hosts(&self) -> Result<Option<Vec<Host>>, String> {
+        let (lists, files): (&[&str], &[&str]) = match self.family {
+            Family::Openmpi => (&["H", "host"], &["hostfile", "machinefile", "default-hostfile"]),
+            Family::Hydra => (&["host", "hosts"], &["f", "hostfile", "machine", "machinefile", "machines"]),
+            Family::Srun => (&["w", "nodelist"], &["F", "nodefile"]),
+            Family::None => return Ok(None),
+        };
+        let lists: Vec<&str> = self.values(lists).collect();
+        if !lists.is_empty() {
+            return hosts::parse_list(&lists.join(",")).map(Some);
+        }
+        match self.values(files).next() {
+            None => Ok(None),
+            Some(path) => read_host_file(Path::new(path)).map(Some),
+        }
+    }
+
+    /// The remote shell that the launcher uses, if the command line names one.
+    pub fn agent(&self) -> Option<String> {
+        let of = |item: &Item| match item {
+            Item::Option { name, values, .. } if values.first().is_some_and(|value| value == "plm_rsh_agent") => {
+                (OPENMPI.of(name) == 2).then(|| values.get(1).cloned()).flatten()
+            }
+            Item::Option { name, values, .. } if name == "launcher-exec" || name == "bootstrap-exec" => {
+                values.first().cloned()
+            }
+            _ => None,
+        };
+        self.parts.iter().flatten().find_map(of)
+    }
+
+    /// The words to start it with: on these hosts if any are given, otherwise wherever it says itself, with these variables
+    /// handed to the ranks.
+    pub fn words(&self, seats: Option<&Seats<'_>>, ranks: u32, variables: &[Variable]) -> Vec<String> {
+        let mut words = vec![self.launcher.clone()];
+        for (number, part) in self.parts.iter().enumerate() {
+            if number > 0 {
+                words.push(":".into());
+            }
+            words.extend(self.leading(number, seats, ranks, variables));
+            for item in part {
+                match item {
+                    Item::Option { name, .. } if seats.is_some() && self.names_hosts(name) => {}
+                    Item::Option { name, values, .. } if self.family == Family::Srun && name == "export" => {
+                        let list = values.first().map_or("", |list| list);
+                        words.push(format!("--export={}", with_variables(list, variables)));
+                    }
+                    Item::Option { words: written, .. } => words.extend(written.iter().cloned()),
+                    Item::Program(written) => words.extend(written.iter().cloned()),
+                }
+            }
+        }
+        words
+    }
+
+    /// Does an Open MPI command line say itself where ranks go, or has it several programs that would each start anew?
+    fn maps_itself(&self) -> bool {
+        let mapping = "map-by rank-by rankfile rf N npernode pernode npersocket ppr bynode byslot bycore nolocal";
+        let maps =
+            |item: &Item| matches!(item, Item::Option { name, .. } if mapping.split(' ').any(|word| word == name));
+        self.parts.len() > 1 || self.parts.iter().flatten().any(maps)
+    }
+
+    fn names_hosts(&self, name: &str) -> bool {
+        match self.family {
+            Family::Openmpi => OPENMPI_HOSTS.contains(&name),
+            Family::Hydra => HYDRA_HOSTS.contains(&name),
+            Family::Srun => SRUN_HOSTS.contains(&name),
+            Family::None => false,
+        }
+    }
+
+    /// What is put before a program's own options.
+    fn leading(&self, part: usize, seats: Option<&Seats<'_>>, ranks: u32, variables: &[Variable]) -> Vec<String> {
+        let hosts = seats.map(|seats| seats.hosts);
+        let mut words: Vec<String> = Vec::new();
+        let mut push = |new: &[&str]| words.extend(new.iter().map(|word| (*word).to_owned()));
+        let list = |hosts: &[Host], of: &dyn Fn(&Host) -> String| hosts.iter().map(of).collect::<Vec<_>>().join(",");
+        let says_ranks = self.ranks().is_ok_and(|ranks| ranks.is_some());
+        match self.family {
+            Family::Openmpi => {
+                variables.iter().for_each(|(name, _)| push(&["-x", name]));
+                match seats {
+                    Some(Seats { in_order: false, file: Some(file), .. }) if !self.maps_itself() => {
+                        push(&["--map-by", "seq", "--hostfile", file]);
+                    }
+                    Some(seats) => push(&["--host", &list(seats.hosts, &Host::to_string)]),
+                    None => {}
+                }
+                if !says_ranks && hosts.is_some() && self.parts.len() == 1 {
+                    push(&["-n", &ranks.to_string()]);
+                }
+            }
+            // Global options stand before the first program.
+            Family::Hydra if part == 0 => {
+                variables.iter().for_each(|(name, value)| push(&["-genv", name, value]));
+                if let Some(hosts) = hosts {
+                    push(&["-hosts", &list(hosts, &Host::to_string)]);
+                }
+                if !says_ranks && hosts.is_some() && self.parts.len() == 1 {
+                    push(&["-n", &ranks.to_string()]);
+                }
+            }
+            Family::Srun => {
+                if let Some(seats) = seats {
+                    push(&["--nodes", &seats.hosts.len().to_string()]);
+                    if seats.in_order || self.values(&["m", "distribution"]).next().is_some() {
+                        push(&["--nodelist", &list(seats.hosts, &|host| host.name.clone())]);
+                    } else {
+                        // srun sorts a list of nodes, unless it is one of tasks.
+                        push(&["--distribution", "arbitrary", "--nodelist", &seats.tasks(ranks).join(",")]);
+                    }
+                }
+                if !says_ranks && hosts.is_some() {
+                    push(&["--ntasks", &ranks.to_string()]);
+                }
+            }
+            _ => {}
+        }
+        words
+    }
+}
+
+/// The value of srun's `--export`, with our variables.
+fn with_variables(list: &str, variables: &[Variable]) -> String {
+    if list.split(',').any(|part| part == "ALL") {
+        return list.to_owned();
+    }
+    let theirs = Some(list).filter(|list| !["", "NONE"].contains(list));
+    let all: Vec<&str> = theirs.into_iter().chain(variables.iter().map(|(name, _)| *name)).collect();
+    all.join(",")
+}
+
+/// Reads a host file.
+///
+/// # Errors
+/// The system's answer, or which line is wrong.
+pub fn read_host_file(path: &Path) -> Result<Vec<Host>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("host file {}: {error}", path.display()))?;
+    hosts::parse_file(&text).map_err(|why| format!("host file {}: {why}", path.display()))
+}
+
+fn parse_part(words: &[String], arity: &Arity, family: Family) -> Result<Vec<Item>, String> {
+    let mut items = Vec::new();
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let bare = word.trim_start_matches('-');
+        if bare.len() == word.len() || bare.is_empty() {
+            items.push(Item::Program(words[at..].to_vec()));
+            return Ok(items);
+        }
+        let item = option(&words[at..], bare, arity, family)?;
+        at += match &item {
+            Item::Option { words, .. } => words.len(),
+            Item::Program(_) => 0,
+        };
+        items.push(item);
+    }
+    Err("the command line names no program to start".into())
+}
+
+/// The option that `words` begins with.
+fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result<Item, String> {
+    let is_long = words[0].starts_with("--");
+    if let Some((name, value)) = bare.split_once('=') {
+        let values = vec![value.to_owned()];
+        return Ok(Item::Option { name: name.into(), values, words: words[..1].to_vec() });
+    }
+    // srun: `-n8`, and a cluster of flags such as `-lu`.
+    if family == Family::Srun && !is_long && bare.chars().count() > 1 {
+        let (name, value) = bare.split_at(bare.chars().next().map_or(0, char::len_utf8));
+        let values = if arity.of(name) == 1 { vec![value.to_owned()] } else { Vec::new() };
+        return Ok(Item::Option { name: name.into(), values, words: words[..1].to_vec() });
+    }
+    let count = arity.of(bare);
+    let values = words.get(1..=count).ok_or_else(|| format!("{} lacks its value", words[0]))?;
+    Ok(Item::Option { name: bare.into(), values: values.to_vec(), words: words[..=count].to_vec() })
+}
+
+/// Starts a job in a process group of its own, with our standard output and error, so that nothing that happens to the
+/// supervisor reaches it. A standard input that is a file is read from its start in each attempt; any other is empty.
+///
+/// The shell in between writes its process id, which stays the launcher's, to `pid_file` before the launcher starts: a new
+/// supervisor can find the job even if this one dies at the next instruction.
+///
+/// # Errors
+/// The system's answer.
+pub fn start(words: &[String], variables: &[Variable], pid_file: &Path) -> io::Result<Child> {
+    const INPUT: &str = "/proc/self/fd/0";
+    // Looked at before it is opened: opening a pipe that nobody writes to would wait for ever.
+    let input = match std::fs::metadata(INPUT) {
+        Ok(metadata) if metadata.is_file() => Stdio::from(File::open(INPUT)?),
+        _ => Stdio::null(),
+    };
+    // noclobber: the file must not be there, not even as a symbolic link.
+    let script = "set -C && echo $$ > \"$0\" && exec \"$@\"";
+    let mut command = Command::new("/bin/sh");
+    if std::env::var_os("SLURM_JOB_ID").is_some() && std::env::var_os("SLURM_OVERLAP").is_none() {
+        // The step of a lost node may never end; without this the next one waits for its resources.
+        command.env("SLURM_OVERLAP", "1");
+    }
+    command.args(["-c", script]).arg(pid_file).args(words).envs(variables.iter().map(|(name, value)| (name, value)));
+    command.stdin(input).process_group(0).spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str, family: Family) -> CommandLine {
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        CommandLine::parse(&words, family).unwrap()
+    }
+
+    fn rewritten(text: &str, family: Family) -> String {
+        let hosts = hosts::parse_list("a:2,b:2").unwrap();
+        let seats = Seats { hosts: &hosts, in_order: true, file: Some("/run/seats") };
+        line(text, family).words(Some(&seats), 4, &variables()).join(" ")
+    }
+
+    fn variables() -> [Variable; 1] {
+        [("BIVOUAC_RUN_DIRECTORY", "/run".to_owned())]
+    }
+
+    #[test]
+    fn open_mpi_hosts_are_replaced_wherever_they_are_named() {
+        let wanted = "mpirun -x BIVOUAC_RUN_DIRECTORY --host a:2,b:2 -np 4 prog -H x --host y";
+        for text in [
+            "mpirun -np 4 prog -H x --host y",
+            "mpirun -H c,d -np 4 prog -H x --host y",
+            "mpirun --host c:2,d:2 -np 4 prog -H x --host y",
+            "mpirun -host c -np 4 prog -H x --host y",
+            "mpirun -np 4 --hostfile f prog -H x --host y",
+            "mpirun -hostfile f -np 4 prog -H x --host y",
+            "mpirun --machinefile f -np 4 prog -H x --host y",
+            "mpirun --machinefile=f -np 4 prog -H x --host y",
+        ] {
+            assert_eq!(rewritten(text, Family::Openmpi), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn open_mpi_options_with_values_do_not_hide_the_program() {
+        let text =
+            "mpirun --mca btl tcp,self -x PATH --map-by node --oversubscribe --bind-to none -n 8 ./sim -n 3 -H q";
+        let line = line(text, Family::Openmpi);
+        assert_eq!(line.ranks(), Ok(Some(8)));
+        assert_eq!(line.hosts(), Ok(None));
+        assert_eq!(
+            line.words(None, 8, &variables()).join(" "),
+            text.replacen("mpirun", "mpirun -x BIVOUAC_RUN_DIRECTORY", 1)
+        );
+    }
+
+    #[test]
+    fn ranks_that_the_command_line_does_not_give_are_fixed() {
+        assert_eq!(
+            rewritten("mpirun prog", Family::Openmpi),
+            "mpirun -x BIVOUAC_RUN_DIRECTORY --host a:2,b:2 -n 4 prog"
+        );
+        assert_eq!(rewritten("srun prog", Family::Srun), "srun --nodes 2 --nodelist a,b --ntasks 4 prog");
+        assert_eq!(
+            rewritten("mpiexec prog", Family::Hydra),
+            "mpiexec -genv BIVOUAC_RUN_DIRECTORY /run -hosts a:2,b:2 -n 4 prog"
+        );
+    }
+
+    #[test]
+    fn several_programs_share_the_hosts() {
+        let text = "mpirun -n 1 --host c master : -n 3 --host d worker --host e";
+        assert_eq!(line(text, Family::Openmpi).ranks(), Ok(Some(4)));
+        assert_eq!(
+            rewritten(text, Family::Openmpi),
+            "mpirun -x BIVOUAC_RUN_DIRECTORY --host a:2,b:2 -n 1 master : -x BIVOUAC_RUN_DIRECTORY --host a:2,b:2 -n 3 worker --host e"
+        );
+        assert_eq!(
+            rewritten("mpiexec -hosts c -n 1 master : -n 3 worker", Family::Hydra),
+            "mpiexec -genv BIVOUAC_RUN_DIRECTORY /run -hosts a:2,b:2 -n 1 master : -n 3 worker"
+        );
+    }
+
+    #[test]
+    fn hydra_hosts_are_replaced() {
+        let wanted = "mpiexec -genv BIVOUAC_RUN_DIRECTORY /run -hosts a:2,b:2 -n 4 -ppn 2 prog -f x";
+        for text in [
+            "mpiexec -n 4 -ppn 2 prog -f x",
+            "mpiexec -hosts c,d -n 4 -ppn 2 prog -f x",
+            "mpiexec -f hosts.txt -n 4 -ppn 2 prog -f x",
+            "mpiexec -machinefile hosts.txt -n 4 -ppn 2 prog -f x",
+            "mpiexec -n 4 -host c -ppn 2 prog -f x",
+        ] {
+            assert_eq!(rewritten(text, Family::Hydra), wanted, "{text}");
+        }
+        assert_eq!(line("mpiexec -genv A b -np 3 prog", Family::Hydra).ranks(), Ok(Some(3)));
+    }
+
+    #[test]
+    fn srun_nodes_are_replaced() {
+        let wanted = "srun --nodes 2 --nodelist a,b -n 4 --mpi=pmix prog -w x -N 9";
+        for text in [
+            "srun -n 4 --mpi=pmix prog -w x -N 9",
+            "srun -N 2 -n 4 --mpi=pmix prog -w x -N 9",
+            "srun -N2 -w c,d -n 4 --mpi=pmix prog -w x -N 9",
+            "srun --nodes=2 --nodelist=c,d -n 4 --mpi=pmix prog -w x -N 9",
+            "srun --nodelist c --nodes 3 -n 4 --mpi=pmix prog -w x -N 9",
+        ] {
+            assert_eq!(rewritten(text, Family::Srun), wanted, "{text}");
+        }
+        assert_eq!(line("srun -n8 -lu prog", Family::Srun).ranks(), Ok(Some(8)));
+        assert_eq!(line("srun --ntasks=8 -K prog", Family::Srun).ranks(), Ok(Some(8)));
+        assert_eq!(line("srun -Q -E --kill-on-bad-exit -n 2 prog", Family::Srun).ranks(), Ok(Some(2)));
+    }
+
+    #[test]
+    fn srun_keeps_the_order_of_seats_that_spares_have_taken() {
+        let hosts = hosts::parse_list("a:2,e:2,c:3").unwrap();
+        let seats = Seats { hosts: &hosts, in_order: false, file: None };
+        let words = |text: &str| line(text, Family::Srun).words(Some(&seats), 6, &variables()).join(" ");
+        let arbitrary = "--distribution arbitrary --nodelist a,a,e,e,c,c";
+        assert_eq!(words("srun -n 6 prog"), format!("srun --nodes 3 {arbitrary} -n 6 prog"));
+        // A distribution of the user's own is left as it is.
+        assert_eq!(words("srun -n 6 -m cyclic prog"), "srun --nodes 3 --nodelist a,e,c -n 6 -m cyclic prog");
+    }
+
+    #[test]
+    fn open_mpi_in_a_batch_system_keeps_the_order_of_seats_that_spares_have_taken() {
+        let hosts = hosts::parse_list("a:2,e:2,c:2").unwrap();
+        let words = |text: &str, in_order, file| {
+            let seats = Seats { hosts: &hosts, in_order, file };
+            line(text, Family::Openmpi).words(Some(&seats), 6, &[]).join(" ")
+        };
+        assert_eq!(words("mpirun -n 6 p", false, Some("/f")), "mpirun --map-by seq --hostfile /f -n 6 p");
+        for (in_order, file) in [(true, Some("/f")), (false, None)] {
+            assert_eq!(words("mpirun -n 6 p", in_order, file), "mpirun --host a:2,e:2,c:2 -n 6 p");
+        }
+        let own = words("mpirun -n 6 --map-by node p", false, Some("/f"));
+        assert_eq!(own, "mpirun --host a:2,e:2,c:2 -n 6 --map-by node p");
+    }
+
+    #[test]
+    fn srun_hands_the_variable_on_whatever_it_exports() {
+        let export = |value: &str| {
+            line(&format!("srun -n 4 --export={value} prog"), Family::Srun).words(None, 4, &variables())[3].clone()
+        };
+        assert_eq!(export("NONE"), "--export=BIVOUAC_RUN_DIRECTORY");
+        assert_eq!(export("A,B=3"), "--export=A,B=3,BIVOUAC_RUN_DIRECTORY");
+        assert_eq!(export("ALL,A=1"), "--export=ALL,A=1");
+    }
+
+    #[test]
+    fn hosts_and_agent_are_taken_from_the_command_line() {
+        let hosts =
+            |text: &str, family| line(text, family).hosts().map(|hosts| hosts.map(|hosts| hosts::names(&hosts)));
+        assert_eq!(hosts("mpirun -H a:2,b -host c prog", Family::Openmpi), Ok(Some("a:2, b, c".into())));
+        assert_eq!(hosts("srun -w n[1-2] prog", Family::Srun), Ok(Some("n1, n2".into())));
+        assert_eq!(hosts("prog --host a", Family::None), Ok(None));
+        assert!(hosts("mpirun --hostfile /nonexistent prog", Family::Openmpi).unwrap_err().contains("/nonexistent"));
+        let agent = |text: &str, family| line(text, family).agent();
+        assert_eq!(agent("mpirun --mca plm_rsh_agent my-ssh prog", Family::Openmpi).as_deref(), Some("my-ssh"));
+        assert_eq!(agent("mpiexec -launcher-exec my-ssh prog", Family::Hydra).as_deref(), Some("my-ssh"));
+        assert_eq!(agent("mpirun -n 1 prog --mca plm_rsh_agent x", Family::Openmpi), None);
+    }
+
+    #[test]
+    fn broken_command_lines_are_refused() {
+        let refused = |text: &str, family| {
+            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            assert!(CommandLine::parse(&words, family).is_err(), "{text}");
+        };
+        refused("", Family::Openmpi);
+        refused("mpirun", Family::Openmpi);
+        refused("mpirun -n", Family::Openmpi);
+        refused("mpirun --mca btl", Family::Openmpi);
+        refused("mpirun -n 2 prog :", Family::Openmpi);
+        refused("srun -n 4", Family::Srun);
+        for number in ["0", "x", "-3", "99999999999"] {
+            assert!(line(&format!("mpirun -n {number} prog"), Family::Openmpi).ranks().is_err(), "{number}");
+        }
+    }
+
+    #[test]
+    fn any_other_program_is_left_as_it_is() {
+        let text = "./simulate --host a -n 3";
+        assert_eq!(rewritten(text, Family::None), text);
+        assert_eq!(line(text, Family::None).ranks(), Ok(None));
+        assert_eq!(family_of("./simulate"), Family::None);
+        assert_eq!(family_of("/usr/bin/srun"), Family::Srun);
+        assert_eq!(family_of("mpiexec.hydra"), Family::Hydra);
+    }
+}

@@ -1,0 +1,76 @@
+//! The launcher's process: waiting for it and ending it, whether this supervisor has started it or found it.
+#![forbid(unsafe_code)]
+
+use super::decide::Outcome;
+use super::record::Process;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
+
+/// The process of an attempt. It leads a process group of its own.
+pub enum Job {
+    /// Our child.
+    Own(Child),
+    /// Started by a supervisor that is gone.
+    Found(Process),
+}
+
+impl Job {
+    /// Its process id, which is also that of its group.
+    pub fn pid(&self) -> u32 {
+        match self {
+            Job::Own(child) => child.id(),
+            Job::Found(process) => process.pid,
+        }
+    }
+
+    /// How it ended; `None` while it lives.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn poll(&mut self) -> std::io::Result<Option<Outcome>> {
+        match self {
+            Job::Found(process) => Ok((!process.is_alive()).then_some(Outcome::Unknown)),
+            Job::Own(child) => Ok(child.try_wait()?.map(|status| match (status.code(), status.signal()) {
+                (Some(code), _) => Outcome::Exited(code),
+                (None, Some(signal)) => Outcome::Signalled(signal),
+                (None, None) => Outcome::Unknown,
+            })),
+        }
+    }
+
+    /// Sends a signal to its group. It may have ended just now.
+    pub fn signal(&self, signal: Signal) {
+        let _ = killpg(Pid::from_raw(self.pid() as i32), signal);
+    }
+
+    /// Kills its group, and all that it has started on this machine: launchers give each rank a group of its own.
+    pub fn kill(&self) {
+        let descendants = descendants(self.pid());
+        self.signal(Signal::SIGKILL);
+        for process in descendants.into_iter().filter(Process::is_alive) {
+            let _ = kill(Pid::from_raw(process.pid as i32), Signal::SIGKILL);
+        }
+    }
+}
+
+/// The living processes below one.
+fn descendants(of: u32) -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: BTreeMap<u32, u32> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(&looked_at) = found.get(next) {
+        found.extend(parents.iter().filter(|(_, parent)| **parent == looked_at).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found[1..].iter().filter_map(|pid| Process::of(*pid)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat[stat.rfind(')')? + 1..].split_whitespace().nth(1)?.parse().ok()
+}

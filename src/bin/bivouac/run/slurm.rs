@@ -1,0 +1,113 @@
+//! What SLURM says of the allocation that this process runs in.
+#![forbid(unsafe_code)]
+
+use super::hosts::{self, Host};
+use bivouac::base::calendar::unix_now;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Does this process run in an allocation?
+pub fn is_here() -> bool {
+    variable("SLURM_JOB_ID").is_some() && variable("SLURM_JOB_NODELIST").is_some()
+}
+
+/// The hosts of the allocation; `None` outside of one.
+///
+/// # Errors
+/// SLURM's variables cannot be read.
+pub fn hosts() -> Result<Option<Vec<Host>>, String> {
+    if !is_here() {
+        return Ok(None);
+    }
+    let nodes = variable("SLURM_JOB_NODELIST").unwrap_or_default();
+    let tasks = variable("SLURM_TASKS_PER_NODE");
+    hosts::parse_slurm(&nodes, tasks.as_deref()).map(Some).map_err(|why| format!("SLURM_JOB_NODELIST: {why}"))
+}
+
+/// The end of the allocation, seconds since 1970, if SLURM tells.
+pub fn end_time() -> Option<u64> {
+    if let Some(time) = variable("SLURM_JOB_END_TIME").and_then(|time| time.parse().ok()) {
+        return Some(time);
+    }
+    // The time left, since squeue prints the end in a time zone that it does not name.
+    let job = variable("SLURM_JOB_ID")?;
+    let output = bounded("squeue").args(["-h", "-j", &job, "-o", "%L"]).output().ok()?;
+    let left = seconds_left(String::from_utf8_lossy(&output.stdout).trim())?;
+    Some(unix_now() as u64 + left)
+}
+
+/// `1-02:03:04`, `03:04` and the like in seconds; `None` for `UNLIMITED` and the rest.
+fn seconds_left(text: &str) -> Option<u64> {
+    let (days, clock) = match text.split_once('-') {
+        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
+        None => (0, text),
+    };
+    let parts: Vec<u64> = clock.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    if !(2..=3).contains(&parts.len()) {
+        return None;
+    }
+    let seconds = parts.iter().try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(*part))?;
+    days.checked_mul(86_400)?.checked_add(seconds)
+}
+
+/// Is SLURM taking the nodes of this job away, to give them to another one? Then it has told the ranks, not this process.
+pub fn is_preempted() -> bool {
+    let Some(job) = variable("SLURM_JOB_ID") else { return false };
+    let output = bounded("scontrol").args(["--oneliner", "show", "job", &job]).output();
+    output.is_ok_and(|output| has_preempt_time(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn has_preempt_time(shown: &str) -> bool {
+    let time = shown.split_whitespace().find_map(|word| word.strip_prefix("PreemptTime="));
+    time.is_some_and(|time| time != "None")
+}
+
+/// Asks SLURM to queue this job again, which also ends it: both this process and the command that asks may be ended before
+/// the answer is there. The job's id.
+///
+/// # Errors
+/// There is no job, or what SLURM says.
+pub fn requeue() -> Result<String, String> {
+    let job = variable("SLURM_JOB_ID").ok_or("SLURM_JOB_ID is not set, so this is no SLURM job")?;
+    let output = bounded("scontrol").args(["requeue", &job]).output().map_err(|error| format!("scontrol: {error}"))?;
+    if output.status.success() || output.status.signal().is_some() {
+        return Ok(job);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("scontrol requeue {job}: {} {}", output.status, said.trim()))
+}
+
+/// A command of SLURM's, which may hang when its controller does.
+fn bounded(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["15", program]).stdin(Stdio::null());
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preempted_job_has_a_time_of_preemption() {
+        let show =
+            |time: &str| format!("JobId=5 PreemptEligibleTime=2026-11-21T13:03:11 PreemptTime={time} Restarts=0\n");
+        assert!(has_preempt_time(&show("2026-11-21T13:03:14")));
+        assert!(!has_preempt_time(&show("None")));
+        assert!(!has_preempt_time("slurm_load_jobs error: Invalid job id specified"));
+    }
+
+    #[test]
+    fn the_time_left_is_read() {
+        assert_eq!(seconds_left("1-02:03:04"), Some(86_400 + 7384));
+        assert_eq!(seconds_left("03:04"), Some(184));
+        assert_eq!(seconds_left("0:00"), Some(0));
+        for text in ["", "UNLIMITED", "INVALID", "NOT_SET", "1:2:3:4", "5", "9999999999999999999-00:00", "x-00:00"] {
+            assert_eq!(seconds_left(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Which versions exist where, and which of them may be restored or deleted. Pure: no I/O, no messages.
+//!
+//! A [`Candidate`] is a checkpoint that somebody has seen a shard of. [`merge_newest`] unites what ranks have
+//! seen, [`restorable`] applies lineage (which older versions a run left behind on purpose), and [`retention`]
+//! says which folders may go after a commit.
+#![forbid(unsafe_code)]
+
+use crate::base::{CheckpointKey, Generation};
+use crate::config::LevelPolicy;
+use serde::{Deserialize, Serialize};
+
+/// How many candidates one round of an election looks at.
+pub const WINDOW: usize = 32;
+
+/// A checkpoint that a rank knows of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Which checkpoint; the order of candidates is the order of keys.
+    pub key: CheckpointKey,
+    /// The agreement hash of its shards.
+    pub agreement: u64,
+    /// Ranks in the group that took it.
+    pub group_size: u32,
+    /// The checkpoint that its run had restored last when it took this one.
+    pub origin: Option<(Generation, u64)>,
+}
+
+/// Unites two lists (each newest first) and keeps the newest [`WINDOW`].
+pub fn merge_newest(a: &[Candidate], b: &[Candidate]) -> Vec<Candidate> {
+    let mut all = [a, b].concat();
+    all.sort_unstable_by(|x, y| y.cmp(x));
+    all.dedup();
+    all.truncate(WINDOW);
+    all
+}
+
+/// Were both taken by the same run? A claim that was lost with its disk lets two runs have one generation; their operations
+/// cannot be compared.
+fn is_same_run(one: &CheckpointKey, other: &CheckpointKey) -> bool {
+    (one.generation, one.incarnation) == (other.generation, other.incarnation)
+}
+
+/// Was one taken before the other by the same run?
+fn is_earlier(one: &CheckpointKey, other: &CheckpointKey) -> bool {
+    is_same_run(one, other) && one.operation < other.operation
+}
+
+/// Does a checkpoint lie on the same stretch of a run as `last`, between two restarts, and not after it?
+fn is_on_stretch(candidate: &Candidate, last: &Candidate) -> bool {
+    // The same version taken again lies on the way only in the form that counted.
+    candidate == last
+        || (candidate.origin == last.origin
+            && is_earlier(&candidate.key, &last.key)
+            && candidate.key.version < last.key.version)
+}
+
+/// The ancestry of a checkpoint: the stretches of runs that it descends from, newest first.
+///
+/// A version that lies after the one that was restored later, by another run or by a restart inside the same one, has
+/// been left behind on purpose (somebody went back): it is listed, but never elected unasked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lineage {
+    /// The last checkpoint of each stretch.
+    path: Vec<Candidate>,
+}
+
+impl Lineage {
+    /// The lineage of the newest complete candidate, as far as `known` candidates tell it.
+    pub fn of_newest(complete: &[Candidate], known: &[Candidate]) -> Self {
+        newest(complete).map_or_else(Lineage::default, |newest| Lineage::of(newest, known))
+    }
+
+    /// The lineage of one candidate.
+    pub fn of(newest: &Candidate, known: &[Candidate]) -> Self {
+        let mut path = vec![*newest];
+        let mut child = *newest;
+        while let Some((generation, version)) = child.origin {
+            // The nearest that is left of the one that was restored: it may have been deleted since.
+            let is_parent = |c: &&Candidate| {
+                c.key.generation == generation
+                    && c.key.version <= version
+                    && (!is_same_run(&c.key, &child.key) || is_earlier(&c.key, &child.key))
+            };
+            let parent = known.iter().filter(is_parent).max_by_key(|c| (c.key.version, c.key.operation));
+            match parent {
+                // A damaged record could lead in a circle.
+                Some(parent) if !path.contains(parent) => child = *parent,
+                _ => break,
+            }
+            path.push(child);
+        }
+        Lineage { path }
+    }
+
+    /// Does that checkpoint lie on the path?
+    pub fn contains(&self, candidate: &Candidate) -> bool {
+        self.path.iter().any(|last| is_on_stretch(candidate, last))
+    }
+}
+
+/// The candidate that a run would go on from: the newest in the order of keys, unless its own run went back behind it
+/// afterwards and took others.
+fn newest(complete: &[Candidate]) -> Option<&Candidate> {
+    let mut newest = complete.iter().max()?;
+    loop {
+        let behind = (newest.key.generation, newest.key.version);
+        let went_back = |c: &&Candidate| is_earlier(&newest.key, &c.key) && c.origin.is_some_and(|o| o < behind);
+        match complete.iter().filter(went_back).max() {
+            Some(later) => newest = later,
+            None => return Some(newest),
+        }
+    }
+}
+
+/// The candidates that an unasked restart may try, newest first, and those that were left behind.
+///
+/// `complete[i]` says whether all ranks can restore `known[i]`.
+pub fn restorable(known: &[Candidate], complete: &[bool], group_size: u32) -> (Vec<Candidate>, Vec<Candidate>) {
+    let mut usable: Vec<Candidate> = known
+        .iter()
+        .zip(complete)
+        .filter(|(candidate, complete)| **complete && candidate.group_size == group_size)
+        .map(|(candidate, _)| *candidate)
+        .collect();
+    usable.sort_unstable_by(|x, y| y.cmp(x));
+    let lineage = Lineage::of_newest(&usable, known);
+    usable.into_iter().partition(|candidate| lineage.contains(candidate))
+}
+
+/// A checkpoint folder on a directory tier, as retention sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Folder {
+    /// Generation of the run that made it.
+    pub generation: Generation,
+    /// Version.
+    pub version: u64,
+    /// Operation.
+    pub operation: u64,
+    /// Is it known to be committed at this tier (a manifest, or a verdict heard by this session)?
+    pub committed: bool,
+}
+
+impl Folder {
+    fn order(&self) -> (Generation, u64, u64) {
+        (self.generation, self.version, self.operation)
+    }
+}
+
+/// Which folders may be deleted now that `committed` (one of this run's checkpoints) is committed at this tier.
+///
+/// Kept: everything of newer generations (we would be superseded), everything of this run from the committed
+/// operation on (in flight), the newest `keep_last` committed ones up to and including it, every committed one
+/// whose version is a multiple of `keep_every`, and committed ones of the run that `origin` belongs to, and of runs
+/// after it, that are not our ancestors (`origin` is what this run restored; runs before that one all count as
+/// ancestors). All else is deleted: superseded versions, and incomplete leftovers of this run and of runs before it. Since `committed` itself is always kept, the newest restorable version never goes.
+pub fn retention(
+    folders: &[Folder],
+    committed: &CheckpointKey,
+    origin: Option<(Generation, u64)>,
+    policy: &LevelPolicy,
+) -> Vec<Folder> {
+    let ours = committed.generation;
+    let is_current = |f: &Folder| f.generation == ours && f.operation == committed.operation;
+    let in_flight = |f: &Folder| f.generation > ours || (f.generation == ours && f.operation >= committed.operation);
+    // After a restart from this run's own version nothing is known here of the runs before it.
+    let older = origin.filter(|(g, _)| *g < ours);
+    let ancestor = |f: &Folder| {
+        f.generation == ours || older.is_some_and(|(g, v)| f.generation < g || (f.generation == g && f.version <= v))
+    };
+    // Rolled back by this run itself: the first to go.
+    let rolled_back = |f: &Folder| {
+        let back_to = origin.filter(|(g, _)| *g == ours).map(|(_, version)| version);
+        f.generation == ours
+            && !is_current(f)
+            && back_to.is_some_and(|v| f.version > v && f.version >= committed.version)
+    };
+    let mut history: Vec<&Folder> =
+        folders.iter().filter(|f| is_current(f) || (f.committed && ancestor(f) && !in_flight(f))).collect();
+    history.sort_unstable_by_key(|f| std::cmp::Reverse((is_current(f), !rolled_back(f), f.order())));
+    let kept_last: Vec<_> = history.iter().take(policy.keep_last.max(1) as usize).map(|f| f.order()).collect();
+    let pinned = |f: &Folder| policy.keep_every > 0 && f.version.is_multiple_of(policy.keep_every);
+    folders
+        .iter()
+        .filter(|f| !in_flight(f))
+        .filter(|f| !f.committed || (ancestor(f) && !pinned(f)))
+        .filter(|f| !kept_last.contains(&f.order()))
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn candidate(generation: u64, version: u64, origin: Option<(u64, u64)>) -> Candidate {
+        Candidate {
+            key: CheckpointKey {
+                generation: Generation(generation),
+                version,
+                operation: version,
+                ..Default::default()
+            },
+            agreement: 1,
+            group_size: 4,
+            origin: origin.map(|(g, v)| (Generation(g), v)),
+        }
+    }
+
+    fn policy(keep_last: u64, keep_every: u64) -> LevelPolicy {
+        LevelPolicy { every: 1, every_seconds: Duration::ZERO, keep_last, keep_every }
+    }
+
+    #[test]
+    fn versions_after_a_recorded_parent_are_left_behind() {
+        let known =
+            [candidate(2, 55, Some((1, 50))), candidate(1, 60, None), candidate(1, 50, None), candidate(1, 40, None)];
+        let (usable, left) = restorable(&known, &[true; 4], 4);
+        assert_eq!(usable.iter().map(|c| c.key.version).collect::<Vec<_>>(), [55, 50, 40]);
+        assert_eq!(left.iter().map(|c| c.key.version).collect::<Vec<_>>(), [60]);
+    }
+
+    #[test]
+    fn versions_that_a_run_rolled_back_itself_are_left_behind() {
+        let at = |version, operation, origin: Option<u64>| {
+            let mut candidate = candidate(1, version, origin.map(|version| (1, version)));
+            candidate.key.operation = operation;
+            candidate
+        };
+        let names = |list: &[Candidate]| list.iter().map(|c| (c.key.version, c.key.operation)).collect::<Vec<_>>();
+        // 1 to 5; back to 3, taken 4 and 5 again; back to 3 once more, taken 4.
+        let mut known = vec![at(1, 1, None), at(2, 2, None), at(3, 3, None), at(4, 4, None), at(5, 5, None)];
+        known.extend([at(4, 10, Some(3)), at(5, 11, Some(3))]);
+        let (usable, left) = restorable(&known, &[true; 7], 4);
+        assert_eq!(names(&usable)[..2], [(5, 11), (4, 10)]);
+        assert_eq!(names(&usable)[2..], [(3, 3), (2, 2), (1, 1)]);
+        assert_eq!(names(&left), [(5, 5), (4, 4)]);
+        known.push(at(4, 20, Some(3)));
+        let (usable, left) = restorable(&known, &[true; 8], 4);
+        assert_eq!(names(&usable), [(4, 20), (3, 3), (2, 2), (1, 1)]);
+        assert_eq!(names(&left), [(5, 11), (5, 5), (4, 10), (4, 4)]);
+        // The parent is gone: what is older than it still counts.
+        known.retain(|c| c.key.version != 3);
+        assert_eq!(names(&restorable(&known, &[true; 7], 4).0), [(4, 20), (2, 2), (1, 1)]);
+    }
+
+    #[test]
+    fn two_runs_that_share_a_generation_are_two_runs() {
+        let mut older = candidate(4, 12, Some((2, 6)));
+        older.key.operation = 17;
+        let mut newer = candidate(4, 18, Some((4, 12)));
+        newer.key.operation = 15;
+        newer.key.incarnation = crate::base::Incarnation([7; 16]);
+        let mut cut = older;
+        (cut.key.version, cut.key.operation) = (14, 19);
+        let (usable, left) = restorable(&[newer, cut, older], &[true; 3], 4);
+        assert_eq!((usable, left), (vec![newer, older], vec![cut]));
+    }
+
+    #[test]
+    fn retention_lets_go_first_what_was_rolled_back() {
+        let folder = |version, operation| Folder { generation: Generation(1), version, operation, committed: true };
+        let folders = [folder(2, 2), folder(3, 3), folder(4, 4), folder(5, 5), folder(4, 10)];
+        let committed = CheckpointKey { generation: Generation(1), version: 4, operation: 10, ..Default::default() };
+        let doomed = retention(&folders, &committed, Some((Generation(1), 3)), &policy(2, 0));
+        assert_eq!(doomed, [folder(2, 2), folder(4, 4), folder(5, 5)]);
+    }
+
+    #[test]
+    fn an_incomplete_newer_run_does_not_hide_the_older_one() {
+        let known = [candidate(2, 10, None), candidate(1, 60, None)];
+        let (usable, _) = restorable(&known, &[false, true], 4);
+        assert_eq!(usable[0].key.version, 60);
+    }
+
+    #[test]
+    fn another_group_size_is_never_usable() {
+        assert!(restorable(&[candidate(1, 1, None)], &[true], 8).0.is_empty());
+    }
+
+    #[test]
+    fn the_window_keeps_the_newest_of_both() {
+        let many: Vec<_> = (0..40).rev().map(|v| candidate(1, v, None)).collect();
+        let merged = merge_newest(&many[..20], &many[10..]);
+        assert_eq!(merged.len(), WINDOW);
+        assert_eq!(merged[0].key.version, 39);
+        assert!(merged.windows(2).all(|w| w[0] > w[1]));
+    }
+
+    #[test]
+    fn retention_keeps_the_last_the_pinned_and_the_left_behind() {
+        let folder = |g, v, o, committed| Folder { generation: Generation(g), version: v, operation: o, committed };
+        let folders = [
+            folder(1, 40, 4, true),
+            folder(1, 50, 5, true),
+            folder(1, 60, 6, true),  // left behind: we restored 50
+            folder(1, 70, 7, false), // incomplete leftover
+            folder(2, 55, 1, true),
+            folder(2, 60, 2, true),
+            folder(2, 65, 3, false), // in flight
+            folder(3, 1, 1, true),   // a newer run
+        ];
+        let committed = CheckpointKey { generation: Generation(2), version: 60, operation: 2, ..Default::default() };
+        let doomed = retention(&folders, &committed, Some((Generation(1), 50)), &policy(2, 40));
+        assert_eq!(doomed, [folder(1, 50, 5, true), folder(1, 70, 7, false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_just_committed_and_what_is_newer_always_stays(
+            raw in proptest::collection::vec((1u64..4, 0u64..20, 0u64..20, any::<bool>()), 0..30),
+            keep_last in 1u64..4, keep_every in 0u64..5, at in 0u64..20,
+        ) {
+            let folders: Vec<Folder> = raw.iter().map(|&(g, v, o, committed)| Folder { generation: Generation(g), version: v, operation: o, committed }).collect();
+            let committed = CheckpointKey { generation: Generation(2), version: at, operation: at, ..Default::default() };
+            for gone in retention(&folders, &committed, Some((Generation(1), 9)), &policy(keep_last, keep_every)) {
+                prop_assert!(gone.generation < Generation(2) || (gone.generation == Generation(2) && gone.operation < at));
+            }
+        }
+    }
+}

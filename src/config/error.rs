@@ -1,0 +1,254 @@
+//! What can be wrong with a configuration: facts, and how they are told.
+#![forbid(unsafe_code)]
+
+use super::redundancy::{PartStore, Scheme};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// More problems than this are counted, not kept: a wrong file must not produce a megabyte of messages.
+const PROBLEMS_MAX: usize = 100;
+
+/// Longer values and names are cut in messages, to this many characters.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of a file.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line; the first one is 1.
+        line: usize,
+    },
+    /// A line of the text given to [`super::Config::from_toml`].
+    Text {
+        /// The line; the first one is 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Variable {
+        /// Its name.
+        name: String,
+    },
+    /// A field that the program set.
+    Program,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::Text { line } => write!(f, "line {line}"),
+            Origin::Variable { name } => write!(f, "environment variable {name}"),
+            Origin::Program => f.write_str("set by the program"),
+        }
+    }
+}
+
+/// Why there is no configuration.
+///
+/// Use [`ConfigError::problems`] to see each problem alone, whether there was one or were several.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {}", .path.display(), io::Error::from_raw_os_error(*.errno))]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error number.
+        errno: i32,
+    },
+    /// The path leads to something else than a file: a folder, a pipe or a device.
+    #[error("{} is not a regular file, so it is not read as configuration", .path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file is too large to be a configuration.
+    #[error("the configuration file {} is larger than {limit} bytes; is it the right file?", .path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The largest size that is read, in bytes.
+        limit: u64,
+    },
+    /// The file is not UTF-8 text.
+    #[error("{origin}: the configuration is not UTF-8 text (byte {offset}); is it the right file?")]
+    NotText {
+        /// The line with the first bad byte.
+        origin: Origin,
+        /// The offset of that byte.
+        offset: usize,
+    },
+    /// The text is not TOML.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// Where.
+        origin: Origin,
+        /// What the TOML parser says.
+        message: String,
+    },
+    /// A section that does not exist.
+    #[error("{origin}: there is no section [{section}]{}", did_you_mean(.suggestion))]
+    UnknownSection {
+        /// The name as written.
+        section: String,
+        /// Where.
+        origin: Origin,
+        /// The section that was probably meant.
+        suggestion: Option<String>,
+    },
+    /// A section's name is used for something else than a table.
+    #[error("{origin}: {section} is a section; write [{section}] on its own line and its keys below it")]
+    NotASection {
+        /// The section.
+        section: &'static str,
+        /// Where.
+        origin: Origin,
+    },
+    /// A key that does not exist.
+    #[error("{origin}: there is no key {key}{}", did_you_mean(.suggestion))]
+    UnknownKey {
+        /// The name as written, with its section.
+        key: String,
+        /// Where.
+        origin: Origin,
+        /// The key that was probably meant.
+        suggestion: Option<String>,
+    },
+    /// An environment variable that starts with `BIVOUAC_` and belongs to no key.
+    #[error("environment variable {name} belongs to no configuration key{}", did_you_mean(.suggestion))]
+    UnknownVariable {
+        /// Its name.
+        name: String,
+        /// The variable that was probably meant.
+        suggestion: Option<String>,
+    },
+    /// The value of an environment variable is not UTF-8.
+    #[error("environment variable {name} for {key} is not UTF-8 text: {value}; allowed is {allowed}")]
+    VariableNotText {
+        /// The variable.
+        name: String,
+        /// Its key.
+        key: &'static str,
+        /// The value, with the bad bytes escaped.
+        value: String,
+        /// What the key accepts.
+        allowed: &'static str,
+    },
+    /// A value of the wrong type or outside of its range.
+    #[error("{key} = {value} ({origin}): allowed is {allowed}")]
+    Value {
+        /// The key with its section.
+        key: &'static str,
+        /// The value as written, cut if it is very long.
+        value: String,
+        /// Where.
+        origin: Origin,
+        /// What the key accepts.
+        allowed: &'static str,
+    },
+    /// All tiers are switched off.
+    #[error(
+        "no tier is enabled, so no checkpoint has a place: set memory.enabled, local.enabled or global.enabled to true"
+    )]
+    NoTier,
+    /// Copies and parity are to rest on a tier that is switched off.
+    #[error(
+        "redundancy.store = \"{store}\" (with the scheme {scheme}) needs the {store} tier, which is switched off: set \
+         {store}.enabled to true, choose another redundancy.store, or set redundancy.scheme to \"none\"{}",
+        store_hint(*.store)
+    )]
+    NoPartStore {
+        /// The tier.
+        store: PartStore,
+        /// The first scheme that would use it.
+        scheme: Scheme,
+    },
+    /// More than one problem.
+    #[error("{} problems in the configuration:{}", .problems.len() + .omitted, Listing(.problems, *.omitted))]
+    Several {
+        /// At least two, none of them `Several`; those of the file first, in its order.
+        problems: Vec<ConfigError>,
+        /// How many more there were.
+        omitted: usize,
+    },
+}
+
+impl ConfigError {
+    /// Each problem alone: the list inside [`ConfigError::Several`], or this one.
+    pub fn problems(&self) -> &[ConfigError] {
+        match self {
+            ConfigError::Several { problems, .. } => problems,
+            one => std::slice::from_ref(one),
+        }
+    }
+}
+
+fn store_hint(store: PartStore) -> &'static str {
+    match store {
+        PartStore::Memory => ", also in redundancy.names",
+        PartStore::Local => " and redundancy.store to \"memory\"",
+    }
+}
+
+fn did_you_mean(suggestion: &Option<String>) -> String {
+    suggestion.as_ref().map(|name| format!("; did you mean {name}?")).unwrap_or_default()
+}
+
+/// Prints problems as a list, one a line.
+struct Listing<'a>(&'a [ConfigError], usize);
+
+impl fmt::Display for Listing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for problem in self.0 {
+            write!(f, "\n  - {problem}")?;
+        }
+        match self.1 {
+            0 => Ok(()),
+            omitted => write!(f, "\n  and {omitted} more"),
+        }
+    }
+}
+
+/// The problems found so far.
+#[derive(Default)]
+pub(super) struct Problems {
+    kept: Vec<ConfigError>,
+    omitted: usize,
+}
+
+impl Problems {
+    /// Adds one. The closure, which may search for a suggestion, runs only if the problem is kept.
+    pub fn push(&mut self, problem: impl FnOnce() -> ConfigError) {
+        if self.kept.len() < PROBLEMS_MAX {
+            self.kept.push(problem());
+        } else {
+            self.omitted += 1;
+        }
+    }
+
+    /// `Ok` if there were none.
+    pub fn into_result(mut self) -> Result<(), ConfigError> {
+        match self.kept.len() {
+            0 => Ok(()),
+            1 => Err(self.kept.remove(0)),
+            _ => Err(ConfigError::Several { problems: self.kept, omitted: self.omitted }),
+        }
+    }
+}
+
+/// A name as it is shown in messages: without control characters, and cut if it is very long.
+pub(super) fn shown_name(name: &str) -> String {
+    shown(&name.escape_debug().to_string())
+}
+
+/// Cuts text for a message.
+pub(super) fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,154 @@
+//! The table of all keys: the one place where a key is listed.
+#![forbid(unsafe_code)]
+
+use super::Config;
+use super::error::{ConfigError, Origin, shown};
+use super::kinds::*;
+
+/// What all environment variables of Bivouac start with.
+pub(super) const VARIABLE_PREFIX: &str = "BIVOUAC_";
+
+/// One key.
+pub(super) struct Key {
+    /// Section and name: `local.every`.
+    pub name: &'static str,
+    /// Whether the key belongs to the job part, which all ranks share.
+    pub is_job: bool,
+    /// What it accepts, in words.
+    pub allowed: &'static str,
+    /// Checks a raw value and stores it; `None` if it is not allowed.
+    pub read: fn(&mut Config, &Raw) -> Option<()>,
+    /// The stored value as a raw one; `read` of it stores an equal value.
+    pub show: fn(&Config) -> Raw,
+}
+
+impl Key {
+    /// The section.
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The name within the section.
+    pub fn leaf(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(_, leaf)| leaf)
+    }
+
+    /// The environment variable that overrides it.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", self.name.replace('.', "_").to_ascii_uppercase())
+    }
+
+    /// The error for a value that `read` refused.
+    pub fn refusal(&self, raw: &Raw, origin: Origin) -> ConfigError {
+        ConfigError::Value { key: self.name, value: shown(&raw.to_string()), origin, allowed: self.allowed }
+    }
+}
+
+/// The key of this name (`section.leaf`).
+pub(super) fn find(section: &str, leaf: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.section() == section && key.leaf() == leaf)
+}
+
+/// The names of all sections, each once.
+pub(super) fn sections() -> Vec<&'static str> {
+    let mut names: Vec<_> = KEYS.iter().map(Key::section).collect();
+    names.dedup();
+    names
+}
+
+/// A key, its field and its kind; the field's first part says whether ranks must share it.
+macro_rules! key {
+    ($name:literal, job.$($field:ident).+, $kind:expr) => { key!(@ $name, true, job.$($field).+, $kind) };
+    ($name:literal, node.$($field:ident).+, $kind:expr) => { key!(@ $name, false, node.$($field).+, $kind) };
+    (@ $name:literal, $is_job:literal, $($field:ident).+, $kind:expr) => {
+        Key {
+            name: $name,
+            is_job: $is_job,
+            allowed: $kind.allowed,
+            read: |config, raw| {
+                config.$($field).+ = ($kind.read)(raw)?;
+                Some(())
+            },
+            show: |config| ($kind.show)(&config.$($field).+),
+        }
+    };
+}
+
+/// All keys, by section in the order of `config/bivouac.toml`.
+pub(super) const KEYS: &[Key] = &[
+    key!("job.name", job.name, NAME),
+    key!("job.group", job.group, NAME),
+    key!("job.take_over", job.take_over, SWITCH),
+    key!("job.block", job.block_bytes, BLOCK),
+    key!("interval.steps", job.interval.steps, FROM_ZERO),
+    key!("interval.seconds", job.interval.seconds, SPAN),
+    key!("interval.overhead_percent", job.interval.overhead_percent, PERCENT),
+    key!("exit.signal", job.exit.signal, SIGNAL),
+    key!("exit.stop_file", job.exit.stop_file, OPTIONAL_PATH),
+    key!("exit.end_time", job.exit.end_time, END_TIME),
+    key!("exit.reserve", job.exit.reserve, SPAN),
+    key!("exit.check_every", job.exit.check_every, SPAN),
+    key!("timeouts.warn", job.timeouts.warn, LIMIT),
+    key!("timeouts.abandon", job.timeouts.abandon, LIMIT),
+    key!("timeouts.room", job.timeouts.room, SPAN),
+    key!("timeouts.drain", job.timeouts.drain, SPAN),
+    key!("memory.enabled", job.memory_enabled, SWITCH),
+    key!("memory.directory", node.memory_directory, PATH),
+    key!("memory.budget", node.memory_budget, BUDGET),
+    key!("local.enabled", job.local_enabled, SWITCH),
+    key!("local.directory", node.local_directory, OPTIONAL_PATH),
+    key!("local.every", job.local.every, FROM_ONE),
+    key!("local.every_seconds", job.local.every_seconds, SPAN),
+    key!("local.keep_last", job.local.keep_last, FROM_ONE),
+    key!("local.keep_every", job.local.keep_every, FROM_ZERO),
+    key!("local.allow_tmpfs", node.local_allow_tmpfs, SWITCH),
+    key!("local.direct", node.local_direct, DIRECT),
+    key!("global.enabled", job.global_enabled, SWITCH),
+    key!("global.directory", job.global_directory, PATH),
+    key!("global.every", job.global.every, FROM_ONE),
+    key!("global.every_seconds", job.global.every_seconds, SPAN),
+    key!("global.keep_last", job.global.keep_last, FROM_ONE),
+    key!("global.keep_every", job.global.keep_every, FROM_ZERO),
+    key!("global.direct", node.global_direct, DIRECT),
+    key!("redundancy.scheme", job.redundancy.scheme, SCHEME),
+    key!("redundancy.every", job.redundancy.every, FROM_ONE),
+    key!("redundancy.every_seconds", job.redundancy.every_seconds, SPAN),
+    key!("redundancy.names", job.redundancy.names, NAME_POLICIES),
+    key!("redundancy.store", job.redundancy.store, PART_STORE),
+    key!("redundancy.domains", job.redundancy.domains, DOMAINS),
+    key!("engine.write", node.write_bytes, WRITE),
+    key!("engine.writers", node.writers, WRITERS),
+    key!("engine.progress", node.progress, PROGRESS),
+    key!("run.directory", node.run_directory, OPTIONAL_PATH),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_well_formed() {
+        let mut names = BTreeSet::new();
+        let mut variables = BTreeSet::new();
+        for key in KEYS {
+            let word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+            assert!(word(key.section()) && word(key.leaf()), "{}", key.name);
+            assert!(names.insert(key.name) && variables.insert(key.variable()), "{}", key.name);
+            assert!(!key.variable().starts_with("BIVOUAC_TEST_") && key.variable() != "BIVOUAC_CONFIG");
+        }
+        let sections = sections();
+        assert_eq!(sections.len(), sections.iter().collect::<BTreeSet<_>>().len(), "a section is split");
+    }
+
+    #[test]
+    fn each_key_shows_what_it_reads() {
+        let config = Config::default();
+        for key in KEYS {
+            let raw = (key.show)(&config);
+            let mut read = Config::default();
+            assert_eq!((key.read)(&mut read, &raw), Some(()), "{} refuses its default {raw}", key.name);
+            assert_eq!(read, config, "{}", key.name);
+        }
+    }
+}

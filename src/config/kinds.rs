@@ -1,0 +1,405 @@
+//! Kinds of values: how raw text becomes a checked value, and back.
+//!
+//! A [`Kind`] is a constant with three parts: what is allowed in words, a reader that answers `None` for anything
+//! else, and a printer. A reader need not say what is wrong: the error shows the value beside the words.
+#![forbid(unsafe_code)]
+
+use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
+use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, Progress, Scheme};
+use crate::base::calendar::{UTC_MAX, parse_utc};
+use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_duration};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A value as it was written, not checked yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Raw {
+    /// An integer of TOML.
+    Integer(i128),
+    /// A float of TOML.
+    Float(f64),
+    /// `true` or `false`.
+    Bool(bool),
+    /// A quoted string of TOML.
+    Text(String),
+    /// An unquoted date or time of TOML.
+    Time(String),
+    /// The text of an environment variable, whose type nobody has said.
+    Word(String),
+    /// What no key accepts, in words.
+    Other(String),
+}
+
+impl Raw {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Raw::Text(text) | Raw::Word(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn integer(&self) -> Option<u64> {
+        match self {
+            Raw::Integer(value) => u64::try_from(*value).ok(),
+            // Rust's parser would also take a sign, which the other readers of numbers refuse.
+            Raw::Word(word) if word.trim().bytes().all(|b| b.is_ascii_digit()) => word.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    fn float(&self) -> Option<f64> {
+        let value = match self {
+            Raw::Integer(value) => *value as f64,
+            Raw::Float(value) => *value,
+            Raw::Word(word) => word.trim().parse().ok()?,
+            _ => return None,
+        };
+        // Adding zero turns a negative zero into the positive one, which prints differently.
+        value.is_finite().then_some(value + 0.0)
+    }
+}
+
+impl fmt::Display for Raw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Raw::Integer(value) => write!(f, "{value}"),
+            Raw::Float(value) => write!(f, "{value:?}"),
+            Raw::Bool(value) => write!(f, "{value}"),
+            Raw::Text(text) | Raw::Word(text) => write!(f, "{text:?}"),
+            Raw::Time(text) | Raw::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A kind of value.
+pub(super) struct Kind<T> {
+    /// What is allowed, in words that follow "allowed is".
+    pub allowed: &'static str,
+    /// The checked value; `None` if the raw one is not allowed.
+    pub read: fn(&Raw) -> Option<T>,
+    /// The checked value as a raw one that reads back equal; equal values give equal ones.
+    pub show: fn(&T) -> Raw,
+}
+
+pub(super) const SWITCH: Kind<bool> = Kind {
+    allowed: "true or false",
+    read: |raw| match raw {
+        Raw::Bool(value) => Some(*value),
+        Raw::Word(word) => match word.trim() {
+            "true" | "1" => Some(true),
+            "false" | "0" => Some(false),
+            _ => None,
+        },
+        _ => None,
+    },
+    show: |value| Raw::Bool(*value),
+};
+
+pub(super) const FROM_ZERO: Kind<u64> =
+    Kind { allowed: "a whole number from 0", read: |raw| raw.integer(), show: show_integer };
+
+pub(super) const FROM_ONE: Kind<u64> = Kind {
+    allowed: "a whole number from 1",
+    read: |raw| raw.integer().filter(|value| *value >= 1),
+    show: show_integer,
+};
+
+pub(super) const WRITERS: Kind<u32> = Kind {
+    allowed: "a whole number from 1 to 64",
+    read: |raw| raw.integer().filter(|value| (1..=64).contains(value))?.try_into().ok(),
+    show: |value| Raw::Integer((*value).into()),
+};
+
+pub(super) const PERCENT: Kind<f64> = Kind {
+    allowed: "a percentage from 0 to 100, as a number",
+    read: |raw| raw.float().filter(|value| (0.0..=100.0).contains(value)),
+    show: |value| Raw::Float(*value),
+};
+
+pub(super) const BLOCK: Kind<u64> = Kind {
+    allowed: "a size like \"256 KiB\" or a number of bytes: a power of two from 4 KiB to 1 MiB",
+    read: |raw| size(raw).filter(|bytes| bytes.is_power_of_two() && (4 * KIB..=MIB).contains(bytes)),
+    show: show_integer,
+};
+
+pub(super) const WRITE: Kind<u64> = Kind {
+    allowed: "a size like \"4 MiB\" or a number of bytes: a multiple of 4096 from 64 KiB to 1 GiB",
+    read: |raw| size(raw).filter(|bytes| bytes.is_multiple_of(PAGE) && (64 * KIB..=GIB).contains(bytes)),
+    show: show_integer,
+};
+
+pub(super) const SPAN: Kind<Duration> = Kind {
+    allowed: "a duration like \"90s\", \"10min\" or \"2h\", or a number of seconds, from 0 to 36500 days",
+    read: span,
+    show: show_span,
+};
+
+pub(super) const LIMIT: Kind<Duration> = Kind {
+    allowed: "a duration like \"90s\", \"10min\" or \"2h\", or a number of seconds, more than 0 and up to 36500 days",
+    read: |raw| span(raw).filter(|value| !value.is_zero()),
+    show: show_span,
+};
+
+pub(super) const NAME: Kind<Option<String>> = Kind {
+    allowed: "a name of 1 to 128 bytes without '/', control characters and blanks at its ends, not \".\" or \"..\"; \
+              or \"unset\"",
+    read: |raw| optional(raw, |raw| raw.text().filter(|text| is_name(text)).map(str::to_owned)),
+    show: |value| show_optional(value, |text| Raw::Text(text.clone())),
+};
+
+pub(super) const PATH: Kind<PathBuf> =
+    Kind { allowed: "a path as text of 1 to 4095 bytes without control characters", read: path, show: show_path };
+
+pub(super) const OPTIONAL_PATH: Kind<Option<PathBuf>> = Kind {
+    allowed: "a path as text of 1 to 4095 bytes without control characters, or \"unset\"",
+    read: |raw| optional(raw, path),
+    show: |value| show_optional(value, show_path),
+};
+
+pub(super) const SIGNAL: Kind<Option<String>> = Kind {
+    allowed: "one of HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, URG, XCPU, VTALRM, PROF, WINCH, IO, PWR \
+              (KILL and STOP cannot be caught, and signals of faults must not be), or \"unset\"",
+    read: |raw| optional(raw, |raw| signal(raw.text()?).map(|(name, _)| name.to_owned())),
+    show: |value| show_optional(value, |name| Raw::Text(name.clone())),
+};
+
+pub(super) const END_TIME: Kind<Option<u64>> = Kind {
+    allowed: "seconds since 1970 as a whole number, or a time in UTC like \"2026-01-31T12:00:00Z\", from 1970 to 9999; \
+              or \"unset\"",
+    read: |raw| optional(raw, end_time),
+    show: |value| show_optional(value, show_integer),
+};
+
+pub(super) const BUDGET: Kind<Budget> = Kind {
+    allowed: "a size like \"8 GiB\", a number of bytes, or a percentage like \"25%\" up to 100%, more than 0",
+    read: budget,
+    show: |value| match value {
+        Budget::Bytes(bytes) => show_integer(bytes),
+        Budget::Percent(percent) => Raw::Text(format!("{percent}%")),
+    },
+};
+
+pub(super) const DIRECT: Kind<Direct> = Kind {
+    allowed: "\"auto\", \"on\" or \"off\"",
+    read: |raw| match raw.text()?.trim() {
+        "auto" => Some(Direct::Auto),
+        "on" => Some(Direct::On),
+        "off" => Some(Direct::Off),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            Direct::Auto => "auto".to_owned(),
+            Direct::On => "on".to_owned(),
+            Direct::Off => "off".to_owned(),
+        })
+    },
+};
+
+pub(super) const PROGRESS: Kind<Progress> = Kind {
+    allowed: "\"auto\", \"thread\" or \"stepped\"",
+    read: |raw| match raw.text()?.trim() {
+        "auto" => Some(Progress::Auto),
+        "thread" => Some(Progress::Thread),
+        "stepped" => Some(Progress::Stepped),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            Progress::Auto => "auto".to_owned(),
+            Progress::Thread => "thread".to_owned(),
+            Progress::Stepped => "stepped".to_owned(),
+        })
+    },
+};
+
+pub(super) const SCHEME: Kind<Scheme> =
+    Kind { allowed: SCHEME_ALLOWED, read: |raw| raw.text()?.parse().ok(), show: |value| Raw::Text(value.to_string()) };
+
+pub(super) const NAME_POLICIES: Kind<NamePolicies> = Kind {
+    allowed: NAMES_ALLOWED,
+    read: |raw| if raw.text()? == UNSET { Some(NamePolicies::default()) } else { raw.text()?.parse().ok() },
+    show: |value| Raw::Text(if value.is_empty() { UNSET.to_owned() } else { value.to_string() }),
+};
+
+pub(super) const PART_STORE: Kind<PartStore> = Kind {
+    allowed: "\"memory\" or \"local\"",
+    read: |raw| match raw.text()?.trim() {
+        "memory" => Some(PartStore::Memory),
+        "local" => Some(PartStore::Local),
+        _ => None,
+    },
+    show: |value| Raw::Text(value.name().to_owned()),
+};
+
+pub(super) const DOMAINS: Kind<DomainSource> = Kind {
+    allowed: "\"node\", \"slurm\", or the path of a topology file as text of 1 to 4095 bytes without control \
+              characters",
+    read: |raw| match raw.text()?.trim() {
+        "node" => Some(DomainSource::Node),
+        "slurm" => Some(DomainSource::Slurm),
+        _ => path(raw).map(DomainSource::File),
+    },
+    show: |value| match value {
+        DomainSource::Node => Raw::Text("node".to_owned()),
+        DomainSource::Slurm => Raw::Text("slurm".to_owned()),
+        // A file whose name is one of the words needs its folder to be told from it.
+        DomainSource::File(path) if matches!(path.to_str().map(str::trim), Some("node" | "slurm")) => {
+            show_path(&Path::new(".").join(path))
+        }
+        DomainSource::File(path) => show_path(path),
+    },
+};
+
+/// The word that leaves an optional key open.
+const UNSET: &str = "unset";
+
+fn optional<T>(raw: &Raw, read: impl Fn(&Raw) -> Option<T>) -> Option<Option<T>> {
+    if raw.text() == Some(UNSET) { Some(None) } else { read(raw).map(Some) }
+}
+
+fn show_optional<T>(value: &Option<T>, show: impl Fn(&T) -> Raw) -> Raw {
+    value.as_ref().map_or_else(|| Raw::Text(UNSET.to_owned()), show)
+}
+
+fn show_integer(value: &u64) -> Raw {
+    Raw::Integer((*value).into())
+}
+
+/// A size in bytes.
+fn size(raw: &Raw) -> Option<u64> {
+    match raw {
+        Raw::Integer(value) => u64::try_from(*value).ok(),
+        _ => parse_bytes(raw.text()?),
+    }
+}
+
+/// The longest duration: far beyond any run, and far from where adding it to a clock overflows.
+const SPAN_MAX: Duration = Duration::from_secs(36_500 * 86_400);
+
+fn span(raw: &Raw) -> Option<Duration> {
+    let value = match raw {
+        Raw::Integer(value) => Duration::from_secs(u64::try_from(*value).ok()?),
+        Raw::Float(value) => Duration::try_from_secs_f64(*value).ok()?,
+        _ => parse_duration(raw.text()?)?,
+    };
+    within_span_max(value)
+}
+
+fn within_span_max(value: Duration) -> Option<Duration> {
+    (value <= SPAN_MAX).then_some(value)
+}
+
+/// A duration that is part of a longer text.
+pub(super) fn span_in_text(text: &str) -> Option<Duration> {
+    within_span_max(parse_duration(text)?)
+}
+
+fn show_span(value: &Duration) -> Raw {
+    Raw::Text(show_seconds(value))
+}
+
+/// Prints all digits that are there, so that different durations have different text.
+pub(super) fn show_seconds(value: &Duration) -> String {
+    let text = format!("{}.{:09}", value.as_secs(), value.subsec_nanos());
+    format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Names become parts of file names, so they must be a single, visible one.
+pub(super) fn is_name(text: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && text.trim() == text
+        && !matches!(text, "." | "..")
+        && !text.chars().any(|c| c == '/' || c.is_control())
+}
+
+fn path(raw: &Raw) -> Option<PathBuf> {
+    let text = raw.text()?;
+    let fits = (1..=4095).contains(&text.len()) && !text.chars().any(char::is_control);
+    fits.then(|| PathBuf::from(text))
+}
+
+fn show_path(path: &PathBuf) -> Raw {
+    match path.to_str() {
+        Some(text) => Raw::Text(text.to_owned()),
+        // Only a program can set such a path; the debug form keeps the bytes apart when ranks compare.
+        None => Raw::Other(format!("{path:?}, which is not UTF-8")),
+    }
+}
+
+/// Signals that a job can be asked to end with. Left out: those that cannot be caught, those of faults (to return
+/// from their handlers is undefined), and those that MPI libraries and children cause in normal operation.
+const SIGNALS: [(&str, i32); 15] = [
+    ("HUP", libc::SIGHUP),
+    ("INT", libc::SIGINT),
+    ("QUIT", libc::SIGQUIT),
+    ("USR1", libc::SIGUSR1),
+    ("USR2", libc::SIGUSR2),
+    ("ALRM", libc::SIGALRM),
+    ("TERM", libc::SIGTERM),
+    ("CONT", libc::SIGCONT),
+    ("URG", libc::SIGURG),
+    ("XCPU", libc::SIGXCPU),
+    ("VTALRM", libc::SIGVTALRM),
+    ("PROF", libc::SIGPROF),
+    ("WINCH", libc::SIGWINCH),
+    ("IO", libc::SIGIO),
+    ("PWR", libc::SIGPWR),
+];
+
+/// The canonical name and the number of a signal, given with or without `SIG`, in any case.
+pub(super) fn signal(text: &str) -> Option<(&'static str, i32)> {
+    let upper = text.trim().to_ascii_uppercase();
+    let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+    SIGNALS.into_iter().find(|(name, _)| *name == bare)
+}
+
+fn budget(raw: &Raw) -> Option<Budget> {
+    let percent = raw.text().and_then(|text| text.trim().strip_suffix('%'));
+    match percent {
+        Some(number) => {
+            let value: f64 = number.trim().parse().ok()?;
+            (value > 0.0 && value <= 100.0).then_some(Budget::Percent(value))
+        }
+        None => size(raw).filter(|bytes| *bytes > 0).map(Budget::Bytes),
+    }
+}
+
+fn end_time(raw: &Raw) -> Option<u64> {
+    let seconds = match raw {
+        Raw::Time(text) | Raw::Text(text) => parse_utc(text),
+        Raw::Word(word) => raw.integer().or_else(|| parse_utc(word.trim())),
+        _ => raw.integer(),
+    }?;
+    (seconds <= UTC_MAX).then_some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_signals_in_words_is_the_list_that_is_accepted() {
+        let words: Vec<_> = SIGNALS.iter().map(|(name, _)| *name).collect();
+        assert!(SIGNAL.allowed.starts_with(&format!("one of {} (", words.join(", "))), "{}", SIGNAL.allowed);
+    }
+
+    #[test]
+    fn signals_are_known_by_both_names() {
+        assert_eq!(signal("SIGUSR1"), Some(("USR1", libc::SIGUSR1)));
+        assert_eq!(signal("term"), Some(("TERM", libc::SIGTERM)));
+        for text in ["KILL", "SIGKILL", "STOP", "SEGV", "SIG", "", "SIGSIGTERM", "9", "USR3"] {
+            assert_eq!(signal(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_print_all_their_digits() {
+        let show = |seconds, nanos| show_span(&Duration::new(seconds, nanos)).to_string();
+        assert_eq!(show(0, 0), "\"0s\"");
+        assert_eq!(show(30, 0), "\"30s\"");
+        assert_eq!(show(100, 500_000_000), "\"100.5s\"");
+        assert_eq!(show(1, 1), "\"1.000000001s\"");
+    }
+}

@@ -1,0 +1,400 @@
+//! Configuration: text, then checked values; a part that all ranks share and a part that a node may choose.
+//!
+//! [`Config`] is the checked value and is passed in, never stored globally. It comes from nothing at all
+//! ([`Config::default`]), from a TOML file ([`Config::load`]) and from `BIVOUAC_…` environment variables,
+//! which win over the file. `config/bivouac.toml` documents every key. The [`JobConfig`] half must be equal on all
+//! ranks: its hash is compared when a session opens. The [`NodeConfig`] half may differ from node to node.
+//!
+//! # From text to values
+//!
+//! 1. `text` reads the file and the environment into settings: a key, a raw value, and where it was written.
+//!    Unknown names are found here, and get a suggestion from `nearest`.
+//! 2. `keys` is the table of all keys, each listed once: its name, the field of [`Config`] that it fills, and its
+//!    kind. Names in files, names of environment variables, suggestions, [`JobConfig::entries`] and
+//!    [`Config::check`] are all derived from it.
+//! 3. `kinds` says, per kind of value, how raw text becomes a checked value, how the value is printed again, and in
+//!    words what is allowed.
+//! 4. `compare` lists and hashes the job half, and names the keys in which two ranks differ.
+//!
+//! Nothing stops at the first mistake: [`ConfigError`] holds all that were found, since a user of a batch system
+//! may wait an hour for each attempt.
+//!
+//! # Environment variables
+//!
+//! Each key `section.name` is overridden by `BIVOUAC_SECTION_NAME`, for example `BIVOUAC_LOCAL_KEEP_LAST=4` or
+//! `BIVOUAC_TIMEOUTS_WARN=1min`. Any other variable that starts with `BIVOUAC_` is an error, because a misspelt
+//! one would otherwise be ignored without a word. Two exceptions are no configuration keys: `BIVOUAC_CONFIG`
+//! (the file that [`Config::from_env`] reads; empty counts as absent) and names that start with `BIVOUAC_TEST_`
+//! (left to test programs).
+//!
+//! # Unset
+//!
+//! TOML has no word for "nothing". The keys that may stay open (`job.name`, `job.group`, `exit.signal`,
+//! `exit.stop_file`, `exit.end_time`, `local.directory`, `redundancy.names`, `run.directory`) accept the word `unset`, so
+//! that an environment variable can also take back what a file says.
+#![forbid(unsafe_code)]
+
+mod compare;
+mod error;
+mod keys;
+mod kinds;
+mod nearest;
+mod redundancy;
+mod text;
+
+pub use compare::KeyDifference;
+pub use error::{ConfigError, Origin};
+pub use redundancy::{
+    DomainSource, NamePolicies, NamePolicy, NotAScheme, NotNamePolicies, PartStore, RedundancyConfig, Scheme,
+};
+
+use crate::base::units::{KIB, MIB};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Checked configuration of a session.
+///
+/// ```
+/// use bivouac::config::{Budget, Config};
+///
+/// let config = Config::from_toml(
+///     r#"
+///     [job]
+///     name = "heat"
+///     [memory]
+///     budget = "2 GiB"
+///     [global]
+///     directory = "/scratch/heat"
+///     keep_last = 5
+///     "#,
+/// )?;
+/// assert_eq!(config.job.name.as_deref(), Some("heat"));
+/// assert_eq!(config.node.memory_budget, Budget::Bytes(2 << 30));
+/// assert_eq!(config.job.local, Config::default().job.local);
+///
+/// let mistake = Config::from_toml("[global]\nkeep_lsat = 5").unwrap_err();
+/// assert!(mistake.to_string().contains("did you mean global.keep_last?"));
+/// # Ok::<(), bivouac::config::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Config {
+    /// The part that all ranks must share.
+    pub job: JobConfig,
+    /// The part that a node may choose.
+    pub node: NodeConfig,
+}
+
+impl Config {
+    /// Reads the file at `path`, then the environment, which wins.
+    ///
+    /// `BIVOUAC_CONFIG` is not looked at, because the program has named its file; a warning in the log says so.
+    ///
+    /// # Blocking
+    /// Reads one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of the file and of the environment together: see [`ConfigError`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        if let Some(other) = text::file_variable(std::env::vars_os()) {
+            let name = text::FILE_VARIABLE;
+            log::warn!("event=variable_ignored name={name} value={other:?} file={path:?}: the program names its file");
+        }
+        text::resolve(text::Source::File(path), std::env::vars_os())
+    }
+
+    /// Takes the defaults, then the file that `BIVOUAC_CONFIG` names if it is set, then the environment.
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of the file and of the environment together: see [`ConfigError`].
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_variables(std::env::vars_os())
+    }
+
+    /// [`Config::from_env`] with the environment given by the caller, as pairs of name and value.
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of the file and of the variables together: see [`ConfigError`].
+    pub fn from_variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, ConfigError> {
+        let variables: Vec<_> = variables.into_iter().collect();
+        match text::file_variable(variables.iter().cloned()) {
+            Some(path) => text::resolve(text::Source::File(Path::new(&path)), variables),
+            None => text::resolve(text::Source::Nothing, variables),
+        }
+    }
+
+    /// Reads TOML text and nothing else: no file, no environment.
+    ///
+    /// # Errors
+    /// All problems of the text together: see [`ConfigError`].
+    pub fn from_toml(toml: &str) -> Result<Self, ConfigError> {
+        text::resolve(text::Source::Text(toml), [])
+    }
+
+    /// Checks values that the program set itself, by the same rules that hold for text.
+    ///
+    /// # Errors
+    /// All values that are not allowed, with [`Origin::Program`]; [`ConfigError::NoTier`] if no tier is enabled;
+    /// [`ConfigError::NoPartStore`] if the tier that copies and parity would rest on is not.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let mut problems = error::Problems::default();
+        let mut checked = Config::default();
+        for key in keys::KEYS {
+            let raw = (key.show)(self);
+            if (key.read)(&mut checked, &raw).is_none() {
+                problems.push(|| key.refusal(&raw, Origin::Program));
+            }
+        }
+        self.check_tiers(&mut problems);
+        problems.into_result()
+    }
+
+    fn check_tiers(&self, problems: &mut error::Problems) {
+        if !(self.job.memory_enabled || self.job.local_enabled || self.job.global_enabled) {
+            problems.push(|| ConfigError::NoTier);
+        }
+        // The store is memory by default, so that it only matters once something is protected.
+        let store = self.job.redundancy.store;
+        let scheme = self.job.redundancy.first_scheme();
+        let has_store = match store {
+            PartStore::Memory => self.job.memory_enabled || scheme.is_none(),
+            PartStore::Local => self.job.local_enabled,
+        };
+        if !has_store {
+            problems.push(|| ConfigError::NoPartStore { store, scheme: scheme.unwrap_or_default() });
+        }
+    }
+}
+
+/// The part of the configuration that all ranks of a session must share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobConfig {
+    /// Job name; `None`: the program's name and a hash of the working directory.
+    pub name: Option<String>,
+    /// Group name; `None`: `world`, or `sub-N` with the lowest world rank N of a sub-communicator.
+    pub group: Option<String>,
+    /// Start although another run of the same job and group seems to be alive; that run is fenced off.
+    pub take_over: bool,
+    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB.
+    pub block_bytes: u64,
+    /// Use the node-shared memory tier.
+    pub memory_enabled: bool,
+    /// Use the node-local storage tier.
+    pub local_enabled: bool,
+    /// Use the global tier.
+    pub global_enabled: bool,
+    /// Directory of the global tier; a relative path starts at the working directory.
+    pub global_directory: PathBuf,
+    /// When and how long checkpoints rest on the local tier.
+    pub local: LevelPolicy,
+    /// When and how long checkpoints rest on the global tier.
+    pub global: LevelPolicy,
+    /// Which checkpoints are protected against the loss of nodes, and how.
+    pub redundancy: RedundancyConfig,
+    /// When `should_checkpoint` says yes.
+    pub interval: Interval,
+    /// When `should_exit` says yes.
+    pub exit: ExitConfig,
+    /// How long waiting may last.
+    pub timeouts: Timeouts,
+}
+
+impl Default for JobConfig {
+    fn default() -> Self {
+        JobConfig {
+            name: None,
+            group: None,
+            take_over: false,
+            block_bytes: 256 * KIB,
+            memory_enabled: true,
+            local_enabled: true,
+            global_enabled: true,
+            global_directory: PathBuf::from("bivouac"),
+            local: LevelPolicy::default(),
+            global: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
+            redundancy: RedundancyConfig::default(),
+            interval: Interval::default(),
+            exit: ExitConfig::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// Which checkpoints go to a tier, and which of them stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelPolicy {
+    /// Every n-th checkpoint of a name goes to this tier (1: all).
+    pub every: u64,
+    /// Besides, one goes there whenever this long has passed since the last one that did. Zero: never for that reason.
+    pub every_seconds: Duration,
+    /// The newest n committed ones stay (at least 1).
+    pub keep_last: u64,
+    /// Besides, each whose version is a multiple of this stays for good. Zero: none.
+    pub keep_every: u64,
+}
+
+/// The policy of the local tier; the global tier keeps one more.
+impl Default for LevelPolicy {
+    fn default() -> Self {
+        LevelPolicy { every: 1, every_seconds: Duration::ZERO, keep_last: 2, keep_every: 0 }
+    }
+}
+
+/// When `should_checkpoint` says yes. The first condition that holds wins; all zero: never.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Interval {
+    /// Every n-th call. Zero: not by calls.
+    pub steps: u64,
+    /// When this long has passed since the last yes. Zero: not by time.
+    pub seconds: Duration,
+    /// As often as keeps the blocking time of checkpoints at this percentage of the run time. Zero: not by cost.
+    pub overhead_percent: f64,
+}
+
+/// When `should_exit` says yes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExitConfig {
+    /// A signal by name (`USR1`, `TERM`, …; text with a leading `SIG` is stored without it).
+    pub signal: Option<String>,
+    /// A file whose existence asks for the end.
+    pub stop_file: Option<PathBuf>,
+    /// The end of the allocation, in seconds since 1970 UTC.
+    pub end_time: Option<u64>,
+    /// How long before `end_time` the answer becomes yes.
+    pub reserve: Duration,
+    /// How often the ranks compare (the longest delay of the answer). Zero: at every call.
+    pub check_every: Duration,
+}
+
+impl Default for ExitConfig {
+    fn default() -> Self {
+        ExitConfig {
+            signal: None,
+            stop_file: None,
+            end_time: None,
+            reserve: Duration::from_secs(120),
+            check_every: Duration::from_secs(1),
+        }
+    }
+}
+
+impl ExitConfig {
+    /// The number of [`ExitConfig::signal`] on this system. `None` if no signal is configured, or one that
+    /// [`Config::check`] refuses.
+    pub fn signal_number(&self) -> Option<i32> {
+        kinds::signal(self.signal.as_deref()?).map(|(_, number)| number)
+    }
+}
+
+/// Bounds on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A collective operation that lacks votes this long is warned about, with the ranks that are missing.
+    pub warn: Duration,
+    /// After this long the root abandons it.
+    pub abandon: Duration,
+    /// How long `capture` waits for room in the memory tier before it writes to the next tier itself.
+    pub room: Duration,
+    /// How long `close` waits for flushes that are under way.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let minutes = |n: u64| Duration::from_secs(n * 60);
+        Timeouts { warn: Duration::from_secs(30), abandon: minutes(30), room: minutes(10), drain: minutes(30) }
+    }
+}
+
+/// The part of the configuration that a node may choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeConfig {
+    /// Where the node-shared segment lives: a tmpfs.
+    pub memory_directory: PathBuf,
+    /// Memory for all ranks of the node together.
+    pub memory_budget: Budget,
+    /// Directory of the local tier; `None`: a private one under the temporary directory.
+    pub local_directory: Option<PathBuf>,
+    /// Accept a tmpfs as local tier, although it does not survive a reboot.
+    pub local_allow_tmpfs: bool,
+    /// Direct I/O on the local tier.
+    pub local_direct: Direct,
+    /// Direct I/O on the global tier.
+    pub global_direct: Direct,
+    /// Bytes per write to local and global tiers.
+    pub write_bytes: u64,
+    /// Threads of each rank that write to local and global tiers.
+    pub writers: u32,
+    /// Who steps the coordination.
+    pub progress: Progress,
+    /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
+    /// value counts. `bivouac run` sets it.
+    pub run_directory: Option<PathBuf>,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        NodeConfig {
+            memory_directory: PathBuf::from("/dev/shm"),
+            memory_budget: Budget::default(),
+            local_directory: None,
+            local_allow_tmpfs: false,
+            local_direct: Direct::Auto,
+            global_direct: Direct::Auto,
+            write_bytes: 4 * MIB,
+            writers: 2,
+            progress: Progress::Auto,
+            run_directory: None,
+        }
+    }
+}
+
+/// A memory budget.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Budget {
+    /// So many bytes.
+    Bytes(u64),
+    /// A percentage of the memory that the node has available when the session opens.
+    Percent(f64),
+}
+
+/// A quarter of the memory that is available.
+impl Default for Budget {
+    fn default() -> Self {
+        Budget::Percent(25.0)
+    }
+}
+
+/// Whether files are written around the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Direct {
+    /// Where a probe of the directory succeeds.
+    #[default]
+    Auto,
+    /// Always; an error where it does not work.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Who steps the coordination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Progress {
+    /// A thread if MPI grants `MPI_THREAD_MULTIPLE`, otherwise the session's own calls.
+    #[default]
+    Auto,
+    /// A thread; an error if MPI does not grant `MPI_THREAD_MULTIPLE`.
+    Thread,
+    /// The session's own calls only.
+    Stepped,
+}
+
+#[cfg(test)]
+mod tests;

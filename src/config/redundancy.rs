@@ -1,0 +1,506 @@
+//! The section `[redundancy]`: which scheme protects which checkpoints against the loss of nodes.
+//!
+//! A [`Scheme`] has one spelling (`partner(2)`, `xor(8)`, `rs(4,2)`), and [`NamePolicies`] is a list of exceptions for
+//! single checkpoint names, written as one text so that an environment variable can hold it. Both read what they
+//! print.
+#![forbid(unsafe_code)]
+
+use super::LevelPolicy;
+use super::kinds::{is_name, show_seconds, span_in_text};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The most copies that `partner` makes.
+const COPIES_MAX: u32 = 8;
+/// The most parity members of an `rs` set.
+const PARITY_MAX: u32 = 8;
+/// The most members of a set.
+const MEMBERS_MAX: u32 = 64;
+/// The copies of a bare `partner`.
+const COPIES: u32 = 1;
+/// The members of a bare `xor`.
+const MEMBERS: u32 = 8;
+
+/// How the ranks of a redundancy set cover each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Scheme {
+    /// Not at all.
+    #[default]
+    None,
+    /// Each rank's shard lies, whole, on so many other ranks.
+    Partner {
+        /// Copies besides the original, 1 to 8.
+        copies: u32,
+    },
+    /// Parity by exclusive or, spread over the set.
+    Xor {
+        /// Members of a set, 2 to 64; the equivalent of one of them is parity.
+        members: u32,
+    },
+    /// Reed-Solomon parity, spread over the set.
+    Rs {
+        /// The equivalent of so many members is data, at least 1.
+        data: u32,
+        /// The equivalent of so many members is parity, 1 to 8; at most 64 members in all.
+        parity: u32,
+    },
+}
+
+impl Scheme {
+    /// How many members of a set may be lost at once.
+    pub fn parity(&self) -> u32 {
+        match *self {
+            Scheme::None => 0,
+            Scheme::Partner { copies } => copies,
+            Scheme::Xor { .. } => 1,
+            Scheme::Rs { parity, .. } => parity,
+        }
+    }
+
+    /// Members of a set: a rank and its copies, or data and parity together.
+    pub fn members(&self) -> u32 {
+        match *self {
+            Scheme::None => 1,
+            Scheme::Partner { copies } => copies.saturating_add(1),
+            Scheme::Xor { members } => members,
+            Scheme::Rs { data, parity } => data.saturating_add(parity),
+        }
+    }
+
+    fn is_allowed(&self) -> bool {
+        match *self {
+            Scheme::None => true,
+            Scheme::Partner { copies } => (1..=COPIES_MAX).contains(&copies),
+            Scheme::Xor { members } => (2..=MEMBERS_MAX).contains(&members),
+            Scheme::Rs { data, parity } => {
+                data >= 1 && (1..=PARITY_MAX).contains(&parity) && self.members() <= MEMBERS_MAX
+            }
+        }
+    }
+}
+
+/// The spelling that [`Scheme::from_str`] reads back: `none`, `partner(1)`, `xor(8)`, `rs(4,2)`.
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scheme::None => f.write_str("none"),
+            Scheme::Partner { copies } => write!(f, "partner({copies})"),
+            Scheme::Xor { members } => write!(f, "xor({members})"),
+            Scheme::Rs { data, parity } => write!(f, "rs({data},{parity})"),
+        }
+    }
+}
+
+/// The text is not a scheme, or its numbers are out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a scheme is {}", SCHEME_ALLOWED)]
+pub struct NotAScheme;
+
+/// The schemes in words.
+pub(super) const SCHEME_ALLOWED: &str = "\"none\", \"partner\" or \"partner(N)\" with 1 to 8 copies, \"xor\" or \
+    \"xor(N)\" with 2 to 64 members, or \"rs(K,M)\" with K data and M parity members, K from 1, M from 1 to 8, at most \
+    64 in all";
+
+/// Reads a scheme; blanks around words and numbers do not matter.
+impl FromStr for Scheme {
+    type Err = NotAScheme;
+
+    fn from_str(text: &str) -> Result<Self, NotAScheme> {
+        let text = text.trim();
+        let (word, numbers) = match text.split_once('(') {
+            None => (text, Vec::new()),
+            Some((word, rest)) => {
+                let inner = rest.strip_suffix(')').ok_or(NotAScheme)?;
+                let numbers: Option<Vec<u32>> = inner.split(',').map(|text| whole_number(text.trim())).collect();
+                (word.trim_end(), numbers.ok_or(NotAScheme)?)
+            }
+        };
+        let scheme = match (word, numbers[..].as_ref()) {
+            ("none", []) => Scheme::None,
+            ("partner", []) => Scheme::Partner { copies: COPIES },
+            ("partner", [copies]) => Scheme::Partner { copies: *copies },
+            ("xor", []) => Scheme::Xor { members: MEMBERS },
+            ("xor", [members]) => Scheme::Xor { members: *members },
+            ("rs", [data, parity]) => Scheme::Rs { data: *data, parity: *parity },
+            _ => return Err(NotAScheme),
+        };
+        if scheme.is_allowed() { Ok(scheme) } else { Err(NotAScheme) }
+    }
+}
+
+/// Digits only: Rust's parser would also take a sign.
+fn whole_number<T: FromStr>(text: &str) -> Option<T> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { text.parse().ok() } else { None }
+}
+
+/// Where copies and parity rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum PartStore {
+    /// In node memory.
+    #[default]
+    Memory,
+    /// On the local tier too.
+    Local,
+}
+
+impl PartStore {
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            PartStore::Memory => "memory",
+            PartStore::Local => "local",
+        }
+    }
+}
+
+impl fmt::Display for PartStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who says which nodes fail together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum DomainSource {
+    /// Nobody: each node is a failure domain of its own.
+    #[default]
+    Node,
+    /// SLURM's topology: the leaf switch of a node is its failure domain.
+    Slurm,
+    /// A topology file as `config/topology.toml` shows it.
+    File(PathBuf),
+}
+
+/// Which checkpoints are protected against the loss of nodes, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RedundancyConfig {
+    /// The scheme of all names that [`RedundancyConfig::names`] does not list.
+    pub scheme: Scheme,
+    /// Every n-th checkpoint of a name is protected (1: all).
+    pub every: u64,
+    /// Besides, one is protected whenever this long has passed since the last one that was. Zero: never for that
+    /// reason.
+    pub every_seconds: Duration,
+    /// Exceptions for single checkpoint names.
+    pub names: NamePolicies,
+    /// Where copies and parity rest.
+    pub store: PartStore,
+    /// What fails together.
+    pub domains: DomainSource,
+}
+
+impl Default for RedundancyConfig {
+    fn default() -> Self {
+        RedundancyConfig {
+            scheme: Scheme::None,
+            every: 1,
+            every_seconds: Duration::ZERO,
+            names: NamePolicies::default(),
+            store: PartStore::Memory,
+            domains: DomainSource::Node,
+        }
+    }
+}
+
+impl RedundancyConfig {
+    /// The scheme for checkpoints of this name, and which of them it protects.
+    ///
+    /// Of the second value only `every` and `every_seconds` have a meaning here; a checkpoint's copies and parity stay
+    /// as long as its shards, so the `keep_…` fields are at their defaults. It is what
+    /// [`crate::policy::is_due`] takes.
+    pub fn policy_for(&self, name: &str) -> (Scheme, LevelPolicy) {
+        let found = self.names.0.iter().find(|policy| policy.name == name);
+        let own = found.cloned().unwrap_or_default();
+        let policy = LevelPolicy {
+            every: own.every.unwrap_or(self.every),
+            every_seconds: own.every_seconds.unwrap_or(self.every_seconds),
+            ..LevelPolicy::default()
+        };
+        (own.scheme.unwrap_or(self.scheme), policy)
+    }
+
+    /// All schemes that protect anything, each once: the general one first, then those of exceptions.
+    pub fn schemes(&self) -> Vec<Scheme> {
+        let own = self.names.0.iter().filter_map(|policy| policy.scheme);
+        let mut schemes = Vec::new();
+        for scheme in [self.scheme].into_iter().chain(own) {
+            if scheme != Scheme::None && !schemes.contains(&scheme) {
+                schemes.push(scheme);
+            }
+        }
+        schemes
+    }
+
+    /// The first scheme that protects anything: the general one, or one of an exception. `None` if nothing does.
+    pub fn first_scheme(&self) -> Option<Scheme> {
+        let own = self.names.0.iter().filter_map(|policy| policy.scheme);
+        [self.scheme].into_iter().chain(own).find(|scheme| *scheme != Scheme::None)
+    }
+}
+
+/// What holds for one checkpoint name; `None` where the general setting does.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct NamePolicy {
+    /// The checkpoint name.
+    pub name: String,
+    /// Its scheme.
+    pub scheme: Option<Scheme>,
+    /// Every n-th checkpoint is protected, from 1.
+    pub every: Option<u64>,
+    /// And one after each such pause.
+    pub every_seconds: Option<Duration>,
+}
+
+/// Exceptions for single checkpoint names, in the order of the text, each name once.
+///
+/// The text is a list like `mesh: none; heat: rs(2,2), every 5; wind: every_seconds 10min`: the name, a colon, and in
+/// any order a scheme, `every` with a whole number from 1, and `every_seconds` with a duration. A name with a colon
+/// or a semicolon cannot be listed.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct NamePolicies(Vec<NamePolicy>);
+
+impl NamePolicies {
+    /// The exceptions.
+    pub fn as_slice(&self) -> &[NamePolicy] {
+        &self.0
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The text is not a list of exceptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("exceptions for checkpoint names are {}", NAMES_ALLOWED)]
+pub struct NotNamePolicies;
+
+/// The form of a list in words.
+pub(super) const NAMES_ALLOWED: &str = "a list like \"mesh: none; heat: rs(2,2), every 5; wind: every_seconds 10min\", \
+    each name once, with a scheme, \"every\" with a whole number from 1, or \"every_seconds\" with a duration";
+
+impl FromStr for NamePolicies {
+    type Err = NotNamePolicies;
+
+    fn from_str(text: &str) -> Result<Self, NotNamePolicies> {
+        let entries = text.strip_suffix(';').unwrap_or(text).split(';');
+        let policies: Option<Vec<_>> = entries.map(name_policy).collect();
+        let policies = policies.ok_or(NotNamePolicies)?;
+        let mut seen = BTreeSet::new();
+        let is_unique = policies.iter().all(|policy| seen.insert(policy.name.as_str()));
+        if is_unique { Ok(NamePolicies(policies)) } else { Err(NotNamePolicies) }
+    }
+}
+
+/// Reads one exception. A second colon is not part of the name: it is where a semicolon was forgotten.
+fn name_policy(text: &str) -> Option<NamePolicy> {
+    let (name, settings) = text.split_once(':')?;
+    let mut policy = NamePolicy { name: name.trim().to_owned(), ..NamePolicy::default() };
+    if !is_name(&policy.name) {
+        return None;
+    }
+    for setting in outer_commas(settings) {
+        let words = setting.trim().split_once(char::is_whitespace);
+        let was_set = match words {
+            Some(("every", number)) => policy.every.replace(whole_number(number.trim()).filter(|n| *n >= 1)?).is_some(),
+            Some(("every_seconds", span)) => policy.every_seconds.replace(span_in_text(span)?).is_some(),
+            _ => policy.scheme.replace(setting.parse().ok()?).is_some(),
+        };
+        if was_set {
+            return None;
+        }
+    }
+    Some(policy)
+}
+
+/// Splits at the commas that stand outside of parentheses.
+fn outer_commas(text: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut parts) = (0u32, 0, Vec::new());
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// The text that [`NamePolicies::from_str`] reads back.
+impl fmt::Display for NamePolicies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, policy) in self.0.iter().enumerate() {
+            let scheme = policy.scheme.map(|scheme| scheme.to_string());
+            let every = policy.every.map(|every| format!("every {every}"));
+            let seconds = policy.every_seconds.map(|span| format!("every_seconds {}", show_seconds(&span)));
+            let settings: Vec<_> = [scheme, every, seconds].into_iter().flatten().collect();
+            let between = if at == 0 { "" } else { "; " };
+            write!(f, "{between}{}: {}", policy.name, settings.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn policies(text: &str) -> NamePolicies {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn schemes_are_read_in_all_their_notations() {
+        for (text, scheme, parity, members) in [
+            ("none", Scheme::None, 0, 1),
+            ("partner", Scheme::Partner { copies: 1 }, 1, 2),
+            ("partner(8)", Scheme::Partner { copies: 8 }, 8, 9),
+            ("xor", Scheme::Xor { members: 8 }, 1, 8),
+            (" xor ( 2 ) ", Scheme::Xor { members: 2 }, 1, 2),
+            ("xor(64)", Scheme::Xor { members: 64 }, 1, 64),
+            ("rs(1,1)", Scheme::Rs { data: 1, parity: 1 }, 1, 2),
+            ("rs(56, 8)", Scheme::Rs { data: 56, parity: 8 }, 8, 64),
+        ] {
+            assert_eq!(text.parse(), Ok(scheme), "{text}");
+            assert_eq!((scheme.parity(), scheme.members()), (parity, members), "{text}");
+            assert_eq!(scheme.to_string().parse(), Ok(scheme));
+        }
+    }
+
+    #[test]
+    fn what_is_no_scheme_is_refused() {
+        for text in [
+            "",
+            "None",
+            "xor()",
+            "xor(1)",
+            "xor(65)",
+            "xor(+8)",
+            "xor(8",
+            "xor 8",
+            "xor(8))",
+            "xor(8)x",
+            "partner(0)",
+            "partner(9)",
+            "partner(1,1)",
+            "none(1)",
+            "rs",
+            "rs(4)",
+            "rs(0,1)",
+            "rs(4,0)",
+            "rs(4,9)",
+            "rs(60,5)",
+            "rs(4,2,1)",
+            "rs(4294967295,2)",
+            "rs(99999999999,2)",
+            "raid",
+        ] {
+            assert_eq!(text.parse::<Scheme>(), Err(NotAScheme), "{text}");
+        }
+    }
+
+    #[test]
+    fn exceptions_override_only_what_they_name() {
+        let config = RedundancyConfig {
+            scheme: Scheme::Xor { members: 4 },
+            every: 2,
+            every_seconds: Duration::from_secs(9),
+            names: policies("mesh: none; heat: rs(2,2), every 5; wind: every_seconds 10min; a.b: every 3,partner ;"),
+            ..RedundancyConfig::default()
+        };
+        let brief = |name: &str| {
+            let (scheme, policy) = config.policy_for(name);
+            (scheme.to_string(), policy.every, policy.every_seconds.as_secs())
+        };
+        assert_eq!(brief("other"), ("xor(4)".to_owned(), 2, 9));
+        assert_eq!(brief("mesh"), ("none".to_owned(), 2, 9));
+        assert_eq!(brief("heat"), ("rs(2,2)".to_owned(), 5, 9));
+        assert_eq!(brief("wind"), ("xor(4)".to_owned(), 2, 600));
+        assert_eq!(brief("a.b"), ("partner(1)".to_owned(), 3, 9));
+        let order: Vec<_> = config.names.as_slice().iter().map(|policy| policy.name.as_str()).collect();
+        assert_eq!(order, ["mesh", "heat", "wind", "a.b"]);
+    }
+
+    #[test]
+    fn exceptions_that_say_nothing_or_too_much_are_refused() {
+        for text in [
+            "",
+            ";",
+            "mesh",
+            "mesh:",
+            "mesh: ",
+            ": none",
+            "mesh: none;; heat: none",
+            "mesh: none, none",
+            "mesh: every 2, every 3",
+            "mesh: every 0",
+            "mesh: every",
+            "mesh: every -1",
+            "mesh: every_seconds soon",
+            "mesh: rs(2,2",
+            "mesh: none; mesh: xor",
+            "a/b: none",
+            "..: none",
+            "mesh: none heat: none",
+            "mesh: every_seconds 99999999d",
+        ] {
+            assert_eq!(text.parse::<NamePolicies>(), Err(NotNamePolicies), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_scheme_may_be_an_exceptions() {
+        let mut config = RedundancyConfig::default();
+        assert_eq!(config.first_scheme(), None);
+        config.names = policies("mesh: none, every 3; heat: xor(3)");
+        assert_eq!(config.first_scheme(), Some(Scheme::Xor { members: 3 }));
+        config.scheme = Scheme::Partner { copies: 1 };
+        assert_eq!(config.first_scheme(), Some(config.scheme));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_is_refused_or_reads_back_equal(text in any::<String>(), nearly in "[a-c:;, ()0-9evryxo_s]{0,40}") {
+            for text in [text, nearly] {
+                if let Ok(scheme) = text.parse::<Scheme>() {
+                    prop_assert_eq!(scheme.to_string().parse(), Ok(scheme));
+                }
+                if let Ok(policies) = text.parse::<NamePolicies>() {
+                    prop_assert_eq!(policies.to_string().parse(), Ok(policies));
+                }
+            }
+        }
+
+        #[test]
+        fn lists_read_back_equal(
+            entries in proptest::collection::btree_map(
+                "[a-z.,( -]{1,12}".prop_filter("a name", |name| is_name(name)),
+                (proptest::option::of(2u32..65), proptest::option::of(1u64..), proptest::option::of(0u64..4_000_000_000)),
+                1..6,
+            ),
+        ) {
+            let list = entries.into_iter().map(|(name, (members, every, millis))| NamePolicy {
+                name,
+                scheme: members.map(|members| Scheme::Xor { members }),
+                every,
+                every_seconds: millis.map(Duration::from_millis),
+            });
+            let list: Vec<_> =
+                list.filter(|p| p.scheme.is_some() || p.every.is_some() || p.every_seconds.is_some()).collect();
+            prop_assume!(!list.is_empty());
+            let policies = NamePolicies(list);
+            prop_assert_eq!(policies.to_string().parse(), Ok(policies));
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Raw text: the file and the environment become settings, and settings become a checked [`Config`].
+//!
+//! A setting is a key of the table, a raw value, and where it was written. Settings are applied to the defaults in
+//! order, those of the environment last. A setting that is refused is reported and leaves the value as it was; at
+//! the end either all of it is right or nothing is returned.
+#![forbid(unsafe_code)]
+
+use super::Config;
+use super::error::{ConfigError, Origin, Problems, shown, shown_name};
+use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
+use super::kinds::Raw;
+use super::nearest::nearest;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// The variable that names a configuration file.
+pub(super) const FILE_VARIABLE: &str = "BIVOUAC_CONFIG";
+/// Variables that start so belong to test programs.
+const TEST_PREFIX: &str = "BIVOUAC_TEST_";
+/// The largest file that is read. The sample with all its comments has about 8 KiB.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What comes before the environment.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    Nothing,
+    Text(&'a str),
+    File(&'a Path),
+}
+
+impl Source<'_> {
+    fn origin(&self, line: usize) -> Origin {
+        match self {
+            Source::File(path) => Origin::File { path: path.to_path_buf(), line },
+            Source::Nothing | Source::Text(_) => Origin::Text { line },
+        }
+    }
+}
+
+/// A value for a key, not checked yet.
+pub(super) struct Setting {
+    pub key: &'static Key,
+    pub raw: Raw,
+    pub origin: Origin,
+}
+
+/// Reads a source and the environment into a checked configuration.
+pub(super) fn resolve(
+    source: Source<'_>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Config, ConfigError> {
+    let mut problems = Problems::default();
+    let mut settings = match source {
+        Source::Nothing => Vec::new(),
+        Source::Text(text) => text_settings(text, source, &mut problems),
+        Source::File(path) => file_settings(path, source, &mut problems),
+    };
+    let from_source = settings.len();
+    settings.extend(variable_settings(variables, &mut problems));
+    log::debug!("event=configured source_keys={from_source} variable_keys={}", settings.len() - from_source);
+
+    let mut config = Config::default();
+    for Setting { key, raw, origin } in settings {
+        if (key.read)(&mut config, &raw).is_none() {
+            problems.push(|| key.refusal(&raw, origin));
+        }
+    }
+    config.check_tiers(&mut problems);
+    problems.into_result().map(|()| config)
+}
+
+/// The value of [`FILE_VARIABLE`], unless it is empty.
+pub(super) fn file_variable(mut variables: impl Iterator<Item = (OsString, OsString)>) -> Option<OsString> {
+    variables.find(|(name, value)| name == FILE_VARIABLE && !value.is_empty()).map(|(_, value)| value)
+}
+
+fn file_settings(path: &Path, source: Source<'_>, problems: &mut Problems) -> Vec<Setting> {
+    match read_file(path) {
+        Ok(text) => text_settings(&text, source, problems),
+        Err(problem) => {
+            problems.push(|| problem);
+            Vec::new()
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |error: std::io::Error| ConfigError::Unreadable {
+        path: path.to_path_buf(),
+        // The calls below fail with the system's errors, but for a path that holds a zero byte.
+        errno: error.raw_os_error().unwrap_or(libc::EINVAL),
+    };
+    // Looked at before it is opened, because opening a pipe would wait for a writer.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(ConfigError::NotAFile { path: path.to_path_buf() });
+    }
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(ConfigError::TooLarge { path: path.to_path_buf(), limit: FILE_BYTES_MAX });
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let line = Lines::of(&error.as_bytes()[..offset]).line(offset);
+        ConfigError::NotText { origin: Origin::File { path: path.to_path_buf(), line }, offset }
+    })
+}
+
+/// Offsets of line ends, to turn an offset into a line number.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &[u8]) -> Self {
+        Lines(text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect())
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        self.0.partition_point(|end| *end < offset) + 1
+    }
+}
+
+/// Reads TOML. Text with mistakes in its syntax gives no settings: what the parser makes of the rest is a guess.
+pub(super) fn text_settings(text: &str, source: Source<'_>, problems: &mut Problems) -> Vec<Setting> {
+    let lines = Lines::of(text.as_bytes());
+    let (document, mistakes) = DeTable::parse_recoverable(text);
+    for mistake in &mistakes {
+        let line = lines.line(mistake.span().map_or(0, |span| span.start));
+        problems.push(|| ConfigError::Syntax { origin: source.origin(line), message: shown_name(mistake.message()) });
+    }
+    if !mistakes.is_empty() {
+        return Vec::new();
+    }
+    let mut found = Found { settings: Vec::new(), problems };
+    // The parser sorts by name; people read from top to bottom.
+    for (offset, name, value) in by_offset(document.get_ref()) {
+        let origin = source.origin(lines.line(offset));
+        match (keys::sections().into_iter().find(|section| *section == name), value) {
+            (Some(section), DeValue::Table(table)) => {
+                for (offset, leaf, value) in by_offset(table) {
+                    found.key(section, leaf, value, source.origin(lines.line(offset)));
+                }
+            }
+            (Some(section), _) => found.problems.push(|| ConfigError::NotASection { section, origin }),
+            (None, DeValue::Table(_)) => found.problems.push(|| unknown_section(name, origin)),
+            (None, _) => found.problems.push(|| unknown_key(None, name, origin)),
+        }
+    }
+    found.settings
+}
+
+/// The entries of a table in the order of the text: offset, name, value.
+fn by_offset<'a>(table: &'a DeTable<'_>) -> Vec<(usize, &'a str, &'a DeValue<'a>)> {
+    let mut entries: Vec<_> =
+        table.iter().map(|(name, value)| (name.span().start, name.get_ref().as_ref(), value.get_ref())).collect();
+    entries.sort_by_key(|(offset, ..)| *offset);
+    entries
+}
+
+/// What a text holds, while it is read.
+struct Found<'a> {
+    settings: Vec<Setting>,
+    problems: &'a mut Problems,
+}
+
+impl Found<'_> {
+    fn key(&mut self, section: &'static str, leaf: &str, value: &DeValue<'_>, origin: Origin) {
+        match keys::find(section, leaf) {
+            Some(key) => self.settings.push(Setting { key, raw: raw(value), origin }),
+            None => self.problems.push(|| unknown_key(Some(section), leaf, origin)),
+        }
+    }
+}
+
+fn raw(value: &DeValue<'_>) -> Raw {
+    match value {
+        DeValue::String(text) => Raw::Text(text.clone().into_owned()),
+        DeValue::Boolean(value) => Raw::Bool(*value),
+        DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
+            Ok(value) => Raw::Integer(value),
+            Err(_) => Raw::Other(number.to_string()),
+        },
+        DeValue::Float(number) => match number.as_str().parse() {
+            Ok(value) => Raw::Float(value),
+            Err(_) => Raw::Other(number.to_string()),
+        },
+        DeValue::Datetime(time) => Raw::Time(time.to_string()),
+        DeValue::Array(_) => Raw::Other("an array".to_owned()),
+        DeValue::Table(_) => Raw::Other("a table".to_owned()),
+    }
+}
+
+fn unknown_section(name: &str, origin: Origin) -> ConfigError {
+    let suggestion = nearest(name, keys::sections()).map(|section| format!("[{section}]"));
+    ConfigError::UnknownSection { section: shown_name(name), origin, suggestion }
+}
+
+/// Looks for a near name in the same section, then for the same or a near name in another one.
+fn unknown_key(section: Option<&str>, leaf: &str, origin: Origin) -> ConfigError {
+    let near = |keys: Vec<&'static Key>| {
+        let leaf = nearest(leaf, keys.iter().map(|key| key.leaf()))?;
+        keys.into_iter().find(|key| key.leaf() == leaf).map(|key| key.name.to_owned())
+    };
+    let same_section = || KEYS.iter().filter(|key| Some(key.section()) == section).collect();
+    let suggestion = near(same_section()).or_else(|| near(KEYS.iter().collect()));
+    let key = match section {
+        Some(section) => format!("{section}.{}", shown_name(leaf)),
+        None => format!("{} outside of the sections", shown_name(leaf)),
+    };
+    ConfigError::UnknownKey { key, origin, suggestion }
+}
+
+/// Reads the variables that start with `BIVOUAC_`, in the order of their names.
+fn variable_settings(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    problems: &mut Problems,
+) -> Vec<Setting> {
+    let prefix = VARIABLE_PREFIX.as_bytes();
+    let ours = variables.into_iter().filter(|(name, _)| name.as_encoded_bytes().starts_with(prefix));
+    let mut ours: Vec<_> = ours.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect();
+    ours.sort();
+    ours.retain(|(name, _)| name != FILE_VARIABLE && !name.starts_with(TEST_PREFIX));
+    ours.into_iter().filter_map(|(name, value)| variable_setting(name, value, problems)).collect()
+}
+
+fn variable_setting(name: String, value: OsString, problems: &mut Problems) -> Option<Setting> {
+    let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
+        problems.push(|| ConfigError::UnknownVariable {
+            suggestion: nearest(&name, KEYS.iter().map(Key::variable).chain([FILE_VARIABLE.to_owned()])),
+            name: shown_name(&name),
+        });
+        return None;
+    };
+    match value.into_string() {
+        Ok(word) => Some(Setting { key, raw: Raw::Word(word), origin: Origin::Variable { name } }),
+        Err(value) => {
+            problems.push(|| ConfigError::VariableNotText {
+                name,
+                key: key.name,
+                value: shown(&format!("{value:?}")),
+                allowed: key.allowed,
+            });
+            None
+        }
+    }
+}

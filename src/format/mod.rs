@@ -1,0 +1,176 @@
+//! Bytes to values and back: shards, containers and manifests, exactly as `docs/FORMAT.md` draws them.
+//!
+//! No function here does I/O. A *shard* ([`shard`]) is one rank's part of a checkpoint: header, region table,
+//! block index, page-aligned bodies. The same bytes rest in a memory slot and in a file. A *container*
+//! ([`container`]) is a file of shards with an index and a footer. A *manifest* ([`manifest`]) says which
+//! containers hold which ranks of a committed checkpoint. [`codec`] is the only place that calls `bincode`.
+//! [`supervision`] has the JSON files that a session shares with its supervisor.
+//!
+//! Every decoder takes hostile bytes: lengths are bounded before anything is allocated, checksums are
+//! verified before anything is decoded, and trailing bytes are refused.
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod container;
+pub mod manifest;
+pub mod shard;
+pub mod supervision;
+
+pub use container::{Container, ContainerEntry};
+pub use manifest::{ContainerInfo, Manifest};
+pub use shard::{Content, ElementType, Region, RegionKind, ShardHeader, ShardMeta};
+
+/// The version of all three formats; a reader refuses any other.
+pub const FORMAT_VERSION: u32 = 1;
+/// Written as a little-endian word: reads differently on a machine of the other byte order.
+pub const ENDIAN_MARK: u32 = 0x0102_0304;
+
+/// Why bytes are not what they claim to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// Fewer bytes than the structure needs.
+    #[error("{what} is cut short: {have} bytes of {need}")]
+    Short {
+        /// Which structure.
+        what: &'static str,
+        /// Bytes needed.
+        need: u64,
+        /// Bytes present.
+        have: u64,
+    },
+    /// The magic bytes are absent: this is another kind of file, or its start was overwritten.
+    #[error("this is no Bivouac {what}: the magic bytes are missing")]
+    Magic {
+        /// Which structure.
+        what: &'static str,
+    },
+    /// A format version that this program cannot read.
+    #[error("{what} has format version {found}; this program reads version {FORMAT_VERSION}")]
+    Version {
+        /// Which structure.
+        what: &'static str,
+        /// The version found.
+        found: u32,
+    },
+    /// Written on a machine of the other byte order.
+    #[error("{what} was written with the other byte order")]
+    Endian {
+        /// Which structure.
+        what: &'static str,
+    },
+    /// The bytes changed after they were written.
+    #[error("{what} is damaged: checksum {found:016x}, expected {expected:016x}")]
+    Checksum {
+        /// Which structure.
+        what: &'static str,
+        /// The checksum stored beside the bytes.
+        expected: u64,
+        /// The checksum of the bytes as read.
+        found: u64,
+    },
+    /// The checksum is right, yet a value breaks a rule of the format.
+    #[error("{what} breaks the format: {why}")]
+    Invalid {
+        /// Which structure.
+        what: &'static str,
+        /// Which rule.
+        why: String,
+    },
+}
+
+impl FormatError {
+    pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
+        FormatError::Invalid { what, why: why.into() }
+    }
+}
+
+/// CRC-64/NVME, the checksum of all headers, tables and footers.
+pub fn checksum(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+/// Verifies a checksum that was stored beside `bytes`.
+pub(crate) fn verify_checksum(what: &'static str, bytes: &[u8], expected: u64) -> Result<(), FormatError> {
+    let found = checksum(bytes);
+    if found == expected { Ok(()) } else { Err(FormatError::Checksum { what, expected, found }) }
+}
+
+/// Bytes that no field names are zero: what a later version puts there must not be overlooked by this one.
+pub(crate) fn expect_zeros(what: &'static str, bytes: &[u8]) -> Result<(), FormatError> {
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    Err(FormatError::invalid(what, "bytes that no field names are not zero"))
+}
+
+/// Little-endian fields at named offsets of a header whose length is checked once, up front.
+pub(crate) struct Fields<'a> {
+    what: &'static str,
+    bytes: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    /// Takes exactly `length` bytes and checks magic, version and byte order.
+    pub(crate) fn open(
+        what: &'static str,
+        bytes: &'a [u8],
+        length: usize,
+        magic: &[u8; 8],
+    ) -> Result<Self, FormatError> {
+        let head =
+            bytes.get(..length).ok_or(FormatError::Short { what, need: length as u64, have: bytes.len() as u64 })?;
+        let fields = Fields { what, bytes: head };
+        if &head[..8] != magic {
+            return Err(FormatError::Magic { what });
+        }
+        match (fields.u32(8), fields.u32(12)) {
+            (FORMAT_VERSION, ENDIAN_MARK) => Ok(fields),
+            (_, mark) if mark == ENDIAN_MARK.swap_bytes() => Err(FormatError::Endian { what }),
+            (found, ENDIAN_MARK) => Err(FormatError::Version { what, found }),
+            (_, mark) => Err(FormatError::invalid(what, format!("byte-order mark {mark:#x}"))),
+        }
+    }
+
+    /// Checks that the bytes of `range`, which no field names, are zero.
+    pub(crate) fn expect_zeros(&self, range: std::ops::Range<usize>) -> Result<(), FormatError> {
+        expect_zeros(self.what, &self.bytes[range])
+    }
+
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.array(at))
+    }
+
+    pub(crate) fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.array(at))
+    }
+
+    pub(crate) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut array = [0; N];
+        array.copy_from_slice(&self.bytes[at..at + N]);
+        array
+    }
+
+    /// Verifies the checksum stored at `at`, which covers the header with that field read as zero.
+    pub(crate) fn verify(&self, at: usize) -> Result<(), FormatError> {
+        let mut copy = self.bytes.to_vec();
+        copy[at..at + 8].fill(0);
+        verify_checksum(self.what, &copy, self.u64(at))
+    }
+}
+
+/// Starts a fixed-size header: magic, version, byte order; all else zero.
+pub(crate) fn header<const N: usize>(magic: &[u8; 8]) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes[..8].copy_from_slice(magic);
+    put_u32(&mut bytes, 8, FORMAT_VERSION);
+    put_u32(&mut bytes, 12, ENDIAN_MARK);
+    bytes
+}
+
+pub(crate) fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+pub(crate) fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}

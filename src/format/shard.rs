@@ -1,0 +1,542 @@
+//! One rank's part of a checkpoint: header, region table, block index, page-aligned bodies.
+//!
+//! [`ShardMeta`] is what the rank saved, [`Layout`] is the arithmetic of where each part goes, and
+//! [`ShardHeader`] is the first 256 bytes. A writer makes a layout first (its size is known before a byte of
+//! the bodies is copied), fills bodies and digests, and calls [`encode_head`] last. A reader calls
+//! [`ShardHeader::decode`] on the first page and [`Head::decode`] on everything before the bodies.
+
+use super::{Fields, FormatError, checksum, codec, expect_zeros, header, put_u32, put_u64, verify_checksum};
+use crate::base::digest::{DIGEST_ID, Digest};
+use crate::base::ids::{CheckpointKey, Generation, Incarnation, Rank};
+use crate::base::units::{KIB, MIB, PAGE, page_ceil};
+use serde::{Deserialize, Serialize};
+
+/// Length of the fixed header.
+pub const HEADER_LEN: usize = 256;
+/// The smallest block that a digest may cover.
+pub const BLOCK_MIN: u64 = 4 * KIB;
+/// The largest block that a digest may cover.
+pub const BLOCK_MAX: u64 = MIB;
+
+const MAGIC: &[u8; 8] = b"BVKSHRD1";
+const MAGIC_PARITY: &[u8; 8] = b"BVKPRTY1";
+const WHAT: &str = "shard header";
+const WHAT_TABLE: &str = "shard region table";
+
+// Field offsets, as drawn in docs/FORMAT.md.
+const AT_CHECKSUM: usize = 16;
+const AT_GENERATION: usize = 24;
+const AT_VERSION: usize = 32;
+const AT_OPERATION: usize = 40;
+const AT_INCARNATION: usize = 48;
+const AT_AGREEMENT: usize = 64;
+const AT_GROUP_SIZE: usize = 72;
+const AT_RANK: usize = 76;
+const AT_DIGEST_ID: usize = 80;
+const AT_BLOCK_SIZE: usize = 84;
+const AT_ORIGIN_GENERATION: usize = 88;
+const AT_ORIGIN_VERSION: usize = 96;
+const AT_META_LEN: usize = 104;
+const AT_BLOCK_COUNT: usize = 112;
+const AT_BODY_OFFSET: usize = 120;
+const AT_TOTAL_LEN: usize = 128;
+const AT_TABLE_CHECKSUM: usize = 136;
+
+/// The element type of a region, checked when it is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub enum ElementType {
+    /// Bytes without further meaning.
+    U8,
+    /// 8-bit signed integers.
+    I8,
+    /// 16-bit unsigned integers.
+    U16,
+    /// 16-bit signed integers.
+    I16,
+    /// 32-bit unsigned integers.
+    U32,
+    /// 32-bit signed integers.
+    I32,
+    /// 64-bit unsigned integers.
+    U64,
+    /// 64-bit signed integers.
+    I64,
+    /// IEEE single precision.
+    F32,
+    /// IEEE double precision.
+    F64,
+    /// A plain record of the application's own, of this many bytes.
+    Record(u32),
+}
+
+impl ElementType {
+    /// Bytes per element.
+    pub fn bytes(self) -> u64 {
+        match self {
+            ElementType::U8 | ElementType::I8 => 1,
+            ElementType::U16 | ElementType::I16 => 2,
+            ElementType::U32 | ElementType::I32 | ElementType::F32 => 4,
+            ElementType::U64 | ElementType::I64 | ElementType::F64 => 8,
+            ElementType::Record(bytes) => u64::from(bytes),
+        }
+    }
+}
+
+impl std::fmt::Display for ElementType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ElementType::Record(bytes) => write!(f, "record of {bytes} bytes"),
+            plain => f.write_str(&format!("{plain:?}").to_lowercase()),
+        }
+    }
+}
+
+/// How a region is read back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub enum RegionKind {
+    /// An array of elements.
+    Array,
+    /// A small serde value, encoded with [`codec`].
+    Value,
+}
+
+/// One entry of the region table. Its body starts at `offset` (a multiple of 4096) from the start of the bodies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Region {
+    /// The application's name for it, unique within the shard.
+    pub name: String,
+    /// Array or value.
+    pub kind: RegionKind,
+    /// ElementType type.
+    pub element: ElementType,
+    /// Extent of each dimension in elements; the product is the number of elements.
+    pub shape: Vec<u64>,
+    /// Length of the body.
+    pub bytes: u64,
+    /// Start of the body, relative to the header's body offset.
+    pub offset: u64,
+    /// Index of its first block in the block index.
+    pub first_block: u64,
+}
+
+impl Region {
+    /// Number of blocks that cover it.
+    pub fn blocks(&self, block_size: u64) -> u64 {
+        self.bytes.div_ceil(block_size)
+    }
+}
+
+/// The region table and the names that place the shard.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShardMeta {
+    /// Job key (configured name or default).
+    pub job: String,
+    /// Group within the job.
+    pub group: String,
+    /// The application's name for the checkpoint series.
+    pub name: String,
+    /// The regions in the order in which they were saved.
+    pub regions: Vec<Region>,
+}
+
+/// What the bodies are. Stored as the magic bytes, so that a reader which knows only shards refuses the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub enum Content {
+    /// The regions of a rank.
+    #[default]
+    Shard,
+    /// A rank's part of the parity of its redundancy set; the header's rank is the one that holds it.
+    Parity,
+}
+
+/// The fixed header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardHeader {
+    /// Data or parity.
+    pub content: Content,
+    /// Which checkpoint.
+    pub key: CheckpointKey,
+    /// Hash of what all ranks agreed on; equal on all shards of one checkpoint.
+    pub agreement: u64,
+    /// Ranks in the group.
+    pub group_size: u32,
+    /// The rank whose data this is.
+    pub rank: Rank,
+    /// Bytes per block.
+    pub block_size: u32,
+    /// The checkpoint that this run restored at its start, if any: generation and version.
+    pub origin: Option<(Generation, u64)>,
+    /// Length of the encoded [`ShardMeta`].
+    pub meta_len: u64,
+    /// Number of digests in the block index.
+    pub block_count: u64,
+    /// Start of the bodies from the start of the shard; a multiple of 4096.
+    pub body_offset: u64,
+    /// Length of the whole shard; a multiple of 4096.
+    pub total_len: u64,
+    /// Checksum of region table and block index.
+    pub table_checksum: u64,
+}
+
+impl ShardHeader {
+    /// Reads and checks the fixed header from the first bytes of a shard.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the bytes are short, damaged, of another format, or inconsistent.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let is_parity = bytes.get(..MAGIC.len()) == Some(MAGIC_PARITY);
+        let (content, magic) = if is_parity { (Content::Parity, MAGIC_PARITY) } else { (Content::Shard, MAGIC) };
+        let fields = Fields::open(WHAT, bytes, HEADER_LEN, magic)?;
+        fields.verify(AT_CHECKSUM)?;
+        fields.expect_zeros(AT_TABLE_CHECKSUM + 8..HEADER_LEN)?;
+        let digest_id = fields.u32(AT_DIGEST_ID);
+        if digest_id != DIGEST_ID {
+            return Err(FormatError::invalid(WHAT, format!("digest algorithm {digest_id} is not known")));
+        }
+        let header = ShardHeader {
+            content,
+            key: CheckpointKey {
+                generation: Generation(fields.u64(AT_GENERATION)),
+                version: fields.u64(AT_VERSION),
+                operation: fields.u64(AT_OPERATION),
+                incarnation: Incarnation(fields.array(AT_INCARNATION)),
+            },
+            agreement: fields.u64(AT_AGREEMENT),
+            group_size: fields.u32(AT_GROUP_SIZE),
+            rank: Rank(fields.u32(AT_RANK)),
+            block_size: fields.u32(AT_BLOCK_SIZE),
+            origin: match fields.u64(AT_ORIGIN_GENERATION) {
+                0 => None,
+                generation => Some((Generation(generation), fields.u64(AT_ORIGIN_VERSION))),
+            },
+            meta_len: fields.u64(AT_META_LEN),
+            block_count: fields.u64(AT_BLOCK_COUNT),
+            body_offset: fields.u64(AT_BODY_OFFSET),
+            total_len: fields.u64(AT_TOTAL_LEN),
+            table_checksum: fields.u64(AT_TABLE_CHECKSUM),
+        };
+        header.check()?;
+        Ok(header)
+    }
+
+    fn check(&self) -> Result<(), FormatError> {
+        let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
+        rule(self.rank.0 < self.group_size, "the rank is outside the group")?;
+        rule(valid_block_size(u64::from(self.block_size)), "the block size is not a power of two from 4 KiB to 1 MiB")?;
+        rule(self.meta_len <= codec::LIMIT as u64, "the region table is too long")?;
+        rule(self.block_count <= u64::MAX / 32, "the block count overflows")?;
+        let tables = index_offset(self.meta_len) + 16 * self.block_count;
+        rule(self.body_offset == page_ceil(tables), "the body offset does not follow the tables")?;
+        rule(self.total_len.is_multiple_of(PAGE) && self.total_len >= self.body_offset, "the total length is off")?;
+        // A block is at least a page long or ends its region, which is filled up to a page: no more blocks than pages of
+        // body. So a forged count cannot make a reader allocate more index than 1/256 of the file.
+        rule(self.block_count <= (self.total_len - self.body_offset) / PAGE, "more blocks than pages")
+    }
+
+    fn encode(&self) -> [u8; HEADER_LEN] {
+        let magic = match self.content {
+            Content::Shard => MAGIC,
+            Content::Parity => MAGIC_PARITY,
+        };
+        let mut bytes: [u8; HEADER_LEN] = header(magic);
+        put_u64(&mut bytes, AT_GENERATION, self.key.generation.0);
+        put_u64(&mut bytes, AT_VERSION, self.key.version);
+        put_u64(&mut bytes, AT_OPERATION, self.key.operation);
+        bytes[AT_INCARNATION..AT_INCARNATION + 16].copy_from_slice(&self.key.incarnation.0);
+        put_u64(&mut bytes, AT_AGREEMENT, self.agreement);
+        put_u32(&mut bytes, AT_GROUP_SIZE, self.group_size);
+        put_u32(&mut bytes, AT_RANK, self.rank.0);
+        put_u32(&mut bytes, AT_DIGEST_ID, DIGEST_ID);
+        put_u32(&mut bytes, AT_BLOCK_SIZE, self.block_size);
+        let (origin_generation, origin_version) = self.origin.map_or((0, 0), |(g, v)| (g.0, v));
+        put_u64(&mut bytes, AT_ORIGIN_GENERATION, origin_generation);
+        put_u64(&mut bytes, AT_ORIGIN_VERSION, origin_version);
+        put_u64(&mut bytes, AT_META_LEN, self.meta_len);
+        put_u64(&mut bytes, AT_BLOCK_COUNT, self.block_count);
+        put_u64(&mut bytes, AT_BODY_OFFSET, self.body_offset);
+        put_u64(&mut bytes, AT_TOTAL_LEN, self.total_len);
+        put_u64(&mut bytes, AT_TABLE_CHECKSUM, self.table_checksum);
+        let sum = checksum(&bytes);
+        put_u64(&mut bytes, AT_CHECKSUM, sum);
+        bytes
+    }
+}
+
+/// Is this a block size that the format allows?
+pub fn valid_block_size(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (BLOCK_MIN..=BLOCK_MAX).contains(&bytes)
+}
+
+fn index_offset(meta_len: u64) -> u64 {
+    (HEADER_LEN as u64 + meta_len).next_multiple_of(16)
+}
+
+/// Where each part of a shard goes. Made before any body is copied; the encoded region table is kept.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The names and regions, with offsets and first blocks filled in.
+    pub meta: ShardMeta,
+    /// Bytes per block.
+    pub block_size: u64,
+    /// Number of blocks over all regions.
+    pub block_count: u64,
+    /// Start of the bodies.
+    pub body_offset: u64,
+    /// Length of the whole shard.
+    pub total_len: u64,
+    encoded_meta: Vec<u8>,
+}
+
+impl Layout {
+    /// Places the regions of `meta` (their `offset` and `first_block` are overwritten).
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if the block size is not allowed, a name occurs twice, a region's length is not
+    /// its shape times its element size, or the whole is larger than 2^63 bytes.
+    pub fn new(mut meta: ShardMeta, block_size: u64) -> Result<Self, FormatError> {
+        if !valid_block_size(block_size) {
+            return Err(FormatError::invalid(WHAT_TABLE, format!("block size {block_size}")));
+        }
+        let (mut offset, mut blocks) = (0u64, 0u64);
+        for region in &mut meta.regions {
+            region.offset = offset;
+            region.first_block = blocks;
+            blocks += region.blocks(block_size);
+            offset = offset
+                .checked_add(page_ceil(region.bytes))
+                .filter(|end| *end < 1 << 62)
+                .ok_or_else(|| FormatError::invalid(WHAT_TABLE, format!("region {:?} is too large", region.name)))?;
+        }
+        check_regions(&meta, block_size, blocks, offset)?;
+        let encoded_meta = codec::encode(WHAT_TABLE, &meta)?;
+        let body_offset = page_ceil(index_offset(encoded_meta.len() as u64) + 16 * blocks);
+        Ok(Layout { meta, block_size, block_count: blocks, body_offset, total_len: body_offset + offset, encoded_meta })
+    }
+
+    /// The header that belongs to this layout; the table checksum is filled in by [`encode_head`].
+    pub fn header(
+        &self,
+        key: CheckpointKey,
+        agreement: u64,
+        group_size: u32,
+        rank: Rank,
+        origin: Option<(Generation, u64)>,
+    ) -> ShardHeader {
+        ShardHeader {
+            content: Content::Shard,
+            key,
+            agreement,
+            group_size,
+            rank,
+            block_size: self.block_size as u32,
+            origin,
+            meta_len: self.encoded_meta.len() as u64,
+            block_count: self.block_count,
+            body_offset: self.body_offset,
+            total_len: self.total_len,
+            table_checksum: 0,
+        }
+    }
+}
+
+/// Writes header, region table and block index into `head`, the first `layout.body_offset` bytes of the shard.
+///
+/// # Panics
+/// If `head` or `digests` do not have the layout's lengths: the caller made both from the same layout.
+pub fn encode_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], head: &mut [u8]) {
+    assert_eq!(head.len() as u64, layout.body_offset, "head length");
+    assert_eq!(digests.len() as u64, layout.block_count, "digest count");
+    let meta_end = HEADER_LEN + layout.encoded_meta.len();
+    let index = index_offset(layout.encoded_meta.len() as u64) as usize;
+    head.fill(0);
+    head[HEADER_LEN..meta_end].copy_from_slice(&layout.encoded_meta);
+    for (slot, digest) in head[index..].chunks_exact_mut(16).zip(digests) {
+        slot.copy_from_slice(&digest.0);
+    }
+    let table_checksum = checksum(&head[HEADER_LEN..]);
+    let header = ShardHeader { table_checksum, ..header.clone() };
+    head[..HEADER_LEN].copy_from_slice(&header.encode());
+}
+
+/// Everything before the bodies, decoded and checked.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The fixed header.
+    pub header: ShardHeader,
+    /// Names and regions.
+    pub meta: ShardMeta,
+    /// One digest per block, in region order.
+    pub digests: Vec<Digest>,
+}
+
+impl Head {
+    /// Decodes the first `header.body_offset` bytes of a shard.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the bytes are short, damaged or inconsistent.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let header = ShardHeader::decode(bytes)?;
+        let need = header.body_offset;
+        let short = FormatError::Short { what: WHAT_TABLE, need, have: bytes.len() as u64 };
+        let head = usize::try_from(need).ok().and_then(|need| bytes.get(..need)).ok_or(short)?;
+        verify_checksum(WHAT_TABLE, &head[HEADER_LEN..], header.table_checksum)?;
+        let meta_end = HEADER_LEN + header.meta_len as usize;
+        let meta: ShardMeta = codec::decode(WHAT_TABLE, &head[HEADER_LEN..meta_end])?;
+        check_regions(&meta, u64::from(header.block_size), header.block_count, header.total_len - header.body_offset)?;
+        let index = index_offset(header.meta_len) as usize;
+        expect_zeros(WHAT_TABLE, &head[meta_end..index])?;
+        expect_zeros(WHAT_TABLE, &head[index + 16 * header.block_count as usize..])?;
+        let digests = head[index..]
+            .chunks_exact(16)
+            .take(header.block_count as usize)
+            .map(|bytes| {
+                let mut digest = Digest::default();
+                digest.0.copy_from_slice(bytes);
+                digest
+            })
+            .collect();
+        Ok(Head { header, meta, digests })
+    }
+
+    /// The region of that name.
+    pub fn region(&self, name: &str) -> Option<&Region> {
+        self.meta.regions.iter().find(|region| region.name == name)
+    }
+
+    /// Each block of the shard: offset from the start of the shard, length, digest.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, u64, Digest)> + '_ {
+        self.meta.regions.iter().flat_map(|region| self.region_blocks(region))
+    }
+
+    /// The blocks of one region, in the same form.
+    pub fn region_blocks<'a>(&'a self, region: &'a Region) -> impl Iterator<Item = (u64, u64, Digest)> + 'a {
+        let size = u64::from(self.header.block_size);
+        let start = self.header.body_offset + region.offset;
+        (0..region.blocks(size)).map(move |block| {
+            let from = block * size;
+            let digest = self.digests[(region.first_block + block) as usize];
+            (start + from, size.min(region.bytes - from), digest)
+        })
+    }
+}
+
+/// The rules that a region table keeps, on writing and on reading.
+fn check_regions(meta: &ShardMeta, block_size: u64, block_count: u64, body_len: u64) -> Result<(), FormatError> {
+    let mut names = std::collections::HashSet::new();
+    let (mut offset, mut blocks) = (0u64, 0u64);
+    for region in &meta.regions {
+        let bad = |why: &str| FormatError::invalid(WHAT_TABLE, format!("region {:?} {why}", region.name));
+        if !names.insert(region.name.as_str()) {
+            return Err(bad("occurs twice"));
+        }
+        let elements = region.shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
+        if elements.and_then(|n| n.checked_mul(region.element.bytes())) != Some(region.bytes) {
+            return Err(bad("has a length that is not its shape times its element size"));
+        }
+        if region.offset != offset || region.first_block != blocks {
+            return Err(bad("is not where the regions before it end"));
+        }
+        blocks += region.blocks(block_size);
+        offset = offset.checked_add(page_ceil(region.bytes)).ok_or_else(|| bad("is too large"))?;
+        if offset > body_len || blocks > block_count {
+            return Err(bad("reaches past the end of the shard"));
+        }
+    }
+    if offset != body_len || blocks != block_count {
+        return Err(FormatError::invalid(WHAT_TABLE, "the regions do not fill the shard"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::digest::digest_bytes;
+
+    fn region(name: &str, element: ElementType, shape: &[u64]) -> Region {
+        let bytes = shape.iter().product::<u64>() * element.bytes();
+        Region {
+            name: name.into(),
+            kind: RegionKind::Array,
+            element,
+            shape: shape.into(),
+            bytes,
+            offset: 0,
+            first_block: 0,
+        }
+    }
+
+    fn sample() -> (Layout, ShardHeader, Vec<u8>) {
+        let meta = ShardMeta {
+            job: "job".into(),
+            group: "world".into(),
+            name: "heat".into(),
+            regions: vec![
+                region("t", ElementType::F64, &[40, 33]),
+                region("empty", ElementType::U8, &[0]),
+                region("k", ElementType::I32, &[5]),
+            ],
+        };
+        let layout = Layout::new(meta, 4096).unwrap();
+        let key =
+            CheckpointKey { generation: Generation(3), version: 70, operation: 9, incarnation: Incarnation([5; 16]) };
+        let header = layout.header(key, 0xfeed, 4, Rank(2), Some((Generation(2), 60)));
+        let mut bytes = vec![0u8; layout.total_len as usize];
+        for (i, byte) in bytes[layout.body_offset as usize..].iter_mut().enumerate() {
+            *byte = (i % 251) as u8;
+        }
+        let mut digests = Vec::new();
+        for region in &layout.meta.regions {
+            let start = (layout.body_offset + region.offset) as usize;
+            digests.extend(bytes[start..start + region.bytes as usize].chunks(4096).map(digest_bytes));
+        }
+        let body = layout.body_offset as usize;
+        encode_head(&layout, &header, &digests, &mut bytes[..body]);
+        (layout, header, bytes)
+    }
+
+    #[test]
+    fn a_shard_reads_back_as_it_was_written() {
+        let (layout, header, bytes) = sample();
+        let head = Head::decode(&bytes).unwrap();
+        assert_eq!(head.meta, layout.meta);
+        assert_eq!(head.header.key, header.key);
+        assert_eq!(head.header.origin, header.origin);
+        assert_eq!(head.blocks().count() as u64, layout.block_count);
+        for (offset, length, digest) in head.blocks() {
+            assert_eq!(digest_bytes(&bytes[offset as usize..(offset + length) as usize]), digest);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_before_the_bodies_is_noticed() {
+        let (layout, _, mut bytes) = sample();
+        for bit in 0..layout.body_offset as usize * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Head::decode(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn every_truncation_before_the_bodies_is_noticed() {
+        let (layout, _, bytes) = sample();
+        for length in 0..layout.body_offset as usize {
+            assert!(Head::decode(&bytes[..length]).is_err(), "length {length}");
+        }
+    }
+
+    #[test]
+    fn layouts_refuse_what_the_format_cannot_hold() {
+        let meta = |regions| ShardMeta { job: "j".into(), group: "g".into(), name: "n".into(), regions };
+        let twice = vec![region("t", ElementType::U8, &[1]), region("t", ElementType::U8, &[1])];
+        assert!(Layout::new(meta(twice), 4096).is_err());
+        let mut wrong = region("t", ElementType::F64, &[3]);
+        wrong.bytes = 23;
+        assert!(Layout::new(meta(vec![wrong]), 4096).is_err());
+        let mut huge = region("t", ElementType::U8, &[1]);
+        (huge.bytes, huge.shape) = (1 << 63, vec![1 << 63]);
+        assert!(Layout::new(meta(vec![huge]), 4096).is_err());
+        assert!(Layout::new(meta(vec![]), 5000).is_err());
+    }
+}

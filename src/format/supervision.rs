@@ -1,0 +1,371 @@
+//! The two JSON files that a session and its supervisor share in the run directory: what the session tells, and what it
+//! is asked.
+//!
+//! `status-<group>.json` is written by the root of each group, about once a second: who it is, how often the application
+//! has called (its heartbeat), and what is committed at each level. `halt.json` is written by `bivouac halt` and by the
+//! supervisor: conditions, each of which ends the run when it is met. Both carry a kind and a schema; anything else is
+//! foreign. Fields are added, never renamed, while the schema stays the same.
+//!
+//! Times are seconds since 1970 with a fraction, by the clock of the host that wrote the file.
+#![forbid(unsafe_code)]
+
+use crate::base::calendar::utc;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The number that both files carry as `schema`.
+pub const SCHEMA: u32 = 1;
+/// The name of the file of halt conditions.
+pub const HALT_FILE: &str = "halt.json";
+/// No file of a run directory is larger.
+pub const FILE_MAX: u64 = 1 << 20;
+/// So many series are listed in a status file; of others only the levels speak.
+pub const SERIES_MAX: usize = 64;
+
+const STATUS_KIND: &str = "bivouac-status";
+const HALT_KIND: &str = "bivouac-halt";
+
+/// The name of a group's status file.
+pub fn status_file(group: &str) -> String {
+    format!("status-{group}.json")
+}
+
+/// Is this the name of a status file?
+pub fn is_status_file(name: &str) -> bool {
+    name.starts_with("status-") && name.ends_with(".json")
+}
+
+/// What a session tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `bivouac-status`.
+    pub kind: String,
+    /// The job's key.
+    pub job: String,
+    /// The group.
+    pub group: String,
+    /// Ranks in the group.
+    pub ranks: u32,
+    /// Host of the root rank.
+    pub host: String,
+    /// Process of the root rank.
+    pub pid: u32,
+    /// The run's generation.
+    pub generation: u64,
+    /// The run's random identity.
+    pub incarnation: String,
+    /// When this was written.
+    pub unix: f64,
+    /// When the session was opened.
+    pub opened: f64,
+    /// What the session restored last, if it did.
+    pub restored: Option<RestoredFrom>,
+    /// When the application first asked or checkpointed after the last restore (or after opening): its first new step.
+    pub first_step: Option<f64>,
+    /// Session calls of the root's application thread: the application's heartbeat.
+    pub calls: u64,
+    /// Checkpoints of this session that were committed at some level.
+    pub checkpoints: u64,
+    /// The same over all sessions of this group that used the run directory.
+    pub checkpoints_total: u64,
+    /// What was committed at each level, lowest first; levels that nothing has reached are absent.
+    pub levels: Vec<LevelStatus>,
+    /// The newest version of each series at each level.
+    pub series: Vec<SeriesStatus>,
+    /// Checkpoints whose levels have not all come to an end.
+    pub in_flight: u64,
+    /// Why `should_exit` has answered yes, if it has.
+    pub exit: Option<String>,
+    /// Why the session has failed, if it has.
+    pub failed: Option<String>,
+    /// The session was closed in order.
+    pub closed: bool,
+}
+
+/// One level.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LevelStatus {
+    /// Its name.
+    pub level: String,
+    /// Checkpoints committed there by this session.
+    pub committed: u64,
+    /// When the first of them was.
+    pub first: f64,
+    /// When the newest of them was.
+    pub newest: f64,
+    /// Series and version of the newest.
+    pub name: String,
+    /// The version of the newest.
+    pub version: u64,
+    /// Bytes that the root rank alone has written there.
+    pub root_bytes: u64,
+    /// The root rank's bytes per second while it wrote.
+    pub root_bytes_per_second: f64,
+}
+
+/// One series at one level.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SeriesStatus {
+    /// The series.
+    pub name: String,
+    /// The level's name.
+    pub level: String,
+    /// The newest version committed there by this session.
+    pub version: u64,
+    /// When.
+    pub unix: f64,
+}
+
+/// What a session restored.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RestoredFrom {
+    /// The series.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    /// The run that took it.
+    pub generation: u64,
+    /// The farthest tier that the root read from.
+    pub tier: String,
+    /// Bytes that the root read.
+    pub bytes: u64,
+    /// Seconds from the call to the agreement of all ranks.
+    pub seconds: f64,
+    /// When it was done.
+    pub unix: f64,
+}
+
+/// Why a file of the run directory is not used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SupervisionError {
+    /// It is not JSON of the expected form.
+    #[error("{0}")]
+    Json(String),
+    /// It says that it is something else.
+    #[error("it is {found:?} of schema {schema}, not {expected:?} of schema {SCHEMA}")]
+    Foreign {
+        /// The kind that it gives.
+        found: String,
+        /// The schema that it gives.
+        schema: u32,
+        /// The kind that was expected.
+        expected: &'static str,
+    },
+}
+
+/// What every file says first.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Heading {
+    schema: u32,
+    kind: String,
+}
+
+fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8], expected: &'static str) -> Result<T, SupervisionError> {
+    let wrong = |error: serde_json::Error| SupervisionError::Json(error.to_string());
+    let heading: Heading = serde_json::from_slice(bytes).map_err(wrong)?;
+    if (heading.kind.as_str(), heading.schema) != (expected, SCHEMA) {
+        let found = heading.kind.chars().take(40).collect();
+        return Err(SupervisionError::Foreign { found, schema: heading.schema, expected });
+    }
+    serde_json::from_slice(bytes).map_err(wrong)
+}
+
+fn encode(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(value).expect("the files of a run directory have text keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+impl Status {
+    /// An empty status of this schema.
+    pub fn new() -> Status {
+        Status { schema: SCHEMA, kind: STATUS_KIND.into(), ..Status::default() }
+    }
+
+    /// As the file holds it.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`SupervisionError`].
+    pub fn decode(bytes: &[u8]) -> Result<Status, SupervisionError> {
+        decode(bytes, STATUS_KIND)
+    }
+}
+
+/// The halt conditions of a run directory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Halt {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `bivouac-halt`.
+    pub kind: String,
+    /// Any of them ends the run.
+    pub conditions: Vec<Condition>,
+}
+
+/// One halt condition, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    /// The condition.
+    #[serde(flatten)]
+    pub when: When,
+    /// User, host and process that set it.
+    pub set_by: String,
+    /// When it was set.
+    pub set_at: f64,
+    /// Set by a supervisor for its own run: it does not hold for the next one.
+    #[serde(default)]
+    pub of_supervisor: bool,
+}
+
+/// When a run is to end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "when", rename_all = "kebab-case")]
+pub enum When {
+    /// At once.
+    Now,
+    /// After so many checkpoints were committed at some level, counted from what each group had committed by then.
+    After {
+        /// How many.
+        checkpoints: u64,
+        /// Per group: what it had committed in all when the condition was set.
+        counted: BTreeMap<String, u64>,
+    },
+    /// At a time.
+    At {
+        /// Seconds since 1970.
+        unix: u64,
+    },
+    /// Before the end of the allocation.
+    BeforeEnd {
+        /// The end, seconds since 1970.
+        end: u64,
+        /// How long before.
+        reserve: u64,
+    },
+}
+
+impl Default for Halt {
+    fn default() -> Self {
+        Halt { schema: SCHEMA, kind: HALT_KIND.into(), conditions: Vec::new() }
+    }
+}
+
+impl Halt {
+    /// As the file holds it.
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`SupervisionError`].
+    pub fn decode(bytes: &[u8]) -> Result<Halt, SupervisionError> {
+        decode(bytes, HALT_KIND)
+    }
+
+    /// The first condition that is met at the time `now`, when a group has committed `total` checkpoints in all.
+    pub fn met<'a>(&self, now: f64, groups: impl Iterator<Item = (&'a str, u64)> + Clone) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| match &condition.when {
+            When::Now => true,
+            When::At { unix } => now >= *unix as f64,
+            When::BeforeEnd { end, reserve } => now + *reserve as f64 >= *end as f64,
+            When::After { checkpoints, counted } => groups.clone().any(|(group, total)| {
+                // A smaller total than was counted: the status files were removed, and counting began again.
+                let before = counted.get(group).copied().filter(|before| *before <= total).unwrap_or_default();
+                total - before >= *checkpoints
+            }),
+        })
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.when {
+            When::Now => f.write_str("now")?,
+            When::After { checkpoints, .. } => write!(f, "after {checkpoints} more checkpoints")?,
+            When::At { unix } => write!(f, "at {}", utc(*unix as f64))?,
+            When::BeforeEnd { end, reserve } => {
+                let end = utc(*end as f64);
+                write!(f, "{reserve} s before the end of the allocation at {end}")?;
+            }
+        }
+        let set_at = utc(self.set_at);
+        write!(f, " (set by {} at {set_at})", self.set_by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn halt(when: When) -> Halt {
+        let condition = Condition { when, set_by: "somebody".into(), set_at: 5.0, of_supervisor: false };
+        Halt { conditions: vec![condition], ..Halt::default() }
+    }
+
+    #[test]
+    fn both_files_read_back() {
+        let after = When::After { checkpoints: 3, counted: BTreeMap::from([("world".to_owned(), 7)]) };
+        for when in [When::Now, after, When::At { unix: 9 }, When::BeforeEnd { end: 100, reserve: 20 }] {
+            let halt = halt(when);
+            assert_eq!(Halt::decode(&halt.encode()).unwrap(), halt);
+        }
+        let levels = vec![LevelStatus { level: "process".into(), committed: 4, ..LevelStatus::default() }];
+        let status = Status { group: "world".into(), calls: 12, levels, ..Status::new() };
+        assert_eq!(Status::decode(&status.encode()).unwrap(), status);
+    }
+
+    #[test]
+    fn a_status_of_a_later_program_with_more_fields_is_read() {
+        let text = br#"{"schema":1,"kind":"bivouac-status","group":"world","calls":3,"weather":"rain"}"#;
+        assert_eq!(Status::decode(text).unwrap().calls, 3);
+    }
+
+    #[test]
+    fn foreign_and_broken_files_are_refused() {
+        for text in ["", "{", "[]", "{}", "null", "\"now\"", "{\"schema\":1,\"kind\":\"bivouac-halt\"}"] {
+            assert!(Halt::decode(text.as_bytes()).is_err(), "{text}");
+        }
+        let other = br#"{"schema":2,"kind":"bivouac-halt","conditions":[]}"#;
+        assert!(matches!(Halt::decode(other), Err(SupervisionError::Foreign { schema: 2, .. })));
+        let unknown =
+            br#"{"schema":1,"kind":"bivouac-halt","conditions":[{"when":"full-moon","set_by":"","set_at":0}]}"#;
+        assert!(matches!(Halt::decode(unknown), Err(SupervisionError::Json(_))));
+        assert!(Status::decode(&Halt::default().encode()).is_err());
+    }
+
+    #[test]
+    fn conditions_are_met_in_their_time() {
+        let none = std::iter::empty::<(&str, u64)>;
+        assert!(halt(When::Now).met(0.0, none()).is_some());
+        assert!(halt(When::At { unix: 10 }).met(9.9, none()).is_none());
+        assert!(halt(When::At { unix: 10 }).met(10.0, none()).is_some());
+        assert!(halt(When::BeforeEnd { end: 100, reserve: 20 }).met(79.0, none()).is_none());
+        assert!(halt(When::BeforeEnd { end: 100, reserve: 20 }).met(80.0, none()).is_some());
+        assert!(Halt::default().met(1e12, none()).is_none());
+    }
+
+    #[test]
+    fn checkpoints_are_counted_from_when_the_condition_was_set_and_per_group() {
+        let halt = halt(When::After { checkpoints: 3, counted: BTreeMap::from([("a".to_owned(), 7)]) });
+        let met = |groups: &[(&str, u64)]| halt.met(0.0, groups.iter().copied()).is_some();
+        assert!(!met(&[]) && !met(&[("a", 9)]) && met(&[("a", 10)]));
+        assert!(!met(&[("a", 9), ("b", 2)]) && met(&[("a", 9), ("b", 3)]));
+        // The count began again.
+        assert!(!met(&[("a", 2)]) && met(&[("a", 3)]));
+    }
+}

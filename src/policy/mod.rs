@@ -1,0 +1,198 @@
+//! When to checkpoint, and where a checkpoint goes. Pure arithmetic over counts and times.
+//!
+//! [`is_due`] says for one checkpoint whether it goes to a tier; [`Plan`] is the answer for all of them.
+//! [`Cadence`] answers `should_checkpoint` and `should_exit` without a message at almost every call: every rank counts
+//! its calls, the root says at which call the ranks look at each other next, and only that call is a reduction.
+#![forbid(unsafe_code)]
+
+use crate::config::{Interval, LevelPolicy};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What a checkpoint is going to be, decided by the root and told to all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Plan {
+    /// All ranks hold it in node memory: level `Process` is reached.
+    pub process: bool,
+    /// It goes to the local tier.
+    pub local: bool,
+    /// It is protected by the redundancy sets.
+    pub peers: bool,
+    /// It goes to the global tier.
+    pub global: bool,
+}
+
+/// What the root remembers of a series for one tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Checkpoints taken so far.
+    pub taken: u64,
+    /// When the last one went to this tier.
+    pub last: Option<Duration>,
+}
+
+/// Does the next checkpoint go to the tier? The first one does, then every n-th; and one after each pause of
+/// `every_seconds`.
+pub fn is_due(history: &History, policy: &LevelPolicy, now: Duration) -> bool {
+    let by_count = history.taken.is_multiple_of(policy.every.max(1));
+    let by_time = !policy.every_seconds.is_zero()
+        && history.last.is_none_or(|last| now.saturating_sub(last) >= policy.every_seconds);
+    by_count || by_time
+}
+
+/// What the root told all ranks at the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    /// The answer for the call that was looked at.
+    pub checkpoint: bool,
+    /// Somebody asked for the end.
+    pub exit: bool,
+    /// After how many further calls the ranks look again.
+    pub checkpoint_calls: u64,
+}
+
+/// Counts calls on every rank in the same way.
+#[derive(Clone, Debug, Default)]
+pub struct Cadence {
+    calls: u64,
+    next_look: u64,
+}
+
+impl Cadence {
+    /// Counts one call; true when the ranks have to look at each other in this one.
+    pub fn on_call(&mut self) -> bool {
+        self.calls += 1;
+        self.calls > self.next_look
+    }
+
+    /// The ranks have looked: the next `calls` calls need no message.
+    pub fn on_look(&mut self, calls: u64) {
+        self.next_look = self.calls.saturating_add(calls.max(1) - 1);
+    }
+}
+
+/// The root's measurements behind `should_checkpoint` by time or cost.
+#[derive(Clone, Debug, Default)]
+pub struct Pace {
+    last_yes: Option<Duration>,
+    last_look: Option<(Duration, u64)>,
+    calls: u64,
+}
+
+impl Pace {
+    /// The root's answer at a look: is a checkpoint due now, and after how many calls to look again.
+    ///
+    /// `calls` is how many calls passed since the last look; `cost` is the blocking time of one checkpoint. The next
+    /// look is planned at 90 % of the calls that fit into what is left, so that it is early rather than late, and the
+    /// ranks look every call when little is left.
+    pub fn look(&mut self, interval: &Interval, now: Duration, calls: u64, cost: Duration) -> (bool, u64) {
+        self.calls += calls;
+        let per_call = match self.last_look {
+            Some((then, _)) if calls > 0 => (now.saturating_sub(then)) / u32::try_from(calls).unwrap_or(u32::MAX),
+            _ => Duration::ZERO,
+        };
+        self.last_look = Some((now, self.calls));
+        let start = *self.last_yes.get_or_insert(now);
+        let due_after = due_after(interval, cost);
+        let passed = now.saturating_sub(start);
+        let is_due = due_after.is_some_and(|pause| passed >= pause);
+        if is_due {
+            self.last_yes = Some(now);
+        }
+        let left = match due_after {
+            None => return (false, u64::MAX),
+            Some(pause) if is_due => pause,
+            Some(pause) => pause.saturating_sub(passed),
+        };
+        if per_call.is_zero() {
+            return (is_due, 1);
+        }
+        let fits = left.as_secs_f64() * 0.9 / per_call.as_secs_f64();
+        (is_due, (fits as u64).clamp(1, 1_000_000))
+    }
+}
+
+/// How many calls fit into `pause`, if the last `calls` took `elapsed`; at least one, and one if nothing was measured.
+pub fn calls_within(pause: Duration, elapsed: Option<Duration>, calls: u64) -> u64 {
+    match elapsed {
+        Some(elapsed) if !elapsed.is_zero() && calls > 0 => {
+            let fits = pause.as_secs_f64() / elapsed.as_secs_f64() * calls as f64;
+            (fits as u64).clamp(1, 1_000_000)
+        }
+        _ => 1,
+    }
+}
+
+/// The pause between two checkpoints by time or cost; `None` when neither is configured.
+fn due_after(interval: &Interval, cost: Duration) -> Option<Duration> {
+    let by_time = (!interval.seconds.is_zero()).then_some(interval.seconds);
+    // cost / (cost + pause) = p / 100. A checkpoint that was never measured is taken at once, to measure it.
+    let by_cost = (interval.overhead_percent > 0.0).then(|| {
+        let share = interval.overhead_percent.min(100.0) / 100.0;
+        Duration::try_from_secs_f64(cost.as_secs_f64() * (1.0 - share) / share).unwrap_or(Duration::MAX)
+    });
+    match (by_time, by_cost) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(every: u64, seconds: u64) -> LevelPolicy {
+        LevelPolicy { every, every_seconds: Duration::from_secs(seconds), keep_last: 1, keep_every: 0 }
+    }
+
+    #[test]
+    fn the_first_and_every_nth_checkpoint_goes_to_a_tier() {
+        let due: Vec<u64> = (0..7)
+            .filter(|taken| is_due(&History { taken: *taken, last: None }, &policy(3, 0), Duration::ZERO))
+            .collect();
+        assert_eq!(due, [0, 3, 6]);
+    }
+
+    #[test]
+    fn a_long_pause_makes_a_checkpoint_due() {
+        let history = History { taken: 1, last: Some(Duration::from_secs(5)) };
+        assert!(!is_due(&history, &policy(10, 60), Duration::from_secs(60)));
+        assert!(is_due(&history, &policy(10, 60), Duration::from_secs(65)));
+    }
+
+    #[test]
+    fn between_looks_no_rank_needs_a_message() {
+        let mut cadence = Cadence::default();
+        assert!(cadence.on_call());
+        cadence.on_look(4);
+        assert_eq!((0..4).map(|_| cadence.on_call()).collect::<Vec<_>>(), [false, false, false, true]);
+    }
+
+    #[test]
+    fn pace_by_seconds_says_yes_about_once_per_pause() {
+        let interval = Interval { seconds: Duration::from_secs(10), ..Interval::default() };
+        let (mut pace, mut cadence) = (Pace::default(), Cadence::default());
+        let (mut yes, mut looks, mut since) = (Vec::new(), 0, 0);
+        for call in 0..1000u64 {
+            since += 1;
+            if cadence.on_call() {
+                looks += 1;
+                let (due, next) = pace.look(&interval, Duration::from_millis(100 * call), since, Duration::ZERO);
+                since = 0;
+                cadence.on_look(next);
+                if due {
+                    yes.push(call);
+                }
+            }
+        }
+        assert!((9..=10).contains(&yes.len()), "{yes:?}");
+        assert!(looks < 100, "{looks} looks in 1000 calls");
+    }
+
+    #[test]
+    fn pace_by_cost_keeps_the_share() {
+        let interval = Interval { overhead_percent: 5.0, ..Interval::default() };
+        assert_eq!(due_after(&interval, Duration::from_secs(1)), Some(Duration::from_secs(19)));
+        assert_eq!(due_after(&Interval::default(), Duration::from_secs(1)), None);
+    }
+}

@@ -1,0 +1,351 @@
+//! What one rank can reach of a series.
+
+use crate::base::ids::text_hash;
+use crate::base::{CheckpointKey, Level, Rank};
+use crate::catalog::Candidate;
+use crate::format::shard::Head;
+use crate::format::{Content, FormatError, Manifest};
+use crate::redundancy::holding::Item;
+use crate::redundancy::part::Part;
+use crate::redundancy::stripes::SetInfo;
+use crate::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
+use crate::tier::TierKind;
+use crate::tier::directory::{DirectoryTier, Series, rank_file};
+use crate::tier::source::{MemoryShard, Source};
+use crate::transfer::PerTier;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A slot of an older segment as shared bytes.
+pub(super) struct OldBytes {
+    segment: Arc<OldSegment>,
+    slot: OldSlot,
+    made: Instant,
+    /// When it was last seen to be whole, in milliseconds since it was made; never: the largest number.
+    seen: AtomicU64,
+}
+
+/// Looking for holes takes time in proportion to the slot: milliseconds for a hundred MiB.
+const HOLE_CHECK_MS: u64 = 100;
+
+impl OldBytes {
+    pub(super) fn new(segment: &Arc<OldSegment>, slot: &OldSlot) -> Arc<OldBytes> {
+        let seen = AtomicU64::new(u64::MAX);
+        Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), seen })
+    }
+}
+
+impl AsRef<[u8]> for OldBytes {
+    /// Nothing, if the memory was given back: no digest matches that. What is being restored is not given back by any
+    /// run or tool, so it suffices to look now and then.
+    fn as_ref(&self) -> &[u8] {
+        let now = self.made.elapsed().as_millis() as u64;
+        let seen = self.seen.load(Ordering::Relaxed);
+        if seen != u64::MAX && now < seen + HOLE_CHECK_MS {
+            return self.segment.bytes_unlooked(&self.slot);
+        }
+        match self.segment.bytes(&self.slot) {
+            Ok(bytes) => {
+                self.seen.store(now, Ordering::Relaxed);
+                bytes
+            }
+            Err(_) => {
+                self.seen.store(u64::MAX, Ordering::Relaxed);
+                &[]
+            }
+        }
+    }
+}
+
+/// What a rank found.
+#[derive(Default)]
+pub struct Found {
+    /// Candidates with this rank's copies, nearest tier first.
+    pub copies: HashMap<Candidate, Vec<Source>>,
+    /// Candidates of which this rank has evidence that they were committed.
+    pub committed: Vec<Candidate>,
+    /// What this rank's node holds for ranks that are not on it (the node's first rank only).
+    pub foreign: Vec<Foreign>,
+    /// Manifests of the global tier (root only).
+    pub manifests: HashMap<Candidate, Manifest>,
+    /// Things that should be readable and are not, for the message if nothing can be restored.
+    pub damage: Vec<String>,
+    /// How many of them there are on each tier, without files that are simply not there.
+    pub damaged: PerTier<u64>,
+}
+
+impl Found {
+    /// All candidates, newest first.
+    pub fn candidates(&self) -> Vec<Candidate> {
+        let mut all: Vec<Candidate> =
+            self.copies.keys().chain(self.manifests.keys()).chain(&self.committed).copied().collect();
+        all.extend(self.foreign.iter().map(|foreign| foreign.candidate));
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all.dedup();
+        all
+    }
+
+    fn unusable(&mut self, tier: TierKind, why: String) {
+        *self.damaged.of_mut(tier) += 1;
+        self.damage.push(why);
+    }
+
+    fn add(&mut self, source: Source, committed: bool) {
+        let candidate = candidate_of(source.head());
+        if committed {
+            self.committed.push(candidate);
+        }
+        self.copies.entry(candidate).or_default().push(source);
+    }
+}
+
+pub(super) fn candidate_of(head: &Head) -> Candidate {
+    let header = &head.header;
+    Candidate { key: header.key, agreement: header.agreement, group_size: header.group_size, origin: header.origin }
+}
+
+/// The candidate that a manifest records.
+pub fn candidate_of_manifest(manifest: &Manifest) -> Candidate {
+    Candidate {
+        key: manifest.key,
+        agreement: manifest.agreement,
+        group_size: manifest.group_size,
+        origin: manifest.origin,
+    }
+}
+
+/// Where to look.
+pub struct Reach<'a> {
+    /// The series.
+    pub series: &'a Series,
+    /// This rank.
+    pub rank: Rank,
+    /// Segments of the node: older runs', and a read-only view of this run's.
+    pub segments: &'a [Arc<OldSegment>],
+    /// The local tier.
+    pub local: Option<&'a DirectoryTier>,
+    /// The ranks of the node, on its first one; empty on the others.
+    pub node_ranks: &'a [Rank],
+    /// The global tier; given on the root only.
+    pub global: Option<&'a DirectoryTier>,
+}
+
+/// Looks everywhere that this rank can reach.
+///
+/// # Blocking
+/// Reads heads of shards on the local tier, and manifests on the global tier.
+pub fn discover(reach: &Reach<'_>) -> Found {
+    let mut found = Found::default();
+    for segment in reach.segments {
+        discover_memory(reach, segment, &mut found);
+    }
+    if let Some(local) = reach.local {
+        discover_local(reach, local, &mut found);
+    }
+    if !reach.node_ranks.is_empty() {
+        found.foreign = discover_foreign(reach);
+    }
+    if let Some(global) = reach.global {
+        discover_global(reach, global, &mut found);
+    }
+    found
+}
+
+fn discover_memory(reach: &Reach<'_>, segment: &Arc<OldSegment>, found: &mut Found) {
+    let name = text_hash(&reach.series.name);
+    for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name) {
+        // A rank may sit at another place of the node than before: the shard's own header says whose it is.
+        let opened = segment.bytes(slot).map(|bytes| Head::decode(bytes).map(|head| head.header));
+        match opened {
+            Ok(Ok(header)) if header.rank == reach.rank && header.content == Content::Shard => {}
+            Ok(Ok(_)) | Err(SegmentError::Hole { .. }) => continue,
+            Ok(Err(error)) => {
+                found.unusable(TierKind::Memory, format!("memory segment {}: {error}", segment.path().display()));
+                continue;
+            }
+            Err(error) => {
+                found.unusable(TierKind::Memory, error.to_string());
+                continue;
+            }
+        }
+        let bytes = OldBytes::new(segment, slot);
+        match MemoryShard::open(segment.path(), bytes, reach.series, reach.rank) {
+            Ok(shard) => found.add(Source::Memory(shard), slot.level >= Level::Process),
+            Err(error) => found.unusable(TierKind::Memory, error.to_string()),
+        }
+    }
+}
+
+fn discover_local(reach: &Reach<'_>, local: &DirectoryTier, found: &mut Found) {
+    let folders = match local.folders(reach.series) {
+        Ok(folders) => folders,
+        Err(error) => {
+            found.unusable(TierKind::Local, error.to_string());
+            return;
+        }
+    };
+    for (generation, version, operation) in folders {
+        let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+        let manifest = match local.read_manifest(reach.series, &folder) {
+            Ok(manifest) => Some(manifest),
+            Err(error) => {
+                if !error.is_absent() {
+                    found.unusable(TierKind::Local, error.to_string());
+                }
+                None
+            }
+        };
+        match local.open_shard(reach.series, &folder, &rank_file(reach.rank), reach.rank) {
+            Ok(shard) => found.add(Source::File(shard), manifest.is_some()),
+            Err(error) => {
+                let recorded = manifest.filter(|manifest| manifest.container_of(reach.rank).is_some());
+                if let Some(manifest) = &recorded {
+                    found.committed.push(candidate_of_manifest(manifest));
+                }
+                if recorded.is_some() || !error.is_absent() {
+                    log::warn!("event=local-copy-unusable rank={} error={error}", reach.rank);
+                    match error.is_absent() {
+                        true => found.damage.push(error.to_string()),
+                        false => found.unusable(TierKind::Local, error.to_string()),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a node holds for ranks that are not on it.
+pub struct Foreign {
+    /// Of which checkpoint.
+    pub candidate: Candidate,
+    /// What it is.
+    pub item: Item,
+    /// The set of a parity part.
+    pub set: Option<SetInfo>,
+    /// Where it lies.
+    pub source: Source,
+}
+
+/// Looks through everything on this node that does not belong to one of its ranks: shards of ranks that were here
+/// before, copies kept for others, parity parts.
+fn discover_foreign(reach: &Reach<'_>) -> Vec<Foreign> {
+    let node_ranks = reach.node_ranks;
+    let mut found = Vec::new();
+    let name = text_hash(&reach.series.name);
+    for segment in reach.segments {
+        for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name) {
+            let Ok(header) = segment.bytes(slot).map(crate::format::ShardHeader::decode) else { continue };
+            let Ok(header) = header else { continue };
+            if header.content == Content::Shard && node_ranks.contains(&header.rank) {
+                continue;
+            }
+            let bytes = OldBytes::new(segment, slot);
+            match MemoryShard::open_any(segment.path(), bytes) {
+                Ok(shard) => found.extend(foreign(reach, Source::Memory(shard))),
+                Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
+            }
+        }
+    }
+    let Some(local) = reach.local else { return found };
+    for (generation, version, operation) in local.folders(reach.series).unwrap_or_default() {
+        let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+        for (file, rank, content) in local.rank_files(reach.series, &folder).unwrap_or_default() {
+            if content == Content::Shard && node_ranks.contains(&rank) {
+                continue;
+            }
+            match local.open_any(reach.series, &folder, &file, rank) {
+                Ok(shard) => found.extend(foreign(reach, Source::File(shard))),
+                Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
+            }
+        }
+    }
+    found
+}
+
+fn foreign(reach: &Reach<'_>, source: Source) -> Option<Foreign> {
+    let head = source.head();
+    let (meta, rank, candidate) = (&head.meta, head.header.rank, candidate_of(head));
+    // A leftover of another job or group with the same hash, or of the same job before it was renamed.
+    let Series { job, group, name } = reach.series;
+    if (&meta.job, &meta.group, &meta.name) != (job, group, name) {
+        return None;
+    }
+    if head.header.content == Content::Shard {
+        return Some(Foreign { candidate, item: Item::Shard(rank), set: None, source });
+    }
+    match Part::open(source) {
+        Ok(part) => Some(Foreign { candidate, item: Item::Part(rank), set: Some(part.set), source: part.source }),
+        Err(error) => {
+            log::warn!("event=parity-unusable rank={} error={error}", reach.rank);
+            None
+        }
+    }
+}
+
+fn discover_global(reach: &Reach<'_>, global: &DirectoryTier, found: &mut Found) {
+    let folders = match global.folders(reach.series) {
+        Ok(folders) => folders,
+        Err(error) => {
+            found.unusable(TierKind::Global, error.to_string());
+            return;
+        }
+    };
+    for (generation, version, operation) in folders {
+        let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+        match read_or_complete(global, reach.series, &folder) {
+            Ok(Some(manifest)) => {
+                let candidate = candidate_of_manifest(&manifest);
+                found.committed.push(candidate);
+                found.manifests.insert(candidate, manifest);
+            }
+            Ok(None) => {}
+            Err(error) => found.unusable(TierKind::Global, error),
+        }
+    }
+}
+
+/// The manifest of a folder; one that is missing or damaged is put together from the shards, if they are all there, and
+/// written again (roll forward).
+fn read_or_complete(global: &DirectoryTier, series: &Series, folder: &str) -> Result<Option<Manifest>, String> {
+    let error = match global.read_manifest(series, folder) {
+        Ok(manifest) if manifest.is_complete() => return Ok(Some(manifest)),
+        Ok(_) => None,
+        Err(error) if error.is_absent() => None,
+        Err(error) => Some(error.to_string()),
+    };
+    match global.reconstruct(series, folder).map_err(|error| error.to_string())? {
+        Some(manifest) => {
+            match global.write_manifest(series, &manifest) {
+                Ok(()) => log::info!("event=rolled-forward folder={folder} tier={}", TierKind::Global),
+                Err(error) => log::warn!("event=not-rolled-forward folder={folder} error={error}"),
+            }
+            Ok(Some(manifest))
+        }
+        None => error.map_or(Ok(None), Err),
+    }
+}
+
+/// Opens the segments of this job and group on this node, newest run first. What was never finished is no damage.
+pub fn open_segments(directory: &Path, prefix: &str, damage: &mut Vec<String>) -> Vec<Arc<OldSegment>> {
+    let mut names = list(directory, prefix).unwrap_or_else(|error| {
+        log::warn!("event=segments-not-listed error={error}");
+        Vec::new()
+    });
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    let mut segments = Vec::new();
+    for name in names {
+        match OldSegment::open(directory, &name) {
+            Ok(segment) => segments.push(Arc::new(segment)),
+            Err(SegmentError::Unfinished { .. } | SegmentError::NotFound { .. }) => {}
+            Err(SegmentError::Damaged { source: FormatError::Short { have: 0, .. }, .. }) => {}
+            Err(error) => {
+                log::warn!("event=segment-unusable error={error}");
+                damage.push(error.to_string());
+            }
+        }
+    }
+    segments
+}

@@ -1,0 +1,345 @@
+//! What a node still has of dead jobs.
+
+use super::super::discover::{candidate_of, candidate_of_manifest};
+use super::{Piece, Place};
+use crate::base::ids::text_hash;
+use crate::base::{CheckpointKey, Generation, Level, Rank};
+use crate::catalog::Candidate;
+use crate::format::Content;
+use crate::format::shard::Head;
+use crate::redundancy::part::Part;
+use crate::redundancy::stripes::SetInfo;
+use crate::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
+use crate::tier::directory::{DirectoryTier, Series, is_component, is_node_file, is_rank_file, parse_rank_file};
+use crate::tier::source::FileShard;
+use crate::tier::storage::ReadFile;
+use crate::tier::{TierError, TierKind};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What all segment files are called first.
+const SEGMENT_PREFIX: &str = "bivouac-";
+/// Generations are counted up by one, so a larger number is garbage; the next run adds one to it.
+const GENERATION_MAX: u64 = 1 << 48;
+
+/// Something that should be usable and is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// On which tier.
+    pub tier: TierKind,
+    /// The series, if that can be told.
+    pub series: Option<Series>,
+    /// Hash of the name of the series, if only that can be told.
+    pub name_hash: Option<u64>,
+    /// Generation, version and operation, if they can be told.
+    pub order: Option<(Generation, u64, u64)>,
+    /// Whose shard, if that can be told.
+    pub rank: Option<Rank>,
+    /// What is wrong, with the path.
+    pub why: String,
+}
+
+impl Damage {
+    /// Does it concern this series, as far as can be told?
+    pub fn may_concern(&self, series: &Series) -> bool {
+        match (&self.series, self.name_hash) {
+            (Some(own), _) => own == series,
+            (None, Some(hash)) => hash == text_hash(&series.name),
+            (None, None) => true,
+        }
+    }
+}
+
+/// A segment that was looked into.
+#[derive(Clone, Debug)]
+pub struct SegmentSeen {
+    /// Its path.
+    pub path: PathBuf,
+    /// Hash of its job's key.
+    pub job: u64,
+    /// Hash of its group's name.
+    pub group: u64,
+    /// The run that made it.
+    pub generation: Generation,
+    /// Does a process of that run live on this node?
+    pub is_alive: bool,
+}
+
+/// Everything that was found on a node.
+#[derive(Default)]
+pub struct Collected {
+    /// Shards whose heads are sound, in the order in which they are to be tried: memory first.
+    pub pieces: Vec<Piece>,
+    /// Checkpoints that this node knows to have been committed, and the tier that says so.
+    pub committed: BTreeSet<(Series, TierKind, Candidate)>,
+    /// What should be usable and is not.
+    pub damage: Vec<Damage>,
+    /// Segments and directories that could not be read at all.
+    pub problems: Vec<String>,
+    /// Segments that were looked into.
+    pub segments: Vec<SegmentSeen>,
+    /// Parity parts of redundancy sets, and the set that each belongs to.
+    pub parts: Vec<(Piece, SetInfo)>,
+    /// Parity parts that cannot be used, and why. They are no loss as long as the shards are there.
+    pub bad_parts: Vec<String>,
+}
+
+/// Looks through the memory segments of this user in `memory` and through local tiers, for the series that are `wanted`.
+///
+/// # Blocking
+/// Reads the head of every shard there.
+pub fn collect(memory: &Path, locals: &[DirectoryTier], wanted: &dyn Fn(&Series) -> bool) -> Collected {
+    let mut found = Collected::default();
+    found.add_segments(memory, wanted);
+    locals.iter().for_each(|tier| found.add_directory(tier, wanted));
+    found
+}
+
+/// What one slot turned out to be.
+enum Looked {
+    Shard(Box<Piece>),
+    Part(Box<Piece>),
+    Nothing,
+    Damaged(String),
+}
+
+impl Collected {
+    /// Looks through the memory segments of this user in a folder.
+    ///
+    /// # Blocking
+    /// Reads the head of every shard there.
+    pub fn add_segments(&mut self, directory: &Path, wanted: &dyn Fn(&Series) -> bool) {
+        match list(directory, SEGMENT_PREFIX) {
+            Ok(names) => names.iter().for_each(|name| self.add_segment(directory, name, wanted)),
+            Err(error) => self.problems.push(error.to_string()),
+        }
+    }
+
+    /// Looks through one memory segment.
+    ///
+    /// # Blocking
+    /// As [`Collected::add_segments`].
+    pub fn add_segment(&mut self, directory: &Path, name: &str, wanted: &dyn Fn(&Series) -> bool) {
+        let damaged = |why: String| Damage {
+            tier: TierKind::Memory,
+            series: None,
+            name_hash: None,
+            order: None,
+            rank: None,
+            why,
+        };
+        let segment = match OldSegment::open(directory, name) {
+            Ok(segment) => Arc::new(segment),
+            // Never finished, or just gone: no shard has ever been in it.
+            Err(SegmentError::Unfinished { .. } | SegmentError::NotFound { .. }) => return,
+            Err(error @ SegmentError::Damaged { .. }) => return self.damage.push(damaged(error.to_string())),
+            Err(error) => return self.problems.push(error.to_string()),
+        };
+        let header = *segment.header();
+        match segment.is_alive() {
+            Ok(is_alive) => self.segments.push(SegmentSeen {
+                path: segment.path().to_owned(),
+                job: header.job,
+                group: header.group,
+                generation: header.generation,
+                is_alive,
+            }),
+            Err(error) => return self.problems.push(error.to_string()),
+        }
+        let (mut strange, mut readable, mut taken) = (Vec::new(), 0usize, 0usize);
+        for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed) {
+            match look_at_slot(&segment, slot) {
+                Looked::Shard(piece) => {
+                    readable += 1;
+                    if wanted(&piece.series) {
+                        taken += 1;
+                        if slot.level >= Level::Process {
+                            self.committed.insert((piece.series.clone(), TierKind::Memory, piece.candidate));
+                        }
+                        self.pieces.push(*piece);
+                    }
+                }
+                Looked::Part(piece) => {
+                    readable += 1;
+                    if wanted(&piece.series) {
+                        taken += 1;
+                        self.add_part(*piece);
+                    }
+                }
+                Looked::Nothing => {}
+                Looked::Damaged(why) => strange.push(Damage {
+                    name_hash: Some(slot.name),
+                    order: Some((header.generation, slot.version, slot.operation)),
+                    ..damaged(why)
+                }),
+            }
+        }
+        // Of a segment of other jobs only, damage is none of our business.
+        if taken > 0 || readable == 0 {
+            self.damage.append(&mut strange);
+        }
+    }
+
+    /// Looks through a directory tier.
+    ///
+    /// # Blocking
+    /// As [`Collected::add_segments`].
+    pub fn add_directory(&mut self, tier: &DirectoryTier, wanted: &dyn Fn(&Series) -> bool) {
+        if let Err(error) = self.try_directory(tier, wanted) {
+            self.problems.push(error.to_string());
+        }
+    }
+
+    fn try_directory(&mut self, tier: &DirectoryTier, wanted: &dyn Fn(&Series) -> bool) -> Result<(), TierError> {
+        for series in tier.all_series()?.into_iter().filter(wanted) {
+            for (generation, version, operation) in tier.folders(&series)? {
+                let key = CheckpointKey { generation, version, operation, ..Default::default() };
+                if let Err(error) = self.add_folder(tier, &series, &key) {
+                    self.problems.push(error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_part(&mut self, piece: Piece) {
+        match set_of(&piece) {
+            Ok(set) if is_sane(&piece.candidate) => self.parts.push((piece, set)),
+            Ok(_) => self.bad_parts.push(insane(Path::new(&piece.series.name))),
+            Err(error) => self.bad_parts.push(error.to_string()),
+        }
+    }
+
+    fn add_folder(&mut self, tier: &DirectoryTier, series: &Series, key: &CheckpointKey) -> Result<(), TierError> {
+        let (folder, path) = (key.folder(), tier.folder_path(series, key));
+        let damage = |rank, why| Damage {
+            tier: tier.kind(),
+            series: Some(series.clone()),
+            name_hash: None,
+            order: Some((key.generation, key.version, key.operation)),
+            rank,
+            why,
+        };
+        let entries = match tier.storage().list(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(|source| TierError::io(tier.kind(), "list", &path, source))?,
+        };
+        let mut seen = BTreeSet::new();
+        for name in entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name) {
+            if let Some((rank, Content::Parity)) = parse_rank_file(&name) {
+                match tier.open_any(series, &folder, &name, rank) {
+                    Ok(shard) => self.add_part(Piece {
+                        series: series.clone(),
+                        candidate: candidate_of(shard.head()),
+                        rank,
+                        bytes: shard.head().header.total_len,
+                        content: Content::Parity,
+                        place: Place::File(tier.clone(), name),
+                    }),
+                    Err(error) => self.bad_parts.push(error.to_string()),
+                }
+                continue;
+            }
+            if !is_rank_file(&name) && !is_node_file(&name) {
+                continue;
+            }
+            let (container, file) = match tier.open_container(&path.join(&name)) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    let rank = rank_of_file(&name);
+                    seen.extend(rank);
+                    self.damage.push(damage(rank, error.to_string()));
+                    continue;
+                }
+            };
+            let file: Arc<dyn ReadFile> = file.into();
+            for entry in container.entries.iter().filter(|entry| entry.key.folder() == folder) {
+                seen.insert(entry.rank);
+                match FileShard::open(tier.kind(), path.join(&name), file.clone(), entry, series) {
+                    Ok(shard) if is_sane(&candidate_of(shard.head())) => self.pieces.push(Piece {
+                        series: series.clone(),
+                        candidate: candidate_of(shard.head()),
+                        rank: entry.rank,
+                        bytes: entry.length,
+                        content: Content::Shard,
+                        place: Place::File(tier.clone(), name.clone()),
+                    }),
+                    Ok(_) => self.damage.push(damage(Some(entry.rank), insane(&path.join(&name)))),
+                    Err(error) => self.damage.push(damage(Some(entry.rank), error.to_string())),
+                }
+            }
+        }
+        match tier.read_manifest(series, &folder) {
+            Ok(manifest) => {
+                let candidate = candidate_of_manifest(&manifest);
+                if is_sane(&candidate) {
+                    self.committed.insert((series.clone(), tier.kind(), candidate));
+                }
+                for container in &manifest.containers {
+                    for rank in container.ranks.iter().filter(|rank| !seen.contains(rank)) {
+                        let file = path.join(&container.file);
+                        let why = format!("{} with the shard of rank {rank} is missing", file.display());
+                        self.damage.push(damage(Some(*rank), why));
+                    }
+                }
+            }
+            Err(error) if error.is_absent() => {}
+            // The shards prove what it recorded.
+            Err(error) => log::warn!("event=manifest-unusable error={error}"),
+        }
+        Ok(())
+    }
+}
+
+/// The set that a part describes, after a look into it.
+pub(super) fn set_of(piece: &Piece) -> Result<SetInfo, TierError> {
+    Part::open(piece.open()?).map(|part| part.set)
+}
+
+/// The rank in the name of a rank's own file.
+pub(super) fn rank_of_file(name: &str) -> Option<Rank> {
+    name.strip_prefix('r')?.strip_suffix(".bvs")?.parse().ok().map(Rank)
+}
+
+fn is_sane(candidate: &Candidate) -> bool {
+    (1..GENERATION_MAX).contains(&candidate.key.generation.0)
+}
+
+fn insane(path: &Path) -> String {
+    format!("{}: the generation is no number that a run can have had", path.display())
+}
+
+fn look_at_slot(segment: &Arc<OldSegment>, slot: &OldSlot) -> Looked {
+    let place = || format!("slot {} of node rank {} in {}", slot.index, slot.node_rank, segment.path().display());
+    let bytes = match segment.bytes(slot) {
+        Ok(bytes) => bytes,
+        // Given back by a later run, because another checkpoint was elected.
+        Err(SegmentError::Hole { .. }) => return Looked::Nothing,
+        Err(error) => return Looked::Damaged(error.to_string()),
+    };
+    let head = match Head::decode(bytes) {
+        Ok(head) => head,
+        Err(error) => return Looked::Damaged(format!("{}: {error}", place())),
+    };
+    let series = Series { job: head.meta.job.clone(), group: head.meta.group.clone(), name: head.meta.name.clone() };
+    let candidate = candidate_of(&head);
+    if head.header.total_len != bytes.len() as u64 {
+        let (found, expected) = (head.header.total_len, bytes.len());
+        return Looked::Damaged(format!("{}: the shard has {found} bytes, its slot {expected}", place()));
+    }
+    // They become folders.
+    if ![&series.job, &series.group, &series.name].into_iter().all(|name| is_component(name)) {
+        return Looked::Damaged(format!("{}: its job, group or name cannot be a folder name", place()));
+    }
+    if !is_sane(&candidate) {
+        return Looked::Damaged(insane(segment.path()));
+    }
+    let place = Place::Slot(segment.clone(), *slot);
+    let content = head.header.content;
+    let piece = Box::new(Piece { series, candidate, rank: head.header.rank, bytes: slot.length, content, place });
+    match content {
+        Content::Shard => Looked::Shard(piece),
+        Content::Parity => Looked::Part(piece),
+    }
+}

@@ -1,0 +1,548 @@
+//! Copies chosen shards to the global tier, and completes what has become whole there.
+
+use super::super::discover::{candidate_of, candidate_of_manifest};
+use super::Chosen;
+use super::collect::rank_of_file;
+use super::mend::Parts;
+use crate::base::ids::text_hash;
+use crate::base::{CheckpointKey, Rank};
+use crate::catalog::Candidate;
+use crate::format::{ContainerEntry, Content, Manifest, manifest};
+use crate::tier::directory::{DirectoryTier, Series, Upload, is_node_file, is_rank_file, parity_file, rank_file};
+use crate::tier::posix::PageBuffer;
+use crate::tier::source::Source;
+use crate::tier::storage::FileLock;
+use crate::tier::{TierError, TierKind};
+use crate::transfer::write::{WriteJob, WriteSpec, Written};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Others look for a moment whether a temp file is alive; each attempt takes another name.
+const TEMP_ATTEMPTS: u32 = 20;
+
+/// The part of the names of temp files that says which host they are written on. Locks may not reach across hosts, so only
+/// those of the own host are ever taken for leftovers.
+pub fn host_tag(host: &str) -> String {
+    format!("drain-{:08x}", text_hash(host) as u32)
+}
+
+/// How chosen checkpoints are copied.
+pub struct Drain<'a> {
+    /// Where to.
+    pub global: &'a DirectoryTier,
+    /// [`host_tag`] of this host.
+    pub host: String,
+    /// Something that no other process on this host has: part of the names of temp files.
+    pub unique: String,
+    /// Take what is on the global tier already for good if its head is.
+    pub is_quick: bool,
+    /// Change nothing.
+    pub is_dry: bool,
+    /// Bytes per write.
+    pub write_bytes: u64,
+}
+
+/// What became of one rank's shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It is on the global tier now. (In a dry run: it would be.)
+    Copied,
+    /// It was there already, and good.
+    There,
+    /// No whole copy could be had; it was made again and is on the global tier now. (In a dry run: it would be.)
+    Rebuilt,
+    /// No copy on this node is usable, for these reasons.
+    Damaged(Vec<String>),
+    /// The global tier did not take it.
+    NotWritten(String),
+    /// The global tier holds something else under its name.
+    Refused(String),
+}
+
+/// What became of one checkpoint.
+pub struct Drained {
+    /// What was to be done.
+    pub chosen: Chosen,
+    /// What became of the shards that were here.
+    pub fates: BTreeMap<Rank, Fate>,
+    /// Files on the global tier that hold a rank's shard, are no good, and could not be replaced from here.
+    pub spoiled: BTreeMap<Rank, String>,
+    /// What became of parity parts.
+    pub parts: Parts,
+    /// Bytes written.
+    pub bytes: u64,
+    /// How it stands on the global tier now.
+    pub standing: Result<Standing, TierError>,
+    is_stale: bool,
+}
+
+impl Drained {
+    /// One with which nothing has been done.
+    pub fn untouched(chosen: Chosen, standing: Standing) -> Drained {
+        Drained {
+            chosen,
+            fates: BTreeMap::new(),
+            spoiled: BTreeMap::new(),
+            parts: Parts::default(),
+            bytes: 0,
+            standing: Ok(standing),
+            is_stale: false,
+        }
+    }
+
+    /// Notes what came of a rank afterwards.
+    pub(super) fn take(&mut self, rank: Rank, brought: Brought) {
+        self.fates.insert(rank, brought.fate);
+        self.bytes += brought.bytes;
+        self.is_stale |= brought.is_stale;
+        match brought.spoiled {
+            Some(file) => self.spoiled.insert(rank, file),
+            None => self.spoiled.remove(&rank),
+        };
+    }
+}
+
+/// How a checkpoint stands on the global tier.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Ranks of which no usable file there is known to hold a shard, as ranges.
+    pub missing: Vec<RangeInclusive<u32>>,
+    /// All shards are there and equal, and the manifest says so. (In a dry run: the files would make it so.)
+    pub is_complete: bool,
+}
+
+/// The files of one checkpoint's folder.
+#[derive(Default)]
+pub(super) struct Shelf {
+    /// Its manifest, if that can be read and is complete.
+    manifest: Option<Manifest>,
+    /// Files that may hold each rank's shard, the one that counts first.
+    pub(super) copies: BTreeMap<Rank, Vec<String>>,
+    /// Names of all files.
+    pub(super) names: Vec<String>,
+}
+
+impl Shelf {
+    pub(super) fn names_rank(&self, rank: Rank) -> bool {
+        self.manifest.as_ref().is_some_and(|manifest| manifest.container_of(rank).is_some())
+    }
+
+    /// Ranks without a file.
+    fn missing(&self, group_size: u32) -> Vec<RangeInclusive<u32>> {
+        let (mut gaps, mut next) = (Vec::new(), 0u32);
+        for rank in self.copies.keys().map(|rank| rank.0).filter(|rank| *rank < group_size) {
+            if rank > next {
+                gaps.push(next..=rank - 1);
+            }
+            next = rank + 1;
+        }
+        if next < group_size {
+            gaps.push(next..=group_size - 1);
+        }
+        gaps
+    }
+}
+
+/// A checkpoint while several threads work on it.
+struct Work {
+    /// What the folder held at the start, or why it is none of ours.
+    shelf: Result<Shelf, String>,
+    fates: BTreeMap<Rank, Fate>,
+    spoiled: BTreeMap<Rank, String>,
+    bytes: u64,
+    /// Ranks that nobody has come to an end with.
+    left: usize,
+    is_stale: bool,
+    standing: Option<Result<Standing, TierError>>,
+}
+
+impl Work {
+    fn add(&mut self, rank: Rank, brought: Brought) {
+        self.fates.insert(rank, brought.fate);
+        self.spoiled.extend(brought.spoiled.map(|file| (rank, file)));
+        self.bytes += brought.bytes;
+        self.is_stale |= brought.is_stale;
+        self.left -= 1;
+    }
+}
+
+/// What came of one rank.
+pub(super) struct Brought {
+    pub(super) fate: Fate,
+    pub(super) bytes: u64,
+    /// The manifest names a copy that does not count any more.
+    pub(super) is_stale: bool,
+    /// The file on the global tier that is no good and could not be replaced.
+    pub(super) spoiled: Option<String>,
+}
+
+impl From<Fate> for Brought {
+    fn from(fate: Fate) -> Brought {
+        Brought { fate, bytes: 0, is_stale: false, spoiled: None }
+    }
+}
+
+impl Drain<'_> {
+    /// Copies, with `jobs` threads, in the order given; a checkpoint is completed as soon as its last shard is done.
+    /// `progress` hears of bytes read or written.
+    ///
+    /// # Blocking
+    /// On all tiers.
+    pub fn run(&self, chosen: Vec<Chosen>, jobs: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Drained> {
+        let works: Vec<Mutex<Work>> = chosen.iter().map(|chosen| Mutex::new(self.begin(chosen))).collect();
+        let tasks: Vec<(usize, Rank)> = chosen
+            .iter()
+            .enumerate()
+            .flat_map(|(at, chosen)| chosen.pieces.keys().map(move |rank| (at, *rank)))
+            .collect();
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..jobs.clamp(1, tasks.len().max(1)) {
+                scope.spawn(|| {
+                    let mut staging = None;
+                    while let Some((at, rank)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let (chosen, work) = (&chosen[*at], &works[*at]);
+                        let brought = self.bring(chosen, *rank, work, &mut staging, progress);
+                        let mut work = locked(work);
+                        work.add(*rank, brought);
+                        if work.left == 0 {
+                            // Nobody else has to do with this checkpoint any more.
+                            let standing = self.standing(chosen, &work.fates, &work.spoiled, work.is_stale);
+                            work.standing = Some(standing);
+                        }
+                    }
+                });
+            }
+        });
+        let works = works.into_iter().map(|work| work.into_inner().unwrap_or_else(PoisonError::into_inner));
+        chosen
+            .into_iter()
+            .zip(works)
+            .map(|(chosen, work)| {
+                let Work { fates, spoiled, bytes, is_stale, .. } = work;
+                // Without a task nobody has looked yet.
+                let standing = work.standing.unwrap_or_else(|| self.standing(&chosen, &fates, &spoiled, is_stale));
+                let is_stale = is_stale && !standing.as_ref().is_ok_and(|standing| standing.is_complete);
+                Drained { chosen, fates, spoiled, parts: Parts::default(), bytes, standing, is_stale }
+            })
+            .collect()
+    }
+
+    /// Looks again how a checkpoint stands, after other nodes may have brought their shards; writes the manifest if all are
+    /// there and it is missing.
+    pub fn settle(&self, drained: &mut Drained) {
+        let standing = self.standing(&drained.chosen, &drained.fates, &drained.spoiled, drained.is_stale);
+        drained.is_stale &= !standing.as_ref().is_ok_and(|standing| standing.is_complete);
+        drained.standing = standing;
+    }
+
+    fn standing(
+        &self,
+        chosen: &Chosen,
+        fates: &BTreeMap<Rank, Fate>,
+        spoiled: &BTreeMap<Rank, String>,
+        is_stale: bool,
+    ) -> Result<Standing, TierError> {
+        let mut shelf = self.shelf(&chosen.series, &chosen.candidate.key)?;
+        // A copy that nothing here could replace is as good as none.
+        shelf.copies.retain(|rank, files| files.first() != spoiled.get(rank));
+        if self.is_dry {
+            let would_be =
+                fates.iter().filter(|(_, fate)| matches!(fate, Fate::Copied | Fate::Rebuilt)).map(|(rank, _)| *rank);
+            shelf.copies.extend(would_be.map(|rank| (rank, vec![rank_file(rank)])));
+            let missing = shelf.missing(chosen.candidate.group_size);
+            return Ok(Standing { is_complete: missing.is_empty(), missing });
+        }
+        let missing = shelf.missing(chosen.candidate.group_size);
+        if !missing.is_empty() {
+            return Ok(Standing { missing, is_complete: false });
+        }
+        let is_complete = self.complete(chosen, &shelf, is_stale)?;
+        Ok(Standing { missing, is_complete })
+    }
+
+    /// All shards seem to be there: is the manifest, too, and if not, can it be written?
+    fn complete(&self, chosen: &Chosen, shelf: &Shelf, is_stale: bool) -> Result<bool, TierError> {
+        let is_recorded = shelf.manifest.as_ref().is_some_and(|manifest| {
+            let is_there = |file: &String| shelf.names.contains(file);
+            candidate_of_manifest(manifest) == chosen.candidate
+                && manifest.containers.iter().all(|container| is_there(&container.file))
+        });
+        if is_recorded && !is_stale {
+            return Ok(true);
+        }
+        let folder = chosen.candidate.key.folder();
+        let whole = self.global.reconstruct(&chosen.series, &folder)?;
+        let Some(whole) = whole.filter(|whole| candidate_of_manifest(whole) == chosen.candidate) else {
+            return Ok(false);
+        };
+        if shelf.manifest.as_ref() != Some(&whole) {
+            self.write_manifest(&chosen.series, &whole)?;
+            log::info!("event=rolled-forward folder={folder} tier={}", TierKind::Global);
+        }
+        Ok(true)
+    }
+
+    fn write_manifest(&self, series: &Series, whole: &Manifest) -> Result<(), TierError> {
+        let path = self.global.folder_path(series, &whole.key).join(manifest::FILE_NAME);
+        let format = |source| TierError::Format { tier: self.global.kind(), path, source };
+        let bytes = whole.encode().map_err(format)?;
+        let (upload, _lock) = self.open_temp(series, &whole.key, manifest::FILE_NAME)?;
+        let written = upload.write_at(0, &bytes).and_then(|()| upload.sync()).and_then(|()| upload.publish());
+        written.inspect_err(|_| upload.discard())
+    }
+
+    fn begin(&self, chosen: &Chosen) -> Work {
+        let shelf = self.shelf(&chosen.series, &chosen.candidate.key);
+        if let (Ok(shelf), false) = (&shelf, self.is_dry) {
+            self.remove_leftovers(chosen, shelf);
+        }
+        let shelf = match shelf {
+            Ok(shelf) => match &shelf.manifest {
+                Some(manifest) if candidate_of_manifest(manifest) != chosen.candidate => {
+                    Err(conflict(self.global, chosen, &manifest.key))
+                }
+                _ => Ok(shelf),
+            },
+            Err(error) => Err(error.to_string()),
+        };
+        Work {
+            shelf,
+            fates: BTreeMap::new(),
+            spoiled: BTreeMap::new(),
+            bytes: 0,
+            left: chosen.pieces.len(),
+            is_stale: false,
+            standing: None,
+        }
+    }
+
+    /// The files of a folder, by the ranks that they hold.
+    pub(super) fn shelf(&self, series: &Series, key: &CheckpointKey) -> Result<Shelf, TierError> {
+        let (folder, path) = (key.folder(), self.global.folder_path(series, key));
+        let entries = match self.global.storage().list(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Shelf::default()),
+            other => other.map_err(|source| TierError::io(self.global.kind(), "list", &path, source))?,
+        };
+        let names: Vec<String> = entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name).collect();
+        let manifest = self.global.read_manifest(series, &folder).ok().filter(Manifest::is_complete);
+        let mut copies: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
+        for container in manifest.iter().flat_map(|manifest| &manifest.containers) {
+            for rank in container.ranks.iter().filter(|_| names.contains(&container.file)) {
+                copies.entry(*rank).or_default().push(container.file.clone());
+            }
+        }
+        let mut add = |rank: Rank, name: &String| {
+            let files = copies.entry(rank).or_default();
+            if !files.contains(name) {
+                files.push(name.clone());
+            }
+        };
+        for name in names.iter().filter(|name| is_rank_file(name)) {
+            if let Some(rank) = rank_of_file(name).filter(|rank| rank_file(*rank) == **name) {
+                add(rank, name);
+            }
+        }
+        for name in names.iter().filter(|name| is_node_file(name)) {
+            if let Ok((container, _)) = self.global.open_container(&path.join(name)) {
+                let ours = container.entries.iter().filter(|entry| entry.key.folder() == folder);
+                ours.for_each(|entry| add(entry.rank, name));
+            }
+        }
+        Ok(Shelf { manifest, copies, names })
+    }
+
+    /// Removes temp files of drains on this host that do not run any more.
+    fn remove_leftovers(&self, chosen: &Chosen, shelf: &Shelf) {
+        let folder = self.global.folder_path(&chosen.series, &chosen.candidate.key);
+        let mark = format!(".{}-", self.host);
+        for name in shelf.names.iter().filter(|name| name.ends_with(".tmp") && name.contains(&mark)) {
+            let path = folder.join(name);
+            if let Ok(Some(_lock)) = self.global.storage().try_lock(&path)
+                && let Err(error) = self.global.storage().remove_file(&path)
+            {
+                log::warn!("event=temp-file-left path={} error={error}", path.display());
+            }
+        }
+    }
+
+    /// Sees to it that one rank's shard is on the global tier.
+    fn bring(
+        &self,
+        chosen: &Chosen,
+        rank: Rank,
+        work: &Mutex<Work>,
+        staging: &mut Option<PageBuffer>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Brought {
+        let (files, is_named) = match &locked(work).shelf {
+            Ok(shelf) => (shelf.copies.get(&rank).cloned().unwrap_or_default(), shelf.names_rank(rank)),
+            Err(why) => return Fate::Refused(why.clone()).into(),
+        };
+        let copies = chosen.pieces.get(&rank).map_or(&[][..], Vec::as_slice);
+        let mut causes = Vec::new();
+        // Of several files the first counts by the manifest, and the rank's own by the rule that a new manifest follows.
+        for (at, file) in files.iter().enumerate().filter(|(at, file)| *at == 0 || **file == rank_file(rank)) {
+            match self.is_good(chosen, rank, file) {
+                Ok(true) => {
+                    progress(copies.first().map_or(0, |piece| piece.bytes));
+                    return Brought { is_stale: at > 0, ..Fate::There.into() };
+                }
+                Ok(false) => return Fate::Refused(conflict_in(self.global, chosen, file)).into(),
+                Err(error) => causes.push(error.to_string()),
+            }
+        }
+        let known = chosen.damage.iter().filter(|damage| damage.rank == Some(rank));
+        causes.extend(known.map(|damage| damage.why.clone()));
+        for piece in copies {
+            match piece.open().and_then(|source| self.copy(chosen, rank, source, staging, progress)) {
+                Ok(bytes) => {
+                    for why in &causes {
+                        log::warn!("event=damaged-copy-passed-over rank={rank} error={why}");
+                    }
+                    return Brought { fate: Fate::Copied, bytes, is_stale: is_named, spoiled: None };
+                }
+                Err(error) if tier_of(&error) == self.global.kind() => {
+                    return Fate::NotWritten(error.to_string()).into();
+                }
+                Err(error) => causes.push(error.to_string()),
+            }
+        }
+        Brought { spoiled: files.into_iter().next(), ..Fate::Damaged(causes).into() }
+    }
+
+    /// Is that file's shard of this rank good? `false`: it is one of another checkpoint.
+    fn is_good(&self, chosen: &Chosen, rank: Rank, file: &str) -> Result<bool, TierError> {
+        let shard = self.global.open_shard(&chosen.series, &chosen.candidate.key.folder(), file, rank)?;
+        if candidate_of(shard.head()) != chosen.candidate {
+            return Ok(false);
+        }
+        if !self.is_quick {
+            Source::File(shard).verify(|_| ())?;
+        }
+        Ok(true)
+    }
+
+    /// Writes one shard or parity part; returns how many bytes that took.
+    pub(super) fn copy(
+        &self,
+        chosen: &Chosen,
+        rank: Rank,
+        source: Source,
+        staging: &mut Option<PageBuffer>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<u64, TierError> {
+        let key = chosen.candidate.key;
+        let length = source.head().header.total_len;
+        if self.is_dry {
+            source.verify(|_| ())?;
+            progress(length);
+            return Ok(0);
+        }
+        let file = match source.head().header.content {
+            Content::Shard => rank_file(rank),
+            Content::Parity => parity_file(rank),
+        };
+        let (upload, _lock) = self.open_temp(&chosen.series, &key, &file)?;
+        let spec = WriteSpec {
+            operation: key.operation,
+            tier: self.global.kind(),
+            started: Duration::ZERO,
+            source,
+            upload,
+            file,
+            entries: vec![ContainerEntry { key, rank, offset: 0, length }],
+            rank,
+            shared: None,
+            write_bytes: self.write_bytes,
+        };
+        let job = WriteJob::new(spec).map_err(|failure| {
+            let (error, upload) = *failure;
+            upload.discard();
+            error
+        })?;
+        let mut left = length;
+        while let Some(piece) = job.take() {
+            let ended = job.run(piece, staging);
+            let done = self.write_bytes.min(left);
+            progress(done);
+            left -= done;
+            match ended {
+                None => {}
+                Some(Written::Failed(error)) => return Err(error),
+                Some(Written::Published(_) | Written::SliceDone) => break,
+            }
+        }
+        progress(left);
+        Ok(length)
+    }
+
+    /// A temp file of our own and its lock, which tells others that it is being written. Without locks nobody removes it.
+    fn open_temp(
+        &self,
+        series: &Series,
+        key: &CheckpointKey,
+        file: &str,
+    ) -> Result<(Upload, Option<Box<dyn FileLock>>), TierError> {
+        for attempt in 0..TEMP_ATTEMPTS {
+            let owner = format!("{}-{}-{attempt}", self.host, self.unique);
+            let upload = match self.global.begin_private(series, key, file, &owner) {
+                Ok(upload) => upload,
+                // Another drain on this host took it for a leftover before we could lock it, while it was being opened.
+                Err(error) if error.is_absent() => continue,
+                Err(error) => return Err(error),
+            };
+            match self.global.storage().try_lock(upload.temp_path()) {
+                Ok(Some(lock)) => return Ok((upload, Some(lock))),
+                // The same a moment later: it is being removed, or is gone.
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    log::debug!("event=temp-file-not-locked path={} error={error}", upload.temp_path().display());
+                    return Ok((upload, None));
+                }
+            }
+        }
+        let path = self.global.folder_path(series, key);
+        Err(TierError::io(self.global.kind(), "lock a new file in", &path, ErrorKind::ResourceBusy.into()))
+    }
+}
+
+fn locked(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn tier_of(error: &TierError) -> TierKind {
+    match error {
+        TierError::Io { tier, .. }
+        | TierError::Format { tier, .. }
+        | TierError::Damaged { tier, .. }
+        | TierError::Foreign { tier, .. } => *tier,
+    }
+}
+
+fn conflict(global: &DirectoryTier, chosen: &Chosen, found: &CheckpointKey) -> String {
+    let folder = global.folder_path(&chosen.series, &chosen.candidate.key);
+    format!(
+        "{} tier: {} belongs to another run of the same number (incarnation {}, ours {}): a claim was lost. Drain into an empty directory, or move that folder away",
+        global.kind(),
+        folder.display(),
+        found.incarnation,
+        chosen.candidate.key.incarnation
+    )
+}
+
+fn conflict_in(global: &DirectoryTier, chosen: &Chosen, file: &str) -> String {
+    let path = global.folder_path(&chosen.series, &chosen.candidate.key).join(file);
+    let Candidate { key, .. } = chosen.candidate;
+    format!(
+        "{} tier: {} holds a shard of another checkpoint than {key} of incarnation {}: drain into an empty directory, or move that folder away",
+        global.kind(),
+        path.display(),
+        key.incarnation
+    )
+}

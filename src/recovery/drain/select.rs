@@ -1,0 +1,247 @@
+//! Which versions are worth draining. Pure.
+//!
+//! Nodes decide alone, and still have to take the same version, because only a version that all of them bring is complete.
+//! What one node knows:
+//!
+//! - A version that was committed on a tier was captured (or published) there by *all* ranks before any rank was told so.
+//!   So when one node knows version v to be committed on that tier, every other node that still has this tier has v
+//!   on it too: as one that it knows to be committed as well, or as one that is sealed and whose verdict it has not
+//!   heard any more.
+//! - A slot or file is given up only after a later version was committed on its tier.
+//!
+//! Hence the rule, per series and per tier (memory, local): *the newest version that this node knows to be committed on that tier,
+//! and everything on that tier that was taken after it.* Two nodes that both still have the tier then both take the newest
+//! version committed there. Each tier counts by itself, because nodes may have lost different ones: a node that was rebooted has its disk and
+//! no memory, and what completes its versions are the disks of the others, not their memory, which may be newer.
+//!
+//! "Newer" means taken later: by generation, then by operation. Versions are the application's numbers, and an application that has gone
+//! back takes smaller ones later. Which one a restart then elects is decided by lineage, as ever, over what all nodes have brought.
+
+use super::{Collected, Damage, Piece};
+use crate::base::{Generation, Incarnation, Rank};
+use crate::catalog::Candidate;
+use crate::redundancy::stripes::SetInfo;
+use crate::tier::TierKind;
+use crate::tier::directory::Series;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How much to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Which {
+    /// The newest committed version of each series and tier, and what was taken after it.
+    #[default]
+    Newest,
+    /// Everything.
+    All,
+}
+
+/// A checkpoint to drain, with all copies of shards that this node has.
+#[derive(Clone)]
+pub struct Chosen {
+    /// Which series.
+    pub series: Series,
+    /// Which checkpoint.
+    pub candidate: Candidate,
+    /// Copies for each rank, the nearest first. A rank without any is known to have been here and is not usable.
+    pub pieces: BTreeMap<Rank, Vec<Piece>>,
+    /// Copies of parity parts, by the member that kept them and its set.
+    pub parts: BTreeMap<(Rank, SetInfo), Vec<Piece>>,
+    /// The tiers on which it is known to have been committed.
+    pub committed: BTreeSet<TierKind>,
+    /// What is wrong here with parts of this checkpoint.
+    pub damage: Vec<Damage>,
+}
+
+/// When it was taken, as far as numbers tell.
+type Taken = (Generation, u64, Incarnation);
+
+fn taken(candidate: &Candidate) -> Taken {
+    (candidate.key.generation, candidate.key.operation, candidate.key.incarnation)
+}
+
+/// Chooses among what was collected: the newest first, of all series. Also returns damage that concerns none of the chosen
+/// and may yet be a loss, because what it was is newer than all of them, or cannot be told.
+pub fn select(collected: Collected, which: Which) -> (Vec<Chosen>, Vec<Damage>) {
+    let mut on: BTreeMap<Series, BTreeSet<(TierKind, Candidate)>> = BTreeMap::new();
+    for piece in collected.pieces.iter().chain(collected.parts.iter().map(|(piece, _)| piece)) {
+        on.entry(piece.series.clone()).or_default().insert((piece.tier(), piece.candidate));
+    }
+    let mut committed: BTreeMap<Series, BTreeSet<(TierKind, Candidate)>> = BTreeMap::new();
+    for (series, tier, candidate) in &collected.committed {
+        on.entry(series.clone()).or_default().insert((*tier, *candidate));
+        committed.entry(series.clone()).or_default().insert((*tier, *candidate));
+    }
+    let mut chosen: Vec<Chosen> = Vec::new();
+    for (series, on) in on {
+        let committed = committed.remove(&series).unwrap_or_default();
+        let wanted = choose(&on, &committed, which);
+        let tiers = |candidate| committed.iter().filter(move |(_, known)| *known == candidate).map(|(tier, _)| *tier);
+        chosen.extend(wanted.into_iter().map(|candidate| Chosen {
+            series: series.clone(),
+            candidate,
+            pieces: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            committed: tiers(candidate).collect(),
+            damage: Vec::new(),
+        }));
+    }
+    chosen.sort_by_key(|chosen| (Reverse(taken(&chosen.candidate)), chosen.series.clone()));
+    let index: BTreeMap<(Series, Candidate), usize> =
+        chosen.iter().enumerate().map(|(at, chosen)| ((chosen.series.clone(), chosen.candidate), at)).collect();
+    for piece in collected.pieces {
+        if let Some(at) = index.get(&(piece.series.clone(), piece.candidate)) {
+            chosen[*at].pieces.entry(piece.rank).or_default().push(piece);
+        }
+    }
+    for (piece, set) in collected.parts {
+        if let Some(at) = index.get(&(piece.series.clone(), piece.candidate)) {
+            chosen[*at].parts.entry((piece.rank, set)).or_default().push(piece);
+        }
+    }
+    for chosen in &mut chosen {
+        let copies = chosen.pieces.values_mut().chain(chosen.parts.values_mut());
+        copies.for_each(|copies| copies.sort_by_key(Piece::tier));
+    }
+    let loose = collected.damage.into_iter().filter(|damage| !place(damage, &mut chosen)).collect();
+    (chosen, loose)
+}
+
+/// The rule of the module, for one series.
+fn choose(
+    on: &BTreeSet<(TierKind, Candidate)>,
+    committed: &BTreeSet<(TierKind, Candidate)>,
+    which: Which,
+) -> BTreeSet<Candidate> {
+    let newest = |tier: TierKind| {
+        committed.iter().filter(|(known, _)| *known == tier).map(|(_, candidate)| taken(candidate)).max()
+    };
+    let is_wanted = |tier: TierKind, candidate: &Candidate| {
+        which == Which::All || newest(tier).is_none_or(|newest| taken(candidate) >= newest)
+    };
+    on.iter().filter(|(tier, candidate)| is_wanted(*tier, candidate)).map(|(_, candidate)| *candidate).collect()
+}
+
+/// Puts damage to the checkpoint that it concerns. True also if it concerns an older one than we take anyway.
+fn place(damage: &Damage, chosen: &mut [Chosen]) -> bool {
+    let Some((generation, version, operation)) = damage.order else { return false };
+    let mut is_older = false;
+    for chosen in chosen.iter_mut().filter(|chosen| damage.may_concern(&chosen.series)) {
+        let key = &chosen.candidate.key;
+        if (key.generation, key.version, key.operation) == (generation, version, operation) {
+            if let Some(rank) = damage.rank {
+                chosen.pieces.entry(rank).or_default();
+            }
+            chosen.damage.push(damage.clone());
+            return true;
+        }
+        is_older |= (key.generation, key.operation) > (generation, operation);
+    }
+    is_older
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::CheckpointKey;
+    use TierKind::{Local, Memory};
+    use proptest::prelude::*;
+
+    fn at(generation: u64, version: u64, operation: u64) -> Candidate {
+        Candidate {
+            key: CheckpointKey { generation: Generation(generation), version, operation, ..Default::default() },
+            agreement: 1,
+            group_size: 4,
+            origin: None,
+        }
+    }
+
+    fn v(version: u64) -> Candidate {
+        at(1, version, version)
+    }
+
+    fn chosen(on: &[(TierKind, Candidate)], committed: &[(TierKind, Candidate)]) -> Vec<u64> {
+        let (on, committed) = (on.iter().copied().collect(), committed.iter().copied().collect());
+        choose(&on, &committed, Which::Newest).iter().map(|candidate| candidate.key.version).collect()
+    }
+
+    #[test]
+    fn the_newest_committed_version_and_what_was_taken_after_it() {
+        let on = [(Memory, v(20)), (Memory, v(30)), (Memory, v(40))];
+        assert_eq!(chosen(&on, &[(Memory, v(20)), (Memory, v(30))]), [30, 40]);
+        assert_eq!(chosen(&on, &[(Memory, v(40))]), [40]);
+        // Nothing is known to be committed: any of them may be.
+        assert_eq!(chosen(&on, &[]), [20, 30, 40]);
+    }
+
+    #[test]
+    fn each_tier_counts_by_itself() {
+        let on = [(Local, v(10)), (Local, v(20)), (Local, v(25)), (Memory, v(30))];
+        assert_eq!(chosen(&on, &[(Local, v(10)), (Local, v(20)), (Memory, v(30))]), [20, 25, 30]);
+    }
+
+    #[test]
+    fn a_version_taken_later_is_newer_whatever_its_number() {
+        // Version 60, then back to 50, then 55; and a run before all of this.
+        let on = [(Memory, at(2, 60, 6)), (Memory, at(2, 55, 10)), (Memory, at(1, 99, 99))];
+        assert_eq!(chosen(&on, &[(Memory, at(2, 60, 6)), (Memory, at(1, 99, 99))]), [55, 60]);
+        assert_eq!(chosen(&on, &[(Memory, at(2, 55, 10)), (Memory, at(2, 60, 6))]), [55]);
+    }
+
+    #[test]
+    fn all_means_all() {
+        let on = [(Memory, v(20)), (Local, v(10))].into_iter().collect();
+        let committed = [(Memory, v(20))].into_iter().collect();
+        assert_eq!(choose(&on, &committed, Which::All).len(), 2);
+    }
+
+    proptest! {
+        /// Versions are taken in order; each is committed on a tier when all nodes have it there, and nodes hear of that, and
+        /// give older ones up, at different times. Whatever instant the job dies at, all nodes take the newest committed version.
+        #[test]
+        fn all_nodes_take_the_newest_committed_version(
+            committed in 1u64..20, taken_by in proptest::collection::vec(0u64..3, 2..6),
+            heard in proptest::collection::vec(any::<bool>(), 6), kept in proptest::collection::vec(0u64..4, 6),
+        ) {
+            for (node, ahead) in taken_by.iter().enumerate() {
+                // The first node is the one that knows; the others may have heard of the one before only.
+                let knows = if node == 0 || heard[node] { committed } else { committed - 1 };
+                let oldest = knows.saturating_sub(kept[node]).max(1);
+                let on: Vec<_> = (oldest..=committed + ahead).map(|version| (Memory, v(version))).collect();
+                let known: Vec<_> = (oldest..=knows).map(|version| (Memory, v(version))).collect();
+                prop_assert!(chosen(&on, &known).contains(&committed));
+            }
+        }
+    }
+
+    #[test]
+    fn damage_is_put_to_its_checkpoint_or_stays_a_loss_that_nobody_can_rule_out() {
+        let series = |name: &str| Series { job: "j".into(), group: "g".into(), name: name.into() };
+        let damage = |name: &str, version: u64, rank| Damage {
+            tier: Local,
+            series: Some(series(name)),
+            name_hash: None,
+            order: Some((Generation(1), version, version)),
+            rank,
+            why: "bad".into(),
+        };
+        let unknown =
+            Damage { tier: Memory, series: None, name_hash: None, order: None, rank: None, why: "worse".into() };
+        let collected = Collected {
+            committed: [(series("heat"), Local, v(20))].into_iter().collect(),
+            damage: vec![
+                damage("heat", 20, Some(Rank(3))),
+                damage("heat", 10, None),
+                damage("heat", 30, None),
+                damage("flow", 10, None),
+                unknown.clone(),
+            ],
+            ..Default::default()
+        };
+        let (chosen, loose) = select(collected, Which::Newest);
+        assert_eq!(chosen.len(), 1);
+        assert_eq!(chosen[0].damage, [damage("heat", 20, Some(Rank(3)))]);
+        assert!(chosen[0].pieces[&Rank(3)].is_empty());
+        assert_eq!(loose, [damage("heat", 30, None), damage("flow", 10, None), unknown]);
+    }
+}

@@ -1,0 +1,646 @@
+//! The collective choice of what to restore, and the end of each attempt.
+//!
+//! ```text
+//!   look       union of what ranks know, newest 32 of it        one reduction
+//!   vote       AND of what each rank has (or the global tier)   one reduction, which also elects
+//!   gather     who holds what, on which node                    one reduction, only if some rank lacks its shard
+//!   attempt    every rank loads                                  no messages but those that move shards
+//!   end        did all of them?                                  one reduction, which elects the next if not
+//! ```
+//!
+//! When nodes were lost or ranks moved, a rank's shard may lie on another node, or have to be rebuilt there. The root
+//! learns that in *gather* and sends along, with the candidate it elects, the ways to the shards that their ranks do not
+//! have; those ranks then ask the holders. A rank that finds its own copy damaged makes all ranks gather and try
+//! the same candidate once more, with these ways open to everybody.
+//!
+//! The root's decision of a reduction carries the elected candidate and its global manifest, so that no other rank reads
+//! the global directory. Candidates go newest first in windows of 32; the next window is looked at only when nothing of
+//! this one is left.
+
+use super::discover::{Foreign, Found};
+use crate::base::{CheckpointKey, Generation, Rank};
+use crate::catalog::{Candidate, WINDOW, restorable};
+use crate::coordination::{Ballot, Culprit, Outcome, Payload};
+use crate::format::{Manifest, codec};
+use crate::redundancy::holding::{Alternative, Holding, Item, Table};
+use crate::redundancy::stripes::SetInfo;
+use crate::tier::source::Source;
+use crate::transfer::Engine;
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the application asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// The newest that all ranks can restore, on the lineage of the newest run.
+    Newest,
+    /// A version by name, also one that a later run left behind.
+    Version(u64),
+}
+
+/// An attempt that did not count, and why.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Tried {
+    /// Which checkpoint.
+    pub key: CheckpointKey,
+    /// Whose fault it was.
+    pub culprits: Vec<Culprit>,
+}
+
+/// Why a restart ended without a restored state. The same on all ranks.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RestartError {
+    /// There were checkpoints, and none can be restored.
+    #[error("nothing can be restored: {}", describe_failure(tried, damage, *left_behind))]
+    NothingRestorable {
+        /// Attempts, newest first.
+        tried: Vec<Tried>,
+        /// What ranks found unreadable.
+        damage: Vec<Culprit>,
+        /// Complete versions that a later run left behind on purpose.
+        left_behind: usize,
+    },
+    /// The checkpoints were taken by another number of ranks.
+    #[error(
+        "the checkpoints were taken by {found} ranks and this run has {ours}: start it on {found} ranks \
+         (restarting on another number of ranks is not supported yet)"
+    )]
+    GroupSize {
+        /// Ranks that took the newest one.
+        found: u32,
+        /// Ranks of this run.
+        ours: u32,
+    },
+    /// The version asked for is not there, or not on all ranks.
+    #[error("version {version} cannot be restored by all ranks; restorable are: {present:?}")]
+    NoSuchVersion {
+        /// The version.
+        version: u64,
+        /// Versions that can be restored.
+        present: Vec<u64>,
+    },
+    /// A rank disagreed with the checkpoint or with the other ranks' call.
+    #[error("the restart was ended by {}", join(culprits))]
+    Refused {
+        /// Who, and why.
+        culprits: Vec<Culprit>,
+    },
+    /// The session has failed.
+    #[error("{reason}")]
+    Session {
+        /// Why.
+        reason: String,
+    },
+}
+
+fn join(culprits: &[Culprit]) -> String {
+    culprits.iter().map(Culprit::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn describe_failure(tried: &[Tried], damage: &[Culprit], left_behind: usize) -> String {
+    let mut parts: Vec<String> = tried.iter().take(4).map(|t| format!("{} ({})", t.key, join(&t.culprits))).collect();
+    if !damage.is_empty() {
+        parts.push(format!("found unreadable: {}", join(damage)));
+    }
+    if left_behind > 0 {
+        parts.push(format!(
+            "{left_behind} older versions were left behind by a later run; name one with restart_version"
+        ));
+    }
+    if parts.is_empty() {
+        parts.push(
+            "checkpoints were committed, but the shards of some ranks are on no node of this run and not on the global tier \
+             (the root's log names them: event=passed-over)"
+                .into(),
+        );
+    }
+    parts.join("; ")
+}
+
+/// The root's word after a reduction.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum Word {
+    /// Try this one.
+    Try(Box<Choice>),
+    /// Look at the next window.
+    NextWindow,
+    /// Tell what every node holds.
+    Gather,
+    /// The attempt counts.
+    Done,
+    /// There is nothing, and there never was.
+    Nothing,
+    /// It ends with an error.
+    NothingRestorable(Vec<Tried>, Vec<Culprit>, u64),
+    GroupSize(u32),
+    NoSuchVersion(Vec<u64>),
+}
+
+/// What the root has elected.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+struct Choice {
+    candidate: Candidate,
+    manifest: Option<Manifest>,
+    left_behind: bool,
+    /// Ways to shards on other nodes, by rank.
+    ways: Vec<(Rank, Vec<Alternative>)>,
+}
+
+/// A candidate to attempt, the same on all ranks.
+#[derive(Clone, Debug)]
+pub struct Elected {
+    /// Which checkpoint.
+    pub candidate: Candidate,
+    /// Its manifest on the global tier, if it is there.
+    pub manifest: Option<Manifest>,
+    /// A later run had left it behind; it was asked for by name.
+    pub left_behind: bool,
+    /// This rank's ways to its shard that lead to other nodes.
+    pub ways: Vec<Alternative>,
+}
+
+/// One restart, from the first look to the end.
+pub struct Election<'a> {
+    engine: &'a Engine,
+    name: String,
+    want: Want,
+    found: Found,
+    /// Everything looked at so far, newest first, and whether all ranks can restore it. The same on all ranks.
+    known: Vec<Candidate>,
+    complete: Vec<bool>,
+    /// For each of them: some rank knows that it was committed.
+    committed: Vec<bool>,
+    /// Where in `known` the window begins that was looked at last.
+    window: usize,
+    /// Some rank knows it was committed, or found damage.
+    evidence: bool,
+    damage: Vec<Culprit>,
+    tried: Vec<Tried>,
+    current: Option<Candidate>,
+    exhausted: bool,
+    /// What the root knows of this window's holdings. Empty on other ranks.
+    holdings: Arc<Mutex<Vec<Holding>>>,
+    /// This window's holdings have been gathered.
+    gathered: bool,
+}
+
+impl<'a> Election<'a> {
+    /// A restart of a series, with what this rank has found of it.
+    pub fn new(engine: &'a Engine, name: &str, want: Want, found: Found) -> Election<'a> {
+        Election {
+            engine,
+            name: name.into(),
+            want,
+            found,
+            holdings: Arc::default(),
+            gathered: false,
+            known: Vec::new(),
+            complete: Vec::new(),
+            committed: Vec::new(),
+            window: 0,
+            evidence: false,
+            damage: Vec::new(),
+            tried: Vec::new(),
+            current: None,
+            exhausted: false,
+        }
+    }
+
+    /// What this rank has found.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// Elects the first candidate; `None` if there is nothing to restore and never was.
+    ///
+    /// # Collective
+    /// All ranks. Two reductions per window.
+    ///
+    /// # Errors
+    /// [`RestartError`], the same on all ranks.
+    pub fn first(&mut self) -> Result<Option<Elected>, RestartError> {
+        loop {
+            self.look()?;
+            let mut word = self.vote()?;
+            if word == Word::Gather {
+                word = self.gather(None)?;
+            }
+            if word != Word::NextWindow {
+                return self.take(word);
+            }
+        }
+    }
+
+    /// Ends an attempt; `Ok(None)` if it counts, the next candidate if not.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`RestartError`], the same on all ranks.
+    pub fn end(&mut self, failure: Option<(String, bool)>) -> Result<Option<Elected>, RestartError> {
+        let mut ballot = self.ballot("end of an attempt", Payload::None);
+        if let Some((text, retry)) = failure {
+            ballot = ballot.failed(self.engine.identity().rank, text, retry);
+        }
+        let root = self.root_view();
+        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_end(ballot))?;
+        let (word, tried): (Word, Option<Tried>) = self.decode(&verdict)?;
+        if let (Some(tried), Some(current)) = (tried, self.current) {
+            log::warn!("event=attempt-failed {} culprits={:?}", tried.key, join(&tried.culprits));
+            if let Some(index) = self.known.iter().position(|candidate| *candidate == current) {
+                self.complete[index] = false;
+            }
+            self.tried.push(tried);
+        }
+        let again = self.current.filter(|_| word == Word::Gather);
+        match word {
+            Word::Gather => match self.gather(again)? {
+                Word::NextWindow => self.first(),
+                word => self.take(word),
+            },
+            Word::NextWindow => self.first(),
+            word => self.take(word),
+        }
+    }
+
+    /// All complete versions that this election has looked at, newest first: key, and whether a later run left it behind.
+    ///
+    /// # Collective
+    /// All ranks; looks at every window.
+    ///
+    /// # Errors
+    /// [`RestartError`], the same on all ranks.
+    pub fn list(&mut self) -> Result<Vec<(Candidate, bool)>, RestartError> {
+        while !self.exhausted {
+            self.look()?;
+            if self.vote()? == Word::Gather {
+                self.gather(None)?;
+            }
+        }
+        let (usable, left) = restorable(&self.known, &self.complete, self.engine.identity().size);
+        let mut all: Vec<(Candidate, bool)> =
+            usable.into_iter().map(|c| (c, false)).chain(left.into_iter().map(|c| (c, true))).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(all)
+    }
+
+    fn look(&mut self) -> Result<(), RestartError> {
+        let last = self.known.last().copied();
+        let fresh: Vec<Candidate> =
+            self.found.candidates().into_iter().filter(|c| last.is_none_or(|last| *c < last)).take(WINDOW).collect();
+        let mut ballot = self.ballot("look", Payload::Candidates(fresh));
+        let rank = self.engine.identity().rank;
+        if last.is_none()
+            && let Some(first) = self.found.damage.first()
+        {
+            let more = self.found.damage.len() - 1;
+            let text = if more > 0 { format!("{first} (and {more} more)") } else { first.clone() };
+            ballot = ballot.failed(rank, text, true);
+        }
+        let (verdict, payload) = self.reduce(ballot, |ballot| {
+            let differing: Vec<Culprit> = ballot.culprits().into_iter().filter(|c| !c.retry).collect();
+            if !differing.is_empty() {
+                return (Outcome::Abandoned(differing), Vec::new());
+            }
+            (Outcome::Agreed, codec::encode("damage", &ballot.failures).unwrap_or_default())
+        })?;
+        self.damage.extend(self.decode::<Vec<Culprit>>(&verdict)?);
+        let window = match payload {
+            Payload::Candidates(window) => window,
+            _ => Vec::new(),
+        };
+        self.exhausted = window.len() < WINDOW;
+        self.window = self.known.len();
+        self.gathered = false;
+        self.known.extend(&window);
+        self.complete.resize(self.known.len(), false);
+        self.committed.resize(self.known.len(), false);
+        Ok(())
+    }
+
+    fn vote(&mut self) -> Result<Word, RestartError> {
+        let start = self.window;
+        let (mut have, mut committed) = (0u64, 0u64);
+        for (bit, candidate) in self.known[start..].iter().enumerate() {
+            let mine = self.found.copies.contains_key(candidate);
+            have |= u64::from(mine) << bit;
+            committed |= u64::from(self.found.committed.contains(candidate)) << bit;
+        }
+        // What the global tier holds completely, every rank can restore; only the root knows, and adds it.
+        let global: u64 = self.known[start..]
+            .iter()
+            .enumerate()
+            .filter(|(_, candidate)| self.found.manifests.contains_key(candidate))
+            .map(|(bit, _)| 1 << bit)
+            .sum();
+        let root = self.root_view();
+        let ballot = self.ballot("vote", Payload::Bits { all: have, any: committed });
+        let (verdict, payload) = self.reduce(ballot, move |ballot| root.decide_vote(ballot, start, global))?;
+        let (word, complete): (Word, u64) = self.decode(&verdict)?;
+        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
+            *slot = complete >> bit & 1 == 1;
+        }
+        if let Payload::Bits { any, .. } = payload {
+            self.evidence |= any != 0;
+            for (bit, slot) in self.committed[start..].iter_mut().enumerate() {
+                *slot = any >> bit & 1 == 1;
+            }
+        }
+        Ok(word)
+    }
+
+    /// Tells the root what this rank, and for what belongs to other nodes its node's first rank, holds of the window;
+    /// and answers requests for it from here on.
+    fn gather(&mut self, again: Option<Candidate>) -> Result<Word, RestartError> {
+        let identity = self.engine.identity();
+        let rank = identity.rank;
+        let window = self.known[self.window..].to_vec();
+        let place = |candidate: &Candidate| window.iter().position(|known| known == candidate).map(|at| at as u8);
+        let mut held: Vec<(u8, Candidate, Item, Option<SetInfo>, Source)> = Vec::new();
+        for (candidate, copies) in &self.found.copies {
+            if let (Some(at), Some(nearest)) = (place(candidate), copies.first()) {
+                held.push((at, *candidate, Item::Shard(rank), None, nearest.clone()));
+            }
+        }
+        for Foreign { candidate, item, set, source } in &self.found.foreign {
+            if let Some(at) = place(candidate) {
+                held.push((at, *candidate, *item, set.clone(), source.clone()));
+            }
+        }
+        let holdings = held.iter().map(|(candidate, _, item, set, source)| Holding {
+            candidate: *candidate,
+            item: *item,
+            holder: rank,
+            bytes: source.head().header.total_len,
+            set: set.clone(),
+        });
+        let ballot = self.ballot("gather", Payload::Holdings(holdings.collect()));
+        self.engine.serve(
+            held.into_iter().map(|(_, candidate, item, _, source)| ((self.name.clone(), candidate.key, item), source)),
+        );
+        let (start, keep) = (self.window, self.holdings.clone());
+        self.gathered = true;
+        let root = self.root_view();
+        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_gather(ballot, start, again, &keep))?;
+        let (word, complete): (Word, u64) = self.decode(&verdict)?;
+        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
+            *slot = complete >> bit & 1 == 1;
+        }
+        Ok(word)
+    }
+
+    fn take(&mut self, word: Word) -> Result<Option<Elected>, RestartError> {
+        match word {
+            Word::Try(elected) => {
+                let Choice { candidate, manifest, left_behind, ways } = *elected;
+                let rank = self.engine.identity().rank;
+                let ways = ways.into_iter().find(|(of, _)| *of == rank).map_or_else(Vec::new, |(_, ways)| ways);
+                self.current = Some(candidate);
+                log::info!("event=elected rank={} name={:?} {}", self.engine.identity().rank, self.name, candidate.key);
+                Ok(Some(Elected { candidate, manifest, left_behind, ways }))
+            }
+            Word::Done | Word::Nothing | Word::NextWindow | Word::Gather => Ok(None),
+            Word::NothingRestorable(tried, damage, left_behind) => {
+                Err(RestartError::NothingRestorable { tried, damage, left_behind: left_behind as usize })
+            }
+            Word::GroupSize(found) => Err(RestartError::GroupSize { found, ours: self.engine.identity().size }),
+            Word::NoSuchVersion(present) => {
+                let version = if let Want::Version(version) = self.want { version } else { 0 };
+                Err(RestartError::NoSuchVersion { version, present })
+            }
+        }
+    }
+
+    fn ballot(&self, step: &str, payload: Payload) -> Ballot {
+        self.engine.ballot(&format!("restart {:?} {:?}: {step}", self.name, self.want), payload)
+    }
+
+    fn reduce(
+        &self,
+        ballot: Ballot,
+        decide: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
+    ) -> Result<(Vec<u8>, Payload), RestartError> {
+        let verdict =
+            self.engine.collective(ballot, Box::new(decide)).map_err(|reason| RestartError::Session { reason })?;
+        match verdict.outcome {
+            Outcome::Agreed => Ok((verdict.decision, verdict.payload)),
+            Outcome::Abandoned(culprits) => Err(RestartError::Refused { culprits }),
+            Outcome::Unknown => Err(RestartError::Session { reason: "the root did not answer".into() }),
+        }
+    }
+
+    fn decode<T: serde::de::DeserializeOwned>(&self, decision: &[u8]) -> Result<T, RestartError> {
+        codec::decode("decision", decision).map_err(|error| RestartError::Session { reason: error.to_string() })
+    }
+
+    /// What the root's decisions need, moved into the closure that decides. (On other ranks it is never called.)
+    fn root_view(&mut self) -> RootView {
+        RootView {
+            size: self.engine.identity().size,
+            want: self.want,
+            known: self.known.clone(),
+            complete: self.complete.clone(),
+            committed: self.committed.clone(),
+            manifests: self.found.manifests.clone().into_iter().collect(),
+            evidence: self.evidence,
+            damage: self.damage.clone(),
+            tried: self.tried.clone(),
+            current: self.current,
+            exhausted: self.exhausted,
+            window: self.window,
+            gathered: self.gathered,
+            holdings: self.holdings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+struct RootView {
+    size: u32,
+    want: Want,
+    known: Vec<Candidate>,
+    complete: Vec<bool>,
+    committed: Vec<bool>,
+    manifests: Vec<(Candidate, Manifest)>,
+    evidence: bool,
+    damage: Vec<Culprit>,
+    tried: Vec<Tried>,
+    current: Option<Candidate>,
+    exhausted: bool,
+    window: usize,
+    gathered: bool,
+    holdings: Vec<Holding>,
+}
+
+impl RootView {
+    fn decide_vote(mut self, ballot: &Ballot, start: usize, global: u64) -> (Outcome, Vec<u8>) {
+        let culprits = ballot.culprits();
+        if !culprits.is_empty() {
+            return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        let Payload::Bits { all, any } = ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
+        let complete = all | global;
+        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
+            *slot = complete >> bit & 1 == 1;
+        }
+        self.evidence |= any != 0;
+        let mut word = self.elect();
+        if self.may_be_elsewhere(start, all, &word) {
+            word = Word::Gather;
+        }
+        (Outcome::Agreed, codec::encode("decision", &(word, complete)).unwrap_or_default())
+    }
+
+    /// Is something incomplete that would be preferred to what was elected? Or would some rank have to read what was
+    /// elected from the global tier, when another node may have it?
+    fn may_be_elsewhere(&self, start: usize, all: u64, word: &Word) -> bool {
+        let chosen = match word {
+            Word::Try(choice) => Some(choice.candidate),
+            _ => None,
+        };
+        let place = chosen.and_then(|chosen| self.known[start..].iter().position(|known| *known == chosen));
+        if place.is_some_and(|bit| all >> bit & 1 == 0) {
+            return true;
+        }
+        let wanted = |candidate: &Candidate| match self.want {
+            Want::Newest => chosen.is_none_or(|chosen| *candidate > chosen),
+            Want::Version(version) => chosen.is_none() && candidate.key.version == version,
+        };
+        let incomplete = self.known[start..].iter().zip(&self.complete[start..]).filter(|(_, complete)| !**complete);
+        incomplete.map(|(candidate, _)| candidate).any(|c| c.group_size == self.size && wanted(c))
+    }
+
+    /// The root knows who holds what of the window: elects again.
+    fn decide_gather(
+        mut self,
+        ballot: &Ballot,
+        start: usize,
+        again: Option<Candidate>,
+        keep: &Mutex<Vec<Holding>>,
+    ) -> (Outcome, Vec<u8>) {
+        let culprits = ballot.culprits();
+        if !culprits.is_empty() {
+            return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        let Payload::Holdings(holdings) = &ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
+        keep.lock().unwrap_or_else(PoisonError::into_inner).clone_from(holdings);
+        self.holdings.clone_from(holdings);
+        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
+            if !*slot && self.known[start + bit].group_size == self.size {
+                let table = Table::of(holdings, bit as u8);
+                *slot = (0..self.size).all(|rank| table.has(Rank(rank)));
+            }
+        }
+        let mut complete = 0u64;
+        for (bit, slot) in self.complete[start..].iter().enumerate() {
+            complete |= u64::from(*slot) << bit;
+        }
+        let word = match again {
+            // The same once more, now that everybody can look elsewhere.
+            Some(candidate) => self.choose(candidate, false),
+            None => self.elect(),
+        };
+        self.tell_passed_over(start, &word);
+        (Outcome::Agreed, codec::encode("decision", &(word, complete)).unwrap_or_default())
+    }
+
+    /// Says that committed checkpoints of the window would have been preferred to what was elected, and what the newest of
+    /// them lacks.
+    fn tell_passed_over(&self, start: usize, word: &Word) {
+        let chosen = match word {
+            Word::Try(choice) => Some(choice.candidate),
+            _ => None,
+        };
+        let mut passed = self.known[start..].iter().enumerate().filter(|(bit, candidate)| {
+            let is_preferred = candidate.group_size == self.size && chosen.is_none_or(|chosen| **candidate > chosen);
+            is_preferred && !self.complete[start + bit] && self.committed[start + bit]
+        });
+        let Some((bit, newest)) = passed.next() else { return };
+        let table = Table::of(&self.holdings, bit as u8);
+        let lost = (0..self.size).filter(|rank| !table.has(Rank(*rank))).map(|rank| rank.to_string());
+        log::warn!(
+            "event=passed-over {} older={} reason=\"no node holds the shards of ranks {}, and what is left of their redundancy \
+             sets cannot rebuild them\"",
+            newest.key,
+            passed.count(),
+            lost.collect::<Vec<_>>().join(", ")
+        );
+    }
+
+    /// The word that makes all ranks try a candidate.
+    fn choose(&self, candidate: Candidate, left_behind: bool) -> Word {
+        let manifest = self.manifests.iter().find(|(known, _)| *known == candidate).map(|(_, m)| m.clone());
+        let place = self.known[self.window..].iter().position(|known| *known == candidate);
+        let mut ways = Vec::new();
+        if let (Some(place), true) = (place, self.gathered) {
+            let table = Table::of(&self.holdings, place as u8);
+            // Also to ranks that have a copy of their own: it may turn out to be damaged.
+            let all = (0..self.size).map(Rank).map(|rank| (rank, table.alternatives(rank)));
+            ways.extend(all.filter(|(_, ways)| !ways.is_empty()));
+        }
+        Word::Try(Box::new(Choice { candidate, manifest, left_behind, ways }))
+    }
+
+    fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
+        let culprits = ballot.culprits();
+        if culprits.iter().any(|culprit| !culprit.retry) {
+            return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        let answer = match self.current {
+            // Damaged copies: what the other nodes hold has not been looked at yet.
+            Some(_) if !culprits.is_empty() && !self.gathered => (Word::Gather, None),
+            Some(current) if !culprits.is_empty() => {
+                if let Some(index) = self.known.iter().position(|candidate| *candidate == current) {
+                    self.complete[index] = false;
+                }
+                let tried = Tried { key: current.key, culprits };
+                self.tried.push(tried.clone());
+                (self.elect(), Some(tried))
+            }
+            _ => (Word::Done, None),
+        };
+        (Outcome::Agreed, codec::encode("decision", &answer).unwrap_or_default())
+    }
+
+    /// The next candidate, or why there is none. Versions that were tried are no longer complete.
+    fn elect(&self) -> Word {
+        // The lineage is that of what can be restored, tried or not: falling back must not cross to another one.
+        let tried = |candidate: &Candidate| self.tried.iter().any(|tried| tried.key == candidate.key);
+        let whole: Vec<bool> =
+            self.known.iter().zip(&self.complete).map(|(c, complete)| *complete || tried(c)).collect();
+        let (usable, left) = restorable(&self.known, &whole, self.size);
+        let open = |candidate: &&Candidate| !tried(candidate);
+        let next = match self.want {
+            Want::Newest => usable.iter().find(open).map(|candidate| (candidate, false)),
+            Want::Version(version) => {
+                let of_version = |c: &&Candidate| c.key.version == version && !tried(c);
+                let usable = usable.iter().find(of_version).map(|c| (c, false));
+                usable.or_else(|| left.iter().find(of_version).map(|c| (c, true)))
+            }
+        };
+        if let Some((candidate, left_behind)) = next {
+            return self.choose(*candidate, left_behind);
+        }
+        if !self.exhausted {
+            return Word::NextWindow;
+        }
+        if let Want::Version(_) = self.want
+            && self.tried.is_empty()
+        {
+            let mut present: Vec<u64> = usable.iter().chain(&left).map(|c| c.key.version).collect();
+            present.sort_unstable();
+            return Word::NoSuchVersion(present);
+        }
+        let other = self.known.iter().find(|candidate| candidate.group_size != self.size);
+        match other {
+            Some(other) if usable.is_empty() && self.tried.is_empty() => Word::GroupSize(other.group_size),
+            _ if self.tried.is_empty() && !self.evidence && self.damage.is_empty() => Word::Nothing,
+            _ => Word::NothingRestorable(self.tried.clone(), self.damage.clone(), left.len() as u64),
+        }
+    }
+}
+
+/// The generation and version that later checkpoints name as their origin.
+pub fn origin_of(elected: &Elected) -> (Generation, u64) {
+    (elected.candidate.key.generation, elected.candidate.key.version)
+}

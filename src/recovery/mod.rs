@@ -1,0 +1,21 @@
+//! Bringing every rank back to the same checkpoint: discover, choose, load.
+//!
+//! [`discover`] lists what a rank can reach of a series: slots of its node's segments (this run's and older ones), its
+//! files on the local tier, and, on the root, the global tier. [`election`] finds with two reductions the newest
+//! checkpoint that all ranks can restore, and decides after each attempt whether it counts. [`restorer`] is what the
+//! application loads from inside an attempt: it takes each region from the nearest copy whose digests are right.
+//!
+//! A restart is an attempt: it counts only if all ranks loaded everything they asked for. Damage found on the way sends
+//! all ranks to the next older candidate together; a region that the checkpoint does not have as the application asks
+//! for it (name, type, length) is the application's disagreement with the checkpoint, which no older version mends: it ends
+//! the restart with that error on all ranks.
+#![forbid(unsafe_code)]
+
+pub mod discover;
+pub mod drain;
+pub mod election;
+pub mod remote;
+pub mod restorer;
+
+pub use election::{Elected, Election, RestartError, Tried, Want};
+pub use restorer::{LoadError, Restorer};

@@ -1,0 +1,322 @@
+//! What the application loads from, inside a restart attempt.
+
+use super::remote::Peers;
+use crate::base::{CheckpointKey, Clock, Rank};
+use crate::format::{ElementType, Manifest, Region, RegionKind};
+use crate::region::{self, Element, RegionError};
+use crate::tier::directory::{DirectoryTier, Series};
+use crate::tier::source::Source;
+use crate::tier::{TierError, TierKind};
+use crate::transfer::PerTier;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// Why a region could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The checkpoint has no region of that name.
+    #[error("rank {rank}: {key} has no region {region:?}; it has: {}", present.join(", "))]
+    Missing {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region asked for.
+        region: String,
+        /// The regions it has.
+        present: Vec<String>,
+    },
+    /// The region has another type or length than the application asks for.
+    #[error("rank {rank}: region {region:?} of {key} holds {found}, but {expected} was asked for")]
+    Mismatch {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// What the checkpoint holds.
+        found: String,
+        /// What the application asked for.
+        expected: String,
+    },
+    /// A value does not decode as the type asked for.
+    #[error("rank {rank}: {source}")]
+    Value {
+        /// This rank.
+        rank: Rank,
+        /// What is wrong.
+        source: RegionError,
+    },
+    /// Every copy that this rank can reach is damaged or gone.
+    #[error("rank {rank}: no usable copy of {what} of {key}: {}", causes.join("; "))]
+    NoCopy {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region, or the whole shard.
+        what: String,
+        /// One cause per copy.
+        causes: Vec<String>,
+    },
+}
+
+impl LoadError {
+    /// Would an older checkpoint help?
+    pub fn is_damage(&self) -> bool {
+        matches!(self, LoadError::NoCopy { .. })
+    }
+}
+
+/// One attempt to load one checkpoint on one rank.
+pub struct Restorer {
+    rank: Rank,
+    clock: Arc<dyn Clock>,
+    key: CheckpointKey,
+    series: Series,
+    /// Copies that are still trusted, nearest first.
+    sources: Vec<Source>,
+    /// Copies on other nodes, until they have been opened.
+    peers: Option<Peers>,
+    /// The global tier, until it has been opened.
+    global: Option<(DirectoryTier, Manifest)>,
+    causes: Vec<String>,
+    failure: Option<String>,
+    read: PerTier<u64>,
+    damaged: PerTier<u64>,
+}
+
+impl Restorer {
+    /// A restorer over the copies that this rank has, those that other nodes have, and the global tier as the last
+    /// resort.
+    pub fn new(
+        rank: Rank,
+        clock: Arc<dyn Clock>,
+        key: CheckpointKey,
+        series: Series,
+        sources: Vec<Source>,
+        peers: Option<Peers>,
+        global: Option<(DirectoryTier, Manifest)>,
+    ) -> Restorer {
+        Restorer {
+            rank,
+            clock,
+            key,
+            series,
+            sources,
+            peers,
+            global,
+            causes: Vec::new(),
+            failure: None,
+            read: PerTier::default(),
+            damaged: PerTier::default(),
+        }
+    }
+
+    /// The version that is being restored.
+    pub fn version(&self) -> u64 {
+        self.key.version
+    }
+
+    /// The run that took it.
+    pub fn generation(&self) -> u64 {
+        self.key.generation.0
+    }
+
+    /// Loads a region into `target`, which must have its element type and length.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
+    /// session.restart("heat", |r| Ok(r.load("temperature", t)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// On the tier that holds the copy.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be
+    /// loaded. [`LoadError::NoCopy`] leaves it with undefined content: return the error from the closure.
+    pub fn load<T: Element>(&mut self, name: &str, target: &mut [T]) -> Result<(), LoadError> {
+        let expected = format!("{} x {}", target.len(), T::TYPE);
+        self.load_with(name, |region| {
+            if region.kind != RegionKind::Array
+                || region.element != T::TYPE
+                || region.bytes != size_of_val(target) as u64
+            {
+                return Err(expected);
+            }
+            Ok(bytemuck::cast_slice_mut(target))
+        })
+    }
+
+    /// Loads a region of any length.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`].
+    pub fn load_vec<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
+        let region = self.find(name)?;
+        let length = region.bytes / (size_of::<T>() as u64).max(1);
+        let mut target = vec![T::zeroed(); length as usize];
+        self.load(name, &mut target)?;
+        Ok(target)
+    }
+
+    /// Loads a small value.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`], and [`LoadError::Value`] if it is of another type.
+    pub fn value<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
+        let region = self.find(name)?;
+        if region.kind != RegionKind::Value {
+            return Err(self.mismatch(&region, "a value".into()));
+        }
+        let mut bytes = vec![0; region.bytes as usize];
+        self.load_with(name, |_| Ok(&mut bytes))?;
+        let rank = self.rank;
+        region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
+    }
+
+    /// The extents of a region.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`], [`LoadError::NoCopy`].
+    pub fn shape(&mut self, name: &str) -> Result<Vec<u64>, LoadError> {
+        Ok(self.find(name)?.shape)
+    }
+
+    /// Names and element types of all regions, in the order in which they were saved.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`].
+    pub fn regions(&mut self) -> Result<Vec<(String, ElementType)>, LoadError> {
+        let source = self.source("the region table")?;
+        Ok(source.head().meta.regions.iter().map(|region| (region.name.clone(), region.element)).collect())
+    }
+
+    /// Shard bytes read per tier so far.
+    pub fn read_bytes(&self) -> PerTier<u64> {
+        self.read
+    }
+
+    /// Damaged copies found per tier so far.
+    pub fn damaged(&self) -> PerTier<u64> {
+        self.damaged
+    }
+
+    /// The farthest tier that bytes came from; memory if nothing was read.
+    pub fn farthest(&self) -> TierKind {
+        let tiers = [TierKind::Global, TierKind::Peers, TierKind::Local];
+        tiers.into_iter().find(|tier| *self.read.of(*tier) > 0).unwrap_or(TierKind::Memory)
+    }
+
+    /// The first damage that no copy could make good, whether or not the application passed the error on.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn find(&mut self, name: &str) -> Result<Region, LoadError> {
+        let (rank, key) = (self.rank, self.key);
+        let source = self.source("the region table")?;
+        source.head().region(name).cloned().ok_or_else(|| LoadError::Missing {
+            rank,
+            key,
+            region: name.into(),
+            present: source.head().meta.regions.iter().map(|region| region.name.clone()).collect(),
+        })
+    }
+
+    fn mismatch(&self, region: &Region, expected: String) -> LoadError {
+        let found = match region.kind {
+            RegionKind::Value => "a value".into(),
+            RegionKind::Array => format!("{} x {}", region.bytes / region.element.bytes().max(1), region.element),
+        };
+        LoadError::Mismatch { rank: self.rank, key: self.key, region: region.name.clone(), found, expected }
+    }
+
+    /// Reads a region from the nearest copy that is right; `target` says where to, or what it expected instead.
+    fn load_with<'t>(
+        &mut self,
+        name: &str,
+        target: impl FnOnce(&Region) -> Result<&'t mut [u8], String>,
+    ) -> Result<(), LoadError> {
+        let region = self.find(name)?;
+        let bytes = target(&region).map_err(|expected| self.mismatch(&region, expected))?;
+        loop {
+            let source = self.source(name)?;
+            let tier = source.tier();
+            // Copies of one checkpoint have one region table; another one is damage that its checksum missed, and it
+            // must not be read by: its offsets may lie anywhere.
+            if source.head().region(name) != Some(&region) {
+                self.distrust(format!("{tier} tier: its region table differs"), tier);
+                continue;
+            }
+            match source.read_region(&region, bytes) {
+                Ok(()) => {
+                    *self.read.of_mut(tier) += region.bytes;
+                    return Ok(());
+                }
+                Err(error) => {
+                    log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
+                    self.distrust(error.to_string(), tier);
+                }
+            }
+        }
+    }
+
+    /// Drops the nearest copy.
+    fn distrust(&mut self, cause: String, tier: TierKind) {
+        *self.damaged.of_mut(tier) += 1;
+        self.causes.push(cause);
+        self.sources.remove(0);
+    }
+
+    /// The nearest copy that is still trusted; opens the global one when it is needed.
+    fn source(&mut self, what: &str) -> Result<Source, LoadError> {
+        while self.sources.is_empty()
+            && let Some(opened) = self.peers.as_mut().and_then(Peers::open_next)
+        {
+            match opened {
+                Ok(source) => self.sources.push(source),
+                Err(cause) => {
+                    log::warn!("event=peers-unusable rank={} {} error={cause}", self.rank, self.key);
+                    *self.damaged.of_mut(TierKind::Peers) += 1;
+                    self.causes.push(cause);
+                }
+            }
+        }
+        if self.sources.is_empty()
+            && let Some((global, manifest)) = self.global.take()
+        {
+            match self.open_global(&global, &manifest) {
+                Ok(source) => self.sources.push(source),
+                Err(cause) => {
+                    *self.damaged.of_mut(TierKind::Global) += 1;
+                    self.causes.push(cause);
+                }
+            }
+        }
+        self.sources.first().cloned().ok_or_else(|| {
+            let causes = self.causes.clone();
+            let error = LoadError::NoCopy { rank: self.rank, key: self.key, what: what.into(), causes };
+            self.failure.get_or_insert(error.to_string());
+            error
+        })
+    }
+
+    fn open_global(&self, global: &DirectoryTier, manifest: &Manifest) -> Result<Source, String> {
+        let container = manifest.container_of(self.rank).ok_or("global tier: the manifest does not name this rank")?;
+        let folder = self.key.folder();
+        let open = || global.open_shard(&self.series, &folder, &container.file, self.rank);
+        let shard = DirectoryTier::patiently(open, |pause| self.clock.sleep(pause))
+            .map_err(|error: TierError| error.to_string())?;
+        if shard.head().header.agreement != manifest.agreement {
+            return Err(format!("global tier: the shard in {} is of another agreement", container.file));
+        }
+        Ok(Source::File(shard))
+    }
+}

@@ -1,0 +1,951 @@
+//! Making a checkpoint survive lost nodes: one rank's part in the exchange of one checkpoint.
+//!
+//! ```text
+//!   each rank                                         to
+//!   HELLO  how long my shard is                       all whom it sends to or hears from
+//!   (slot for what it is going to keep is reserved)
+//!   READY                                             the same
+//!   COPY   pieces of my shard, digests checked there  partners
+//!   CHUNK  a segment of one of my chunks              the first parity member of its stripe, at most WINDOW ahead
+//!   CREDIT so many segments are done                  the data members of my stripe
+//!   PARITY a segment of parity 1, 2, …                the other parity members of my stripe
+//!   ABORT  this rank cannot, and why                  the same as HELLO
+//! ```
+//!
+//! A stripe's first parity member adds up all its parities from the chunks as they arrive and passes the others on: so
+//! each rank sends its shard once, and m-1 parities of a chunk's length, which is as little as the scheme can do with.
+//! Bytes leave straight from the slot of the shard and arrive in buffers of the message layer; segments are
+//! multiplied and added by the workers while the next ones are under way. Memory besides the slots: at most
+//! WINDOW segments of each parity.
+//!
+//! Nothing here talks to MPI or knows of threads: [`Exchange::next_parcel`] says what to send, [`Exchange::on_parcel`] takes
+//! what came, [`Exchange::take_job`] and [`Exchange::run`] do the arithmetic, from any thread.
+
+#![forbid(unsafe_code)]
+
+use super::code::{Code, Factor, add_to_all};
+use super::part;
+use super::stripes::SetInfo;
+use crate::base::digest::{copy_digest, copy_streaming, store_fence};
+use crate::base::units::{KIB, page_ceil};
+use crate::base::{Digest, Rank};
+use crate::comm::{Label, Parcel, SharedBytes, Slice};
+use crate::format::shard::{Head, Layout, encode_head};
+use crate::format::{Content, ShardHeader};
+use crate::segment::{SealInfo, Segment, SlotId, SlotMut};
+use crate::tier::directory::Series;
+use crate::tier::pieces::{Piece, block_at, pieces};
+use crate::tier::posix::PageBuffer;
+use crate::tier::source::{SharedPages, Source};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The first word of the labels of exchanges; the second is the operation.
+pub const HELLO: u64 = 1;
+const READY: u64 = 2;
+const COPY: u64 = 3;
+const CHUNK: u64 = 4;
+const CREDIT: u64 = 5;
+const PARITY: u64 = 6;
+const ABORT: u64 = 7;
+
+/// Is this label one of an exchange?
+pub fn is_exchange(label: &Label) -> bool {
+    (HELLO..=ABORT).contains(&label[0])
+}
+
+/// Can this parcel come before its receiver has heard of the agreement?
+pub fn is_early(label: &Label) -> bool {
+    matches!(label[0], HELLO | ABORT)
+}
+
+/// Bytes that are sent and worked on at once; larger where a block is larger.
+const SEGMENT: u64 = 512 * KIB;
+/// How many segments a data member may be ahead of the parity member.
+const WINDOW: u64 = 12;
+/// Pieces of a shard in a file that are read ahead of sending.
+const LOADED_MAX: usize = 4;
+/// How often a rank without room looks again.
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
+/// Text of an ABORT.
+const REASON_MAX: usize = 400;
+
+/// What a rank does for its set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It keeps copies for some ranks, and others keep copies of its own.
+    Partners {
+        /// Who keeps a copy of this rank's shard.
+        to: Vec<Rank>,
+        /// Whose copies this rank keeps.
+        from: Vec<Rank>,
+    },
+    /// It is a member of a set with parity.
+    Set {
+        /// All members, this rank among them, in the order of their places.
+        members: Vec<Rank>,
+        /// Parities per stripe.
+        parity: u32,
+    },
+}
+
+impl Role {
+    /// Everybody whom a rank exchanges with.
+    pub fn peers(&self, rank: Rank) -> Vec<Rank> {
+        let all: BTreeSet<Rank> = match self {
+            Role::Partners { to, from } => to.iter().chain(from).copied().collect(),
+            Role::Set { members, .. } => members.iter().copied().collect(),
+        };
+        all.into_iter().filter(|peer| *peer != rank).collect()
+    }
+}
+
+/// What an exchange is made of.
+pub struct ExchangeSpec {
+    /// Which checkpoint: the number of its operation.
+    pub operation: u64,
+    /// The series.
+    pub series: Series,
+    /// This rank's shard.
+    pub source: Source,
+    /// Where to keep what is kept for others.
+    pub memory: Arc<Segment>,
+    /// Bytes per block of parity parts.
+    pub block_bytes: u64,
+    /// This rank's role.
+    pub role: Role,
+    /// Hash of the series' name, for the slots.
+    pub name_hash: u64,
+    /// How long to wait for room.
+    pub room_limit: Duration,
+}
+
+/// Work for a thread.
+pub struct Job(Step);
+
+enum Step {
+    /// Reserve a slot for what this rank keeps.
+    Reserve { output: usize, since: Option<Duration> },
+    /// A piece of a copy has arrived.
+    Copy { output: usize, offset: u64, head_len: u64, bytes: Vec<u8> },
+    /// A segment of a chunk of this rank's stripe has arrived.
+    Chunk { segment: u64, data: u32, bytes: Vec<u8> },
+    /// A segment of a parity that this rank keeps has arrived.
+    Parity { parity: u32, segment: u64, bytes: Vec<u8> },
+    /// No shard reaches into this segment of the stripe: its parity is zero.
+    Zero { segment: u64 },
+    /// Check a piece of this rank's shard.
+    Verify(Piece),
+    /// Read a piece of this rank's shard from its file.
+    Load(Outgoing),
+}
+
+impl Step {
+    /// There was no room; it is looked for again later.
+    fn waits(&self) -> bool {
+        matches!(self, Step::Reserve { since: Some(_), .. })
+    }
+}
+
+/// A range of this rank's shard and where it goes.
+#[derive(Clone, Debug)]
+struct Outgoing {
+    to: Rank,
+    label: Label,
+    range: Range<u64>,
+}
+
+/// What this rank keeps for others.
+struct Output {
+    /// Whose copy it is, or `None` for parity.
+    of: Option<Rank>,
+    length: u64,
+    state: Mutex<OutputState>,
+}
+
+#[derive(Default)]
+struct OutputState {
+    slot: Option<SlotMut>,
+    /// A copy's head, when it is here.
+    head: Option<(Arc<Head>, Arc<Vec<Piece>>)>,
+    head_bytes: u64,
+    /// Body pieces that came before the whole head.
+    early: Vec<(u64, Vec<u8>)>,
+    /// Parity: the layout and the digests made so far.
+    layout: Option<(Layout, ShardHeader, Vec<Digest>)>,
+    left: u64,
+}
+
+/// The parities of one segment, while chunks are being added.
+struct Sum {
+    parities: Vec<Vec<u8>>,
+    missing: usize,
+}
+
+#[derive(Default)]
+struct Inner {
+    lengths: BTreeMap<Rank, u64>,
+    ready: BTreeSet<Rank>,
+    /// Segments done, as told by each first parity member.
+    credit: HashMap<Rank, u64>,
+    set: Option<Arc<SetInfo>>,
+    out: VecDeque<(Rank, Label, Slice)>,
+    /// What is going to be sent, one queue for each receiver, and whose turn it is.
+    plan: Vec<VecDeque<Outgoing>>,
+    turn: usize,
+    is_planned: bool,
+    loading: usize,
+    /// Jobs that are taken and not done.
+    working: usize,
+    todo: VecDeque<Step>,
+    retry_at: Duration,
+    verify: VecDeque<Piece>,
+    verifying: usize,
+    outputs: Vec<Arc<Output>>,
+    expected_outputs: usize,
+    sums: HashMap<u64, Arc<Mutex<Sum>>>,
+    segments_done: u64,
+    finished: Vec<SlotId>,
+    failure: Option<String>,
+    is_ended: bool,
+    /// Buffers to give back to the message layer.
+    spent: Vec<Vec<u8>>,
+}
+
+/// One rank's part in the exchange of one checkpoint.
+pub struct Exchange {
+    spec: ExchangeSpec,
+    header: ShardHeader,
+    peers: Vec<Rank>,
+    segment: u64,
+    code: Option<CodeInUse>,
+    buffers: Arc<Mutex<Vec<Vec<u8>>>>,
+    is_stopped: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+struct CodeInUse {
+    /// `factors[data][parity]`.
+    factors: Vec<Vec<Factor>>,
+}
+
+/// A buffer that goes back to its pool when the message layer lets go of it.
+struct Pooled {
+    bytes: Vec<u8>,
+    pool: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).push(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// What a rank that cannot take part in an exchange sends, so that the others do not wait for it.
+pub fn aborts(role: &Role, rank: Rank, operation: u64, reason: &str) -> Vec<(Rank, Label, Slice)> {
+    let text: Vec<u8> = reason.bytes().take(REASON_MAX).collect();
+    let length = text.len();
+    let body: SharedBytes = Arc::new(text);
+    let abort = |peer| {
+        let body = Slice::new(body.clone(), 0..length).unwrap_or_else(Slice::empty);
+        (peer, [ABORT, operation, 0, 0, 0, 0], body)
+    };
+    role.peers(rank).into_iter().map(abort).collect()
+}
+
+impl Exchange {
+    /// Begins: the first parcels are ready to be sent.
+    ///
+    /// # Errors
+    /// In words, if the set is larger than any code allows.
+    pub fn new(spec: ExchangeSpec) -> Result<Exchange, String> {
+        let header = spec.source.head().header.clone();
+        let peers = spec.role.peers(header.rank);
+        let segment = SEGMENT.max(spec.block_bytes);
+        let mut inner = Inner::default();
+        let code = match &spec.role {
+            Role::Partners { from, .. } => {
+                inner.expected_outputs = from.len();
+                None
+            }
+            Role::Set { members, parity } => {
+                inner.expected_outputs = 1;
+                inner.lengths.insert(header.rank, header.total_len);
+                inner.verify = pieces(spec.source.head(), segment).into();
+                Some(CodeInUse::new(members.len() as u32, *parity)?)
+            }
+        };
+        for peer in &peers {
+            let hello = [HELLO, spec.operation, header.total_len, 0, 0, 0];
+            inner.out.push_back((*peer, hello, Slice::empty()));
+        }
+        let exchange = Exchange {
+            spec,
+            header,
+            peers,
+            segment,
+            code,
+            buffers: Arc::default(),
+            is_stopped: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+        };
+        exchange.after_hello(&mut exchange.lock());
+        Ok(exchange)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rank(&self) -> Rank {
+        self.header.rank
+    }
+
+    /// The level was given up: nothing more is done.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
+    /// Bytes of this rank's shard.
+    pub fn shard_bytes(&self) -> u64 {
+        self.header.total_len
+    }
+
+    /// How it ended, once: the slots that this rank keeps for others, or why it could not.
+    pub fn take_ending(&self) -> Option<Result<Vec<SlotId>, String>> {
+        let mut inner = self.lock();
+        if inner.is_ended {
+            return None;
+        }
+        if let Some(reason) = inner.failure.clone() {
+            inner.is_ended = true;
+            return Some(Err(reason));
+        }
+        let is_done = inner.finished.len() == inner.expected_outputs && inner.verify.is_empty() && inner.verifying == 0;
+        is_done.then(|| {
+            inner.is_ended = true;
+            Ok(std::mem::take(&mut inner.finished))
+        })
+    }
+
+    /// Has it ended, and is everything sent that others wait for?
+    pub fn is_over(&self) -> bool {
+        let inner = self.lock();
+        let is_sent = inner.out.is_empty()
+            && (inner.failure.is_some() || (inner.is_planned && inner.plan.iter().all(VecDeque::is_empty)));
+        // A worker may have finished what this rank keeps, and be about to put out what others wait for.
+        self.is_stopped.load(Ordering::Acquire) || (inner.is_ended && is_sent && inner.working == 0)
+    }
+
+    /// Pieces of work that wait for a thread.
+    pub fn backlog(&self) -> usize {
+        self.lock().todo.iter().filter(|step| !step.waits()).count()
+    }
+
+    /// Buffers for the message layer to use again.
+    pub fn take_spent(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.lock().spent)
+    }
+
+    /// Ends this rank's part with a failure, and tells the others, who may wait for this rank even if it has all it keeps.
+    pub fn fail(&self, reason: String) {
+        let mut inner = self.lock();
+        if inner.failure.is_none() {
+            self.give_up(&mut inner, reason);
+        }
+    }
+
+    fn give_up(&self, inner: &mut Inner, reason: String) {
+        inner.out.extend(aborts(&self.spec.role, self.rank(), self.spec.operation, &reason));
+        self.drop_work(inner, reason);
+    }
+
+    fn drop_work(&self, inner: &mut Inner, reason: String) {
+        inner.failure = Some(reason);
+        inner.todo.clear();
+        inner.plan.clear();
+        inner.verify.clear();
+        inner.sums.clear();
+        inner.outputs.clear();
+    }
+
+    /// A parcel of this exchange has arrived.
+    pub fn on_parcel(&self, parcel: Parcel) {
+        let Parcel { from, label, bytes } = parcel;
+        let mut inner = self.lock();
+        if !self.peers.contains(&from) || inner.failure.is_some() {
+            inner.spent.push(bytes);
+            return;
+        }
+        match label[0] {
+            HELLO => {
+                inner.lengths.entry(from).or_insert(label[2]);
+                self.after_hello(&mut inner);
+            }
+            READY => {
+                inner.ready.insert(from);
+            }
+            CREDIT => {
+                let done = inner.credit.entry(from).or_default();
+                *done = label[2].max(*done);
+            }
+            COPY => {
+                match inner.outputs.iter().position(|output| output.of == Some(from)) {
+                    Some(output) => {
+                        inner.todo.push_back(Step::Copy { output, offset: label[2], head_len: label[3], bytes });
+                    }
+                    None => inner.spent.push(bytes),
+                }
+                return;
+            }
+            CHUNK => {
+                inner.todo.push_back(Step::Chunk { segment: label[2], data: label[3] as u32, bytes });
+                return;
+            }
+            PARITY => {
+                inner.todo.push_back(Step::Parity { segment: label[2], parity: label[3] as u32, bytes });
+                return;
+            }
+            _ => {
+                // Partners form chains: this rank's other peers may know nothing of that one, and wait for this one.
+                let text = String::from_utf8_lossy(&bytes);
+                let reason =
+                    if text.starts_with("rank ") { text.into_owned() } else { format!("rank {from} gave up: {text}") };
+                self.give_up(&mut inner, reason);
+            }
+        }
+        inner.spent.push(bytes);
+    }
+
+    /// Somebody's length is known: what can be planned with it?
+    fn after_hello(&self, inner: &mut Inner) {
+        match &self.spec.role {
+            Role::Partners { from, .. } => {
+                for rank in from {
+                    let Some(length) = inner.lengths.get(rank).copied() else { continue };
+                    if inner.outputs.iter().all(|output| output.of != Some(*rank)) {
+                        self.add_output(inner, Some(*rank), length);
+                    }
+                }
+            }
+            Role::Set { members, parity } => {
+                if inner.set.is_some() || !members.iter().all(|member| inner.lengths.contains_key(member)) {
+                    return;
+                }
+                let members = members.iter().map(|member| (*member, inner.lengths[member])).collect();
+                let set = SetInfo { parity: *parity, members };
+                if !set.is_sound() {
+                    // Only a forged or damaged HELLO gets here.
+                    self.drop_work(inner, "the lengths that the members of the set gave make no sense".into());
+                    return;
+                }
+                inner.set = Some(Arc::new(set));
+                self.add_output(inner, None, 0);
+            }
+        }
+    }
+
+    fn add_output(&self, inner: &mut Inner, of: Option<Rank>, length: u64) {
+        inner.outputs.push(Arc::new(Output { of, length, state: Mutex::default() }));
+        inner.todo.push_back(Step::Reserve { output: inner.outputs.len() - 1, since: None });
+    }
+
+    /// What to send next, if anything may be sent now.
+    pub fn next_parcel(&self) -> Option<(Rank, Label, Slice)> {
+        let mut inner = self.lock();
+        if let Some(first) = inner.out.pop_front() {
+            return Some(first);
+        }
+        if inner.failure.is_some() || self.is_stopped.load(Ordering::Acquire) {
+            return None;
+        }
+        self.plan_sends(&mut inner);
+        // A shard in a file is read by the workers, who put the pieces into `out`.
+        let Source::Memory(shard) = &self.spec.source else { return None };
+        let Outgoing { to, label, range } = self.next_planned(&mut inner)?;
+        let range = range.start as usize..range.end as usize;
+        match Slice::new(shard.shared(), range) {
+            Some(slice) => Some((to, label, slice)),
+            None => {
+                drop(inner);
+                self.fail("its shard is no longer in node memory".into());
+                None
+            }
+        }
+    }
+
+    /// Lists everything that is going to be sent, once that is known.
+    fn plan_sends(&self, inner: &mut Inner) {
+        if inner.is_planned {
+            return;
+        }
+        let operation = self.spec.operation;
+        match &self.spec.role {
+            Role::Partners { to, .. } => {
+                let head = self.spec.source.head();
+                let head_len = head.header.body_offset;
+                inner.plan = vec![VecDeque::new(); to.len()];
+                for piece in pieces(head, self.segment) {
+                    // The head is one piece, however long.
+                    for start in piece.bytes.clone().step_by(self.segment as usize) {
+                        let end = (start + self.segment).min(piece.bytes.end);
+                        let range = if piece.blocks.is_empty() { start..end } else { piece.bytes.clone() };
+                        let label = [COPY, operation, range.start, head_len, 0, 0];
+                        for (queue, to) in inner.plan.iter_mut().zip(to) {
+                            queue.push_back(Outgoing { to: *to, label, range: range.clone() });
+                        }
+                        if !piece.blocks.is_empty() {
+                            break;
+                        }
+                    }
+                }
+                inner.is_planned = true;
+            }
+            Role::Set { .. } => {
+                let Some(set) = inner.set.clone() else { return };
+                let Some(me) = set.place(self.rank()) else { return };
+                // Each chunk has another receiver.
+                inner.plan = vec![VecDeque::new(); set.data() as usize];
+                for segment in 0..set.chunk().div_ceil(self.segment) {
+                    for data in 0..set.data() {
+                        let range = set.shard_range(me, data, self.segment_range(&set, segment));
+                        if range.is_empty() {
+                            continue;
+                        }
+                        let stripe = set.place_of_chunk(me, data).stripe;
+                        let to = set.members[set.parity_member(stripe, 0)].0;
+                        let label = [CHUNK, operation, segment, u64::from(data), 0, 0];
+                        inner.plan[data as usize].push_back(Outgoing { to, label, range });
+                    }
+                }
+                inner.is_planned = true;
+            }
+        }
+    }
+
+    /// The part of a chunk that a segment is.
+    fn segment_range(&self, set: &SetInfo, segment: u64) -> Range<u64> {
+        let start = segment * self.segment;
+        start..(start + self.segment).min(set.chunk())
+    }
+
+    /// The next range that may be sent now; receivers take turns.
+    fn next_planned(&self, inner: &mut Inner) -> Option<Outgoing> {
+        let queues = inner.plan.len();
+        let may_send =
+            |queue: &usize| inner.plan[*queue].front().is_some_and(|outgoing| self.may_send(inner, outgoing));
+        let queue = (0..queues).map(|step| (inner.turn + step) % queues).find(may_send)?;
+        inner.turn = queue + 1;
+        inner.plan[queue].pop_front()
+    }
+
+    /// Is the receiver ready for it?
+    fn may_send(&self, inner: &Inner, Outgoing { to, label, .. }: &Outgoing) -> bool {
+        match self.spec.role {
+            Role::Partners { .. } => inner.ready.contains(to),
+            Role::Set { .. } => {
+                inner.ready.len() == self.peers.len() && label[2] < inner.credit.get(to).copied().unwrap_or(0) + WINDOW
+            }
+        }
+    }
+
+    /// Work for a thread, if there is some that can be done now.
+    pub fn take_job(&self, now: Duration) -> Option<Job> {
+        if self.is_stopped.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut inner = self.lock();
+        let job = self.choose_job(&mut inner, now)?;
+        inner.working += 1;
+        Some(job)
+    }
+
+    fn choose_job(&self, inner: &mut Inner, now: Duration) -> Option<Job> {
+        let position = inner.todo.iter().position(|step| !step.waits() || now >= inner.retry_at);
+        if let Some(step) = position.and_then(|position| inner.todo.remove(position)) {
+            return Some(Job(step));
+        }
+        if matches!(self.spec.source, Source::File(_)) && inner.failure.is_none() {
+            self.plan_sends(inner);
+            if inner.loading + inner.out.len() < LOADED_MAX
+                && let Some(outgoing) = self.next_planned(inner)
+            {
+                inner.loading += 1;
+                return Some(Job(Step::Load(outgoing)));
+            }
+        }
+        // Last, so that it does not hold up others.
+        let piece = inner.verify.pop_front()?;
+        inner.verifying += 1;
+        Some(Job(Step::Verify(piece)))
+    }
+
+    /// Does a piece of work.
+    ///
+    /// # Blocking
+    /// For arithmetic and memory; for the device where the shard lies in a file.
+    pub fn run(&self, job: Job, staging: &mut Option<PageBuffer>, now: Duration) {
+        let done = match job.0 {
+            Step::Reserve { output, since } => self.reserve(output, since, now),
+            Step::Copy { output, offset, head_len, bytes } => self.take_copy(output, offset, head_len, bytes),
+            Step::Chunk { segment, data, bytes } => self.add_chunk(segment, data, bytes),
+            Step::Parity { parity, segment, bytes } => {
+                let done = self.store_parity(parity, segment, &bytes);
+                self.lock().spent.push(bytes);
+                done
+            }
+            Step::Zero { segment } => self.add_zero(segment),
+            Step::Verify(piece) => self.verify(&piece, staging),
+            Step::Load(outgoing) => self.load(outgoing),
+        };
+        if let Err(reason) = done {
+            self.fail(reason);
+        }
+        self.lock().working -= 1;
+    }
+
+    fn output(&self, index: usize) -> Result<Arc<Output>, String> {
+        self.lock().outputs.get(index).cloned().ok_or_else(|| "the exchange has ended".into())
+    }
+
+    fn reserve(&self, index: usize, since: Option<Duration>, now: Duration) -> Result<(), String> {
+        let output = self.output(index)?;
+        let prepared = match output.of {
+            Some(_) => None,
+            None => {
+                let set = self.lock().set.clone().ok_or("the set is not known")?;
+                let made = part::layout(&self.spec.series, &set, self.spec.block_bytes);
+                Some((set, made.map_err(|error| error.to_string())?))
+            }
+        };
+        let length = prepared.as_ref().map_or(output.length, |(_, (layout, _))| layout.total_len);
+        let slot = self.spec.memory.reserve(length).map_err(|error| format!("memory tier: {error}"))?;
+        let Some(slot) = slot else {
+            let since = since.unwrap_or(now);
+            if now.saturating_sub(since) >= self.spec.room_limit {
+                let why = self.spec.memory.refusal().map_or_else(String::new, |refusal| format!(" ({refusal})"));
+                return Err(format!(
+                    "memory tier: no room for {length} bytes of redundancy{why}; raise memory.budget or choose a scheme that \
+                     needs less"
+                ));
+            }
+            let mut inner = self.lock();
+            inner.retry_at = now + ROOM_PAUSE;
+            inner.todo.push_back(Step::Reserve { output: index, since: Some(since) });
+            return Ok(());
+        };
+        let mut state = output.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.slot = Some(slot);
+        let mut zeros = Vec::new();
+        match prepared {
+            None => state.left = output.length,
+            Some((set, (layout, encoded))) => {
+                self.begin_parity(&mut state, &set, layout, &encoded)?;
+                let me = set.place(self.rank()).ok_or("this rank is not in its set")?;
+                let is_empty = |segment: &u64| self.contributions(&set, me, *segment) == 0;
+                zeros.extend((0..set.chunk().div_ceil(self.segment)).filter(is_empty));
+            }
+        }
+        drop(state);
+        let mut inner = self.lock();
+        inner.todo.extend(zeros.into_iter().map(|segment| Step::Zero { segment }));
+        let told = output.of.map_or_else(|| self.peers.clone(), |owner| vec![owner]);
+        for rank in told {
+            inner.out.push_back((rank, [READY, self.spec.operation, 0, 0, 0, 0], Slice::empty()));
+        }
+        Ok(())
+    }
+
+    fn begin_parity(
+        &self,
+        state: &mut OutputState,
+        set: &SetInfo,
+        layout: Layout,
+        encoded: &[u8],
+    ) -> Result<(), String> {
+        let header = &self.header;
+        let mut part_header =
+            layout.header(header.key, header.agreement, header.group_size, header.rank, header.origin);
+        part_header.content = Content::Parity;
+        let mut digests = vec![Digest::default(); layout.block_count as usize];
+        let slot = state.slot.as_mut().ok_or("the slot is gone")?.as_mut_slice();
+        let region = &layout.meta.regions[0];
+        let start = (layout.body_offset + region.offset) as usize;
+        let body = &mut slot[start..start + page_ceil(region.bytes) as usize];
+        body.fill(0);
+        let block = layout.block_size as usize;
+        for (index, (from, to)) in encoded.chunks(block).zip(body.chunks_mut(block)).enumerate() {
+            digests[index] = copy_digest(from, &mut to[..from.len()]);
+        }
+        state.left = u64::from(set.parity) * set.chunk().div_ceil(self.segment);
+        state.layout = Some((layout, part_header, digests));
+        Ok(())
+    }
+
+    /// How many shards reach into a segment of the stripe whose first parity member this is.
+    fn contributions(&self, set: &SetInfo, me: usize, segment: u64) -> usize {
+        let range = self.segment_range(set, segment);
+        let reaches = |data: &u32| !set.shard_range(set.data_member(me, *data), *data, range.clone()).is_empty();
+        (0..set.data()).filter(reaches).count()
+    }
+
+    fn verify(&self, piece: &Piece, staging: &mut Option<PageBuffer>) -> Result<(), String> {
+        let source = &self.spec.source;
+        let length = (piece.bytes.end - piece.bytes.start) as usize;
+        let checked = match source {
+            Source::Memory(shard) => match shard.bytes().get(piece.bytes.start as usize..piece.bytes.end as usize) {
+                Some(bytes) => piece.check(source, bytes),
+                None => return Err("its shard is no longer in node memory".into()),
+            },
+            Source::File(shard) => {
+                let buffer = match staging {
+                    Some(buffer) if buffer.len() >= length => buffer,
+                    _ => staging.insert(PageBuffer::new(length)),
+                };
+                let part = &mut buffer[..length];
+                shard.read_raw(piece.bytes.start, part).and_then(|()| piece.check(source, part))
+            }
+        };
+        self.lock().verifying -= 1;
+        checked.map_err(|error| error.to_string())
+    }
+
+    fn load(&self, outgoing: Outgoing) -> Result<(), String> {
+        let Source::File(shard) = &self.spec.source else { return Ok(()) };
+        let length = (outgoing.range.end - outgoing.range.start) as usize;
+        let mut buffer = PageBuffer::new(page_ceil(length as u64) as usize);
+        let read = shard.read_raw(outgoing.range.start, &mut buffer[..length]).map_err(|error| error.to_string());
+        let mut inner = self.lock();
+        inner.loading -= 1;
+        read?;
+        let bytes: SharedBytes = Arc::new(SharedPages(buffer));
+        let slice = Slice::new(bytes, 0..length).ok_or("a piece has another length than planned")?;
+        inner.out.push_back((outgoing.to, outgoing.label, slice));
+        Ok(())
+    }
+
+    fn take_copy(&self, index: usize, offset: u64, head_len: u64, bytes: Vec<u8>) -> Result<(), String> {
+        let output = self.output(index)?;
+        let mut guard = output.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *guard;
+        let from = output.of.unwrap_or_default();
+        let wrong = |what: &str| format!("the copy of rank {from}'s shard arrived {what}");
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= output.length);
+        let Some(end) = end else { return Err(wrong("with bytes beyond its end")) };
+        let Some(slot) = state.slot.as_mut() else { return Err(wrong("before there was room for it")) };
+        let target = &mut slot.as_mut_slice()[offset as usize..end as usize];
+        if offset < head_len {
+            copy_streaming(&bytes, target);
+            state.head_bytes += bytes.len() as u64;
+            state.left = state.left.saturating_sub(bytes.len() as u64);
+            if state.head_bytes == head_len {
+                store_fence();
+                let head =
+                    Head::decode(&slot.as_mut_slice()[..head_len as usize]).map_err(|error| error.to_string())?;
+                let (found, ours) = (&head.header, &self.header);
+                let fits = (found.key, found.agreement, found.rank, found.total_len, found.body_offset)
+                    == (ours.key, ours.agreement, from, output.length, head_len);
+                if !fits {
+                    return Err(wrong("as that of another checkpoint"));
+                }
+                let cut = pieces(&head, self.segment);
+                state.head = Some((Arc::new(head), Arc::new(cut)));
+                let early = std::mem::take(&mut state.early);
+                let steps =
+                    early.into_iter().map(|(offset, bytes)| Step::Copy { output: index, offset, head_len, bytes });
+                self.lock().todo.extend(steps);
+            }
+        } else if let Some((head, cut)) = state.head.clone() {
+            let position =
+                cut.binary_search_by_key(&offset, |piece| piece.bytes.start).map_err(|_| wrong("oddly cut"))?;
+            let piece = &cut[position];
+            if piece.bytes.end != end {
+                return Err(wrong("oddly cut"));
+            }
+            let mut at = 0;
+            for block in piece.blocks.clone() {
+                let (start, length, expected, region) = block_at(&head, block);
+                let (start, length) = ((start - offset) as usize, length as usize);
+                // Padding between regions.
+                target[at..start].copy_from_slice(&bytes[at..start]);
+                let found = copy_digest(&bytes[start..start + length], &mut target[start..start + length]);
+                if found != expected {
+                    let text = format!("damaged: region {region:?} has digest {found}, expected {expected}");
+                    return Err(wrong(&text));
+                }
+                at = start + length;
+            }
+            target[at..].copy_from_slice(&bytes[at..]);
+            store_fence();
+            state.left = state.left.saturating_sub(bytes.len() as u64);
+        } else {
+            state.early.push((offset, bytes));
+            return Ok(());
+        }
+        let sealed = if state.left == 0 { Some(self.seal(state)?) } else { None };
+        drop(guard);
+        let mut inner = self.lock();
+        inner.spent.push(bytes);
+        inner.finished.extend(sealed);
+        Ok(())
+    }
+
+    fn seal(&self, state: &mut OutputState) -> Result<SlotId, String> {
+        let slot = state.slot.take().ok_or("the slot is gone")?;
+        let info =
+            SealInfo { operation: self.spec.operation, version: self.header.key.version, name: self.spec.name_hash };
+        slot.seal(info).map_err(|error| format!("memory tier: {error}"))
+    }
+
+    fn add_chunk(&self, segment: u64, data: u32, mut bytes: Vec<u8>) -> Result<(), String> {
+        let set = self.lock().set.clone().ok_or("a chunk came before the set was known")?;
+        let me = set.place(self.rank()).ok_or("this rank is not in its set")?;
+        let code = self.code.as_ref().ok_or("a chunk came to a rank without parity")?;
+        let range = self.segment_range(&set, segment);
+        let length = (range.end.saturating_sub(range.start)) as usize;
+        if data >= set.data() || range.start >= set.chunk() {
+            return Err("a chunk came that belongs nowhere".into());
+        }
+        let expected = set.shard_range(set.data_member(me, data), data, range);
+        if expected.end - expected.start != bytes.len() as u64 {
+            return Err("a chunk came with another length than its shard has".into());
+        }
+        let entry = {
+            let mut inner = self.lock();
+            let missing = self.contributions(&set, me, segment);
+            inner
+                .sums
+                .entry(segment)
+                .or_insert_with(|| Arc::new(Mutex::new(Sum { parities: Vec::new(), missing })))
+                .clone()
+        };
+        let mut sum = entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spent = None;
+        if sum.parities.is_empty() && set.parity == 1 {
+            // Plain sums begin with the first chunk itself.
+            bytes.resize(length, 0);
+            sum.parities.push(bytes);
+        } else {
+            if sum.parities.is_empty() {
+                sum.parities = (0..set.parity).map(|_| self.zeroed(length)).collect();
+            }
+            let mut targets: Vec<&mut [u8]> =
+                sum.parities.iter_mut().map(|parity| &mut parity[..bytes.len()]).collect();
+            code.add(data, &bytes, &mut targets);
+            spent = Some(bytes);
+        }
+        sum.missing = sum.missing.saturating_sub(1);
+        let parities = if sum.missing == 0 { Some(std::mem::take(&mut sum.parities)) } else { None };
+        drop(sum);
+        self.lock().spent.extend(spent);
+        match parities {
+            Some(parities) => self.end_segment(&set, me, segment, parities),
+            None => Ok(()),
+        }
+    }
+
+    fn add_zero(&self, segment: u64) -> Result<(), String> {
+        let set = self.lock().set.clone().ok_or("the set is not known")?;
+        let me = set.place(self.rank()).ok_or("this rank is not in its set")?;
+        let range = self.segment_range(&set, segment);
+        let parities = (0..set.parity).map(|_| self.zeroed((range.end - range.start) as usize)).collect();
+        self.end_segment(&set, me, segment, parities)
+    }
+
+    fn zeroed(&self, length: usize) -> Vec<u8> {
+        let kept = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut buffer = kept.unwrap_or_default();
+        buffer.clear();
+        buffer.resize(length, 0);
+        buffer
+    }
+
+    /// All chunks of a segment are in its parities: keep the first, pass on the others, and let the members go on.
+    fn end_segment(&self, set: &SetInfo, me: usize, segment: u64, parities: Vec<Vec<u8>>) -> Result<(), String> {
+        let operation = self.spec.operation;
+        let mut parcels = Vec::new();
+        for (parity, bytes) in (0u32..).zip(parities) {
+            if parity == 0 {
+                self.store_parity(0, segment, &bytes)?;
+                if set.parity == 1 {
+                    self.lock().spent.push(bytes);
+                } else {
+                    self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+                }
+                continue;
+            }
+            let length = bytes.len();
+            let shared: SharedBytes = Arc::new(Pooled { bytes, pool: self.buffers.clone() });
+            let slice = Slice::new(shared, 0..length).unwrap_or_else(Slice::empty);
+            let to = set.members[set.parity_member(me, parity)].0;
+            parcels.push((to, [PARITY, operation, segment, u64::from(parity), 0, 0], slice));
+        }
+        let mut inner = self.lock();
+        inner.sums.remove(&segment);
+        inner.segments_done += 1;
+        let credit = [CREDIT, operation, inner.segments_done, 0, 0, 0];
+        for data in 0..set.data() {
+            parcels.push((set.members[set.data_member(me, data)].0, credit, Slice::empty()));
+        }
+        inner.out.extend(parcels);
+        Ok(())
+    }
+
+    /// Puts a finished segment of a parity into the slot.
+    fn store_parity(&self, parity: u32, segment: u64, bytes: &[u8]) -> Result<(), String> {
+        let (output, set) = {
+            let inner = self.lock();
+            let output = inner.outputs.first().cloned().ok_or("the exchange has ended")?;
+            (output, inner.set.clone().ok_or("the set is not known")?)
+        };
+        let range = self.segment_range(&set, segment);
+        if parity >= set.parity || range.start >= set.chunk() || range.end - range.start != bytes.len() as u64 {
+            return Err("a parity came that belongs nowhere".into());
+        }
+        let mut guard = output.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let OutputState { slot, layout, left, .. } = &mut *guard;
+        let (Some(memory), Some((layout, header, digests))) = (slot.as_mut(), layout.as_mut()) else {
+            return Err("a parity came before there was room for it".into());
+        };
+        let region = &layout.meta.regions[1 + parity as usize];
+        let start = (layout.body_offset + region.offset + range.start) as usize;
+        let target = &mut memory.as_mut_slice()[start..start + bytes.len()];
+        let block = layout.block_size as usize;
+        let first = (region.first_block + range.start / layout.block_size) as usize;
+        for (index, (from, to)) in bytes.chunks(block).zip(target.chunks_mut(block)).enumerate() {
+            digests[first + index] = copy_digest(from, to);
+        }
+        *left -= 1;
+        if *left > 0 {
+            return Ok(());
+        }
+        encode_head(layout, header, digests, &mut memory.as_mut_slice()[..layout.body_offset as usize]);
+        store_fence();
+        let sealed = self.seal(&mut guard)?;
+        drop(guard);
+        self.lock().finished.push(sealed);
+        Ok(())
+    }
+}
+
+impl CodeInUse {
+    fn new(members: u32, parity: u32) -> Result<CodeInUse, String> {
+        let data = members.checked_sub(parity).filter(|data| *data > 0).ok_or("the set is smaller than its parity")?;
+        let code = Code::new(data, parity).ok_or("the set has more members than a code can have")?;
+        let row = |d: u32| (0..parity).map(|p| Factor::new(code.coefficient(p, d))).collect();
+        Ok(CodeInUse { factors: (0..data).map(row).collect() })
+    }
+
+    fn add(&self, data: u32, bytes: &[u8], targets: &mut [&mut [u8]]) {
+        add_to_all(&self.factors[data as usize], bytes, targets);
+    }
+}

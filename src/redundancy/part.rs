@@ -1,0 +1,105 @@
+//! A parity part: what one member of a set keeps for the others.
+//!
+//! It has the form of a shard (header, table, block index, bodies: see `format::shard`) with other magic bytes, so all that
+//! stores, moves and verifies shards serves it too. Its regions are `set`, the [`SetInfo`], and `parity.0`, `parity.1`, …:
+//! the parities that [`super::stripes`] gives to this member.
+
+#![forbid(unsafe_code)]
+
+use super::stripes::SetInfo;
+use crate::base::Rank;
+use crate::format::shard::{Head, Layout};
+use crate::format::{Content, ElementType, FormatError, Region, RegionKind, ShardMeta, codec};
+use crate::tier::TierError;
+use crate::tier::directory::Series;
+use crate::tier::source::Source;
+
+const SET: &str = "set";
+const WHAT: &str = "parity part";
+
+/// The name of the region that holds a member's parity of that number.
+fn parity_name(number: u32) -> String {
+    format!("parity.{number}")
+}
+
+/// The layout of a part, and the encoded set that is its first body.
+///
+/// # Errors
+/// [`FormatError`] if the block size is not allowed or the part too large.
+pub fn layout(series: &Series, set: &SetInfo, block_bytes: u64) -> Result<(Layout, Vec<u8>), FormatError> {
+    let encoded = codec::encode(WHAT, set)?;
+    let region = |name: String, kind, bytes: u64| Region {
+        name,
+        kind,
+        element: ElementType::U8,
+        shape: vec![bytes],
+        bytes,
+        offset: 0,
+        first_block: 0,
+    };
+    let mut regions = vec![region(SET.into(), RegionKind::Value, encoded.len() as u64)];
+    regions.extend((0..set.parity).map(|number| region(parity_name(number), RegionKind::Array, set.chunk())));
+    let meta = ShardMeta { job: series.job.clone(), group: series.group.clone(), name: series.name.clone(), regions };
+    Ok((Layout::new(meta, block_bytes)?, encoded))
+}
+
+/// The region of a parity.
+pub fn parity_region(head: &Head, number: u32) -> Option<&Region> {
+    head.region(&parity_name(number))
+}
+
+/// A part that was found somewhere.
+#[derive(Clone)]
+pub struct Part {
+    /// The set, as it was when the part was made.
+    pub set: SetInfo,
+    /// The place of the part's member in the set.
+    pub place: usize,
+    /// Its bytes.
+    pub source: Source,
+}
+
+impl Part {
+    /// Reads and checks the description of the set.
+    ///
+    /// # Errors
+    /// [`TierError`] if the part is damaged, or describes a set that cannot be.
+    ///
+    /// # Blocking
+    /// On the device that holds it.
+    pub fn open(source: Source) -> Result<Part, TierError> {
+        let format = |source_error| TierError::Format {
+            tier: source.tier(),
+            path: source.path().to_owned(),
+            source: source_error,
+        };
+        let head = source.head();
+        let region = head.region(SET).ok_or_else(|| format(FormatError::invalid(WHAT, "it names no set")))?.clone();
+        // The region's length is bounded by the part's own, the set by what it must describe.
+        if region.bytes > 1 << 20 {
+            return Err(format(FormatError::invalid(WHAT, "its set is too long")));
+        }
+        let mut bytes = vec![0; region.bytes as usize];
+        source.read_region(&region, &mut bytes)?;
+        let set: SetInfo = codec::decode(WHAT, &bytes).map_err(format)?;
+        let place = set.place(head.header.rank).filter(|_| set.is_sound());
+        let has_all =
+            (0..set.parity).all(|number| parity_region(head, number).is_some_and(|region| region.bytes == set.chunk()));
+        let is_parity = head.header.content == Content::Parity;
+        match place.filter(|_| is_parity && has_all) {
+            Some(place) => Ok(Part { set, place, source }),
+            None => Err(format(FormatError::invalid(WHAT, "its set does not fit it"))),
+        }
+    }
+
+    /// The rank that holds it.
+    pub fn rank(&self) -> Rank {
+        self.source.head().header.rank
+    }
+
+    /// Where a parity begins within the part.
+    pub fn offset_of(&self, parity: u32) -> u64 {
+        let head = self.source.head();
+        parity_region(head, parity).map_or(0, |region| head.header.body_offset + region.offset)
+    }
+}

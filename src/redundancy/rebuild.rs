@@ -1,0 +1,195 @@
+//! A lost shard, made again from what is left of its set.
+//!
+//! [`Rebuilt`] reads like a file: asked for a range, it adds up the chunks and parities of the others that give it. Each
+//! input checks its bytes against its own digests; one that finds damage is left out of that segment, and another
+//! combination is taken if the scheme has enough left. The reader checks the result against the digests of the lost
+//! shard itself, which lie in its head and are rebuilt with it: parity alone is never believed.
+
+#![forbid(unsafe_code)]
+
+use super::code::{Code, Factor, add_to_all};
+use super::stripes::SetInfo;
+use crate::base::units::KIB;
+use crate::tier::storage::ReadFile;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes per unit of work: one read of each input.
+const UNIT: u64 = 512 * KIB;
+/// Units that are asked for ahead of the one in hand.
+const AHEAD: u64 = 4;
+
+/// What is left of one member.
+#[derive(Clone, Default)]
+pub struct Input {
+    /// Its shard. Reading checks the blocks that are touched.
+    pub shard: Option<Arc<dyn ReadFile>>,
+    /// Its parity part, and where each of its parities begins.
+    pub part: Option<(Arc<dyn ReadFile>, Vec<u64>)>,
+}
+
+/// The shard of one lost member.
+pub struct Rebuilt {
+    set: SetInfo,
+    code: Code,
+    lost: usize,
+    inputs: Vec<Input>,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// The unit made last, and its bytes.
+    unit: Option<u64>,
+    bytes: Vec<u8>,
+    input: Vec<u8>,
+    /// Units before this one have been asked for.
+    asked: u64,
+    repaired: u64,
+}
+
+impl Rebuilt {
+    /// The shard of member `lost`; `inputs` has an entry for each member.
+    ///
+    /// # Errors
+    /// In words, if too little is left, or the numbers do not fit.
+    pub fn new(set: SetInfo, lost: usize, mut inputs: Vec<Input>) -> Result<Rebuilt, String> {
+        if !set.is_sound() || lost >= set.size() || inputs.len() != set.size() {
+            return Err("the set is not described as a set can be".into());
+        }
+        let code = Code::new(set.data(), set.parity).ok_or("the set has more members than a code can have")?;
+        inputs[lost].shard = None;
+        let rebuilt = Rebuilt { set, code, lost, inputs, progress: Mutex::default() };
+        for chunk in 0..rebuilt.set.data() {
+            let stripe = rebuilt.set.place_of_chunk(lost, chunk).stripe;
+            let present = rebuilt.present(stripe, &[]);
+            if rebuilt.code.recovery(&present, chunk).is_none() {
+                return Err(format!(
+                    "{} of the {} members of its set that are needed are left",
+                    present.len(),
+                    rebuilt.set.data()
+                ));
+            }
+        }
+        Ok(rebuilt)
+    }
+
+    /// Segments of inputs that were found damaged and done without.
+    pub fn repaired(&self) -> u64 {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).repaired
+    }
+
+    /// The code members of a stripe that are there.
+    fn present(&self, stripe: usize, without: &[u32]) -> Vec<u32> {
+        let shard = |data: &u32| self.inputs[self.set.data_member(stripe, *data)].shard.is_some();
+        let part = |parity: &u32| self.inputs[self.set.parity_member(stripe, *parity)].part.is_some();
+        let data = (0..self.set.data()).filter(shard);
+        let parity = (0..self.set.parity).filter(part).map(|parity| self.set.data() + parity);
+        data.chain(parity).filter(|member| !without.contains(member)).collect()
+    }
+
+    /// Where a code member's bytes of a range of the chunk lie.
+    fn input(&self, stripe: usize, member: u32, range: &Range<u64>) -> Option<(&Arc<dyn ReadFile>, Range<u64>)> {
+        if member < self.set.data() {
+            let place = self.set.data_member(stripe, member);
+            let file = self.inputs[place].shard.as_ref()?;
+            return Some((file, self.set.shard_range(place, member, range.clone())));
+        }
+        let parity = member - self.set.data();
+        let (file, offsets) = self.inputs[self.set.parity_member(stripe, parity)].part.as_ref()?;
+        let start = *offsets.get(parity as usize)?;
+        Some((file, start + range.start..start + range.end))
+    }
+
+    fn units_per_chunk(&self) -> u64 {
+        self.set.chunk().div_ceil(UNIT)
+    }
+
+    /// Chunk and range within it of a unit.
+    fn unit(&self, unit: u64) -> (u32, Range<u64>) {
+        let start = unit % self.units_per_chunk() * UNIT;
+        ((unit / self.units_per_chunk()) as u32, start..(start + UNIT).min(self.set.chunk()))
+    }
+
+    /// Asks for everything that a unit takes.
+    fn ask(&self, unit: u64) {
+        let (chunk, range) = self.unit(unit);
+        if chunk >= self.set.data() || self.set.shard_range(self.lost, chunk, range.clone()).is_empty() {
+            return;
+        }
+        let stripe = self.set.place_of_chunk(self.lost, chunk).stripe;
+        for (member, _) in self.code.recovery(&self.present(stripe, &[]), chunk).unwrap_or_default() {
+            if let Some((file, range)) = self.input(stripe, member, &range) {
+                file.will_read(range);
+            }
+        }
+    }
+
+    fn make(&self, unit: u64, progress: &mut Progress) -> io::Result<()> {
+        let (chunk, range) = self.unit(unit);
+        let stripe = self.set.place_of_chunk(self.lost, chunk).stripe;
+        let mut without = Vec::new();
+        let mut first_error = None;
+        progress.unit = None;
+        'again: loop {
+            let present = self.present(stripe, &without);
+            let Some(sum) = self.code.recovery(&present, chunk) else {
+                let why = first_error.map_or_else(String::new, |error: io::Error| format!(": {error}"));
+                return Err(io::Error::other(format!("too little of the set is left{why}")));
+            };
+            progress.bytes.clear();
+            progress.bytes.resize((range.end - range.start) as usize, 0);
+            for (member, factor) in sum {
+                let Some((file, range)) = self.input(stripe, member, &range) else {
+                    without.push(member);
+                    continue 'again;
+                };
+                progress.input.resize((range.end - range.start) as usize, 0);
+                if let Err(error) = file.read_at(range.start, &mut progress.input) {
+                    log::warn!("event=set-member-unusable stripe={stripe} member={member} error={error}");
+                    progress.repaired += 1;
+                    first_error.get_or_insert(error);
+                    without.push(member);
+                    continue 'again;
+                }
+                let length = progress.input.len();
+                add_to_all(&[Factor::new(factor)], &progress.input, &mut [&mut progress.bytes[..length]]);
+            }
+            progress.unit = Some(unit);
+            return Ok(());
+        }
+    }
+}
+
+impl ReadFile for Rebuilt {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.set.members[self.lost].1)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let length = self.set.members[self.lost].1;
+        if offset.checked_add(buffer.len() as u64).is_none_or(|end| end > length) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = 0;
+        while done < buffer.len() {
+            let at = offset + done as u64;
+            let (chunk, within) = (at / self.set.chunk(), at % self.set.chunk());
+            let unit = chunk * self.units_per_chunk() + within / UNIT;
+            if progress.unit != Some(unit) {
+                // A step back, or far ahead, starts anew.
+                let from = if (unit..=unit + AHEAD).contains(&progress.asked) { progress.asked } else { unit };
+                (from..=unit + AHEAD).for_each(|unit| self.ask(unit));
+                progress.asked = unit + AHEAD + 1;
+                self.make(unit, &mut progress)?;
+            }
+            let start = (within % UNIT) as usize;
+            let part = (progress.bytes.len() - start).min(buffer.len() - done);
+            buffer[done..done + part].copy_from_slice(&progress.bytes[start..start + part]);
+            done += part;
+        }
+        Ok(())
+    }
+}

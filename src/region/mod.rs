@@ -1,0 +1,174 @@
+//! What the application hands over: typed slices and small values, seen as bytes.
+//!
+//! A type can be saved when every bit pattern of its bytes is a valid value and it has no padding
+//! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.
+#![forbid(unsafe_code)]
+
+use crate::format::{ElementType, FormatError, Region, RegionKind, codec};
+use serde::{Serialize, de::DeserializeOwned};
+use std::borrow::Cow;
+
+/// A type whose slices can be saved and loaded.
+///
+/// Implemented for the numeric primitives and for arrays of them. For a record of your own derive
+/// [`bytemuck::Pod`] and say how it is to be checked on loading:
+///
+/// ```
+/// #[repr(C)]
+/// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+/// struct Particle { position: [f64; 3], velocity: [f64; 3] }
+///
+/// impl bivouac::Element for Particle {
+///     const TYPE: bivouac::ElementType = bivouac::ElementType::Record(48);
+/// }
+/// assert_eq!(<Particle as bivouac::Element>::TYPE.bytes(), 48);
+/// ```
+pub trait Element: bytemuck::Pod {
+    /// The type as it is recorded with the region and compared when the region is loaded. Its
+    /// [`bytes`](ElementType::bytes) must be the size of `Self`; saving refuses anything else.
+    const TYPE: ElementType;
+}
+
+macro_rules! plain {
+    ($($type:ty => $name:ident),*) => { $(impl Element for $type { const TYPE: ElementType = ElementType::$name; })* };
+}
+plain!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u64 => U64, i64 => I64, f32 => F32, f64 => F64);
+
+impl<T: Element, const N: usize> Element for [T; N]
+where
+    [T; N]: bytemuck::Pod,
+{
+    const TYPE: ElementType = ElementType::Record(size_of::<[T; N]>() as u32);
+}
+
+/// A region that waits to be captured: name, type, shape, and the bytes, borrowed from the application.
+#[derive(Clone, Debug)]
+pub struct SavedRegion<'a> {
+    /// What is recorded in the region table.
+    pub region: Region,
+    /// The bytes.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+/// Why something cannot be a region.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// The name is empty, too long, or has control characters.
+    #[error("region name {name:?} is not usable: use 1 to 256 bytes without control characters")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The name was used before in this checkpoint.
+    #[error("region {name:?} is saved twice in one checkpoint")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// The shape does not describe the slice.
+    #[error("region {name:?}: shape {shape:?} does not have {elements} elements")]
+    Shape {
+        /// The name.
+        name: String,
+        /// The shape given.
+        shape: Vec<u64>,
+        /// Elements in the slice.
+        elements: u64,
+    },
+    /// [`Element::TYPE`] of the application's own type has another size than the type.
+    #[error("region {name:?}: element type {element} does not have the {bytes} bytes of the Rust type")]
+    ElementSize {
+        /// The name.
+        name: String,
+        /// The declared element type.
+        element: ElementType,
+        /// Size of the Rust type.
+        bytes: u64,
+    },
+    /// A value could not be encoded.
+    #[error("value {name:?} cannot be encoded: {source}")]
+    Value {
+        /// The name.
+        name: String,
+        /// Why.
+        source: FormatError,
+    },
+}
+
+/// Describes a slice as a region.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name, shape or element type.
+pub fn array<'a, T: Element>(name: &str, data: &'a [T], shape: &[u64]) -> Result<SavedRegion<'a>, RegionError> {
+    let elements = data.len() as u64;
+    if shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent)) != Some(elements) {
+        return Err(RegionError::Shape { name: name.into(), shape: shape.into(), elements });
+    }
+    if T::TYPE.bytes() != size_of::<T>() as u64 || size_of::<T>() == 0 {
+        return Err(RegionError::ElementSize { name: name.into(), element: T::TYPE, bytes: size_of::<T>() as u64 });
+    }
+    describe(name, RegionKind::Array, T::TYPE, shape, Cow::Borrowed(bytemuck::cast_slice(data)))
+}
+
+/// Encodes a small value as a region.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name or a value that cannot be encoded.
+pub fn value<T: Serialize>(name: &str, value: &T) -> Result<SavedRegion<'static>, RegionError> {
+    let bytes = codec::encode("value", value).map_err(|source| RegionError::Value { name: name.into(), source })?;
+    let shape = [bytes.len() as u64];
+    describe(name, RegionKind::Value, ElementType::U8, &shape, Cow::Owned(bytes))
+}
+
+/// Decodes a value.
+///
+/// # Errors
+/// [`RegionError::Value`] if the bytes are those of another type.
+pub fn decode_value<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, RegionError> {
+    codec::decode("value", bytes).map_err(|source| RegionError::Value { name: name.into(), source })
+}
+
+fn describe<'a>(
+    name: &str,
+    kind: RegionKind,
+    element: ElementType,
+    shape: &[u64],
+    bytes: Cow<'a, [u8]>,
+) -> Result<SavedRegion<'a>, RegionError> {
+    if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) {
+        return Err(RegionError::Name { name: name.into() });
+    }
+    let region = Region {
+        name: name.into(),
+        kind,
+        element,
+        shape: shape.into(),
+        bytes: bytes.len() as u64,
+        offset: 0,
+        first_block: 0,
+    };
+    Ok(SavedRegion { region, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_and_values_become_regions() {
+        let saved = array("t", &[1.0f64, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
+        assert_eq!((saved.region.bytes, saved.region.element), (32, ElementType::F64));
+        let saved = value("step", &7u64).unwrap();
+        assert_eq!(decode_value::<u64>("step", &saved.bytes), Ok(7));
+        assert!(decode_value::<String>("step", &saved.bytes).is_err());
+        assert_eq!(<[f64; 3] as Element>::TYPE, ElementType::Record(24));
+    }
+
+    #[test]
+    fn what_cannot_be_a_region_is_refused() {
+        assert!(matches!(array("t", &[1u8, 2], &[3]), Err(RegionError::Shape { .. })));
+        assert!(matches!(array("t", &[1u8, 2], &[u64::MAX, 3]), Err(RegionError::Shape { .. })));
+        assert!(matches!(array("", &[1u8], &[1]), Err(RegionError::Name { .. })));
+        assert!(matches!(array("a\nb", &[1u8], &[1]), Err(RegionError::Name { .. })));
+    }
+}

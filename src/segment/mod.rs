@@ -1,0 +1,105 @@
+//! The node segment: memory that all ranks of a node share and that outlives them.
+//!
+//! # What it is
+//!
+//! One file per node, job, group and run in a tmpfs (`/dev/shm`), made by the node's first rank
+//! ([`Segment::create`]) and mapped by all ([`Segment::attach`]). Captured shards rest in it. When processes are killed the
+//! file stays, and the next run finds it ([`list`], [`OldSegment`]) and reads what was sealed. Nothing removes
+//! it but [`Segment::close`], [`OldSegment::unlink`] and [`remove`]: dropping a handle never does.
+//!
+//! # What is in it
+//!
+//! A header (whose it is, how it is cut), then for each rank a *slot directory* and a *board*, a table of
+//! *extents*, and the extents themselves. Control words change by atomics; there are no locks between processes, so a
+//! process that is killed at any instant leaves nothing locked. `layout.rs` draws the bytes.
+//!
+//! - A **slot** is one shard being captured or kept. Only its own rank changes it during a run. Its entry in the
+//!   directory is the truth for recovery: state, place, operation, version, hash of the name, committed level,
+//!   and a check word.
+//! - An **extent** is the unit in which ranks take memory from the node: at least 2 MiB, at most about 16384 per
+//!   segment. A rank owns an extent by setting its owner word with a compare-and-swap, and then cuts it up at 4 KiB
+//!   granularity as it likes (`arena.rs`; that bookkeeping is in process memory).
+//! - A **board** carries votes (`board.rs`).
+//! - **Liveness**: each process holds a lock on one byte of the file, number = its rank on the node. It gives the lock back
+//!   when it closes or drops the segment, and the kernel does when it dies, however it dies. One limit: locks belong to
+//!   the open file, which forked children share, so a killed process whose forked child lives on counts as alive.
+//!
+//! # The life of a slot
+//!
+//! ```text
+//!             reserve              seal               retire
+//!   Empty ────────────▶ Writing ────────▶ Sealed ────────────▶ Retired
+//!     ▲                    │ abandon         (readers: SlotRef)   │
+//!     ├────────────────────┘                                      │
+//!     └───────────────────────────────────────────────────────────┘
+//!                                      the last SlotRef is dropped
+//! ```
+//!
+//! `seal` orders the (non-temporal) stores of the bytes before the state word, so a reader that sees `Sealed` sees the
+//! bytes. A retired slot keeps its memory until the last [`SlotRef`] of it is gone, so writer threads never read
+//! bytes of a successor. A slot that a killed process left in `Writing` or `Retired` is not restorable.
+//!
+//! # Memory is never touched before it is reserved
+//!
+//! The file's virtual length is fixed by the budget, but pages exist only where extents have been populated
+//! (`populate.rs`), after a look at what the node can still give (`room.rs`). No room is an ordinary answer
+//! ([`Segment::reserve`] returns `None`, [`Segment::refusal`] says why): the caller waits or takes another tier. Extents
+//! stay populated when they change hands, so a segment's memory only grows, up to its budget, until it is removed.
+//!
+//! # Threads
+//!
+//! A [`Segment`] is shared as `&Segment` or `Arc<Segment>` between the application's thread and the writer threads. Inside
+//! are two locks: `turn`, held by whoever claims and populates new extents (long), and `state`, for the books
+//! (short, never during a system call). Order: `turn` before `state` before the map's book of loans. A rank that
+//! finds warm memory takes only the short ones. Everything is Linux only.
+
+mod arena;
+mod board;
+mod error;
+mod file;
+mod layout;
+mod live;
+mod map;
+mod old;
+mod populate;
+mod room;
+mod slots;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Refusal, SegmentError};
+pub use file::{is_held, list, remove};
+pub use layout::{BOARD_OPERATIONS, EXTENT_MIN, SLOTS_PER_RANK, SegmentHeader};
+pub use live::Segment;
+pub use old::{OldSegment, OldSlot};
+pub use room::{Available, available_memory, budget_bytes};
+pub use slots::{SealInfo, SlotId, SlotMut, SlotRef};
+pub use state::SlotState;
+
+use crate::base::ids::{Generation, Incarnation};
+use std::path::PathBuf;
+
+/// Which segment, for whom, and how large.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentSpec {
+    /// A tmpfs directory, normally `/dev/shm`.
+    pub directory: PathBuf,
+    /// File name; it holds job, group and generation in some form, so that no two runs use one name.
+    pub name: String,
+    /// Hash of the job's key.
+    pub job: u64,
+    /// Hash of the group's name.
+    pub group: u64,
+    /// This run.
+    pub generation: Generation,
+    /// This run's random identity.
+    pub incarnation: Incarnation,
+    /// Bytes of data for all ranks of the node together. Only the creator's value counts: the header carries it to the
+    /// others. The control area (about 12 KiB per rank, at most 256 KiB for the extents) comes on top.
+    pub budget: u64,
+    /// Ranks of the group on this node.
+    pub node_ranks: u32,
+    /// Ranks of the group on all nodes.
+    pub group_size: u32,
+}

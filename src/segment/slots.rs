@@ -1,0 +1,215 @@
+//! Slots as values: one being written, one sealed and readable, and the entry behind them.
+#![forbid(unsafe_code)]
+
+use super::SegmentError;
+use super::layout::{SlotWords, pack_level, pack_state, slot_word, unpack_state};
+use super::live::Shared;
+use super::map::{Loan, Map};
+use super::state::SlotState;
+use crate::base::digest::store_fence;
+use crate::base::ids::Level;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Weak};
+
+/// Names a sealed slot of this process. A slot that is used again has another id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlotId {
+    pub(super) index: u32,
+    pub(super) uses: u64,
+}
+
+/// What a slot's entry says about the shard in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SealInfo {
+    /// The collective operation that took it.
+    pub operation: u64,
+    /// The application's version.
+    pub version: u64,
+    /// Hash of the checkpoint's name.
+    pub name: u64,
+}
+
+/// The words of one slot entry. Only the rank that owns the slot writes them.
+pub(super) struct Entry<'a> {
+    pub(super) map: &'a Map,
+    pub(super) at: u64,
+}
+
+impl Entry<'_> {
+    fn set(&self, word: u64, value: u64) {
+        self.map.word(self.at + word).store(value, Relaxed);
+    }
+
+    /// State (if the word is sound) and use count.
+    pub(super) fn state(&self) -> (Option<SlotState>, u64) {
+        unpack_state(self.map.word(self.at + slot_word::STATE).load(Acquire))
+    }
+
+    /// Moves the slot on, with all earlier writes before it.
+    fn move_to(&self, next: SlotState, uses: u64) {
+        let (state, _) = self.state();
+        assert!(state.is_some_and(|state| state.may_become(next)), "a slot cannot go from {state:?} to {next}");
+        self.map.word(self.at + slot_word::STATE).store(pack_state(next, uses), Release);
+    }
+
+    /// Empty to Writing: place and length are known, the rest is not. Returns the new use count.
+    pub(super) fn begin(&self, offset: u64, length: u64) -> u64 {
+        let (_, uses) = self.state();
+        let uses = (uses + 1) & (u64::MAX >> 8);
+        for word in [slot_word::CHECK, slot_word::LEVEL, slot_word::OPERATION, slot_word::VERSION, slot_word::NAME] {
+            self.set(word, 0);
+        }
+        self.set(slot_word::OFFSET, offset);
+        self.set(slot_word::LENGTH, length);
+        self.move_to(SlotState::Writing, uses);
+        uses
+    }
+
+    /// Writing to Sealed. Returns the check word.
+    fn seal(&self, words: SlotWords, node_rank: u32, index: u32) -> u64 {
+        let check = words.check_word(node_rank, index);
+        self.set(slot_word::OPERATION, words.operation);
+        self.set(slot_word::VERSION, words.version);
+        self.set(slot_word::NAME, words.name);
+        self.set(slot_word::LEVEL, pack_level(Level::Captured, check));
+        self.set(slot_word::CHECK, check);
+        self.move_to(SlotState::Sealed, words.uses);
+        check
+    }
+
+    /// Writes the committed level of a sealed slot.
+    pub(super) fn set_level(&self, level: Level) {
+        let check = self.map.word(self.at + slot_word::CHECK).load(Relaxed);
+        self.map.word(self.at + slot_word::LEVEL).store(pack_level(level, check), Release);
+    }
+
+    /// Sealed to Retired.
+    pub(super) fn retire(&self, uses: u64) {
+        self.move_to(SlotState::Retired, uses);
+    }
+
+    /// Writing or Retired to Empty.
+    pub(super) fn clear(&self, uses: u64) {
+        self.move_to(SlotState::Empty, uses);
+    }
+}
+
+/// A slot that is being written: memory that is there and belongs to this value alone.
+///
+/// Dropped without [`SlotMut::seal`] it gives its room back, and nobody has ever seen it.
+pub struct SlotMut {
+    shared: Arc<Shared>,
+    /// Always there until `seal` or `drop` takes it.
+    loan: Option<Loan>,
+    index: u32,
+    uses: u64,
+    length: u64,
+}
+
+impl SlotMut {
+    pub(super) fn new(shared: Arc<Shared>, loan: Loan, index: u32, length: u64) -> SlotMut {
+        let uses = shared.entry(index).begin(loan.offset(), length);
+        SlotMut { shared, loan: Some(loan), index, uses, length }
+    }
+
+    /// Bytes that were asked for.
+    pub fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    /// Was nothing asked for?
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The slot's memory, exactly as long as asked for, page-aligned. A slot used before still holds old bytes.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        match &mut self.loan {
+            Some(loan) => &mut loan.as_mut_slice()[..self.length as usize],
+            None => &mut [],
+        }
+    }
+
+    /// Declares the bytes complete and unchanging, behind a store fence.
+    ///
+    /// # Errors
+    /// [`SegmentError::Forked`] in a forked child.
+    pub fn seal(mut self, info: SealInfo) -> Result<SlotId, SegmentError> {
+        self.shared.check_mine()?;
+        let loan = self.loan.take().ok_or(SegmentError::Closed)?;
+        let words = SlotWords {
+            uses: self.uses,
+            offset: loan.offset(),
+            length: self.length,
+            operation: info.operation,
+            version: info.version,
+            name: info.name,
+        };
+        store_fence();
+        self.shared.entry(self.index).seal(words, self.shared.node_rank, self.index);
+        let id = SlotId { index: self.index, uses: self.uses };
+        let sealed = Sealed { shared: Arc::downgrade(&self.shared), loan: Some(loan), id, length: self.length };
+        self.shared.on_sealed(Arc::new(sealed));
+        Ok(id)
+    }
+}
+
+impl fmt::Debug for SlotMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SlotMut({}, {} bytes)", self.index, self.length)
+    }
+}
+
+impl Drop for SlotMut {
+    fn drop(&mut self) {
+        if let Some(loan) = self.loan.take() {
+            self.shared.on_free(loan, SlotId { index: self.index, uses: self.uses });
+        }
+    }
+}
+
+/// A sealed slot; freed when the book and all readers have let go of it.
+pub(super) struct Sealed {
+    /// Weak: the segment's books hold this value.
+    shared: Weak<Shared>,
+    /// Always there until `drop` takes it.
+    loan: Option<Loan>,
+    pub(super) id: SlotId,
+    length: u64,
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        // Without the segment nobody allocates any more: the slot stays sealed in the file for the next run.
+        if let (Some(loan), Some(shared)) = (self.loan.take(), self.shared.upgrade()) {
+            shared.on_free(loan, self.id);
+        }
+    }
+}
+
+/// A reader's hold on a sealed slot: the bytes stay mapped and unchanged while any clone of it lives, also when the slot is
+/// retired or the segment closed meanwhile.
+#[derive(Clone)]
+pub struct SlotRef(pub(super) Arc<Sealed>);
+
+impl Deref for SlotRef {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.loan.as_ref().map_or(&[], |loan| &loan.as_slice()[..self.0.length as usize])
+    }
+}
+
+impl fmt::Debug for SlotRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SlotRef({}, {} bytes)", self.0.id.index, self.0.length)
+    }
+}
+
+impl AsRef<[u8]> for SlotRef {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

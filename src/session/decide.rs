@@ -1,0 +1,221 @@
+//! `should_checkpoint` and `should_exit`: one answer on all ranks, almost always without a message.
+
+use super::error::{Error, Result};
+use crate::config::{ExitConfig, Interval};
+use crate::coordination::{Ballot, Culprit, Outcome, Payload};
+use crate::format::codec;
+use crate::policy::{Cadence, Pace, calls_within};
+use crate::transfer::Engine;
+use signal_hook::{SigId, flag, low_level};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The state behind both questions, counted in the same way on every rank.
+pub struct Decisions {
+    steps: u64,
+    checkpoint: Cadence,
+    since_checkpoint_look: u64,
+    pace: Arc<Mutex<Pace>>,
+    exit: Cadence,
+    since_exit_look: u64,
+    looked: Arc<Mutex<Option<Duration>>>,
+    exiting: bool,
+    signalled: Arc<AtomicBool>,
+    /// Listens until it is dropped.
+    _signal: Option<Listener>,
+}
+
+impl Decisions {
+    /// Listens for the configured signal.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if the signal cannot be caught.
+    pub fn new(exit: &ExitConfig) -> Result<Decisions> {
+        let signalled = Arc::new(AtomicBool::new(false));
+        let signal = exit.signal_number().map(|number| Listener::new(number, &signalled));
+        let signal = signal.transpose().map_err(|error| Error::Failed { reason: format!("exit.signal: {error}") })?;
+        Ok(Decisions {
+            steps: 0,
+            checkpoint: Cadence::default(),
+            since_checkpoint_look: 0,
+            pace: Arc::default(),
+            exit: Cadence::default(),
+            since_exit_look: 0,
+            looked: Arc::default(),
+            exiting: false,
+            signalled,
+            _signal: signal,
+        })
+    }
+
+    /// See [`crate::Session::should_checkpoint`].
+    pub fn should_checkpoint(&mut self, engine: &Engine) -> Result<bool> {
+        let interval = engine.config().job.interval;
+        self.steps += 1;
+        let by_steps = interval.steps > 0 && self.steps.is_multiple_of(interval.steps);
+        if interval.seconds.is_zero() && interval.overhead_percent <= 0.0 {
+            return Ok(by_steps);
+        }
+        self.since_checkpoint_look += 1;
+        if !self.checkpoint.on_call() {
+            return Ok(by_steps);
+        }
+        let calls = std::mem::take(&mut self.since_checkpoint_look);
+        let (due, next) = self.look_at_pace(engine, interval, calls)?;
+        self.checkpoint.on_look(next);
+        Ok(by_steps || due)
+    }
+
+    fn look_at_pace(&self, engine: &Engine, interval: Interval, calls: u64) -> Result<(bool, u64)> {
+        let (pace, clock) = (self.pace.clone(), engine.clock().clone());
+        let stats = engine.stats();
+        let cost =
+            stats.blocked_total.checked_div(u32::try_from(stats.captured).unwrap_or(u32::MAX)).unwrap_or_default();
+        let ballot = engine.ballot("should_checkpoint", Payload::Max(vec![cost.as_nanos() as u64]));
+        decide(engine, "should_checkpoint", ballot, move |ballot| {
+            let slowest = match &ballot.payload {
+                Payload::Max(numbers) => numbers.first().copied().unwrap_or_default(),
+                _ => 0,
+            };
+            let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+            pace.look(&interval, clock.now(), calls, Duration::from_nanos(slowest))
+        })
+    }
+
+    /// See [`crate::Session::should_exit`].
+    pub fn should_exit(&mut self, engine: &Engine) -> Result<bool> {
+        let exit = &engine.config().job.exit;
+        let is_configured =
+            exit.signal.is_some() || exit.stop_file.is_some() || exit.end_time.is_some() || engine.is_supervised();
+        if self.exiting || !is_configured {
+            return Ok(self.exiting);
+        }
+        self.since_exit_look += 1;
+        if !self.exit.on_call() {
+            return Ok(false);
+        }
+        let calls = std::mem::take(&mut self.since_exit_look);
+        let reason = self.asks_for_exit(engine, exit);
+        let mine = u64::from(reason.is_some());
+        let (clock, every, looked) = (engine.clock().clone(), exit.check_every, self.looked.clone());
+        let ballot = engine.ballot("should_exit", Payload::Bits { all: mine, any: mine });
+        let (exiting, next) = decide(engine, "should_exit", ballot, move |ballot| {
+            let asked = matches!(ballot.payload, Payload::Bits { any, .. } if any != 0);
+            let now = clock.now();
+            let before = looked.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+            (asked, calls_within(every, before.map(|then| now.saturating_sub(then)), calls))
+        })?;
+        self.exit.on_look(next);
+        self.exiting = exiting;
+        engine.is_ending.store(exiting, Ordering::Relaxed);
+        if exiting {
+            engine.tell_exit(reason.as_deref());
+        }
+        Ok(exiting)
+    }
+
+    /// Why this rank asks for the end, if it does. Any rank may have got the signal; files and clock are looked at by the
+    /// root alone.
+    fn asks_for_exit(&self, engine: &Engine, exit: &ExitConfig) -> Option<String> {
+        if self.signalled.load(Ordering::Relaxed) {
+            return Some("the signal of exit.signal".into());
+        }
+        if !engine.is_root() {
+            return None;
+        }
+        if exit.stop_file.as_ref().is_some_and(|file| file.exists()) {
+            return Some("the file of exit.stop_file".into());
+        }
+        let ending = exit.end_time.is_some_and(|end| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            now + exit.reserve >= Duration::from_secs(end)
+        });
+        if ending { Some("the end time of exit.end_time".into()) } else { engine.halt_asked() }
+    }
+}
+
+/// The signals that sessions of this process have listened for.
+///
+/// A handler, once installed, stays until the process ends: taking it out again could take out one that somebody
+/// else has put on top of it. So that the signal is not swallowed when nobody listens any more, the handler then does what
+/// the system would have done, if that is what it found when it was installed.
+static HEARD: Mutex<BTreeMap<i32, Heard>> = Mutex::new(BTreeMap::new());
+
+struct Heard {
+    listeners: usize,
+    /// Read by the handler: nobody listens.
+    idle: Arc<AtomicBool>,
+}
+
+/// A session that listens for a signal, until it is dropped.
+struct Listener {
+    number: i32,
+    id: SigId,
+}
+
+impl Listener {
+    fn new(number: i32, signalled: &Arc<AtomicBool>) -> io::Result<Listener> {
+        let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+        if let std::collections::btree_map::Entry::Vacant(entry) = heard.entry(number) {
+            let idle = Arc::new(AtomicBool::new(true));
+            if has_default_action(number) {
+                flag::register_conditional_default(number, idle.clone())?;
+            }
+            entry.insert(Heard { listeners: 0, idle });
+        }
+        let id = flag::register(number, signalled.clone())?;
+        if let Some(heard) = heard.get_mut(&number) {
+            heard.listeners += 1;
+            heard.idle.store(false, Ordering::SeqCst);
+        }
+        Ok(Listener { number, id })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+        low_level::unregister(self.id);
+        if let Some(heard) = heard.get_mut(&self.number) {
+            heard.listeners -= 1;
+            heard.idle.store(heard.listeners == 0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Neither caught nor ignored, as the system says. If it does not say, the signal is left to whoever handles it.
+fn has_default_action(number: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+    ["SigIgn:", "SigCgt:"].iter().all(|key| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(key));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .is_some_and(|mask| mask >> (number - 1) & 1 == 0)
+    })
+}
+
+/// A reduction whose decision is an answer and the number of calls until the next look.
+fn decide(
+    engine: &Engine,
+    call: &'static str,
+    ballot: Ballot,
+    answer: impl FnOnce(&Ballot) -> (bool, u64) + Send + 'static,
+) -> Result<(bool, u64)> {
+    let decide = move |ballot: &Ballot| {
+        let culprits: Vec<Culprit> = ballot.culprits();
+        if !culprits.is_empty() {
+            return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        (Outcome::Agreed, codec::encode("answer", &answer(ballot)).unwrap_or_default())
+    };
+    let verdict = engine.collective(ballot, Box::new(decide)).map_err(|reason| Error::Failed { reason })?;
+    match verdict.outcome {
+        Outcome::Agreed => {
+            codec::decode("answer", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
+        }
+        Outcome::Abandoned(culprits) => Err(Error::Disagreed { call, culprits }),
+        Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer".into() }),
+    }
+}

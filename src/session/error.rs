@@ -1,0 +1,131 @@
+//! The one error type of the public API.
+
+use crate::base::Level;
+use crate::comm::CommError;
+use crate::config::ConfigError;
+use crate::coordination::Culprit;
+use crate::recovery::{LoadError, RestartError};
+use crate::region::RegionError;
+use crate::transfer::{CaptureError, LevelVerdict};
+
+/// What can go wrong. A collective call that fails returns the same variant with the same culprits on every rank that
+/// hears the verdict; the application may always go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration has problems.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Messages cannot be exchanged.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// The session could not be opened, because of these ranks.
+    #[error("the session could not be opened: {}", join(culprits))]
+    Open {
+        /// Who, and why.
+        culprits: Vec<Culprit>,
+    },
+    /// The name of a series or job cannot be used.
+    #[error(
+        "{what} {name:?} is not usable: use 1 to 128 bytes without '/' or control characters, not starting with '.'"
+    )]
+    Name {
+        /// Which kind of name.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// Something cannot be a region.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The capture failed on this rank; the others hear of it in their verdict.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A region could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The restart ended without a restored state.
+    #[error(transparent)]
+    Restart(#[from] RestartError),
+    /// A checkpoint did not reach the level that was waited for, and will not.
+    #[error("version {version} of {name:?} did not reach level {level}: {}", explain(verdicts))]
+    NotCommitted {
+        /// Series.
+        name: String,
+        /// Version.
+        version: u64,
+        /// The level waited for.
+        level: Level,
+        /// The verdicts heard.
+        verdicts: Vec<(Level, LevelVerdict)>,
+    },
+    /// Ranks made different calls, or some did not call.
+    #[error("{call}: {}", join(culprits))]
+    Disagreed {
+        /// The call.
+        call: &'static str,
+        /// Who, and how.
+        culprits: Vec<Culprit>,
+    },
+    /// A message has reached this rank that its application has not received.
+    #[error(
+        "rank {rank}: a message from rank {from} with tag {tag} has arrived and was not received: a checkpoint taken now \
+         would not contain it"
+    )]
+    MessageInFlight {
+        /// This rank, in the communicator that was asked about.
+        rank: i32,
+        /// The sender's rank.
+        from: i32,
+        /// The message's tag.
+        tag: i32,
+    },
+    /// The session has failed and commits nothing more; the application may compute on.
+    #[error("this session has failed and commits nothing more: {reason}")]
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// `close` came to its time limit with checkpoints still in flight.
+    #[error("{in_flight} checkpoints were still being written when the session was closed after {waited_s:.0} s")]
+    Undrained {
+        /// Checkpoints whose levels were not decided.
+        in_flight: u64,
+        /// How long `close` waited.
+        waited_s: f64,
+    },
+    /// An error of the application's own, from inside a restart closure.
+    #[error("{0}")]
+    Application(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The result type of the public API.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Wraps an error of the application's own, to return it from a restart closure.
+    pub fn application(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Application(error.into())
+    }
+}
+
+fn join(culprits: &[Culprit]) -> String {
+    if culprits.is_empty() {
+        return "no rank is known to be at fault".into();
+    }
+    culprits.iter().map(Culprit::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn explain(verdicts: &[(Level, LevelVerdict)]) -> String {
+    let failed = verdicts.iter().filter_map(|(level, verdict)| match verdict {
+        LevelVerdict::Committed => None,
+        LevelVerdict::Abandoned(culprits) => Some(format!("{level} abandoned ({})", join(culprits))),
+        LevelVerdict::Unknown(reason) => Some(format!("{level} unknown ({reason})")),
+    });
+    let text = failed.collect::<Vec<_>>().join("; ");
+    if text.is_empty() {
+        "no such level was planned for it (see the every keys of [local] and [global])".into()
+    } else {
+        text
+    }
+}

@@ -1,0 +1,734 @@
+//! The Rust API: a session on a communicator, checkpoints taken through it, and restarts.
+//!
+//! ```no_run
+//! # #[cfg(feature = "mpi")]
+//! # fn main() -> bivouac::Result<()> {
+//! use bivouac::{Config, Level, Session};
+//! let universe = mpi::initialize().expect("MPI is not initialised yet");
+//! let world = universe.world();
+//! let session = Session::open(&world, Config::from_env()?)?;
+//! let (mut step, mut t) = (0u64, vec![0.0f64; 1 << 20]);
+//! session.restart("heat", |r| {
+//!     r.load("temperature", &mut t)?;
+//!     step = r.value("step")?;
+//!     Ok(())
+//! })?;
+//! while step < 1000 {
+//!     step += 1; // … compute …
+//!     if step % 100 == 0 {
+//!         let mut ckpt = session.checkpoint("heat", step)?;
+//!         ckpt.save("temperature", &t)?;
+//!         ckpt.value("step", &step)?;
+//!         ckpt.capture()?;
+//!     }
+//! }
+//! session.close()?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "mpi"))]
+//! # fn main() {}
+//! ```
+//!
+//! # Messages in flight
+//!
+//! A checkpoint is consistent if the application is: when a rank calls [`Checkpoint::capture`], its own communication
+//! that the checkpoint depends on is complete. Bivouac sees the application's memory, not its messages; one that is still
+//! on its way is in no checkpoint. Bivouac's own messages use a communicator of their own.
+#![forbid(unsafe_code)]
+
+mod decide;
+mod domains;
+mod error;
+mod open;
+pub mod place;
+
+pub use error::{Error, Result};
+
+use crate::base::Level;
+use crate::base::calendar::unix_now;
+use crate::base::units::page_ceil;
+use crate::comm::Comm;
+use crate::config::Config;
+use crate::coordination::{Ballot, Culprit, Outcome, Payload};
+use crate::format::supervision::RestoredFrom;
+use crate::recovery::discover::{Reach, discover, open_segments};
+use crate::recovery::election::origin_of;
+use crate::recovery::remote::Peers;
+use crate::recovery::{Elected, Election, Restorer, Want};
+use crate::region::{self, Element, RegionError, SavedRegion};
+use crate::tier::TierKind;
+use crate::tier::directory::is_component;
+use crate::transfer::checkpoint::CaptureSpec;
+use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
+use decide::Decisions;
+use place::{Place, Workers, segment_prefix};
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long `close` lets its last messages travel.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
+/// The same when MPI is finalized under an open session.
+#[cfg(feature = "mpi")]
+const FINALIZE_LIMIT: Duration = Duration::from_secs(3);
+
+/// A group of ranks that take and restore checkpoints together.
+///
+/// All methods marked *Collective* are called by all ranks of the group in the same order. A session belongs to one
+/// thread at a time: it can be moved to another thread, but not shared.
+pub struct Session {
+    engine: Arc<Engine>,
+    threads: Option<Arc<Mutex<Threads>>>,
+    decisions: RefCell<Decisions>,
+    process: u32,
+    #[cfg(feature = "mpi")]
+    _hook: Option<crate::comm::mpi::FinalizeHook>,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// What a restart restored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Restored {
+    /// The version.
+    pub version: u64,
+    /// The run that took it.
+    pub generation: u64,
+    /// The farthest tier that this rank read from: `memory`, `local`, `peers` or `global`.
+    pub tier: &'static str,
+    /// Bytes that this rank read.
+    pub bytes: u64,
+    /// Seconds from the call to the agreement of all ranks.
+    pub seconds: f64,
+    /// A later run had left this version behind; it was asked for by name.
+    pub left_behind: bool,
+}
+
+/// A version that all ranks can restore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionInfo {
+    /// The version.
+    pub version: u64,
+    /// The run that took it.
+    pub generation: u64,
+    /// A later run went back behind it: it is restored only by name.
+    pub left_behind: bool,
+}
+
+impl Session {
+    /// Opens a session on the ranks of `comm`, which may be any intracommunicator; MPI may have been initialised by
+    /// anybody at any thread level. With `MPI_THREAD_MULTIPLE` a thread moves the coordination along; otherwise
+    /// the session's own calls do ([`Session::progress`] helps when they are rare).
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// Until all ranks have called; for the file systems of the tiers; up to about ten seconds if a claim of another
+    /// host has to be watched.
+    ///
+    /// # Errors
+    /// [`Error::Open`], the same on all ranks: a configuration is invalid or they differ (ranks and keys named), or another
+    /// run of the job is alive. [`Error::Comm`].
+    #[cfg(feature = "mpi")]
+    pub fn open<C: mpi::traits::Communicator + ?Sized>(comm: &C, config: Config) -> Result<Session> {
+        use crate::comm::CommError;
+        use crate::comm::mpi::{MpiComm, on_finalize};
+        use crate::config::Progress;
+        let comm = MpiComm::duplicate(comm)?;
+        let wanted = config.node.progress;
+        let workers =
+            if comm.is_multiple() && wanted != Progress::Stepped { Workers::Threads } else { Workers::Writers };
+        if wanted == Progress::Thread && !comm.is_multiple() {
+            log::warn!("event=no-comm-thread rank={} reason=\"MPI does not grant MPI_THREAD_MULTIPLE\"", comm.rank());
+        }
+        let group = comm.default_group_name();
+        let place =
+            Place::here(&config, workers, group).map_err(|error| Error::Failed { reason: error.to_string() })?;
+        let mut session = Session::open_on(Box::new(comm), &place, config)?;
+        let (engine, threads) = (session.engine.clone(), session.threads.clone());
+        let hook = on_finalize(move || {
+            engine.fail("MPI was finalized before the session was closed".into());
+            if let Some(threads) = threads {
+                threads.lock().unwrap_or_else(PoisonError::into_inner).stop_comm();
+            }
+            // All ranks finalize; some MPI libraries hang in it when messages are left under way.
+            engine.end_conversation(FINALIZE_LIMIT);
+            engine.cancel_messages();
+        });
+        session._hook = Some(hook.map_err(|error: CommError| Error::Comm(error))?);
+        Ok(session)
+    }
+
+    /// Opens a session on any message layer, in any surroundings: N ranks in one process, a simulation.
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// As `Session::open`.
+    ///
+    /// # Errors
+    /// As `Session::open`.
+    pub fn open_on(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Session> {
+        let decisions = Decisions::new(&config.job.exit)?;
+        let engine = open::open(comm, place, config)?;
+        let threads = match place.workers {
+            Workers::Inline => None,
+            workers => {
+                let started = Threads::start(&engine, workers == Workers::Threads);
+                let threads = started.map_err(|error| Error::Failed { reason: format!("no thread: {error}") })?;
+                Some(Arc::new(Mutex::new(threads)))
+            }
+        };
+        Ok(Session {
+            engine,
+            threads,
+            decisions: RefCell::new(decisions),
+            process: std::process::id(),
+            #[cfg(feature = "mpi")]
+            _hook: None,
+            not_sync: PhantomData,
+        })
+    }
+
+    /// The number of this run on its store.
+    pub fn generation(&self) -> u64 {
+        self.engine.identity().generation.0
+    }
+
+    /// Begins a checkpoint: version `version` of the series `name`. Nothing is copied before
+    /// [`Checkpoint::capture`]; dropping it without a capture is a no of this rank, which the others hear.
+    ///
+    /// # Collective
+    /// All ranks, with the same arguments and regions; returns without waiting for anybody.
+    ///
+    /// # Errors
+    /// [`Error::Name`]; the other ranks hear of it in their verdict.
+    pub fn checkpoint<'a>(&'a self, name: &str, version: u64) -> Result<Checkpoint<'a>> {
+        self.engine.step_beat();
+        let begun = self.engine.clock().now();
+        // The number is drawn first: a call that is refused here counts on the other ranks, and all numbers stay in step.
+        let operation = self.engine.next_operation();
+        if let Err(error) = check_name(name) {
+            self.engine.decline(operation, &error.to_string());
+            return Err(error);
+        }
+        Ok(Checkpoint {
+            engine: &self.engine,
+            operation,
+            name: name.into(),
+            version,
+            regions: Vec::new(),
+            begun,
+            done: false,
+        })
+    }
+
+    /// Restores the newest checkpoint of `name` that all ranks can restore, from the nearest copies. `load` takes what it
+    /// needs out of the [`Restorer`]; when any rank finds damage that no copy makes good, all ranks run `load` again
+    /// with the next older checkpoint, so it must be able to run more than once. `None`: there is nothing to restore.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Blocking
+    /// Until all ranks have loaded; for flushes of this session that are under way.
+    ///
+    /// # Errors
+    /// [`Error::Restart`], the same on all ranks. Nothing that a failed attempt loaded may be used.
+    pub fn restart(&self, name: &str, load: impl FnMut(&mut Restorer) -> Result<()>) -> Result<Option<Restored>> {
+        self.restore(name, Want::Newest, load)
+    }
+
+    /// The same for one version, also one that a later run left behind. Later checkpoints of this run then descend from it.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// As [`Session::restart`]; the version is missing: [`crate::RestartError::NoSuchVersion`].
+    pub fn restart_version(
+        &self,
+        name: &str,
+        version: u64,
+        load: impl FnMut(&mut Restorer) -> Result<()>,
+    ) -> Result<Option<Restored>> {
+        self.restore(name, Want::Version(version), load)
+    }
+
+    /// The versions of `name` that all ranks can restore, newest first.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// As [`Session::restart`].
+    pub fn versions(&self, name: &str) -> Result<Vec<VersionInfo>> {
+        self.check_name_together(name)?;
+        let mut election = self.election(name, Want::Newest);
+        let listed = election.list();
+        self.engine.stop_serving();
+        Ok(listed?
+            .into_iter()
+            .map(|(candidate, left_behind)| VersionInfo {
+                version: candidate.key.version,
+                generation: candidate.key.generation.0,
+                left_behind,
+            })
+            .collect())
+    }
+
+    /// Refuses a name that cannot be used. The others may have made a call that can: they hear of the refusal in the
+    /// verdict on it, and the numbers of the calls stay in step.
+    fn check_name_together(&self, name: &str) -> Result<()> {
+        let Err(error) = check_name(name) else { return Ok(()) };
+        let refusal = self.engine.refusal(&error.to_string());
+        let decide = |ballot: &Ballot| (Outcome::Abandoned(ballot.culprits()), Vec::new());
+        if let Err(reason) = self.engine.collective(refusal, Box::new(decide)) {
+            log::debug!("event=refusal-not-heard reason={reason:?}");
+        }
+        Err(error)
+    }
+
+    fn election(&self, name: &str, want: Want) -> Election<'_> {
+        let engine = &*self.engine;
+        engine.drain(engine.config().job.timeouts.drain);
+        let identity = engine.identity();
+        let mut damage = Vec::new();
+        let segments = match engine.config().job.memory_enabled {
+            true => {
+                let prefix = segment_prefix(&identity.job, &identity.group);
+                open_segments(&engine.config().node.memory_directory, &prefix, &mut damage)
+            }
+            false => Vec::new(),
+        };
+        let reach = Reach {
+            series: &identity.series(name),
+            rank: identity.rank,
+            segments: &segments,
+            local: engine.directory(TierKind::Local),
+            node_ranks: if identity.is_node_leader() { &identity.node_ranks } else { &[] },
+            global: engine.directory(TierKind::Global).filter(|_| engine.is_root()),
+        };
+        let mut found = discover(&reach);
+        found.damaged.memory += damage.len() as u64;
+        found.damage.extend(damage);
+        engine.count(|stats| {
+            for tier in TierKind::ALL {
+                *stats.damaged.of_mut(tier) += found.damaged.of(tier);
+            }
+        });
+        Election::new(engine, name, want, found)
+    }
+
+    fn restore(
+        &self,
+        name: &str,
+        want: Want,
+        load: impl FnMut(&mut Restorer) -> Result<()>,
+    ) -> Result<Option<Restored>> {
+        self.engine.beat();
+        self.check_name_together(name)?;
+        let restored = self.attempt(name, want, load);
+        // All ranks have ended their attempts: nobody asks any more.
+        self.engine.stop_serving();
+        restored
+    }
+
+    fn attempt(
+        &self,
+        name: &str,
+        want: Want,
+        mut load: impl FnMut(&mut Restorer) -> Result<()>,
+    ) -> Result<Option<Restored>> {
+        let started = self.engine.clock().now();
+        let mut election = self.election(name, want);
+        let mut next = election.first()?;
+        while let Some(elected) = next {
+            self.engine.beat();
+            let mut restorer = self.restorer(name, &election, &elected);
+            let failure = match load(&mut restorer) {
+                Ok(()) => restorer.failure().map(|text| (text.to_owned(), true)),
+                Err(Error::Load(error)) => Some((error.to_string(), error.is_damage())),
+                Err(error) => Some((error.to_string(), true)),
+            };
+            self.engine.count(|stats| {
+                for tier in TierKind::ALL {
+                    *stats.restored_bytes.of_mut(tier) += restorer.read_bytes().of(tier);
+                    *stats.damaged.of_mut(tier) += restorer.damaged().of(tier);
+                }
+            });
+            next = election.end(failure)?;
+            if next.is_none() {
+                let took = self.engine.clock().now().saturating_sub(started);
+                if want == Want::Newest {
+                    // Asked for by name, newer versions stay: nothing newer has been committed yet.
+                    self.engine.forget_others(name, &elected.candidate.key, elected.manifest.is_some());
+                }
+                return Ok(Some(self.restored(name, &elected, &restorer, took)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn restorer(&self, name: &str, election: &Election<'_>, elected: &Elected) -> Restorer {
+        let identity = self.engine.identity();
+        let copies = election.found().copies.get(&elected.candidate).cloned().unwrap_or_default();
+        let global = self.engine.directory(TierKind::Global).cloned().zip(elected.manifest.clone());
+        let clock = self.engine.clock().clone();
+        let (key, series) = (elected.candidate.key, identity.series(name));
+        let peers = Peers::new(self.engine.clone(), series.clone(), key, elected.ways.clone());
+        Restorer::new(identity.rank, clock, key, series, copies, Some(peers), global)
+    }
+
+    fn restored(&self, name: &str, elected: &Elected, restorer: &Restorer, took: Duration) -> Restored {
+        let key = elected.candidate.key;
+        self.engine.set_origin(name, origin_of(elected));
+        let read = restorer.read_bytes();
+        let restored = Restored {
+            version: key.version,
+            generation: key.generation.0,
+            tier: restorer.farthest().name(),
+            bytes: read.memory + read.local + read.peers + read.global,
+            seconds: took.as_secs_f64(),
+            left_behind: elected.left_behind,
+        };
+        log::info!(
+            "event=restored rank={} name={name:?} {key} tier={} bytes={} seconds={:.6} left_behind={}",
+            self.engine.identity().rank,
+            restored.tier,
+            restored.bytes,
+            restored.seconds,
+            restored.left_behind
+        );
+        self.engine.tell_restored(RestoredFrom {
+            name: name.to_owned(),
+            version: restored.version,
+            generation: restored.generation,
+            tier: restored.tier.to_owned(),
+            bytes: restored.bytes,
+            seconds: restored.seconds,
+            unix: unix_now(),
+        });
+        restored
+    }
+
+    /// Looks whether a message of the application's own has arrived on `comm` that nobody has received: such a message is
+    /// in no checkpoint (see *Messages in flight* above). Made for debug builds, after a barrier and before
+    /// [`Session::checkpoint`]. MPI shows only messages that have arrived, so finding none proves nothing.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "mpi")]
+    /// # fn f(session: &bivouac::Session, world: &mpi::topology::SimpleCommunicator) -> bivouac::Result<()> {
+    /// use mpi::traits::CommunicatorCollectives;
+    /// if cfg!(debug_assertions) {
+    ///     world.barrier();
+    ///     session.check_no_messages(world)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local; never waits.
+    ///
+    /// # Errors
+    /// [`Error::MessageInFlight`] naming sender and tag.
+    #[cfg(feature = "mpi")]
+    pub fn check_no_messages<C: mpi::traits::Communicator>(&self, comm: &C) -> Result<()> {
+        use mpi::traits::Source;
+        match comm.any_process().immediate_probe() {
+            None => Ok(()),
+            Some(status) => {
+                Err(Error::MessageInFlight { rank: comm.rank(), from: status.source_rank(), tag: status.tag() })
+            }
+        }
+    }
+
+    /// Is it time for a checkpoint, by the configured interval (calls, seconds, or cost)? Call it once per step.
+    ///
+    /// # Collective
+    /// All ranks, the same number of times; the answer is the same on all. By calls: no message at all. By time or cost:
+    /// the ranks look at each other only when a yes is near.
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`], [`Error::Failed`].
+    pub fn should_checkpoint(&self) -> Result<bool> {
+        self.engine.step_beat();
+        self.engine.pump();
+        self.decisions.borrow_mut().should_checkpoint(&self.engine)
+    }
+
+    /// Is it time to stop: the configured signal arrived on some rank, the stop file exists, the end time is near, or a halt
+    /// condition of the run directory is met (`run.directory`)?
+    ///
+    /// # Collective
+    /// As [`Session::should_checkpoint`]; the ranks look at each other about every `exit.check_every`.
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`], [`Error::Failed`].
+    pub fn should_exit(&self) -> Result<bool> {
+        self.engine.step_beat();
+        self.engine.pump();
+        self.decisions.borrow_mut().should_exit(&self.engine)
+    }
+
+    /// Populates node memory for a checkpoint of about `bytes` per rank in the background, so that the first capture
+    /// finds it ready. Later captures are prepared for by themselves.
+    ///
+    /// # Collective
+    /// Local; never waits.
+    pub fn prepare(&self, bytes: u64) {
+        // Header, tables and padding come on top: 1 % covers them at any block size.
+        self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 64 * 1024));
+    }
+
+    /// Moves the coordination along. Needed only where MPI grants no `MPI_THREAD_MULTIPLE` and calls are rare.
+    ///
+    /// # Collective
+    /// Local; never waits.
+    pub fn progress(&self) {
+        self.engine.beat();
+        self.engine.pump();
+    }
+
+    /// Verdicts heard since the last call, in the order of the operations that they are about.
+    ///
+    /// # Collective
+    /// Local. All ranks hear the same verdicts, though not at the same moment.
+    pub fn reports(&self) -> Vec<Report> {
+        self.engine.beat();
+        self.engine.pump();
+        self.engine.take_reports()
+    }
+
+    /// Counters and times of this rank.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// Waits for all flushes that are under way and ends the session.
+    ///
+    /// The node segment is removed, unless it holds the newest checkpoint and no durable tier does.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Blocking
+    /// At most for the configured `timeouts.drain`, and for the slowest rank.
+    ///
+    /// # Errors
+    /// [`Error::Undrained`], [`Error::Disagreed`], [`Error::Failed`]; the session is closed all the same.
+    pub fn close(mut self) -> Result<()> {
+        let engine = self.engine.clone();
+        let started = engine.clock().now();
+        let drained = engine.drain(engine.config().job.timeouts.drain);
+        let in_flight = engine.stats().in_flight;
+        let agreed = self.agree_to_close();
+        engine.end_conversation(GOODBYE_LIMIT);
+        if let Some(threads) = &self.threads {
+            threads.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        }
+        engine.cancel_messages();
+        engine.close_memory();
+        engine.close_claim();
+        engine.tell_closed();
+        self.process = 0;
+        let waited_s = engine.clock().now().saturating_sub(started).as_secs_f64();
+        log::info!("event=closed rank={} waited_s={waited_s:.3} in_flight={in_flight}", engine.identity().rank);
+        // What the ranks agreed on comes first: it is the same on all of them.
+        agreed?;
+        if let Some(reason) = engine.failed() {
+            return Err(Error::Failed { reason });
+        }
+        if drained { Ok(()) } else { Err(Error::Undrained { in_flight, waited_s }) }
+    }
+
+    fn agree_to_close(&self) -> Result<()> {
+        let mut ballot = self.engine.ballot("close", Payload::None);
+        if let Some(reason) = self.engine.failed() {
+            ballot = ballot.failed(self.engine.identity().rank, reason, false);
+        }
+        let verdict = self.engine.collective(
+            ballot,
+            Box::new(|ballot| {
+                let culprits: Vec<Culprit> = ballot.culprits();
+                let outcome = if culprits.is_empty() { Outcome::Agreed } else { Outcome::Abandoned(culprits) };
+                (outcome, Vec::new())
+            }),
+        );
+        match verdict.map_err(|reason| Error::Failed { reason })?.outcome {
+            Outcome::Agreed => Ok(()),
+            Outcome::Abandoned(culprits) => Err(Error::Disagreed { call: "close", culprits }),
+            Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer".into() }),
+        }
+    }
+}
+
+impl Drop for Session {
+    /// Never communicates: stops the comm thread and leaves everything else as a killed process would. In a forked child it
+    /// does nothing.
+    fn drop(&mut self) {
+        if self.process != 0 && self.process != std::process::id() {
+            std::mem::forget(self.threads.take());
+        } else if let Some(threads) = &self.threads {
+            threads.lock().unwrap_or_else(PoisonError::into_inner).stop_comm();
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if is_component(name) { Ok(()) } else { Err(Error::Name { what: "checkpoint name", name: name.into() }) }
+}
+
+/// A checkpoint that is being put together: regions are named, and nothing is copied yet.
+pub struct Checkpoint<'a> {
+    engine: &'a Arc<Engine>,
+    operation: u64,
+    name: String,
+    version: u64,
+    regions: Vec<SavedRegion<'a>>,
+    begun: Duration,
+    done: bool,
+}
+
+impl<'a> Checkpoint<'a> {
+    /// Adds a slice as region `name`.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before.
+    pub fn save<T: Element>(&mut self, name: &str, data: &'a [T]) -> Result<()> {
+        self.save_shaped(name, data, &[data.len() as u64])
+    }
+
+    /// Adds a slice with the extents of its dimensions, slowest first.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before, or the shape does not fit the slice.
+    pub fn save_shaped<T: Element>(&mut self, name: &str, data: &'a [T], shape: &[u64]) -> Result<()> {
+        let saved = region::array(name, data, shape)?;
+        self.add(saved)
+    }
+
+    /// Adds a small value, which is encoded now.
+    ///
+    /// # Errors
+    /// [`Error::Region`].
+    pub fn value<T: serde::Serialize>(&mut self, name: &str, value: &T) -> Result<()> {
+        let saved = region::value(name, value)?;
+        self.add(saved)
+    }
+
+    fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
+        if self.regions.iter().any(|other| other.region.name == saved.region.name) {
+            return Err(RegionError::Twice { name: saved.region.name }.into());
+        }
+        self.regions.push(saved);
+        Ok(())
+    }
+
+    /// Copies all regions; when it returns the application may overwrite them. The checkpoint is committed at a level
+    /// only when the [`Pending`] says so.
+    ///
+    /// # Collective
+    /// All ranks; returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// For the copy. When the memory tier is full: for a flush to make room, at most `timeouts.room`. When the shard fits
+    /// into no slot: for the write to the next tier.
+    ///
+    /// # Errors
+    /// [`Error::Capture`] when no tier of this rank could take the shard; the other ranks hear of it in their verdict.
+    pub fn capture(mut self) -> Result<Pending> {
+        self.done = true;
+        self.engine.beat();
+        let spec = CaptureSpec {
+            operation: self.operation,
+            name: self.name.clone(),
+            version: self.version,
+            regions: std::mem::take(&mut self.regions),
+            begun: self.begun,
+        };
+        let progress = self.engine.capture(spec)?;
+        Ok(Pending { engine: self.engine.clone(), progress, name: self.name.clone(), version: self.version })
+    }
+}
+
+impl Drop for Checkpoint<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.engine.decline(self.operation, "gave the checkpoint up before capture");
+        }
+    }
+}
+
+/// A captured checkpoint on its way down the tiers. Dropping it changes nothing.
+pub struct Pending {
+    engine: Arc<Engine>,
+    progress: Arc<Mutex<Progress>>,
+    name: String,
+    version: u64,
+}
+
+impl Pending {
+    /// The version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The highest level that all ranks have reached, as far as this rank has heard.
+    ///
+    /// # Collective
+    /// Local; never waits.
+    pub fn level(&self) -> Level {
+        self.progress().level()
+    }
+
+    /// Moves the coordination along; true once all levels of this checkpoint have come to an end.
+    ///
+    /// # Collective
+    /// Local; never waits.
+    pub fn poll(&self) -> bool {
+        self.engine.beat();
+        self.engine.pump();
+        self.progress().finished
+    }
+
+    /// The verdicts heard so far, in the order in which they came.
+    pub fn verdicts(&self) -> Vec<(Level, LevelVerdict)> {
+        self.progress().verdicts.clone()
+    }
+
+    /// Waits until the checkpoint is committed at `level` or a higher one, and returns that level.
+    ///
+    /// # Collective
+    /// Local, but returns only when all ranks have done their part.
+    ///
+    /// # Blocking
+    /// For the slowest rank; at most until the root gives the level up (`timeouts.abandon`).
+    ///
+    /// # Errors
+    /// [`Error::NotCommitted`] as soon as it is known that the level will not be reached.
+    pub fn wait(&self, level: Level) -> Result<Level> {
+        self.engine.beat();
+        loop {
+            let waited = self.progress().waited(level);
+            match waited {
+                Waited::Reached(reached) => return Ok(reached),
+                Waited::Failed(verdicts) => {
+                    let (name, version) = (self.name.clone(), self.version);
+                    return Err(Error::NotCommitted { name, version, level, verdicts });
+                }
+                Waited::Open => {
+                    if !self.engine.pump() {
+                        self.engine.pause(Duration::from_micros(50));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Opening a session: three short agreements, then the engine.
+//!
+//! 1. *Introduce*: the root makes or reads the store id, and tells all ranks its configuration, the job's key and the
+//!    run's identity.
+//! 2. *Compare and claim*: every rank compares its configuration, prepares its tiers and reports the largest generation it
+//!    has seen; the root claims the next one. A tier that some rank cannot use is off for all.
+//! 3. The node's first rank makes the segment, all ranks agree that this is done, the others attach. A node without one
+//!    goes on without it.
+
+use super::domains::node_domains;
+use super::error::{Error, Result};
+use super::place::{Place, Workers, default_local, job_key, segment_prefix};
+use crate::base::ids::text_hash;
+use crate::base::{Clock, Generation, Incarnation, Rank};
+use crate::comm::Comm;
+use crate::config::{Config, JobConfig, Timeouts};
+use crate::coordination::core::{Effect, Event};
+use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Round, Verdict};
+use crate::format::codec;
+use crate::format::supervision::Status;
+use crate::recovery::discover::open_segments;
+use crate::redundancy::Protection;
+use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes};
+use crate::tier::claims::{Claim, ClaimRecord, Claims, store_id};
+use crate::tier::directory::{DirectoryTier, is_component};
+use crate::tier::run_directory::RunDirectory;
+use crate::tier::{TierError, TierKind};
+use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the root tells everybody first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Introduction {
+    config: Vec<(String, String)>,
+    job: String,
+    group: String,
+    incarnation: Incarnation,
+    store: Option<Incarnation>,
+    global_failure: Option<String>,
+    /// The root has a run directory.
+    supervised: bool,
+}
+
+/// What the root tells everybody after the claim.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Opened {
+    generation: Generation,
+    local: bool,
+    global: bool,
+    notes: Vec<Culprit>,
+}
+
+/// Collective calls before there is an engine.
+pub(super) struct Bootstrap<'a> {
+    driver: Driver,
+    clock: &'a dyn Clock,
+    operation: u64,
+}
+
+impl Bootstrap<'_> {
+    pub(super) fn agree(
+        &mut self,
+        ballot: Ballot,
+        decide: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>),
+    ) -> Result<Verdict> {
+        self.operation += 1;
+        let round = Round { operation: self.operation, phase: Phase::Call };
+        let mut events = vec![Event::Vote(round, ballot)];
+        let mut decide = Some(decide);
+        loop {
+            let effects = self.driver.step(std::mem::take(&mut events))?;
+            let idle = effects.is_empty();
+            for effect in effects {
+                match effect {
+                    Effect::Decide(round, ballot) => {
+                        let answer = decide.take().map(|decide| decide(&ballot));
+                        let (outcome, decision) = answer.unwrap_or((Outcome::Unknown, Vec::new()));
+                        events.push(Event::Decided { round, outcome, decision });
+                    }
+                    Effect::Settled(verdict) if verdict.round == round => {
+                        return match verdict.outcome {
+                            Outcome::Agreed => Ok(verdict),
+                            Outcome::Abandoned(culprits) => Err(Error::Open { culprits }),
+                            Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer in open".into() }),
+                        };
+                    }
+                    Effect::Waiting { waited, missing, .. } => {
+                        log::warn!("event=waiting call=open waited_s={:.0} missing={missing:?}", waited.as_secs_f64());
+                    }
+                    Effect::Settled(_) | Effect::Send(..) => {}
+                }
+            }
+            if idle && events.is_empty() {
+                self.clock.sleep(Duration::from_micros(100));
+            }
+        }
+    }
+}
+
+/// Opens the engine of one rank.
+///
+/// # Collective
+/// All ranks of `comm`.
+///
+/// # Errors
+/// The same on all ranks: [`Error::Open`] with the ranks whose configuration differs or who failed.
+pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Arc<Engine>> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let nodes = comm.nodes().to_vec();
+    let my_node = nodes[rank.index()];
+    let node_ranks = (0..size).map(Rank).filter(|peer| nodes[peer.index()] == my_node).collect();
+    // Checked here and not before: a rank that stayed away for its own mistake would leave the others waiting.
+    let mistake = config.check().err().map(|error| error.to_string());
+    let timeouts = if mistake.is_none() { config.job.timeouts } else { Timeouts::default() };
+    let driver = Driver::new(comm, place.clock.clone(), timeouts);
+    let mut bootstrap = Bootstrap { driver, clock: &*place.clock, operation: 0 };
+
+    let introduction = introduce(&mut bootstrap, rank, place, &config, mistake)?;
+    let prepared = prepare(rank, place, &config, &introduction);
+    let (opened, claim) = claim(&mut bootstrap, rank, size, place, &config, &introduction, &prepared)?;
+    if rank == Rank::ROOT {
+        for note in &opened.notes {
+            log::warn!("event=tier-off {note}");
+        }
+    }
+    let identity = Identity {
+        job: introduction.job.clone(),
+        group: introduction.group.clone(),
+        generation: opened.generation,
+        incarnation: introduction.incarnation,
+        rank,
+        size,
+        node_ranks,
+    };
+    let (memory, old) =
+        if config.job.memory_enabled { open_memory(&mut bootstrap, &identity, &config)? } else { (None, Vec::new()) };
+    if memory.is_none() && !opened.local && !opened.global {
+        log::error!("event=no-tier rank={rank}: checkpoints of this rank will fail");
+    }
+    log::info!(
+        "event=opened rank={rank} size={size} job={} group={} generation={} incarnation={} memory={} local={} global={}",
+        identity.job,
+        identity.group,
+        identity.generation,
+        identity.incarnation,
+        memory.is_some(),
+        opened.local,
+        opened.global
+    );
+    let schemes = config.job.redundancy.schemes();
+    let node_domains = node_domains(&mut bootstrap, rank, &nodes, place, &config)?;
+    let protection = Protection::new(rank, &nodes, &node_domains.domains, &schemes);
+    if rank == Rank::ROOT {
+        for note in node_domains.notes.iter().chain(&protection.notes) {
+            log::warn!("event=redundancy-reduced {note}");
+        }
+    }
+    let teller = config.node.run_directory.as_ref().filter(|_| rank == Rank::ROOT);
+    let teller = teller.map(|directory| teller_of(&place.directory.join(directory), place, &identity));
+    let setup = Setup {
+        supervision: Supervision::of(introduction.supervised, teller),
+        identity,
+        clock: place.clock.clone(),
+        memory,
+        local: prepared.local.ok().flatten().filter(|_| opened.local),
+        global: prepared.global.ok().flatten().filter(|_| opened.global),
+        protection,
+        claim,
+        is_inline: place.workers == Workers::Inline,
+        is_stepped: place.workers == Workers::Writers,
+        config,
+    };
+    let operation = bootstrap.operation;
+    let engine = Engine::new(setup, bootstrap.driver, operation);
+    engine.keep_until_commit(old);
+    engine.write_status();
+    Ok(Arc::new(engine))
+}
+
+fn teller_of(directory: &Path, place: &Place, identity: &Identity) -> Teller {
+    let base = Status {
+        job: identity.job.clone(),
+        group: identity.group.clone(),
+        ranks: identity.size,
+        host: place.host.clone(),
+        pid: std::process::id(),
+        generation: identity.generation.0,
+        incarnation: identity.incarnation.to_string(),
+        ..Status::new()
+    };
+    Teller::new(RunDirectory::at(directory), base)
+}
+
+fn introduce(
+    bootstrap: &mut Bootstrap<'_>,
+    rank: Rank,
+    place: &Place,
+    config: &Config,
+    mistake: Option<String>,
+) -> Result<Introduction> {
+    let mut ballot = Ballot::of(rank, 0, "open", Payload::None);
+    if let Some(text) = mistake {
+        ballot = ballot.failed(rank, text, false);
+    }
+    let verdict = bootstrap.agree(ballot, |ballot| {
+        let culprits = ballot.culprits();
+        if !culprits.is_empty() {
+            return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        let root = global_root(config, place);
+        let store = config.job.global_enabled.then(|| store_id(&*place.global, &root, place.fresh, &*place.clock));
+        let (store, global_failure) = match store {
+            None => (None, None),
+            Some(Ok(id)) => (Some(id), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+        };
+        let introduction = Introduction {
+            config: config.job.entries().into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            job: job_key(config, place),
+            group: config.job.group.clone().unwrap_or_else(|| place.group.clone()),
+            incarnation: place.fresh,
+            store,
+            global_failure,
+            supervised: config.node.run_directory.is_some(),
+        };
+        (Outcome::Agreed, codec::encode("introduction", &introduction).unwrap_or_default())
+    })?;
+    codec::decode("introduction", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
+}
+
+fn global_root(config: &Config, place: &Place) -> PathBuf {
+    place.directory.join(&config.job.global_directory)
+}
+
+/// What this rank can use.
+struct Prepared {
+    local: std::result::Result<Option<DirectoryTier>, String>,
+    global: std::result::Result<Option<DirectoryTier>, String>,
+    seen: Generation,
+}
+
+fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introduction) -> Prepared {
+    let local =
+        if config.job.local_enabled { prepare_local(rank, place, config, introduction).map(Some) } else { Ok(None) };
+    let global = match &introduction.global_failure {
+        _ if !config.job.global_enabled => Ok(None),
+        Some(_) if rank != Rank::ROOT => Err("the root could not use it".to_owned()),
+        Some(failure) => Err(failure.clone()),
+        None => prepare_global(place, config, introduction).map(Some),
+    };
+    let mut seen = Generation(0);
+    for tier in [&local, &global].into_iter().filter_map(|tier| tier.as_ref().ok()?.as_ref()) {
+        // Only the root reads the whole global tier; there the claims know better anyway.
+        if tier.kind() == TierKind::Local {
+            seen = seen.max(largest_generation(tier, introduction));
+        }
+    }
+    if config.job.memory_enabled {
+        let prefix = segment_prefix(&introduction.job, &introduction.group);
+        let names = crate::segment::list(&config.node.memory_directory, &prefix).unwrap_or_default();
+        let numbers = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).map(Generation);
+        seen = numbers.fold(seen, Generation::max);
+    }
+    Prepared { local, global, seen }
+}
+
+fn largest_generation(tier: &DirectoryTier, introduction: &Introduction) -> Generation {
+    let names = tier.names(&introduction.job, &introduction.group).unwrap_or_default();
+    let newest = names.into_iter().filter_map(|name| {
+        let series =
+            crate::tier::directory::Series { job: introduction.job.clone(), group: introduction.group.clone(), name };
+        Some(tier.folders(&series).ok()?.first()?.0)
+    });
+    newest.max().unwrap_or_default()
+}
+
+fn prepare_local(
+    rank: Rank,
+    place: &Place,
+    config: &Config,
+    introduction: &Introduction,
+) -> std::result::Result<DirectoryTier, String> {
+    let (root, is_default) = match &config.node.local_directory {
+        Some(directory) => (place.directory.join(directory), false),
+        None => (default_local(&place.temporary, introduction.store, &introduction.job, place.user), true),
+    };
+    let wrap = |action, source| TierError::io(TierKind::Local, action, &root, source).to_string();
+    place.local.create_dir_all(&root).map_err(|source| wrap("create", source))?;
+    if place.is_real {
+        check_owner(&root, place.user, is_default)?;
+        if !config.node.local_allow_tmpfs && is_memory_backed(&root).map_err(|source| wrap("inspect", source))? {
+            return Err(format!(
+                "local tier: {} is a tmpfs, which a reboot empties: set local.directory to a disk, or local.allow_tmpfs",
+                root.display()
+            ));
+        }
+    }
+    let probe = root.join(format!("probe-r{:06}", rank.0));
+    place.local.write_all(&probe, b"probe").map_err(|source| wrap("write to", source))?;
+    place.local.remove_file(&probe).map_err(|source| wrap("delete in", source))?;
+    Ok(DirectoryTier::new(TierKind::Local, place.local.clone(), root))
+}
+
+fn check_owner(root: &Path, user: u32, is_default: bool) -> std::result::Result<(), String> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::symlink_metadata(root).map_err(|error| error.to_string())?;
+    let private = metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0;
+    if is_default && !private {
+        return Err(format!("local tier: {} is not a private directory of this user", root.display()));
+    }
+    Ok(())
+}
+
+fn is_memory_backed(root: &Path) -> std::io::Result<bool> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    let kind = rustix::fs::statfs(root)?.f_type as u64;
+    Ok(kind == TMPFS_MAGIC || kind == RAMFS_MAGIC)
+}
+
+fn prepare_global(
+    place: &Place,
+    config: &Config,
+    introduction: &Introduction,
+) -> std::result::Result<DirectoryTier, String> {
+    let root = global_root(config, place);
+    let wrap = |action, source| TierError::io(TierKind::Global, action, &root, source).to_string();
+    let path = root.join("store");
+    let bytes = place.global.read_all(&path, 4096).map_err(|source| wrap("read", source))?;
+    let store = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse::<Incarnation>().ok());
+    if store != introduction.store {
+        return Err(format!(
+            "global tier: {} is another store than the root's: is it shared by all nodes?",
+            root.display()
+        ));
+    }
+    Ok(DirectoryTier::new(TierKind::Global, place.global.clone(), root))
+}
+
+#[allow(clippy::too_many_arguments)]
+fn claim(
+    bootstrap: &mut Bootstrap<'_>,
+    rank: Rank,
+    size: u32,
+    place: &Place,
+    config: &Config,
+    introduction: &Introduction,
+    prepared: &Prepared,
+) -> Result<(Opened, Option<(Claims, Claim)>)> {
+    let payload =
+        Payload::Max(vec![prepared.seen.0, u64::from(prepared.local.is_err()), u64::from(prepared.global.is_err())]);
+    let mut ballot = Ballot::of(rank, 1, "open", payload);
+    for failure in [prepared.local.as_ref().err(), prepared.global.as_ref().err()].into_iter().flatten() {
+        ballot = ballot.failed(rank, failure, true);
+    }
+    let differences = JobConfig::differences(&config.job.entries(), &introduction.config);
+    if !differences.is_empty() {
+        let text: Vec<String> = differences.iter().map(ToString::to_string).collect();
+        ballot = ballot.failed(rank, format!("configuration differs from rank 0's: {}", text.join(", ")), false);
+    }
+    if !is_component(&introduction.group) {
+        ballot = ballot.failed(rank, format!("group name {:?} cannot be a folder name", introduction.group), false);
+    }
+    let claimed = Arc::new(Mutex::new(None));
+    let keep = claimed.clone();
+    let verdict = bootstrap.agree(ballot, |ballot| {
+        let refused: Vec<Culprit> = ballot.culprits().into_iter().filter(|culprit| !culprit.retry).collect();
+        if !refused.is_empty() {
+            return (Outcome::Abandoned(refused), Vec::new());
+        }
+        let Payload::Max(numbers) = &ballot.payload else { return (Outcome::Unknown, Vec::new()) };
+        let number = |index: usize| numbers.get(index).copied().unwrap_or_default();
+        let (local, global) = (config.job.local_enabled && number(1) == 0, config.job.global_enabled && number(2) == 0);
+        let home = if global { &prepared.global } else { &prepared.local };
+        let home = home.as_ref().ok().and_then(Option::as_ref).filter(|_| global || local);
+        let seen = Generation(number(0));
+        let generation = match home.map(|tier| make_claim(tier, seen, size, place, config, introduction)) {
+            None => Generation(seen.0 + 1),
+            Some(Ok((claims, claim))) => {
+                let generation = claim.generation();
+                *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some((claims, claim));
+                generation
+            }
+            Some(Err(text)) => {
+                return (Outcome::Abandoned(vec![Culprit { rank, text, retry: false }]), Vec::new());
+            }
+        };
+        let opened = Opened { generation, local, global, notes: ballot.failures.clone() };
+        (Outcome::Agreed, codec::encode("opened", &opened).unwrap_or_default())
+    })?;
+    let opened =
+        codec::decode("opened", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })?;
+    let claim = claimed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    Ok((opened, claim))
+}
+
+fn make_claim(
+    tier: &DirectoryTier,
+    seen: Generation,
+    size: u32,
+    place: &Place,
+    config: &Config,
+    introduction: &Introduction,
+) -> std::result::Result<(Claims, Claim), String> {
+    let Introduction { job, group, .. } = introduction;
+    let claims = Claims::new(tier.kind(), tier.storage().clone(), tier.root(), job, group);
+    let record = ClaimRecord {
+        incarnation: introduction.incarnation.to_string(),
+        host: place.host.clone(),
+        boot: place.boot.clone(),
+        pid: std::process::id(),
+        program: place.command.chars().take(500).collect(),
+        group_size: size,
+    };
+    let claim = claims.claim(seen, &record, config.job.take_over, &*place.clock).map_err(|error| error.to_string())?;
+    Ok((claims, claim))
+}
+
+/// The node segment, and on the node's first rank the segments of older runs, which it looks after.
+///
+/// The others attach when the first has done its part: a segment that it could not make is not waited for.
+fn open_memory(
+    bootstrap: &mut Bootstrap<'_>,
+    identity: &Identity,
+    config: &Config,
+) -> Result<(Option<Arc<Segment>>, Vec<crate::segment::OldSegment>)> {
+    let prefix = segment_prefix(&identity.job, &identity.group);
+    let directory = config.node.memory_directory.clone();
+    let node_rank = identity.node_ranks.iter().position(|rank| *rank == identity.rank).unwrap_or(0) as u32;
+    let mut spec = SegmentSpec {
+        directory: directory.clone(),
+        name: format!("{prefix}{:06}", identity.generation.0),
+        job: text_hash(&identity.job),
+        group: text_hash(&identity.group),
+        generation: identity.generation,
+        incarnation: identity.incarnation,
+        budget: 0,
+        node_ranks: identity.node_ranks.len() as u32,
+        group_size: identity.size,
+    };
+    let mut old = Vec::new();
+    let created = (node_rank == 0).then(|| {
+        old = open_segments(&directory, &prefix, &mut Vec::new());
+        available_memory(&directory).and_then(|available| {
+            spec.budget = budget_bytes(config.node.memory_budget, &available);
+            log::info!("event=memory-budget rank={} bytes={} available={available:?}", identity.rank, spec.budget);
+            Segment::create(&spec)
+        })
+    });
+    let ballot = Ballot::of(identity.rank, 2, "open", Payload::None);
+    bootstrap.agree(ballot, |_| (Outcome::Agreed, Vec::new()))?;
+    let segment = created.unwrap_or_else(|| Segment::attach(&spec, node_rank));
+    let old = old.into_iter().filter_map(Arc::into_inner).collect();
+    match segment {
+        Ok(segment) => Ok((Some(Arc::new(segment)), old)),
+        Err(error) => {
+            log::warn!("event=tier-off rank={} tier=memory error={error}", identity.rank);
+            Ok((None, old))
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What a session finds around it: clock, storage, threads, and who and where the process is.
+
+use crate::base::ids::text_hash;
+use crate::base::{Clock, Incarnation, clock::SystemClock, rng};
+use crate::config::Config;
+use crate::tier::posix::PosixStorage;
+use crate::tier::storage::Storage;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Who works for a session besides the application's own calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Workers {
+    /// A comm thread and writer threads.
+    Threads,
+    /// Writer threads; the coordination is stepped inside the session's calls.
+    Writers,
+    /// Nobody: everything is done inside the session's calls (simulation).
+    Inline,
+}
+
+/// The surroundings of one rank.
+#[derive(Clone)]
+pub struct Place {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// The file system of the local tier.
+    pub local: Arc<dyn Storage>,
+    /// The file system of the global tier.
+    pub global: Arc<dyn Storage>,
+    /// Who works in the background.
+    pub workers: Workers,
+    /// Group name, unless the configuration gives one.
+    pub group: String,
+    /// A random identity; the root's becomes the run's.
+    pub fresh: Incarnation,
+    /// Host name.
+    pub host: String,
+    /// Identity of the host's boot.
+    pub boot: String,
+    /// The program's name.
+    pub program: String,
+    /// Program and arguments.
+    pub command: String,
+    /// Working directory.
+    pub directory: PathBuf,
+    /// Where a default local tier goes.
+    pub temporary: PathBuf,
+    /// The user.
+    pub user: u32,
+    /// Are the paths those of a real file system, whose owners and kind can be checked?
+    pub is_real: bool,
+}
+
+impl Place {
+    /// The machine this process runs on.
+    ///
+    /// # Errors
+    /// If the system has no random source.
+    pub fn here(config: &Config, workers: Workers, group: String) -> std::io::Result<Place> {
+        let arguments: Vec<String> =
+            std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        let program =
+            arguments.first().map(Path::new).and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Ok(Place {
+            clock: Arc::new(SystemClock::default()),
+            local: Arc::new(PosixStorage::new(config.node.local_direct)),
+            global: Arc::new(PosixStorage::new(config.node.global_direct)),
+            workers,
+            group,
+            fresh: rng::incarnation()?,
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            boot: boot.trim().to_owned(),
+            program: program.unwrap_or_else(|| "program".into()),
+            command: arguments.join(" "),
+            directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
+            temporary: std::env::temp_dir(),
+            user: rustix::process::getuid().as_raw(),
+            is_real: true,
+        })
+    }
+}
+
+/// The job's key: a path component that is the same after a relaunch, and different for another user.
+pub fn job_key(config: &Config, place: &Place) -> String {
+    let (name, seed) = match &config.job.name {
+        Some(name) => (name.clone(), String::new()),
+        None => (place.program.clone(), place.directory.display().to_string()),
+    };
+    let hash = text_hash(&format!("{name}\0{seed}\0{}", place.user));
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let readable: String = name.chars().map(plain).take(64).collect();
+    format!("{}-{:08x}", readable.trim_start_matches('.'), hash as u32)
+}
+
+/// The directory of the local tier where none is configured: findable by the next run and by tools, which read the same store
+/// id (without a global tier: know the job's key), and not guessable by somebody who cannot read the store.
+pub fn default_local(temporary: &Path, store: Option<Incarnation>, job: &str, user: u32) -> PathBuf {
+    let secret = store.map_or_else(|| job.to_owned(), |store| store.to_string());
+    let hash = text_hash(&format!("{secret}\0{user}"));
+    temporary.join(format!("bivouac-{user}-{hash:016x}"))
+}
+
+/// The file-name prefix of a group's segments: generation numbers follow.
+pub fn segment_prefix(job: &str, group: &str) -> String {
+    format!("bivouac-{:08x}-{:08x}-g", text_hash(job) as u32, text_hash(group) as u32)
+}

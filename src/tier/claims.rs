@@ -1,0 +1,392 @@
+//! Who may write: the store's id, and one claim file per run.
+//!
+//! A run of a job claims a *generation* by creating `claims/gNNNNNN` exclusively, one above the largest that
+//! anybody has seen. Paths and segment names contain the generation, so two runs never write one name: names
+//! protect the data. Claims stop waste: before each manifest and each delete the root reads the directory again,
+//! and a higher claim fences this run off for good.
+//!
+//! A claim of another run that is still alive refuses the start. Alive is decided without comparing two clocks:
+//!
+//! 1. `gNNNNNN.closed` exists: the run ended in order.
+//! 2. Its file is locked: alive (the lock ends with the process, however it ends).
+//! 3. Not locked, and made on this very boot of this machine: dead, the lock would be visible here.
+//! 4. Otherwise the lock may just not reach across hosts: the file's modification time, which the holder renews
+//!    every [`HEARTBEAT`], is compared with that of a file touched now on the same server; younger than three
+//!    heartbeats is watched until it moves (alive) or ages (dead).
+
+use super::storage::{Create, FileLock, Storage};
+use super::{TierError, TierKind};
+use crate::base::{Clock, Generation, Incarnation};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often the holder renews its claim.
+pub const HEARTBEAT: Duration = Duration::from_secs(3);
+/// Claims this far below ours are removed.
+const CLAIMS_KEPT: u64 = 4;
+const LOCK_ATTEMPTS: u32 = 100;
+const CLAIM_MAX: u64 = 64 << 10;
+
+/// What a claim file says about its run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClaimRecord {
+    /// The run's random identity.
+    pub incarnation: String,
+    /// Host of the root rank.
+    pub host: String,
+    /// Identity of that host's boot.
+    pub boot: String,
+    /// Process of the root rank.
+    pub pid: u32,
+    /// Program and arguments.
+    pub program: String,
+    /// Ranks in the group.
+    pub group_size: u32,
+}
+
+/// Why no generation could be claimed, or why a claim is void.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// Another run of the same job and group is alive.
+    #[error(
+        "another run of this job and group is alive: generation {generation}, {program:?} as process {pid} on {host} (claim {}). \
+         Wait for it to end; give the runs different job.name or job.group; or set job.take_over to fence it off",
+        path.display()
+    )]
+    Alive {
+        /// Its generation.
+        generation: Generation,
+        /// Its root's host.
+        host: String,
+        /// Its root's process.
+        pid: u32,
+        /// Its program.
+        program: String,
+        /// Its claim file.
+        path: PathBuf,
+    },
+    /// A newer run has claimed the store; this one must not commit or delete any more.
+    #[error("generation {ours} is superseded: generation {by} has claimed this job and group ({})", path.display())]
+    Superseded {
+        /// Our generation.
+        ours: Generation,
+        /// The newer one.
+        by: Generation,
+        /// The claims directory.
+        path: PathBuf,
+    },
+    /// The claims directory could not be used.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+}
+
+/// Reads the store's id, or makes one: 32 hexadecimal digits in `<root>/store`.
+///
+/// # Errors
+/// [`TierError::Io`] if the root cannot be created, read or written.
+pub fn store_id(
+    storage: &dyn Storage,
+    root: &Path,
+    fresh: Incarnation,
+    clock: &dyn Clock,
+) -> Result<Incarnation, TierError> {
+    let path = root.join("store");
+    let wrap = |action, source| TierError::io(TierKind::Global, action, &path, source);
+    storage.create_dir_all(root).map_err(|source| wrap("create", source))?;
+    for _ in 0..20 {
+        match storage.open_write(&path, Create::New) {
+            Ok(file) => {
+                file.write_at(0, format!("{fresh}\n").as_bytes())
+                    .and_then(|()| file.sync())
+                    .map_err(|e| wrap("write", e))?;
+                storage.sync_dir(root).map_err(|source| wrap("sync", source))?;
+                return Ok(fresh);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(wrap("create", error)),
+        }
+        let bytes = storage.read_all(&path, CLAIM_MAX).map_err(|source| wrap("read", source))?;
+        if let Some(id) = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()) {
+            return Ok(id);
+        }
+        // Somebody is just writing it, or died doing so.
+        clock.sleep(Duration::from_millis(50));
+    }
+    storage.write_all(&path, format!("{fresh}\n").as_bytes()).map_err(|source| wrap("write", source))?;
+    Ok(fresh)
+}
+
+/// The claims of one job and group.
+pub struct Claims {
+    storage: Arc<dyn Storage>,
+    directory: PathBuf,
+    tier: TierKind,
+}
+
+/// A generation that is ours.
+pub struct Claim {
+    generation: Generation,
+    path: PathBuf,
+    record: ClaimRecord,
+    /// Held for as long as the claim; replaced when the claim has to be made again.
+    lock: Mutex<Option<Box<dyn FileLock>>>,
+}
+
+impl Claim {
+    /// The generation.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+}
+
+impl Claims {
+    /// The claims under `<root>/<job>/<group>/claims`.
+    pub fn new(tier: TierKind, storage: Arc<dyn Storage>, root: &Path, job: &str, group: &str) -> Claims {
+        Claims { storage, directory: root.join(job).join(group).join("claims"), tier }
+    }
+
+    fn wrap<T>(&self, action: &'static str, path: &Path, result: io::Result<T>) -> Result<T, TierError> {
+        result.map_err(|source| TierError::io(self.tier, action, path, source))
+    }
+
+    fn path(&self, generation: Generation) -> PathBuf {
+        self.directory.join(format!("g{:06}", generation.0))
+    }
+
+    /// All generations claimed so far, ascending.
+    fn generations(&self) -> Result<Vec<Generation>, TierError> {
+        let entries = match self.storage.list(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => self.wrap("list", &self.directory, other)?,
+        };
+        let number = |name: &str| name.strip_prefix('g').and_then(|digits| digits.parse().ok()).map(Generation);
+        let mut found: Vec<Generation> = entries.iter().filter_map(|entry| number(&entry.name)).collect();
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Claims the next generation above all claims and above `seen`.
+    ///
+    /// # Errors
+    /// [`ClaimError::Alive`] unless `take_over`; [`ClaimError::Tier`].
+    ///
+    /// # Blocking
+    /// Up to three heartbeats when another host's claim has to be watched.
+    pub fn claim(
+        &self,
+        seen: Generation,
+        record: &ClaimRecord,
+        take_over: bool,
+        clock: &dyn Clock,
+    ) -> Result<Claim, ClaimError> {
+        self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
+        loop {
+            let claimed = self.generations()?;
+            if !take_over {
+                for generation in &claimed {
+                    self.refuse_if_alive(*generation, record, clock)?;
+                }
+            }
+            let generation = Generation(claimed.last().copied().unwrap_or_default().max(seen).0 + 1);
+            let path = self.path(generation);
+            // `None`: somebody else was faster. Look at that claim like at any other.
+            let Some(lock) = self.make(&path, record, clock)? else { continue };
+            for old in claimed.iter().filter(|old| old.0 + CLAIMS_KEPT < generation.0) {
+                self.forget(*old);
+            }
+            return Ok(Claim { generation, path, record: record.clone(), lock: Mutex::new(lock) });
+        }
+    }
+
+    /// Makes a claim file, durably, and its lock where there are locks; `None` if the file exists.
+    #[allow(clippy::type_complexity)]
+    fn make(
+        &self,
+        path: &Path,
+        record: &ClaimRecord,
+        clock: &dyn Clock,
+    ) -> Result<Option<Option<Box<dyn FileLock>>>, TierError> {
+        let file = match self.storage.open_write(path, Create::New) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            other => self.wrap("create", path, other)?,
+        };
+        // Locked before it says anything: whoever can read a record and take its lock may take its run for dead.
+        let lock = self.lock_own(path, clock);
+        let text = serde_json::to_vec_pretty(record).unwrap_or_default();
+        let written = file.write_at(0, &text).and_then(|()| file.sync());
+        self.wrap("write", path, written)?;
+        self.wrap("sync", &self.directory, self.storage.sync_dir(&self.directory))?;
+        Ok(Some(lock))
+    }
+
+    /// Locks a claim that was just made. Another run that looks whether it is alive holds the lock for a moment.
+    fn lock_own(&self, path: &Path, clock: &dyn Clock) -> Option<Box<dyn FileLock>> {
+        for _ in 0..LOCK_ATTEMPTS {
+            match self.storage.try_lock(path) {
+                Ok(Some(lock)) => return Some(lock),
+                Ok(None) => clock.sleep(Duration::from_millis(10)),
+                Err(error) => {
+                    log::debug!("event=claim-not-locked path={} error={error}", path.display());
+                    return None;
+                }
+            }
+        }
+        log::warn!("event=claim-not-locked path={} reason=\"somebody else holds its lock\"", path.display());
+        None
+    }
+
+    /// Old claims carry no information any more; failing to remove one is harmless.
+    fn forget(&self, generation: Generation) {
+        for path in [self.path(generation), self.closed_path(generation)] {
+            if let Err(error) = self.storage.remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                log::debug!("event=old-claim-left path={} error={error}", path.display());
+            }
+        }
+    }
+
+    fn closed_path(&self, generation: Generation) -> PathBuf {
+        self.directory.join(format!("g{:06}.closed", generation.0))
+    }
+
+    fn refuse_if_alive(&self, generation: Generation, ours: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
+        let path = self.path(generation);
+        let theirs: Option<ClaimRecord> =
+            self.storage.read_all(&path, CLAIM_MAX).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if !self.is_alive(generation, theirs.as_ref(), ours, clock)? {
+            return Ok(());
+        }
+        let (host, pid, program) =
+            theirs.map_or(("unknown".into(), 0, "unknown".into()), |t| (t.host, t.pid, t.program));
+        Err(ClaimError::Alive { generation, host, pid, program, path })
+    }
+
+    fn is_alive(
+        &self,
+        generation: Generation,
+        theirs: Option<&ClaimRecord>,
+        ours: &ClaimRecord,
+        clock: &dyn Clock,
+    ) -> Result<bool, TierError> {
+        let path = self.path(generation);
+        if self.storage.modified(&self.closed_path(generation)).is_ok() {
+            return Ok(false);
+        }
+        match self.storage.is_locked(&path) {
+            Ok(true) => return Ok(true),
+            Ok(false) if theirs.is_some_and(|record| record.boot == ours.boot) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            // Unlocked as far as this host can see, or no locks on this file system.
+            Ok(false) | Err(_) => {}
+        }
+        self.watch(&path, ours, clock)
+    }
+
+    /// Rule 4: compares modification times of one server, and waits for the younger ones to move or age.
+    fn watch(&self, path: &Path, ours: &ClaimRecord, clock: &dyn Clock) -> Result<bool, TierError> {
+        let probe = self.directory.join(format!("now-{}", ours.incarnation));
+        drop(self.wrap("create", &probe, self.storage.open_write(&probe, Create::Shared))?);
+        let first = self.storage.modified(path);
+        let alive = loop {
+            self.wrap("touch", &probe, self.storage.touch(&probe))?;
+            let now = self.wrap("read", &probe, self.storage.modified(&probe))?;
+            let seen = match (self.storage.modified(path), &first) {
+                (Ok(seen), Ok(first)) if seen == *first => seen,
+                (Ok(_), Ok(_)) => break true,
+                _ => break false,
+            };
+            if now.duration_since(seen).unwrap_or_default() > 3 * HEARTBEAT {
+                break false;
+            }
+            log::info!("event=watching-claim path={} reason=\"made on another host and not closed\"", path.display());
+            clock.sleep(Duration::from_secs(1));
+        };
+        if let Err(error) = self.storage.remove_file(&probe) {
+            log::debug!("event=probe-left path={} error={error}", probe.display());
+        }
+        Ok(alive)
+    }
+
+    /// Refuses if any run holds a claim and is alive. For tools, which claim nothing: `me` says on which boot of which
+    /// machine the tool runs, by the same record that a run would write.
+    ///
+    /// # Errors
+    /// [`ClaimError::Alive`]; [`ClaimError::Tier`] if that cannot be found out.
+    ///
+    /// # Blocking
+    /// Up to three heartbeats when another host's claim has to be watched.
+    pub fn refuse_alive(&self, me: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
+        self.generations()?.into_iter().try_for_each(|generation| self.refuse_if_alive(generation, me, clock))
+    }
+
+    /// Makes sure that the next run takes a generation above `used`, by claiming it and closing the claim at once, unless
+    /// it or a larger one has been claimed. For tools that bring checkpoints of a run that this store does not know, for
+    /// example because it had no global tier: nothing else would keep the next run from using its names again.
+    ///
+    /// # Errors
+    /// [`ClaimError::Tier`].
+    pub fn record_used(&self, used: Generation, me: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
+        if self.generations()?.last().is_some_and(|newest| *newest >= used) {
+            return Ok(());
+        }
+        let claim = self.claim(Generation(used.0.saturating_sub(1)), me, true, clock)?;
+        Ok(self.close(&claim)?)
+    }
+
+    /// Is ours still the newest claim? One that has vanished, because somebody emptied the directory, is made again.
+    ///
+    /// # Errors
+    /// [`ClaimError::Superseded`] if there is a newer one, or one of our number that is not ours;
+    /// [`ClaimError::Tier`] if that cannot be found out.
+    pub fn check(&self, claim: &Claim, clock: &dyn Clock) -> Result<(), ClaimError> {
+        let ours = claim.generation;
+        let newest = self.generations()?.last().copied().unwrap_or_default();
+        let superseded = |by| ClaimError::Superseded { ours, by, path: self.directory.clone() };
+        if newest > ours {
+            return Err(superseded(newest));
+        }
+        if newest == ours {
+            return Ok(());
+        }
+        // One thread at a time: a second one would find the first one's file before anything is in it.
+        let mut held = claim.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
+        if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
+            log::warn!("event=claim-made-again path={} reason=\"it had vanished\"", claim.path.display());
+            *held = lock;
+            return Ok(());
+        }
+        // Another thread of ours was faster, the listing was late (network file systems), or another run has begun on
+        // the emptied directory; that one may just be writing its record.
+        for _ in 0..LOCK_ATTEMPTS {
+            let found = self.wrap("read", &claim.path, self.storage.read_all(&claim.path, CLAIM_MAX))?;
+            match serde_json::from_slice::<ClaimRecord>(&found) {
+                Ok(found) if found.incarnation == claim.record.incarnation => return Ok(()),
+                Ok(_) => break,
+                Err(_) => clock.sleep(Duration::from_millis(10)),
+            }
+        }
+        Err(superseded(ours))
+    }
+
+    /// Renews the claim's modification time.
+    ///
+    /// # Errors
+    /// [`TierError::Io`].
+    pub fn renew(&self, claim: &Claim) -> Result<(), TierError> {
+        self.wrap("touch", &claim.path, self.storage.touch(&claim.path))
+    }
+
+    /// Marks the claim as ended in order.
+    ///
+    /// # Errors
+    /// [`TierError::Io`].
+    pub fn close(&self, claim: &Claim) -> Result<(), TierError> {
+        let path = self.closed_path(claim.generation);
+        self.wrap("create", &path, self.storage.open_write(&path, Create::Shared).map(drop))
+    }
+}

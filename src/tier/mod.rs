@@ -1,0 +1,152 @@
+//! Places where bytes rest: directory trees (local and global tier) and the node segment (memory tier).
+//!
+//! A *directory tier* ([`directory`]) stores containers and manifests under
+//! `<root>/<job>/<group>/<name>/gNNNNNN-vNNNNNNNNNN-oNNNNNN/`; the local and the global tier are two of them that
+//! differ only in what a container holds (one rank, or the ranks of a node). The global one also keeps the store
+//! id and the claims of runs ([`claims`]). All of it goes through the [`storage`] trait: [`posix`] is the real
+//! file system, [`simulated`] one that loses unsynced writes, [`wrappers`] fail, slow down and count.
+//! [`source`] reads a shard from wherever it is, checking every block against its digest. [`run_directory`] keeps the small
+//! files that a session shares with its supervisor.
+#![forbid(unsafe_code)]
+
+pub mod claims;
+pub mod directory;
+pub mod pieces;
+pub mod posix;
+pub mod run_directory;
+pub mod simulated;
+pub mod source;
+pub mod storage;
+pub mod wrappers;
+
+use crate::base::{Digest, Rank};
+use crate::format::FormatError;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Which tier, nearest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum TierKind {
+    /// Node-shared memory.
+    Memory,
+    /// Node-local storage.
+    Local,
+    /// The memory and storage of other nodes: partner copies and parity.
+    Peers,
+    /// The parallel file system.
+    Global,
+}
+
+impl TierKind {
+    /// All tiers, nearest first.
+    pub const ALL: [TierKind; 4] = [TierKind::Memory, TierKind::Local, TierKind::Peers, TierKind::Global];
+
+    /// The name used in messages, logs and statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            TierKind::Memory => "memory",
+            TierKind::Local => "local",
+            TierKind::Peers => "peers",
+            TierKind::Global => "global",
+        }
+    }
+}
+
+impl fmt::Display for TierKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a tier could not store or return something.
+#[derive(Debug, thiserror::Error)]
+pub enum TierError {
+    /// The operating system refused.
+    #[error("{tier} tier: cannot {action} {}: {source}{}", path.display(), advice(source))]
+    Io {
+        /// Which tier.
+        tier: TierKind,
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file is not what it should be.
+    #[error("{tier} tier: {}: {source}", path.display())]
+    Format {
+        /// Which tier.
+        tier: TierKind,
+        /// Which file or segment.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FormatError,
+    },
+    /// A block's bytes changed after they were captured.
+    #[error(
+        "{tier} tier: {}: region {region:?} of rank {rank} is damaged at byte {at}: digest {found}, expected {expected}",
+        path.display()
+    )]
+    Damaged {
+        /// Which tier.
+        tier: TierKind,
+        /// Which file or segment.
+        path: PathBuf,
+        /// Whose shard.
+        rank: Rank,
+        /// Which region.
+        region: String,
+        /// Start of the block within the region.
+        at: u64,
+        /// The digest made at capture.
+        expected: Digest,
+        /// The digest of the bytes as read.
+        found: Digest,
+    },
+    /// A well-formed file of another checkpoint, rank or job stands where ours should.
+    #[error("{tier} tier: {} holds {found}, not {expected}", path.display())]
+    Foreign {
+        /// Which tier.
+        tier: TierKind,
+        /// Which file or segment.
+        path: PathBuf,
+        /// What it holds.
+        found: String,
+        /// What was looked for.
+        expected: String,
+    },
+}
+
+impl TierError {
+    /// Names the tier, the action and the path of a system error.
+    pub fn io(tier: TierKind, action: &'static str, path: &Path, source: io::Error) -> TierError {
+        TierError::Io { tier, action, path: path.to_owned(), source }
+    }
+
+    /// The error number of the system, if it was the system.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            TierError::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// Is the file simply not there?
+    pub fn is_absent(&self) -> bool {
+        matches!(self, TierError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// What a user can do about the usual errors.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; free some space or lower keep_last: the next checkpoint tries again"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "; the file system is mounted read-only",
+        io::ErrorKind::PermissionDenied => "; check owner and mode of the directory",
+        _ => "",
+    }
+}

@@ -1,0 +1,461 @@
+//! Reading a shard back, wherever it rests, with every block checked against its digest.
+
+use super::directory::Series;
+use super::pieces::block_at;
+use super::posix::PageBuffer;
+use super::storage::ReadFile;
+use super::{TierError, TierKind};
+use crate::base::digest::{copy_digest, digest_bytes, store_fence};
+use crate::base::units::{PAGE, page_ceil};
+use crate::base::{CheckpointKey, Rank};
+use crate::comm::Slice;
+use crate::format::shard::Head;
+use crate::format::{ContainerEntry, Content, FormatError, Region, ShardHeader};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes per read from a file.
+const READ_BYTES: usize = 4 << 20;
+/// How far ahead of the piece in hand a file is told what is going to be read.
+const HINT_BYTES: u64 = 4 * READ_BYTES as u64;
+/// Regions from this size on are read ahead by threads of their own.
+const READ_AHEAD_MIN: usize = 4 * READ_BYTES;
+/// Threads that read ahead: two keep a solid-state disk busy while one of them hands over.
+const READERS: usize = 2;
+/// Buffers that go round between readers and checker: each reader has one in hand and one under way.
+const READ_BUFFERS: usize = 2 * READERS;
+
+/// A shard in a container file; everything before the bodies is read and checked.
+#[derive(Clone)]
+pub struct FileShard {
+    tier: TierKind,
+    path: PathBuf,
+    file: Arc<dyn ReadFile>,
+    offset: u64,
+    head: Arc<Head>,
+}
+
+impl FileShard {
+    /// Reads and checks the head of the shard that `entry` places in `file`.
+    ///
+    /// # Errors
+    /// [`TierError`] if it is damaged, or the shard of another checkpoint, rank, job, group or series.
+    pub fn open(
+        tier: TierKind,
+        path: PathBuf,
+        file: Arc<dyn ReadFile>,
+        entry: &ContainerEntry,
+        series: &Series,
+    ) -> Result<FileShard, TierError> {
+        let shard = FileShard::open_any(tier, path, file, entry)?;
+        check_identity(tier, &shard.path, &shard.head, series, &entry.key, entry.rank)?;
+        Ok(shard)
+    }
+
+    /// The same for a file of which nobody knows where it belongs: the head must be sound, and need not agree with
+    /// anything but the length of its entry. For tools; a restart says what it looks for.
+    ///
+    /// # Errors
+    /// [`TierError`] if it is damaged.
+    pub fn open_any(
+        tier: TierKind,
+        path: PathBuf,
+        file: Arc<dyn ReadFile>,
+        entry: &ContainerEntry,
+    ) -> Result<FileShard, TierError> {
+        let io = |source| TierError::io(tier, "read", &path, source);
+        let format = |source| TierError::Format { tier, path: path.clone(), source };
+        let mut first = vec![0; (PAGE.min(entry.length)) as usize];
+        file.read_at(entry.offset, &mut first).map_err(io)?;
+        let header = ShardHeader::decode(&first).map_err(format)?;
+        if header.total_len != entry.length {
+            let (need, have) = (header.total_len, entry.length);
+            return Err(format(FormatError::Short { what: "shard", need, have }));
+        }
+        // Bounded by the entry's length, which the container's own checks bound by the file's.
+        let mut bytes = vec![0; header.body_offset as usize];
+        file.read_at(entry.offset, &mut bytes).map_err(io)?;
+        let head = Head::decode(&bytes).map_err(format)?;
+        Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into() })
+    }
+
+    /// The decoded head.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Reads a range of the shard as it stands, without looking at digests.
+    ///
+    /// # Errors
+    /// [`TierError::Io`].
+    pub fn read_raw(&self, at: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        self.file
+            .read_at(self.offset + at, buffer)
+            .map_err(|source| TierError::io(self.tier, "read", &self.path, source))
+    }
+}
+
+/// Is this the head that was looked for?
+///
+/// # Errors
+/// [`TierError::Foreign`] naming what was found and what was expected.
+pub fn check_identity(
+    tier: TierKind,
+    path: &Path,
+    head: &Head,
+    series: &Series,
+    key: &CheckpointKey,
+    rank: Rank,
+) -> Result<(), TierError> {
+    let meta = &head.meta;
+    let same_series = (&meta.job, &meta.group, &meta.name) == (&series.job, &series.group, &series.name);
+    let is_shard = head.header.content == Content::Shard;
+    if same_series && is_shard && head.header.key == *key && head.header.rank == rank {
+        return Ok(());
+    }
+    let text = |job: &str, group: &str, name: &str, key: &CheckpointKey, rank| {
+        format!("rank {rank} of {job}/{group}/{name} {key}")
+    };
+    Err(TierError::Foreign {
+        tier,
+        path: path.to_owned(),
+        found: text(&meta.job, &meta.group, &meta.name, &head.header.key, head.header.rank),
+        expected: text(&series.job, &series.group, &series.name, key, rank),
+    })
+}
+
+pub use crate::comm::SharedBytes;
+
+/// A shard in node memory.
+#[derive(Clone)]
+pub struct MemoryShard {
+    path: PathBuf,
+    bytes: SharedBytes,
+    head: Arc<Head>,
+}
+
+impl MemoryShard {
+    /// Checks the head of the shard in `bytes`; `path` names the segment in messages.
+    ///
+    /// # Errors
+    /// [`TierError`] if it is damaged or not the one that was looked for.
+    pub fn open(path: &Path, bytes: SharedBytes, series: &Series, rank: Rank) -> Result<MemoryShard, TierError> {
+        let shard = MemoryShard::open_any(path, bytes)?;
+        check_identity(TierKind::Memory, path, &shard.head, series, &shard.head.header.key, rank)?;
+        Ok(shard)
+    }
+
+    /// The same for bytes of which nobody knows where they belong: the head must be sound and as long as the bytes.
+    ///
+    /// # Errors
+    /// [`TierError`] if it is damaged.
+    pub fn open_any(path: &Path, bytes: SharedBytes) -> Result<MemoryShard, TierError> {
+        let tier = TierKind::Memory;
+        let format = |source| TierError::Format { tier, path: path.to_owned(), source };
+        let slice = (*bytes).as_ref();
+        let head = Head::decode(slice).map_err(format)?;
+        if head.header.total_len != slice.len() as u64 {
+            return Err(format(FormatError::Short {
+                what: "shard",
+                need: head.header.total_len,
+                have: slice.len() as u64,
+            }));
+        }
+        Ok(MemoryShard { path: path.to_owned(), bytes, head: head.into() })
+    }
+
+    /// The decoded head.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// All bytes of the shard.
+    pub fn bytes(&self) -> &[u8] {
+        (*self.bytes).as_ref()
+    }
+
+    /// The same, to be held on to.
+    pub fn shared(&self) -> SharedBytes {
+        self.bytes.clone()
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`TierError::Format`] if the bytes are gone: another process may have given an older segment's memory back since
+    /// the shard was opened.
+    pub fn part(&self, start: usize, length: usize) -> Result<&[u8], TierError> {
+        let bytes = self.bytes();
+        let end = start.checked_add(length);
+        end.and_then(|end| bytes.get(start..end)).ok_or_else(|| TierError::Format {
+            tier: TierKind::Memory,
+            path: self.path.clone(),
+            source: FormatError::Short { what: "shard", need: self.head.header.total_len, have: bytes.len() as u64 },
+        })
+    }
+}
+
+/// The blocks that a range of the shard touches: index, offset, length.
+fn touched_blocks<'a>(head: &'a Head, range: &Range<u64>) -> impl Iterator<Item = (u64, u64, u64)> + use<'a> {
+    let (start, end) = (range.start, range.end);
+    let size = u64::from(head.header.block_size);
+    head.meta.regions.iter().flat_map(move |region| {
+        let base = head.header.body_offset + region.offset;
+        let from = start.clamp(base, base + region.bytes) - base;
+        let to = end.clamp(base, base + region.bytes) - base;
+        let touched = if from < to { from / size..to.div_ceil(size) } else { 0..0 };
+        touched
+            .map(move |block| (region.first_block + block, base + block * size, size.min(region.bytes - block * size)))
+    })
+}
+
+/// Pages as shared bytes.
+pub struct SharedPages(pub PageBuffer);
+
+impl AsRef<[u8]> for SharedPages {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// One copy of a rank's shard.
+#[derive(Clone)]
+pub enum Source {
+    /// In node memory.
+    Memory(MemoryShard),
+    /// In a file of the local or global tier.
+    File(FileShard),
+}
+
+impl Source {
+    /// Where it rests.
+    pub fn tier(&self) -> TierKind {
+        match self {
+            Source::Memory(_) => TierKind::Memory,
+            Source::File(shard) => shard.tier,
+        }
+    }
+
+    /// Which segment or file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Source::Memory(shard) => &shard.path,
+            Source::File(shard) => &shard.path,
+        }
+    }
+
+    /// The decoded head.
+    pub fn head(&self) -> &Head {
+        match self {
+            Source::Memory(shard) => shard.head(),
+            Source::File(shard) => shard.head(),
+        }
+    }
+
+    /// Reads a whole region into `target` (of exactly its length), checking each block.
+    ///
+    /// # Errors
+    /// [`TierError::Damaged`] for the first block whose digest differs; [`TierError::Io`]. `target` is then
+    /// partly overwritten.
+    ///
+    /// # Blocking
+    /// On the device that holds the file.
+    pub fn read_region(&self, region: &Region, target: &mut [u8]) -> Result<(), TierError> {
+        match self {
+            Source::Memory(shard) => {
+                let start = (shard.head.header.body_offset + region.offset) as usize;
+                let bytes = shard.part(start, region.bytes as usize)?;
+                let block = shard.head.header.block_size as usize;
+                for (index, (from, to)) in bytes.chunks(block).zip(target.chunks_mut(block)).enumerate() {
+                    let found = copy_digest(from, to);
+                    self.compare(region, index as u64, found)?;
+                }
+                store_fence();
+                Ok(())
+            }
+            Source::File(shard) => {
+                // What other ranks send is asked for ahead by itself, and only the application's thread may be able to wait
+                // for it.
+                if target.len() < READ_AHEAD_MIN || shard.tier == TierKind::Peers {
+                    self.read_in_place(shard, region, target)
+                } else {
+                    self.read_ahead(shard, region, target)
+                }
+            }
+        }
+    }
+
+    fn read_in_place(&self, shard: &FileShard, region: &Region, target: &mut [u8]) -> Result<(), TierError> {
+        let block = shard.head.header.block_size as usize;
+        let start = shard.head.header.body_offset + region.offset;
+        let end = shard.offset + start + region.bytes;
+        for (piece, part) in target.chunks_mut(READ_BYTES).enumerate() {
+            let at = piece * READ_BYTES;
+            let next = shard.offset + start + at as u64;
+            shard.file.will_read(next..end.min(next + HINT_BYTES));
+            shard.read_raw(start + at as u64, part)?;
+            for (index, bytes) in part.chunks(block).enumerate() {
+                self.compare(region, (at / block + index) as u64, digest_bytes(bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads page-aligned pieces around the page cache in threads of their own, and checks and copies them here in the
+    /// order in which they arrive, so that the device is never idle while the processor hashes.
+    fn read_ahead(&self, shard: &FileShard, region: &Region, target: &mut [u8]) -> Result<(), TierError> {
+        let block = shard.head.header.block_size as usize;
+        let start = shard.head.header.body_offset + region.offset;
+        let (length, pieces) = (target.len(), target.len().div_ceil(READ_BYTES));
+        let next = AtomicUsize::new(0);
+        let read = |mut buffer: PageBuffer| {
+            let piece = next.fetch_add(1, Ordering::Relaxed);
+            let at = piece * READ_BYTES;
+            (piece < pieces).then(|| {
+                let padded = page_ceil(READ_BYTES.min(length - at) as u64) as usize;
+                shard.read_raw(start + at as u64, &mut buffer[..padded]).map(|()| (at, buffer))
+            })
+        };
+        let (arrive, arrived) = sync_channel(READ_BUFFERS);
+        let (empty, spare) = sync_channel::<PageBuffer>(READ_BUFFERS);
+        let spare = Mutex::new(spare);
+        // The channels that this thread uses move into the closure: when it returns early, the readers find them closed.
+        std::thread::scope(|scope| {
+            let (arrived, empty) = (arrived, empty);
+            for _ in 0..READERS {
+                let (arrive, read, spare) = (arrive.clone(), &read, &spare);
+                scope.spawn(move || {
+                    let mut own = READ_BUFFERS / READERS;
+                    loop {
+                        let buffer = if own > 0 {
+                            own -= 1;
+                            PageBuffer::new(READ_BYTES)
+                        } else {
+                            let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
+                            match spare.recv() {
+                                Ok(buffer) => buffer,
+                                Err(_) => return,
+                            }
+                        };
+                        let Some(answer) = read(buffer) else { return };
+                        if arrive.send(answer).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(arrive);
+            for _ in 0..pieces {
+                let gone = || TierError::io(shard.tier, "read", &shard.path, std::io::Error::other("the reader ended"));
+                let (at, buffer) = arrived.recv().map_err(|_| gone())??;
+                let part = &mut target[at..length.min(at + READ_BYTES)];
+                for (index, (from, to)) in buffer.chunks(block).zip(part.chunks_mut(block)).enumerate() {
+                    let found = copy_digest(&from[..to.len()], to);
+                    self.compare(region, (at / block + index) as u64, found)?;
+                }
+                // The readers may be done already; the buffer is then simply dropped.
+                drop(empty.send(buffer));
+            }
+            store_fence();
+            Ok(())
+        })
+    }
+
+    /// A range of the shard as shared bytes; with `checked`, after the blocks that it touches were compared with their
+    /// digests.
+    ///
+    /// # Errors
+    /// [`TierError`] if the range is not inside, cannot be read, or is damaged.
+    ///
+    /// # Blocking
+    /// On the device that holds the file.
+    pub fn slice(&self, range: Range<u64>, checked: bool) -> Result<Slice, TierError> {
+        let head = self.head();
+        let short = || TierError::Format {
+            tier: self.tier(),
+            path: self.path().to_owned(),
+            source: FormatError::Short { what: "shard", need: range.end, have: head.header.total_len },
+        };
+        if range.start > range.end || range.end > head.header.total_len {
+            return Err(short());
+        }
+        let blocks: Vec<_> = if checked { touched_blocks(head, &range).collect() } else { Vec::new() };
+        let start = blocks.first().map_or(range.start, |(_, at, _)| range.start.min(*at));
+        let end = blocks.last().map_or(range.end, |(_, at, length)| range.end.max(at + length));
+        let (bytes, base): (SharedBytes, u64) = match self {
+            Source::Memory(shard) => (shard.shared(), 0),
+            Source::File(shard) => {
+                let mut buffer = PageBuffer::new(page_ceil(end - start) as usize);
+                shard.read_raw(start, &mut buffer[..(end - start) as usize])?;
+                (Arc::new(SharedPages(buffer)), start)
+            }
+        };
+        for (index, at, length) in blocks {
+            let from = (at - base) as usize;
+            let block = (*bytes).as_ref().get(from..from + length as usize).ok_or_else(short)?;
+            let (_, _, expected, region) = block_at(head, index);
+            let found = digest_bytes(block);
+            if found != expected {
+                return Err(TierError::Damaged {
+                    tier: self.tier(),
+                    path: self.path().to_owned(),
+                    rank: head.header.rank,
+                    region: region.to_owned(),
+                    at,
+                    expected,
+                    found,
+                });
+            }
+        }
+        Slice::new(bytes, (range.start - base) as usize..(range.end - base) as usize).ok_or_else(short)
+    }
+
+    /// Checks every block of every region, reading everything once.
+    ///
+    /// # Errors
+    /// As [`Source::read_region`], for the first damaged block.
+    pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<(), TierError> {
+        let mut buffer = Vec::new();
+        let head = self.head().clone();
+        for region in &head.meta.regions {
+            let block = u64::from(head.header.block_size);
+            let start = head.header.body_offset + region.offset;
+            for index in 0..region.blocks(block) {
+                let length = block.min(region.bytes - index * block);
+                let found = match self {
+                    Source::Memory(shard) => {
+                        digest_bytes(shard.part((start + index * block) as usize, length as usize)?)
+                    }
+                    Source::File(shard) => {
+                        buffer.resize(length as usize, 0);
+                        shard.read_raw(start + index * block, &mut buffer)?;
+                        digest_bytes(&buffer)
+                    }
+                };
+                self.compare(region, index, found)?;
+                progress(length);
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, region: &Region, block: u64, found: crate::base::Digest) -> Result<(), TierError> {
+        let head = self.head();
+        let expected = head.digests[(region.first_block + block) as usize];
+        if expected == found {
+            return Ok(());
+        }
+        Err(TierError::Damaged {
+            tier: self.tier(),
+            path: self.path().to_owned(),
+            rank: head.header.rank,
+            region: region.name.clone(),
+            at: block * u64::from(head.header.block_size),
+            expected,
+            found,
+        })
+    }
+}

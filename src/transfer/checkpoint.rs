@@ -1,0 +1,735 @@
+//! Checkpoints in flight: capture, verdicts, and when a slot may be reused.
+
+use super::capture;
+use super::engine::{CaptureError, Decision, Engine, SeriesHistory, State};
+use super::flow::{Flow, FlowEffect, LevelState};
+use super::node::NodeContainer;
+use super::progress::{LevelVerdict, Progress, Report};
+use super::stats::level_of;
+use super::tasks::Task;
+use super::write::Written;
+use crate::base::ids::text_hash;
+use crate::base::{CheckpointKey, Generation, Level};
+use crate::config::{LevelPolicy, PartStore};
+use crate::coordination::core::Event;
+use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
+use crate::format::shard::Layout;
+use crate::format::{ContainerInfo, ShardHeader, ShardMeta, codec};
+use crate::policy::{Plan, is_due};
+use crate::region::SavedRegion;
+use crate::segment::{BOARD_OPERATIONS, SealInfo, SlotId, SlotMut};
+use crate::tier::TierKind;
+use crate::tier::directory::{Series, Upload, rank_file};
+use crate::tier::source::{FileShard, MemoryShard, Source};
+use crate::tier::storage::Create;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Every rank holds the shard in node memory, with room for another one.
+const BIT_PROCESS: u64 = 1;
+/// Some rank had to write its shard to its local tier during capture.
+const BIT_DIRECT_LOCAL: u64 = 2;
+/// Some rank had to write its shard to the global tier during capture.
+const BIT_DIRECT_GLOBAL: u64 = 4;
+/// Checkpoints in flight per rank.
+const IN_FLIGHT_MAX: usize = 32;
+
+/// A checkpoint from its capture until nothing is left to do for it.
+pub(super) struct Checkpoint {
+    pub key: CheckpointKey,
+    pub series: Series,
+    pub agreement: u64,
+    pub origin: Option<(Generation, u64)>,
+    pub flow: Flow,
+    pub source: Option<Source>,
+    pub slot: Option<SlotId>,
+    /// What this rank keeps of it for other ranks.
+    pub parts: Vec<SlotId>,
+    /// How many of them are on the local tier.
+    pub parts_stored: usize,
+    /// Written during capture, durable under its temp name.
+    pub direct: Option<(TierKind, Upload)>,
+    pub containers: Vec<ContainerInfo>,
+    pub failures: Vec<(TierKind, String)>,
+    pub progress: Arc<Mutex<Progress>>,
+    /// The verdict on the call, or on the level that the parts are for, did not arrive. Others may have been told that it is committed, so its slots stay for the
+    /// restart to settle; a session that misses a verdict has failed, and captures nothing more.
+    pub is_unknown: bool,
+}
+
+/// Where a capture has put the shard.
+struct Placed {
+    source: Source,
+    slot: Option<SlotId>,
+    direct: Option<(TierKind, Upload)>,
+    bits: u64,
+}
+
+/// What the application hands over for one checkpoint.
+pub struct CaptureSpec<'a> {
+    /// Number of the collective call, drawn when the checkpoint was begun.
+    pub operation: u64,
+    /// Series.
+    pub name: String,
+    /// Version.
+    pub version: u64,
+    /// The regions.
+    pub regions: Vec<SavedRegion<'a>>,
+    /// When the application called `checkpoint`.
+    pub begun: Duration,
+}
+
+impl Engine {
+    /// Takes the regions into the nearest tier that has room, and casts this rank's vote.
+    ///
+    /// # Collective
+    /// All ranks; returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// For the copy; for room in the memory tier at most for the configured time; for the device when the shard fits
+    /// into no slot.
+    ///
+    /// # Errors
+    /// [`CaptureError`], after this rank has voted no.
+    pub fn capture(&self, spec: CaptureSpec<'_>) -> Result<Arc<Mutex<Progress>>, CaptureError> {
+        let rank = self.setup.identity.rank;
+        let (origin, failed) = {
+            let state = self.lock();
+            (state.origins.get(&spec.name).copied(), state.failed.clone())
+        };
+        let agreement = self.agreement(&spec);
+        let call = format!("checkpoint {:?} version {} with {}", spec.name, spec.version, summary(&spec.regions));
+        let placed = match failed {
+            Some(reason) => Err(CaptureError::Failed { rank, reason }),
+            None => self.place(&spec, agreement, origin),
+        };
+        if let (Some(segment), Ok(placed)) = (&self.setup.memory, &placed) {
+            let length = if placed.slot.is_some() { placed.source.head().header.total_len } else { 0 };
+            // A board entry that an older checkpoint still needs is left alone; then every rank of the node writes alone.
+            if !self.has_board_conflict(spec.operation) {
+                NodeContainer::post(segment, spec.operation, length);
+            }
+        }
+        match placed {
+            Ok(placed) => {
+                let payload = Payload::Bits { all: placed.bits, any: placed.bits };
+                let ballot = Ballot::of(rank, agreement, call, payload);
+                Ok(self.begin(&spec, agreement, origin, placed, ballot))
+            }
+            Err(error) => {
+                self.decline(spec.operation, &error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Casts a no for a checkpoint that this rank began and cannot or will not capture.
+    pub fn decline(&self, operation: u64, why: &str) {
+        let round = Round { operation, phase: Phase::Call };
+        let mut state = self.lock();
+        state.deciders.insert(round, Decision::Checkpoint { name: String::new() });
+        state.events.push(Event::Vote(round, self.refusal(why)));
+        drop(state);
+        self.wake();
+        self.step();
+    }
+
+    /// Hash of all that must be equal on all ranks. Lengths and shapes are free.
+    fn agreement(&self, spec: &CaptureSpec<'_>) -> u64 {
+        let config = self.config_hash;
+        let identity = &self.setup.identity;
+        let regions: Vec<_> =
+            spec.regions.iter().map(|saved| (&saved.region.name, saved.region.kind, saved.region.element)).collect();
+        let text = format!(
+            "{config} {} {} {} {} {} {regions:?}",
+            identity.incarnation, identity.generation, spec.operation, spec.name, spec.version
+        );
+        text_hash(&text)
+    }
+
+    fn place(
+        &self,
+        spec: &CaptureSpec<'_>,
+        agreement: u64,
+        origin: Option<(Generation, u64)>,
+    ) -> Result<Placed, CaptureError> {
+        let identity = &self.setup.identity;
+        let rank = identity.rank;
+        let series = identity.series(&spec.name);
+        let key = CheckpointKey {
+            generation: identity.generation,
+            version: spec.version,
+            operation: spec.operation,
+            incarnation: identity.incarnation,
+        };
+        let regions = spec.regions.iter().map(|saved| saved.region.clone()).collect();
+        let meta =
+            ShardMeta { job: series.job.clone(), group: series.group.clone(), name: series.name.clone(), regions };
+        let layout = Layout::new(meta, self.setup.config.job.block_bytes)
+            .map_err(|source| CaptureError::Layout { rank, source })?;
+        let header = layout.header(key, agreement, identity.size, rank, origin);
+        let mut causes = Vec::new();
+        match self.wait_for_slot(spec.operation, layout.total_len) {
+            Ok(Some(slot)) => match self.fill_slot(spec, &series, &layout, &header, slot) {
+                Ok(placed) => return Ok(placed),
+                Err(cause) => causes.push(cause),
+            },
+            Ok(None) => causes.push("memory tier: off".into()),
+            Err(cause) => causes.push(cause),
+        }
+        if self.setup.memory.is_some() {
+            log::warn!(
+                "event=capture-direct rank={rank} version={} bytes={} why={causes:?}",
+                spec.version,
+                layout.total_len
+            );
+        }
+        for tier in [TierKind::Local, TierKind::Global] {
+            match self.fill_file(spec, &series, &layout, &header, tier) {
+                Some(Ok(placed)) => {
+                    self.lock().stats.direct_captures += 1;
+                    return Ok(placed);
+                }
+                Some(Err(cause)) => causes.push(cause),
+                None => {}
+            }
+        }
+        Err(CaptureError::NoTier { rank, name: spec.name.clone(), version: spec.version, causes })
+    }
+
+    fn fill_slot(
+        &self,
+        spec: &CaptureSpec<'_>,
+        series: &Series,
+        layout: &Layout,
+        header: &ShardHeader,
+        mut slot: SlotMut,
+    ) -> Result<Placed, String> {
+        capture::into_slot(layout, header, &spec.regions, slot.as_mut_slice());
+        let name = text_hash(&spec.name);
+        let info = SealInfo { operation: spec.operation, version: spec.version, name };
+        let segment = self.setup.memory.as_ref().ok_or("memory tier: off")?;
+        let sealed = slot.seal(info).map_err(|error| format!("memory tier: {error}"))?;
+        let bytes = segment.sealed(sealed).ok_or("memory tier: the slot is gone")?;
+        let shard = MemoryShard::open(segment.path(), Arc::new(bytes), series, header.rank)
+            .map_err(|error| error.to_string())?;
+        log::debug!(
+            "event=captured rank={} version={} operation={} bytes={}",
+            header.rank,
+            spec.version,
+            spec.operation,
+            layout.total_len
+        );
+        let is_level = 2 * layout.total_len <= self.slot_share() && segment.is_linked();
+        let bits = if is_level { BIT_PROCESS } else { 0 };
+        // The next capture finds its memory populated: out of this rank's share, never out of what the others need.
+        let held = self.lock().checkpoints.values().filter(|checkpoint| checkpoint.slot.is_some()).count() as u64;
+        if (held + 2) * layout.total_len <= self.slot_share() {
+            self.prepare_room(layout.total_len);
+        }
+        Ok(Placed { source: Source::Memory(shard), slot: Some(sealed), direct: None, bits })
+    }
+
+    /// What one rank may use of the segment if all use the same.
+    fn slot_share(&self) -> u64 {
+        self.setup.memory.as_ref().map_or(0, |segment| segment.capacity() / self.setup.identity.node_ranks.len() as u64)
+    }
+
+    /// Writes the shard to a file before the application goes on; `None` if the tier is off.
+    fn fill_file(
+        &self,
+        spec: &CaptureSpec<'_>,
+        series: &Series,
+        layout: &Layout,
+        header: &ShardHeader,
+        tier: TierKind,
+    ) -> Option<Result<Placed, String>> {
+        let directory = self.directory(tier)?;
+        let write_bytes = self.setup.config.node.write_bytes as usize;
+        let file = rank_file(header.rank);
+        let written = directory.begin(series, &header.key, &file, Create::New).and_then(|upload| {
+            let written = capture::into_file(layout, header, &spec.regions, &upload, write_bytes);
+            let opened = written.and_then(|entry| {
+                let path = upload.temp_path().to_owned();
+                let (_, handle) = directory.open_container(&path)?;
+                FileShard::open(tier, path, handle.into(), &entry, series)
+            });
+            match opened {
+                Ok(shard) => Ok((upload, shard)),
+                Err(error) => {
+                    upload.discard();
+                    Err(error)
+                }
+            }
+        });
+        Some(match written {
+            Ok((upload, shard)) => {
+                let bits = if tier == TierKind::Local { BIT_DIRECT_LOCAL } else { BIT_DIRECT_GLOBAL };
+                Ok(Placed { source: Source::File(shard), slot: None, direct: Some((tier, upload)), bits })
+            }
+            Err(error) => {
+                self.tier_failure(&mut self.lock(), tier, &error);
+                Err(error.to_string())
+            }
+        })
+    }
+
+    /// A slot of `bytes`, waiting for room if need be; `None` if the tier is off, the reason if there is no room.
+    fn wait_for_slot(&self, operation: u64, bytes: u64) -> Result<Option<SlotMut>, String> {
+        let Some(segment) = &self.setup.memory else { return Ok(None) };
+        let clock = &self.setup.clock;
+        let started = clock.now();
+        let mut waited = false;
+        loop {
+            let in_flight = self.lock().checkpoints.values().filter(|c| !c.flow.is_finished()).count();
+            let crowded = in_flight >= IN_FLIGHT_MAX || self.has_board_conflict(operation);
+            if !crowded {
+                match segment.reserve(bytes) {
+                    Ok(Some(slot)) => {
+                        self.note_room_wait(waited, started);
+                        return Ok(Some(slot));
+                    }
+                    Ok(None) => {}
+                    Err(error) => return Err(format!("memory tier: {error}")),
+                }
+            }
+            let can_help = bytes <= segment.capacity() && self.can_free(crowded);
+            if !can_help || clock.now().saturating_sub(started) >= self.setup.config.job.timeouts.room {
+                self.note_room_wait(waited, started);
+                let why = segment.refusal().map_or_else(|| "no room".into(), |refusal| refusal.to_string());
+                return Err(format!("memory tier: no room for {bytes} bytes: {why}"));
+            }
+            if !waited {
+                waited = true;
+                log::info!("event=waiting-for-room rank={} bytes={bytes}", self.setup.identity.rank);
+            }
+            if !self.pump() {
+                self.pause(Duration::from_micros(100));
+            }
+        }
+    }
+
+    /// Boards of the node segment are rings: does an older checkpoint in flight use the entry of this operation?
+    fn has_board_conflict(&self, operation: u64) -> bool {
+        let state = self.lock();
+        let mut open = state.checkpoints.values().filter(|c| !c.flow.is_finished());
+        open.any(|c| c.key.operation % BOARD_OPERATIONS == operation % BOARD_OPERATIONS)
+    }
+
+    fn note_room_wait(&self, waited: bool, started: Duration) {
+        if waited {
+            let took = self.setup.clock.now().saturating_sub(started);
+            let mut state = self.lock();
+            state.stats.room_waits += 1;
+            state.stats.room_wait_total += took;
+            log::info!("event=waited-for-room rank={} seconds={:.6}", self.setup.identity.rank, took.as_secs_f64());
+        }
+    }
+
+    /// Frees what may be freed now; true if something was, or will be when writes now under way are done.
+    fn can_free(&self, crowded: bool) -> bool {
+        let mut state = self.lock();
+        if !crowded && self.free_slots(&mut state, true) {
+            return true;
+        }
+        state.checkpoints.values().any(|c| !c.flow.is_finished() && c.slot.is_some()) || crowded
+    }
+
+    fn begin(
+        &self,
+        spec: &CaptureSpec<'_>,
+        agreement: u64,
+        origin: Option<(Generation, u64)>,
+        placed: Placed,
+        ballot: Ballot,
+    ) -> Arc<Mutex<Progress>> {
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let head = placed.source.head();
+        let (key, bytes) = (head.header.key, head.meta.regions.iter().map(|region| region.bytes).sum::<u64>());
+        let checkpoint = Checkpoint {
+            key,
+            series: self.setup.identity.series(&spec.name),
+            agreement,
+            origin,
+            flow: Flow::default(),
+            source: Some(placed.source),
+            slot: placed.slot,
+            parts: Vec::new(),
+            parts_stored: 0,
+            direct: placed.direct,
+            containers: Vec::new(),
+            failures: Vec::new(),
+            progress: progress.clone(),
+            is_unknown: false,
+        };
+        let round = Round { operation: spec.operation, phase: Phase::Call };
+        let mut state = self.lock();
+        let blocked = self.setup.clock.now().saturating_sub(spec.begun);
+        state.stats.captured += 1;
+        state.stats.bytes_captured += bytes;
+        state.stats.blocked_last = blocked;
+        state.stats.blocked_max = state.stats.blocked_max.max(blocked);
+        state.stats.blocked_total += blocked;
+        state.checkpoints.insert(spec.operation, checkpoint);
+        state.deciders.insert(round, Decision::Checkpoint { name: spec.name.clone() });
+        state.events.push(Event::Vote(round, ballot));
+        drop(state);
+        self.wake();
+        self.step();
+        progress
+    }
+
+    /// The root's decision on a checkpoint call: which levels it gets.
+    pub(super) fn decide_checkpoint(&self, state: &mut State, name: &str, ballot: &Ballot) -> (Outcome, Vec<u8>) {
+        let culprits = ballot.culprits();
+        if !culprits.is_empty() || ballot.failures_cut > 0 {
+            return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        let Payload::Bits { all, any } = ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
+        let now = self.setup.clock.now();
+        let job = &self.setup.config.job;
+        let (scheme, peers_policy) = job.redundancy.policy_for(name);
+        let can_protect = self.setup.protection.role(scheme).is_some();
+        let SeriesHistory { local, peers, global } = state.histories.entry(name.to_owned()).or_default();
+        let wants = |history: &mut crate::policy::History, policy: &LevelPolicy, enabled: bool, forced: bool| {
+            let wanted = enabled && (forced || is_due(history, policy, now));
+            history.taken += 1;
+            if wanted {
+                history.last = Some(now);
+            }
+            wanted
+        };
+        // The last checkpoint before an end that was asked for goes everywhere: the nodes may be gone afterwards.
+        let is_last = self.is_ending.load(std::sync::atomic::Ordering::Relaxed);
+        let wants_peers = wants(peers, &peers_policy, can_protect, is_last);
+        // Parts on the local tier need the shards beside them.
+        let for_peers = wants_peers && job.redundancy.store == PartStore::Local;
+        let plan = Plan {
+            process: all & BIT_PROCESS != 0,
+            local: wants(
+                local,
+                &job.local,
+                self.setup.local.is_some(),
+                is_last || for_peers || any & BIT_DIRECT_LOCAL != 0,
+            ),
+            peers: wants_peers,
+            global: wants(global, &job.global, self.setup.global.is_some(), is_last || any & BIT_DIRECT_GLOBAL != 0),
+        };
+        (Outcome::Agreed, codec::encode("plan", &plan).unwrap_or_default())
+    }
+
+    /// A verdict on a checkpoint's call or level has arrived.
+    pub(super) fn on_checkpoint_verdict(&self, state: &mut State, verdict: &Verdict) {
+        let operation = verdict.round.operation;
+        let outcome = match &verdict.outcome {
+            Outcome::Agreed => LevelVerdict::Committed,
+            Outcome::Abandoned(culprits) => LevelVerdict::Abandoned(culprits.clone()),
+            Outcome::Unknown => LevelVerdict::Unknown(state.failed.clone().unwrap_or_default()),
+        };
+        let tier = match verdict.round.phase {
+            Phase::Call => TierKind::Memory,
+            Phase::Local => TierKind::Local,
+            Phase::Peers => TierKind::Peers,
+            Phase::Global => TierKind::Global,
+        };
+        if tier == TierKind::Memory {
+            let plan = codec::decode::<Plan>("plan", &verdict.decision).ok();
+            match plan.filter(|_| outcome == LevelVerdict::Committed) {
+                Some(plan) => self.on_agreed(state, operation, plan),
+                None => self.give_up(state, operation, outcome),
+            }
+            return;
+        }
+        let committed = outcome == LevelVerdict::Committed;
+        let is_unknown = matches!(outcome, LevelVerdict::Unknown(_));
+        self.report(state, operation, level_of(tier), outcome);
+        if committed {
+            self.on_committed(state, operation, tier);
+        } else {
+            *state.stats.level_failures.of_mut(tier) += 1;
+        }
+        let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
+        let effects = checkpoint.flow.on_settled(tier, committed);
+        // Others may have been told that it is committed, and have given up what they kept of older ones.
+        checkpoint.is_unknown |= is_unknown && tier == TierKind::Peers;
+        if committed {
+            self.mark_slots(checkpoint);
+        } else if tier == TierKind::Peers {
+            self.drop_exchange(state, operation, is_unknown);
+        }
+        self.apply(state, operation, effects);
+        self.free_slots(state, false);
+    }
+
+    /// Notes the highest committed level in the entries of the slots. Whoever finds the segment after the run has died can
+    /// then tell an only copy from one that is safe elsewhere.
+    fn mark_slots(&self, checkpoint: &Checkpoint) {
+        let committed = TierKind::ALL.into_iter().filter(|tier| checkpoint.flow.is_committed(*tier));
+        if let Some(highest) = committed.map(level_of).max() {
+            self.mark(checkpoint.slot.as_slice(), highest);
+            // What is kept for others is kept for that level at least.
+            self.mark(&checkpoint.parts, highest.max(Level::NodeLoss));
+        }
+    }
+
+    pub(super) fn mark(&self, slots: &[SlotId], level: Level) {
+        let Some(segment) = &self.setup.memory else { return };
+        for slot in slots {
+            if let Err(error) = segment.set_committed(*slot, level) {
+                log::warn!("event=slot-not-marked error={error}");
+            }
+        }
+    }
+
+    fn on_agreed(&self, state: &mut State, operation: u64, plan: Plan) {
+        let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
+        lock_progress(&checkpoint.progress).plan = Some(plan);
+        let effects = checkpoint.flow.on_agreed(plan);
+        if plan.process {
+            self.mark_slots(checkpoint);
+            self.report(state, operation, Level::Process, LevelVerdict::Committed);
+            self.on_committed(state, operation, TierKind::Memory);
+        }
+        self.apply(state, operation, effects);
+        self.free_slots(state, false);
+    }
+
+    /// A level is committed: counts it, and starts what follows from it.
+    fn on_committed(&self, state: &mut State, operation: u64, tier: TierKind) {
+        let Some(checkpoint) = state.checkpoints.get(&operation) else { return };
+        let version = checkpoint.key.version;
+        let is_first = lock_progress(&checkpoint.progress).levels_committed() == 1;
+        state.told.on_committed(tier, &checkpoint.series.name, version, is_first);
+        *state.stats.committed.of_mut(tier) += 1;
+        *state.stats.newest.of_mut(tier) = Some(version);
+        state.committed.insert((tier, operation));
+        let highest = state.committed_names.entry(text_hash(&checkpoint.series.name)).or_insert(Level::Captured);
+        *highest = level_of(tier).max(*highest);
+        log::info!(
+            "event=committed rank={} name={:?} version={version} generation={} operation={operation} level={}",
+            self.setup.identity.rank,
+            checkpoint.series.name,
+            checkpoint.key.generation,
+            level_of(tier)
+        );
+        let retains = match tier {
+            TierKind::Memory => false,
+            // What the local tier held for the sake of the peers may go.
+            TierKind::Peers => self.setup.config.job.redundancy.store == PartStore::Local,
+            TierKind::Local => true,
+            TierKind::Global => self.setup.identity.rank == crate::base::Rank::ROOT,
+        };
+        if tier == TierKind::Local && self.setup.identity.is_node_leader() {
+            state.tasks.push_back(Task::LocalManifest { operation });
+        }
+        if retains {
+            let (series, key) = (checkpoint.series.clone(), checkpoint.key);
+            let tier = if tier == TierKind::Peers { TierKind::Local } else { tier };
+            state.tasks.push_back(Task::Retain { tier, series, key, origin: checkpoint.origin });
+        }
+        if !state.old_segments.is_empty() {
+            state.tasks.push_back(Task::RemoveOldSegments);
+        }
+    }
+
+    /// The call was abandoned, or nobody here knows: nothing more of this checkpoint is written.
+    pub(super) fn give_up(&self, state: &mut State, operation: u64, verdict: LevelVerdict) {
+        state.stats.abandoned += 1;
+        let is_unknown = matches!(verdict, LevelVerdict::Unknown(_));
+        self.report(state, operation, Level::Captured, verdict);
+        let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
+        checkpoint.is_unknown = is_unknown;
+        if let Some((_, upload)) = checkpoint.direct.take() {
+            state.tasks.push_back(Task::Discard(upload));
+        }
+        let effects = checkpoint.flow.on_abandoned();
+        self.drop_exchange(state, operation, is_unknown);
+        self.apply(state, operation, effects);
+        self.free_slots(state, false);
+    }
+
+    fn report(&self, state: &mut State, operation: u64, level: Level, verdict: LevelVerdict) {
+        let Some(checkpoint) = state.checkpoints.get(&operation) else { return };
+        match &verdict {
+            LevelVerdict::Committed => {}
+            LevelVerdict::Abandoned(culprits) => log::warn!(
+                "event=abandoned rank={} version={} operation={operation} level={level} culprits={:?}",
+                self.setup.identity.rank,
+                checkpoint.key.version,
+                culprits.iter().map(Culprit::to_string).collect::<Vec<_>>()
+            ),
+            LevelVerdict::Unknown(reason) => log::error!(
+                "event=verdict-unknown rank={} version={} operation={operation} level={level} reason={reason:?}",
+                self.setup.identity.rank,
+                checkpoint.key.version
+            ),
+        }
+        lock_progress(&checkpoint.progress).verdicts.push((level, verdict.clone()));
+        let report = Report { name: checkpoint.series.name.clone(), key: checkpoint.key, level, verdict };
+        state.reports.push(report);
+    }
+
+    pub(super) fn apply(&self, state: &mut State, operation: u64, effects: Vec<FlowEffect>) {
+        for effect in effects {
+            match effect {
+                FlowEffect::Write(TierKind::Peers) => self.begin_exchange(state, operation),
+                FlowEffect::Write(tier) => state.writes.push_back((operation, tier)),
+                FlowEffect::Vote(tier) => self.vote_level(state, operation, tier),
+                FlowEffect::SourceFree => {
+                    if let Some(checkpoint) = state.checkpoints.get_mut(&operation) {
+                        checkpoint.source = None;
+                    }
+                }
+                FlowEffect::Finished => {
+                    if let Some(checkpoint) = state.checkpoints.get(&operation) {
+                        lock_progress(&checkpoint.progress).finished = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn vote_level(&self, state: &mut State, operation: u64, tier: TierKind) {
+        let rank = self.setup.identity.rank;
+        let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
+        let phase = match tier {
+            TierKind::Memory => Phase::Call,
+            TierKind::Local => Phase::Local,
+            TierKind::Peers => Phase::Peers,
+            TierKind::Global => Phase::Global,
+        };
+        let payload = match tier {
+            TierKind::Global => Payload::Containers(std::mem::take(&mut checkpoint.containers)),
+            _ => Payload::None,
+        };
+        let call = format!("{tier} level of operation {operation}");
+        let mut ballot = Ballot::of(rank, checkpoint.agreement, call, payload);
+        for (_, why) in checkpoint.failures.iter().filter(|(failed, _)| *failed == tier) {
+            ballot = ballot.failed(rank, why, true);
+        }
+        state.events.push(Event::Vote(Round { operation, phase }, ballot));
+    }
+
+    /// A write has come to its end on this rank.
+    pub(super) fn on_written(&self, state: &mut State, operation: u64, tier: TierKind, written: Written) {
+        if tier == TierKind::Peers {
+            let failure = match written {
+                Written::Failed(error) => {
+                    self.tier_failure(state, TierKind::Local, &error);
+                    Some(error.to_string())
+                }
+                Written::Published(_) | Written::SliceDone => None,
+            };
+            self.on_part_written(state, operation, failure);
+            return;
+        }
+        let failure = match written {
+            Written::SliceDone => {
+                // The node's outcome is awaited by `poll_slices`.
+                return;
+            }
+            Written::Published(info) => {
+                let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
+                // The global manifest names containers of the global tier only.
+                checkpoint.containers.extend(info.filter(|_| tier == TierKind::Global));
+                None
+            }
+            Written::Failed(error) => {
+                self.tier_failure(state, tier, &error);
+                Some(error.to_string())
+            }
+        };
+        self.end_write(state, operation, tier, failure);
+    }
+
+    pub(super) fn end_write(&self, state: &mut State, operation: u64, tier: TierKind, failure: Option<String>) {
+        let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
+        checkpoint.failures.extend(failure.map(|why| (tier, why)));
+        // The root may have given the level up while it was being written.
+        if checkpoint.flow.level(tier) == LevelState::Writing {
+            let effects = checkpoint.flow.on_written(tier);
+            self.apply(state, operation, effects);
+        }
+        self.free_slots(state, false);
+    }
+
+    /// Ranks whose slice of a node container is done vote when the container has its name, or when they have waited for
+    /// the other ranks of the node for as long as the root waits for votes: one of them may have died or lost touch.
+    pub(super) fn poll_slices(&self, state: &mut State) {
+        let (now, limit) = (self.setup.clock.now(), self.setup.config.job.timeouts.abandon);
+        for (_, node, _) in state.slices.iter().filter(|(.., since)| now.saturating_sub(*since) >= limit) {
+            // The first outcome stays: a rank that comes later does not publish, unless it just has.
+            node.settle(false);
+        }
+        let settled: Vec<(u64, bool)> =
+            state.slices.iter().filter_map(|(operation, node, _)| Some((*operation, node.outcome()?))).collect();
+        for (operation, published) in settled {
+            state.slices.retain(|(waiting, ..)| *waiting != operation);
+            let failure = (!published)
+                .then(|| "another rank of this node could not write its part, or did not in time".to_owned());
+            self.end_write(state, operation, TierKind::Global, failure);
+        }
+    }
+
+    /// Retires slots that nobody needs; `hard` also the newest ones, if they are committed on a lower tier. True if any.
+    ///
+    /// A slot, and what is kept beside it for other ranks, stays while it is being written, and while it is its series'
+    /// newest one committed at level `Process` or at level `NodeLoss`.
+    pub(super) fn free_slots(&self, state: &mut State, hard: bool) -> bool {
+        let Some(segment) = &self.setup.memory else {
+            state.checkpoints.retain(|_, c| !c.flow.is_finished());
+            return false;
+        };
+        let newest = newest_committed(state, TierKind::Memory);
+        let newest_protected = newest_committed(state, TierKind::Peers);
+        let is_stored = self.setup.config.job.redundancy.store == PartStore::Local;
+        let mut freed = false;
+        for checkpoint in state.checkpoints.values_mut().filter(|c| c.source.is_none()) {
+            let (name, operation, flow) = (&checkpoint.series.name, checkpoint.key.operation, &checkpoint.flow);
+            let is_newest = newest.get(name) == Some(&operation) && !(hard && flow.is_durable());
+            let is_elsewhere = flow.is_committed(TierKind::Global) || (is_stored && flow.is_committed(TierKind::Local));
+            let protects = newest_protected.get(name) == Some(&operation) && !(hard && is_elsewhere);
+            let undecided = [TierKind::Memory, TierKind::Peers]
+                .iter()
+                .any(|tier| matches!(flow.level(*tier), LevelState::Planned | LevelState::Writing | LevelState::Voted));
+            if undecided || checkpoint.is_unknown || is_newest || protects {
+                continue;
+            }
+            self.retire_parts(std::mem::take(&mut checkpoint.parts));
+            if let Some(slot) = checkpoint.slot.take() {
+                match segment.retire(slot) {
+                    Ok(retired) => freed |= retired,
+                    Err(error) => log::warn!("event=slot-not-retired error={error}"),
+                }
+            }
+        }
+        state.checkpoints.retain(|_, c| !(c.flow.is_finished() && c.slot.is_none() && c.parts.is_empty()));
+        freed
+    }
+
+    /// Is it the newest of its series at level `NodeLoss`?
+    pub(super) fn is_newest_protected(&self, state: &State, checkpoint: &Checkpoint) -> bool {
+        newest_committed(state, TierKind::Peers).get(&checkpoint.series.name) == Some(&checkpoint.key.operation)
+    }
+}
+
+/// The last operation of each series that is committed on a tier.
+pub(super) fn newest_committed(state: &State, tier: TierKind) -> HashMap<String, u64> {
+    // In the order of operations, so the last one of each series stays.
+    let committed = state.checkpoints.values().filter(|c| c.flow.is_committed(tier));
+    committed.map(|c| (c.series.name.clone(), c.key.operation)).collect()
+}
+
+pub(super) fn lock_progress(progress: &Mutex<Progress>) -> std::sync::MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The regions in words, for the message that names a rank with another layout.
+fn summary(regions: &[SavedRegion<'_>]) -> String {
+    let named: Vec<String> =
+        regions.iter().take(6).map(|s| format!("{} ({})", s.region.name, s.region.element)).collect();
+    let more = regions.len().saturating_sub(named.len());
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{} regions: {}{rest}", regions.len(), named.join(", "))
+}

@@ -1,0 +1,671 @@
+//! The engine's state, its steps, and how the rest of the session talks to it.
+
+use super::checkpoint::Checkpoint;
+use super::fetch::Request;
+use super::node::NodeContainer;
+use super::parcels::Running;
+use super::progress::{LevelVerdict, Report};
+use super::stats::Stats;
+use super::status::{Supervision, Told};
+use super::tasks::Task;
+use super::write::WriteJob;
+use crate::affinity::current_node;
+use crate::base::ids::text_hash;
+use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
+use crate::comm::{Label, Parcel, Slice};
+use crate::config::Config;
+use crate::coordination::core::{Effect, Event};
+use crate::coordination::{Ballot, Driver, Outcome, Payload, Phase, Round, Verdict};
+use crate::policy::History;
+use crate::redundancy::Protection;
+use crate::redundancy::holding::Item;
+use crate::segment::{OldSegment, OldSlot, Segment, SlotState};
+use crate::tier::claims::{Claim, Claims};
+use crate::tier::directory::{DirectoryTier, Series};
+use crate::tier::posix::PageBuffer;
+use crate::tier::source::Source;
+use crate::tier::{TierError, TierKind};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a waiting call sleeps when nothing moves.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Who this rank's session is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Job key.
+    pub job: String,
+    /// Group within the job.
+    pub group: String,
+    /// This run.
+    pub generation: Generation,
+    /// Its random identity.
+    pub incarnation: Incarnation,
+    /// This rank.
+    pub rank: Rank,
+    /// Ranks in the group.
+    pub size: u32,
+    /// The ranks of this node, ascending.
+    pub node_ranks: Vec<Rank>,
+}
+
+impl Identity {
+    /// The series of that name.
+    pub fn series(&self, name: &str) -> Series {
+        Series { job: self.job.clone(), group: self.group.clone(), name: name.into() }
+    }
+
+    /// Is this the node's first rank?
+    pub fn is_node_leader(&self) -> bool {
+        self.node_ranks.first() == Some(&self.rank)
+    }
+}
+
+/// Everything an engine stands on.
+pub struct Setup {
+    /// Who we are.
+    pub identity: Identity,
+    /// The configuration.
+    pub config: Config,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// The node segment, if the memory tier is in use.
+    pub memory: Option<Arc<Segment>>,
+    /// The local tier, if it is in use.
+    pub local: Option<DirectoryTier>,
+    /// The global tier, if it is in use.
+    pub global: Option<DirectoryTier>,
+    /// This rank's part in the redundancy sets.
+    pub protection: Protection,
+    /// The run's claim (root only).
+    pub claim: Option<(Claims, Claim)>,
+    /// What a supervisor is told, and how it asks.
+    pub supervision: Supervision,
+    /// No thread works for this engine: its steps are taken inside its own calls.
+    pub is_inline: bool,
+    /// Threads write, but the coordination is stepped inside the engine's calls: bulk data moves only there.
+    pub is_stepped: bool,
+}
+
+/// Why a capture failed on this rank.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The session has failed before; nothing more is committed.
+    #[error("rank {rank}: this session has failed and commits nothing more: {reason}")]
+    Failed {
+        /// This rank.
+        rank: Rank,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The regions cannot be laid out.
+    #[error("rank {rank}: {source}")]
+    Layout {
+        /// This rank.
+        rank: Rank,
+        /// What is wrong.
+        source: crate::format::FormatError,
+    },
+    /// No tier could take the shard.
+    #[error("rank {rank}: version {version} of {name:?} could not be captured: {}", causes.join("; "))]
+    NoTier {
+        /// This rank.
+        rank: Rank,
+        /// Series.
+        name: String,
+        /// Version.
+        version: u64,
+        /// One cause per tier that was tried.
+        causes: Vec<String>,
+    },
+}
+
+/// Answers a round that is not about a checkpoint's level. Runs on the root only.
+pub type Decider = Box<dyn FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send>;
+
+pub(super) enum Decision {
+    Checkpoint { name: String },
+    Custom(Decider),
+}
+
+/// What the root remembers of a series.
+#[derive(Default)]
+pub(super) struct SeriesHistory {
+    pub local: History,
+    pub peers: History,
+    pub global: History,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub events: Vec<Event>,
+    pub awaited: HashSet<Round>,
+    pub verdicts: HashMap<Round, Verdict>,
+    pub deciders: HashMap<Round, Decision>,
+    pub checkpoints: BTreeMap<u64, Checkpoint>,
+    pub tasks: VecDeque<Task>,
+    pub writes: VecDeque<(u64, TierKind)>,
+    pub active: Option<Arc<WriteJob>>,
+    pub is_opening: bool,
+    /// Node containers of which this rank's slice is done, and since when.
+    pub slices: Vec<(u64, NodeContainer, Duration)>,
+    pub histories: HashMap<String, SeriesHistory>,
+    pub committed: HashSet<(TierKind, u64)>,
+    /// By the hash of its name, the highest level at which this run has committed something of a series.
+    pub committed_names: HashMap<u64, Level>,
+    /// Exchanges under way, by operation.
+    pub exchanges: BTreeMap<u64, Running>,
+    /// Parcels of exchanges that have not begun here.
+    pub early: BTreeMap<u64, Vec<Parcel>>,
+    /// Parcels to be sent that belong to no exchange.
+    pub outbox: VecDeque<(Rank, Label, Slice)>,
+    /// Buffers to give back to the message layer.
+    pub spent: Vec<Vec<u8>>,
+    /// Requests of other ranks.
+    pub requests: VecDeque<Request>,
+    /// What requests are answered from.
+    pub served: HashMap<(String, CheckpointKey, Item), Source>,
+    /// Requests of this rank, and the answers that have come.
+    pub fetches: HashMap<u64, Option<Result<Vec<u8>, String>>>,
+    pub fetch_id: u64,
+    pub reports: Vec<Report>,
+    pub stats: Stats,
+    pub failed: Option<String>,
+    /// The reason in `failed` is a newer run: nothing is committed, but the ranks still hear each other.
+    pub superseded: bool,
+    /// What this run restored of each series, by name.
+    pub origins: HashMap<String, (Generation, u64)>,
+    pub operation: u64,
+    pub renewed: Duration,
+    pub told: Told,
+    pub old_segments: Vec<OldSegment>,
+}
+
+/// One rank's engine. Shared by the session, its threads and the checkpoints in flight.
+pub struct Engine {
+    pub(super) setup: Setup,
+    pub(super) config_hash: u64,
+    driver: Mutex<Driver>,
+    state: Mutex<State>,
+    staging: Mutex<Option<PageBuffer>>,
+    changed: Condvar,
+    work_ready: Condvar,
+    stop: AtomicBool,
+    /// `should_exit` has said yes.
+    pub is_ending: AtomicBool,
+}
+
+impl State {
+    /// Why this rank can agree on nothing any more, if so. A superseded run still can: its application computes on, and
+    /// all its ranks go on to get one answer to each question.
+    pub fn cut_off(&self) -> Option<&String> {
+        self.failed.as_ref().filter(|_| !self.superseded)
+    }
+}
+
+impl Engine {
+    /// An engine at rest.
+    ///
+    /// `operation` is the number of the last collective call that was made on the driver before.
+    pub fn new(setup: Setup, driver: Driver, operation: u64) -> Engine {
+        Engine {
+            config_hash: setup.config.job.hash(),
+            setup,
+            driver: Mutex::new(driver),
+            state: Mutex::new(State { operation, ..State::default() }),
+            staging: Mutex::default(),
+            changed: Condvar::new(),
+            work_ready: Condvar::new(),
+            stop: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock was held is a broken invariant of ours; the state itself is still consistent enough
+        // to report it, and the application must not be taken down.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who we are.
+    pub fn identity(&self) -> &Identity {
+        &self.setup.identity
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.setup.config
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.setup.clock
+    }
+
+    /// The node segment, if the memory tier is in use.
+    pub fn memory(&self) -> Option<&Arc<Segment>> {
+        self.setup.memory.as_ref()
+    }
+
+    /// A directory tier, if it is in use.
+    pub fn directory(&self, tier: TierKind) -> Option<&DirectoryTier> {
+        match tier {
+            TierKind::Memory | TierKind::Peers => None,
+            TierKind::Local => self.setup.local.as_ref(),
+            TierKind::Global => self.setup.global.as_ref(),
+        }
+    }
+
+    /// Counters and times so far.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.lock().stats.clone();
+        stats.in_flight = self.lock().checkpoints.values().filter(|c| !c.flow.is_finished()).count() as u64;
+        stats
+    }
+
+    /// Changes the counters.
+    pub fn count(&self, change: impl FnOnce(&mut Stats)) {
+        change(&mut self.lock().stats);
+    }
+
+    /// Verdicts heard since the last call, in the order of their operations.
+    pub fn take_reports(&self) -> Vec<Report> {
+        let mut reports = std::mem::take(&mut self.lock().reports);
+        reports.sort_by_key(|report| (report.key.operation, report.level));
+        reports
+    }
+
+    /// Why the session has failed, if it has.
+    pub fn failed(&self) -> Option<String> {
+        self.lock().failed.clone()
+    }
+
+    /// Records what this run restored of a series: later checkpoints of the series descend from it.
+    pub fn set_origin(&self, name: &str, origin: (Generation, u64)) {
+        self.lock().origins.insert(name.into(), origin);
+    }
+
+    /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.
+    pub fn keep_until_commit(&self, old: Vec<OldSegment>) {
+        self.lock().old_segments.extend(old);
+    }
+
+    /// Gives back the memory of older runs' versions of a series that were not elected.
+    ///
+    /// An older one that may survive the loss of nodes stays, unless the elected one is known to survive that, too: by its
+    /// slots, or because it `is_global`.
+    pub fn forget_others(&self, name: &str, elected: &CheckpointKey, is_global: bool) {
+        let hash = text_hash(name);
+        let state = self.lock();
+        let is_elected = |segment: &OldSegment, slot: &OldSlot| {
+            segment.header().generation == elected.generation && slot.operation == elected.operation
+        };
+        let slots =
+            state.old_segments.iter().flat_map(|segment| segment.slots().iter().map(move |slot| (segment, slot)));
+        let sealed = slots.filter(|(_, slot)| slot.name == hash && slot.state == SlotState::Sealed);
+        let levels: Vec<Level> =
+            sealed.filter(|(segment, slot)| is_elected(segment, slot)).map(|(_, slot)| slot.level).collect();
+        let is_protected = is_global || levels.iter().min().is_some_and(|level| *level >= Level::NodeLoss);
+        for segment in state.old_segments.iter().filter(|segment| !segment.is_alive().unwrap_or(true)) {
+            let protects = |slot: &OldSlot| {
+                let of_one = |other: &&OldSlot| other.name == hash && other.operation == slot.operation;
+                segment.slots().iter().filter(of_one).any(|other| other.level == Level::NodeLoss)
+            };
+            let keeps =
+                |slot: &&OldSlot| slot.name != hash || is_elected(segment, slot) || (!is_protected && protects(slot));
+            let keep: Vec<OldSlot> = segment.slots().iter().filter(keeps).copied().collect();
+            match segment.punch_except(&keep) {
+                Ok(freed) => log::info!("event=old-slots-freed path={} bytes={freed}", segment.path().display()),
+                Err(error) => log::warn!("event=old-slots-not-freed error={error}"),
+            }
+        }
+    }
+
+    /// Closes the node segment; its first rank removes it, unless it holds something that no durable tier has.
+    pub fn close_memory(&self) {
+        let Some(segment) = &self.setup.memory else { return };
+        let is_needed = {
+            let state = self.lock();
+            let in_doubt = |c: &Checkpoint| c.is_unknown && (c.slot.is_some() || !c.parts.is_empty());
+            let only_here = |c: &Checkpoint| c.flow.is_committed(TierKind::Memory) && !c.flow.is_durable();
+            let only_peers = |c: &Checkpoint| {
+                c.flow.is_committed(TierKind::Peers)
+                    && !c.flow.is_committed(TierKind::Global)
+                    && self.is_newest_protected(&state, c)
+            };
+            state.checkpoints.values().any(|c| in_doubt(c) || only_here(c) || only_peers(c))
+        };
+        if is_needed {
+            log::warn!(
+                "event=segment-kept path={} reason=\"no durable tier has its newest version\"",
+                segment.path().display()
+            );
+        }
+        if let Err(error) = segment.close(self.setup.identity.is_node_leader() && !is_needed) {
+            log::warn!("event=segment-not-closed error={error}");
+        }
+    }
+
+    /// Ends the conversation on all ranks: what was sent has arrived.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub fn end_conversation(&self, limit: Duration) {
+        self.request_stop();
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        match driver.quiesce(limit) {
+            Ok(true) => {}
+            Ok(false) => log::warn!("event=messages-left rank={}", self.setup.identity.rank),
+            Err(error) => log::debug!("event=no-goodbye error={error}"),
+        }
+    }
+
+    /// Populates memory for a shard of `bytes` in the background.
+    pub fn prepare_room(&self, bytes: u64) {
+        let mut state = self.lock();
+        let is_queued = state.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }));
+        if self.setup.memory.is_some() && !is_queued {
+            state.tasks.push_back(Task::Prepare { bytes, node: current_node() });
+            drop(state);
+            self.wake();
+        }
+    }
+
+    /// The number of the next collective call.
+    pub fn next_operation(&self) -> u64 {
+        let mut state = self.lock();
+        state.operation += 1;
+        state.operation
+    }
+
+    /// Casts this rank's vote in a call of its own and waits for the verdict.
+    ///
+    /// # Collective
+    /// All ranks make the same calls in the same order.
+    ///
+    /// # Blocking
+    /// Until all ranks have called, at most for the configured time-outs.
+    ///
+    /// # Errors
+    /// The reason why the session has failed.
+    pub fn collective(&self, ballot: Ballot, decide: Decider) -> Result<Verdict, String> {
+        let operation = self.next_operation();
+        self.collective_at(operation, ballot, decide)
+    }
+
+    /// The same for an operation whose number was drawn before.
+    ///
+    /// # Errors
+    /// As [`Engine::collective`].
+    pub fn collective_at(&self, operation: u64, ballot: Ballot, decide: Decider) -> Result<Verdict, String> {
+        let round = Round { operation, phase: Phase::Call };
+        {
+            let mut state = self.lock();
+            if let Some(reason) = state.cut_off() {
+                return Err(reason.clone());
+            }
+            state.awaited.insert(round);
+            state.deciders.insert(round, Decision::Custom(decide));
+            state.events.push(Event::Vote(round, ballot));
+        }
+        self.wait_until(|state| match state.verdicts.remove(&round) {
+            Some(verdict) => Some(Ok(verdict)),
+            None => state.cut_off().cloned().map(Err),
+        })
+    }
+
+    /// Steps until `ready` has an answer.
+    pub(super) fn wait_until<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
+        loop {
+            if let Some(answer) = ready(&mut self.lock()) {
+                return answer;
+            }
+            if self.pump() {
+                continue;
+            }
+            if self.setup.is_stepped && self.has_bulk() {
+                std::thread::yield_now();
+            } else {
+                self.pause(PAUSE);
+            }
+        }
+    }
+
+    /// One step of all that has no thread of its own; true if something moved.
+    pub fn pump(&self) -> bool {
+        let mut moved = self.step();
+        if self.setup.is_inline {
+            moved |= self.work_inline();
+        }
+        moved
+    }
+
+    fn work_inline(&self) -> bool {
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        self.work(&mut staging)
+    }
+
+    /// Sleeps until something changes, at most for `limit`.
+    pub fn pause(&self, limit: Duration) {
+        if self.setup.is_inline {
+            self.setup.clock.sleep(limit);
+            return;
+        }
+        let state = self.lock();
+        if state.events.is_empty() {
+            drop(self.changed.wait_timeout(state, limit));
+        }
+    }
+
+    /// Moves the coordination along: casts votes, takes messages, carries out what follows. True if something moved.
+    ///
+    /// Does nothing if another thread is just doing it.
+    pub fn step(&self) -> bool {
+        let Ok(mut driver) = self.driver.try_lock() else { return false };
+        let mut moved = false;
+        // A verdict may lead to votes at once; more than a few rounds of that wait for the next step.
+        for _ in 0..8 {
+            let events = {
+                let mut state = self.lock();
+                self.poll_slices(&mut state);
+                if state.failed.is_some() && self.stop.load(Ordering::Relaxed) {
+                    return moved;
+                }
+                std::mem::take(&mut state.events)
+            };
+            let voted = !events.is_empty();
+            let effects = match driver.step(events) {
+                Ok(effects) => effects,
+                Err(error) => {
+                    self.fail(error.to_string());
+                    return true;
+                }
+            };
+            if effects.is_empty() && !voted {
+                break;
+            }
+            moved = true;
+            let mut state = self.lock();
+            state.stats.messages = driver.messages();
+            for effect in effects {
+                self.on_effect(&mut state, effect);
+            }
+            drop(state);
+            self.wake();
+        }
+        match self.step_parcels(&mut driver) {
+            Ok(parcels) => moved | parcels,
+            Err(error) => {
+                self.fail(error.to_string());
+                true
+            }
+        }
+    }
+
+    fn on_effect(&self, state: &mut State, effect: Effect) {
+        match effect {
+            Effect::Send(..) => {}
+            Effect::Decide(round, ballot) => match state.deciders.remove(&round) {
+                Some(decision) => {
+                    let (outcome, decision) = match decision {
+                        Decision::Custom(decide) => decide(&ballot),
+                        Decision::Checkpoint { name } => self.decide_checkpoint(state, &name, &ballot),
+                    };
+                    state.events.push(Event::Decided { round, outcome, decision });
+                }
+                None => state.tasks.push_back(Task::Decide { round, ballot }),
+            },
+            Effect::Settled(verdict) => self.on_settled(state, verdict),
+            Effect::Waiting { round, waited, missing } => log::warn!(
+                "event=waiting rank={} operation={} phase={:?} waited_s={:.0} missing={missing:?}",
+                self.setup.identity.rank,
+                round.operation,
+                round.phase,
+                waited.as_secs_f64()
+            ),
+        }
+    }
+
+    fn on_settled(&self, state: &mut State, verdict: Verdict) {
+        let round = verdict.round;
+        state.deciders.remove(&round);
+        if verdict.outcome == Outcome::Unknown {
+            let reason = format!("the root did not answer in operation {}", round.operation);
+            state.failed.get_or_insert(reason);
+            state.superseded = false;
+        }
+        if state.checkpoints.contains_key(&round.operation) {
+            self.on_checkpoint_verdict(state, &verdict);
+        }
+        if state.awaited.remove(&round) {
+            state.verdicts.insert(round, verdict);
+        }
+    }
+
+    /// Latches the session as failed: nothing more is committed, and everybody who waits is told why.
+    pub fn fail(&self, reason: String) {
+        let mut state = self.lock();
+        if state.failed.is_none() {
+            log::error!("event=session-failed rank={} reason={reason:?}", self.setup.identity.rank);
+            state.failed = Some(reason.clone());
+        }
+        state.superseded = false;
+        let open: Vec<u64> =
+            state.checkpoints.values().filter(|c| !c.flow.is_finished()).map(|c| c.key.operation).collect();
+        for operation in open {
+            self.give_up(&mut state, operation, LevelVerdict::Unknown(reason.clone()));
+        }
+        drop(state);
+        self.wake();
+    }
+
+    pub(super) fn wake(&self) {
+        self.changed.notify_all();
+        self.work_ready.notify_all();
+    }
+
+    /// Does one piece of background work; false if there was none.
+    ///
+    /// # Blocking
+    /// On local and global file systems.
+    pub fn work(&self, staging: &mut Option<PageBuffer>) -> bool {
+        let Some(work) = self.next_work() else { return false };
+        self.run(work, staging);
+        self.wake();
+        true
+    }
+
+    /// Waits for work, at most for `limit`.
+    pub fn wait_for_work(&self, limit: Duration) {
+        let state = self.lock();
+        let is_waiting = |running: &Running| running.exchange.backlog() > 0;
+        if !state.tasks.is_empty() || !state.requests.is_empty() || state.exchanges.values().any(is_waiting) {
+            // It came after this thread had looked.
+            return;
+        }
+        let is_idle = state.exchanges.is_empty() && state.active.is_none();
+        if is_idle && (state.writes.is_empty() || state.is_opening) {
+            drop(self.work_ready.wait_timeout(state, limit));
+        } else {
+            // Pieces of the active job are all taken, somebody is just opening the next, or an exchange waits for
+            // others: look again soon.
+            drop(self.work_ready.wait_timeout(state, limit.min(Duration::from_millis(2))));
+        }
+    }
+
+    /// Waits until nothing is in flight any more, at most for `limit`; true if so.
+    pub fn drain(&self, limit: Duration) -> bool {
+        let deadline = self.setup.clock.now() + limit;
+        let clock = self.setup.clock.clone();
+        self.wait_until(move |state| {
+            let idle = state.checkpoints.values().all(|c| c.flow.is_finished())
+                && state.tasks.is_empty()
+                && state.exchanges.is_empty()
+                && state.active.is_none();
+            if idle || state.cut_off().is_some() { Some(idle) } else { (clock.now() >= deadline).then_some(false) }
+        })
+    }
+
+    /// Tells all threads to stop.
+    pub fn request_stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Have threads been told to stop?
+    pub fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Gives up the communicator. Nothing is sent or received after this.
+    pub fn cancel_messages(&self) {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner).cancel();
+    }
+
+    /// Marks the claim as ended in order (root only).
+    pub fn close_claim(&self) {
+        if let Some((claims, claim)) = &self.setup.claim
+            && let Err(error) = claims.close(claim)
+        {
+            log::warn!("event=claim-not-closed error={error}");
+        }
+    }
+
+    /// Is anything being agreed on or written? The comm thread polls more often then.
+    pub fn is_busy(&self) -> bool {
+        let state = self.lock();
+        !state.awaited.is_empty()
+            || !state.fetches.is_empty()
+            || !state.served.is_empty()
+            || state.checkpoints.values().any(|c| !c.flow.is_finished())
+    }
+
+    pub(super) fn tier_failure(&self, state: &mut State, tier: TierKind, error: &TierError) {
+        *state.stats.write_failures.of_mut(tier) += 1;
+        if matches!(error, TierError::Damaged { tier, .. } if { *state.stats.damaged.of_mut(*tier) += 1; true }) {
+            log::error!("event=damage-found rank={} error={error}", self.setup.identity.rank);
+        }
+        log::warn!(
+            "event=write-failed rank={} tier={tier} errno={:?} error={error}",
+            self.setup.identity.rank,
+            error.errno()
+        );
+    }
+
+    /// The ballot of a rank that refuses the call that it was asked to make.
+    pub fn refusal(&self, why: &str) -> Ballot {
+        let mut ballot = self.ballot("", Payload::None).failed(self.setup.identity.rank, why, false);
+        // The failure is what counts; a hash of its own would only name this rank twice.
+        ballot.calls.clear();
+        ballot
+    }
+
+    /// An empty ballot of this rank for a call with these words; the hash covers the words.
+    pub fn ballot(&self, call: &str, payload: Payload) -> Ballot {
+        let hash = text_hash(call);
+        Ballot::of(self.setup.identity.rank, hash, call, payload)
+    }
+}

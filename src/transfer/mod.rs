@@ -1,0 +1,37 @@
+//! The engine: captures, writes in the background, votes, and lets go of what is no longer needed.
+//!
+//! One [`Engine`] per rank and session. The application's thread captures ([`Engine::capture`]); everything after that is
+//! done in steps, by threads or by the session's own calls, through the same two functions: [`Engine::step`]
+//! moves the coordination along, [`Engine::work`] does one piece of I/O. The simulation calls them from one thread, so
+//! what it proves holds for the code that runs in production.
+//!
+//! # Threads
+//!
+//! | name | owner | does | may block on | how it stops |
+//! |---|---|---|---|---|
+//! | `bvk-comm` (0 or 1) | `Threads` of the session | `Engine::step`: messages, verdicts | nothing but short sleeps | stop flag; joined by `close`, by drop, and before `MPI_Finalize` |
+//! | `bvk-write-N` (`engine.writers`) | `Threads` of the session | `Engine::work`: pieces of writes, manifests, retention, claim renewal | local and global file systems | stop flag; joined by `close`; after drop they end with the piece in hand |
+//!
+//! All of them block every signal, and inherit the CPU mask that the process was given. Only the one stepping the
+//! driver calls MPI. Lock order: driver, then state; neither is held across I/O, and the state lock never across MPI.
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod checkpoint;
+pub mod engine;
+pub mod fetch;
+pub mod flow;
+pub mod node;
+mod parcels;
+pub mod progress;
+pub mod stats;
+mod status;
+mod tasks;
+pub mod threads;
+pub mod write;
+
+pub use engine::{CaptureError, Engine, Identity, Setup};
+pub use progress::{LevelVerdict, Progress, Report, Waited};
+pub use stats::{PerTier, Stats};
+pub use status::{Supervision, Teller};
+pub use threads::Threads;

@@ -1,0 +1,101 @@
+//! What a session counts and measures.
+
+use crate::base::Level;
+use crate::tier::TierKind;
+use std::time::Duration;
+
+/// One number per tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerTier<T> {
+    /// Node-shared memory.
+    pub memory: T,
+    /// Node-local storage.
+    pub local: T,
+    /// Other nodes of the redundancy set.
+    pub peers: T,
+    /// The global tier.
+    pub global: T,
+}
+
+impl<T> PerTier<T> {
+    /// The number of a tier.
+    pub fn of(&self, tier: TierKind) -> &T {
+        match tier {
+            TierKind::Memory => &self.memory,
+            TierKind::Local => &self.local,
+            TierKind::Peers => &self.peers,
+            TierKind::Global => &self.global,
+        }
+    }
+
+    /// The same, to change it.
+    pub fn of_mut(&mut self, tier: TierKind) -> &mut T {
+        match tier {
+            TierKind::Memory => &mut self.memory,
+            TierKind::Local => &mut self.local,
+            TierKind::Peers => &mut self.peers,
+            TierKind::Global => &mut self.global,
+        }
+    }
+}
+
+/// Counters and times of one rank since its session was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Checkpoints that this rank has captured.
+    pub captured: u64,
+    /// Checkpoints that the ranks abandoned at the call: nothing of them is kept.
+    pub abandoned: u64,
+    /// Levels reached: `Process` (memory), `NodeReboot` (local), `NodeLoss` (peers), `System` (global).
+    pub committed: PerTier<u64>,
+    /// Levels that were wanted and not reached, because of some rank.
+    pub level_failures: PerTier<u64>,
+    /// Writes of this rank that failed.
+    pub write_failures: PerTier<u64>,
+    /// Newest version that this rank knows to be committed at each level.
+    pub newest: PerTier<Option<u64>>,
+    /// Bytes that the application handed over.
+    pub bytes_captured: u64,
+    /// Time that the application spent between `checkpoint` and the return of `capture`: last, longest, in all.
+    pub blocked_last: Duration,
+    /// The longest of them.
+    pub blocked_max: Duration,
+    /// The sum of them.
+    pub blocked_total: Duration,
+    /// Captures that had to wait for room in the memory tier.
+    pub room_waits: u64,
+    /// How long they waited in all; part of the blocked time.
+    pub room_wait_total: Duration,
+    /// Captures that did not fit into the memory tier and were written to a file before `capture` returned.
+    pub direct_captures: u64,
+    /// Bytes written to each tier in the background, and the time that took.
+    pub flushed_bytes: PerTier<u64>,
+    /// Time spent writing them, per tier, from the first byte to the rename.
+    pub flushed_time: PerTier<Duration>,
+    /// Shard bytes read from each tier by restarts.
+    pub restored_bytes: PerTier<u64>,
+    /// Copies of shards or blocks that were found damaged.
+    pub damaged: PerTier<u64>,
+    /// Messages that this rank has sent for coordination.
+    pub messages: u64,
+    /// Checkpoints whose levels have not all come to an end.
+    pub in_flight: u64,
+}
+
+impl Stats {
+    /// Measured write bandwidth of a tier in bytes per second, if anything was written.
+    pub fn bandwidth(&self, tier: TierKind) -> Option<f64> {
+        let seconds = self.flushed_time.of(tier).as_secs_f64();
+        (seconds > 0.0).then(|| *self.flushed_bytes.of(tier) as f64 / seconds)
+    }
+}
+
+/// The level that a copy of all shards on a tier means.
+pub fn level_of(tier: TierKind) -> Level {
+    match tier {
+        TierKind::Memory => Level::Process,
+        TierKind::Local => Level::NodeReboot,
+        TierKind::Peers => Level::NodeLoss,
+        TierKind::Global => Level::System,
+    }
+}

@@ -1,0 +1,256 @@
+//! What the root tells a supervisor, and how it is asked to halt.
+//!
+//! The root of a group that has a run directory writes its status there about once a second, as a piece of background
+//! work like any other, and at once when something happens that a supervisor waits for. Trouble with the directory is
+//! reported when it begins, and does nothing to the session.
+
+use super::engine::Engine;
+use super::stats::{Stats, level_of};
+use crate::base::Level;
+use crate::base::calendar::unix_now;
+use crate::format::supervision::{LevelStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, status_file};
+use crate::tier::TierKind;
+use crate::tier::run_directory::RunDirectory;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often a status is written when nothing special happens.
+pub(super) const EVERY: Duration = Duration::from_secs(1);
+
+/// What the engine knows of its supervisor.
+#[derive(Default)]
+pub struct Supervision {
+    /// The group's root has a run directory: `should_exit` looks at its halt conditions. The same on all ranks.
+    pub is_on: bool,
+    /// The run directory and what does not change in the status (root only).
+    pub teller: Option<Teller>,
+    calls: AtomicU64,
+    /// The last complaint about the run directory, so that it is made once.
+    complaint: Mutex<Option<String>>,
+    /// Held while a status is made and written: a worker's must not come after, nor into, the last one of `close`.
+    writing: Mutex<()>,
+}
+
+/// Writes the status of a group.
+pub struct Teller {
+    directory: RunDirectory,
+    /// The parts that stay.
+    base: Status,
+}
+
+/// What happened, as far as a supervisor wants to know.
+#[derive(Default)]
+pub(super) struct Told {
+    checkpoints: u64,
+    levels: BTreeMap<Level, Reached>,
+    series: BTreeMap<(String, Level), (u64, f64)>,
+    restored: Option<RestoredFrom>,
+    first_step: Option<f64>,
+    exit: Option<String>,
+    closed: bool,
+    /// When the next status is due.
+    pub due: Duration,
+}
+
+#[derive(Clone)]
+struct Reached {
+    tier: TierKind,
+    committed: u64,
+    first: f64,
+    newest: f64,
+    name: String,
+    version: u64,
+}
+
+impl Supervision {
+    /// For a group whose root has no run directory, or for a rank that is not its root.
+    pub fn of(is_on: bool, teller: Option<Teller>) -> Supervision {
+        Supervision { is_on, teller, ..Supervision::default() }
+    }
+
+    fn complain(&self, event: &str, problem: Option<String>) {
+        let mut last = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = problem.map(|problem| format!("event={event} error={problem:?}"));
+        if let Some(text) = text.as_ref().filter(|text| last.as_ref() != Some(text)) {
+            log::warn!("{text}");
+        }
+        // A problem of the other kind stays remembered.
+        if text.is_some() || last.as_ref().is_some_and(|last| last.contains(event)) {
+            *last = text;
+        }
+    }
+}
+
+impl Teller {
+    /// Prepares the run directory of a root that has just opened its session. `base` names job, group, ranks, process and
+    /// run; counting goes on where the last session of the group left off.
+    pub fn new(directory: RunDirectory, mut base: Status) -> Teller {
+        if let Err(error) = directory.create() {
+            log::warn!("event=run-directory error={error}");
+        }
+        match directory.read_status(&base.group) {
+            Ok(Some(before)) => base.checkpoints_total = before.checkpoints_total,
+            Ok(None) => {}
+            Err(problem) => log::warn!("event=run-directory error={problem:?}"),
+        }
+        base.opened = unix_now();
+        Teller { directory, base }
+    }
+
+    /// Has a later run of the group told its status? The root of a run that was given up for dead, on a host that was cut
+    /// off, may live on.
+    fn is_superseded(&self) -> bool {
+        let Ok(Some(found)) = self.directory.read_status(&self.base.group) else { return false };
+        let age = |status: &Status| (status.generation, status.opened);
+        found.incarnation != self.base.incarnation && age(&found) > age(&self.base)
+    }
+
+    fn status(&self, told: &Told, stats: &Stats, calls: u64, failed: Option<String>) -> Status {
+        let level = |(level, reached): (&Level, &Reached)| LevelStatus {
+            level: level.name().into(),
+            committed: reached.committed,
+            first: reached.first,
+            newest: reached.newest,
+            name: reached.name.clone(),
+            version: reached.version,
+            root_bytes: *stats.flushed_bytes.of(reached.tier),
+            root_bytes_per_second: stats.bandwidth(reached.tier).unwrap_or_default(),
+        };
+        let series = |((name, level), (version, unix)): (&(String, Level), &(u64, f64))| SeriesStatus {
+            name: name.clone(),
+            level: level.name().into(),
+            version: *version,
+            unix: *unix,
+        };
+        Status {
+            unix: unix_now(),
+            restored: told.restored.clone(),
+            first_step: told.first_step,
+            calls,
+            checkpoints: told.checkpoints,
+            checkpoints_total: self.base.checkpoints_total + told.checkpoints,
+            levels: told.levels.iter().map(level).collect(),
+            series: told.series.iter().map(series).collect(),
+            in_flight: stats.in_flight,
+            exit: told.exit.clone(),
+            failed,
+            closed: told.closed,
+            ..self.base.clone()
+        }
+    }
+}
+
+impl Told {
+    /// A checkpoint is committed at a level; `is_first`: it was at none before.
+    pub fn on_committed(&mut self, tier: TierKind, name: &str, version: u64, is_first: bool) {
+        let (level, now) = (level_of(tier), unix_now());
+        self.checkpoints += u64::from(is_first);
+        let fresh = Reached { tier, committed: 0, first: now, newest: now, name: String::new(), version };
+        let reached = self.levels.entry(level).or_insert_with(|| {
+            self.due = Duration::ZERO;
+            fresh
+        });
+        (reached.committed, reached.newest, reached.version) = (reached.committed + 1, now, version);
+        reached.name = name.to_owned();
+        let key = (name.to_owned(), level);
+        if self.series.len() < SERIES_MAX || self.series.contains_key(&key) {
+            self.series.insert(key, (version, now));
+        }
+    }
+}
+
+impl Engine {
+    /// Does `should_exit` have halt conditions to look at? The same on all ranks.
+    pub fn is_supervised(&self) -> bool {
+        self.setup.supervision.is_on
+    }
+
+    /// The application's thread has called: it is alive.
+    pub fn beat(&self) {
+        self.setup.supervision.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The application's thread has called as it does once per step.
+    pub fn step_beat(&self) {
+        self.beat();
+        if self.setup.supervision.teller.is_some() {
+            let mut state = self.lock();
+            if state.told.first_step.is_none() {
+                state.told.first_step = Some(unix_now());
+                state.told.due = Duration::ZERO;
+            }
+        }
+    }
+
+    /// Something was restored: told to the supervisor, and steps count as first again.
+    pub fn tell_restored(&self, restored: RestoredFrom) {
+        let mut state = self.lock();
+        state.told.restored = Some(restored);
+        state.told.first_step = None;
+        state.told.due = Duration::ZERO;
+        drop(state);
+        self.wake();
+    }
+
+    /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
+    pub fn tell_exit(&self, reason: Option<&str>) {
+        let mut state = self.lock();
+        let reason = reason.unwrap_or("asked for on another rank");
+        state.told.exit.get_or_insert_with(|| reason.to_owned());
+        state.told.due = Duration::ZERO;
+        drop(state);
+        self.wake();
+    }
+
+    /// Which halt condition is met, in words (root only; elsewhere none is).
+    ///
+    /// # Blocking
+    /// Reads one small file.
+    pub fn halt_asked(&self) -> Option<String> {
+        let supervision = &self.setup.supervision;
+        let teller = supervision.teller.as_ref()?;
+        match teller.directory.read_halt() {
+            Ok(halt) => {
+                supervision.complain("halt-file-ignored", None);
+                let total = teller.base.checkpoints_total + self.lock().told.checkpoints;
+                let group = teller.base.group.as_str();
+                halt.met(unix_now(), [(group, total)].into_iter()).map(ToString::to_string)
+            }
+            Err(problem) => {
+                supervision.complain("halt-file-ignored", Some(problem));
+                None
+            }
+        }
+    }
+
+    /// Writes the status (root with a run directory only).
+    ///
+    /// # Blocking
+    /// Writes and renames one small file.
+    pub fn write_status(&self) {
+        let supervision = &self.setup.supervision;
+        let Some(teller) = &supervision.teller else { return };
+        let _writing = supervision.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if teller.is_superseded() {
+            return;
+        }
+        let stats = self.stats();
+        let status = {
+            let state = self.lock();
+            teller.status(&state.told, &stats, supervision.calls.load(Ordering::Relaxed), state.failed.clone())
+        };
+        let written = teller.directory.replace(&status_file(&status.group), &status.encode());
+        supervision.complain("status-not-written", written.err().map(|error| error.to_string()));
+    }
+
+    /// Tells that the session is closed.
+    ///
+    /// # Blocking
+    /// As [`Engine::write_status`].
+    pub fn tell_closed(&self) {
+        self.lock().told.closed = true;
+        self.write_status();
+    }
+}

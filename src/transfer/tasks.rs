@@ -1,0 +1,471 @@
+//! The background work: pieces of writes, and the small jobs around them.
+
+use super::engine::{Engine, State};
+use super::fetch::Request;
+use super::node::NodeContainer;
+use super::write::{WriteJob, WriteSpec, Written};
+use crate::affinity::{Node, with_preferred};
+use crate::base::ids::text_hash;
+use crate::base::{CheckpointKey, Generation, Level, Rank};
+use crate::catalog::retention;
+use crate::config::PartStore;
+use crate::coordination::core::Event;
+use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round};
+use crate::format::{ContainerEntry, ContainerInfo, Content, Manifest};
+use crate::redundancy::exchange::{Exchange, Job};
+use crate::segment::{OldSlot, SlotState};
+use crate::tier::claims::{ClaimError, HEARTBEAT};
+use crate::tier::directory::{DirectoryTier, Series, Upload, node_file, parity_file, rank_file};
+use crate::tier::posix::PageBuffer;
+use crate::tier::source::{MemoryShard, Source};
+use crate::tier::storage::Create;
+use crate::tier::{TierError, TierKind};
+use std::sync::Arc;
+
+/// A small job, done before the next piece of a write.
+pub(super) enum Task {
+    /// Root: all ranks have voted on a level; check the claim, write the manifest, answer.
+    Decide { round: Round, ballot: Ballot },
+    /// Node leader: record that the local level is committed.
+    LocalManifest { operation: u64 },
+    /// Delete what retention lets go after a commit.
+    Retain { tier: TierKind, series: Series, key: CheckpointKey, origin: Option<(Generation, u64)> },
+    /// Populate memory for the next capture, on the node that the application computes on.
+    Prepare { bytes: u64, node: Option<Node> },
+    /// Remove a file that was written during a capture that came to nothing.
+    Discard(Upload),
+    /// Remove the segments of older runs: this run has committed something of its own.
+    RemoveOldSegments,
+    /// Root: renew the claim.
+    Renew,
+    /// Root with a run directory: write the status.
+    Status,
+}
+
+pub(super) enum Work {
+    Task(Task),
+    Open(u64, TierKind),
+    Piece(Arc<WriteJob>, usize),
+    Exchange(Arc<Exchange>, Job),
+    Answer(Request),
+}
+
+impl Engine {
+    pub(super) fn next_work(&self) -> Option<Work> {
+        let mut state = self.lock();
+        let now = self.setup.clock.now();
+        if self.setup.claim.is_some() && now.saturating_sub(state.renewed) >= HEARTBEAT {
+            state.renewed = now;
+            return Some(Work::Task(Task::Renew));
+        }
+        if self.setup.supervision.teller.is_some() && now >= state.told.due {
+            state.told.due = now + super::status::EVERY;
+            return Some(Work::Task(Task::Status));
+        }
+        if let Some(task) = state.tasks.pop_front() {
+            return Some(Work::Task(task));
+        }
+        if let Some(request) = state.requests.pop_front() {
+            return Some(Work::Answer(request));
+        }
+        for running in state.exchanges.values() {
+            if let Some(job) = running.exchange.take_job(now) {
+                return Some(Work::Exchange(running.exchange.clone(), job));
+            }
+        }
+        if let Some(job) = &state.active {
+            return job.take().map(|piece| Work::Piece(job.clone(), piece));
+        }
+        if state.is_opening {
+            return None;
+        }
+        let (operation, tier) = state.writes.pop_front()?;
+        state.is_opening = true;
+        Some(Work::Open(operation, tier))
+    }
+
+    pub(super) fn run(&self, work: Work, staging: &mut Option<PageBuffer>) {
+        match work {
+            Work::Task(task) => self.run_task(task),
+            Work::Open(operation, tier) => self.open_write(operation, tier),
+            Work::Answer(request) => self.answer(request),
+            Work::Exchange(exchange, job) => {
+                exchange.run(job, staging, self.setup.clock.now());
+                self.settle_exchanges();
+            }
+            Work::Piece(job, piece) => {
+                if let Some(written) = job.run(piece, staging) {
+                    self.close_write(&job, written);
+                }
+            }
+        }
+    }
+
+    fn run_task(&self, task: Task) {
+        match task {
+            Task::Decide { round, ballot } => {
+                let (outcome, decision) = self.decide_level(round, ballot);
+                self.lock().events.push(Event::Decided { round, outcome, decision });
+            }
+            Task::LocalManifest { operation } => self.write_local_manifest(operation),
+            Task::Retain { tier, series, key, origin } => self.retain(tier, &series, &key, origin),
+            Task::Prepare { bytes, node } => self.prepare_memory(bytes, node),
+            Task::Discard(upload) => upload.discard(),
+            Task::RemoveOldSegments => self.remove_old_segments(),
+            Task::Renew => {
+                if let Some((claims, claim)) = &self.setup.claim
+                    && let Err(error) = claims.renew(claim)
+                {
+                    log::warn!("event=claim-not-renewed error={error}");
+                }
+            }
+            Task::Status => self.write_status(),
+        }
+    }
+
+    /// Opens the file of a write and makes it the active job, or ends it with its failure.
+    fn open_write(&self, operation: u64, tier: TierKind) {
+        let opened = self.prepare(operation, tier);
+        let mut state = self.lock();
+        state.is_opening = false;
+        match opened {
+            None => {}
+            Some(Ok(Prepared::Job(job))) => state.active = Some(Arc::from(job)),
+            Some(Ok(Prepared::Done(written))) => self.on_written(&mut state, operation, tier, written),
+            Some(Err(error)) => self.on_written(&mut state, operation, tier, Written::Failed(error)),
+        }
+    }
+
+    fn prepare(&self, operation: u64, tier: TierKind) -> Option<Result<Prepared, TierError>> {
+        if tier == TierKind::Peers {
+            return self.prepare_part(operation);
+        }
+        let directory = self.directory(tier)?;
+        let (series, key, source, direct) = {
+            let mut state = self.lock();
+            let checkpoint = state.checkpoints.get_mut(&operation)?;
+            let is_direct = checkpoint.direct.as_ref().is_some_and(|(direct, _)| *direct == tier);
+            let direct = if is_direct { checkpoint.direct.take() } else { None };
+            (checkpoint.series.clone(), checkpoint.key, checkpoint.source.clone()?, direct)
+        };
+        if let Some((_, upload)) = direct {
+            return Some(self.publish_direct(directory, &series, &key, &upload));
+        }
+        let rank = self.setup.identity.rank;
+        let length = source.head().header.total_len;
+        let alone = || (None, vec![ContainerEntry { key, rank, offset: 0, length }]);
+        let (shared, entries) = match (&self.setup.memory, tier, &source) {
+            (Some(segment), TierKind::Global, Source::Memory(_)) => {
+                NodeContainer::of(segment, key, rank, &self.setup.identity.node_ranks)
+                    .map_or_else(alone, |(node, entries)| (Some(node), entries))
+            }
+            _ => alone(),
+        };
+        let (file, create) = match &shared {
+            Some(_) => (node_file(entries[0].rank), Create::Shared),
+            None => (rank_file(rank), Create::New),
+        };
+        let spec = |upload| WriteSpec {
+            operation,
+            tier,
+            started: self.setup.clock.now(),
+            source,
+            upload,
+            file: file.clone(),
+            entries,
+            rank,
+            shared: shared.clone(),
+            write_bytes: self.setup.config.node.write_bytes,
+        };
+        let (error, upload) = match directory.begin(&series, &key, &file, create) {
+            Ok(upload) => match WriteJob::new(spec(upload)) {
+                Ok(job) => return Some(Ok(Prepared::Job(Box::new(job)))),
+                Err(failure) => (failure.0, Some(failure.1)),
+            },
+            Err(error) => (error, None),
+        };
+        let is_last = shared.as_ref().is_none_or(NodeContainer::fail);
+        if let (Some(upload), true) = (upload, is_last) {
+            upload.discard();
+        }
+        Some(Err(error))
+    }
+
+    /// The write of what this rank keeps for others to its local tier.
+    fn prepare_part(&self, operation: u64) -> Option<Result<Prepared, TierError>> {
+        let directory = self.setup.local.as_ref()?;
+        let segment = self.setup.memory.as_ref()?;
+        let (series, key, slot) = {
+            let state = self.lock();
+            let checkpoint = state.checkpoints.get(&operation)?;
+            (checkpoint.series.clone(), checkpoint.key, *checkpoint.parts.get(checkpoint.parts_stored)?)
+        };
+        let opened = segment.sealed(slot).map(|bytes| MemoryShard::open_any(segment.path(), Arc::new(bytes)));
+        let shard = match opened? {
+            Ok(shard) => shard,
+            Err(error) => return Some(Err(error)),
+        };
+        let header = &shard.head().header;
+        let (rank, length) = (header.rank, header.total_len);
+        let file = match header.content {
+            Content::Shard => rank_file(rank),
+            Content::Parity => parity_file(rank),
+        };
+        let upload = match directory.begin(&series, &key, &file, Create::New) {
+            Ok(upload) => upload,
+            Err(error) => return Some(Err(error)),
+        };
+        let spec = WriteSpec {
+            operation,
+            tier: TierKind::Peers,
+            started: self.setup.clock.now(),
+            source: Source::Memory(shard),
+            upload,
+            file,
+            entries: vec![ContainerEntry { key, rank, offset: 0, length }],
+            rank,
+            shared: None,
+            write_bytes: self.setup.config.node.write_bytes,
+        };
+        Some(match WriteJob::new(spec) {
+            Ok(job) => Ok(Prepared::Job(Box::new(job))),
+            Err(failure) => {
+                failure.1.discard();
+                Err(failure.0)
+            }
+        })
+    }
+
+    /// A shard that was written during capture is durable already; all it needs is its name.
+    fn publish_direct(
+        &self,
+        directory: &DirectoryTier,
+        series: &Series,
+        key: &CheckpointKey,
+        upload: &Upload,
+    ) -> Result<Prepared, TierError> {
+        let rank = self.setup.identity.rank;
+        if let Err(error) = upload.publish() {
+            upload.discard();
+            return Err(error);
+        }
+        let file = rank_file(rank);
+        let path = directory.folder_path(series, key).join(&file);
+        let io = |source| TierError::io(directory.kind(), "read", &path, source);
+        let bytes = directory.storage().open_read(&path).and_then(|file| file.len()).map_err(io)?;
+        Ok(Prepared::Done(Written::Published(Some(ContainerInfo { file, bytes, ranks: vec![rank] }))))
+    }
+
+    fn close_write(&self, job: &WriteJob, written: Written) {
+        let took = self.setup.clock.now().saturating_sub(job.started);
+        let mut state = self.lock();
+        state.active = None;
+        if !matches!(written, Written::Failed(_)) && job.tier != TierKind::Peers {
+            *state.stats.flushed_bytes.of_mut(job.tier) += job.bytes;
+            *state.stats.flushed_time.of_mut(job.tier) += took;
+        }
+        if let (Written::SliceDone, Some(node)) = (&written, job.node()) {
+            state.slices.push((job.operation, node.clone(), self.setup.clock.now()));
+        }
+        self.on_written(&mut state, job.operation, job.tier, written);
+    }
+
+    /// The root's decision on a level: all ranks have it, nobody has superseded us, and the manifest is durable.
+    fn decide_level(&self, round: Round, ballot: Ballot) -> (Outcome, Vec<u8>) {
+        let rank = self.setup.identity.rank;
+        let culprits = ballot.culprits();
+        if !culprits.is_empty() || ballot.failures_cut > 0 {
+            return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        let blame = |text: String| (Outcome::Abandoned(vec![Culprit { rank, text, retry: false }]), Vec::new());
+        if let Some((claims, claim)) = &self.setup.claim
+            && let Err(error) = claims.check(claim, &*self.setup.clock)
+        {
+            let is_superseded = matches!(error, ClaimError::Superseded { .. });
+            if is_superseded {
+                self.supersede(error.to_string());
+            }
+            // Claims stop waste; names protect. When the global tier cannot be asked, lower levels go on without it.
+            if is_superseded || round.phase == Phase::Global {
+                return blame(error.to_string());
+            }
+            log::warn!("event=claim-not-checked error={error}");
+        }
+        if round.phase == Phase::Global
+            && let Err(error) = self.write_global_manifest(round.operation, ballot.payload)
+        {
+            self.tier_failure(&mut self.lock(), TierKind::Global, &error);
+            return blame(error.to_string());
+        }
+        (Outcome::Agreed, Vec::new())
+    }
+
+    /// Latches the session: nothing more is committed. The conversation goes on: the other ranks have to hear of it, and
+    /// their applications go on asking questions.
+    fn supersede(&self, reason: String) {
+        let mut state = self.lock();
+        if state.failed.is_none() {
+            log::error!("event=superseded rank={} reason={reason:?}", self.setup.identity.rank);
+            state.failed = Some(reason);
+            state.superseded = true;
+        }
+    }
+
+    fn manifest(
+        &self,
+        state: &State,
+        operation: u64,
+        level: Level,
+        containers: Vec<ContainerInfo>,
+    ) -> Option<(Series, Manifest)> {
+        let checkpoint = state.checkpoints.get(&operation)?;
+        let series = checkpoint.series.clone();
+        let manifest = Manifest {
+            job: series.job.clone(),
+            group: series.group.clone(),
+            name: series.name.clone(),
+            key: checkpoint.key,
+            agreement: checkpoint.agreement,
+            group_size: self.setup.identity.size,
+            origin: checkpoint.origin,
+            level,
+            containers,
+        };
+        Some((series, manifest))
+    }
+
+    fn write_global_manifest(&self, operation: u64, payload: Payload) -> Result<(), TierError> {
+        let Some(directory) = &self.setup.global else { return Ok(()) };
+        let mut containers = match payload {
+            Payload::Containers(containers) => containers,
+            _ => Vec::new(),
+        };
+        containers.sort_by(|a, b| a.file.cmp(&b.file));
+        let made = self.manifest(&self.lock(), operation, Level::System, containers);
+        made.map_or(Ok(()), |(series, manifest)| directory.write_manifest(&series, &manifest))
+    }
+
+    /// The local manifest only records a fact that the shards prove: failing to write it is no failure of the level.
+    fn write_local_manifest(&self, operation: u64) {
+        let Some(directory) = &self.setup.local else { return };
+        let made = self.manifest(&self.lock(), operation, Level::NodeReboot, Vec::new());
+        let Some((series, mut manifest)) = made else { return };
+        let folder = directory.folder_path(&series, &manifest.key);
+        for rank in &self.setup.identity.node_ranks {
+            let file = rank_file(*rank);
+            let length = directory.storage().open_read(&folder.join(&file)).and_then(|handle| handle.len());
+            if let Ok(bytes) = length {
+                manifest.containers.push(ContainerInfo { file, bytes, ranks: vec![*rank] });
+            }
+        }
+        // Retention may have been faster: no folder is made for a manifest alone.
+        if manifest.containers.is_empty() {
+            return;
+        }
+        if let Err(error) = directory.write_manifest(&series, &manifest) {
+            log::warn!("event=local-manifest-not-written error={error}");
+        }
+    }
+
+    fn retain(&self, tier: TierKind, series: &Series, key: &CheckpointKey, origin: Option<(Generation, u64)>) {
+        let Some(directory) = self.directory(tier) else { return };
+        if let Some((claims, claim)) = &self.setup.claim
+            && let Err(error) = claims.check(claim, &*self.setup.clock)
+        {
+            if matches!(error, ClaimError::Superseded { .. }) {
+                self.supersede(error.to_string());
+            }
+            log::warn!("event=retention-skipped tier={tier} error={error}");
+            return;
+        }
+        let policy = if tier == TierKind::Local { &self.setup.config.job.local } else { &self.setup.config.job.global };
+        let mut folders = match directory.survey(series) {
+            Ok(folders) => folders,
+            Err(error) => {
+                log::warn!("event=retention-skipped tier={tier} error={error}");
+                return;
+            }
+        };
+        {
+            let state = self.lock();
+            // A later checkpoint that skips the local tier may overtake an earlier one: that is still being written.
+            let in_flight = |operation: u64| {
+                operation != key.operation && state.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished())
+            };
+            folders.retain(|f| f.generation != key.generation || !in_flight(f.operation));
+            if tier == TierKind::Local && self.setup.config.job.redundancy.store == PartStore::Local {
+                // What lost nodes could be rebuilt from stays until this run has that, too.
+                let hash = text_hash(&series.name);
+                let is_protected = state.committed_names.get(&hash).is_some_and(|level| *level >= Level::NodeLoss);
+                let newest = super::checkpoint::newest_committed(&state, TierKind::Peers).get(&series.name).copied();
+                folders.retain(|f| match f.generation == key.generation {
+                    true => newest != Some(f.operation) || f.operation == key.operation,
+                    false => is_protected || f.generation > key.generation,
+                });
+            }
+            for folder in folders.iter_mut().filter(|f| f.generation == key.generation) {
+                folder.committed |= state.committed.contains(&(tier, folder.operation));
+            }
+        }
+        for gone in retention(&folders, key, origin, policy) {
+            let doomed = CheckpointKey {
+                generation: gone.generation,
+                version: gone.version,
+                operation: gone.operation,
+                ..CheckpointKey::default()
+            };
+            match directory.remove(series, &doomed.folder()) {
+                Ok(()) => {
+                    log::info!("event=removed rank={} tier={tier} folder={}", self.setup.identity.rank, doomed.folder())
+                }
+                Err(error) => log::warn!("event=not-removed tier={tier} error={error}"),
+            }
+        }
+    }
+
+    /// No room, or too large, is no failure here: the capture that needs the room finds out and says so.
+    fn prepare_memory(&self, bytes: u64, node: Option<Node>) {
+        let Some(segment) = &self.setup.memory else { return };
+        match with_preferred(node, || segment.prepare(bytes)) {
+            Ok(ready) => {
+                log::debug!("event=memory-prepared rank={} bytes={bytes} ready={ready}", self.setup.identity.rank)
+            }
+            Err(error) => log::debug!("event=memory-not-prepared rank={} error={error}", self.setup.identity.rank),
+        }
+    }
+
+    /// Removes segments of older runs of whose series this run has committed something at the same level or a higher
+    /// one; others stay.
+    fn remove_old_segments(&self) {
+        let (old, names) = {
+            let mut state = self.lock();
+            (std::mem::take(&mut state.old_segments), state.committed_names.clone())
+        };
+        let sealed = |slot: &&OldSlot| slot.state == SlotState::Sealed;
+        for segment in old {
+            // What other nodes could be rebuilt from goes only when this run has that, too.
+            let is_covered = segment
+                .slots()
+                .iter()
+                .filter(sealed)
+                .all(|slot| names.get(&slot.name).is_some_and(|level| *level >= slot.level));
+            if !is_covered || segment.is_alive().unwrap_or(true) {
+                self.lock().old_segments.push(segment);
+            } else if let Err(error) = segment.unlink() {
+                log::warn!("event=old-segment-not-removed path={} error={error}", segment.path().display());
+            } else {
+                log::info!("event=old-segment-removed path={}", segment.path().display());
+            }
+        }
+    }
+
+    /// Is this rank the root?
+    pub fn is_root(&self) -> bool {
+        self.setup.identity.rank == Rank::ROOT
+    }
+}
+
+enum Prepared {
+    Job(Box<WriteJob>),
+    Done(Written),
+}

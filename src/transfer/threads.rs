@@ -1,0 +1,108 @@
+//! The engine's threads: started together, stopped together. The module's table lists them.
+
+use super::engine::Engine;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use std::io;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a writer sleeps when there is nothing to do: it also renews the claim.
+const WRITER_IDLE: Duration = Duration::from_millis(500);
+/// The comm thread's sleep while something is being agreed on, and at rest. Between, it doubles.
+const COMM_BUSY: Duration = Duration::from_micros(50);
+const COMM_IDLE: Duration = Duration::from_millis(2);
+/// How long the comm thread polls without sleeping after bulk data has last moved.
+const BULK_PATIENCE: Duration = Duration::from_millis(2);
+
+/// The running threads of one engine.
+pub struct Threads {
+    engine: Arc<Engine>,
+    comm: Option<JoinHandle<()>>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Starts the writers, and the comm thread if asked for.
+    ///
+    /// # Errors
+    /// The system's answer if a thread cannot be started; those already running are stopped.
+    pub fn start(engine: &Arc<Engine>, with_comm: bool) -> io::Result<Threads> {
+        let mut threads = Threads { engine: engine.clone(), comm: None, writers: Vec::new() };
+        for index in 0..engine.config().node.writers {
+            let engine = engine.clone();
+            threads.writers.push(spawn(format!("bvk-write-{index}"), move || write_loop(&engine))?);
+        }
+        if with_comm {
+            let engine = engine.clone();
+            threads.comm = Some(spawn("bvk-comm".into(), move || comm_loop(&engine))?);
+        }
+        Ok(threads)
+    }
+
+    /// Stops and joins the comm thread. Nothing calls MPI afterwards but the caller.
+    pub fn stop_comm(&mut self) {
+        self.engine.request_stop();
+        join(self.comm.take());
+    }
+
+    /// Stops and joins all threads.
+    ///
+    /// # Blocking
+    /// For the pieces of I/O in hand.
+    pub fn stop(&mut self) {
+        self.stop_comm();
+        self.writers.drain(..).for_each(|writer| join(Some(writer)));
+    }
+}
+
+impl Drop for Threads {
+    /// Joins the comm thread, so that MPI is not called after the session is gone; writers end by themselves.
+    fn drop(&mut self) {
+        self.stop_comm();
+    }
+}
+
+/// Starts a thread that never runs a signal handler: signals are the application's, whose handlers run on its threads.
+/// They are blocked before the thread exists, which inherits the mask: there is no moment at which it could take one.
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let spawned = Builder::new().name(name).spawn(body);
+    before.thread_set_mask()?;
+    spawned
+}
+
+fn join(thread: Option<JoinHandle<()>>) {
+    if let Some(Err(_)) = thread.map(JoinHandle::join) {
+        log::error!("event=thread-panicked");
+    }
+}
+
+fn write_loop(engine: &Engine) {
+    let mut staging = None;
+    while !engine.is_stopping() {
+        if !engine.work(&mut staging) {
+            engine.wait_for_work(WRITER_IDLE);
+        }
+    }
+}
+
+fn comm_loop(engine: &Engine) {
+    let mut pause = COMM_BUSY;
+    let mut moved = Instant::now();
+    while !engine.is_stopping() {
+        if engine.step() {
+            pause = COMM_BUSY;
+            moved = Instant::now();
+            continue;
+        }
+        // Long messages move only inside calls of MPI: a sleep would hold up both ends of a transfer.
+        if moved.elapsed() < BULK_PATIENCE && engine.has_bulk() {
+            std::thread::yield_now();
+            continue;
+        }
+        engine.pause(pause);
+        let longest = if engine.is_busy() { COMM_BUSY * 4 } else { COMM_IDLE };
+        pause = (pause * 2).min(longest);
+    }
+}

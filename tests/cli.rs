@@ -1,0 +1,516 @@
+//! The command line, on stores that real sessions have written: what it shows, what it finds, what it refuses.
+//!
+//! A [`Store`] is made by a group of ranks that are threads of this process, with the real file system below and a node
+//! segment in a folder of its own. No MPI is needed, neither here nor by the command.
+#![forbid(unsafe_code)]
+
+mod store;
+
+use bivouac::base::rng::Rng;
+use bivouac::config::Config;
+use bivouac::{Level, Session};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Barrier;
+use store::{RANKS, Store, bivouac, data_files, take, with_path};
+
+/// Verifies and gives status and document.
+fn verify(path: &Path) -> (i32, Value) {
+    let ran = with_path(&["verify", "--json"], path);
+    (ran.status, ran.json())
+}
+
+fn damage(document: &Value) -> Vec<&Value> {
+    let findings = document["findings"].as_array().expect("a list");
+    findings.iter().filter(|finding| finding["kind"] == "damage").collect()
+}
+
+// ------------------------------------------------------------------------------------------- ls and inspect
+
+#[test]
+fn ls_shows_the_same_checkpoints_from_every_folder_above_them() {
+    let store = Store::with(&[10, 20]);
+    for root in [store.global(), store.local()] {
+        let series = store.series(&root);
+        for path in series.ancestors().take_while(|path| path.starts_with(&root)) {
+            let ran = with_path(&["ls", "--json"], path);
+            assert_eq!(ran.status, 0, "{}: {}", path.display(), ran.err);
+            let document = ran.json();
+            let found = document["checkpoints"].as_array().expect("a list");
+            let versions: Vec<_> = found.iter().map(|row| row["version"].as_u64()).collect();
+            assert_eq!(versions, [Some(20), Some(10)], "{}", path.display());
+            for row in found {
+                let is_global = root == store.global();
+                assert_eq!(row["level"], if is_global { "system" } else { "node-reboot" });
+                assert_eq!(row["tier"], if is_global { "global" } else { "local" });
+                assert_eq!(
+                    (&row["state"], &row["name"], &row["group"]),
+                    (&"committed".into(), &"heat".into(), &"world".into())
+                );
+                assert_eq!((row["ranks"].as_u64(), row["group_size"].as_u64()), (Some(2), Some(2)));
+                assert!(row["bytes"].as_u64() > Some(2 * 12000) && row["modified"].as_u64() > Some(1 << 30));
+            }
+        }
+        let single = with_path(&["ls", "--json"], &store.folders(&root)[0]);
+        assert_eq!(single.json()["checkpoints"][0]["version"], 10);
+        let text = with_path(&["ls"], &root);
+        assert!(text.out.starts_with("JOB ") && text.out.lines().count() == 3, "{}", text.out);
+    }
+}
+
+#[test]
+fn ls_says_why_a_checkpoint_is_not_committed() {
+    let store = Store::with(&[10, 20, 30, 40, 50]);
+    let folders = store.folders(&store.global());
+    std::fs::remove_file(folders[0].join("manifest")).expect("removed");
+    std::fs::remove_file(folders[1].join("manifest")).expect("removed");
+    std::fs::rename(folders[1].join("c000000.bvc"), folders[1].join("c000000.bvc.tmp")).expect("renamed");
+    std::fs::remove_file(folders[2].join("c000000.bvc")).expect("removed");
+    std::fs::write(folders[3].join("manifest"), "garbage").expect("written");
+    let document = with_path(&["ls", "--json"], &store.global()).json();
+    let states: Vec<(&str, &str)> = document["checkpoints"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|row| (row["state"].as_str().expect("text"), row["why"].as_str().unwrap_or("-")))
+        .collect();
+    assert_eq!(states[0], ("committed", "-"));
+    assert!(states[1].0 == "damaged" && states[1].1.contains("manifest"), "{states:?}");
+    assert!(states[2].0 == "damaged" && states[2].1.contains("c000000.bvc is missing"), "{states:?}");
+    assert!(states[3].0 == "incomplete" && states[3].1.contains("1 unfinished"), "{states:?}");
+    assert!(states[4].0 == "restorable" && states[4].1.contains("the next restart writes it"), "{states:?}");
+    // What is only incomplete is no damage.
+    let (status, document) = verify(&folders[1]);
+    assert_eq!((status, document["good"].as_bool()), (0, Some(true)), "{document}");
+    assert_eq!(document["findings"][0]["kind"], "note");
+    assert_eq!(verify(&folders[2]).0, 1);
+    assert_eq!(verify(&folders[3]).0, 1);
+}
+
+#[test]
+fn inspect_shows_header_regions_origin_agreement_and_incarnation() {
+    let store = Store::with(&[10]);
+    let second = |session: &Session, rank: u32| {
+        session.restart("heat", |_| Ok(())).expect("restarts").expect("something was there");
+        take(session, rank, &[20], Level::System);
+    };
+    store.run(|_| (), second);
+    let folder = store.folders(&store.global()).pop().expect("two");
+    let ran = with_path(&["inspect", "--json"], &folder);
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    let document = ran.json();
+    let checkpoint = &document["checkpoints"][0];
+    let (manifest, shards) = (&checkpoint["manifest"], &checkpoint["containers"][0]["shards"]);
+    assert_eq!(shards.as_array().expect("a list").len(), 2);
+    for (rank, shard) in [(0, &shards[0]), (1, &shards[1])] {
+        assert_eq!(shard["rank"], rank);
+        for field in
+            ["job", "group", "name", "generation", "version", "operation", "incarnation", "agreement", "origin"]
+        {
+            assert_eq!(shard[field], manifest[field], "{field}");
+        }
+        assert_eq!((&shard["origin"]["version"], &shard["block_size"]), (&10.into(), &4096.into()));
+        assert_eq!(shard["incarnation"].as_str().expect("text").len(), 32);
+        let regions = shard["regions"].as_array().expect("a list");
+        let names: Vec<_> = regions.iter().map(|region| region["name"].as_str().expect("text")).collect();
+        assert_eq!(names, ["field", "few", "none", "step"]);
+        assert_eq!((&regions[0]["shape"], &regions[0]["element"]), (&serde_json::json!([30, 50]), &"f64".into()));
+        assert_eq!((&regions[0]["bytes"], &regions[0]["blocks"]), (&12000.into(), &3.into()));
+        assert_eq!((&regions[2]["bytes"], &regions[3]["kind"]), (&0.into(), &"value".into()));
+    }
+    let text = with_path(&["inspect"], &folder).out;
+    assert!(text.contains("30 x 50") && text.contains("its run had restored version 10 of generation 1"), "{text}");
+    // The same, for the files alone and away from their folder.
+    let away = store.disk.path().join("away");
+    for (file, field) in [("c000000.bvc", "containers"), ("manifest", "manifests")] {
+        std::fs::copy(folder.join(file), &away).expect("copied");
+        for path in [&folder.join(file), &away] {
+            let ran = with_path(&["inspect", "--json"], path);
+            assert_eq!((ran.status, ran.json()[field].as_array().map(Vec::len)), (0, Some(1)), "{}", ran.err);
+            assert_eq!(verify(path).0, 0);
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------- verify
+
+#[test]
+fn an_undamaged_store_is_good_and_everything_was_looked_at() {
+    let store = Store::with(&[10, 20]);
+    for (root, containers) in [(store.global(), 2), (store.local(), 4)] {
+        let ran = with_path(&["verify", "--json", "--jobs", "3"], &root);
+        let document = ran.json();
+        assert_eq!((ran.status, document["good"].as_bool()), (0, Some(true)), "{document}");
+        assert_eq!(document["findings"], serde_json::json!([]));
+        let checked = &document["checked"];
+        let counts: Vec<_> =
+            ["checkpoints", "manifests", "containers", "shards", "blocks"].map(|name| checked[name].as_u64()).into();
+        // Blocks: three of the field, one of the few, one of the value, in four shards.
+        assert_eq!(counts, [2, 2, containers, 4, 20].map(Some));
+    }
+    let text = with_path(&["verify"], &store.global());
+    assert!(text.status == 0 && text.out.starts_with("all good: 2 checkpoints"), "{}", text.out);
+}
+
+/// Every area of a container by name, with its range of bytes.
+fn areas(container: &[u8]) -> Vec<(&'static str, std::ops::Range<usize>)> {
+    let word = |at: usize| u64::from_le_bytes(container[at..at + 8].try_into().expect("eight bytes")) as usize;
+    let (meta, blocks, body, total) = (word(104), word(112), word(120), word(128));
+    let index = (256 + meta).next_multiple_of(16);
+    vec![
+        ("header", 0..256),
+        ("region table", 256..256 + meta),
+        ("block index", index..index + 16 * blocks),
+        ("zeros after the index", index + 16 * blocks..body),
+        ("body", body..body + 12000),
+        ("zeros after a body", body + 12000..body + 12288),
+        ("last shard or index", total..container.len() - 64),
+        ("footer", container.len() - 64..container.len()),
+    ]
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_found_and_named() {
+    let store = Store::with(&[10]);
+    let mut rng = Rng::new(0x0b17);
+    for root in [store.global(), store.local()] {
+        for file in data_files(&root) {
+            let good = std::fs::read(&file).expect("read");
+            let is_manifest = file.ends_with("manifest");
+            let areas = if is_manifest { vec![("manifest", 0..good.len())] } else { areas(&good) };
+            for (area, range) in areas {
+                for _ in 0..3 {
+                    let at = range.start + rng.below(range.len() as u64) as usize;
+                    let mut bad = good.clone();
+                    bad[at] ^= 1 << rng.below(8);
+                    std::fs::write(&file, &bad).expect("written");
+                    let (status, document) = verify(&root);
+                    let place = format!("byte {at} of {} ({area}): {document}", file.display());
+                    let damage = damage(&document);
+                    assert_eq!((status, damage.len()), (1, 1), "{place}");
+                    assert_eq!(
+                        damage[0]["path"],
+                        file.canonicalize().expect("exists").to_str().expect("UTF-8"),
+                        "{place}"
+                    );
+                    if area == "body" {
+                        let body = at - range.start;
+                        assert_eq!(
+                            (&damage[0]["region"], &damage[0]["offset"]),
+                            (&"field".into(), &(body / 4096 * 4096).into())
+                        );
+                        assert_ne!(damage[0]["expected"], damage[0]["found"]);
+                        let rank = if file.ends_with("r000001.bvs") { 1 } else { 0 };
+                        assert_eq!(damage[0]["rank"], rank, "{place}");
+                    }
+                    assert_eq!(verify(&file).0, 1, "alone: {place}");
+                }
+            }
+            std::fs::write(&file, &good).expect("written");
+        }
+        assert_eq!(verify(&root).0, 0);
+    }
+}
+
+#[test]
+fn a_file_truncated_empty_missing_or_replaced_is_found() {
+    let store = Store::with(&[10, 20]);
+    let mut rng = Rng::new(7);
+    for root in [store.global(), store.local()] {
+        let files = data_files(&root);
+        for (index, file) in files.iter().enumerate() {
+            let good = std::fs::read(file).expect("read");
+            let other = &files[(index + files.len() / 2) % files.len()];
+            assert_eq!(other.file_name(), file.file_name());
+            let another_rank = files.iter().find(|another| another.parent() == file.parent() && *another != file);
+            let garbage: Vec<u8> = (0..5000).map(|_| rng.next_u64() as u8).collect();
+            let mut replacements = vec![
+                ("empty", Some(Vec::new())),
+                ("truncated", Some(good[..rng.below(good.len() as u64) as usize].to_vec())),
+                ("a page short", Some(good[..good.len().saturating_sub(4096)].to_vec())),
+                ("too long", Some([good.clone(), vec![0; 4096]].concat())),
+                ("another version's", Some(std::fs::read(other).expect("read"))),
+                ("another file's", another_rank.map(|path| std::fs::read(path).expect("read"))),
+                ("garbage", Some(garbage)),
+                ("a picture", Some(b"\x89PNG\r\n\x1a\n and so on".to_vec())),
+            ];
+            if !file.ends_with("manifest") {
+                replacements.push(("missing", None));
+            }
+            for (what, bytes) in replacements {
+                match bytes {
+                    Some(bytes) => std::fs::write(file, bytes).expect("written"),
+                    None => std::fs::remove_file(file).expect("removed"),
+                }
+                let (status, document) = verify(&root);
+                assert_eq!(status, 1, "{what}: {}: {document}", file.display());
+                assert!(!damage(&document).is_empty());
+                let ls = with_path(&["ls"], &root);
+                assert!(ls.status == 0, "{what}: {}", ls.err);
+                with_path(&["inspect"], &root);
+            }
+            std::fs::write(file, &good).expect("written");
+        }
+        assert_eq!(verify(&root).0, 0);
+    }
+}
+
+#[test]
+fn strangers_in_a_folder_are_noted_and_do_no_harm() {
+    let store = Store::with(&[10]);
+    let folder = store.folders(&store.global())[0].clone();
+    std::fs::write(folder.join("notes.txt"), "mine").expect("written");
+    std::fs::create_dir(folder.join("r000009.bvs")).expect("made");
+    std::fs::write(folder.join("c000001.bvc.tmp"), "unfinished").expect("written");
+    std::fs::create_dir_all(store.global().join("other/place/entirely")).expect("made");
+    let (status, document) = verify(&store.global());
+    assert_eq!((status, damage(&document).len()), (0, 0), "{document}");
+    assert_eq!(document["findings"].as_array().map(Vec::len), Some(2));
+    assert_eq!(with_path(&["ls"], &store.global()).status, 0);
+}
+
+// ------------------------------------------------------------------------------------------- segments
+
+/// A store whose newest checkpoint is in memory only, as after a kill.
+fn memory_only() -> Store {
+    let store = Store::empty();
+    let only_memory = |config: &mut Config| (config.job.local_enabled, config.job.global_enabled) = (false, false);
+    store.run(only_memory, |session, rank| take(session, rank, &[10, 20], Level::Process));
+    store
+}
+
+#[test]
+fn a_segment_is_listed_inspected_and_verified() {
+    let store = memory_only();
+    let segment = store.segment();
+    for path in [segment.as_path(), store.memory.path()] {
+        let document = with_path(&["ls", "--json"], path).json();
+        let listed = &document["segments"][0];
+        assert_eq!((&listed["alive"], &listed["node_ranks"]), (&false.into(), &2.into()), "{document}");
+        let slots = listed["slots"].as_array().expect("a list");
+        let newest: Vec<_> = slots.iter().filter(|slot| slot["version"] == 20).collect();
+        assert_eq!(newest.len(), 2, "{document}");
+        for slot in newest {
+            assert_eq!(
+                (&slot["state"], &slot["name"], &slot["level"]),
+                (&"sealed".into(), &"heat".into(), &"process".into())
+            );
+        }
+        let (status, document) = verify(path);
+        assert_eq!((status, document["checked"]["segments"].as_u64()), (0, Some(1)), "{document}");
+        assert!(document["checked"]["shards"].as_u64() >= Some(2));
+        assert_eq!(with_path(&["inspect"], path).status, 0);
+    }
+    let text = with_path(&["ls"], &segment).out;
+    assert!(text.contains("its run has ended") && text.contains("sealed (process)"), "{text}");
+}
+
+#[test]
+fn a_flipped_bit_in_a_slot_or_header_of_a_segment_is_found() {
+    let store = memory_only();
+    let segment = store.segment();
+    let good = std::fs::read(&segment).expect("read");
+    // The slot of version 10 was given up when version 20 was committed; its bytes are still there.
+    let is_newest = |window: &[u8]| window.starts_with(b"BVKSHRD1") && window[32] == 20;
+    let shard = good.windows(33).position(is_newest).expect("a shard");
+    let areas = areas(&[&good[shard..], &[0; 64]].concat());
+    let mut rng = Rng::new(3);
+    let cases = areas.iter().filter(|(area, _)| !["footer", "last shard or index"].contains(area));
+    let ranges = cases.map(|(area, range)| (*area, shard + range.start..shard + range.end));
+    for (area, range) in ranges.chain([("segment header", 0..128)]) {
+        let at = range.start + rng.below(range.len() as u64) as usize;
+        let mut bad = good.clone();
+        bad[at] ^= 1 << rng.below(8);
+        std::fs::write(&segment, &bad).expect("written");
+        let (status, document) = verify(&segment);
+        assert_eq!((status, damage(&document).len()), (1, 1), "{area}, byte {at}: {document}");
+    }
+    std::fs::write(&segment, &good[..good.len() / 2]).expect("written");
+    assert_eq!(verify(&segment).0, 1);
+    std::fs::write(&segment, &good).expect("written");
+    assert_eq!(verify(&segment).0, 0);
+}
+
+#[test]
+fn rm_spares_segments_that_live_or_may_hold_the_only_copy() {
+    let store = memory_only();
+    let segment = store.segment();
+    let refused = with_path(&["rm", "--yes"], &segment);
+    assert!(
+        refused.status == 2
+            && refused.err.contains("may hold the only copy")
+            && refused.err.contains("version 20 of heat"),
+        "{}",
+        refused.err
+    );
+    let spared = with_path(&["rm", "--yes"], store.memory.path());
+    assert!(spared.status == 0 && spared.out.contains("kept") && segment.exists(), "{}", spared.out);
+    let removed = with_path(&["rm", "--yes", "--force", "--json"], &segment);
+    assert_eq!((removed.status, removed.json()["removed"][0]["kind"].as_str()), (0, Some("segment")));
+    assert!(!segment.exists());
+    // A living one stays whatever is said.
+    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            store.run(
+                |_| (),
+                |session, rank| {
+                    take(session, rank, &[30], Level::Process);
+                    up.wait();
+                    down.wait();
+                },
+            );
+        });
+        up.wait();
+        let segment = store.segment();
+        let ran = with_path(&["rm", "--yes", "--force"], &segment);
+        let listed = with_path(&["ls", "--json"], &segment);
+        down.wait();
+        assert!(ran.status == 2 && ran.err.contains("its run is alive"), "{}", ran.err);
+        assert_eq!(listed.json()["segments"][0]["alive"], true);
+    });
+}
+
+#[test]
+fn rm_takes_an_unreadable_segment_only_by_force() {
+    let store = Store::empty();
+    let garbage = store.memory.path().join("bivouac-00000000-00000000-g000001");
+    std::fs::write(&garbage, "garbage").expect("written");
+    assert_eq!(with_path(&["rm", "--yes"], &garbage).status, 2);
+    assert_eq!(with_path(&["ls"], &garbage).status, 2);
+    assert_eq!(with_path(&["rm", "--yes", "--force"], &garbage).status, 0);
+    assert!(!garbage.exists());
+}
+
+// ------------------------------------------------------------------------------------------- rm
+
+#[test]
+fn rm_keeps_the_newest_committed_version_unless_forced() {
+    let store = Store::with(&[10, 20, 30]);
+    let memory = format!("--memory={}", store.memory.path().display());
+    for root in [store.global(), store.local()] {
+        let folders = store.folders(&root);
+        // A newer one without a manifest does not count as the newest committed.
+        let torn = store.series(&root).join("g000009-v0000000099-o000001");
+        std::fs::create_dir(&torn).expect("made");
+        let single = with_path(&["rm", "--yes", &memory], &folders[2]);
+        assert!(single.status == 2 && single.err.contains("--force"), "{}", single.err);
+        let dry = with_path(&["rm", "--dry-run", "--json", &memory], &root);
+        let document = dry.json();
+        assert_eq!((dry.status, document["removed"].as_array().map(Vec::len)), (0, Some(3)), "{document}");
+        assert_eq!(document["kept"][0]["path"], folders[2].canonicalize().expect("there").to_str().expect("UTF-8"));
+        assert_eq!(store.folders(&root).len(), 4);
+        let unasked = with_path(&["rm", &memory], &root);
+        assert!(unasked.status == 2 && unasked.err.contains("--yes"), "{}", unasked.err);
+        let one = with_path(&["rm", "--yes", &memory], &folders[0]);
+        assert_eq!((one.status, store.folders(&root).len()), (0, 3), "{}", one.err);
+        let all = with_path(&["rm", "--yes", &memory], &store.series(&root));
+        assert_eq!((all.status, store.folders(&root)), (0, vec![folders[2].clone()]), "{}", all.err);
+        assert_eq!(verify(&root).0, 0);
+        let forced = with_path(&["rm", "--yes", "--force", &memory], &root);
+        assert_eq!((forced.status, store.folders(&root).len()), (0, 0), "{}", forced.err);
+    }
+    // Claims stay, so the next run has the next number and finds nothing to restore.
+    store.run(
+        |_| (),
+        |session, _| {
+            assert_eq!(session.generation(), 2);
+            assert!(session.restart("heat", |_| Ok(())).expect("no damage").is_none());
+        },
+    );
+}
+
+#[test]
+fn rm_refuses_what_belongs_to_a_living_run() {
+    let store = Store::with(&[10, 20]);
+    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
+    let memory = format!("--memory={}", store.memory.path().display());
+    let answers = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            store.run(
+                |_| (),
+                |_, _| {
+                    up.wait();
+                    down.wait();
+                },
+            );
+        });
+        up.wait();
+        let answers = [store.global(), store.local()].map(|root| {
+            let folder = store.folders(&root)[0].clone();
+            [with_path(&["rm", "--yes", "--force", &memory], &folder), with_path(&["rm", "--yes", &memory], &root)]
+        });
+        down.wait();
+        answers
+    });
+    for ran in answers.iter().flatten() {
+        assert!(ran.status == 2 && ran.err.contains("living run, generation 2"), "{}", ran.err);
+    }
+    assert_eq!([store.folders(&store.global()).len(), store.folders(&store.local()).len()], [2, 2]);
+    // Once it has ended, nothing stands in the way.
+    assert_eq!(with_path(&["rm", "--yes", &memory], &store.global()).status, 0);
+    assert_eq!(store.folders(&store.global()).len(), 1);
+}
+
+#[test]
+fn rm_refuses_a_part_of_a_checkpoint() {
+    let store = Store::with(&[10]);
+    let folder = store.folders(&store.global())[0].clone();
+    for file in ["c000000.bvc", "manifest"] {
+        let ran = with_path(&["rm", "--yes", "--force"], &folder.join(file));
+        assert!(ran.status == 2 && ran.err.contains("bivouac rm "), "{}", ran.err);
+    }
+    assert_eq!(verify(&folder).0, 0);
+}
+
+// ------------------------------------------------------------------------------------------- usage
+
+#[test]
+fn wrong_usage_and_unreadable_paths_end_with_status_2_and_say_what_to_do() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let text = folder.path().join("notes.txt");
+    std::fs::write(&text, "hello").expect("written");
+    for command in ["ls", "inspect", "verify", "rm"] {
+        assert_eq!(bivouac(&[command]).status, 2, "{command} without a path");
+        assert_eq!(bivouac(&[command, "--unheard-of", "."]).status, 2);
+        let ran = with_path(&[command], &folder.path().join("none"));
+        let said = format!("{}{}", ran.out, ran.err);
+        assert!(ran.status == 2 && said.contains("os error 2") && said.contains("global.directory"), "{said}");
+        let ran = with_path(&[command], &text);
+        assert!(ran.status == 2 && format!("{}{}", ran.out, ran.err).contains("no file of Bivouac"), "{command}");
+    }
+    assert_eq!(bivouac(&["verify", "--jobs", "0", "."]).status, 2);
+    assert_eq!(bivouac::<&str>(&[]).status, 2);
+    let empty = with_path(&["ls"], folder.path());
+    assert_eq!((empty.status, empty.out.as_str()), (0, "no checkpoints\n"));
+}
+
+#[test]
+fn every_command_has_examples_in_its_help() {
+    for command in ["ls", "inspect", "verify", "rm", "clean", "drain", "doctor"] {
+        let ran = bivouac(&[command, "--help"]);
+        let examples = ran
+            .out
+            .lines()
+            .filter(|line| line.starts_with("  ") && line.contains(&format!("bivouac {command}")))
+            .count();
+        assert!(ran.status == 0 && examples >= 3, "{}", ran.out);
+    }
+    assert_eq!(bivouac(&["--version"]).out.trim(), concat!("bivouac ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_crash() {
+    let store = Store::with(&[10]);
+    let program = assert_cmd::cargo::cargo_bin("bivouac");
+    let mut child = std::process::Command::new(program)
+        .arg("inspect")
+        .arg(store.global())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}

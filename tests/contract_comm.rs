@@ -1,0 +1,63 @@
+//! The contract of `Comm` on the implementations that need no MPI: threads, and the fault wrapper without faults.
+
+#[path = "contract/comm.rs"]
+mod contract;
+
+use bivouac::base::rng::Rng;
+use bivouac::comm::Comm;
+use bivouac::comm::faulty::{FaultCounts, FaultPlan, Faulty};
+use bivouac::comm::threads::{ThreadComm, world};
+
+/// Runs each body on worlds of several sizes, one thread per rank. The panic of a rank is the test's.
+fn on_threads(wrap: impl Fn(ThreadComm) -> Box<dyn Comm>) {
+    for (name, body) in contract::BODIES {
+        for nodes in [&[0][..], &[5, 5], &[1, 0, 1], &[0, 0, 1, 1, 2, 2, 3, 3]] {
+            println!("{name} on {} ranks", nodes.len());
+            std::thread::scope(|scope| {
+                for comm in world(nodes) {
+                    let comm = wrap(comm);
+                    scope.spawn(move || body(comm));
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn threads_keep_the_contract() {
+    on_threads(|comm| Box::new(comm));
+}
+
+#[test]
+fn the_fault_wrapper_without_faults_keeps_the_contract() {
+    on_threads(|comm| Box::new(Faulty::new(comm, FaultPlan::NONE, Rng::new(1))));
+}
+
+#[test]
+fn delays_that_keep_the_order_are_within_the_contract_of_exchanges() {
+    // Bodies that ask whether a message is there at a certain call are not meant for late messages.
+    let patient = [
+        "every_rank_reaches",
+        "messages_of_one_sender",
+        "many_senders",
+        "bytes_may_be",
+        "an_empty_message",
+        "parcels_of_one_sender",
+        "parcels_go_all_ways",
+        "messages_go_beside",
+    ];
+    let plan = FaultPlan { delay: 200, hold_calls: 30, ..FaultPlan::NONE };
+    let bodies: Vec<_> =
+        contract::BODIES.iter().filter(|(name, _)| patient.iter().any(|start| name.starts_with(start))).collect();
+    assert_eq!(bodies.len(), patient.len());
+    for (_, body) in bodies {
+        std::thread::scope(|scope| {
+            for comm in world(&[0, 0, 1, 1]) {
+                let seed = u64::from(comm.rank().0);
+                let comm = Box::new(Faulty::new(comm, plan, Rng::new(seed)));
+                assert_eq!(comm.counts(), FaultCounts::default());
+                scope.spawn(move || body(comm));
+            }
+        });
+    }
+}

@@ -1,0 +1,209 @@
+//! Stop at every durable step of flush and commit in turn, cut the power, restart.
+//!
+//! Two ranks on two machines (or on one) take checkpoints with the tightest retention. The file systems are one simulated
+//! disk that counts its steps: each write, sync, rename and removal. The run is made once to count them, then
+//! once for each step, and stopped there: no process does anything after it. Then the processes are just dead, or the
+//! power is cut as well: memory is gone, and random parts of what was not synced are lost. In each case a new run must
+//! find what promise 3 of the design says: the last checkpoint that was told to be committed at each level, or a newer one,
+//! the same on all ranks, with the right data ([`world::truth`] checks it).
+//!
+//! ```text
+//! BIVOUAC_TEST_SWEEPS=40 cargo nextest run --test crash_sweep        forty power cuts per step and configuration
+//! ```
+#![forbid(unsafe_code)]
+
+mod world;
+
+use bivouac::base::Level;
+use bivouac::base::rng::Rng;
+use bivouac::comm::faulty::FaultPlan;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use world::rank::{Action, Script};
+use world::truth::{Counts, Truth, Weather};
+use world::{Run, World};
+
+/// One shape of the job.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    machines: [u32; 2],
+    memory: bool,
+    local: bool,
+    global: bool,
+    budget: u64,
+}
+
+const TWO_MACHINES: Shape = Shape { machines: [0, 1], memory: true, local: true, global: true, budget: 8 << 20 };
+
+/// The end that a stopped run comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// The processes are dead; machines stay up.
+    Killed,
+    /// All machines and the file server lose power; the seed says what of the unsynced writes survives.
+    PowerCut(u64),
+    /// The same, and the machines come back with empty disks: only the global tier is left.
+    MachinesLost(u64),
+}
+
+fn run(shape: Shape, world: &mut World, actions: Vec<Action>) -> Run {
+    let mut config = world::config();
+    config.job.memory_enabled = shape.memory;
+    config.job.local_enabled = shape.local;
+    config.job.global_enabled = shape.global;
+    config.job.local.keep_last = 1;
+    config.job.global.keep_last = 1;
+    let run = world.next_run();
+    let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, closes: true };
+    Run { script, config, machines: shape.machines.to_vec(), messages: FaultPlan::NONE, budget: shape.budget }
+}
+
+fn checkpoints() -> Vec<Action> {
+    let checkpoint = |wait| Action::Checkpoint { series: 0, wait };
+    vec![
+        checkpoint(None),
+        Action::Compute { millis: 3 },
+        checkpoint(Some(Level::Process)),
+        checkpoint(Some(Level::System)),
+        Action::Compute { millis: 5 },
+        checkpoint(None),
+    ]
+}
+
+/// Runs once without a stop and returns the steps that were made from the beginning of the run that is swept.
+fn steps(shape: Shape) -> u64 {
+    let mut world = World::new(1, 2, 2_000_000);
+    let before = first_run(shape, &mut world, &mut Truth::new(1, true, false));
+    let second = run(shape, &mut world, checkpoints());
+    let running = world.start(second);
+    world.run(&running, None);
+    world.kill(&running);
+    let steps = world.disk.steps() - before;
+    world.baton.end();
+    assert!(world.baton.failures().is_empty(), "{:?}", world.baton.failures());
+    steps
+}
+
+/// A run before the one that is stopped, so that retention across runs is part of the sweep. Returns the disk's steps.
+fn first_run(shape: Shape, world: &mut World, truth: &mut Truth) -> u64 {
+    let first = run(shape, world, vec![Action::Checkpoint { series: 0, wait: None }]);
+    let running = world.start(first);
+    world.run(&running, None);
+    world.kill(&running);
+    let calm = Weather::default();
+    truth.read(&running.journal, &shape.machines, 0, Some(&Default::default()), &calm);
+    world.disk.steps()
+}
+
+/// Stops the second run at a step; what is wrong afterwards.
+fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts) {
+    let mut world = World::new(1, 2, 2_000_000);
+    let mut truth = Truth::new(1, true, false);
+    first_run(shape, &mut world, &mut truth);
+    world.freeze_after(step);
+    let second = run(shape, &mut world, checkpoints());
+    let running = world.start(second);
+    world.run(&running, None);
+    world.kill(&running);
+    world.thaw();
+    let hard = Weather { hard: true, ..Weather::default() };
+    let promises = truth.promises(&shape.machines, &hard);
+    truth.read(&running.journal, &shape.machines, 0, Some(&promises), &hard);
+    if let End::PowerCut(seed) | End::MachinesLost(seed) = end {
+        let mut rng = Rng::new(seed << 32 ^ step);
+        for machine in 0..world.machine_count() {
+            world.power_cut(machine, &mut rng);
+            truth.lose_memory(machine, u64::MAX);
+        }
+        world.disk.power_cut(&mut rng);
+    }
+    if let End::MachinesLost(_) = end {
+        for machine in 0..world.machine_count() {
+            world.replace(machine);
+            truth.lose_local(machine, u64::MAX);
+        }
+    }
+    let calm = Weather::default();
+    let promises = truth.promises(&shape.machines, &calm);
+    // The third run also works: leftovers of the crash must not be in its way.
+    let third = run(shape, &mut world, vec![Action::Checkpoint { series: 0, wait: None }]);
+    let running = world.start(third);
+    world.run(&running, None);
+    world.kill(&running);
+    truth.read(&running.journal, &shape.machines, 0, Some(&promises), &calm);
+    world.baton.end();
+    let problems = world.baton.failures().into_iter().chain(truth.problems.iter().cloned()).collect();
+    (problems, truth.counts)
+}
+
+fn sweep(shape: Shape, cuts: u64) {
+    if std::env::var_os("RUST_LOG").is_some() {
+        let _ = env_logger::try_init();
+    }
+    let steps = steps(shape);
+    let ends: Vec<End> = std::iter::once(End::Killed)
+        .chain((0..cuts).map(End::PowerCut))
+        .chain((0..cuts.div_ceil(2)).filter(|_| shape.global && shape.local).map(End::MachinesLost))
+        .collect();
+    let next = AtomicU64::new(0);
+    let failed: Mutex<Vec<String>> = Mutex::default();
+    let counts: Mutex<Counts> = Mutex::default();
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let step = next.fetch_add(1, Ordering::Relaxed);
+                    if step > steps || failed.lock().unwrap().len() >= 10 {
+                        return;
+                    }
+                    for end in &ends {
+                        let (problems, seen) = crash(shape, step, *end);
+                        counts.lock().unwrap().add(&seen);
+                        if !problems.is_empty() {
+                            let text = format!("step {step} of {steps}, {end:?}: {}", problems.join("; "));
+                            failed.lock().unwrap().push(text);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (counts, failed) = (counts.into_inner().unwrap(), failed.into_inner().unwrap());
+    println!("{shape:?}: {steps} steps, {} ends each: {counts:?}", ends.len());
+    assert!(failed.is_empty(), "{shape:?}:\n{}", failed.join("\n"));
+    assert!(
+        steps > 40 && counts.promises > steps && counts.committed > steps,
+        "the sweep has hardly looked at anything: {counts:?}"
+    );
+}
+
+/// Power cuts per step: few in an ordinary run, more by command.
+fn cuts(ordinary: u64) -> u64 {
+    std::env::var("BIVOUAC_TEST_SWEEPS").map_or(ordinary, |text| text.parse().expect("BIVOUAC_TEST_SWEEPS is a number"))
+}
+
+#[test]
+fn a_stop_at_any_durable_step_leaves_the_last_commit_of_each_level() {
+    sweep(TWO_MACHINES, cuts(2));
+}
+
+#[test]
+fn a_stop_at_any_durable_step_without_the_memory_tier() {
+    sweep(Shape { memory: false, ..TWO_MACHINES }, cuts(1));
+}
+
+#[test]
+fn a_stop_at_any_durable_step_of_a_container_that_two_ranks_share() {
+    sweep(Shape { machines: [0, 0], ..TWO_MACHINES }, cuts(1));
+}
+
+#[test]
+fn a_stop_at_any_durable_step_with_the_global_tier_alone() {
+    sweep(Shape { memory: false, local: false, ..TWO_MACHINES }, cuts(1));
+}
+
+#[test]
+fn a_stop_at_any_durable_step_with_the_local_tier_alone() {
+    sweep(Shape { memory: false, global: false, ..TWO_MACHINES }, cuts(1));
+}

@@ -1,0 +1,362 @@
+//! Where the damage tests happen: private directories, jobs of the worker program in them, and what the ranks wrote down.
+
+use crate::common::{Job, mpirun_command};
+use rustix::fs::SeekFrom;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// Ranks of every job here.
+pub const RANKS: usize = 4;
+
+/// The worker, which Cargo builds beside the tests: `target/<profile>/examples/damage-worker`.
+pub fn worker() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let path = own.ancestors().nth(2).unwrap().join("examples/damage-worker");
+    assert!(path.exists(), "{} is missing: cargo build --example damage-worker", path.display());
+    path
+}
+
+/// The seed of everything random; `BIVOUAC_TEST_SEED` sets another one.
+pub fn seed() -> u64 {
+    let seed = std::env::var("BIVOUAC_TEST_SEED").ok().map(|text| text.parse().expect("BIVOUAC_TEST_SEED: a number"));
+    let seed = seed.unwrap_or(20_260_101);
+    println!("seed: replay with BIVOUAC_TEST_SEED={seed}");
+    seed
+}
+
+/// Directories for the tiers of one job, removed at the end. The memory tier is in shared memory.
+pub struct Bed {
+    _folders: Vec<tempfile::TempDir>,
+    pub memory: PathBuf,
+    pub local: PathBuf,
+    pub global: PathBuf,
+    pub out: PathBuf,
+    pub program: PathBuf,
+    pub env: BTreeMap<String, String>,
+    /// Words before `mpirun`.
+    pub wrapper: Vec<String>,
+}
+
+impl Bed {
+    /// Everything in shared memory: quick.
+    pub fn in_memory() -> Bed {
+        Bed::new(Path::new("/dev/shm"))
+    }
+
+    /// Local and global tier on the disk of the build directory.
+    pub fn on_disk() -> Bed {
+        Bed::new(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    pub fn new(base: &Path) -> Bed {
+        let folder = |base: &Path| tempfile::Builder::new().prefix("bivouac-damage-").tempdir_in(base).unwrap();
+        let folders = vec![folder(base), folder(Path::new("/dev/shm"))];
+        let (store, memory) = (folders[0].path(), folders[1].path().join("memory"));
+        let mut bed = Bed {
+            local: store.join("local"),
+            global: store.join("global"),
+            out: store.join("out"),
+            memory,
+            program: worker(),
+            env: BTreeMap::new(),
+            wrapper: Vec::new(),
+            _folders: folders,
+        };
+        for directory in [&bed.memory, &bed.local, &bed.global, &bed.out] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        // Open MPI's own segments, which killed ranks may leave behind, go with the rest.
+        let messages = bed.memory.with_file_name("messages");
+        fs::create_dir(&messages).unwrap();
+        fs::set_permissions(&messages, fs::Permissions::from_mode(0o777)).unwrap();
+        bed.set("OMPI_MCA_btl_vader_backing_directory", messages.to_str().unwrap());
+        bed
+    }
+
+    pub fn set(&mut self, variable: &str, value: &str) -> &mut Bed {
+        self.env.insert(variable.into(), value.into());
+        self
+    }
+
+    pub fn folder(&self) -> &Path {
+        self._folders[0].path()
+    }
+
+    /// Starts the worker; None (with a loud note) without MPI.
+    pub fn start(&self, args: &[&str]) -> Option<Running<'_>> {
+        fs::remove_dir_all(&self.out).and_then(|()| fs::create_dir(&self.out)).unwrap();
+        fs::set_permissions(&self.out, fs::Permissions::from_mode(0o777)).unwrap();
+        let plain = mpirun_command(RANKS as u32)?;
+        let mut words = self.wrapper.iter().map(Into::into).collect::<Vec<std::ffi::OsString>>();
+        words.push(plain.get_program().to_owned());
+        words.extend(plain.get_args().map(ToOwned::to_owned));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(&self.program).arg(args[0]).arg("--out").arg(&self.out).args(&args[1..]);
+        command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command.env("BIVOUAC_MEMORY_DIRECTORY", &self.memory);
+        command.env("BIVOUAC_LOCAL_DIRECTORY", &self.local).env("BIVOUAC_GLOBAL_DIRECTORY", &self.global);
+        command.env("BIVOUAC_LOCAL_ALLOW_TMPFS", "true").env("BIVOUAC_MEMORY_BUDGET", "64 MiB");
+        command
+            .env("BIVOUAC_JOB_BLOCK", "16 KiB")
+            .env("BIVOUAC_JOB_NAME", "damage")
+            .envs(&self.env)
+            .current_dir(self.folder());
+        Some(Running { bed: self, job: Job::start(command) })
+    }
+
+    /// Runs the worker to its end, which must be a good one.
+    pub fn run(&self, args: &[&str]) -> Option<Told> {
+        Some(self.start(args)?.finish())
+    }
+
+    pub fn log(&self, rank: usize) -> String {
+        fs::read_to_string(self.out.join(format!("rank-{rank}.log"))).unwrap_or_default()
+    }
+
+    pub fn told(&self, output: Option<&Output>) -> Told {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let streams = output.map(|o| format!("{}\n{}", text(&o.stdout), text(&o.stderr))).unwrap_or_default();
+        Told { ranks: (0..RANKS).map(|rank| self.log(rank)).collect(), streams }
+    }
+}
+
+/// A job of the worker.
+pub struct Running<'a> {
+    bed: &'a Bed,
+    job: Job,
+}
+
+impl Running<'_> {
+    /// `mpirun`'s process; with a wrapper the same one, because wrappers exec.
+    pub fn pid(&self) -> u32 {
+        self.job.pid()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.job.is_running()
+    }
+
+    /// Waits until rank `rank` has written a line that starts with `line`; false if the job ends before.
+    pub fn wait_for(&mut self, rank: usize, line: &str) -> bool {
+        loop {
+            let running = self.is_running();
+            if self.bed.log(rank).lines().any(|l| l.starts_with(line)) {
+                return true;
+            }
+            if !running {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Waits for a hold before `version`.
+    pub fn wait_for_hold(&mut self, version: u64) {
+        let line = format!("hold version={version}");
+        for rank in 0..RANKS {
+            assert!(self.wait_for(rank, &line), "the job ended before {line:?}\n{:?}", self.bed.told(None));
+        }
+    }
+
+    /// Ends a hold.
+    pub fn go(&mut self, version: u64) {
+        File::create(self.bed.out.join(format!("go-{version}"))).unwrap();
+    }
+
+    /// The process of a rank, if it has written it down.
+    pub fn rank_pid(&self, rank: usize) -> Option<Pid> {
+        let log = self.bed.log(rank);
+        Pid::from_raw(log.lines().find_map(|line| line.strip_prefix("pid="))?.parse().ok()?)
+    }
+
+    /// SIGKILL to these ranks, as close together as can be.
+    pub fn kill(&self, ranks: &[usize]) {
+        let pids: Vec<Pid> = ranks.iter().filter_map(|rank| self.rank_pid(*rank)).collect();
+        for pid in pids {
+            // It may have ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    /// Waits for the end, whatever it is.
+    pub fn end(self) -> Told {
+        let output = self.job.wait();
+        self.bed.told(Some(&output))
+    }
+
+    /// Waits for the end, which must be a good one on all ranks.
+    pub fn finish(self) -> Told {
+        let output = self.job.wait();
+        let told = self.bed.told(Some(&output));
+        let good = told.ranks.iter().all(|log| log.lines().last().is_some_and(|line| line.ends_with("end")));
+        assert!(output.status.success() && good, "{}\n{told:?}", output.status);
+        told
+    }
+}
+
+/// What a job has told.
+pub struct Told {
+    pub ranks: Vec<String>,
+    pub streams: String,
+}
+
+impl std::fmt::Debug for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (rank, log) in self.ranks.iter().enumerate() {
+            writeln!(f, "--- rank {rank}\n{log}")?;
+        }
+        writeln!(f, "--- streams\n{}", self.streams)
+    }
+}
+
+impl Told {
+    /// The lines of a rank that start with `word`, without it.
+    pub fn lines<'a>(&'a self, rank: usize, word: &'a str) -> Vec<&'a str> {
+        self.ranks[rank].lines().filter_map(|line| line.strip_prefix(word)).collect()
+    }
+
+    /// The only such line.
+    pub fn line<'a>(&'a self, rank: usize, word: &'a str) -> &'a str {
+        let lines = self.lines(rank, word);
+        assert_eq!(lines.len(), 1, "rank {rank}: lines that start with {word:?}\n{self:?}");
+        lines[0]
+    }
+
+    /// A counter of the JSON after `stats `: a path like `restored_bytes.local`.
+    pub fn counter(&self, rank: usize, word: &str, path: &str) -> u64 {
+        let stats: serde_json::Value = serde_json::from_str(self.line(rank, word)).unwrap();
+        let pointer = format!("/{}", path.replace('.', "/"));
+        stats.pointer(&pointer).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("no {path} in {stats}"))
+    }
+}
+
+/// A store in which every tier holds version [`Store::NEWEST`], left behind by ranks that were all killed at once: the memory
+/// segment holds the newest version, the local tier the newest two, the global tier the newest three.
+pub struct Store {
+    pub bed: Bed,
+}
+
+impl Store {
+    pub const NEWEST: u64 = 5;
+
+    pub fn make(variables: &[(&str, &str)]) -> Option<Store> {
+        let mut bed = Bed::in_memory();
+        for (variable, value) in variables {
+            bed.set(variable, value);
+        }
+        let held = (Store::NEWEST + 1).to_string();
+        let mut job = bed.start(&["run", "--versions", &held, "--hold", &held, "--wait", "system"])?;
+        job.wait_for_hold(Store::NEWEST + 1);
+        // Retention and the record of the local level are not waited for by anybody.
+        let settled = || files(&bed.local, "manifest").len() == 2 && files(&bed.global, "manifest").len() == 3;
+        while !settled() {
+            assert!(job.is_running(), "the job ended early");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        job.kill(&[0, 1, 2, 3]);
+        job.end();
+        Some(Store { bed })
+    }
+
+    /// A copy, in a folder of this name.
+    pub fn copy(&self, parent: &Path, name: &str) -> Case {
+        let folder = parent.join(name);
+        for (tier, from) in [("memory", &self.bed.memory), ("local", &self.bed.local), ("global", &self.bed.global)] {
+            copy_tree(from, &folder.join(tier)).unwrap();
+        }
+        Case { folder }
+    }
+}
+
+/// A copy of a store, to be damaged.
+pub struct Case {
+    pub folder: PathBuf,
+}
+
+impl Case {
+    pub fn tier(&self, tier: &str) -> PathBuf {
+        self.folder.join(tier)
+    }
+
+    /// Loses a tier.
+    pub fn lose(&self, tier: &str) {
+        fs::remove_dir_all(self.tier(tier)).unwrap();
+        fs::create_dir(self.tier(tier)).unwrap();
+    }
+
+    /// The memory segment.
+    pub fn segment(&self) -> PathBuf {
+        let all = files(&self.tier("memory"), "");
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0].clone()
+    }
+
+    /// A file of a version.
+    pub fn file(&self, tier: &str, version: u64, name: &str) -> PathBuf {
+        let part = format!("-v{version:010}-");
+        let found = files(&self.tier(tier), name);
+        let found: Vec<_> = found.into_iter().filter(|path| path.to_string_lossy().contains(&part)).collect();
+        assert_eq!(found.len(), 1, "{tier} {version} {name}: {found:?}");
+        found[0].clone()
+    }
+
+    /// Removes a version from a tier.
+    pub fn lose_version(&self, tier: &str, version: u64) {
+        fs::remove_dir_all(self.file(tier, version, "manifest").parent().unwrap()).unwrap();
+    }
+}
+
+/// All files below a folder whose names end like this.
+pub fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(folder) = left.pop() {
+        // Retention may delete while we look.
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.to_string_lossy().ends_with(end) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &target)?;
+        } else {
+            copy_sparse(&entry.path(), &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the data of a file and leaves its holes holes: a segment is nearly all holes, and one more of them is damage.
+pub fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
+    let (source, target) = (File::open(from)?, File::create(to)?);
+    let length = source.metadata()?.len();
+    target.set_len(length)?;
+    let mut at = 0;
+    while let Ok(start) = rustix::fs::seek(&source, SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(&source, SeekFrom::Hole(start))?;
+        let mut bytes = vec![0; (end - start) as usize];
+        source.read_exact_at(&mut bytes, start)?;
+        target.write_all_at(&bytes, start)?;
+        at = end;
+    }
+    target.set_permissions(source.metadata()?.permissions())
+}

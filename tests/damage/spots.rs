@@ -1,0 +1,124 @@
+//! Where to hit: the places of a shard, a container, a manifest and a segment, found by reading them as a reader would.
+
+use crate::bed::Case;
+use bivouac::base::rng::Rng;
+use bivouac::format::container::{FOOTER_LEN, Footer};
+use bivouac::format::shard::Head;
+use bivouac::format::{Container, Region, ShardHeader};
+use bivouac::segment::OldSegment;
+use std::fs::{self, File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Parts of a shard.
+pub const SHARD_PARTS: [&str; 4] = ["header", "table", "index", "body"];
+/// Parts of a container outside its shards.
+pub const CONTAINER_PARTS: [&str; 2] = ["entries", "footer"];
+
+/// A shard, wherever it is.
+pub struct Shard {
+    pub path: PathBuf,
+    pub at: u64,
+    pub bytes: Vec<u8>,
+}
+
+impl Shard {
+    /// The newest version of a rank in the memory segment.
+    pub fn in_memory(case: &Case, rank: usize) -> Shard {
+        let path = case.segment();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let segment = OldSegment::open(&case.tier("memory"), name).unwrap();
+        // One node: the place on the node is the rank.
+        let newest = segment.slots().iter().filter(|slot| slot.node_rank == rank as u32 && slot.intact);
+        let slot = newest.max_by_key(|slot| slot.version).unwrap();
+        Shard { path, at: slot.offset, bytes: segment.bytes(slot).unwrap().to_vec() }
+    }
+
+    /// In a container file.
+    pub fn in_file(path: PathBuf, rank: usize) -> Shard {
+        let container = container(&path);
+        let entry = container.1.entries.iter().find(|entry| entry.rank.index() == rank).unwrap();
+        let mut bytes = vec![0; entry.length as usize];
+        File::open(&path).unwrap().read_exact_at(&mut bytes, entry.offset).unwrap();
+        Shard { path, at: entry.offset, bytes }
+    }
+
+    /// Where a part lies in the file: `main` is the body of that region, `body` that of any region.
+    pub fn part(&self, part: &str, rng: &mut Rng) -> Range<u64> {
+        let header = ShardHeader::decode(&self.bytes).unwrap();
+        let index = (256 + header.meta_len).next_multiple_of(16);
+        let within = match part {
+            "header" => 0..256,
+            "table" => 256..256 + header.meta_len,
+            "index" => index..index + 16 * header.block_count,
+            "body" | "main" => {
+                let head = Head::decode(&self.bytes).unwrap();
+                let is_hit = |region: &&Region| if part == "main" { region.name == part } else { region.bytes > 0 };
+                let full: Vec<_> = head.meta.regions.iter().filter(is_hit).collect();
+                let region = full[rng.below(full.len() as u64) as usize];
+                let start = header.body_offset + region.offset;
+                start..start + region.bytes
+            }
+            other => panic!("no part {other}"),
+        };
+        self.at + within.start..self.at + within.end
+    }
+
+    /// Turns one bit of a part around.
+    pub fn flip(&self, part: &str, rng: &mut Rng) -> String {
+        flip(&self.path, self.part(part, rng), rng)
+    }
+}
+
+fn container(path: &Path) -> (Footer, Container) {
+    let bytes = fs::read(path).unwrap();
+    let footer = Footer::decode(&bytes[bytes.len() - FOOTER_LEN..], bytes.len() as u64).unwrap();
+    let container = Container::decode(&footer, &bytes[footer.index_offset as usize..]).unwrap();
+    (footer, container)
+}
+
+/// Turns one bit of a container's own parts around.
+pub fn flip_container(path: &Path, part: &str, rng: &mut Rng) -> String {
+    let footer = container(path).0;
+    let length = fs::metadata(path).unwrap().len();
+    let range = match part {
+        "entries" => footer.index_offset..footer.index_offset + footer.index_len,
+        "footer" => length - FOOTER_LEN as u64..length,
+        other => panic!("no part {other}"),
+    };
+    flip(path, range, rng)
+}
+
+/// Turns one bit of a whole file around.
+pub fn flip_anywhere(path: &Path, rng: &mut Rng) -> String {
+    flip(path, 0..fs::metadata(path).unwrap().len(), rng)
+}
+
+/// Turns one bit in the slot directory of a segment around: of the entry in use of that rank, in a word that decides where
+/// the shard is and what it is.
+pub fn flip_slot_entry(case: &Case, rank: usize, rng: &mut Rng) -> String {
+    let path = case.segment();
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let segment = OldSegment::open(&case.tier("memory"), name).unwrap();
+    let slot = segment.slots().iter().find(|slot| slot.node_rank == rank as u32 && slot.intact).unwrap();
+    // `src/segment/layout.rs`: 64 entries of 128 bytes per rank behind the first page; words 1 to 5 say where and what.
+    let at = 4096 + (u64::from(slot.node_rank) * 64 + u64::from(slot.index)) * 128;
+    flip(&path, at + 8..at + 48, rng)
+}
+
+/// Turns one bit in a range of a file around, and says which.
+pub fn flip(path: &Path, range: Range<u64>, rng: &mut Rng) -> String {
+    let (at, bit) = (range.start + rng.below(range.end - range.start), rng.below(8));
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1 << bit], at).unwrap();
+    format!("bit {bit} of byte {at} of {}", path.display())
+}
+
+/// Puts other bytes where a shard is.
+pub fn overwrite(shard: &Shard, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(&shard.path).unwrap();
+    file.write_all_at(bytes, shard.at).unwrap();
+}

@@ -1,0 +1,177 @@
+//! Stop a drain at every durable step in turn, with and without a power cut of the file server, and drain again.
+//!
+//! The nodes are real: a session that ended like killed processes left its shards in memory segments and on local
+//! disks. The global tier is a simulated disk that counts its steps and forgets what was not synced. After each stop: no
+//! manifest there may promise anything that is not there, and a second drain must complete the checkpoint and leave no temp file.
+#![forbid(unsafe_code)]
+
+mod store;
+
+use bivouac::Level;
+use bivouac::base::CheckpointKey;
+use bivouac::base::rng::Rng;
+use bivouac::config::{Config, Direct};
+use bivouac::recovery::drain::{Drain, Drained, Fate, Which, collect, host_tag, select};
+use bivouac::tier::TierKind;
+use bivouac::tier::directory::{DirectoryTier, rank_file};
+use bivouac::tier::posix::PosixStorage;
+use bivouac::tier::simulated::{Fault, Simulated};
+use bivouac::tier::source::Source;
+use bivouac::tier::storage::Storage;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::{Store, take};
+
+const NODES: [u32; 3] = [0, 0, 1];
+
+fn died() -> Store {
+    let store = Store::on(&NODES);
+    let first_only = |config: &mut Config| config.job.global.every = 1000;
+    store.run_killed(first_only, |session, rank| {
+        take(session, rank, &[10], Level::System);
+        take(session, rank, &[20], Level::NodeReboot);
+        take(session, rank, &[30], Level::Process);
+    });
+    store
+}
+
+fn global(disk: &Simulated, process: u64) -> DirectoryTier {
+    DirectoryTier::new(TierKind::Global, Arc::new(disk.process(process)), PathBuf::from("/global"))
+}
+
+/// Drains one node as one process.
+fn drain(store: &Store, node: u32, disk: &Simulated, process: u64) -> Vec<Drained> {
+    let local = Arc::new(PosixStorage::new(Direct::Off));
+    let local = DirectoryTier::new(TierKind::Local, local, store.local_of(node));
+    let (chosen, loose) = select(collect(&store.memory_of(node), &[local], &|_| true), Which::Newest);
+    assert!(loose.is_empty() && !chosen.is_empty());
+    let global = global(disk, process);
+    let drain = Drain {
+        global: &global,
+        host: host_tag("host"),
+        unique: process.to_string(),
+        is_quick: false,
+        is_dry: false,
+        write_bytes: 16 << 10,
+    };
+    drain.run(chosen, 1, &|_| ())
+}
+
+/// What a drain has called copied or complete is just that, whatever came afterwards.
+fn assert_kept(disk: &Simulated, drained: &Drained) {
+    let (tier, series) = (global(disk, 99), &drained.chosen.series);
+    let folder = drained.chosen.candidate.key.folder();
+    for (rank, _) in drained.fates.iter().filter(|(_, fate)| **fate == Fate::Copied) {
+        let shard = tier.open_shard(series, &folder, &rank_file(*rank), *rank).expect("it was copied");
+        Source::File(shard).verify(|_| ()).expect("every digest");
+    }
+    if drained.standing.as_ref().is_ok_and(|standing| standing.is_complete) {
+        assert!(tier.read_manifest(series, &folder).expect("it was complete").is_complete());
+    }
+}
+
+/// Every manifest that is there names sound shards of all ranks; how many there are.
+fn manifests(disk: &Simulated) -> usize {
+    let tier = global(disk, 99);
+    let mut found = 0;
+    for series in tier.all_series().expect("listed") {
+        for (generation, version, operation) in tier.folders(&series).expect("listed") {
+            let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+            // What a restart would take: the manifest, or the one that it would put together.
+            let manifest = match tier.read_manifest(&series, &folder) {
+                Ok(manifest) => Some(manifest),
+                Err(error) if error.is_absent() => tier.reconstruct(&series, &folder).expect("listed"),
+                Err(error) => panic!("{error}"),
+            };
+            let Some(manifest) = manifest else { continue };
+            assert!(manifest.is_complete());
+            for container in &manifest.containers {
+                for rank in &container.ranks {
+                    let shard = tier.open_shard(&series, &folder, &container.file, *rank).expect("sound");
+                    Source::File(shard).verify(|_| ()).expect("every digest");
+                }
+            }
+            found += 1;
+        }
+    }
+    found
+}
+
+fn leftovers(disk: &Simulated) -> Vec<String> {
+    let (mut names, mut folders) = (Vec::new(), vec![PathBuf::from("/global")]);
+    while let Some(folder) = folders.pop() {
+        for entry in disk.process(98).list(&folder).expect("listed") {
+            match entry.is_dir {
+                true => folders.push(folder.join(entry.name)),
+                false => names.push(entry.name),
+            }
+        }
+    }
+    names.retain(|name| name.ends_with(".tmp"));
+    names
+}
+
+#[test]
+fn a_stop_at_any_step_leaves_nothing_false_and_the_next_drain_completes_everything() {
+    let store = died();
+    let fresh = || {
+        let disk = Simulated::new();
+        disk.create_dir_all(Path::new("/global")).expect("an empty disk has room");
+        disk
+    };
+    let disk = fresh();
+    let before = disk.steps();
+    drain(&store, 0, &disk, 1);
+    drain(&store, 1, &disk, 2);
+    let steps = disk.steps() - before;
+    let complete = manifests(&disk);
+    assert!(steps > 60 && complete >= 2, "{steps} steps, {complete} checkpoints: hardly anything to stop");
+    for step in 0..=steps {
+        for cut in [None, Some(1), Some(2), Some(3)] {
+            let disk = fresh();
+            disk.freeze_after(step);
+            let said = [(0, 1), (1, 2)].map(|(node, process)| drain(&store, node, &disk, process));
+            disk.thaw();
+            [1, 2].into_iter().for_each(|process| disk.kill(process));
+            if let Some(seed) = cut {
+                disk.power_cut(&mut Rng::new(seed << 32 ^ step));
+            }
+            manifests(&disk);
+            said.iter().flatten().for_each(|drained| assert_kept(&disk, drained));
+            let mut last = Vec::new();
+            for (node, process) in [(0, 3), (1, 4), (0, 5)] {
+                last = drain(&store, node, &disk, process);
+            }
+            for drained in last {
+                let standing = drained.standing.expect("readable");
+                assert!(standing.is_complete, "step {step}, cut {cut:?}: {standing:?} {:?}", drained.fates);
+                assert!(drained.fates.values().all(|fate| *fate == Fate::There), "{:?}", drained.fates);
+            }
+            assert_eq!(manifests(&disk), complete, "step {step}, cut {cut:?}");
+            assert!(leftovers(&disk).is_empty(), "step {step}, cut {cut:?}: {:?}", leftovers(&disk));
+        }
+    }
+    println!("{steps} steps, four ends each");
+}
+
+#[test]
+fn every_fault_of_the_global_tier_is_said_and_made_good_by_the_next_drain() {
+    let store = died();
+    for fault in [Fault::Dead, Fault::ReadOnly, Fault::Full, Fault::Denied, Fault::NoLocks, Fault::NoReserve] {
+        let disk = Simulated::new();
+        disk.create_dir_all(Path::new("/global")).expect("an empty disk has room");
+        disk.inject(Path::new("/global"), fault).expect("there");
+        let drained = drain(&store, 0, &disk, 1);
+        let is_harmless = matches!(fault, Fault::NoLocks | Fault::NoReserve);
+        let fates = || drained.iter().flat_map(|drained| drained.fates.values());
+        match is_harmless {
+            true => assert!(fates().all(|fate| *fate == Fate::Copied), "{fault:?}"),
+            false => assert!(fates().all(|fate| matches!(fate, Fate::NotWritten(_) | Fate::Refused(_))), "{fault:?}"),
+        }
+        disk.heal(Path::new("/global")).expect("there");
+        drain(&store, 0, &disk, 2);
+        let last = drain(&store, 1, &disk, 3);
+        assert!(last.iter().all(|drained| drained.standing.as_ref().expect("readable").is_complete), "{fault:?}");
+        assert!(manifests(&disk) >= 2 && leftovers(&disk).is_empty(), "{fault:?}");
+    }
+}

@@ -1,0 +1,385 @@
+//! Reads what the library writes with a second reader that knows only `docs/FORMAT.md`.
+//!
+//! Nothing here calls a decoder, a checksum or a digest of the library: if code and document part, this fails.
+#![forbid(unsafe_code)]
+
+use bivouac::base::digest::{Digest, digest_bytes};
+use bivouac::base::ids::{CheckpointKey, Generation, Incarnation, Level, Rank};
+use bivouac::format::container::encode_tail;
+use bivouac::format::shard::{Layout, encode_head};
+use bivouac::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+
+// ------------------------------------------------------------------------ what the document says
+
+fn checksum(bytes: &[u8]) -> u64 {
+    let add = |sum: u64, byte: &u8| {
+        (0..8).fold(
+            sum ^ u64::from(*byte),
+            |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0x9a6c_9329_ac4b_c9b5 } else { sum >> 1 },
+        )
+    };
+    !bytes.iter().fold(u64::MAX, add)
+}
+
+/// A checksum that lies at `at` inside what it covers.
+fn checksum_around(bytes: &[u8], at: usize) -> u64 {
+    let mut copy = bytes.to_vec();
+    copy[at..at + 8].fill(0);
+    checksum(&copy)
+}
+
+/// The constants of a row of the document's table.
+fn constants(name: &str) -> Vec<u64> {
+    let document = include_str!("../docs/FORMAT.md");
+    let row = document.lines().find_map(|line| line.strip_prefix(&format!("| {name} | "))).unwrap();
+    row.split('`').skip(1).step_by(2).map(|word| u64::from_str_radix(word, 16).unwrap()).collect()
+}
+
+fn digest(bytes: &[u8]) -> [u8; 16] {
+    let (step, key) = (constants("STEP")[0], constants("KEY"));
+    let mut sum = [0u64; 8];
+    for (s, chunk) in bytes.chunks(64).enumerate() {
+        let mut stripe = [0u8; 64];
+        stripe[..chunk.len()].copy_from_slice(chunk);
+        let d: Vec<u64> = stripe.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        for l in 0..8 {
+            let x = d[l] ^ key[l].wrapping_add((s as u64).wrapping_mul(step));
+            sum[l] = sum[l].wrapping_add((x & 0xffff_ffff) * (x >> 32)).wrapping_add(d[l ^ 1]);
+        }
+    }
+    let mut out = [0; 16];
+    for (half, name) in ["FOLD[0]", "FOLD[1]"].iter().enumerate() {
+        let fold = constants(name);
+        let mut f = (bytes.len() as u64).wrapping_mul(step);
+        for p in 0..4 {
+            let product = u128::from(sum[2 * p] ^ fold[2 * p]) * u128::from(sum[2 * p + 1] ^ fold[2 * p + 1]);
+            f = f.wrapping_add(product as u64 ^ (product >> 64) as u64).rotate_left(17);
+        }
+        f = (f ^ (f >> 37)).wrapping_mul(0x1656_6791_9e37_79f9);
+        f ^= f >> 32;
+        out[8 * half..8 * half + 8].copy_from_slice(&f.to_le_bytes());
+    }
+    out
+}
+
+/// Takes metadata apart, front to back.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let (head, tail) = self.0.split_at(count);
+        self.0 = tail;
+        head.to_vec()
+    }
+    fn u8(&mut self) -> u8 {
+        self.bytes(1)[0]
+    }
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.bytes(4).try_into().unwrap())
+    }
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes(8).try_into().unwrap())
+    }
+    fn text(&mut self) -> String {
+        let count = self.u64() as usize;
+        String::from_utf8(self.bytes(count)).unwrap()
+    }
+    /// Generation, version, operation, incarnation.
+    fn key(&mut self) -> (u64, u64, u64, Vec<u8>) {
+        (self.u64(), self.u64(), self.u64(), self.bytes(16))
+    }
+    fn end(self) {
+        assert!(self.0.is_empty(), "{} trailing bytes", self.0.len());
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    Reader(&bytes[at..]).u32()
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    Reader(&bytes[at..]).u64()
+}
+
+/// Magic, version and byte order.
+fn opens_with(bytes: &[u8], magic: &[u8; 8]) {
+    assert_eq!(&bytes[..8], magic);
+    assert_eq!(&bytes[8..16], &[1, 0, 0, 0, 4, 3, 2, 1]);
+}
+
+// ------------------------------------------------------------------------ what the library writes
+
+fn key() -> CheckpointKey {
+    let incarnation = Incarnation(std::array::from_fn(|i| 0xa0 + i as u8));
+    CheckpointKey { generation: Generation(3), version: 70, operation: 9, incarnation }
+}
+
+/// What a reader of metadata finds for [`key`].
+fn key_read() -> (u64, u64, u64, Vec<u8>) {
+    (3, 70, 9, (0xa0..0xb0).collect())
+}
+
+fn region(name: &str, kind: RegionKind, element: ElementType, shape: &[u64]) -> Region {
+    let bytes = shape.iter().product::<u64>() * element.bytes();
+    Region { name: name.into(), kind, element, shape: shape.into(), bytes, offset: 0, first_block: 0 }
+}
+
+/// A shard of three regions: three blocks, none, and one.
+fn shard() -> Vec<u8> {
+    let meta = ShardMeta {
+        job: "job".into(),
+        group: "world".into(),
+        name: "heat".into(),
+        regions: vec![
+            region("t", RegionKind::Array, ElementType::F64, &[40, 33]),
+            region("none", RegionKind::Array, ElementType::U16, &[0, 7]),
+            region("step", RegionKind::Value, ElementType::Record(12), &[5]),
+        ],
+    };
+    let layout = Layout::new(meta, 4096).unwrap();
+    let header = layout.header(key(), 0xfeed, 4, Rank(2), Some((Generation(2), 60)));
+    let mut bytes = vec![0u8; layout.total_len as usize];
+    let mut digests: Vec<Digest> = Vec::new();
+    for region in &layout.meta.regions {
+        let start = (layout.body_offset + region.offset) as usize;
+        let body = &mut bytes[start..start + region.bytes as usize];
+        body.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + region.name.len()) as u8);
+        digests.extend(body.chunks(4096).map(digest_bytes));
+    }
+    encode_head(&layout, &header, &digests, &mut bytes[..layout.body_offset as usize]);
+    bytes
+}
+
+// ------------------------------------------------------------------------ the comparison
+
+#[test]
+fn checksum_and_digest_have_the_documented_values() {
+    assert_eq!(checksum(b"123456789"), 0xae8b_1486_0a79_9888);
+    assert_eq!(bivouac::format::checksum(b"123456789"), 0xae8b_1486_0a79_9888);
+    let sample: Vec<u8> = (0..1000u32).map(|i| (7 * i + 3) as u8).collect();
+    assert_eq!(Digest(digest(&[])).to_string(), "cadfd8e2d5f6e518ab61ff18c393b8c0");
+    assert_eq!(Digest(digest(&sample)).to_string(), "d53e9154de0578f5239b66dbb4b17af5");
+    for length in [1, 63, 64, 65, 128, 999] {
+        assert_eq!(digest(&sample[..length]), digest_bytes(&sample[..length]).0, "length {length}");
+    }
+}
+
+#[test]
+fn folder_names_are_as_documented() {
+    assert_eq!(key().folder(), "g000003-v0000000070-o000009");
+}
+
+#[test]
+fn a_shard_is_as_documented() {
+    let bytes = shard();
+    let header = &bytes[..256];
+    opens_with(header, b"BVKSHRD1");
+    assert_eq!(u64_at(header, 16), checksum_around(header, 16));
+    assert_eq!(Reader(&header[24..]).key(), key_read());
+    assert_eq!(u64_at(header, 64), 0xfeed);
+    let words: Vec<u32> = (72..88).step_by(4).map(|at| u32_at(header, at)).collect();
+    assert_eq!(words, [4, 2, 1, 4096]);
+    assert_eq!((u64_at(header, 88), u64_at(header, 96)), (2, 60));
+    let (meta_len, blocks) = (u64_at(header, 104) as usize, u64_at(header, 112) as usize);
+    let (body, total) = (u64_at(header, 120) as usize, u64_at(header, 128) as usize);
+    let index = (256 + meta_len).next_multiple_of(16);
+    assert_eq!((blocks, body, total), (4, (index + 16 * blocks).next_multiple_of(4096), bytes.len()));
+    assert_eq!(u64_at(header, 136), checksum(&bytes[256..body]));
+    assert!(header[144..].iter().all(|byte| *byte == 0));
+
+    let mut meta = Reader(&bytes[256..256 + meta_len]);
+    assert_eq!([meta.text(), meta.text(), meta.text()], ["job", "world", "heat"]);
+    assert_eq!(meta.u64(), 3);
+    let mut found = Vec::new();
+    let (mut next_offset, mut next_block) = (0, 0);
+    for _ in 0..3 {
+        let (name, kind, element) = (meta.text(), meta.u32(), meta.u32());
+        let record = if element == 10 { meta.u32() } else { 0 };
+        let extents = meta.u64();
+        let shape: Vec<u64> = (0..extents).map(|_| meta.u64()).collect();
+        let (length, offset, first_block) = (meta.u64() as usize, meta.u64() as usize, meta.u64() as usize);
+        assert_eq!((offset, first_block), (next_offset, next_block), "{name}");
+        for (block, content) in bytes[body + offset..][..length].chunks(4096).enumerate() {
+            let at = index + 16 * (first_block + block);
+            assert_eq!(bytes[at..at + 16], digest(content), "block {block} of {name}");
+        }
+        next_offset += length.next_multiple_of(4096);
+        next_block += length.div_ceil(4096);
+        found.push((name, kind, element, record, shape, length));
+    }
+    meta.end();
+    assert_eq!((body + next_offset, next_block), (total, blocks));
+    let expected = [
+        ("t".to_owned(), 0, 9, 0, vec![40, 33], 10560),
+        ("none".to_owned(), 0, 2, 0, vec![0, 7], 0),
+        ("step".to_owned(), 1, 10, 12, vec![5], 60),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_container_is_as_documented() {
+    let entry = |rank, offset, length| ContainerEntry { key: key(), rank: Rank(rank), offset, length };
+    let tail = encode_tail(&[entry(0, 0, 8192), entry(5, 8192, 4096)]).unwrap();
+    let footer = &tail[tail.len() - 64..];
+    opens_with(footer, b"BVKCONT1");
+    assert_eq!(u64_at(footer, 16), checksum_around(footer, 16));
+    let index_len = u64_at(footer, 32) as usize;
+    assert_eq!(u64_at(footer, 24), 12288);
+    assert_eq!(tail.len(), (index_len + 64).next_multiple_of(4096));
+    assert_eq!(u64_at(footer, 40), checksum(&tail[..tail.len() - 64]));
+    assert_eq!((u64_at(footer, 48), u64_at(footer, 56)), (12288 + tail.len() as u64, 0));
+    let mut index = Reader(&tail[..index_len]);
+    assert_eq!(index.u64(), 2);
+    for expected in [(0, 0, 8192), (5, 8192, 4096)] {
+        assert_eq!(index.key(), key_read());
+        assert_eq!((index.u32(), index.u64(), index.u64()), expected);
+    }
+    index.end();
+}
+
+#[test]
+fn a_manifest_is_as_documented() {
+    let container =
+        |file: &str, ranks: [u32; 2]| ContainerInfo { file: file.into(), bytes: 12288, ranks: ranks.map(Rank).into() };
+    let mut manifest = Manifest {
+        job: "job".into(),
+        group: "world".into(),
+        name: "heat".into(),
+        key: key(),
+        agreement: 0xfeed,
+        group_size: 4,
+        origin: Some((Generation(2), 60)),
+        level: Level::System,
+        containers: vec![container("c000000.bvc", [0, 2]), container("c000001.bvc", [1, 3])],
+    };
+    let bytes = manifest.encode().unwrap();
+    opens_with(&bytes, b"BVKMANI1");
+    assert_eq!(u64_at(&bytes, 16), checksum_around(&bytes[..48], 16));
+    assert_eq!(u64_at(&bytes, 24), bytes.len() as u64 - 48);
+    assert_eq!((u64_at(&bytes, 32), u64_at(&bytes, 40)), (checksum(&bytes[48..]), 0));
+    let mut body = Reader(&bytes[48..]);
+    assert_eq!([body.text(), body.text(), body.text()], ["job", "world", "heat"]);
+    assert_eq!(body.key(), key_read());
+    assert_eq!((body.u64(), body.u32()), (0xfeed, 4));
+    assert_eq!((body.u8(), body.u64(), body.u64()), (1, 2, 60));
+    assert_eq!((body.u32(), body.u64()), (4, 2));
+    for (file, ranks) in [("c000000.bvc", [0, 2]), ("c000001.bvc", [1, 3])] {
+        assert_eq!((body.text().as_str(), body.u64(), body.u64()), (file, 12288, 2));
+        assert_eq!([body.u32(), body.u32()], ranks);
+    }
+    body.end();
+    // Without an origin one byte stands where 17 did.
+    manifest.origin = None;
+    assert_eq!(manifest.encode().unwrap().len(), bytes.len() - 16);
+}
+
+// ------------------------------------------------------------------------ the golden fixtures
+
+/// Checks header, tables and every digest of a shard by the document; gives its rank and the name of each region.
+fn read_shard(bytes: &[u8]) -> (u32, Vec<String>) {
+    let header = &bytes[..256];
+    opens_with(header, b"BVKSHRD1");
+    assert_eq!(u64_at(header, 16), checksum_around(header, 16));
+    assert_eq!(Reader(&header[24..]).key(), key_read());
+    let (meta_len, body) = (u64_at(header, 104) as usize, u64_at(header, 120) as usize);
+    assert_eq!(u64_at(header, 136), checksum(&bytes[256..body]));
+    let index = (256 + meta_len).next_multiple_of(16);
+    let mut meta = Reader(&bytes[256..256 + meta_len]);
+    assert_eq!([meta.text(), meta.text(), meta.text()], ["golden", "world", "heat"]);
+    let mut names = Vec::new();
+    for _ in 0..meta.u64() {
+        names.push(meta.text());
+        let (_kind, element) = (meta.u32(), meta.u32());
+        if element == 10 {
+            meta.u32();
+        }
+        for _ in 0..meta.u64() {
+            meta.u64();
+        }
+        let (length, offset, first_block) = (meta.u64() as usize, meta.u64() as usize, meta.u64() as usize);
+        for (block, content) in bytes[body + offset..][..length].chunks(4096).enumerate() {
+            let at = index + 16 * (first_block + block);
+            assert_eq!(bytes[at..at + 16], digest(content), "block {block}");
+        }
+    }
+    meta.end();
+    (u32_at(header, 76), names)
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn the_golden_files_are_as_documented() {
+    for (bytes, ranks) in [(golden("c000000.bvc"), &[0, 1][..]), (golden("r000001.bvs"), &[1][..])] {
+        let footer = &bytes[bytes.len() - 64..];
+        opens_with(footer, b"BVKCONT1");
+        assert_eq!(u64_at(footer, 16), checksum_around(footer, 16));
+        let (at, length) = (u64_at(footer, 24) as usize, u64_at(footer, 32) as usize);
+        assert_eq!(u64_at(footer, 40), checksum(&bytes[at..bytes.len() - 64]));
+        assert_eq!(u64_at(footer, 48) as usize, bytes.len());
+        let mut index = Reader(&bytes[at..at + length]);
+        assert_eq!(index.u64() as usize, ranks.len());
+        for rank in ranks {
+            assert_eq!((index.key(), index.u32()), (key_read(), *rank));
+            let (offset, length) = (index.u64() as usize, index.u64() as usize);
+            let (found, names) = read_shard(&bytes[offset..offset + length]);
+            assert_eq!((found, names.join(" ").as_str()), (*rank, "temperature cells none step"));
+        }
+        index.end();
+    }
+    let bytes = &golden("manifest")[..];
+    opens_with(bytes, b"BVKMANI1");
+    assert_eq!(u64_at(bytes, 16), checksum_around(&bytes[..48], 16));
+    assert_eq!(u64_at(bytes, 32), checksum(&bytes[48..]));
+    let mut body = Reader(&bytes[48..]);
+    assert_eq!([body.text(), body.text(), body.text()], ["golden", "world", "heat"]);
+    assert_eq!((body.key(), body.u64(), body.u32()), (key_read(), 0x00c0_ffee, 2));
+    assert_eq!((body.u8(), body.u64(), body.u64()), (1, 2, 60));
+    assert_eq!((body.u32(), body.u64()), (4, 1));
+    assert_eq!((body.text().as_str(), body.u64(), body.u64()), ("c000000.bvc", golden("c000000.bvc").len() as u64, 2));
+    assert_eq!([body.u32(), body.u32()], [0, 1]);
+    body.end();
+}
+
+// ------------------------------------------------------------------------ redundancy
+
+/// The product in the field that the document describes.
+fn product(a: u8, b: u8) -> u8 {
+    let wide = (0..8).filter(|bit| b >> bit & 1 == 1).fold(0u32, |sum, bit| sum ^ u32::from(a) << bit);
+    (8..16).rev().fold(wide, |sum, bit| if sum >> bit & 1 == 1 { sum ^ 0x11d << (bit - 8) } else { sum }) as u8
+}
+
+#[test]
+fn parity_is_what_the_document_says() {
+    use bivouac::redundancy::code::{Code, Factor, add_to_all};
+
+    let quotient = |a: u8, b: u8| (0..=255).find(|q| product(*q, b) == a).unwrap();
+    let (k, m) = (4u32, 2u32);
+    let coefficient = |p: u32, d: u32| quotient((k ^ d) as u8, ((k + p) ^ d) as u8);
+    let table: Vec<u8> = (0..m).flat_map(|p| (0..k).map(move |d| coefficient(p, d))).collect();
+    let document = include_str!("../docs/FORMAT.md");
+    assert!(document.contains("are 1, 1, 1, 1 and 166, 70, 187, 123."));
+    assert_eq!(table, [1, 1, 1, 1, 166, 70, 187, 123]);
+
+    // The last data member is shorter than the others.
+    let data: Vec<Vec<u8>> = (0..k as u8)
+        .map(|d| (0..if d == 3 { 70 } else { 100u8 }).map(|at| at.wrapping_mul(37) ^ d).collect())
+        .collect();
+    let mut parity = vec![vec![0u8; 100]; m as usize];
+    let code = Code::new(k, m).unwrap();
+    for (d, bytes) in (0..).zip(&data) {
+        let factors: Vec<Factor> = (0..m).map(|p| Factor::new(code.coefficient(p, d))).collect();
+        let mut targets: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+        add_to_all(&factors, bytes, &mut targets);
+    }
+    for (p, sums) in (0..).zip(&parity) {
+        for (at, sum) in sums.iter().enumerate() {
+            let byte = |d: u32| data[d as usize].get(at).copied().unwrap_or(0);
+            assert_eq!(*sum, (0..k).fold(0, |sum, d| sum ^ product(coefficient(p, d), byte(d))));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What is fuzzed: one function per decoder of bytes that somebody else may have written.
+//!
+//! Shared by `tests/fuzz_smoke.rs` (stable, no dependencies, in CI) and by the targets of `cargo fuzz` in `fuzz/`. Each
+//! function takes any bytes, must not panic and must not allocate much, uses what was decoded as the library would, and
+//! says how far it came, so that a fuzzer which never gets past a checksum is noticed.
+#![allow(dead_code)] // Each program uses a part of this.
+
+use bivouac::Config;
+use bivouac::coordination::core::Message;
+use bivouac::format::container::{FOOTER_LEN, Footer};
+use bivouac::format::shard::Head;
+use bivouac::format::{Container, FormatError, Manifest, codec};
+use bivouac::redundancy::domains::{Topology, TopologyError, domains_of};
+use bivouac::segment::{OldSegment, SegmentError};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far the bytes came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reached {
+    /// Refused by length, magic, version, byte order or checksum.
+    Frame,
+    /// Refused by a rule behind the checksum.
+    Rules,
+    /// Decoded.
+    Value,
+}
+
+fn reached(error: &FormatError) -> Reached {
+    // A refusal prints, too.
+    assert!(!error.to_string().is_empty());
+    if matches!(error, FormatError::Invalid { .. }) { Reached::Rules } else { Reached::Frame }
+}
+
+/// The head of a shard: header, region table, block index.
+pub fn shard_head(bytes: &[u8]) -> Reached {
+    let head = match Head::decode(bytes) {
+        Ok(head) => head,
+        Err(error) => return reached(&error),
+    };
+    let header = &head.header;
+    assert!(header.body_offset <= bytes.len() as u64 && header.rank.0 < header.group_size);
+    assert_eq!(head.digests.len() as u64, header.block_count);
+    for region in &head.meta.regions {
+        assert!(header.body_offset + region.offset + region.bytes <= header.total_len);
+        assert!(region.blocks(u64::from(header.block_size)) <= header.block_count);
+    }
+    assert_eq!(head.blocks().count() as u64, header.block_count);
+    assert!(head.blocks().all(|(at, length, _)| length > 0 && at + length <= header.total_len));
+    Reached::Value
+}
+
+/// A container file: footer, index, and the heads of all shards.
+pub fn container_tail(bytes: &[u8]) -> Reached {
+    let decode = || {
+        let footer =
+            Footer::decode(bytes.get(bytes.len().saturating_sub(FOOTER_LEN)..).unwrap_or(&[]), bytes.len() as u64)?;
+        let tail = &bytes[footer.index_offset as usize..];
+        assert_eq!(tail.len(), footer.tail_len());
+        Container::decode(&footer, tail)
+    };
+    match decode() {
+        Err(error) => reached(&error),
+        Ok(container) => {
+            for entry in &container.entries {
+                shard_head(&bytes[entry.offset as usize..(entry.offset + entry.length) as usize]);
+            }
+            Reached::Value
+        }
+    }
+}
+
+/// A manifest.
+pub fn manifest(bytes: &[u8]) -> Reached {
+    match Manifest::decode(bytes) {
+        Err(error) => reached(&error),
+        Ok(manifest) => {
+            assert_eq!(manifest.encode().expect("what was read can be written"), bytes);
+            for container in &manifest.containers {
+                assert!(!container.file.contains('/') && !container.file.is_empty());
+                assert!(container.ranks.iter().all(|rank| manifest.container_of(*rank) == Some(container)));
+            }
+            Reached::Value
+        }
+    }
+}
+
+/// A message between ranks.
+pub fn message(bytes: &[u8]) -> Reached {
+    match codec::decode::<Message>("message", bytes) {
+        Err(error) => reached(&error),
+        Ok(message) => {
+            assert_eq!(codec::encode("message", &message).expect("what was read can be written"), bytes);
+            Reached::Value
+        }
+    }
+}
+
+/// The text of a configuration file.
+pub fn config_toml(bytes: &[u8]) -> Reached {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Reached::Frame };
+    match Config::from_toml(text) {
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            Reached::Rules
+        }
+        Ok(config) => {
+            config.check().expect("what was read from text passes the check");
+            Reached::Value
+        }
+    }
+}
+
+/// The text of a topology: a file of ours, or what SLURM says.
+pub fn topology(bytes: &[u8]) -> Reached {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Reached::Frame };
+    let ours: Vec<String> = ["node1", "node02", "NODE17.example", "x", ""].map(str::to_owned).to_vec();
+    let read = |topology: Result<Topology, TopologyError>| match topology.and_then(|read| domains_of(&ours, &read)) {
+        Err(error) => {
+            assert!((1..4000).contains(&error.to_string().len()));
+            let is_frame = matches!(error, TopologyError::Syntax { .. } | TopologyError::Nothing { .. });
+            if is_frame { Reached::Frame } else { Reached::Rules }
+        }
+        Ok(domains) => {
+            assert_eq!(domains.of_node.len(), ours.len());
+            assert!(domains.of_node.iter().all(|domain| (*domain as usize) < domains.names.len()));
+            Reached::Value
+        }
+    };
+    match (read(Topology::from_toml(text)), read(Topology::from_slurm(text))) {
+        (Reached::Frame, other) => other,
+        (file, _) => file,
+    }
+}
+
+/// The largest file that a header may ask for here. Sparse: it takes no memory.
+const FILE_MAX: u64 = 1 << 36;
+
+/// A memory segment that starts with these bytes and is as long as its header says.
+pub fn segment_header(bytes: &[u8]) -> Reached {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let folder = Path::new("/dev/shm");
+    let name = format!("bivouac-fuzz-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let path = folder.join(&name);
+    let file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
+    let mut file = file.expect("/dev/shm is writable");
+    file.write_all(bytes).expect("/dev/shm has room");
+    let claimed = bytes.get(104..112).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes);
+    if claimed > bytes.len() as u64 && claimed <= FILE_MAX {
+        file.set_len(claimed).expect("a sparse file may be long");
+    }
+    let opened = OldSegment::open(folder, &name);
+    std::fs::remove_file(&path).expect("our own file");
+    match opened {
+        Err(SegmentError::Damaged { source, .. }) => reached(&source),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            Reached::Frame
+        }
+        Ok(segment) => {
+            for slot in segment.slots() {
+                // A hole or a torn slot is refused; what is handed out can be read and decoded.
+                if let Ok(bytes) = segment.bytes(slot) {
+                    assert_eq!(bytes.len() as u64, slot.length);
+                    shard_head(bytes);
+                }
+            }
+            assert!(!segment.is_alive().expect("nobody locks it"));
+            Reached::Value
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The golden files: where they are, and how they are made. Shared by the tests that read them.
+#![allow(dead_code)] // Each test program uses a part of this.
+
+use bivouac::base::digest::digest_bytes;
+use bivouac::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
+use bivouac::format::container::encode_tail;
+use bivouac::format::shard::{Layout, encode_head};
+use bivouac::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use std::path::{Path, PathBuf};
+
+/// The container of both ranks.
+pub const CONTAINER: &str = "c000000.bvc";
+/// The container of rank 1.
+pub const SINGLE: &str = "r000001.bvs";
+/// The manifest of the global tier.
+pub const MANIFEST: &str = "manifest";
+
+/// Where they are.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1")
+}
+
+/// Reads one.
+pub fn read(name: &str) -> Vec<u8> {
+    let path = folder().join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The key of the golden checkpoint.
+pub fn key() -> CheckpointKey {
+    let incarnation = Incarnation(std::array::from_fn(|i| 0xa0 + i as u8));
+    CheckpointKey { generation: Generation(3), version: 70, operation: 9, incarnation }
+}
+
+/// The field of a rank: quarters, which are exact in binary.
+pub fn field(rank: u32) -> Vec<f64> {
+    (0..600).map(|i| f64::from(rank) * 1000.0 + f64::from(i) * 0.25).collect()
+}
+
+fn bodies(rank: u32) -> [Vec<u8>; 4] {
+    let temperature = field(rank).iter().flat_map(|value| value.to_le_bytes()).collect();
+    let cells = [1u16, 256, 65535].iter().flat_map(|value| value.to_le_bytes()).collect();
+    [temperature, cells, Vec::new(), 70u64.to_le_bytes().to_vec()]
+}
+
+/// The shard of a rank.
+pub fn shard(rank: u32) -> Vec<u8> {
+    let region = |name: &str, kind, element: ElementType, shape: &[u64]| {
+        let bytes = shape.iter().product::<u64>() * element.bytes();
+        Region { name: name.into(), kind, element, shape: shape.into(), bytes, offset: 0, first_block: 0 }
+    };
+    let meta = ShardMeta {
+        job: "golden".into(),
+        group: "world".into(),
+        name: "heat".into(),
+        regions: vec![
+            region("temperature", RegionKind::Array, ElementType::F64, &[20, 30]),
+            region("cells", RegionKind::Array, ElementType::U16, &[3]),
+            region("none", RegionKind::Array, ElementType::Record(12), &[0]),
+            region("step", RegionKind::Value, ElementType::U8, &[8]),
+        ],
+    };
+    let layout = Layout::new(meta, 4096).expect("a layout");
+    let header = layout.header(key(), 0x00c0_ffee, 2, Rank(rank), Some((Generation(2), 60)));
+    let mut bytes = vec![0; layout.total_len as usize];
+    let mut digests: Vec<Digest> = Vec::new();
+    for (region, body) in layout.meta.regions.iter().zip(bodies(rank)) {
+        let start = (layout.body_offset + region.offset) as usize;
+        bytes[start..start + body.len()].copy_from_slice(&body);
+        digests.extend(body.chunks(4096).map(digest_bytes));
+    }
+    encode_head(&layout, &header, &digests, &mut bytes[..layout.body_offset as usize]);
+    bytes
+}
+
+/// A container with the shards of these ranks.
+pub fn container(ranks: &[u32]) -> Vec<u8> {
+    let (mut bytes, mut entries) = (Vec::new(), Vec::new());
+    for rank in ranks {
+        let shard = shard(*rank);
+        let (offset, length) = (bytes.len() as u64, shard.len() as u64);
+        entries.push(ContainerEntry { key: key(), rank: Rank(*rank), offset, length });
+        bytes.extend(shard);
+    }
+    bytes.extend(encode_tail(&entries).expect("an index"));
+    bytes
+}
+
+/// The manifest of the checkpoint on the global tier.
+pub fn manifest() -> Vec<u8> {
+    let ranks = vec![Rank(0), Rank(1)];
+    let manifest = Manifest {
+        job: "golden".into(),
+        group: "world".into(),
+        name: "heat".into(),
+        key: key(),
+        agreement: 0x00c0_ffee,
+        group_size: 2,
+        origin: Some((Generation(2), 60)),
+        level: Level::System,
+        containers: vec![ContainerInfo { file: CONTAINER.into(), bytes: container(&[0, 1]).len() as u64, ranks }],
+    };
+    manifest.encode().expect("a manifest")
+}

@@ -1,0 +1,651 @@
+//! Several hosts on this machine, and MPI jobs on them.
+//!
+//! `hosts.sh` beside this file makes the hosts: network, names, processes, shared memory and a disk of their own; the rest of
+//! the file system is common to all. [`Hosts`] is a set of them; it ends with the test, also with one that crashes, because
+//! its keeper watches the test's process, and with one that takes too long, because a thread counts the seconds.
+//!
+//! [`Job`] is one simulation: its store, its settings, and what its ranks wrote down over all attempts to run it. [`Run`] is
+//! one process started on `head`, usually `mpirun`.
+#![allow(dead_code)] // Each test program uses a part of this.
+
+use crate::common;
+use bivouac::base::rng::Rng;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Ranks on each host.
+pub const RANKS_PER_HOST: usize = 2;
+/// Ranks of a job.
+pub const RANKS: usize = 8;
+/// The hosts that a job starts on.
+pub const FIRST_HOSTS: [&str; 4] = ["node1", "node2", "node3", "node4"];
+
+/// The folder of the scripts.
+pub fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts")
+}
+
+/// A program that Cargo builds beside the tests: `target/<profile>/examples/NAME`.
+pub fn example(name: &str) -> String {
+    let own = std::env::current_exe().unwrap();
+    let path = own.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is missing: cargo build --examples", path.display());
+    path.to_str().unwrap().to_owned()
+}
+
+/// Random numbers from a seed that is printed; `BIVOUAC_TEST_SEED` sets another one.
+pub fn random() -> Rng {
+    let seed = std::env::var("BIVOUAC_TEST_SEED").ok().map(|text| text.parse().expect("BIVOUAC_TEST_SEED: a number"));
+    let seed = seed.unwrap_or(20_260_101);
+    println!("seed: replay with BIVOUAC_TEST_SEED={seed}");
+    Rng::new(seed)
+}
+
+/// Seconds; most limits are given in them.
+pub const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Asks again and again whether something holds; false if it does not within the time.
+pub fn holds_within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if started.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// All files below a folder.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() { left.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn finish(mut command: Command) -> Output {
+    command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The hosts `head` and `node1` to `nodeN`.
+pub struct Hosts {
+    state: PathBuf,
+    expired: Arc<AtomicBool>,
+    // Dropped, it ends the thread that counts the seconds.
+    _calm: Sender<()>,
+    // Ranks that wait keep a core busy: one set of hosts works at a time.
+    _lock: Option<File>,
+}
+
+impl Hosts {
+    /// Starts them. After `limit` they are killed, whatever they are doing, and the test fails. None, with a loud note, if
+    /// this machine does not allow such hosts.
+    pub fn up(nodes: u32, limit: Duration) -> Option<Hosts> {
+        if !can("hosts.sh") {
+            return None;
+        }
+        Some(Hosts::start(nodes, limit, Some(common::one_at_a_time())))
+    }
+
+    /// A second set, beside the first one of a test.
+    pub fn up_beside(_first: &Hosts, nodes: u32, limit: Duration) -> Hosts {
+        Hosts::start(nodes, limit, None)
+    }
+
+    fn start(nodes: u32, limit: Duration, lock: Option<File>) -> Hosts {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let own = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts").join(own);
+        let (calm, alarm) = channel();
+        let expired = Arc::new(AtomicBool::new(false));
+        let hosts = Hosts { state, expired: expired.clone(), _calm: calm, _lock: lock };
+        hosts.script("hosts.sh", &["up", &nodes.to_string(), "--owner", &std::process::id().to_string()]);
+        let mut down = hosts.command("hosts.sh", &["down"]);
+        std::thread::spawn(move || {
+            if alarm.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                expired.store(true, Ordering::Relaxed);
+                // The test sees its processes end.
+                let _ = down.stdin(Stdio::null()).output();
+            }
+        });
+        fs::create_dir(hosts.work()).unwrap();
+        hosts
+    }
+
+    /// The folder of their state, as `BIVOUAC_TEST_HOSTS` names it.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// A folder on the file system that all hosts share.
+    pub fn work(&self) -> PathBuf {
+        self.state.join("work")
+    }
+
+    /// Each host's own disk, as that host sees it.
+    pub fn local(&self) -> PathBuf {
+        self.state.join("local")
+    }
+
+    /// The disk of a host, seen from outside.
+    pub fn disk(&self, host: &str) -> PathBuf {
+        self.state.join("disks").join(host)
+    }
+
+    /// The shared memory of a host, seen from outside.
+    pub fn memory(&self, host: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/dev/shm", self.first_process(host)))
+    }
+
+    fn first_process(&self, host: &str) -> i32 {
+        let path = self.state.join("hosts").join(host).join("process");
+        let line =
+            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{host} is not up: {}: {error}", path.display()));
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    /// One of the scripts, to be run.
+    pub fn command(&self, script: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(scripts().join(script));
+        command.args(args).env("BIVOUAC_TEST_HOSTS", &self.state);
+        // Settings of the person who runs the tests would lead elsewhere.
+        for (variable, _) in std::env::vars_os() {
+            let name = variable.to_string_lossy();
+            if name.starts_with("BIVOUAC_") && !name.starts_with("BIVOUAC_TEST_") {
+                command.env_remove(&variable);
+            }
+        }
+        command
+    }
+
+    /// Runs one of the scripts, which must succeed; what it printed.
+    pub fn script(&self, script: &str, args: &[&str]) -> String {
+        let output = finish(self.command(script, args));
+        assert!(output.status.success(), "{script} {args:?}: {}\n{}", output.status, text(&output));
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Runs a command on a host, which must succeed; what it printed.
+    pub fn on(&self, host: &str, command: &[&str]) -> String {
+        self.script("hosts.sh", &[&["exec", host], command].concat())
+    }
+
+    /// All processes of a host end, its memory and disk are lost; its peers see closed connections.
+    pub fn kill(&self, host: &str) {
+        self.script("hosts.sh", &["kill", host]);
+    }
+
+    /// The same, in microseconds.
+    pub fn strike(&self, host: &str) {
+        let process = Pid::from_raw(self.first_process(host)).unwrap();
+        kill_process(process, Signal::KILL).unwrap();
+        let path = self.state.join("hosts").join(host).join("process");
+        assert!(holds_within(seconds(20), || test_kill_process(process).is_err()), "{host} does not end");
+        fs::remove_file(path).unwrap();
+    }
+
+    /// The same as `kill`, and its peers hear nothing.
+    pub fn power_off(&self, host: &str) {
+        self.script("hosts.sh", &["poweroff", host]);
+    }
+
+    /// Its network link goes down; it lives on.
+    pub fn cut(&self, host: &str) {
+        self.script("hosts.sh", &["cut", host]);
+    }
+
+    /// Its network link is back.
+    pub fn heal(&self, host: &str) {
+        self.script("hosts.sh", &["heal", host]);
+    }
+
+    /// All its processes stop where they are.
+    pub fn freeze(&self, host: &str) {
+        self.script("hosts.sh", &["freeze", host]);
+    }
+
+    /// They go on.
+    pub fn thaw(&self, host: &str) {
+        self.script("hosts.sh", &["thaw", host]);
+    }
+
+    /// A lost host starts again, with an empty disk.
+    pub fn boot(&self, host: &str) {
+        self.script("hosts.sh", &["boot", host]);
+    }
+
+    /// A lost host starts again, with the disk that it had.
+    pub fn boot_with_old_disk(&self, host: &str) {
+        self.script("hosts.sh", &["boot", host, "--old-disk"]);
+    }
+
+    /// Fails if the hosts were killed because they took too long.
+    pub fn check_time(&self) {
+        assert!(!self.expired.load(Ordering::Relaxed), "the test took too long: its hosts were killed");
+    }
+
+    fn show_logs(&self) {
+        let slurm = self.state.join("slurm");
+        // What SLURM's daemons print, they also log.
+        let is_shown = |path: &PathBuf| match path.extension().and_then(|end| end.to_str()) {
+            Some("log") => true,
+            Some("out") => !path.starts_with(&slurm),
+            _ => false,
+        };
+        let all = files(&self.work()).into_iter().chain(files(&slurm));
+        for path in all.filter(is_shown) {
+            let text = read(&path);
+            let lines: Vec<&str> = text.lines().collect();
+            eprintln!("--- {}", path.display());
+            let last = &lines[lines.len().saturating_sub(40)..];
+            last.iter().for_each(|line| eprintln!("{}", line.chars().take(300).collect::<String>()));
+        }
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show_logs();
+        }
+        let output = finish(self.command("hosts.sh", &["down"]));
+        if !output.status.success() {
+            eprintln!("hosts.sh down: {}\n{}", output.status, text(&output));
+        }
+    }
+}
+
+/// Does the machine allow what a script does? Otherwise says so loudly.
+pub fn can(script: &str) -> bool {
+    let mut command = Command::new(scripts().join(script));
+    command.arg("can");
+    let output = finish(command);
+    if !output.status.success() {
+        let program = env!("CARGO_CRATE_NAME");
+        eprintln!(
+            "\n*** SKIPPED: no test hosts here, so nothing was tested on several hosts.\n{}\
+             Run as root on such a machine: ci/setup.sh --with-tests && cargo build --examples --bins && \
+             cargo test --test {program} ***\n",
+            text(&output)
+        );
+    }
+    output.status.success()
+}
+
+/// One simulation: where its checkpoints go, how it is set up, what its ranks have written down.
+pub struct Job<'a> {
+    pub hosts: &'a Hosts,
+    /// On the shared file system.
+    pub folder: PathBuf,
+    env: BTreeMap<String, String>,
+    launcher_env: BTreeMap<String, String>,
+}
+
+impl<'a> Job<'a> {
+    pub fn new(hosts: &'a Hosts, name: &str) -> Job<'a> {
+        let folder = hosts.work().join(name);
+        fs::create_dir_all(folder.join("ranks")).unwrap();
+        let mut job = Job { hosts, folder, env: BTreeMap::new(), launcher_env: BTreeMap::new() };
+        let global = job.global();
+        job.set("BIVOUAC_JOB_NAME", name)
+            .set("BIVOUAC_JOB_BLOCK", "16 KiB")
+            .set("BIVOUAC_MEMORY_DIRECTORY", "/dev/shm")
+            .set("BIVOUAC_MEMORY_BUDGET", "64 MiB")
+            .set("BIVOUAC_LOCAL_DIRECTORY", hosts.local().join("bivouac").to_str().unwrap())
+            .set("BIVOUAC_GLOBAL_DIRECTORY", global.to_str().unwrap())
+            .set("RUST_LOG", "warn");
+        job
+    }
+
+    pub fn set(&mut self, variable: &str, value: &str) -> &mut Self {
+        self.env.insert(variable.to_owned(), value.to_owned());
+        self
+    }
+
+    /// A setting of the launcher: it is in its environment, and not passed on to the ranks by us.
+    pub fn set_launcher(&mut self, variable: &str, value: &str) -> &mut Self {
+        self.launcher_env.insert(variable.to_owned(), value.to_owned());
+        self
+    }
+
+    pub fn global(&self) -> PathBuf {
+        self.folder.join("global")
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.folder.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `mpirun` with two ranks on each of these hosts, up to the program and its arguments, which follow.
+    pub fn mpirun(&self, on: &[&str], program: &[&str]) -> Vec<String> {
+        let places: Vec<String> = on.iter().map(|host| format!("{host}:{RANKS_PER_HOST}")).collect();
+        self.mpirun_without_hosts(&[&["--host", &places.join(",")], program].concat())
+    }
+
+    /// The same for somebody who adds the hosts.
+    pub fn mpirun_without_hosts(&self, rest: &[&str]) -> Vec<String> {
+        let mut words = vec!["mpirun".to_owned()];
+        for variable in self.env.keys() {
+            words.extend(["-x".to_owned(), variable.clone()]);
+        }
+        words.extend(rest.iter().map(|word| word.to_string()));
+        words
+    }
+
+    /// The worker that checks every byte it restores, with its arguments.
+    pub fn worker(&self, args: &[&str]) -> Vec<String> {
+        let first = [example("damage-worker"), "run".into(), "--out".into(), self.path("ranks")];
+        first.into_iter().chain(args.iter().map(|word| word.to_string())).collect()
+    }
+
+    /// The command for `head`, with the job's settings in its environment.
+    pub fn command(&self, words: &[impl AsRef<str>]) -> Command {
+        let mut command = self.command_with("hosts.sh", &["exec", "head"]);
+        command.args(words.iter().map(AsRef::as_ref));
+        command
+    }
+
+    /// One of the scripts, with the job's settings in its environment.
+    pub fn command_with(&self, script: &str, args: &[&str]) -> Command {
+        let mut command = self.hosts.command(script, args);
+        command.envs(&self.env).envs(&self.launcher_env).current_dir(&self.folder);
+        command
+    }
+
+    /// Starts a command on `head`. `name` is that of its logs.
+    pub fn start(&self, name: &str, words: &[impl AsRef<str>]) -> Run<'a> {
+        Run::start(self.hosts, self.command(words), &self.folder.join(name))
+    }
+
+    /// Starts the worker under plain `mpirun`.
+    pub fn start_worker(&self, name: &str, on: &[&str], args: &[&str]) -> Run<'a> {
+        let worker = self.worker(args);
+        let worker: Vec<&str> = worker.iter().map(String::as_str).collect();
+        self.start(name, &self.mpirun(on, &worker))
+    }
+
+    /// Starts the worker under the supervisor, on the first of `nodes` hosts but for `spares`. More options of the
+    /// supervisor follow.
+    pub fn supervise_worker(&self, name: &str, nodes: u32, options: &[&str], args: &[&str]) -> Run<'a> {
+        let worker = self.worker(args);
+        self.supervise(name, nodes, options, &worker.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Starts any MPI program under the supervisor.
+    pub fn supervise(&self, name: &str, nodes: u32, options: &[&str], program: &[&str]) -> Run<'a> {
+        let hosts: Vec<String> = (1..=nodes).map(|node| format!("node{node}:{RANKS_PER_HOST}")).collect();
+        let mut words: Vec<String> = [env!("CARGO_BIN_EXE_bivouac"), "run", "--hosts"].map(str::to_owned).to_vec();
+        words.push(hosts.join(","));
+        words.extend(options.iter().map(|word| word.to_string()));
+        words.push("--".into());
+        let ranks = RANKS.to_string();
+        words.extend(self.mpirun_without_hosts(&[&["-n", &ranks], program].concat()));
+        self.start(name, &words)
+    }
+
+    /// The lines of `attempts.jsonl` in the run directory.
+    pub fn records(&self) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(self.folder.join("bivouac-run/attempts.jsonl")).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn supervisor_record(&self) -> serde_json::Value {
+        let text = fs::read(self.folder.join("bivouac-run/supervisor.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    /// The supervisor's process, as `head` numbers it.
+    pub fn supervisor_pid(&self) -> u64 {
+        self.supervisor_record()["supervisor"]["pid"].as_u64().unwrap()
+    }
+
+    /// The hosts that the supervised job computes on, in the order of their ranks.
+    pub fn seats(&self) -> Vec<String> {
+        let record = self.supervisor_record();
+        let seats = record["seats"].as_array().unwrap().iter();
+        seats.map(|seat| seat.as_str().unwrap().split(':').next().unwrap().to_owned()).collect()
+    }
+
+    /// All that a rank has written down.
+    pub fn log(&self, rank: usize) -> String {
+        fs::read_to_string(self.folder.join(format!("ranks/rank-{rank}.log"))).unwrap_or_default()
+    }
+
+    /// What a rank has written down in each attempt.
+    pub fn attempts(&self, rank: usize) -> Vec<Attempt> {
+        let mut attempts = Vec::new();
+        for line in self.log(rank).lines() {
+            if line.starts_with("pid=") {
+                attempts.push(Attempt { rank, lines: Vec::new() });
+            }
+            attempts.last_mut().expect("the first line is pid=").lines.push(line.to_owned());
+        }
+        attempts
+    }
+
+    /// The attempts that opened a session, by generation: what each rank wrote down that came that far.
+    pub fn generations(&self) -> BTreeMap<u64, Vec<Attempt>> {
+        let mut generations: BTreeMap<u64, Vec<Attempt>> = BTreeMap::new();
+        for attempt in (0..RANKS).flat_map(|rank| self.attempts(rank)) {
+            if let Some(generation) = attempt.generation() {
+                generations.entry(generation).or_default().push(attempt);
+            }
+        }
+        generations
+    }
+
+    /// The last attempt of every rank, which must be the same one, and have come to its end.
+    pub fn last_attempts(&self) -> Vec<Attempt> {
+        let (generation, last) = self.generations().pop_last().expect("no session was ever opened");
+        assert_eq!(last.len(), RANKS, "generation {generation}: not all ranks were there");
+        for attempt in &last {
+            assert!(attempt.is_whole(), "rank {} did not come to its end\n{:#?}", attempt.rank, attempt.lines);
+        }
+        last
+    }
+
+    /// The digest of the final data.
+    pub fn digest(&self) -> String {
+        self.last_attempts()[0].one("digest ").to_owned()
+    }
+
+    /// Ends a hold of the worker.
+    pub fn go(&self, version: u64) {
+        File::create(self.folder.join(format!("ranks/go-{version}"))).unwrap();
+    }
+}
+
+/// What one rank wrote down in one attempt.
+#[derive(Debug)]
+pub struct Attempt {
+    pub rank: usize,
+    pub lines: Vec<String>,
+}
+
+/// A line `restored version=… generation=… tier=…`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restored {
+    pub version: u64,
+    pub generation: u64,
+    pub tier: String,
+}
+
+impl Attempt {
+    /// The rest of the lines that start so.
+    pub fn all<'b>(&'b self, word: &'b str) -> impl Iterator<Item = &'b str> {
+        self.lines.iter().filter_map(move |line| line.strip_prefix(word))
+    }
+
+    /// The rest of the only line that starts so.
+    pub fn one(&self, word: &str) -> &str {
+        let found: Vec<&str> = self.lines.iter().filter_map(|line| line.strip_prefix(word)).collect();
+        assert_eq!(found.len(), 1, "rank {}: lines that start with {word:?}\n{:#?}", self.rank, self.lines);
+        found[0]
+    }
+
+    /// What it restored; that must be one checkpoint, and every byte of it must have been right.
+    pub fn restored(&self) -> Restored {
+        let line = self.one("restored ");
+        let value = |key: &str| {
+            let word = line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+            word.unwrap_or_else(|| panic!("rank {}: no {key} in {line:?}", self.rank)).to_owned()
+        };
+        let number = |key: &str| value(key).parse().unwrap();
+        let restored = Restored { version: number("version"), generation: number("generation"), tier: value("tier") };
+        assert_eq!(self.one("verified version="), restored.version.to_string(), "rank {}", self.rank);
+        restored
+    }
+
+    /// A counter of the restart, such as `restored_bytes.global`.
+    pub fn restart_counter(&self, path: &str) -> u64 {
+        let counters: serde_json::Value = serde_json::from_str(self.one("restart-stats ")).unwrap();
+        let found = counters.pointer(&format!("/{}", path.replace('.', "/")));
+        found.and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("no {path} in {counters}"))
+    }
+
+    /// The generation of the session, if it was opened.
+    pub fn generation(&self) -> Option<u64> {
+        self.all("opened generation=").next()?.parse().ok()
+    }
+
+    /// Did it come to its end?
+    pub fn is_whole(&self) -> bool {
+        self.lines.last().is_some_and(|line| line == "end")
+    }
+
+    /// The newest version that it was told to be committed at this level.
+    pub fn newest_committed(&self, level: &str) -> u64 {
+        let versions = self.all("committed version=").filter_map(|line| line.split_once(" level="));
+        let versions = versions.filter(|(_, of)| *of == level).filter_map(|(version, _)| version.parse().ok());
+        versions.max().unwrap_or(0)
+    }
+}
+
+/// A command that runs on `head`, beside the test.
+pub struct Run<'a> {
+    hosts: &'a Hosts,
+    child: Child,
+    out: PathBuf,
+    log: PathBuf,
+}
+
+/// How a [`Run`] ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub log: String,
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+impl<'a> Run<'a> {
+    /// Standard output and standard error go to `PATH.out` and `PATH.log`: `mpirun` passes on pieces of lines.
+    fn start(hosts: &'a Hosts, mut command: Command, path: &Path) -> Run<'a> {
+        let (out, log) = (path.with_extension("out"), path.with_extension("log"));
+        let streams = [&out, &log].map(|path| File::create(path).unwrap());
+        let [stdout, stderr] = streams;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Run { hosts, child, out, log }
+    }
+
+    /// The process that was started: the command itself has another number, on `head`.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed so far to standard output.
+    pub fn out(&self) -> String {
+        read(&self.out)
+    }
+
+    /// What it has printed so far to standard error.
+    pub fn log(&self) -> String {
+        read(&self.log)
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.hosts.check_time();
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until something holds; fails if the command ends before.
+    pub fn wait_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
+        while !holds() {
+            assert!(self.is_running(), "it ended before: {what}\n{}\n{}", self.out(), self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until it has printed a line that starts so, to standard output.
+    pub fn wait_for_line(&mut self, start: &str) {
+        let path = self.out.clone();
+        self.wait_until(start, || read(&path).lines().any(|line| line.starts_with(start)));
+    }
+
+    /// Waits until all ranks of the worker hold before a version, in their last attempt.
+    pub fn wait_for_hold(&mut self, job: &Job, version: u64) {
+        let line = format!("hold version={version}");
+        let holds = |rank| job.attempts(rank).last().is_some_and(|attempt| attempt.lines.contains(&line));
+        self.wait_until(&line, || (0..RANKS).all(holds));
+    }
+
+    /// Waits for its end, whatever it is.
+    pub fn end(mut self) -> Ended {
+        while self.is_running() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.hosts.check_time();
+        Ended { status: self.child.wait().unwrap(), out: self.out(), log: self.log() }
+    }
+
+    /// Waits for its end, which must be a good one; its standard output.
+    pub fn finish(self) -> String {
+        let ended = self.end();
+        assert!(ended.status.success(), "{}\n{}\n{}", ended.status, ended.out, ended.log);
+        ended.out
+    }
+
+    /// Waits for its end, which must not be a good one.
+    pub fn fail(self) -> Ended {
+        let ended = self.end();
+        assert!(!ended.status.success(), "it succeeded\n{}\n{}", ended.out, ended.log);
+        ended
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        // What it started on the hosts ends with the hosts.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,147 @@
+//! SLURM on the test hosts: `slurm.sh` beside this file starts it.
+#![allow(dead_code)] // As in `bed.rs`.
+
+use crate::bed::{Hosts, Job, can, seconds};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// A SLURM that controls the nodes of a set of hosts.
+pub struct Slurm {
+    pub hosts: Hosts,
+}
+
+/// A job that was submitted.
+pub struct Batch<'a> {
+    slurm: &'a Slurm,
+    pub id: String,
+    /// Where its output goes.
+    pub out: PathBuf,
+}
+
+impl Slurm {
+    /// Hosts with SLURM on them. None, with a loud note, if this machine does not have what that needs.
+    pub fn up(nodes: u32, limit: std::time::Duration) -> Option<Slurm> {
+        if !can("slurm.sh") {
+            return None;
+        }
+        let hosts = Hosts::up(nodes, limit)?;
+        hosts.script("slurm.sh", &["up"]);
+        Some(Slurm { hosts })
+    }
+
+    /// Runs one of SLURM's commands on `head`, which must succeed; what it printed.
+    pub fn run(&self, command: &[&str]) -> String {
+        self.hosts.script("slurm.sh", &[&["run"], command].concat())
+    }
+
+    /// Submits a script with the settings of a job in its environment. `options` come before the script, arguments after it.
+    pub fn submit(&self, job: &Job, options: &[&str], script: &[&str]) -> Batch<'_> {
+        let name = if options.iter().any(|option| option.starts_with("--array=")) {
+            "slurm-%A_%a.out"
+        } else {
+            "slurm-%j.out"
+        };
+        let out = job.folder.join(name);
+        let mut command = job.command_with("slurm.sh", &["run", "sbatch", "--parsable", "--open-mode=append"]);
+        // As after `cargo install`.
+        let own = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap().to_owned();
+        let before = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(std::iter::once(own).chain(std::env::split_paths(&before))).unwrap();
+        command.env("PATH", path);
+        command.arg(format!("--output={}", out.display())).args(options).args(script).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        assert!(output.status.success(), "sbatch: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+        let out = job.folder.join(format!("slurm-{id}.out"));
+        Batch { slurm: self, id, out }
+    }
+}
+
+impl Batch<'_> {
+    /// A task of an array.
+    pub fn task(&self, number: &str) -> Batch<'_> {
+        let id = format!("{}_{number}", self.id);
+        Batch { slurm: self.slurm, out: self.out.with_file_name(format!("slurm-{id}.out")), id }
+    }
+
+    /// What it has printed so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.out).unwrap_or_default()
+    }
+
+    /// A field of `scontrol show job`.
+    pub fn field(&self, name: &str) -> String {
+        let text = self.slurm.run(&["scontrol", "show", "job", &self.id]);
+        let start = format!("{name}=");
+        let value = text.split_whitespace().find_map(|word| word.strip_prefix(start.as_str()));
+        value.unwrap_or_else(|| panic!("job {} has no {name}\n{text}", self.id)).to_owned()
+    }
+
+    /// `PENDING`, `RUNNING`, `COMPLETED`, `FAILED` and the like.
+    pub fn state(&self) -> String {
+        self.field("JobState")
+    }
+
+    /// Waits until something holds. The time limit of the hosts bounds it.
+    pub fn wait_until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        while !holds() {
+            self.slurm.hosts.check_time();
+            let state = self.state();
+            let ended = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"].contains(&state.as_str());
+            assert!(!ended || holds(), "job {} is {state}, before: {what}\n{}", self.id, self.log());
+            std::thread::sleep(seconds(1) / 20);
+        }
+    }
+
+    /// Waits until it has printed a line that contains this.
+    pub fn wait_for(&self, text: &str) {
+        self.wait_until(text, || self.log().contains(text));
+    }
+
+    /// Waits until it has ended for good, and says how.
+    pub fn end(&self) -> String {
+        loop {
+            self.slurm.hosts.check_time();
+            let state = self.state();
+            if !["PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING"].contains(&state.as_str()) {
+                return state;
+            }
+            std::thread::sleep(seconds(1) / 10);
+        }
+    }
+
+    /// Starts it now although SLURM holds a requeued job back for two minutes.
+    pub fn hurry(&self) {
+        self.slurm.hosts.script("slurm.sh", &["hurry", &self.id]);
+    }
+
+    /// Waits for the end, which must be a good one.
+    pub fn finish(&self) -> String {
+        let state = self.end();
+        assert_eq!(state, "COMPLETED", "job {}\n{}", self.id, self.log());
+        self.log()
+    }
+}
+
+/// What a user does with the template: changes the line of resources, and the line of the program.
+pub fn copy_of_template(job: &Job, resources: &str, program: &[String]) -> String {
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/slurm/job.sbatch");
+    let text = fs::read_to_string(&template).unwrap();
+    let words: Vec<String> = program.iter().map(|word| format!("'{word}'")).collect();
+    let (resources, program) = (format!("#SBATCH {resources}"), format!("program=({})", words.join(" ")));
+    let mut changed = 0;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        lines.push(match line {
+            line if line.starts_with("#SBATCH --job-name=") => &resources,
+            line if line.starts_with("program=(") => &program,
+            line => line,
+        });
+        changed += usize::from(*lines.last().unwrap() != line);
+    }
+    assert_eq!(changed, 2, "{} has other lines than these two to change", template.display());
+    let path = job.path("job.sbatch");
+    fs::write(&path, lines.join("\n") + "\n").unwrap();
+    path
+}

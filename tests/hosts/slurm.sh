@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# A real SLURM on the test hosts (hosts.sh): slurmctld on head, slurmd on each node, munge everywhere.
+#
+#   slurm.sh up             configures and starts it on all nodes; returns when they are idle
+#   slurm.sh node HOST      starts the daemons of a node that was booted again
+#   slurm.sh run COMMAND    runs a SLURM command on head
+#   slurm.sh hurry JOB      a requeued job is held back for two minutes (SLURM's own rule): starts it now
+#   slurm.sh can            ends with status 0 if SLURM is installed, and else says what is missing
+#
+# Its files are in $BIVOUAC_TEST_HOSTS/slurm; the daemons end with their hosts.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export BIVOUAC_TEST_HOSTS="${BIVOUAC_TEST_HOSTS:-/tmp/bivouac-hosts/default}"
+folder=$BIVOUAC_TEST_HOSTS/slurm
+export SLURM_CONF="$folder/slurm.conf"
+PATH=$PATH:/usr/sbin
+hosts=$here/hosts.sh
+
+die() {
+    echo "slurm.sh: $*" >&2
+    exit 1
+}
+
+# Fails unless the condition (a command) holds within so many seconds.
+within() {
+    local turns=$(($1 * 20))
+    shift
+    while ! "$@"; do
+        [ "$turns" -gt 0 ] || return 1
+        turns=$((turns - 1))
+        sleep 0.05
+    done
+}
+
+can() {
+    local program status=0
+    for program in slurmctld slurmd munged sbatch srun scontrol sinfo; do
+        if ! command -v "$program" > /dev/null; then
+            echo "missing: the command $program (ci/setup.sh --with-tests)"
+            status=1
+        fi
+    done
+    return "$status"
+}
+
+nodes() { find "$BIVOUAC_TEST_HOSTS/hosts" -mindepth 1 -maxdepth 1 -name 'node*' | wc -l; }
+
+configure() {
+    # Without cgroups (containers), accounting, and services of the machine. More CPUs than there are is fine.
+    cat << END
+ClusterName=test
+SlurmctldHost=head
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=/run/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=$folder/slurmctld.log
+SlurmdLogFile=$folder/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+NodeName=node[1-$(nodes)] CPUs=2 RealMemory=1000 State=UNKNOWN
+# A job in "urgent" takes the nodes of jobs in "work", which have ten seconds between the warning and the end.
+PartitionName=work Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
+PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+# A lost node is noticed in seconds, not minutes; jobs start and end at once.
+SlurmdTimeout=6
+SlurmctldTimeout=6
+MessageTimeout=4
+TCPTimeout=2
+BatchStartTimeout=5
+KillWait=2
+CompleteWait=0
+TreeWidth=64
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=100000,sched_interval=1,bf_interval=1
+MinJobAge=600
+END
+}
+
+# daemon HOST NAME COMMAND...: in the background of the host.
+daemon() {
+    local host=$1 name=$2
+    shift 2
+    "$hosts" exec "$host" setsid --fork "$@" < /dev/null >> "$folder/$name-$host.out" 2>&1
+}
+
+munge_on() {
+    "$hosts" exec "$1" mkdir --parents --mode=755 /run/munge
+    daemon "$1" munged "$(command -v munged)" --foreground --num-threads=1 --key-file="$folder/munge.key" \
+        --socket=/run/munge/munge.socket.2 --pid-file=/run/munge/munged.pid --log-file=/run/munge/munged.log \
+        --seed-file=/run/munge/munged.seed
+    within 10 "$hosts" exec "$1" test -S /run/munge/munge.socket.2 || die "munged does not start on $1"
+}
+
+node() {
+    munge_on "$1"
+    "$hosts" exec "$1" mkdir --parents /run/slurmd
+    daemon "$1" slurmd "$(command -v slurmd)" -D -N "$1"
+}
+
+all_idle() {
+    [ "$("$hosts" exec head sinfo --noheader --partition=work --states=idle --format=%D 2> /dev/null || true)" = "$(nodes)" ]
+}
+
+up() {
+    local reason
+    reason=$(can) || die "$reason"
+    mkdir -p "$folder/state"
+    (
+        umask 077
+        dd if=/dev/urandom of="$folder/munge.key" bs=128 count=1 status=none
+    )
+    configure > "$SLURM_CONF"
+    # slurmd loads these two although nothing here uses them.
+    printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' > "$folder/cgroup.conf"
+    # Per host: folders of one job on two nodes must not meet in the common /tmp.
+    echo 'PMIxCliTmpDirBase=/run/tmp' > "$folder/mpi.conf"
+    munge_on head
+    daemon head slurmctld "$(command -v slurmctld)" -D -c
+    local name
+    for name in $(seq -f 'node%g' "$(nodes)"); do node "$name" & done
+    wait
+    within 30 all_idle || die "not all nodes are idle:
+$("$hosts" exec head sinfo --Node --long 2>&1)
+$(tail -n 5 "$folder"/*.log 2>&1)"
+}
+
+is_held_back() { [ "$("$hosts" exec head squeue --noheader --job="$1" --format='%T %r')" = "PENDING BeginTime" ]; }
+hurry() {
+    within 60 is_held_back "$1" || die "job $1 is not held back: $("$hosts" exec head squeue --job="$1" 2>&1)"
+    "$hosts" exec head scontrol update "jobid=$1" StartTime=now
+}
+
+command=${1:-}
+[ $# -eq 0 ] || shift
+case "$command" in
+up) up ;;
+node) node "${1:?which host?}" ;;
+run) exec "$hosts" exec head "$@" ;;
+hurry) hurry "${1:?which job?}" ;;
+can) can ;;
+*)
+    sed -n '4,8s/^# \{0,3\}//p' "${BASH_SOURCE[0]}" >&2
+    [ "$command" = --help ] || exit 2
+    ;;
+esac

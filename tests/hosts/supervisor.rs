@@ -1,0 +1,158 @@
+//! The supervisor's part of the story: when it gives up and why, and what happens when it is lost itself.
+
+use crate::bed::{FIRST_HOSTS, Hosts, Job, RANKS, Run, example, files, seconds};
+use crate::checks::{calm_digest, protected, restored_by_all};
+use crate::{digest, words};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The supervisor ended with this exit status; what it said.
+fn stopped(run: Run, status: i32) -> String {
+    let ended = run.end();
+    assert_eq!(ended.status.code(), Some(status), "{}\n{}", ended.out, ended.log);
+    let line = ended.log.lines().rfind(|line| line.contains("  stopped: "));
+    line.unwrap_or_else(|| panic!("it does not say why\n{}", ended.log)).to_owned()
+}
+
+#[test]
+fn with_no_spare_and_too_few_nodes_it_stops_and_drain_saves_what_a_later_job_restarts_from() {
+    let Some(hosts) = Hosts::up(4, seconds(120)) else { return };
+    let job = protected(&hosts, "partner(1)");
+    let args = ["--versions", "12", "--hold", "8", "--wait", "node-loss"];
+    let mut run = job.supervise_worker("run", 4, &["--min-nodes", "4"], &args);
+    run.wait_for_hold(&job, 8);
+    hosts.kill("node3");
+    job.go(8);
+    let why = stopped(run, 13);
+    assert!(why.contains("too few nodes") && why.contains("bivouac drain"), "{why}");
+
+    drain(&job, &["node1", "node2", "node4"]);
+    // The allocation is given back: whatever the nodes held is gone.
+    for host in ["node1", "node2", "node4"] {
+        hosts.kill(host);
+    }
+    FIRST_HOSTS.iter().for_each(|host| hosts.boot(host));
+    job.start_worker("later", &FIRST_HOSTS, &args).finish();
+    let last = job.last_attempts();
+    let (version, _, tiers) = restored_by_all(&last);
+    assert_eq!((version, tiers), (7, vec!["global".to_owned(); RANKS]));
+    assert_eq!(job.digest(), calm_digest(12, 20_001));
+}
+
+/// `bivouac drain` on all these hosts at once; it must succeed on each.
+fn drain(job: &Job, on: &[&str]) {
+    on_all(job, on, &[env!("CARGO_BIN_EXE_bivouac"), "drain", "--wait", "30s"]);
+}
+
+/// A command on all these hosts at once; it must succeed on each.
+fn on_all(job: &Job, on: &[&str], words: &[&str]) {
+    let start = |host: &&str| {
+        let mut command: Command = job.command_with("hosts.sh", &["exec", host]);
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        (host.to_string(), command.spawn().unwrap())
+    };
+    let children: Vec<_> = on.iter().map(start).collect();
+    let outputs: Vec<(String, Output)> =
+        children.into_iter().map(|(host, child)| (host, child.wait_with_output().unwrap())).collect();
+    for (host, output) in &outputs {
+        assert!(output.status.success(), "{words:?} on {host}: {outputs:#?}");
+    }
+}
+
+/// `launch/slurm/epilog.sh`, as SLURM calls it on each node.
+#[test]
+fn the_epilog_saves_what_a_dead_job_left_in_memory_and_removes_it() {
+    let Some(hosts) = Hosts::up(4, seconds(100)) else { return };
+    let mut job = protected(&hosts, "none");
+    job.set("BIVOUAC_LOCAL_ENABLED", "false");
+    let args = ["--versions", "12", "--hold", "8", "--wait", "process"];
+    let mut run = job.start_worker("first", &FIRST_HOSTS, &args);
+    run.wait_for_hold(&job, 8);
+    for host in FIRST_HOSTS {
+        hosts.on(host, &["pkill", "-KILL", "damage-worker"]);
+    }
+    run.fail();
+    let segments = |host: &str| {
+        files(&hosts.memory(host)).iter().filter(|path| path.to_string_lossy().contains("/bivouac-")).count()
+    };
+    assert!(FIRST_HOSTS.iter().all(|host| segments(host) == 1), "there is nothing to save");
+
+    let epilog = concat!(env!("CARGO_MANIFEST_DIR"), "/launch/slurm/epilog.sh");
+    let own = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap();
+    let path = format!("PATH={}:{}", own.display(), std::env::var("PATH").unwrap());
+    let global = format!("EPILOG_GLOBAL={}", job.global().display());
+    // SLURM gives it a bare environment.
+    on_all(&job, &FIRST_HOSTS, &["env", "-i", &path, "SLURM_JOB_USER=root", &global, epilog]);
+    assert!(FIRST_HOSTS.iter().all(|host| segments(host) == 0), "something was left in memory");
+    job.go(8);
+    job.start_worker("second", &FIRST_HOSTS, &args).finish();
+    let last = job.last_attempts();
+    let (version, _, tiers) = restored_by_all(&last);
+    assert_eq!((version, tiers), (7, vec!["global".to_owned(); RANKS]));
+}
+
+#[test]
+fn a_program_that_crashes_at_the_same_step_is_stopped_after_two_attempts_without_progress() {
+    let Some(hosts) = Hosts::up(4, seconds(100)) else { return };
+    let job = protected(&hosts, "partner(1)");
+    let program =
+        [&example("heat2d")[..], "--grid", "96x96", "--steps", "300", "--every", "100", "--wait", "node-loss"];
+    let run = job.supervise("run", 4, &["--restarts", "9"], &[&program[..], &["--die-at", "150:3"]].concat());
+    let why = stopped(run, 12);
+    assert!(why.contains("no progress"), "{why}");
+    let records = job.records();
+    // The first one committed version 100, the others nothing newer.
+    let decisions: Vec<_> = records.iter().map(|record| record["decision"].as_str().unwrap()).collect();
+    assert_eq!(decisions, ["restart", "restart", "no-progress"]);
+    assert!(records.iter().all(|record| record["down"].as_object().unwrap().is_empty()), "{records:#?}");
+}
+
+#[test]
+fn a_killed_supervisor_leaves_the_job_alone_and_the_next_one_takes_it_over() {
+    let Some(hosts) = Hosts::up(5, seconds(120)) else { return };
+    let job = protected(&hosts, "partner(1)");
+    let args = ["--versions", "16", "--hold", "6,10", "--wait", "node-loss"];
+    let mut first = job.supervise_worker("first", 5, &["--spares", "1"], &args);
+    first.wait_for_hold(&job, 6);
+    hosts.on("head", &["kill", "-KILL", &job.supervisor_pid().to_string()]);
+    first.fail();
+    job.go(6);
+
+    let mut second = job.supervise_worker("second", 5, &["--spares", "1"], &args);
+    second.wait_for_hold(&job, 10);
+    assert!(second.log().contains("  took-over: "), "{}", second.log());
+    assert_eq!(job.generations().len(), 1, "the job was disturbed");
+    // It is a whole supervisor: it replaces a lost host.
+    hosts.kill("node2");
+    job.go(10);
+    second.finish();
+    let last = job.last_attempts();
+    let (version, generation, _) = restored_by_all(&last);
+    assert_eq!((version, generation), (9, 1));
+    assert_eq!(job.seats(), ["node1", "node5", "node3", "node4"]);
+    assert_eq!(job.digest(), calm_digest(16, 20_001));
+}
+
+#[test]
+fn a_cut_network_that_mpirun_does_not_notice_is_noticed_within_the_hang_time_out() {
+    let Some(hosts) = Hosts::up(5, seconds(120)) else { return };
+    let program = crate::heat2d(&["--wait", "node-loss"]);
+    let calm = Job::new(&hosts, "calm");
+    let calm = calm.start("calm", &calm.mpirun(&FIRST_HOSTS, &words(&program))).finish();
+
+    let mut job = protected(&hosts, "xor(4)");
+    // As it comes: nobody is told that a connection is silent before two hours are over.
+    for variable in ["OMPI_MCA_oob_tcp_keepalive_time", "OMPI_MCA_oob_tcp_keepalive_intvl"] {
+        job.set_launcher(variable, "7200");
+    }
+    let mut run = job.supervise("run", 5, &["--spares", "1", "--hang-timeout", "4", "--grace", "2"], &words(&program));
+    run.wait_for_line("committed version=300 level=node-loss");
+    hosts.cut("node4");
+    let ended = run.end();
+    assert!(ended.status.success(), "{}\n{}\n{}", ended.status, ended.out, ended.log);
+    let records = job.records();
+    assert_eq!(records.len(), 2, "{records:#?}");
+    assert!(records[0]["outcome"].as_str().unwrap().contains("watchdog"), "{}", records[0]["outcome"]);
+    assert_eq!(records[0]["down"].as_object().unwrap().keys().collect::<Vec<_>>(), ["node4"]);
+    assert_eq!(digest(&ended.out), digest(&calm));
+}

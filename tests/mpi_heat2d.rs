@@ -1,0 +1,86 @@
+//! The example under a real `mpirun`: its digest depends neither on the number of ranks nor on having been killed.
+#![cfg(feature = "mpi")]
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The example, which Cargo builds beside the tests: `target/<profile>/examples/heat2d`.
+fn heat2d() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let path = own.ancestors().nth(2).unwrap().join("examples/heat2d");
+    assert!(path.exists(), "{} is missing: cargo build --example heat2d", path.display());
+    path
+}
+
+/// Runs heat2d on a small grid; `options` are added to the command line.
+fn run(ranks: usize, folder: &Path, options: &[&str]) -> Output {
+    let launcher = std::env::var("MPIRUN").unwrap_or_else(|_| "mpirun".into());
+    let memory = folder.join("memory");
+    std::fs::create_dir_all(&memory).unwrap();
+    Command::new(launcher)
+        .args(["-n", &ranks.to_string()])
+        .arg(heat2d())
+        .args(["--grid", "93x71", "--steps", "120", "--dir"])
+        .arg(folder)
+        .args(options)
+        .env("BIVOUAC_JOB_NAME", format!("test-{}", folder.file_name().unwrap().to_str().unwrap()))
+        .env("BIVOUAC_LOCAL_ALLOW_TMPFS", "true")
+        .env("BIVOUAC_MEMORY_DIRECTORY", &memory)
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+        .output()
+        .unwrap()
+}
+
+/// A folder in shared memory, where the memory tier works and nothing outlives the test.
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").unwrap()
+}
+
+/// The rest of the line that starts with `word`, if there is exactly one.
+fn line(output: &Output, word: &str) -> Option<String> {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned());
+    let found = lines.next();
+    assert!(lines.next().is_none(), "several lines start with {word:?}:\n{text}");
+    found
+}
+
+fn digest(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}\n{errors}", output.status);
+    line(output, "digest").unwrap_or_else(|| panic!("no digest\n{errors}"))
+}
+
+#[test]
+fn the_digest_does_not_depend_on_the_number_of_ranks() {
+    let alone = digest(&run(1, folder().path(), &[]));
+    for ranks in [2, 3, 4, 6] {
+        assert_eq!(digest(&run(ranks, folder().path(), &[])), alone, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn a_run_that_was_killed_and_started_again_ends_with_the_same_digest() {
+    let calm = digest(&run(4, folder().path(), &["--every", "10"]));
+    let folder = folder();
+    let killed = run(4, folder.path(), &["--every", "10", "--wait", "system", "--die-at", "75:2"]);
+    assert!(!killed.status.success() && line(&killed, "digest").is_none(), "rank 2 outlived its own SIGKILL");
+    let again = run(4, folder.path(), &["--every", "10", "--die-at", "60:1"]);
+    assert_eq!(digest(&again), calm);
+    let restored = line(&again, "restored").unwrap_or_default();
+    assert!(restored.starts_with("version=70 "), "restored {restored:?}");
+}
+
+#[test]
+fn a_checkpoint_of_another_problem_is_refused_by_name() {
+    let folder = folder();
+    digest(&run(2, folder.path(), &["--every", "50", "--wait", "system"]));
+    let other = run(2, folder.path(), &["--border", "fixed"]);
+    let errors = String::from_utf8_lossy(&other.stderr);
+    assert!(!other.status.success() && line(&other, "digest").is_none());
+    assert!(errors.contains("border Insulated") && errors.contains("border Fixed"), "{errors}");
+}

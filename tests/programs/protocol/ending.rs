@@ -1,0 +1,122 @@
+//! Ways to end, and what our threads leave to the application: signals and processors.
+
+use crate::support::{Job, NAME, commit, config, restore, take};
+use mpi::environment::Universe;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Restores, takes versions up to `version`, and ends without closing in order.
+pub fn end(job: Job, universe: Option<Universe>, how: &str, version: u64) {
+    let session = job.open();
+    job.tell("restored", restore(&session, NAME, None, job.rank));
+    job.tell("committed", commit(&session, NAME, 1, version, job.rank));
+    // One more is on its way: whatever becomes of it, nothing may hang or crash.
+    let pending = take(&session, NAME, 1, version + 1, job.rank);
+    match how {
+        "finalize-first" => {
+            drop(universe);
+            // The comm thread is gone; what is asked now is answered, if only by an error.
+            if let Ok(pending) = pending {
+                job.tell("pending", pending.wait(bivouac::Level::System));
+            }
+            job.tell("close", session.close().map(|()| "closed"));
+        }
+        "drop" => {
+            drop(pending);
+            drop(session);
+            drop(universe);
+        }
+        "drop-after-finalize" => {
+            drop(universe);
+            drop(session);
+            drop(pending);
+        }
+        "forget" => {
+            std::mem::forget(session);
+            drop(universe);
+        }
+        other => panic!("no end {other:?}"),
+    }
+    crate::support::finalize_if_needed();
+    job.say("ended", how);
+}
+
+static HANDLED_BY: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_signal(_: i32) {
+    // A system call and a store: both are allowed in a handler.
+    HANDLED_BY.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+}
+
+/// One line of `/proc/self/task/TID/status`.
+fn status(tid: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim().to_owned()
+}
+
+fn threads_named(prefix: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has /proc");
+    let ids = tasks.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    ids.filter(|tid| status(tid, "Name:").starts_with(prefix)).collect()
+}
+
+/// Our threads take no signal and stay where the process was put.
+pub fn signals(job: &Job) {
+    let action = nix::sys::signal::SigAction::new(
+        nix::sys::signal::SigHandler::Handler(on_signal),
+        nix::sys::signal::SaFlags::SA_RESTART,
+        nix::sys::signal::SigSet::empty(),
+    );
+    // SAFETY: the handler only calls gettid and stores to an atomic.
+    unsafe { nix::sys::signal::sigaction(nix::sys::signal::Signal::SIGTERM, &action) }.expect("SIGTERM can be caught");
+    let main_mask = status(&std::process::id().to_string(), "Cpus_allowed_list:");
+    let session = job.open();
+    job.tell("committed", commit(&session, NAME, 1, 1, job.rank));
+    let ours = threads_named("bvk-");
+    let names: BTreeSet<String> = ours.iter().map(|tid| status(tid, "Name:")).collect();
+    job.say("threads", names.into_iter().collect::<Vec<_>>().join(","));
+    for tid in &ours {
+        assert_eq!(status(tid, "Cpus_allowed_list:"), main_mask, "thread {}", status(tid, "Name:"));
+        let blocked = u64::from_str_radix(&status(tid, "SigBlk:"), 16).expect("a mask in hexadecimal digits");
+        for signal in nix::sys::signal::Signal::iterator() {
+            use nix::sys::signal::Signal::{SIGKILL, SIGSTOP};
+            let bit = 1u64 << (signal as u64 - 1);
+            assert!(matches!(signal, SIGKILL | SIGSTOP) || blocked & bit != 0, "{signal} is not blocked in {tid}");
+        }
+    }
+    job.say("mask", main_mask);
+    for _ in 0..20 {
+        HANDLED_BY.store(0, Ordering::SeqCst);
+        let pid = rustix::process::getpid();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a process may signal itself");
+        let handled = (0..2000).find_map(|_| {
+            let tid = HANDLED_BY.load(Ordering::SeqCst);
+            if tid == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            (tid != 0).then_some(tid)
+        });
+        let tid = handled.expect("the application's handler runs").to_string();
+        assert!(!ours.contains(&tid), "a thread of ours ran the application's handler");
+    }
+    job.say("handled", "20 signals");
+    job.tell("close", session.close().map(|()| "closed"));
+    job.say("left", threads_named("bvk-").len());
+}
+
+/// A session that listened for SIGTERM is closed: the signal means again what it meant before.
+pub fn after_close(job: &Job) {
+    let mut config = config();
+    config.job.exit.signal = Some("TERM".into());
+    for _ in 0..2 {
+        let session = job.open_with(config.clone());
+        session.should_exit().expect("all ranks ask");
+        session.close().expect("nothing is in flight");
+    }
+    job.say("closed", "");
+    job.barrier();
+    let pid = rustix::process::getpid();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a process may signal itself");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    job.say("survived", "SIGTERM");
+}

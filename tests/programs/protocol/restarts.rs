@@ -1,0 +1,126 @@
+//! Restarts: after a kill, on another number of ranks, of other regions, of older versions.
+
+use crate::support::{Job, NAME, commit, load, restore, take};
+use bivouac::{Level, Restorer, Session};
+
+/// Restores what there is, takes the versions `1..=more` after it, and ends as `how` says.
+pub fn step(job: &Job, how: &str, more: u64) {
+    let session = job.open();
+    let mut from = 0;
+    let restored = session.restart(NAME, |r| {
+        load(r, job.rank)?;
+        from = r.version();
+        Ok(())
+    });
+    job.tell("restored", restored.map(|r| r.map_or(0, |r| r.version)));
+    let seed = session.generation();
+    for version in from + 1..=from + more {
+        job.tell(&format!("committed-{version}"), commit(&session, NAME, seed, version, job.rank));
+    }
+    match how {
+        "kill" => job.die(),
+        "close" => job.tell("close", session.close().map(|()| "closed")),
+        other => panic!("no end {other:?}"),
+    }
+}
+
+/// Restores the newest and lists what there is.
+pub fn look(job: &Job) {
+    let session = job.open();
+    job.tell("restored", restore(&session, NAME, None, job.rank));
+    job.tell("versions", listed(&session));
+    job.tell("close", session.close().map(|()| "closed"));
+}
+
+fn listed(session: &Session) -> bivouac::Result<String> {
+    let versions = session.versions(NAME)?;
+    let words = versions.iter().map(|v| {
+        let mark = if v.left_behind { "-left" } else { "" };
+        format!("g{}v{}{mark}", v.generation, v.version)
+    });
+    Ok(words.collect::<Vec<_>>().join(" "))
+}
+
+/// Regions that are not as the application asks for them.
+pub fn mismatch(job: &Job) {
+    let session = job.open();
+    let data: Vec<f64> = (0..100 + job.rank).map(f64::from).collect();
+    let taken = || -> bivouac::Result<Level> {
+        let mut ckpt = session.checkpoint(NAME, 1)?;
+        ckpt.save("temperature", &data)?;
+        ckpt.save("flags", &[7i32; 10])?;
+        ckpt.value("step", &42u64)?;
+        ckpt.capture()?.wait(Level::System)
+    };
+    job.tell("taken", taken());
+
+    // A closure that handles the error gets the other regions all the same, and the restart counts.
+    let restored = session.restart(NAME, |r| {
+        let (mut wrong_length, mut wrong_type) = (vec![0.0f64; 99], vec![0.0f32; 10]);
+        job.tell("handled-missing", r.load::<f64>("pressure", &mut []).map(|()| "loaded").map_err(Into::into));
+        job.tell("handled-length", r.load("temperature", &mut wrong_length).map(|()| "loaded").map_err(Into::into));
+        job.tell("handled-type", r.load("flags", &mut wrong_type).map(|()| "loaded").map_err(Into::into));
+        job.tell("handled-value", r.value::<String>("step").map_err(Into::into));
+        job.tell("handled-kind", r.value::<u64>("flags").map_err(Into::into));
+        assert!(wrong_length.iter().all(|value| *value == 0.0), "a target that did not fit was written to");
+        all(r, &data)
+    });
+    job.tell("handled", restored.map(|r| r.map_or(0, |r| r.version)));
+
+    let missing = session.restart(NAME, |r| Ok(r.load::<f64>("pressure", &mut [])?));
+    job.tell("everywhere", missing.map(|_| "restored"));
+    let one_rank = session.restart(NAME, |r| {
+        let length = if job.rank == 2 { 55 } else { data.len() };
+        Ok(r.load("temperature", &mut vec![0.0f64; length])?)
+    });
+    job.tell("one-rank", one_rank.map(|_| "restored"));
+    let one_value = session.restart(NAME, |r| {
+        if job.rank == 1 {
+            r.value::<String>("step")?;
+        }
+        all(r, &data)
+    });
+    job.tell("one-value", one_value.map(|_| "restored"));
+    job.tell("right", session.restart(NAME, |r| all(r, &data)).map(|r| r.map_or(0, |r| r.version)));
+    job.tell("close", session.close().map(|()| "closed"));
+}
+
+fn all(r: &mut Restorer, data: &[f64]) -> bivouac::Result<()> {
+    let mut loaded = vec![0.0f64; data.len()];
+    r.load("temperature", &mut loaded)?;
+    assert_eq!(loaded, data);
+    let mut flags = [0i32; 10];
+    r.load("flags", &mut flags)?;
+    assert_eq!((flags, r.value::<u64>("step")?), ([7; 10], 42));
+    Ok(())
+}
+
+/// Goes back to an older version on purpose, takes one more from there, and is killed.
+pub fn go_back(job: &Job, to: u64, next: u64) {
+    let session = job.open();
+    job.tell("no-such", restore(&session, NAME, Some(99), job.rank));
+    job.tell("restored", restore(&session, NAME, Some(to), job.rank));
+    job.tell("versions", listed(&session));
+    job.tell("committed", commit(&session, NAME, session.generation(), next, job.rank));
+    job.die();
+}
+
+/// Rolls back inside a living session.
+pub fn roll_back(job: &Job) {
+    let session = job.open();
+    for version in 1..=5 {
+        job.tell(&format!("committed-{version}"), commit(&session, NAME, 1, version, job.rank));
+    }
+    // Another series of the same session: what is restored of one says nothing about the other.
+    job.tell("other", commit(&session, "other", 1, 2, job.rank));
+    job.tell("newest", restore(&session, NAME, None, job.rank));
+    job.tell("back", restore(&session, NAME, Some(3), job.rank));
+    job.tell("other-newest", restore(&session, "other", None, job.rank));
+    job.tell("retaken", commit(&session, NAME, 2, 4, job.rank));
+    // This one is still on its way when the restart begins, which waits for it.
+    job.tell("captured", take(&session, NAME, 2, 5, job.rank).map(|_| "captured"));
+    job.tell("newest-retaken", restore(&session, NAME, None, job.rank));
+    job.tell("back-again", restore(&session, NAME, Some(3), job.rank));
+    job.tell("retaken-again", commit(&session, NAME, 3, 4, job.rank));
+    job.die();
+}

@@ -1,0 +1,415 @@
+//! Checkpoints that survive lost nodes, with the real session on ranks that are threads of this process: each "node" has a
+//! memory folder and a local folder of its own, and losing it means deleting both.
+
+use bivouac::comm::threads::world;
+use bivouac::config::{PartStore, Scheme};
+use bivouac::session::place::{Place, Workers};
+use bivouac::{Config, Level, Session, Stats};
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const NAME: &str = "state";
+const NEVER: u64 = 1 << 40;
+
+/// Some nodes and the folders that are theirs.
+struct Machine {
+    root: TempDir,
+    scheme: Scheme,
+    local_every: u64,
+    global_every: u64,
+    workers: Workers,
+    store: PartStore,
+}
+
+/// What one rank saw.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    version: Option<u64>,
+    tier: Option<&'static str>,
+    stats: Stats,
+    error: Option<String>,
+}
+
+impl Machine {
+    fn new(scheme: Scheme) -> Machine {
+        let root = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
+        Machine {
+            root,
+            scheme,
+            local_every: NEVER,
+            global_every: NEVER,
+            workers: Workers::Threads,
+            store: PartStore::Memory,
+        }
+    }
+
+    fn memory(&self, node: u32) -> PathBuf {
+        self.root.path().join(format!("memory-{node}"))
+    }
+
+    fn local(&self, node: u32) -> PathBuf {
+        self.root.path().join(format!("local-{node}"))
+    }
+
+    fn lose(&self, node: u32) {
+        std::fs::remove_dir_all(self.memory(node)).expect("its memory goes");
+        std::fs::remove_dir_all(self.local(node)).expect("its disk goes");
+    }
+
+    fn config(&self, node: u32) -> Config {
+        let mut config = Config::default();
+        config.job.name = Some("redundancy".into());
+        config.job.block_bytes = 16 << 10;
+        config.job.take_over = true;
+        config.job.redundancy.scheme = self.scheme;
+        config.job.redundancy.store = self.store;
+        config.job.local.every = self.local_every;
+        // The first checkpoint of a run goes to every tier that is on, and a level counts for those below it.
+        config.job.global_enabled = self.global_every < NEVER;
+        config.job.global.every = self.global_every;
+        config.job.global_directory = self.root.path().join("global");
+        config.job.timeouts.abandon = Duration::from_secs(20);
+        config.job.timeouts.room = Duration::from_secs(2);
+        config.node.memory_budget = bivouac::config::Budget::Bytes(64 << 20);
+        config.node.memory_directory = self.memory(node);
+        config.node.local_directory = Some(self.local(node));
+        config.node.local_allow_tmpfs = true;
+        config
+    }
+
+    /// Runs `body` on all ranks, each on its own thread; `nodes[r]` is the node of rank r.
+    fn run<T: Send>(&self, nodes: &[u32], body: impl Fn(u32, &Session) -> T + Sync) -> Vec<T> {
+        for node in nodes {
+            for folder in [self.memory(*node), self.local(*node)] {
+                std::fs::create_dir_all(folder).expect("a folder");
+            }
+        }
+        let body = &body;
+        std::thread::scope(|scope| {
+            let started: Vec<_> = world(nodes)
+                .into_iter()
+                .enumerate()
+                .map(|(rank, comm)| {
+                    let config = self.config(nodes[rank]);
+                    scope.spawn(move || {
+                        let mut place = Place::here(&config, self.workers, "ranks".into()).expect("a place");
+                        place.host = format!("node-{}", nodes[rank]);
+                        let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
+                        body(rank as u32, &session)
+                    })
+                })
+                .collect();
+            started.into_iter().map(|rank| rank.join().expect("a rank failed")).collect()
+        })
+    }
+}
+
+/// The data of a rank at a version; ranks have different amounts.
+fn data(rank: u32, version: u64) -> Vec<u64> {
+    let length = 40_000 + 7_001 * rank as usize;
+    (0..length as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(rank) << 32) ^ version).collect()
+}
+
+fn take(session: &Session, rank: u32, version: u64, level: Level) -> Result<Level, String> {
+    let values = data(rank, version);
+    let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+    checkpoint.save("values", &values).map_err(|error| error.to_string())?;
+    checkpoint.value("version", &version).map_err(|error| error.to_string())?;
+    let pending = checkpoint.capture().map_err(|error| error.to_string())?;
+    pending.wait(level).map_err(|error| error.to_string())
+}
+
+fn restart(session: &Session, rank: u32) -> Seen {
+    let restored = session.restart(NAME, |restorer| {
+        let version: u64 = restorer.value("version")?;
+        let values: Vec<u64> = restorer.load_vec("values")?;
+        assert_eq!(values, data(rank, version), "rank {rank} got wrong data");
+        Ok(())
+    });
+    let stats = session.stats();
+    match restored {
+        Ok(restored) => {
+            let version = restored.as_ref().map(|restored| restored.version);
+            Seen { version, tier: restored.map(|restored| restored.tier), stats, error: None }
+        }
+        Err(error) => Seen { version: None, tier: None, stats, error: Some(error.to_string()) },
+    }
+}
+
+const NODES: [u32; 8] = [0, 0, 1, 1, 2, 2, 3, 3];
+/// The same ranks after node 2 was lost: node 4 takes its place.
+const WITH_SPARE: [u32; 8] = [0, 0, 1, 1, 4, 4, 3, 3];
+
+fn scheme(text: &str) -> Scheme {
+    text.parse().expect("a scheme")
+}
+
+fn take_two(machine: &Machine, nodes: &[u32]) {
+    for ended in machine.run(nodes, |rank, session| {
+        take(session, rank, 1, Level::NodeLoss).and_then(|_| take(session, rank, 2, Level::NodeLoss))
+    }) {
+        assert_eq!(ended, Ok(Level::NodeLoss));
+    }
+}
+
+fn survives_one(text: &str) {
+    let machine = Machine::new(scheme(text));
+    take_two(&machine, &NODES);
+    machine.lose(2);
+    for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+        assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}");
+        let from_peers = seen.stats.restored_bytes.peers;
+        assert_eq!(from_peers > 0, rank == 4 || rank == 5, "rank {rank} read {from_peers} bytes from peers");
+        assert_eq!(seen.stats.restored_bytes.global, 0);
+        assert_eq!(seen.tier, Some(if rank == 4 || rank == 5 { "peers" } else { "memory" }));
+    }
+}
+
+#[test]
+fn one_node_is_lost_with_partner() {
+    survives_one("partner");
+}
+
+#[test]
+fn one_node_is_lost_with_xor() {
+    survives_one("xor(4)");
+}
+
+#[test]
+fn one_node_is_lost_with_reed_solomon() {
+    survives_one("rs(2,2)");
+}
+
+#[test]
+fn ranks_land_on_other_nodes_and_no_redundancy_is_needed_for_that() {
+    let machine = Machine { local_every: 1, ..Machine::new(Scheme::None) };
+    for ended in machine.run(&NODES, |rank, session| take(session, rank, 1, Level::NodeReboot)) {
+        assert_eq!(ended, Ok(Level::NodeReboot));
+    }
+    // All in another order; the memory of node 1 is gone, its disk is not.
+    std::fs::remove_dir_all(machine.memory(1)).expect("its memory goes");
+    let moved = [3, 2, 1, 0, 3, 2, 1, 0];
+    for (rank, seen) in machine.run(&moved, |rank, session| restart(session, rank)).iter().enumerate() {
+        assert_eq!((seen.version, &seen.error), (Some(1), &None), "rank {rank}");
+        assert_eq!(seen.stats.restored_bytes.peers > 0, moved[rank] != NODES[rank], "rank {rank}");
+        assert_eq!(seen.stats.restored_bytes.global, 0);
+    }
+}
+
+#[test]
+fn nobody_is_where_it_was() {
+    let machine = Machine::new(scheme("partner"));
+    take_two(&machine, &NODES);
+    let moved = [1, 2, 2, 3, 3, 0, 0, 1];
+    for (rank, seen) in machine.run(&moved, |rank, session| restart(session, rank)).iter().enumerate() {
+        assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}");
+    }
+}
+
+#[test]
+fn without_a_thread_for_messages_the_calls_themselves_move_shards_and_parity() {
+    for text in ["partner", "xor(4)", "rs(2,2)"] {
+        let machine = Machine { workers: Workers::Writers, ..Machine::new(scheme(text)) };
+        take_two(&machine, &NODES);
+        machine.lose(2);
+        for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(2), &None), "{text}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn parts_on_the_local_tier_survive_a_reboot_of_all_nodes_and_the_loss_of_one() {
+    for text in ["partner", "xor(4)", "rs(2,2)"] {
+        let machine = Machine { store: PartStore::Local, ..Machine::new(scheme(text)) };
+        // Several, so that retention has something to do.
+        for ended in machine.run(&NODES, |rank, session| {
+            (1..=4).try_for_each(|version| take(session, rank, version, Level::NodeLoss).map(drop))
+        }) {
+            assert_eq!(ended, Ok(()), "{text}");
+        }
+        for node in 0..4 {
+            std::fs::remove_dir_all(machine.memory(node)).expect("its memory goes");
+        }
+        std::fs::remove_dir_all(machine.local(2)).expect("and one disk");
+        for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(4), &None), "{text}, rank {rank}");
+            assert_eq!(seen.tier, Some(if rank == 4 || rank == 5 { "peers" } else { "local" }), "{text}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn two_nodes_are_lost_at_once_with_two_parities_or_two_copies() {
+    for text in ["rs(2,2)", "partner(2)"] {
+        let machine = Machine::new(scheme(text));
+        take_two(&machine, &NODES);
+        machine.lose(1);
+        machine.lose(2);
+        let nodes = [0, 0, 5, 5, 4, 4, 3, 3];
+        for (rank, seen) in machine.run(&nodes, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(2), &None), "{text}, rank {rank}");
+            assert_eq!(seen.stats.restored_bytes.peers > 0, (2..6).contains(&rank), "{text}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn two_lost_nodes_are_too_many_for_xor_which_falls_back_to_the_global_tier() {
+    let machine = Machine { global_every: 2, ..Machine::new(scheme("xor(4)")) };
+    // Version 1 goes to the global tier, version 2 does not.
+    for ended in machine.run(&NODES, |rank, session| {
+        take(session, rank, 1, Level::System).and_then(|_| take(session, rank, 2, Level::NodeLoss))
+    }) {
+        assert_eq!(ended, Ok(Level::NodeLoss));
+    }
+    machine.lose(1);
+    machine.lose(2);
+    let nodes = [0, 0, 5, 5, 4, 4, 3, 3];
+    for (rank, seen) in machine.run(&nodes, |rank, session| restart(session, rank)).iter().enumerate() {
+        assert_eq!((seen.version, &seen.error), (Some(1), &None), "rank {rank}");
+    }
+    // Without the global tier there is nothing, and that is said.
+    let machine = Machine::new(scheme("xor(4)"));
+    let taken = machine.run(&NODES, |rank, session| take(session, rank, 1, Level::NodeLoss));
+    assert!(taken.iter().all(Result::is_ok));
+    machine.lose(1);
+    machine.lose(2);
+    for seen in machine.run(&nodes, |rank, session| restart(session, rank)) {
+        let error = seen.error.expect("nothing can be restored");
+        assert!(error.contains("nothing can be restored"), "{error}");
+    }
+}
+
+/// Turns one bit of the last third of each file below `folder` whose name `is_wanted`, where there is data.
+fn flip(folder: &std::path::Path, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
+    let mut flipped = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let mut bytes = std::fs::read(&path).expect("its bytes");
+        let heads: Vec<usize> = (0..bytes.len()).step_by(4096).filter(|at| is_wanted(&bytes[*at..])).collect();
+        for head in heads {
+            // Well inside the bodies of these shards, which are at least 300 kB long.
+            bytes[head + 70_000] ^= 4;
+            flipped += 1;
+        }
+        std::fs::write(&path, bytes).expect("written back");
+    }
+    flipped
+}
+
+fn is_shard(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"BVKSHRD1")
+}
+
+fn is_parity(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"BVKPRTY1")
+}
+
+#[test]
+fn a_flipped_bit_in_a_surviving_member_or_in_parity_is_repaired_where_the_scheme_has_enough_left() {
+    for kind in [is_shard as fn(&[u8]) -> bool, is_parity] {
+        let machine = Machine::new(scheme("rs(2,2)"));
+        take_two(&machine, &NODES);
+        machine.lose(2);
+        assert!(flip(&machine.memory(1), kind) >= 2);
+        for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_that_xor_cannot_repair_sends_all_ranks_to_the_next_source() {
+    for kind in [is_shard as fn(&[u8]) -> bool, is_parity] {
+        let machine = Machine { global_every: 2, ..Machine::new(scheme("xor(4)")) };
+        for ended in machine.run(&NODES, |rank, session| {
+            take(session, rank, 1, Level::System).and_then(|_| take(session, rank, 2, Level::NodeLoss))
+        }) {
+            assert_eq!(ended, Ok(Level::NodeLoss));
+        }
+        machine.lose(2);
+        assert!(flip(&machine.memory(1), kind) >= 2);
+        for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(1), &None), "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_a_ranks_own_memory_is_repaired_from_its_set() {
+    for text in ["partner", "xor(4)", "rs(2,2)"] {
+        let machine = Machine::new(scheme(text));
+        take_two(&machine, &NODES);
+        let own =
+            |bytes: &[u8]| is_shard(bytes) && u32::from_le_bytes([bytes[76], bytes[77], bytes[78], bytes[79]]) == 3;
+        assert!(flip(&machine.memory(1), own) >= 1);
+        for (rank, seen) in machine.run(&NODES, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(2), &None), "{text}, rank {rank}");
+            assert_eq!(seen.stats.restored_bytes.peers > 0, rank == 3, "{text}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_with_an_old_disk_is_not_believed() {
+    let machine = Machine { local_every: 1, ..Machine::new(scheme("xor(4)")) };
+    let taken = machine.run(&NODES, |rank, session| take(session, rank, 1, Level::NodeLoss));
+    assert!(taken.iter().all(Result::is_ok));
+    // Node 2 goes away with version 1 on its disk; the run goes on elsewhere, to another version 1 and a version 2.
+    let aside = machine.root.path().join("aside");
+    std::fs::rename(machine.local(2), &aside).expect("its disk goes with it");
+    std::fs::remove_dir_all(machine.memory(2)).expect("its memory goes");
+    let ended = machine.run(&WITH_SPARE, |rank, session| {
+        let seen = restart(session, rank);
+        assert_eq!((seen.version, &seen.error), (Some(1), &None), "rank {rank}");
+        take(session, rank, 2, Level::NodeLoss)
+    });
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    // It is back, with its old disk, and node 4 is lost.
+    std::fs::rename(&aside, machine.local(2)).expect("its disk is back");
+    machine.lose(4);
+    for (rank, seen) in machine.run(&NODES, |rank, session| restart(session, rank)).iter().enumerate() {
+        assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}");
+        assert_eq!(seen.stats.restored_bytes.peers > 0, (4..6).contains(&rank), "rank {rank}");
+    }
+}
+
+#[test]
+fn a_loss_before_the_new_run_has_protected_anything_is_survived_as_well() {
+    let machine = Machine::new(scheme("rs(2,2)"));
+    take_two(&machine, &NODES);
+    machine.lose(2);
+    // The second run dies after its restart, before its first checkpoint is protected; another node goes with it.
+    let seen = machine.run(&WITH_SPARE, |rank, session| restart(session, rank));
+    assert!(seen.iter().all(|seen| seen.version == Some(2)));
+    machine.lose(4);
+    machine.lose(3);
+    let nodes = [0, 0, 1, 1, 5, 5, 6, 6];
+    for (rank, seen) in machine.run(&nodes, |rank, session| restart(session, rank)).iter().enumerate() {
+        assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}");
+    }
+}
+
+#[test]
+fn memory_for_redundancy_is_reported_when_it_does_not_suffice() {
+    let machine = Machine::new(scheme("partner(3)"));
+    let ended = machine.run(&NODES, |rank, session| {
+        let values = vec![7u64; 1 << 20];
+        let mut last = Ok(Level::Captured);
+        for version in 1..4 {
+            let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+            checkpoint.save("values", &values).map_err(|error| error.to_string())?;
+            let pending = checkpoint.capture().map_err(|error| error.to_string())?;
+            last = pending.wait(Level::NodeLoss).map_err(|error| error.to_string());
+        }
+        let _ = rank;
+        last
+    });
+    // 64 MiB a node hold 4 shards of 8 MiB twice, not 8 of them.
+    for ended in ended {
+        let error = ended.expect_err("there is no room");
+        assert!(error.contains("no room") && error.contains("memory.budget"), "{error}");
+    }
+}

@@ -1,0 +1,18 @@
+//! `bivouac run` and `bivouac halt`, and the hooks in the session that they need.
+//!
+//! `supervised` runs the supervisor on scripts that stand in for a launcher and its job: every outcome can be had at
+//! will, and no MPI is needed. `session` looks at what a real session writes and obeys. `mpi` puts both together: heat2d
+//! under `mpirun`, killed, stopped and halted.
+#![forbid(unsafe_code)]
+
+#[path = "run/bed.rs"]
+mod bed;
+#[path = "common/mod.rs"]
+mod common;
+#[cfg(feature = "mpi")]
+#[path = "run/mpi.rs"]
+mod mpi;
+#[path = "run/session.rs"]
+mod session;
+#[path = "run/supervised.rs"]
+mod supervised;

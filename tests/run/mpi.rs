@@ -1,0 +1,166 @@
+//! heat2d under a real `mpirun` and a real supervisor.
+
+use super::bed::{Bed, Ended, is_alive, wait_until};
+use super::common;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A lock that keeps other MPI jobs of the tests away for as long as it lives.
+struct Turn(#[allow(dead_code)] std::fs::File);
+
+fn turn() -> Turn {
+    Turn(common::one_at_a_time())
+}
+
+/// The example, which Cargo builds beside the tests: `target/<profile>/examples/heat2d`.
+fn heat2d() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let path = own.ancestors().nth(2).unwrap().join("examples/heat2d");
+    assert!(path.exists(), "{} is missing: cargo build --example heat2d", path.display());
+    path
+}
+
+/// The supervisor on heat2d, four ranks; None, with a loud note, if there is no `mpirun` here.
+fn heat(bed: &Bed, options: &[&str], heat: &[&str]) -> Option<Command> {
+    let launcher = common::mpirun_command(4)?;
+    let mut command = bed.run_command(options);
+    command.arg("--").arg(launcher.get_program()).args(launcher.get_args()).arg(heat2d());
+    command.args(["--grid", "93x71", "--steps", "120", "--every", "10", "--dir"]).arg(bed.path()).args(heat);
+    command.envs(launcher.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let name = bed.path().file_name().unwrap().to_str().unwrap();
+    command.env("BIVOUAC_JOB_NAME", name).env("BIVOUAC_LOCAL_ALLOW_TMPFS", "true");
+    command.env("BIVOUAC_MEMORY_DIRECTORY", bed.path().join("memory")).env("BIVOUAC_EXIT_CHECK_EVERY", "0");
+    Some(command)
+}
+
+#[track_caller]
+fn digest(ended: &Ended) -> String {
+    let digests: Vec<&str> = ended.stdout.lines().filter_map(|line| line.strip_prefix("digest ")).collect();
+    assert_eq!(digests.len(), 1, "{}\n{}", ended.stdout, ended.stderr);
+    digests[0].to_owned()
+}
+
+/// The digest of a run that nobody disturbs.
+fn calm() -> Option<String> {
+    let bed = Bed::new();
+    let ended = bed.finish(heat(&bed, &[], &[])?).expect(0);
+    assert_eq!(bed.decisions(), ["success"]);
+    assert!(
+        ["opened", "first-step", "committed", "closed"].iter().all(|event| bed.events().contains(&(*event).to_owned()))
+    );
+    Some(digest(&ended))
+}
+
+/// The processes of the ranks, from what heat2d prints first.
+fn ranks(stdout: &str) -> Vec<i32> {
+    let started = stdout.lines().rfind(|line| line.starts_with("started ")).expect("it has started");
+    let pids = started.rsplit_once("pids=").expect("it names its processes").1;
+    pids.split(',').map(|pid| pid.parse().expect("a number")).collect()
+}
+
+#[test]
+fn a_rank_that_is_killed_costs_a_restart_and_not_the_result() {
+    let _turn = turn();
+    let Some(calm) = calm() else { return };
+    let bed = Bed::new();
+    // Slow enough to be caught in the middle, and the level is waited for so that there is something to restore.
+    let Some(command) = heat(&bed, &[], &["--pause", "10000", "--wait", "system"]) else { return };
+    let mut supervisor = bed.start(command);
+    supervisor.wait_for_output("committed version=30 level=system");
+    kill(Pid::from_raw(ranks(&supervisor.stdout())[2]), Signal::SIGKILL).unwrap();
+    let ended = supervisor.wait().expect(0).says(&["all ranks elected and loaded heat version"]);
+    assert_eq!(digest(&ended), calm);
+    assert_eq!(bed.decisions(), ["restart", "success"]);
+    assert!(bed.attempts()[1]["generations"]["world"].as_u64() > bed.attempts()[0]["generations"]["world"].as_u64());
+}
+
+#[test]
+fn a_program_that_crashes_at_the_same_step_every_time_is_stopped_with_the_reason() {
+    let _turn = turn();
+    let bed = Bed::new();
+    let Some(command) = heat(&bed, &["--restarts", "9"], &["--wait", "system", "--die-at", "75:1"]) else { return };
+    bed.finish(command).expect(12).says(&["no progress: 2 attempts in a row"]);
+    assert_eq!(bed.decisions(), ["restart", "restart", "no-progress"]);
+}
+
+#[test]
+fn a_job_that_hangs_is_ended_by_the_watchdog_and_started_again() {
+    let _turn = turn();
+    let Some(calm) = calm() else { return };
+    let bed = Bed::new();
+    let options = ["--hang-timeout", "5s", "--grace", "5s"];
+    let Some(command) = heat(&bed, &options, &["--pause", "10000", "--wait", "system"]) else { return };
+    let mut supervisor = bed.start(command);
+    supervisor.wait_for_output("committed version=30 level=system");
+    let stopped = ranks(&supervisor.stdout());
+    kill(Pid::from_raw(stopped[1]), Signal::SIGSTOP).unwrap();
+    let ended = supervisor.wait().expect(0).says(&["no step and no checkpoint for too long"]);
+    assert_eq!(digest(&ended), calm);
+    assert_eq!(bed.decisions(), ["restart", "success"]);
+    wait_until("the ranks of the first attempt are gone", || !stopped.iter().any(|pid| is_alive(*pid)));
+}
+
+#[test]
+fn a_job_that_hangs_at_the_same_step_every_time_ends_with_the_status_of_a_hang() {
+    let _turn = turn();
+    let bed = Bed::new();
+    let options = ["--hang-timeout", "4s", "--grace", "5s"];
+    let Some(command) = heat(&bed, &options, &["--wait", "system", "--hang-at", "25:3"]) else { return };
+    bed.finish(command).expect(14);
+    assert_eq!(bed.decisions().last().map(String::as_str), Some("no-progress"));
+}
+
+#[test]
+fn sigterm_brings_a_last_checkpoint_and_the_next_start_goes_on_from_it() {
+    let _turn = turn();
+    let Some(calm) = calm() else { return };
+    let bed = Bed::new();
+    let Some(command) = heat(&bed, &[], &["--pause", "20000"]) else { return };
+    let mut supervisor = bed.start(command);
+    supervisor.wait_for_output("committed version=20 ");
+    supervisor.signal(Signal::SIGTERM);
+    let ended =
+        supervisor.wait().expect(10).says(&["SIGTERM: the program is asked for a last checkpoint", "halted: now"]);
+    let stopped = ended.stdout.lines().find_map(|line| line.strip_prefix("stopped step=")).expect(&ended.stdout);
+    let step = stopped.split(' ').next().unwrap().to_owned();
+    let Some(command) = heat(&bed, &[], &[]) else { return };
+    let ended = bed.finish(command).expect(0);
+    assert!(ended.stdout.contains(&format!("restored version={step} ")), "{}", ended.stdout);
+    assert_eq!(digest(&ended), calm);
+}
+
+#[test]
+fn a_halt_after_two_checkpoints_stops_the_job_after_two_more() {
+    let _turn = turn();
+    let bed = Bed::new();
+    let Some(command) = heat(&bed, &[], &["--pause", "20000", "--wait", "system"]) else { return };
+    let mut supervisor = bed.start(command);
+    supervisor.wait_for_output("committed version=10 level=system");
+    bed.halt(&["--after", "2"]).expect(0);
+    let ended = supervisor.wait().expect(10).says(&["halted: after 2 more checkpoints"]);
+    let stopped = ended.stdout.lines().find_map(|line| line.strip_prefix("stopped step=")).expect(&ended.stdout);
+    let step: u64 = stopped.split(' ').next().unwrap().parse().unwrap();
+    assert!((30..120).contains(&step), "{stopped}");
+}
+
+#[test]
+fn the_death_of_the_supervisor_does_not_touch_the_job_and_a_new_one_takes_over() {
+    let _turn = turn();
+    let Some(calm) = calm() else { return };
+    let bed = Bed::new();
+    let arguments = ["--pause", "20000", "--wait", "system"];
+    let Some(command) = heat(&bed, &[], &arguments) else { return };
+    let mut first = bed.start(command);
+    first.wait_for_output("committed version=20 level=system");
+    first.kill();
+    let Some(command) = heat(&bed, &[], &arguments) else { return };
+    let second = bed.start(command);
+    wait_until("the job is taken over", || bed.events().contains(&"took-over".to_owned()));
+    second.wait().expect(0);
+    // All of it was printed by the job that the first supervisor had started.
+    let stdout = first.stdout();
+    assert!(stdout.contains(&format!("digest {calm}")) && stdout.matches("started ").count() == 1, "{stdout}");
+    assert_eq!(bed.decisions(), ["success"]);
+}

@@ -1,0 +1,127 @@
+//! What ranks write down while they work, for the checkers to read afterwards; and what their data should be.
+
+use bivouac::base::Level;
+use bivouac::base::rng::Rng;
+use std::sync::{Arc, Mutex};
+
+/// Generation and version of a checkpoint.
+pub type Key = (u64, u64);
+
+/// How one level of one checkpoint ended, as one rank heard it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Heard {
+    Committed,
+    Abandoned(String),
+    Unknown,
+}
+
+/// What a rank's restart of a series came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Restart {
+    /// Key, and the number of the run that took it.
+    Restored {
+        key: Key,
+        run: u64,
+        tier: &'static str,
+    },
+    Nothing,
+    /// The ranks agreed that it fails.
+    Refused(String),
+    /// This rank lost touch.
+    Lost(String),
+}
+
+/// One entry of the journal.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    Opened {
+        generation: u64,
+    },
+    NotOpened {
+        text: String,
+    },
+    Restart {
+        series: &'static str,
+        by_name: bool,
+        outcome: Restart,
+    },
+    Captured {
+        series: &'static str,
+        version: u64,
+    },
+    NotCaptured {
+        text: String,
+    },
+    Verdict {
+        series: &'static str,
+        version: u64,
+        level: Level,
+        heard: Heard,
+    },
+    Listed {
+        series: &'static str,
+        versions: Vec<Key>,
+    },
+    /// A collective call failed.
+    Failed {
+        call: &'static str,
+        text: String,
+    },
+    Closed {
+        result: Result<(), String>,
+    },
+    /// All that the rank had to do is done.
+    Ended,
+    /// The size of a node's segment in memory, and what it may be.
+    Memory {
+        bytes: u64,
+        allowed: u64,
+    },
+}
+
+/// The journal of one run: entries with the rank that made them, in the order of simulated time.
+#[derive(Clone, Default)]
+pub struct Journal(Arc<Mutex<Vec<(u32, Entry)>>>);
+
+impl Journal {
+    pub fn note(&self, rank: u32, entry: Entry) {
+        self.0.lock().unwrap().push((rank, entry));
+    }
+
+    pub fn entries(&self) -> Vec<(u32, Entry)> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// One region of a shard.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Data {
+    Bytes(Vec<u8>),
+    Numbers(Vec<f64>),
+}
+
+/// What rank `rank` of run `run` saves in version `version` of `series`: the model that restored data is compared with.
+/// Lengths differ from version to version and from rank to rank; some are zero.
+pub fn contents(seed: u64, run: u64, series: &str, version: u64, rank: u32, large: bool) -> Vec<(String, Data)> {
+    let hash = series.bytes().fold(seed, |hash, byte| hash.rotate_left(8) ^ u64::from(byte));
+    // The number and types of regions are the same on all ranks.
+    let mut shape = Rng::new(hash ^ run << 40 ^ version << 20);
+    let count = 1 + shape.below(3);
+    let kinds: Vec<bool> = (0..count).map(|_| shape.chance(1, 2)).collect();
+    let mut rng = Rng::new(shape.next_u64() ^ u64::from(rank));
+    let mut regions = Vec::new();
+    for (index, numbers) in kinds.into_iter().enumerate() {
+        let length = match rng.below(10) {
+            0 => 0,
+            1..=6 => rng.below(3000),
+            _ if large => rng.below(120_000),
+            _ => rng.below(9000),
+        };
+        let data = match numbers {
+            true => Data::Numbers((0..length / 8).map(|_| (rng.next_u64() >> 12) as f64 / 1e6).collect()),
+            false => Data::Bytes((0..length).map(|_| rng.next_u64() as u8).collect()),
+        };
+        regions.push((format!("region-{index}"), data));
+    }
+    regions
+}

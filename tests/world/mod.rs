@@ -1,0 +1,300 @@
+//! A simulated machine for the real session: ranks, nodes, disks, memory, and what goes wrong with them.
+//!
+//! - [`baton`]: one thread at a time, simulated time, death.
+//! - [`rank`]: the application, on the real [`bivouac::Session`].
+//! - [`journal`]: what ranks write down, and what their data should be.
+//! - [`truth`]: the checkers.
+//! - this file: machines, and one run of the application on them.
+//!
+//! What is real: the session with coordination, engine, tiers, claims, election and the node segment. What is simulated:
+//! processes (threads), time, messages between processes, and the file systems, which forget what was not synced. Memory
+//! segments are real files in a private directory of /dev/shm, one folder per machine.
+#![allow(dead_code)] // Each test program uses a part of this.
+
+pub mod baton;
+pub mod journal;
+pub mod rank;
+pub mod truth;
+
+use baton::{Baton, Seat, TaskId, WallClock};
+use bivouac::Config;
+use bivouac::base::Incarnation;
+use bivouac::base::rng::Rng;
+use bivouac::comm::Comm;
+use bivouac::comm::faulty::{FaultPlan, Faulty};
+use bivouac::comm::threads;
+use bivouac::config::Budget;
+use bivouac::format::shard::Head;
+use bivouac::session::place::{Place, Workers};
+use bivouac::tier::simulated::Simulated;
+use bivouac::tier::storage::Storage;
+use bivouac::tier::wrappers::Watched;
+use journal::Journal;
+use rank::{Hands, Overheard, Rank, Script};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Control words of a segment: 12 KiB per rank and at most 256 KiB for the extents, in whole pages.
+fn control_bytes(ranks: u64) -> u64 {
+    ranks * 16 * 1024 + 300 * 1024
+}
+
+/// The machines and what is on them.
+pub struct World {
+    pub seed: u64,
+    pub baton: Arc<Baton>,
+    pub disk: Simulated,
+    pub memory: tempfile::TempDir,
+    /// Boots of each machine so far.
+    boots: Vec<u32>,
+    runs: u64,
+    frozen_at: Option<u64>,
+}
+
+/// What one run of the application is given.
+pub struct Run {
+    pub script: Script,
+    pub config: Config,
+    /// The machine of each rank.
+    pub machines: Vec<u32>,
+    /// What happens to messages.
+    pub messages: FaultPlan,
+    /// Memory of each node for all its ranks.
+    pub budget: u64,
+}
+
+/// A run whose ranks are waiting for their turns.
+pub struct Running {
+    pub group: u32,
+    pub tasks: Vec<TaskId>,
+    pub journal: Journal,
+}
+
+/// The folder of a machine's local storage.
+pub fn local_root(machine: u32) -> PathBuf {
+    PathBuf::from(format!("/local-{machine}"))
+}
+
+/// The folder of the global storage.
+pub const GLOBAL_ROOT: &str = "/global";
+
+impl World {
+    pub fn new(seed: u64, machines: u32, turns_max: u64) -> World {
+        let baton = Baton::new(seed, turns_max);
+        let disk = Simulated::with_clock(Arc::new(WallClock(baton.clone())));
+        let memory = tempfile::Builder::new().prefix("bivouac-simulation-").tempdir_in("/dev/shm");
+        let world = World {
+            seed,
+            baton,
+            disk,
+            memory: memory.expect("/dev/shm is writable"),
+            boots: vec![0; machines as usize],
+            runs: 0,
+            frozen_at: None,
+        };
+        for machine in 0..machines {
+            world.disk.create_dir_all(&local_root(machine)).expect("an empty disk has room");
+            std::fs::create_dir(world.memory_of(machine)).expect("our own folder");
+        }
+        world.disk.create_dir_all(Path::new(GLOBAL_ROOT)).expect("an empty disk has room");
+        world
+    }
+
+    pub fn machine_count(&self) -> u32 {
+        self.boots.len() as u32
+    }
+
+    pub fn memory_of(&self, machine: u32) -> PathBuf {
+        self.memory.path().join(format!("machine-{machine}"))
+    }
+
+    /// Stops everything when the disk has made so many more steps.
+    pub fn freeze_after(&mut self, steps: u64) {
+        self.disk.freeze_after(steps);
+        self.frozen_at = Some(self.disk.steps() + steps);
+    }
+
+    pub fn thaw(&mut self) {
+        self.disk.thaw();
+        self.frozen_at = None;
+    }
+
+    /// The number of the next run; in the data of its checkpoints.
+    pub fn next_run(&mut self) -> u64 {
+        self.runs += 1;
+        self.runs
+    }
+
+    /// Empties a machine's memory.
+    pub fn wipe_memory(&mut self, machine: u32) {
+        let folder = self.memory_of(machine);
+        std::fs::remove_dir_all(&folder).expect("our own folder");
+        std::fs::create_dir(folder).expect("our own folder");
+    }
+
+    /// Reboots a machine without notice: its memory is gone, and of its disk what was not synced.
+    pub fn power_cut(&mut self, machine: u32, rng: &mut Rng) {
+        self.wipe_memory(machine);
+        self.boots[machine as usize] += 1;
+        self.disk.power_cut_below(&local_root(machine), rng).expect("it is there");
+    }
+
+    /// Puts a new machine in the place of one.
+    pub fn replace(&mut self, machine: u32) {
+        self.wipe_memory(machine);
+        self.boots[machine as usize] += 1;
+        self.disk.lose(&local_root(machine)).expect("it is there");
+        self.disk.create_dir_all(&local_root(machine)).expect("there is room");
+    }
+
+    /// What [`World::replace`] does, for a task to do while a run goes on; [`World::rebooted`] is told afterwards.
+    pub fn loss_of(&self, machine: u32) -> impl FnOnce() + Send + 'static {
+        let (folder, disk, local) = (self.memory_of(machine), self.disk.clone(), local_root(machine));
+        move || {
+            std::fs::remove_dir_all(&folder).expect("our own folder");
+            std::fs::create_dir(folder).expect("our own folder");
+            // Whatever was wrong with its disk is over with it.
+            disk.heal(&local).expect("it is a path");
+            disk.lose(&local).expect("it is there");
+            disk.create_dir_all(&local).expect("there is room");
+        }
+    }
+
+    /// A machine has another boot from now on.
+    pub fn rebooted(&mut self, machine: u32) {
+        self.boots[machine as usize] += 1;
+    }
+
+    /// Flips a bit in something that lies in a machine's memory: a shard, a copy or parity. Says whose it was: series,
+    /// generation and version.
+    pub fn flip_in_memory(&self, machine: u32, rng: &mut Rng) -> Option<(String, (u64, u64), String)> {
+        let mut files: Vec<PathBuf> = std::fs::read_dir(self.memory_of(machine))
+            .expect("our own folder")
+            .map(|entry| entry.expect("our own folder").path())
+            .collect();
+        files.sort();
+        let mut found = Vec::new();
+        for path in files {
+            let bytes = std::fs::read(&path).expect("our own file");
+            for at in (0..bytes.len()).step_by(4096) {
+                let Ok(head) = Head::decode(&bytes[at..]) else { continue };
+                found.push((path.clone(), at as u64, head));
+            }
+        }
+        let pick = rng.below(found.len().max(1) as u64) as usize;
+        let (path, start, head) = found.into_iter().nth(pick)?;
+        let header = &head.header;
+        // Half of the hits are in the small parts that describe the rest.
+        let length = if rng.chance(1, 2) { header.total_len } else { header.body_offset };
+        let bit = rng.below(length * 8);
+        let file = std::fs::File::options().read(true).write(true).open(&path).expect("our own file");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, start + bit / 8).expect("it is there");
+        byte[0] ^= 1 << (bit % 8);
+        file.write_all_at(&byte, start + bit / 8).expect("our own file");
+        let what = format!(
+            "{:?} of rank {} of {} version {} of generation {} in the memory of machine {machine}, bit {bit} of {}",
+            header.content,
+            header.rank,
+            head.meta.name,
+            header.key.version,
+            header.key.generation,
+            header.total_len * 8
+        );
+        Some((head.meta.name.clone(), (header.key.generation.0, header.key.version), what))
+    }
+
+    /// Puts the ranks of a run in their places; nothing happens before the baton is lent.
+    pub fn start(&mut self, run: Run) -> Running {
+        let number = run.script.run;
+        let group = u32::try_from(number).expect("few runs");
+        let journal = Journal::default();
+        let mut rng = Rng::new(self.seed ^ number << 32);
+        let fresh = Incarnation(std::array::from_fn(|_| rng.next_u64() as u8));
+        let mut tasks = Vec::new();
+        for (rank, comm) in threads::world(&run.machines).into_iter().enumerate() {
+            let (rank, machine) = (rank as u32, run.machines[rank]);
+            let is_first = run.machines.iter().position(|other| *other == machine) == Some(rank as usize);
+            let peers = run.machines.iter().filter(|other| **other == machine).count() as u64;
+            let directory = self.memory_of(machine);
+            let memory = is_first.then(|| (directory.clone(), run.budget + control_bytes(peers)));
+            let mut config = run.config.clone();
+            config.node.memory_directory = directory;
+            config.node.memory_budget = Budget::Bytes(run.budget);
+            config.node.local_directory = Some(local_root(machine));
+            let (script, journal) = (run.script.clone(), journal.clone());
+            let (boot, plan, seed) = (self.boots[machine as usize], run.messages, rng.next_u64());
+            let disk = self.disk.process(number << 16 | u64::from(rank));
+            let frozen = self.frozen();
+            tasks.push(self.baton.spawn(group, move |seat| {
+                let place = place(seat, disk, frozen, fresh, machine, boot);
+                let comm: Box<dyn Comm> =
+                    Box::new(Overheard { inner: Faulty::new(comm, plan, Rng::new(seed)), seat: seat.clone() });
+                rank::run(seat, Rank { rank, place, config, script, journal, memory }, comm);
+            }));
+        }
+        Running { group, tasks, journal }
+    }
+
+    fn frozen(&self) -> Option<Arc<dyn Fn() -> bool + Send + Sync>> {
+        let (at, disk) = (self.frozen_at?, self.disk.clone());
+        Some(Arc::new(move || disk.steps() >= at))
+    }
+
+    /// Runs until all ranks have ended, for `limit` at most.
+    pub fn run(&self, running: &Running, limit: Option<Duration>) -> bool {
+        self.baton.run(running.group, limit)
+    }
+
+    /// Kills what is left of a run.
+    pub fn kill(&self, running: &Running) {
+        self.baton.doom(running.group);
+        self.baton.run(running.group, None);
+        for rank in 0..running.tasks.len() as u64 {
+            self.disk.kill(u64::from(running.group) << 16 | rank);
+        }
+    }
+}
+
+fn place(
+    seat: &Seat,
+    disk: Simulated,
+    frozen: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    fresh: Incarnation,
+    machine: u32,
+    boot: u32,
+) -> Place {
+    let storage: Arc<dyn Storage> = Arc::new(Watched::new(disk, Arc::new(Hands { seat: seat.clone(), frozen })));
+    Place {
+        clock: Arc::new(seat.clone()),
+        local: storage.clone(),
+        global: storage,
+        workers: Workers::Inline,
+        group: "world".into(),
+        fresh,
+        host: format!("machine-{machine}"),
+        boot: format!("boot-{machine}-{boot}"),
+        program: "simulation".into(),
+        command: "simulation".into(),
+        directory: PathBuf::from("/"),
+        temporary: PathBuf::from("/tmp"),
+        user: 1000,
+        is_real: false,
+    }
+}
+
+/// A configuration with small blocks and short time-outs, on simulated storage.
+pub fn config() -> Config {
+    let mut config = Config::default();
+    config.job.name = Some("simulation".into());
+    config.job.block_bytes = 4096;
+    config.job.global_directory = PathBuf::from(GLOBAL_ROOT);
+    config.job.timeouts.warn = Duration::from_secs(2);
+    config.job.timeouts.abandon = Duration::from_secs(12);
+    config.job.timeouts.room = Duration::from_secs(1);
+    config.job.timeouts.drain = Duration::from_secs(20);
+    config.node.write_bytes = 64 << 10;
+    config
+}

@@ -1,0 +1,364 @@
+//! The application: what each simulated rank does with the real session.
+
+use super::baton::Seat;
+use super::journal::{Data, Entry, Heard, Journal, Restart, contents};
+use bivouac::base::{Clock, Level};
+use bivouac::comm::{Comm, CommError, Label, Parcel, Slice};
+use bivouac::recovery::RestartError;
+use bivouac::session::place::Place;
+use bivouac::tier::wrappers::{Call, Observer};
+use bivouac::{Config, Error, LevelVerdict, Pending, Session};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The series that applications keep.
+pub const SERIES: [&str; 2] = ["heat", "flow"];
+
+/// One thing that all ranks do, in the same order.
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// Take the next version of a series.
+    Checkpoint { series: usize, wait: Option<Level> },
+    /// Begin one, and let go of it on one rank.
+    GiveUp { series: usize, rank: u32 },
+    /// Compute for up to so long; each rank takes its own time.
+    Compute { millis: u64 },
+    /// One rank falls behind by so much.
+    Stall { rank: u32, millis: u64 },
+    /// List the versions.
+    List { series: usize },
+    /// Ask whether a checkpoint is due.
+    Ask,
+}
+
+/// What a run of the application is.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub seed: u64,
+    /// Number of the run, never used twice: it is in the data.
+    pub run: u64,
+    pub series: usize,
+    pub actions: Vec<Action>,
+    /// Go back to this many versions before the newest one, by name.
+    pub back: Option<u64>,
+    pub large: bool,
+    /// Close in order at the end (otherwise the rank just vanishes).
+    pub closes: bool,
+}
+
+/// Everything that one rank needs.
+pub struct Rank {
+    pub rank: u32,
+    pub place: Place,
+    pub config: Config,
+    pub script: Script,
+    pub journal: Journal,
+    /// The node's memory directory, on its first rank.
+    pub memory: Option<(PathBuf, u64)>,
+}
+
+/// A message layer that tells the baton that something happens.
+pub struct Overheard<C> {
+    pub inner: C,
+    pub seat: Seat,
+}
+
+impl<C: Comm> Comm for Overheard<C> {
+    fn rank(&self) -> bivouac::base::Rank {
+        self.inner.rank()
+    }
+    fn size(&self) -> u32 {
+        self.inner.size()
+    }
+    fn nodes(&self) -> &[u32] {
+        self.inner.nodes()
+    }
+    fn send(&mut self, to: bivouac::base::Rank, bytes: &[u8]) -> Result<(), CommError> {
+        self.seat.touch();
+        self.inner.send(to, bytes)
+    }
+    fn receive(&mut self) -> Result<Option<(bivouac::base::Rank, Vec<u8>)>, CommError> {
+        let message = self.inner.receive()?;
+        if message.is_some() {
+            self.seat.touch();
+        }
+        Ok(message)
+    }
+    fn unfinished(&self) -> usize {
+        self.inner.unfinished()
+    }
+    fn send_parcel(&mut self, to: bivouac::base::Rank, label: Label, body: Slice) -> Result<(), CommError> {
+        self.seat.touch();
+        self.inner.send_parcel(to, label, body)
+    }
+    fn receive_parcel(&mut self) -> Result<Option<Parcel>, CommError> {
+        let parcel = self.inner.receive_parcel()?;
+        if parcel.is_some() {
+            self.seat.touch();
+        }
+        Ok(parcel)
+    }
+    fn recycle(&mut self, bytes: Vec<u8>) {
+        self.inner.recycle(bytes);
+    }
+    fn unsent_parcels(&self) -> usize {
+        self.inner.unsent_parcels()
+    }
+    fn quiesce(&mut self, limit: Duration) -> Result<bool, CommError> {
+        self.inner.quiesce(limit)
+    }
+    fn cancel(&mut self) {
+        self.inner.cancel();
+    }
+}
+
+/// Makes every storage call a point at which the rank may die or lose its turn.
+pub struct Hands {
+    pub seat: Seat,
+    /// Steps of the disk at which everybody dies.
+    pub frozen: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl Observer for Hands {
+    fn before(&self, _call: Call, _path: &Path, _bytes: u64) -> std::io::Result<()> {
+        if self.frozen.as_ref().is_some_and(|frozen| frozen()) {
+            self.seat.baton().doom_all();
+        }
+        self.seat.point();
+        Ok(())
+    }
+}
+
+struct Application<'a> {
+    seat: &'a Seat,
+    own: Rank,
+    session: Session,
+    versions: HashMap<&'static str, u64>,
+    pending: Vec<Waiting>,
+}
+
+/// Series, version, the checkpoint itself, and how many of its verdicts are in the journal.
+type Waiting = (&'static str, u64, Pending, usize);
+
+/// Runs the application on one rank.
+pub fn run(seat: &Seat, own: Rank, comm: Box<dyn Comm>) {
+    let rank = own.rank;
+    let session = match Session::open_on(comm, &own.place, own.config.clone()) {
+        Ok(session) => session,
+        Err(error) => return own.journal.note(rank, Entry::NotOpened { text: error.to_string() }),
+    };
+    own.journal.note(rank, Entry::Opened { generation: session.generation() });
+    let mut application = Application { seat, own, session, versions: HashMap::new(), pending: Vec::new() };
+    if application.restart() {
+        application.work();
+    }
+    application.end();
+}
+
+impl Application<'_> {
+    fn note(&self, entry: Entry) {
+        self.own.journal.note(self.own.rank, entry);
+    }
+
+    /// True if there is something to go on from on this rank, or nothing at all to restore.
+    fn restart(&mut self) -> bool {
+        for series in &SERIES[..self.own.script.series] {
+            if !self.restart_series(series, None) {
+                return false;
+            }
+            let newest = self.versions[series];
+            if let Some(back) = self.own.script.back.filter(|back| newest > *back)
+                && !self.restart_series(series, Some(newest - back))
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn restart_series(&mut self, series: &'static str, version: Option<u64>) -> bool {
+        let mut run = 0;
+        let (rank, script) = (self.own.rank, &self.own.script);
+        let load = |restorer: &mut bivouac::Restorer| {
+            run = restorer.value::<u64>("run")?;
+            let version = restorer.version();
+            let expected = contents(script.seed, run, series, version, rank, script.large);
+            for (name, data) in &expected {
+                let is_right = match data {
+                    Data::Bytes(bytes) => restorer.load_vec::<u8>(name)? == *bytes,
+                    Data::Numbers(numbers) => restorer.load_vec::<f64>(name)? == *numbers,
+                };
+                assert!(
+                    is_right,
+                    "WRONG DATA: {name} of {series} version {version} of run {run} on rank {rank} from generation {}",
+                    restorer.generation()
+                );
+            }
+            let regions = restorer.regions()?.len();
+            assert_eq!(regions, expected.len() + 1, "WRONG DATA: rank {rank} restored {regions} regions");
+            Ok(())
+        };
+        let result = match version {
+            None => self.session.restart(series, load),
+            Some(version) => self.session.restart_version(series, version, load),
+        };
+        let outcome = match &result {
+            Ok(Some(restored)) => {
+                Restart::Restored { key: (restored.generation, restored.version), run, tier: restored.tier }
+            }
+            Ok(None) => Restart::Nothing,
+            Err(Error::Restart(RestartError::Session { reason })) => Restart::Lost(reason.clone()),
+            Err(error) => Restart::Refused(error.to_string()),
+        };
+        self.note(Entry::Restart { series, by_name: version.is_some(), outcome });
+        match result {
+            Ok(restored) => {
+                self.versions.insert(series, restored.map_or(0, |restored| restored.version));
+                true
+            }
+            // Going back may fail without harm: nothing has changed.
+            Err(Error::Restart(RestartError::NoSuchVersion { .. })) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn work(&mut self) {
+        for action in self.own.script.actions.clone() {
+            let carries_on = match action {
+                Action::Checkpoint { series, wait } => self.checkpoint(SERIES[series], wait),
+                Action::GiveUp { series, rank } => self.give_up(SERIES[series], rank),
+                Action::Compute { millis } => {
+                    let micros = 1 + self.seat.below(1000 * millis);
+                    self.compute(Duration::from_micros(micros))
+                }
+                Action::Stall { rank, millis } if rank == self.own.rank => self.compute(Duration::from_millis(millis)),
+                Action::Stall { .. } => true,
+                Action::List { series } => self.list(SERIES[series]),
+                Action::Ask => match self.session.should_checkpoint() {
+                    Ok(_) => true,
+                    Err(error) => self.failed("should_checkpoint", &error),
+                },
+            };
+            self.hear();
+            self.look_at_memory();
+            if !carries_on {
+                return;
+            }
+        }
+        self.note(Entry::Ended);
+    }
+
+    fn failed(&self, call: &'static str, error: &Error) -> bool {
+        self.note(Entry::Failed { call, text: error.to_string() });
+        !matches!(error, Error::Failed { .. })
+    }
+
+    fn compute(&self, time: Duration) -> bool {
+        self.seat.sleep(time);
+        true
+    }
+
+    fn next_version(&mut self, series: &'static str) -> u64 {
+        let version = self.versions.entry(series).or_default();
+        *version += 1;
+        *version
+    }
+
+    fn checkpoint(&mut self, series: &'static str, wait: Option<Level>) -> bool {
+        let version = self.next_version(series);
+        let script = &self.own.script;
+        let data = contents(script.seed, script.run, series, version, self.own.rank, script.large);
+        let captured = self.session.checkpoint(series, version).and_then(|mut checkpoint| {
+            for (name, data) in &data {
+                match data {
+                    Data::Bytes(bytes) => checkpoint.save(name, bytes)?,
+                    Data::Numbers(numbers) => checkpoint.save(name, numbers)?,
+                }
+            }
+            checkpoint.value("run", &script.run)?;
+            checkpoint.capture()
+        });
+        let pending = match captured {
+            Ok(pending) => pending,
+            Err(error) => {
+                self.note(Entry::NotCaptured { text: error.to_string() });
+                return true;
+            }
+        };
+        self.note(Entry::Captured { series, version });
+        if let Some(level) = wait {
+            // What it heard is noted by `hear`.
+            let waited = pending.wait(level);
+            assert!(!matches!(waited, Ok(reached) if reached < level), "waited for {level}, got {waited:?}");
+        }
+        self.pending.push((series, version, pending, 0));
+        true
+    }
+
+    fn give_up(&mut self, series: &'static str, rank: u32) -> bool {
+        if rank != self.own.rank {
+            return self.checkpoint(series, None);
+        }
+        let version = self.next_version(series);
+        match self.session.checkpoint(series, version) {
+            Ok(checkpoint) => drop(checkpoint),
+            Err(error) => self.note(Entry::NotCaptured { text: error.to_string() }),
+        }
+        true
+    }
+
+    fn list(&self, series: &'static str) -> bool {
+        match self.session.versions(series) {
+            Ok(versions) => {
+                let versions = versions.iter().map(|info| (info.generation, info.version)).collect();
+                self.note(Entry::Listed { series, versions });
+                true
+            }
+            Err(error) => self.failed("versions", &error),
+        }
+    }
+
+    /// Notes verdicts that were heard since the last time.
+    fn hear(&mut self) {
+        for waiting in &mut self.pending {
+            hear(&self.own.journal, self.own.rank, waiting);
+        }
+    }
+
+    fn look_at_memory(&self) {
+        use std::os::unix::fs::MetadataExt;
+        let Some((directory, allowed)) = &self.own.memory else { return };
+        let suffix = format!("-g{:06}", self.session.generation());
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().ends_with(&suffix) {
+                let bytes = entry.metadata().map_or(0, |metadata| metadata.blocks() * 512);
+                self.note(Entry::Memory { bytes, allowed: *allowed });
+            }
+        }
+    }
+
+    fn end(mut self) {
+        if !self.own.script.closes {
+            return;
+        }
+        let (rank, journal) = (self.own.rank, self.own.journal);
+        let result = self.session.close().map_err(|error| error.to_string());
+        journal.note(rank, Entry::Closed { result });
+        self.pending.iter_mut().for_each(|waiting| hear(&journal, rank, waiting));
+    }
+}
+
+fn hear(journal: &Journal, rank: u32, (series, version, pending, seen): &mut Waiting) {
+    let verdicts = pending.verdicts();
+    for (level, verdict) in &verdicts[*seen..] {
+        let heard = match verdict {
+            LevelVerdict::Committed => Heard::Committed,
+            LevelVerdict::Abandoned(culprits) => Heard::Abandoned(format!("{culprits:?}")),
+            LevelVerdict::Unknown(_) => Heard::Unknown,
+        };
+        journal.note(rank, Entry::Verdict { series, version: *version, level: *level, heard });
+    }
+    *seen = verdicts.len();
+}
