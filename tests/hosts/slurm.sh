@@ -143,6 +143,8 @@ $(tail -n 5 "$folder"/*.log 2>&1)"
 is_held_back() { [ "$("$hosts" exec head squeue --noheader --job="$1" --format='%T %r')" = "PENDING BeginTime" ]; }
 hurry() {
     within 60 is_held_back "$1" || die "job $1 is not held back: $("$hosts" exec head squeue --job="$1" 2>&1)"
+    # Credentials are revoked by the second: a start within the same second would count as that of the job's former life.
+    sleep 2
     "$hosts" exec head scontrol update "jobid=$1" StartTime=now
 }
 
