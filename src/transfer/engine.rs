@@ -327,24 +327,31 @@ impl Engine {
     /// Closes the node segment; its first rank removes it, unless it holds something that no durable tier has.
     pub fn close_memory(&self) {
         let Some(segment) = &self.setup.memory else { return };
-        let is_needed = {
+        let is_leader = self.setup.identity.is_node_leader();
+        let needed_for = {
             let state = self.lock();
-            let in_doubt = |c: &Checkpoint| c.is_unknown && (c.slot.is_some() || !c.parts.is_empty());
-            let only_here = |c: &Checkpoint| c.flow.is_committed(TierKind::Memory) && !c.flow.is_durable();
-            let only_peers = |c: &Checkpoint| {
+            let any = |is_so: &dyn Fn(&Checkpoint) -> bool| state.checkpoints.values().any(is_so);
+            if any(&|c| c.is_unknown && (c.slot.is_some() || !c.parts.is_empty())) {
+                Some("it is not known whether all ranks committed what it holds")
+            } else if any(&|c| c.flow.is_committed(TierKind::Memory) && !c.flow.is_durable()) {
+                Some("no durable tier has its newest version")
+            } else if any(&|c| {
                 c.flow.is_committed(TierKind::Peers)
                     && !c.flow.is_committed(TierKind::Global)
                     && self.is_newest_protected(&state, c)
-            };
-            state.checkpoints.values().any(|c| in_doubt(c) || only_here(c) || only_peers(c))
+            }) {
+                Some("the global tier does not have the newest version that it protects from the loss of nodes")
+            } else {
+                None
+            }
         };
-        if is_needed {
+        if let (Some(reason), true) = (needed_for, is_leader) {
             log::warn!(
-                "event=segment-kept path={} reason=\"no durable tier has its newest version\"",
+                "event=segment-kept path={} reason={reason:?}: the next start of this job reads it, `bivouac clean` removes it",
                 segment.path().display()
             );
         }
-        if let Err(error) = segment.close(self.setup.identity.is_node_leader() && !is_needed) {
+        if let Err(error) = segment.close(is_leader && needed_for.is_none()) {
             log::warn!("event=segment-not-closed error={error}");
         }
     }
