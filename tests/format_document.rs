@@ -276,20 +276,30 @@ fn a_manifest_is_as_documented() {
 
 // ------------------------------------------------------------------------ the golden fixtures
 
-/// Checks header, tables and every digest of a shard by the document; gives its rank and the name of each region.
-fn read_shard(bytes: &[u8]) -> (u32, Vec<String>) {
+/// What stands in a shard, or a parity part.
+struct Found {
+    rank: u32,
+    key: (u64, u64, u64, Vec<u8>),
+    /// Job, group, name of the series.
+    texts: [String; 3],
+    /// Name and body.
+    regions: Vec<(String, Vec<u8>)>,
+}
+
+/// Checks header, tables and every digest of a shard by the document.
+fn read_shard(bytes: &[u8], magic: &[u8; 8]) -> Found {
     let header = &bytes[..256];
-    opens_with(header, b"BVKSHRD1");
+    opens_with(header, magic);
     assert_eq!(u64_at(header, 16), checksum_around(header, 16));
-    assert_eq!(Reader(&header[24..]).key(), key_read());
     let (meta_len, body) = (u64_at(header, 104) as usize, u64_at(header, 120) as usize);
     assert_eq!(u64_at(header, 136), checksum(&bytes[256..body]));
     let index = (256 + meta_len).next_multiple_of(16);
+    let block_size = u32_at(header, 84) as usize;
     let mut meta = Reader(&bytes[256..256 + meta_len]);
-    assert_eq!([meta.text(), meta.text(), meta.text()], ["golden", "world", "heat"]);
-    let mut names = Vec::new();
+    let texts = [meta.text(), meta.text(), meta.text()];
+    let mut regions = Vec::new();
     for _ in 0..meta.u64() {
-        names.push(meta.text());
+        let name = meta.text();
         let (_kind, element) = (meta.u32(), meta.u32());
         if element == 10 {
             meta.u32();
@@ -298,13 +308,25 @@ fn read_shard(bytes: &[u8]) -> (u32, Vec<String>) {
             meta.u64();
         }
         let (length, offset, first_block) = (meta.u64() as usize, meta.u64() as usize, meta.u64() as usize);
-        for (block, content) in bytes[body + offset..][..length].chunks(4096).enumerate() {
+        let content = &bytes[body + offset..][..length];
+        for (block, content) in content.chunks(block_size).enumerate() {
             let at = index + 16 * (first_block + block);
             assert_eq!(bytes[at..at + 16], digest(content), "block {block}");
         }
+        regions.push((name, content.to_vec()));
     }
     meta.end();
-    (u32_at(header, 76), names)
+    Found { rank: u32_at(header, 76), key: Reader(&header[24..]).key(), texts, regions }
+}
+
+/// The set that a parity part describes: number of parities; rank and length of each member.
+fn read_set(part: &Found) -> (usize, Vec<(u32, usize)>) {
+    assert_eq!(part.regions[0].0, "set");
+    let mut set = Reader(&part.regions[0].1);
+    let (parities, count) = (set.u32() as usize, set.u64());
+    let members = (0..count).map(|_| (set.u32(), set.u64() as usize)).collect();
+    set.end();
+    (parities, members)
 }
 
 fn golden(name: &str) -> Vec<u8> {
@@ -312,25 +334,49 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Checks footer and index of a container by the document; each entry's rank, and its bytes.
+fn read_container(bytes: &[u8]) -> Vec<(u32, &[u8])> {
+    let footer = &bytes[bytes.len() - 64..];
+    opens_with(footer, b"BVKCONT1");
+    assert_eq!(u64_at(footer, 16), checksum_around(footer, 16));
+    let (at, length) = (u64_at(footer, 24) as usize, u64_at(footer, 32) as usize);
+    assert_eq!(u64_at(footer, 40), checksum(&bytes[at..bytes.len() - 64]));
+    assert_eq!(u64_at(footer, 48) as usize, bytes.len());
+    let mut index = Reader(&bytes[at..at + length]);
+    let entry = |index: &mut Reader| {
+        let (key, rank) = (index.key(), index.u32());
+        let (offset, length) = (index.u64() as usize, index.u64() as usize);
+        let shard = &bytes[offset..offset + length];
+        assert_eq!(Reader(&shard[24..]).key(), key);
+        (rank, shard)
+    };
+    let entries = (0..index.u64()).map(|_| entry(&mut index)).collect();
+    index.end();
+    entries
+}
+
 #[test]
 fn the_golden_files_are_as_documented() {
     for (bytes, ranks) in [(golden("c000000.bvc"), &[0, 1][..]), (golden("r000001.bvs"), &[1][..])] {
-        let footer = &bytes[bytes.len() - 64..];
-        opens_with(footer, b"BVKCONT1");
-        assert_eq!(u64_at(footer, 16), checksum_around(footer, 16));
-        let (at, length) = (u64_at(footer, 24) as usize, u64_at(footer, 32) as usize);
-        assert_eq!(u64_at(footer, 40), checksum(&bytes[at..bytes.len() - 64]));
-        assert_eq!(u64_at(footer, 48) as usize, bytes.len());
-        let mut index = Reader(&bytes[at..at + length]);
-        assert_eq!(index.u64() as usize, ranks.len());
-        for rank in ranks {
-            assert_eq!((index.key(), index.u32()), (key_read(), *rank));
-            let (offset, length) = (index.u64() as usize, index.u64() as usize);
-            let (found, names) = read_shard(&bytes[offset..offset + length]);
-            assert_eq!((found, names.join(" ").as_str()), (*rank, "temperature cells none step"));
+        let entries = read_container(&bytes);
+        assert_eq!(entries.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), ranks);
+        for (rank, shard) in entries {
+            let found = read_shard(shard, b"BVKSHRD1");
+            let names: Vec<&str> = found.regions.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(
+                (found.rank, found.key, names.join(" ").as_str()),
+                (rank, key_read(), "temperature cells none step")
+            );
+            assert_eq!(found.texts, ["golden", "world", "heat"]);
         }
-        index.end();
     }
+    let (file, other) = (golden("p000000.bvp"), golden("r000001.bvs"));
+    let (entries, other) = (read_container(&file), read_container(&other)[0].1);
+    let part = read_shard(entries[0].1, b"BVKPRTY1");
+    assert_eq!((entries.len(), entries[0].0, part.rank, &part.key), (1, 0, 0, &key_read()));
+    assert_eq!(read_set(&part), (1, vec![(0, other.len()), (1, other.len())]));
+    // One parity of one data member: the other's shard.
+    assert_eq!((part.regions[1].0.as_str(), part.regions[1].1.as_slice()), ("parity.0", other));
     let bytes = &golden("manifest")[..];
     opens_with(bytes, b"BVKMANI1");
     assert_eq!(u64_at(bytes, 16), checksum_around(&bytes[..48], 16));
@@ -380,6 +426,94 @@ fn parity_is_what_the_document_says() {
         for (at, sum) in sums.iter().enumerate() {
             let byte = |d: u32| data[d as usize].get(at).copied().unwrap_or(0);
             assert_eq!(*sum, (0..k).fold(0, |sum, d| sum ^ product(coefficient(p, d), byte(d))));
+        }
+    }
+}
+
+/// Four ranks on four nodes write a checkpoint with rs(2,2) to their local tiers; the document alone says how the files
+/// hang together.
+#[test]
+fn a_set_is_as_documented() {
+    use bivouac::config::{PartStore, Scheme};
+    use bivouac::session::place::{Place, Workers};
+    use bivouac::{Config, Level, Session};
+
+    let root = tempfile::tempdir().unwrap();
+    let folder = |node: u32, what: &str| {
+        let path = root.path().join(format!("{what}-{node}"));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let take = |rank: u32, session: &Session| {
+        let values: Vec<u64> = (0..1000 * u64::from(rank) + 700).map(|at| at * 0x9e37_79b9 + u64::from(rank)).collect();
+        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        checkpoint.save("values", &values).unwrap();
+        let pending = checkpoint.capture().unwrap();
+        pending.wait(Level::NodeLoss).unwrap();
+        // On this rank it is over when all its tiers have been written.
+        while !pending.poll() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    let end = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for (comm, rank) in bivouac::comm::threads::world(&[0, 1, 2, 3]).into_iter().zip(0..) {
+            let mut config = Config::default();
+            config.job.name = Some("set".into());
+            config.job.block_bytes = 4096;
+            config.job.redundancy.scheme = "rs(2,2)".parse::<Scheme>().unwrap();
+            config.job.redundancy.store = PartStore::Local;
+            config.job.global_enabled = false;
+            config.node.memory_directory = folder(rank, "memory");
+            config.node.memory_budget = bivouac::config::Budget::Bytes(8 << 20);
+            config.node.local_directory = Some(folder(rank, "local"));
+            config.node.local_allow_tmpfs = true;
+            let (take, end) = (&take, &end);
+            scope.spawn(move || {
+                let mut place = Place::here(&config, Workers::Threads, "ranks".into()).unwrap();
+                place.host = format!("node-{rank}");
+                let session = Session::open_on(Box::new(comm), &place, config).unwrap();
+                take(rank, &session);
+                end.wait();
+                session.close().unwrap();
+            });
+        }
+    });
+
+    let only = |path: &std::path::Path| std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
+    let file = |rank: u32, name: String| {
+        let job = only(&folder(rank, "local"));
+        std::fs::read(only(&job.join("ranks/state")).join(name)).unwrap()
+    };
+    let shards: Vec<Vec<u8>> =
+        (0..4).map(|rank| read_container(&file(rank, format!("r{rank:06}.bvs")))[0].1.to_vec()).collect();
+    let lengths: std::collections::BTreeSet<usize> = shards.iter().map(Vec::len).collect();
+    assert_eq!(lengths.len(), 4, "of four different lengths");
+    let parts: Vec<Found> = (0..4)
+        .map(|rank| read_shard(read_container(&file(rank, format!("p{rank:06}.bvp")))[0].1, b"BVKPRTY1"))
+        .collect();
+
+    let (m, members) = read_set(&parts[0]);
+    let (n, k) = (members.len(), members.len() - m);
+    assert_eq!((m, n), (2, 4));
+    let chunk = members.iter().map(|(_, length)| *length).max().unwrap().div_ceil(k).next_multiple_of(4096);
+    let quotient = |a: usize, b: usize| (0..=255).find(|q| product(*q, b as u8) == a as u8).unwrap();
+    let coefficient = |p: usize, d: usize| quotient(k ^ d, (k + p) ^ d);
+    for (place, (rank, length)) in members.iter().enumerate() {
+        let part = &parts[*rank as usize];
+        let own = read_shard(&shards[*rank as usize], b"BVKSHRD1");
+        assert_eq!((part.rank, &part.key, &part.texts), (*rank, &own.key, &own.texts));
+        assert_eq!((*length, read_set(part)), (shards[*rank as usize].len(), (m, members.clone())));
+        assert_eq!(part.regions.len(), 1 + m);
+        for (p, (name, sums)) in part.regions[1..].iter().enumerate() {
+            assert_eq!((name.as_str(), sums.len()), (format!("parity.{p}").as_str(), chunk));
+            let stripe = (place + n - p) % n;
+            let data: Vec<&Vec<u8>> = (0..k).map(|d| &shards[members[(stripe + m + d) % n].0 as usize]).collect();
+            let factors: Vec<u8> = (0..k).map(|d| coefficient(p, d)).collect();
+            for (at, sum) in sums.iter().enumerate() {
+                let byte = |d: usize| data[d].get(d * chunk + at).copied().unwrap_or(0);
+                assert_eq!(*sum, (0..k).fold(0, |sum, d| sum ^ product(factors[d], byte(d))));
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Files of format version 1 as they were once written, and what they must mean for good.
 //!
 //! The fixtures in `tests/golden/v1` are one small checkpoint of two ranks: `c000000.bvc`, a container with both shards as the
-//! global tier has it; `r000001.bvs`, the container of rank 1 alone as its local tier has it; and the `manifest` of the
-//! global tier. A reader of any later version must read them; as long as the format version is 1, the writer must make the
+//! global tier has it; `r000001.bvs`, the container of rank 1 alone as its local tier has it; `p000000.bvp`, the container of
+//! the parity part that rank 0 keeps of the set of both; and the `manifest` of the global tier. A reader of any later version must read them; as long as the format version is 1, the writer must make the
 //! very same bytes.
 //!
 //! After a change of the format (document, code and fixtures in one commit) they are made again by
@@ -17,17 +17,25 @@ use bivouac::base::{Generation, Rank};
 use bivouac::config::Direct;
 use bivouac::format::container::{FOOTER_LEN, Footer};
 use bivouac::format::shard::Head;
-use bivouac::format::{Container, ElementType, Manifest, RegionKind};
+use bivouac::format::{Container, Content, ElementType, Manifest, RegionKind};
+use bivouac::redundancy::part::set_of;
 use bivouac::tier::TierKind;
 use bivouac::tier::directory::{DirectoryTier, Series};
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::source::Source;
-use golden_files::{CONTAINER, MANIFEST, SINGLE, container, field, folder, key, manifest, read};
+use golden_files::{
+    CONTAINER, MANIFEST, PARITY, SINGLE, container, field, folder, key, manifest, parity_container, read, set, shard,
+};
 use std::sync::Arc;
 
 #[test]
 fn todays_writer_makes_the_golden_bytes() {
-    let made = [(CONTAINER, container(&[0, 1])), (SINGLE, container(&[1])), (MANIFEST, manifest())];
+    let made = [
+        (CONTAINER, container(&[0, 1])),
+        (SINGLE, container(&[1])),
+        (PARITY, parity_container()),
+        (MANIFEST, manifest()),
+    ];
     if std::env::var_os("BIVOUAC_TEST_WRITE_GOLDEN").is_some() {
         std::fs::create_dir_all(folder()).expect("the source tree is writable");
         for (name, bytes) in &made {
@@ -106,6 +114,19 @@ fn golden_containers_decode_to_the_expected_values() {
             assert_eq!(body(3), 70u64.to_le_bytes());
         }
     }
+}
+
+#[test]
+fn the_golden_parity_part_decodes_to_the_expected_values() {
+    let parts = shards(&read(PARITY));
+    let [(head, bytes)] = parts.as_slice() else { panic!("{} parts", parts.len()) };
+    assert_eq!((head.header.content, head.header.rank, head.header.key), (Content::Parity, Rank(0), key()));
+    let body = |name: &str| {
+        let region = head.region(name).expect("the region");
+        &bytes[(head.header.body_offset + region.offset) as usize..][..region.bytes as usize]
+    };
+    assert_eq!(set_of(head, body("set")).expect("a set"), (set(), 0));
+    assert_eq!(body("parity.0"), shard(1));
 }
 
 #[test]

@@ -48,6 +48,20 @@ pub fn parity_region(head: &Head, number: u32) -> Option<&Region> {
     head.region(&parity_name(number))
 }
 
+/// The set that a part describes, and the place of the part's own member in it. `encoded` is the body of its region `set`.
+///
+/// # Errors
+/// [`FormatError`] if it describes a set that cannot be, or one that does not fit the part.
+pub fn set_of(head: &Head, encoded: &[u8]) -> Result<(SetInfo, usize), FormatError> {
+    let set: SetInfo = codec::decode(WHAT, encoded)?;
+    let place = set.place(head.header.rank).filter(|_| set.is_sound() && head.header.content == Content::Parity);
+    let has = |number: u32| parity_region(head, number).is_some_and(|region| region.bytes == set.chunk());
+    match place.filter(|_| (0..set.parity).all(has)) {
+        Some(place) => Ok((set, place)),
+        None => Err(FormatError::invalid(WHAT, "its set does not fit it")),
+    }
+}
+
 /// A part that was found somewhere.
 #[derive(Clone)]
 pub struct Part {
@@ -81,15 +95,8 @@ impl Part {
         }
         let mut bytes = vec![0; region.bytes as usize];
         source.read_region(&region, &mut bytes)?;
-        let set: SetInfo = codec::decode(WHAT, &bytes).map_err(format)?;
-        let place = set.place(head.header.rank).filter(|_| set.is_sound());
-        let has_all =
-            (0..set.parity).all(|number| parity_region(head, number).is_some_and(|region| region.bytes == set.chunk()));
-        let is_parity = head.header.content == Content::Parity;
-        match place.filter(|_| is_parity && has_all) {
-            Some(place) => Ok(Part { set, place, source }),
-            None => Err(format(FormatError::invalid(WHAT, "its set does not fit it"))),
-        }
+        let (set, place) = set_of(head, &bytes).map_err(format)?;
+        Ok(Part { set, place, source })
     }
 
     /// The rank that holds it.

@@ -11,6 +11,7 @@ use bivouac::format::container::{FOOTER_LEN, Footer};
 use bivouac::format::shard::Head;
 use bivouac::format::{Container, FormatError, Manifest, codec};
 use bivouac::redundancy::domains::{Topology, TopologyError, domains_of};
+use bivouac::redundancy::part::{parity_region, set_of};
 use bivouac::segment::{OldSegment, SegmentError};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -50,6 +51,34 @@ pub fn shard_head(bytes: &[u8]) -> Reached {
     assert_eq!(head.blocks().count() as u64, header.block_count);
     assert!(head.blocks().all(|(at, length, _)| length > 0 && at + length <= header.total_len));
     Reached::Value
+}
+
+/// A parity part: a head, and the set in its first region.
+pub fn parity_part(bytes: &[u8]) -> Reached {
+    let head = match Head::decode(bytes) {
+        Ok(head) => head,
+        Err(error) => return reached(&error),
+    };
+    let body = head.region("set").map(|region| head.header.body_offset + region.offset).unwrap_or(0);
+    let length = head.region("set").map_or(0, |region| region.bytes);
+    let Some(encoded) = bytes.get(body as usize..(body + length) as usize) else { return Reached::Rules };
+    match set_of(&head, encoded) {
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            Reached::Rules
+        }
+        Ok((set, place)) => {
+            assert_eq!(set.place(head.header.rank), Some(place));
+            assert!(set.data() >= 1 && set.chunk().is_multiple_of(4096));
+            for chunk in 0..set.data() {
+                let stripe = set.place_of_chunk(place, chunk).stripe;
+                assert_eq!(set.data_member(stripe, chunk), place);
+                assert!(set.shard_range(place, chunk, 0..set.chunk()).end <= set.members[place].1);
+            }
+            assert!((0..set.parity).all(|parity| parity_region(&head, parity).is_some()));
+            Reached::Value
+        }
+    }
 }
 
 /// A container file: footer, index, and the heads of all shards.

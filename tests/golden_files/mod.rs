@@ -4,14 +4,19 @@
 use bivouac::base::digest::digest_bytes;
 use bivouac::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
 use bivouac::format::container::encode_tail;
-use bivouac::format::shard::{Layout, encode_head};
-use bivouac::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use bivouac::format::shard::{Layout, ShardHeader, encode_head};
+use bivouac::format::{ContainerEntry, ContainerInfo, Content, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use bivouac::redundancy::part;
+use bivouac::redundancy::stripes::SetInfo;
+use bivouac::tier::directory::Series;
 use std::path::{Path, PathBuf};
 
 /// The container of both ranks.
 pub const CONTAINER: &str = "c000000.bvc";
 /// The container of rank 1.
 pub const SINGLE: &str = "r000001.bvs";
+/// The container of the parity part that rank 0 keeps of the two ranks' set.
+pub const PARITY: &str = "p000000.bvp";
 /// The manifest of the global tier.
 pub const MANIFEST: &str = "manifest";
 
@@ -62,24 +67,53 @@ pub fn shard(rank: u32) -> Vec<u8> {
     };
     let layout = Layout::new(meta, 4096).expect("a layout");
     let header = layout.header(key(), 0x00c0_ffee, 2, Rank(rank), Some((Generation(2), 60)));
+    filled(&layout, &header, &bodies(rank))
+}
+
+fn filled(layout: &Layout, header: &ShardHeader, bodies: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = vec![0; layout.total_len as usize];
     let mut digests: Vec<Digest> = Vec::new();
-    for (region, body) in layout.meta.regions.iter().zip(bodies(rank)) {
+    for (region, body) in layout.meta.regions.iter().zip(bodies) {
         let start = (layout.body_offset + region.offset) as usize;
-        bytes[start..start + body.len()].copy_from_slice(&body);
+        bytes[start..start + body.len()].copy_from_slice(body);
         digests.extend(body.chunks(4096).map(digest_bytes));
     }
-    encode_head(&layout, &header, &digests, &mut bytes[..layout.body_offset as usize]);
+    encode_head(layout, header, &digests, &mut bytes[..layout.body_offset as usize]);
     bytes
+}
+
+/// The set of both ranks: one parity, so that each keeps the other's shard once more.
+pub fn set() -> SetInfo {
+    SetInfo { parity: 1, members: (0..2).map(|rank| (Rank(rank), shard(rank).len() as u64)).collect() }
+}
+
+/// The parity part of rank 0.
+pub fn part() -> Vec<u8> {
+    let series = Series { job: "golden".into(), group: "world".into(), name: "heat".into() };
+    let (layout, encoded) = part::layout(&series, &set(), 4096).expect("a layout");
+    let header = ShardHeader {
+        content: Content::Parity,
+        ..layout.header(key(), 0x00c0_ffee, 2, Rank(0), Some((Generation(2), 60)))
+    };
+    // The only data of its stripe is the other's chunk, times one.
+    filled(&layout, &header, &[encoded, shard(1)])
 }
 
 /// A container with the shards of these ranks.
 pub fn container(ranks: &[u32]) -> Vec<u8> {
+    contained(ranks.iter().map(|rank| (*rank, shard(*rank))))
+}
+
+/// The container of the parity part.
+pub fn parity_container() -> Vec<u8> {
+    contained([(0, part())])
+}
+
+fn contained(shards: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Vec<u8> {
     let (mut bytes, mut entries) = (Vec::new(), Vec::new());
-    for rank in ranks {
-        let shard = shard(*rank);
+    for (rank, shard) in shards {
         let (offset, length) = (bytes.len() as u64, shard.len() as u64);
-        entries.push(ContainerEntry { key: key(), rank: Rank(*rank), offset, length });
+        entries.push(ContainerEntry { key: key(), rank: Rank(rank), offset, length });
         bytes.extend(shard);
     }
     bytes.extend(encode_tail(&entries).expect("an index"));
