@@ -159,6 +159,15 @@ pub struct Slurm {
     pub missing: Vec<&'static str>,
 }
 
+impl Slurm {
+    /// The fewest tasks that a node has, from a text such as `2(x3),1`; 1 if SLURM does not say.
+    pub fn least_tasks(&self) -> u32 {
+        let words = self.tasks_per_node.iter().flat_map(|text| text.split(','));
+        let counts = words.filter_map(|word| word.split('(').next()?.trim().parse().ok());
+        counts.min().unwrap_or(1).max(1)
+    }
+}
+
 /// A library that is used if it is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Library {

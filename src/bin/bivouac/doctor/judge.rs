@@ -5,8 +5,10 @@ use super::facts::{Directory, Facts, Launcher, Ranks, Slurm, Trial};
 use crate::output::bytes;
 use bivouac::base::units::{GIB, MIB};
 use bivouac::config::{Budget, Direct, Progress};
+use bivouac::redundancy::placement::place;
 use bivouac::segment::budget_bytes;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 /// Below this a segment is hardly a tier: it is meant to hold two shards of every rank.
@@ -78,6 +80,7 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
     findings.extend(memory(facts));
     findings.extend(local(facts));
     findings.extend(global(facts));
+    findings.extend(redundancy(facts));
     findings.extend(limits(facts));
     findings.extend(slurm(facts));
     findings.extend(end_of_allocation(facts));
@@ -449,6 +452,47 @@ fn slurm(facts: &Facts) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Can the configured schemes keep their promise on the nodes that are known of?
+fn redundancy(facts: &Facts) -> Vec<Finding> {
+    let (check, redundancy) = ("redundancy", &facts.config.job.redundancy);
+    let per_node: Option<Vec<u32>> = match (&facts.ranks, &facts.slurm) {
+        (Some(Ok(ranks)), _) => Some(ranks.per_node.clone()),
+        (_, Some(slurm)) => slurm.nodes.map(|nodes| vec![slurm.least_tasks(); nodes as usize]),
+        (_, None) => None,
+    };
+    let node_of_each = |per_node: &Vec<u32>| -> Vec<u32> {
+        (0..).zip(per_node).flat_map(|(node, count)| std::iter::repeat_n(node, *count as usize)).collect()
+    };
+    let nodes = per_node.as_ref().map(node_of_each);
+    let schemes = redundancy.schemes();
+    if schemes.is_empty() {
+        return vec![ok(check, "none (redundancy.scheme): the loss of a node costs what is not on the global tier")];
+    }
+    let judged = schemes.into_iter().map(|scheme| {
+        let Some(nodes) = &nodes else {
+            let found = format!("{scheme}; the number of nodes is not known here (in a job: mpirun bivouac doctor --mpi)");
+            return ok(check, found);
+        };
+        let count = nodes.iter().collect::<BTreeSet<_>>().len();
+        let placement = place(nodes, &[], scheme);
+        let survives = placement.tolerates_nodes;
+        let found = format!("{scheme} on {count} nodes survives the loss of {survives} at once");
+        if survives >= scheme.parity() {
+            return ok(check, found);
+        }
+        let found = format!("{found}: {}", placement.lost.join("; "));
+        let advice = format!(
+            "start on {} nodes or more, with as many ranks on each, or choose a scheme with fewer members or less parity",
+            scheme.members()
+        );
+        match survives {
+            0 => problem(check, found, format!("no checkpoint reaches the level node-loss: {advice}")),
+            _ => warning(check, found, advice),
+        }
+    });
+    judged.collect()
 }
 
 fn span(time: Duration) -> String {
@@ -846,6 +890,34 @@ mod tests {
         inside(|slurm| slurm.array_task = Some("3".into()))(&mut named);
         named.config.job.name = Some("heat-3".into());
         assert!(judge(&named).iter().all(|finding| finding.verdict == Verdict::Ok));
+    }
+
+    #[test]
+    fn redundancy_that_cannot_be_had_on_these_nodes_is_said() {
+        let ranks = |scheme: &'static str, per_node: &'static [u32]| {
+            move |facts: &mut Facts| {
+                facts.config.job.redundancy.scheme = scheme.parse().expect("a scheme");
+                facts.ranks = Some(Ok(Ranks {
+                    size: per_node.iter().sum(),
+                    per_node: per_node.into(),
+                    thread_level: "MPI_THREAD_MULTIPLE".into(),
+                    library: "Open MPI".into(),
+                    blind: Ok(Vec::new()),
+                }));
+            }
+        };
+        expect(ranks("xor(8)", &[4]), "redundancy", Verdict::Problem, "node-loss");
+        expect(ranks("rs(4,2)", &[4, 4]), "redundancy", Verdict::Warning, "6 nodes");
+        expect(ranks("partner(2)", &[1, 1]), "redundancy", Verdict::Warning, "3 nodes");
+        let mut facts = healthy();
+        ranks("rs(2,2)", &[2; 4])(&mut facts);
+        assert!(judge(&facts).iter().all(|finding| finding.verdict == Verdict::Ok));
+        let mut slurm = Slurm { nodes: Some(4), tasks_per_node: Some("2(x3),1".into()), ..Slurm::default() };
+        assert_eq!(slurm.least_tasks(), 1);
+        slurm.tasks_per_node = Some("16(x4)".into());
+        assert_eq!(slurm.least_tasks(), 16);
+        slurm.tasks_per_node = None;
+        assert_eq!(slurm.least_tasks(), 1);
     }
 
     #[test]
