@@ -138,6 +138,8 @@ pub struct RestoredFrom {
     pub bytes: u64,
     /// Seconds from the call to the agreement of all ranks.
     pub seconds: f64,
+    /// How many of them had passed when the ranks had elected it.
+    pub elect_seconds: f64,
     /// When it was done.
     pub unix: f64,
 }

@@ -100,6 +100,8 @@ pub struct Restored {
     pub bytes: u64,
     /// Seconds from the call to the agreement of all ranks.
     pub seconds: f64,
+    /// How many of them had passed when the ranks had elected this checkpoint and began to load it.
+    pub elect_seconds: f64,
     /// A later run had left this version behind; it was asked for by name.
     pub left_behind: bool,
 }
@@ -347,6 +349,7 @@ impl Session {
         let mut next = election.first()?;
         while let Some(elected) = next {
             self.engine.beat();
+            let elect = self.engine.clock().now().saturating_sub(started);
             let mut restorer = self.restorer(name, &election, &elected);
             let failure = match load(&mut restorer) {
                 Ok(()) => restorer.failure().map(|text| (text.to_owned(), true)),
@@ -366,7 +369,7 @@ impl Session {
                     // Asked for by name, newer versions stay: nothing newer has been committed yet.
                     self.engine.forget_others(name, &elected.candidate.key, elected.manifest.is_some());
                 }
-                return Ok(Some(self.restored(name, &elected, &restorer, took)));
+                return Ok(Some(self.restored(name, &elected, &restorer, elect, took)));
             }
         }
         Ok(None)
@@ -382,7 +385,14 @@ impl Session {
         Restorer::new(identity.rank, clock, key, series, copies, Some(peers), global)
     }
 
-    fn restored(&self, name: &str, elected: &Elected, restorer: &Restorer, took: Duration) -> Restored {
+    fn restored(
+        &self,
+        name: &str,
+        elected: &Elected,
+        restorer: &Restorer,
+        elect: Duration,
+        took: Duration,
+    ) -> Restored {
         let key = elected.candidate.key;
         self.engine.set_origin(name, origin_of(elected));
         let read = restorer.read_bytes();
@@ -392,6 +402,7 @@ impl Session {
             tier: restorer.farthest().name(),
             bytes: read.memory + read.local + read.peers + read.global,
             seconds: took.as_secs_f64(),
+            elect_seconds: elect.as_secs_f64(),
             left_behind: elected.left_behind,
         };
         log::info!(
@@ -409,6 +420,7 @@ impl Session {
             tier: restored.tier.to_owned(),
             bytes: restored.bytes,
             seconds: restored.seconds,
+            elect_seconds: restored.elect_seconds,
             unix: unix_now(),
         });
         restored

@@ -23,7 +23,7 @@ echo "$pid $inner $(readlink /proc/self/ns/net)" > "$folder/process.new"
 
 mount -t proc proc /proc
 mount --bind "$folder/boot_id" /proc/sys/kernel/random/boot_id
-mount -t tmpfs -o size=512m,mode=1777 memory /dev/shm
+mount -t tmpfs -o "size=${BIVOUAC_TEST_SHM:-512m},mode=1777" memory /dev/shm
 mount -t tmpfs -o size=256m,mode=755 run /run
 mkdir -m 1777 /run/tmp
 mount --bind "$state/names" /etc/hosts

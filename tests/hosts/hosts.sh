@@ -17,6 +17,7 @@
 #   hosts.sh leftovers            what is still there of them: prints nothing, or ends with status 1
 #   hosts.sh can                  ends with status 0 if this machine allows all that, and else says what is missing
 #
+# BIVOUAC_TEST_SHM is the size of their shared memory (default 512m).
 # BIVOUAC_TEST_HOSTS names the folder of the state (default /tmp/bivouac-hosts/default). Two sets of hosts live beside each
 # other in two such folders. In the folder, `local` is each host's own disk, as that host sees it, and `disks/HOST`
 # the same disk from outside. `head` holds the network switch: it cannot be cut or lost.

@@ -152,8 +152,8 @@ fn events(status: &Status) -> Vec<(String, Happened)> {
     if let Some(restored) = &status.restored {
         let (name, version, tier) = (&restored.name, restored.version, &restored.tier);
         let text = format!(
-            "all ranks elected and loaded {name} version {version} of generation {} in {:.3} s (rank 0 from {tier})",
-            restored.generation, restored.seconds
+            "all ranks elected and loaded {name} version {version} of generation {} in {:.3} s, {:.3} s of it for the election (rank 0 from {tier})",
+            restored.generation, restored.seconds, restored.elect_seconds
         );
         add("restored", &format!("{name} {version}"), restored.unix, text);
     }
