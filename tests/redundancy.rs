@@ -20,6 +20,7 @@ struct Machine {
     global_every: u64,
     workers: Workers,
     store: PartStore,
+    interval_steps: u64,
 }
 
 /// What one rank saw.
@@ -41,6 +42,7 @@ impl Machine {
             global_every: NEVER,
             workers: Workers::Threads,
             store: PartStore::Memory,
+            interval_steps: 0,
         }
     }
 
@@ -62,6 +64,7 @@ impl Machine {
         config.job.name = Some("redundancy".into());
         config.job.block_bytes = 16 << 10;
         config.job.take_over = true;
+        config.job.interval.steps = self.interval_steps;
         config.job.redundancy.scheme = self.scheme;
         config.job.redundancy.store = self.store;
         config.job.local.every = self.local_every;
@@ -179,6 +182,27 @@ fn one_node_is_lost_with_xor() {
 #[test]
 fn one_node_is_lost_with_reed_solomon() {
     survives_one("rs(2,2)");
+}
+
+#[test]
+fn after_a_restart_with_shards_of_other_nodes_a_checkpoint_is_due_at_once() {
+    let mut machine = Machine::new(scheme("xor(4)"));
+    take_two(&machine, &NODES);
+    let due = |session: &Session| [(); 3].map(|()| session.should_checkpoint().expect("an answer"));
+    let restart_and_ask = |machine: &Machine, nodes: &[u32]| {
+        machine.run(nodes, |rank, session| {
+            assert_eq!(restart(session, rank).version, Some(2));
+            due(session)
+        })
+    };
+    machine.interval_steps = 3;
+    assert!(restart_and_ask(&machine, &NODES).iter().all(|due| *due == [false, false, true]));
+    machine.lose(2);
+    assert!(restart_and_ask(&machine, &WITH_SPARE).iter().all(|due| *due == [true, false, true]));
+    // Nobody wants to be asked: never.
+    machine.lose(4);
+    machine.interval_steps = 0;
+    assert!(restart_and_ask(&machine, &WITH_SPARE).iter().all(|due| *due == [false; 3]));
 }
 
 #[test]

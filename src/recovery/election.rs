@@ -211,6 +211,11 @@ impl<'a> Election<'a> {
         &self.found
     }
 
+    /// Did the ranks look for shards on each other's nodes? The same on all ranks.
+    pub fn has_gathered(&self) -> bool {
+        self.gathered
+    }
+
     /// Elects the first candidate; `None` if there is nothing to restore and never was.
     ///
     /// # Collective

@@ -16,6 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The state behind both questions, counted in the same way on every rank.
 pub struct Decisions {
     steps: u64,
+    /// A checkpoint is due, whatever the interval says.
+    is_due_now: bool,
     checkpoint: Cadence,
     since_checkpoint_look: u64,
     pace: Arc<Mutex<Pace>>,
@@ -39,6 +41,7 @@ impl Decisions {
         let signal = signal.transpose().map_err(|error| Error::Failed { reason: format!("exit.signal: {error}") })?;
         Ok(Decisions {
             steps: 0,
+            is_due_now: false,
             checkpoint: Cadence::default(),
             since_checkpoint_look: 0,
             pace: Arc::default(),
@@ -51,12 +54,22 @@ impl Decisions {
         })
     }
 
+    /// The next question whether a checkpoint is due is answered with yes, if there is an interval at all.
+    ///
+    /// # Collective
+    /// All ranks must say so between the same two questions; nothing is sent.
+    pub fn checkpoint_soon(&mut self) {
+        self.is_due_now = true;
+    }
+
     /// See [`crate::Session::should_checkpoint`].
     pub fn should_checkpoint(&mut self, engine: &Engine) -> Result<bool> {
         let interval = engine.config().job.interval;
         self.steps += 1;
-        let by_steps = interval.steps > 0 && self.steps.is_multiple_of(interval.steps);
-        if interval.seconds.is_zero() && interval.overhead_percent <= 0.0 {
+        let is_timed = !interval.seconds.is_zero() || interval.overhead_percent > 0.0;
+        let is_asked_for = std::mem::take(&mut self.is_due_now) && (interval.steps > 0 || is_timed);
+        let by_steps = is_asked_for || (interval.steps > 0 && self.steps.is_multiple_of(interval.steps));
+        if !is_timed {
             return Ok(by_steps);
         }
         self.since_checkpoint_look += 1;

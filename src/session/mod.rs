@@ -369,6 +369,9 @@ impl Session {
                     // Asked for by name, newer versions stay: nothing newer has been committed yet.
                     self.engine.forget_others(name, &elected.candidate.key, elected.manifest.is_some());
                 }
+                if election.has_gathered() {
+                    self.decisions.borrow_mut().checkpoint_soon();
+                }
                 return Ok(Some(self.restored(name, &elected, &restorer, elect, took)));
             }
         }
@@ -458,6 +461,9 @@ impl Session {
     }
 
     /// Is it time for a checkpoint, by the configured interval (calls, seconds, or cost)? Call it once per step.
+    ///
+    /// With an interval, the first call after a restart for which shards had to come from other nodes says yes: what the lost
+    /// node held is protected again only by a new checkpoint.
     ///
     /// # Collective
     /// All ranks, the same number of times; the answer is the same on all. By calls: no message at all. By time or cost:
