@@ -31,7 +31,8 @@ done
 [[ "$scheme" =~ ^[a-z0-9(),]+$ ]] || { usage >&2 && exit 2; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-"$root/ci/setup.sh" --with-tests
+# DEMO_PROGRAMS names a folder of Cargo's in which all is built already (the tests use that).
+[ -n "${DEMO_PROGRAMS:-}" ] || "$root/ci/setup.sh" --with-tests
 . "$root/launch/env.sh"
 hosts=$root/tests/hosts/hosts.sh
 if ! missing=$("$hosts" can); then
@@ -42,9 +43,12 @@ fi
     echo "The demo's hosts are set up for Open MPI's mpirun, and ${mpirun_command[0]} is another one." >&2
     exit 1
 }
-echo "Building (the first time takes a minute or two) ..."
-(cd "$root" && cargo build --quiet --release --locked --example heat2d --bin bivouac)
-built=${CARGO_TARGET_DIR:-$root/target}/release
+built=${DEMO_PROGRAMS:-}
+if [ -z "$built" ]; then
+    echo "Building (the first time takes a minute or two) ..."
+    (cd "$root" && cargo build --quiet --release --locked --example heat2d --bin bivouac)
+    built=${CARGO_TARGET_DIR:-$root/target}/release
+fi
 PATH=$built/examples:$built:$PATH
 
 for variable in "${!BIVOUAC_@}"; do unset "$variable"; done
@@ -88,7 +92,7 @@ export BIVOUAC_CONFIG="$work/bivouac.toml"
 export RUST_LOG=warn,bivouac::session=info,bivouac::recovery=info
 
 ranks=8
-steps=2000
+steps=${DEMO_STEPS:-2000}
 heat=(heat2d --grid 512x512 --every 100 --dir "$work/global")
 cd "$work"
 
@@ -107,7 +111,7 @@ echo "     bivouac run --hosts node[1-5]:2 --spares 1 -- mpirun -x BIVOUAC_CONFI
     > run.log 2>&1 < /dev/null &
 supervisor=$!
 # Some checkpoints must be there, and some steps left.
-version=$((300 + 100 * (RANDOM % 6)))
+version=$((300 + 100 * (RANDOM % (steps / 300))))
 until grep -q "^committed version=$version " run.log; do
     kill -0 "$supervisor" 2> /dev/null || fail "the job ended before a host was lost"
     sleep 0.01

@@ -1,6 +1,6 @@
 //! The supervisor's part of the story: when it gives up and why, and what happens when it is lost itself.
 
-use crate::bed::{FIRST_HOSTS, Hosts, Job, RANKS, Run, example, files, seconds};
+use crate::bed::{FIRST_HOSTS, Hosts, Job, RANKS, Run, can, example, files, seconds};
 use crate::checks::{calm_digest, protected, restored_by_all};
 use crate::{digest, words};
 use std::path::Path;
@@ -155,4 +155,22 @@ fn a_cut_network_that_mpirun_does_not_notice_is_noticed_within_the_hang_time_out
     assert!(records[0]["outcome"].as_str().unwrap().contains("watchdog"), "{}", records[0]["outcome"]);
     assert_eq!(records[0]["down"].as_object().unwrap().keys().collect::<Vec<_>>(), ["node4"]);
     assert_eq!(digest(&ended.out), digest(&calm));
+}
+
+#[test]
+fn the_demo_tells_its_story() {
+    if !can("hosts.sh") {
+        return;
+    }
+    let _alone = crate::common::one_at_a_time();
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/demo-node-loss.sh");
+    let programs = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap();
+    let mut command = Command::new(demo);
+    command.args(["--scheme", "partner(1)"]).env("DEMO_PROGRAMS", programs).env("DEMO_STEPS", "1200");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    for part in [" is dead", "started the job again", "its first new step", "Both digests are equal"] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
 }
