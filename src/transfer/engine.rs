@@ -331,7 +331,9 @@ impl Engine {
         let needed_for = {
             let state = self.lock();
             let any = |is_so: &dyn Fn(&Checkpoint) -> bool| state.checkpoints.values().any(is_so);
-            if any(&|c| c.is_unknown && (c.slot.is_some() || !c.parts.is_empty())) {
+            // Lost touch, or still without an answer: the others may have heard that it is committed.
+            let is_in_doubt = |c: &Checkpoint| c.is_unknown || c.flow.awaits_verdict();
+            if any(&|c| is_in_doubt(c) && (c.slot.is_some() || !c.parts.is_empty())) {
                 Some("it is not known whether all ranks committed what it holds")
             } else if any(&|c| c.flow.is_committed(TierKind::Memory) && !c.flow.is_durable()) {
                 Some("no durable tier has its newest version")

@@ -77,6 +77,11 @@ impl Flow {
         self.is_committed(TierKind::Local) || self.is_committed(TierKind::Global)
     }
 
+    /// Has this rank voted for a level that memory must hold, and not heard the answer?
+    pub fn awaits_verdict(&self) -> bool {
+        !self.called || self.level(TierKind::Peers) == LevelState::Voted
+    }
+
     /// All ranks made the same call and captured it.
     pub fn on_agreed(&mut self, plan: Plan) -> Vec<FlowEffect> {
         let planned = |wanted| if wanted { LevelState::Planned } else { LevelState::Off };

@@ -421,6 +421,15 @@ impl Truth {
                 let told = self.told.entry(series).or_default();
                 told.retain(|key, _| key.0 >= generation || restored.is_some_and(|origin| *key <= origin));
             }
+            // Nobody could restore what is newer than that, and nothing keeps it any more: a machine that was away may come
+            // back, but not all that it would need beside it.
+            if let Some(origin) = restored {
+                let told = self.told.entry(series).or_default();
+                told.iter_mut().filter(|(key, _)| **key > origin && key.0 < generation).for_each(|(_, told)| {
+                    told.levels.remove(&Level::Process);
+                    told.levels.remove(&Level::NodeLoss);
+                });
+            }
             // Going back by name frees the memory of the versions that were not asked for.
             let by_name = entries.iter().any(|(_, entry)| {
                 matches!(entry, Entry::Restart { series: found, by_name: true, outcome: Restart::Restored { .. } } if *found == series)
