@@ -3,8 +3,10 @@
 
 use bivouac::comm::threads::world;
 use bivouac::config::{PartStore, Scheme};
+use bivouac::segment::{OldSegment, SlotState};
 use bivouac::session::place::{Place, Workers};
 use bivouac::{Config, Level, Session, Stats};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -21,6 +23,8 @@ struct Machine {
     workers: Workers,
     store: PartStore,
     interval_steps: u64,
+    /// The first nodes have this budget, all others 64 MiB.
+    small: (u32, u64),
 }
 
 /// What one rank saw.
@@ -43,6 +47,7 @@ impl Machine {
             workers: Workers::Threads,
             store: PartStore::Memory,
             interval_steps: 0,
+            small: (0, 0),
         }
     }
 
@@ -74,7 +79,8 @@ impl Machine {
         config.job.global_directory = self.root.path().join("global");
         config.job.timeouts.abandon = Duration::from_secs(20);
         config.job.timeouts.room = Duration::from_secs(2);
-        config.node.memory_budget = bivouac::config::Budget::Bytes(64 << 20);
+        let budget = if node < self.small.0 { self.small.1 } else { 64 << 20 };
+        config.node.memory_budget = bivouac::config::Budget::Bytes(budget);
         config.node.memory_directory = self.memory(node);
         config.node.local_directory = Some(self.local(node));
         config.node.local_allow_tmpfs = true;
@@ -344,6 +350,64 @@ fn a_flipped_bit_in_a_surviving_member_or_in_parity_is_repaired_where_the_scheme
     }
 }
 
+/// All containers of parity parts below a folder.
+fn parity_files(folder: &std::path::Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let found = entries.flat_map(|path| if path.is_dir() { parity_files(&path) } else { vec![path] });
+    found.filter(|path| path.extension().is_some_and(|end| end == "bvp")).collect()
+}
+
+#[test]
+fn a_damaged_part_is_no_harm_where_its_holder_has_another_copy_of_it() {
+    for is_memory in [true, false] {
+        let machine = Machine { store: PartStore::Local, local_every: 1, ..Machine::new(scheme("xor(4)")) };
+        take_two(&machine, &NODES);
+        machine.lose(2);
+        if is_memory {
+            assert!(flip(&machine.memory(1), is_parity) >= 2);
+        } else {
+            for path in parity_files(&machine.local(1)) {
+                let mut bytes = std::fs::read(&path).expect("its bytes");
+                bytes[70_000] ^= 4;
+                std::fs::write(&path, bytes).expect("written back");
+            }
+        }
+        for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}, memory: {is_memory}");
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_between_the_regions_of_a_surviving_member_is_found_before_it_counts() {
+    // Which of the survivors a rebuild takes is the code's choice.
+    for node in [0, 1, 3] {
+        let machine = Machine::new(scheme("rs(2,2)"));
+        take_two(&machine, &NODES);
+        machine.lose(2);
+        let mut flipped = 0;
+        for entry in std::fs::read_dir(machine.memory(node)).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let mut bytes = std::fs::read(&path).expect("its bytes");
+            let heads: Vec<usize> = (0..bytes.len()).step_by(4096).filter(|at| is_shard(&bytes[*at..])).collect();
+            for head in heads {
+                let length = u64::from_le_bytes(bytes[head + 128..head + 136].try_into().expect("eight bytes"));
+                let last = head + length as usize - 1;
+                // Where an older shard was, its memory is in use again.
+                if bytes[last] == 0 {
+                    bytes[last] = 1;
+                    flipped += 1;
+                }
+            }
+            std::fs::write(&path, bytes).expect("written back");
+        }
+        assert!(flipped >= 2);
+        for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}, node {node}");
+        }
+    }
+}
+
 #[test]
 fn a_flipped_bit_that_xor_cannot_repair_sends_all_ranks_to_the_next_source() {
     for kind in [is_shard as fn(&[u8]) -> bool, is_parity] {
@@ -423,9 +487,9 @@ fn memory_for_redundancy_is_reported_when_it_does_not_suffice() {
         let values = vec![7u64; 1 << 20];
         let mut last = Ok(Level::Captured);
         for version in 1..4 {
-            let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
-            checkpoint.save("values", &values).map_err(|error| error.to_string())?;
-            let pending = checkpoint.capture().map_err(|error| error.to_string())?;
+            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            checkpoint.save("values", &values).expect("saves");
+            let pending = checkpoint.capture().expect("is captured");
             last = pending.wait(Level::NodeLoss).map_err(|error| error.to_string());
         }
         let _ = rank;
@@ -435,5 +499,33 @@ fn memory_for_redundancy_is_reported_when_it_does_not_suffice() {
     for ended in ended {
         let error = ended.expect_err("there is no room");
         assert!(error.contains("no room") && error.contains("memory.budget"), "{error}");
+    }
+}
+
+#[test]
+fn what_a_failed_exchange_had_sealed_already_is_given_back() {
+    let machine = Machine { small: (2, 20 << 20), ..Machine::new(scheme("partner(2)")) };
+    // The copies of one rank's shard find no room in the second version.
+    let ended = machine.run(&NODES, |rank, session| {
+        [1, 2, 3].map(|version| {
+            let values = vec![7u64; if (rank, version) == (7, 2) { 2 << 20 } else { 1 << 16 }];
+            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            checkpoint.save("values", &values).expect("saves");
+            checkpoint.capture().expect("is captured").wait(Level::NodeLoss).map_err(|error| error.to_string())
+        })
+    });
+    for ended in ended {
+        assert_eq!((&ended[0], &ended[2]), (&Ok(Level::NodeLoss), &Ok(Level::NodeLoss)));
+        assert!(ended[1].as_ref().is_err_and(|error| error.contains("no room")), "{ended:?}");
+    }
+    for node in 0..4 {
+        let folder = machine.memory(node);
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
+            let segment = OldSegment::open(&folder, &name).expect("a segment");
+            let sealed = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
+            let operations: BTreeSet<u64> = sealed.map(|slot| slot.operation).collect();
+            assert_eq!(operations.len(), 1, "node {node}: {operations:?}, and only the third version is of use");
+        }
     }
 }

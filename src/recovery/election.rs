@@ -362,28 +362,33 @@ impl<'a> Election<'a> {
         let rank = identity.rank;
         let window = self.known[self.window..].to_vec();
         let place = |candidate: &Candidate| window.iter().position(|known| known == candidate).map(|at| at as u8);
-        let mut held: Vec<(u8, Candidate, Item, Option<SetInfo>, Source)> = Vec::new();
+        let mut held: Vec<Held> = Vec::new();
         for (candidate, copies) in &self.found.copies {
-            if let (Some(at), Some(nearest)) = (place(candidate), copies.first()) {
-                held.push((at, *candidate, Item::Shard(rank), None, nearest.clone()));
+            if let (Some(at), false) = (place(candidate), copies.is_empty()) {
+                let (item, sources) = (Item::Shard(rank), copies.clone());
+                held.push(Held { at, candidate: *candidate, item, set: None, sources });
             }
         }
         for Foreign { candidate, item, set, source } in &self.found.foreign {
-            if let Some(at) = place(candidate) {
-                held.push((at, *candidate, *item, set.clone(), source.clone()));
+            let Some(at) = place(candidate) else { continue };
+            match held.iter_mut().find(|held| (&held.candidate, &held.item) == (candidate, item)) {
+                Some(held) => held.sources.push(source.clone()),
+                None => {
+                    let (set, sources) = (set.clone(), vec![source.clone()]);
+                    held.push(Held { at, candidate: *candidate, item: *item, set, sources });
+                }
             }
         }
-        let holdings = held.iter().map(|(candidate, _, item, set, source)| Holding {
-            candidate: *candidate,
-            item: *item,
+        let holdings = held.iter().map(|held| Holding {
+            candidate: held.at,
+            item: held.item,
             holder: rank,
-            bytes: source.head().header.total_len,
-            set: set.clone(),
+            bytes: held.sources[0].head().header.total_len,
+            set: held.set.clone(),
         });
         let ballot = self.ballot("gather", Payload::Holdings(holdings.collect()));
-        self.engine.serve(
-            held.into_iter().map(|(_, candidate, item, _, source)| ((self.name.clone(), candidate.key, item), source)),
-        );
+        self.engine
+            .serve(held.into_iter().map(|held| ((self.name.clone(), held.candidate.key, held.item), held.sources)));
         let (start, keep) = (self.window, self.holdings.clone());
         self.gathered = true;
         let root = self.root_view();
@@ -458,6 +463,15 @@ impl<'a> Election<'a> {
             holdings: self.holdings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
+}
+
+/// What this rank has of a candidate of the window, in all its copies, nearest first.
+struct Held {
+    at: u8,
+    candidate: Candidate,
+    item: Item,
+    set: Option<SetInfo>,
+    sources: Vec<Source>,
 }
 
 struct RootView {

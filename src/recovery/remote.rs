@@ -61,8 +61,8 @@ impl ReadFile for Remote {
                     (until, self.ask(at..until))
                 }
             };
-            let answer =
-                self.engine.collect(id).map_err(|why| io::Error::other(format!("rank {}: {why}", self.holder)))?;
+            let answer = self.engine.collect(id);
+            let answer = answer.map_err(|why| io::Error::new(why.kind(), format!("rank {}: {why}", self.holder)))?;
             let target = &mut buffer[(at - offset) as usize..(until - offset) as usize];
             if answer.len() != target.len() {
                 return Err(io::Error::other(format!(

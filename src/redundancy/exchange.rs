@@ -262,6 +262,18 @@ pub fn aborts(role: &Role, rank: Rank, operation: u64, reason: &str) -> Vec<(Ran
     role.peers(rank).into_iter().map(abort).collect()
 }
 
+/// What was sealed and never taken belongs to an exchange that failed on this rank: no vote was cast for it.
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for slot in std::mem::take(&mut inner.finished) {
+            if let Err(error) = self.spec.memory.retire(slot) {
+                log::warn!("event=slot-not-retired error={error}");
+            }
+        }
+    }
+}
+
 impl Exchange {
     /// Begins: the first parcels are ready to be sent.
     ///
@@ -604,7 +616,10 @@ impl Exchange {
                 done
             }
             Step::Zero { segment } => self.add_zero(segment),
-            Step::Verify(piece) => self.verify(&piece, staging),
+            Step::Verify(piece) => {
+                self.verify(&piece, staging);
+                Ok(())
+            }
             Step::Load(outgoing) => self.load(outgoing),
         };
         if let Err(reason) = done {
@@ -698,13 +713,13 @@ impl Exchange {
         (0..set.data()).filter(reaches).count()
     }
 
-    fn verify(&self, piece: &Piece, staging: &mut Option<PageBuffer>) -> Result<(), String> {
+    fn verify(&self, piece: &Piece, staging: &mut Option<PageBuffer>) {
         let source = &self.spec.source;
         let length = (piece.bytes.end - piece.bytes.start) as usize;
         let checked = match source {
             Source::Memory(shard) => match shard.bytes().get(piece.bytes.start as usize..piece.bytes.end as usize) {
-                Some(bytes) => piece.check(source, bytes),
-                None => return Err("its shard is no longer in node memory".into()),
+                Some(bytes) => piece.check(source, bytes).map_err(|error| error.to_string()),
+                None => Err("its shard is no longer in node memory".into()),
             },
             Source::File(shard) => {
                 let buffer = match staging {
@@ -712,11 +727,16 @@ impl Exchange {
                     _ => staging.insert(PageBuffer::new(length)),
                 };
                 let part = &mut buffer[..length];
-                shard.read_raw(piece.bytes.start, part).and_then(|()| piece.check(source, part))
+                let read = shard.read_raw(piece.bytes.start, part).and_then(|()| piece.check(source, part));
+                read.map_err(|error| error.to_string())
             }
         };
-        self.lock().verifying -= 1;
-        checked.map_err(|error| error.to_string())
+        let mut inner = self.lock();
+        inner.verifying -= 1;
+        // Under the same lock: nobody may find the last piece done and its damage not yet told.
+        if let (Err(reason), None) = (checked, &inner.failure) {
+            self.give_up(&mut inner, reason);
+        }
     }
 
     fn load(&self, outgoing: Outgoing) -> Result<(), String> {

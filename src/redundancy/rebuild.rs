@@ -11,6 +11,7 @@ use super::code::{Code, Factor, add_to_all};
 use super::stripes::SetInfo;
 use crate::base::units::KIB;
 use crate::tier::storage::ReadFile;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,6 +48,8 @@ struct Progress {
     /// Units before this one have been asked for.
     asked: u64,
     repaired: u64,
+    /// Members whose shard (false) or part (true) did not answer: they are not waited for again.
+    silent: BTreeSet<(usize, bool)>,
 }
 
 impl Rebuilt {
@@ -89,15 +92,29 @@ impl Rebuilt {
         data.chain(parity).filter(|member| !without.contains(member)).collect()
     }
 
+    /// The place in the set of a code member of a stripe, and whether it is the place's part that gives it.
+    fn place_of(&self, stripe: usize, member: u32) -> (usize, bool) {
+        match member.checked_sub(self.set.data()) {
+            None => (self.set.data_member(stripe, member), false),
+            Some(parity) => (self.set.parity_member(stripe, parity), true),
+        }
+    }
+
+    /// The code members of a stripe that have stopped answering.
+    fn silent(&self, stripe: usize, progress: &Progress) -> Vec<u32> {
+        let is_silent = |member: &u32| progress.silent.contains(&self.place_of(stripe, *member));
+        (0..self.set.size() as u32).filter(is_silent).collect()
+    }
+
     /// Where a code member's bytes of a range of the chunk lie.
     fn input(&self, stripe: usize, member: u32, range: &Range<u64>) -> Option<(&Arc<dyn ReadFile>, Range<u64>)> {
-        if member < self.set.data() {
-            let place = self.set.data_member(stripe, member);
+        let (place, is_part) = self.place_of(stripe, member);
+        if !is_part {
             let file = self.inputs[place].shard.as_ref()?;
             return Some((file, self.set.shard_range(place, member, range.clone())));
         }
         let parity = member - self.set.data();
-        let (file, offsets) = self.inputs[self.set.parity_member(stripe, parity)].part.as_ref()?;
+        let (file, offsets) = self.inputs[place].part.as_ref()?;
         let start = *offsets.get(parity as usize)?;
         Some((file, start + range.start..start + range.end))
     }
@@ -113,13 +130,14 @@ impl Rebuilt {
     }
 
     /// Asks for everything that a unit takes.
-    fn ask(&self, unit: u64) {
+    fn ask(&self, unit: u64, progress: &Progress) {
         let (chunk, range) = self.unit(unit);
         if chunk >= self.set.data() || self.set.shard_range(self.lost, chunk, range.clone()).is_empty() {
             return;
         }
         let stripe = self.set.place_of_chunk(self.lost, chunk).stripe;
-        for (member, _) in self.code.recovery(&self.present(stripe, &[]), chunk).unwrap_or_default() {
+        let present = self.present(stripe, &self.silent(stripe, progress));
+        for (member, _) in self.code.recovery(&present, chunk).unwrap_or_default() {
             if let Some((file, range)) = self.input(stripe, member, &range) {
                 file.will_read(range);
             }
@@ -129,7 +147,7 @@ impl Rebuilt {
     fn make(&self, unit: u64, progress: &mut Progress) -> io::Result<()> {
         let (chunk, range) = self.unit(unit);
         let stripe = self.set.place_of_chunk(self.lost, chunk).stripe;
-        let mut without = Vec::new();
+        let mut without = self.silent(stripe, progress);
         let mut first_error = None;
         progress.unit = None;
         'again: loop {
@@ -148,7 +166,10 @@ impl Rebuilt {
                 progress.input.resize((range.end - range.start) as usize, 0);
                 if let Err(error) = file.read_at(range.start, &mut progress.input) {
                     log::warn!("event=set-member-unusable stripe={stripe} member={member} error={error}");
-                    progress.repaired += 1;
+                    match error.kind() {
+                        io::ErrorKind::TimedOut => _ = progress.silent.insert(self.place_of(stripe, member)),
+                        _ => progress.repaired += 1,
+                    }
                     first_error.get_or_insert(error);
                     without.push(member);
                     continue 'again;
@@ -181,7 +202,7 @@ impl ReadFile for Rebuilt {
             if progress.unit != Some(unit) {
                 // A step back, or far ahead, starts anew.
                 let from = if (unit..=unit + AHEAD).contains(&progress.asked) { progress.asked } else { unit };
-                (from..=unit + AHEAD).for_each(|unit| self.ask(unit));
+                (from..=unit + AHEAD).for_each(|unit| self.ask(unit, &progress));
                 progress.asked = unit + AHEAD + 1;
                 self.make(unit, &mut progress)?;
             }
@@ -191,5 +212,52 @@ impl ReadFile for Rebuilt {
             done += part;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Rank;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Zeros, or nothing.
+    struct Zeros {
+        is_silent: bool,
+        reads: AtomicU64,
+    }
+
+    impl ReadFile for Zeros {
+        fn len(&self) -> io::Result<u64> {
+            Ok(u64::MAX)
+        }
+
+        fn read_at(&self, _offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            if self.is_silent {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            buffer.fill(0);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_member_that_does_not_answer_is_asked_once() {
+        let length = 16 * UNIT;
+        let set = SetInfo { parity: 2, members: (0..5).map(|rank| (Rank(rank), length)).collect() };
+        let file = |is_silent| Arc::new(Zeros { is_silent, reads: AtomicU64::new(0) });
+        let silent = [file(true), file(true)];
+        let inputs = (0..5).map(|place| match place {
+            1 => Input { shard: Some(silent[0].clone()), part: Some((silent[1].clone(), vec![0, length])) },
+            _ => Input { shard: Some(file(false)), part: Some((file(false), vec![0, length])) },
+        });
+        let rebuilt = Rebuilt::new(set, 0, inputs.collect()).expect("enough is left");
+        let mut buffer = vec![1; length as usize];
+        rebuilt.read_at(0, &mut buffer).expect("rebuilt without it");
+        assert!(buffer.iter().all(|byte| *byte == 0));
+        let reads = silent.map(|file| file.reads.load(Ordering::Relaxed));
+        assert!(reads[0] == 1 && reads[1] <= 1, "{reads:?}");
+        assert_eq!(rebuilt.repaired(), 0);
     }
 }

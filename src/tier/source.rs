@@ -393,6 +393,9 @@ impl Source {
                 (Arc::new(SharedPages(buffer)), start)
             }
         };
+        if checked {
+            self.check_unnamed(&range, (*bytes).as_ref(), base)?;
+        }
         for (index, at, length) in blocks {
             let from = (at - base) as usize;
             let block = (*bytes).as_ref().get(from..from + length as usize).ok_or_else(short)?;
@@ -411,6 +414,39 @@ impl Source {
             }
         }
         Slice::new(bytes, (range.start - base) as usize..(range.end - base) as usize).ok_or_else(short)
+    }
+
+    /// Checks what no block covers of a range: the head, and the zeros between regions. They count in parity, too.
+    fn check_unnamed(&self, range: &Range<u64>, bytes: &[u8], base: u64) -> Result<(), TierError> {
+        let head = self.head();
+        let wrong = |what: &'static str| TierError::Format {
+            tier: self.tier(),
+            path: self.path().to_owned(),
+            source: FormatError::invalid("shard", what),
+        };
+        let body = head.header.body_offset;
+        if range.start < body {
+            let found = match self {
+                Source::Memory(shard) => Head::decode(shard.part(0, body as usize)?),
+                Source::File(shard) => {
+                    let mut buffer = PageBuffer::new(page_ceil(body) as usize);
+                    shard.read_raw(0, &mut buffer[..body as usize])?;
+                    Head::decode(&buffer[..body as usize])
+                }
+            };
+            if !found.is_ok_and(|found| found.header == head.header) {
+                return Err(wrong("its head has changed since it was opened"));
+            }
+        }
+        for region in &head.meta.regions {
+            let end = body + region.offset + region.bytes;
+            let (from, to) = (end.clamp(range.start, range.end), page_ceil(end).clamp(range.start, range.end));
+            let gap = bytes.get((from - base) as usize..(to - base) as usize);
+            if !gap.is_some_and(|gap| gap.iter().all(|byte| *byte == 0)) {
+                return Err(wrong("the bytes after one of its regions are not zero"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks every block of every region, reading everything once.

@@ -167,7 +167,7 @@ pub(super) struct State {
     /// Requests of other ranks.
     pub requests: VecDeque<Request>,
     /// What requests are answered from.
-    pub served: HashMap<(String, CheckpointKey, Item), Source>,
+    pub served: HashMap<(String, CheckpointKey, Item), Vec<Source>>,
     /// Requests of this rank, and the answers that have come.
     pub fetches: HashMap<u64, Option<Result<Vec<u8>, String>>>,
     pub fetch_id: u64,
@@ -488,10 +488,7 @@ impl Engine {
             let voted = !events.is_empty();
             let effects = match driver.step(events) {
                 Ok(effects) => effects,
-                Err(error) => {
-                    self.fail(error.to_string());
-                    return true;
-                }
+                Err(error) => return self.fail_once(error.to_string()),
             };
             if effects.is_empty() && !voted {
                 break;
@@ -507,11 +504,18 @@ impl Engine {
         }
         match self.step_parcels(&mut driver) {
             Ok(parcels) => moved | parcels,
-            Err(error) => {
-                self.fail(error.to_string());
-                true
-            }
+            Err(error) => moved | self.fail_once(error.to_string()),
         }
+    }
+
+    /// Fails the session if it has not failed yet; true if it was this call. Communication that has broken down says so at every
+    /// call, and nobody need be woken for that again.
+    fn fail_once(&self, reason: String) -> bool {
+        let is_news = self.lock().failed.is_none();
+        if is_news {
+            self.fail(reason);
+        }
+        is_news
     }
 
     fn on_effect(&self, state: &mut State, effect: Effect) {

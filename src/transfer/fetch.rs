@@ -10,6 +10,7 @@ use crate::format::codec;
 use crate::redundancy::holding::Item;
 use crate::tier::source::Source;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ const FETCH: u64 = 16;
 const REPLY: u64 = 17;
 /// Text of a refusal.
 const REASON_MAX: usize = 400;
+
+/// Answers that wait to be sent before no more requests are answered: what is read from files lies in buffers till then.
+pub(super) const ANSWERS_MAX: usize = 16;
 
 /// Longest range of one request, in bytes.
 pub const FETCH_MAX: u64 = 1 << 20;
@@ -70,8 +74,8 @@ impl State {
 }
 
 impl Engine {
-    /// Says what this rank answers requests for.
-    pub fn serve(&self, items: impl IntoIterator<Item = ((String, CheckpointKey, Item), Source)>) {
+    /// Says what this rank answers requests for: all copies of an item, nearest first.
+    pub fn serve(&self, items: impl IntoIterator<Item = ((String, CheckpointKey, Item), Vec<Source>)>) {
         self.lock().served.extend(items);
     }
 
@@ -102,18 +106,19 @@ impl Engine {
     /// Until the other rank has answered, at most for `timeouts.abandon`.
     ///
     /// # Errors
-    /// In words: what the other rank found wrong, or that it did not answer.
-    pub fn collect(&self, id: u64) -> Result<Vec<u8>, String> {
+    /// What the other rank found wrong, or, as [`io::ErrorKind::TimedOut`], that it did not answer.
+    pub fn collect(&self, id: u64) -> io::Result<Vec<u8>> {
         let deadline = self.setup.clock.now() + self.setup.config.job.timeouts.abandon;
         let clock = self.setup.clock.clone();
         let answer = self.wait_until(move |state| {
             if let Some(answer) = state.fetches.get_mut(&id).and_then(Option::take) {
-                return Some(answer);
+                return Some(answer.map_err(io::Error::other));
             }
             if let Some(reason) = state.cut_off() {
-                return Some(Err(reason.clone()));
+                return Some(Err(io::Error::other(reason.clone())));
             }
-            (clock.now() >= deadline).then(|| Err("it did not answer in time".to_owned()))
+            let silent = || io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time");
+            (clock.now() >= deadline).then(|| Err(silent()))
         });
         self.forget(id);
         answer
@@ -136,11 +141,16 @@ impl Engine {
     pub(super) fn answer(&self, request: Request) {
         let Request { from, id, range, wanted } = request;
         let served = (wanted.name.clone(), wanted.key, wanted.item);
-        let source = self.lock().served.get(&served).cloned();
-        let read = match source {
-            None => Err(format!("rank {} does not hold {:?} of {}", self.setup.identity.rank, wanted.item, wanted.key)),
-            Some(source) => source.slice(range, wanted.checked).map_err(|error| error.to_string()),
-        };
+        let sources = self.lock().served.get(&served).cloned().unwrap_or_default();
+        let mut read =
+            Err(format!("rank {} does not hold {:?} of {}", self.setup.identity.rank, wanted.item, wanted.key));
+        // Another copy helps where the nearest one is damaged.
+        for source in sources {
+            read = source.slice(range.clone(), wanted.checked).map_err(|error| error.to_string());
+            if read.is_ok() {
+                break;
+            }
+        }
         let (status, body) = match read {
             Ok(slice) => (0, slice),
             Err(reason) => {

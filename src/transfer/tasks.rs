@@ -1,6 +1,7 @@
 //! The background work: pieces of writes, and the small jobs around them.
 
 use super::engine::{Engine, State};
+use super::fetch::ANSWERS_MAX;
 use super::fetch::Request;
 use super::node::NodeContainer;
 use super::write::{WriteJob, WriteSpec, Written};
@@ -65,7 +66,9 @@ impl Engine {
         if let Some(task) = state.tasks.pop_front() {
             return Some(Work::Task(task));
         }
-        if let Some(request) = state.requests.pop_front() {
+        if state.outbox.len() < ANSWERS_MAX
+            && let Some(request) = state.requests.pop_front()
+        {
             return Some(Work::Answer(request));
         }
         for running in state.exchanges.values() {
