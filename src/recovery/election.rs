@@ -308,7 +308,7 @@ impl<'a> Election<'a> {
             if !differing.is_empty() {
                 return (Outcome::Abandoned(differing), Vec::new());
             }
-            (Outcome::Agreed, codec::encode("damage", &ballot.failures).unwrap_or_default())
+            agreed("damage", &ballot.failures)
         })?;
         self.damage.extend(self.decode::<Vec<Culprit>>(&verdict)?);
         let window = match payload {
@@ -465,6 +465,17 @@ impl<'a> Election<'a> {
     }
 }
 
+/// The decision that all ranks hear; if it is too large to be sent, that.
+fn agreed<T: serde::Serialize>(what: &'static str, decision: &T) -> (Outcome, Vec<u8>) {
+    match codec::encode(what, decision) {
+        Ok(bytes) => (Outcome::Agreed, bytes),
+        Err(error) => {
+            let text = format!("the {what} cannot be sent: {error}");
+            (Outcome::Abandoned(vec![Culprit { rank: Rank::ROOT, text, retry: false }]), Vec::new())
+        }
+    }
+}
+
 /// What this rank has of a candidate of the window, in all its copies, nearest first.
 struct Held {
     at: u8,
@@ -507,7 +518,7 @@ impl RootView {
         if self.may_be_elsewhere(start, all, &word) {
             word = Word::Gather;
         }
-        (Outcome::Agreed, codec::encode("decision", &(word, complete)).unwrap_or_default())
+        agreed("decision", &(word, complete))
     }
 
     /// Is something incomplete that would be preferred to what was elected? Or would some rank have to read what was
@@ -560,7 +571,7 @@ impl RootView {
             None => self.elect(),
         };
         self.tell_passed_over(start, &word);
-        (Outcome::Agreed, codec::encode("decision", &(word, complete)).unwrap_or_default())
+        agreed("decision", &(word, complete))
     }
 
     /// Says that committed checkpoints of the window would have been preferred to what was elected, and what the newest of
@@ -618,7 +629,7 @@ impl RootView {
             }
             _ => (Word::Done, None),
         };
-        (Outcome::Agreed, codec::encode("decision", &answer).unwrap_or_default())
+        agreed("decision", &answer)
     }
 
     /// The next candidate, or why there is none. Versions that were tried are no longer complete.

@@ -38,6 +38,8 @@ pub struct Teller {
     directory: RunDirectory,
     /// The parts that stay.
     base: Status,
+    /// The incarnation in the file when this session was opened; empty: none.
+    before: String,
 }
 
 /// What happened, as far as a supervisor wants to know.
@@ -90,21 +92,27 @@ impl Teller {
         if let Err(error) = directory.create() {
             log::warn!("event=run-directory error={error}");
         }
+        let mut before = String::new();
         match directory.read_status(&base.group) {
-            Ok(Some(before)) => base.checkpoints_total = before.checkpoints_total,
+            Ok(Some(found)) => {
+                base.checkpoints_total = found.checkpoints_total;
+                before = found.incarnation;
+            }
             Ok(None) => {}
             Err(problem) => log::warn!("event=run-directory error={problem:?}"),
         }
         base.opened = unix_now();
-        Teller { directory, base }
+        Teller { directory, base, before }
     }
 
     /// Has a later run of the group told its status? The root of a run that was given up for dead, on a host that was cut
-    /// off, may live on.
+    /// off, may live on. What stood there when this session was opened is older, whatever generation it names: that of another
+    /// job, or of a store that is gone.
     fn is_superseded(&self) -> bool {
         let Ok(Some(found)) = self.directory.read_status(&self.base.group) else { return false };
         let age = |status: &Status| (status.generation, status.opened);
-        found.incarnation != self.base.incarnation && age(&found) > age(&self.base)
+        let is_known = [&self.base.incarnation, &self.before].contains(&&found.incarnation);
+        !is_known && found.job == self.base.job && age(&found) > age(&self.base)
     }
 
     fn status(&self, told: &Told, stats: &Stats, calls: u64, failed: Option<String>) -> Status {
@@ -252,5 +260,32 @@ impl Engine {
     pub fn tell_closed(&self) {
         self.lock().told.closed = true;
         self.write_status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(job: &str, incarnation: &str, generation: u64, opened: f64) -> Status {
+        let (job, incarnation) = (job.into(), incarnation.into());
+        Status { job, group: "world".into(), incarnation, generation, opened, ..Status::new() }
+    }
+
+    #[test]
+    fn only_a_later_run_of_the_same_job_silences_a_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let directory = || RunDirectory::at(folder.path());
+        let put = |status: &Status| directory().replace(&status_file("world"), &status.encode()).expect("written");
+        // Left by another job, or by this one on a store that was removed: it counted further.
+        for job in ["other", "mine"] {
+            put(&status(job, "before", 9, 1.0));
+            let teller = Teller::new(directory(), status("mine", "own", 1, 0.0));
+            assert!(!teller.is_superseded(), "{job}");
+            put(&status("other", "beside", 9, unix_now() + 60.0));
+            assert!(!teller.is_superseded());
+            put(&status("mine", "later", 2, unix_now() + 60.0));
+            assert!(teller.is_superseded());
+        }
     }
 }

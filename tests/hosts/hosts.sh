@@ -83,11 +83,14 @@ can() {
     return 1
 }
 
+# Is it the state of a set of hosts? Nothing else is ever removed, whatever BIVOUAC_TEST_HOSTS says.
+is_state() { [ -e "$1/lock.held" ] && [ -d "$1/hosts" ] && [ -d "$1/disks" ]; }
+
 # Folders whose keeper is gone, however it ended: what their hosts wrote is of no use any more.
 sweep() {
     local folder
     for folder in "$(dirname "$state")"/*/; do
-        [ -e "$folder/lock" ] || continue
+        is_state "$folder" || continue
         if flock --nonblock "$folder/lock" true; then rm -rf "$folder"; fi
     done
 }
@@ -157,6 +160,7 @@ end_host() {
 
 down() {
     [ -d "$state" ] || return 0
+    is_state "$state" || die "$state is no state of test hosts: remove it yourself"
     local pid
     if pid=$(first_process head); then kill -KILL "$pid"; fi
     # The keeper removes the folder; without a keeper it is ours to do.
