@@ -1,11 +1,12 @@
 //! Checkpoints that survive lost nodes, with the real session on ranks that are threads of this process: each "node" has a
 //! memory folder and a local folder of its own, and losing it means deleting both.
 
+use bivouac::base::{CheckpointKey, Generation};
 use bivouac::comm::threads::world;
 use bivouac::config::{PartStore, Scheme};
 use bivouac::session::place::{Place, Workers};
 use bivouac::{Config, Level, Session, Stats};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -264,6 +265,54 @@ fn parts_on_the_local_tier_survive_a_reboot_of_all_nodes_and_the_loss_of_one() {
     }
 }
 
+/// The folder of the series in which a version lies, and the version's operation.
+fn find(folder: &Path, version: u64) -> Option<(PathBuf, u64)> {
+    let inside = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    inside.filter(|path| path.is_dir()).find_map(|path| {
+        match CheckpointKey::parse_folder(path.file_name()?.to_str()?) {
+            Some((_, found, operation)) => (found == version).then(|| (folder.to_owned(), operation)),
+            None => find(&path, version),
+        }
+    })
+}
+
+/// Node 0 has more ranks than the others together, so some of them keep nothing for anybody.
+#[test]
+fn a_rank_whose_own_shard_did_not_reach_the_local_tier_votes_no_also_when_it_keeps_no_parts() {
+    let nodes = [0, 0, 0, 0, 1, 2];
+    for victim in 0..4 {
+        let machine = Machine { store: PartStore::Local, ..Machine::new(scheme("partner")) };
+        let barrier = std::sync::Barrier::new(nodes.len());
+        let ended = machine.run(&nodes, |rank, session| {
+            let first = take(session, rank, 1, Level::NodeLoss);
+            barrier.wait();
+            if rank == victim {
+                // Where the next version's file of this rank belongs there is a folder: only its own rename fails.
+                let (series, operation) = find(&machine.local(0), 1).expect("version 1");
+                let key = CheckpointKey {
+                    generation: Generation(1),
+                    version: 2,
+                    operation: operation + 1,
+                    ..Default::default()
+                };
+                let file = series.join(key.folder()).join(format!("r{rank:06}.bvs"));
+                std::fs::create_dir_all(file.join("in the way")).expect("made");
+            }
+            barrier.wait();
+            (first, take(session, rank, 2, Level::NodeLoss), take(session, rank, 3, Level::NodeLoss))
+        });
+        for (rank, (first, second, third)) in ended.into_iter().enumerate() {
+            let which = format!("rank {rank} when the shard of rank {victim} was not written");
+            assert_eq!((first, third), (Ok(Level::NodeLoss), Ok(Level::NodeLoss)), "{which}");
+            let error = second.expect_err(&which);
+            assert!(
+                error.contains(&format!("rank {victim}")) && error.contains("did not reach the local tier"),
+                "{error}"
+            );
+        }
+    }
+}
+
 #[test]
 fn two_nodes_are_lost_at_once_with_two_parities_or_two_copies() {
     for text in ["rs(2,2)", "partner(2)"] {
@@ -307,7 +356,7 @@ fn two_lost_nodes_are_too_many_for_xor_which_falls_back_to_the_global_tier() {
 }
 
 /// Turns one bit of the last third of each file below `folder` whose name `is_wanted`, where there is data.
-fn flip(folder: &std::path::Path, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
+fn flip(folder: &Path, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
     let mut flipped = 0;
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();

@@ -191,13 +191,17 @@ impl Engine {
         Some(Err(error))
     }
 
-    /// The write of what this rank keeps for others to its local tier.
+    /// The write of what this rank keeps for others to its local tier. With nothing to keep it is done when its turn comes,
+    /// which is after the rank's own shard.
     fn prepare_part(&self, operation: u64) -> Option<Result<Prepared, TierError>> {
         let directory = self.setup.local.as_ref()?;
         let segment = self.setup.memory.as_ref()?;
         let (series, key, slot) = {
             let state = self.lock();
             let checkpoint = state.checkpoints.get(&operation)?;
+            if checkpoint.parts.is_empty() {
+                return Some(Ok(Prepared::Done(Written::Published(None))));
+            }
             (checkpoint.series.clone(), checkpoint.key, *checkpoint.parts.get(checkpoint.parts_stored)?)
         };
         let opened = segment.sealed(slot).map(|bytes| MemoryShard::open_any(segment.path(), Arc::new(bytes)));
