@@ -18,7 +18,9 @@ struct Machine {
     root: TempDir,
     scheme: Scheme,
     local_every: u64,
+    peers_every: u64,
     global_every: u64,
+    memory_bytes: u64,
     workers: Workers,
     store: PartStore,
     interval_steps: u64,
@@ -40,7 +42,9 @@ impl Machine {
             root,
             scheme,
             local_every: NEVER,
+            peers_every: 1,
             global_every: NEVER,
+            memory_bytes: 64 << 20,
             workers: Workers::Threads,
             store: PartStore::Memory,
             interval_steps: 0,
@@ -68,6 +72,7 @@ impl Machine {
         config.job.interval.steps = self.interval_steps;
         config.job.redundancy.scheme = self.scheme;
         config.job.redundancy.store = self.store;
+        config.job.redundancy.every = self.peers_every;
         config.job.local.every = self.local_every;
         // The first checkpoint of a run goes to every tier that is on, and a level counts for those below it.
         config.job.global_enabled = self.global_every < NEVER;
@@ -75,7 +80,7 @@ impl Machine {
         config.job.global_directory = self.root.path().join("global");
         config.job.timeouts.abandon = Duration::from_secs(20);
         config.job.timeouts.room = Duration::from_secs(2);
-        config.node.memory_budget = bivouac::config::Budget::Bytes(64 << 20);
+        config.node.memory_budget = bivouac::config::Budget::Bytes(self.memory_bytes);
         config.node.memory_directory = self.memory(node);
         config.node.local_directory = Some(self.local(node));
         config.node.local_allow_tmpfs = true;
@@ -311,6 +316,45 @@ fn a_rank_whose_own_shard_did_not_reach_the_local_tier_votes_no_also_when_it_kee
             );
         }
     }
+}
+
+#[test]
+fn a_protected_version_stays_on_disk_when_memory_had_to_give_it_up_and_later_ones_are_not_protected() {
+    // A node has room for two shards and not for three: the shard and the copy of version 1 go for the shard of version 2.
+    let machine = Machine {
+        store: PartStore::Local,
+        local_every: 1,
+        peers_every: NEVER,
+        memory_bytes: 10 << 20,
+        ..Machine::new(scheme("partner"))
+    };
+    let values = |rank: u32, version: u64| vec![u64::from(rank) << 32 | version; (4 << 20) / 8];
+    let nodes = [0, 1, 2, 3];
+    let ended = machine.run(&nodes, |rank, session| {
+        (1..=5).try_for_each(|version| {
+            let values = values(rank, version);
+            let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+            checkpoint.save("values", &values).map_err(|error| error.to_string())?;
+            checkpoint.value("version", &version).map_err(|error| error.to_string())?;
+            let level = if version == 1 { Level::NodeLoss } else { Level::NodeReboot };
+            let pending = checkpoint.capture().map_err(|error| error.to_string())?;
+            let reached = pending.wait(level).map_err(|error| error.to_string())?;
+            if reached == level { Ok(()) } else { Err(format!("version {version} is at {reached}")) }
+        })?;
+        Ok::<u64, String>(session.stats().direct_captures)
+    });
+    assert!(ended.iter().all(|ended| *ended == Ok(0)), "{ended:?}");
+    machine.lose(2);
+    let restored = machine.run(&[0, 1, 4, 3], |rank, session| {
+        let restored = session.restart(NAME, |restorer| {
+            let version: u64 = restorer.value("version")?;
+            let loaded: Vec<u64> = restorer.load_vec("values")?;
+            assert!(loaded == values(rank, version), "rank {rank} got wrong data");
+            Ok(())
+        });
+        restored.map(|restored| restored.map(|restored| restored.version)).map_err(|error| error.to_string())
+    });
+    assert!(restored.iter().all(|version| *version == Ok(Some(1))), "{restored:?}");
 }
 
 #[test]
