@@ -20,6 +20,8 @@ struct Machine {
     root: TempDir,
     scheme: Scheme,
     store: PartStore,
+    peers_every: u64,
+    local_every: u64,
 }
 
 struct Ran {
@@ -50,7 +52,7 @@ fn utf8(path: &Path) -> String {
 impl Machine {
     fn new(scheme: &str, store: PartStore) -> Machine {
         let root = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
-        Machine { root, scheme: scheme.parse().expect("a scheme"), store }
+        Machine { root, scheme: scheme.parse().expect("a scheme"), store, peers_every: 1, local_every: NEVER }
     }
 
     fn memory(&self, node: u32) -> PathBuf {
@@ -76,7 +78,8 @@ impl Machine {
         config.job.block_bytes = 16 << 10;
         config.job.redundancy.scheme = self.scheme;
         config.job.redundancy.store = self.store;
-        config.job.local.every = NEVER;
+        config.job.redundancy.every = self.peers_every;
+        config.job.local.every = self.local_every;
         config.job.global.every = NEVER;
         config.job.global_enabled = with_global;
         config.job.global_directory = self.global();
@@ -138,6 +141,17 @@ impl Machine {
         let ended = machine.run(false, |rank, session| [1, 2].map(|version| take(session, rank, version)));
         for ended in ended {
             assert_eq!(ended, [Ok(Level::NodeLoss), Ok(Level::NodeLoss)], "{scheme}");
+        }
+        machine
+    }
+
+    /// Version 1, protected against the loss of nodes, and version 2, which is in memory and on the local tier only.
+    fn taken_and_one_without_protection(scheme: &str, store: PartStore) -> Machine {
+        let machine = Machine { peers_every: NEVER, local_every: 1, ..Machine::new(scheme, store) };
+        let levels = [(1, Level::NodeLoss), (2, Level::NodeReboot)];
+        let take = |rank, session: &Session| levels.map(|(version, level)| take_to(session, rank, version, level));
+        for ended in machine.run(false, take) {
+            assert_eq!(ended, levels.map(|(_, level)| Ok(level)), "{scheme}");
         }
         machine
     }
@@ -220,12 +234,16 @@ fn data(rank: u32, version: u64) -> Vec<u64> {
 }
 
 fn take(session: &Session, rank: u32, version: u64) -> Result<Level, String> {
+    take_to(session, rank, version, Level::NodeLoss)
+}
+
+fn take_to(session: &Session, rank: u32, version: u64, level: Level) -> Result<Level, String> {
     let values = data(rank, version);
     let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
     checkpoint.save("values", &values).map_err(|error| error.to_string())?;
     checkpoint.value("version", &version).map_err(|error| error.to_string())?;
     let pending = checkpoint.capture().map_err(|error| error.to_string())?;
-    pending.wait(Level::NodeLoss).map_err(|error| error.to_string())
+    pending.wait(level).map_err(|error| error.to_string())
 }
 
 fn rank_at(head: &[u8]) -> u32 {
@@ -466,6 +484,51 @@ fn the_last_drain_rebuilds_what_a_lost_node_had() {
         }
         machine.verify();
         assert_eq!(machine.restart_from_global(), Some(2), "{scheme}");
+    }
+}
+
+#[test]
+fn an_older_version_that_survives_the_loss_is_brought_and_not_cleaned_away_before() {
+    for (scheme, is_rebooted) in
+        [("xor(4)", false), ("partner", false), ("rs(2,2)", false), ("xor(4)", true), ("partner", true)]
+    {
+        let store = if is_rebooted { PartStore::Local } else { PartStore::Memory };
+        let machine = Machine::taken_and_one_without_protection(scheme, store);
+        machine.lose(2);
+        let left = [0, 1, 3];
+        let clean = |node: u32| {
+            let global = ["--global".to_owned(), utf8(&machine.global())];
+            let mut args: Vec<String> = ["clean", "--all-dead", "--yes"].map(Into::into).into();
+            args.push(utf8(&machine.memory(node)));
+            args.extend(global.into_iter().filter(|_| machine.global().exists()));
+            bivouac(&args)
+        };
+        if is_rebooted {
+            // Only the disks are left.
+            left.iter().for_each(|node| std::fs::remove_dir_all(machine.memory(*node)).expect("its memory goes"));
+        } else {
+            for node in left {
+                let ran = clean(node);
+                let is_named = ran.err.contains("only copy of version 1 of state");
+                assert!(
+                    ran.status == 2 && is_named && names(&machine.memory(node)).len() == 1,
+                    "{} {}",
+                    ran.out,
+                    ran.err
+                );
+            }
+        }
+        for node in left {
+            let ran = machine.drain(node, &[]);
+            assert_eq!(ran.status, 0, "{scheme} {} {}", ran.out, ran.err);
+        }
+        assert!(machine.folder(1).expect("version 1").join("manifest").exists(), "{scheme}");
+        for node in left.into_iter().filter(|_| !is_rebooted) {
+            let ran = clean(node);
+            assert!(ran.status == 0 && names(&machine.memory(node)).is_empty(), "{} {}", ran.out, ran.err);
+        }
+        machine.verify();
+        assert_eq!(machine.restart_from_global(), Some(1), "{scheme}");
     }
 }
 

@@ -1,13 +1,14 @@
 //! Checkpoints that survive lost nodes, with the real session on ranks that are threads of this process: each "node" has a
 //! memory folder and a local folder of its own, and losing it means deleting both.
 
+use bivouac::base::{CheckpointKey, Generation};
 use bivouac::comm::threads::world;
 use bivouac::config::{PartStore, Scheme};
 use bivouac::segment::{OldSegment, SlotState};
 use bivouac::session::place::{Place, Workers};
 use bivouac::{Config, Level, Session, Stats};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -19,11 +20,13 @@ struct Machine {
     root: TempDir,
     scheme: Scheme,
     local_every: u64,
+    peers_every: u64,
     global_every: u64,
+    memory_bytes: u64,
     workers: Workers,
     store: PartStore,
     interval_steps: u64,
-    /// The first nodes have this budget, all others 64 MiB.
+    /// The first nodes have this budget, all others `memory_bytes`.
     small: (u32, u64),
 }
 
@@ -43,7 +46,9 @@ impl Machine {
             root,
             scheme,
             local_every: NEVER,
+            peers_every: 1,
             global_every: NEVER,
+            memory_bytes: 64 << 20,
             workers: Workers::Threads,
             store: PartStore::Memory,
             interval_steps: 0,
@@ -72,6 +77,7 @@ impl Machine {
         config.job.interval.steps = self.interval_steps;
         config.job.redundancy.scheme = self.scheme;
         config.job.redundancy.store = self.store;
+        config.job.redundancy.every = self.peers_every;
         config.job.local.every = self.local_every;
         // The first checkpoint of a run goes to every tier that is on, and a level counts for those below it.
         config.job.global_enabled = self.global_every < NEVER;
@@ -79,7 +85,7 @@ impl Machine {
         config.job.global_directory = self.root.path().join("global");
         config.job.timeouts.abandon = Duration::from_secs(20);
         config.job.timeouts.room = Duration::from_secs(2);
-        let budget = if node < self.small.0 { self.small.1 } else { 64 << 20 };
+        let budget = if node < self.small.0 { self.small.1 } else { self.memory_bytes };
         config.node.memory_budget = bivouac::config::Budget::Bytes(budget);
         config.node.memory_directory = self.memory(node);
         config.node.local_directory = Some(self.local(node));
@@ -270,6 +276,93 @@ fn parts_on_the_local_tier_survive_a_reboot_of_all_nodes_and_the_loss_of_one() {
     }
 }
 
+/// The folder of the series in which a version lies, and the version's operation.
+fn find(folder: &Path, version: u64) -> Option<(PathBuf, u64)> {
+    let inside = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    inside.filter(|path| path.is_dir()).find_map(|path| {
+        match CheckpointKey::parse_folder(path.file_name()?.to_str()?) {
+            Some((_, found, operation)) => (found == version).then(|| (folder.to_owned(), operation)),
+            None => find(&path, version),
+        }
+    })
+}
+
+/// Node 0 has more ranks than the others together, so some of them keep nothing for anybody.
+#[test]
+fn a_rank_whose_own_shard_did_not_reach_the_local_tier_votes_no_also_when_it_keeps_no_parts() {
+    let nodes = [0, 0, 0, 0, 1, 2];
+    for victim in 0..4 {
+        let machine = Machine { store: PartStore::Local, ..Machine::new(scheme("partner")) };
+        let barrier = std::sync::Barrier::new(nodes.len());
+        let ended = machine.run(&nodes, |rank, session| {
+            let first = take(session, rank, 1, Level::NodeLoss);
+            barrier.wait();
+            if rank == victim {
+                // Where the next version's file of this rank belongs there is a folder: only its own rename fails.
+                let (series, operation) = find(&machine.local(0), 1).expect("version 1");
+                let key = CheckpointKey {
+                    generation: Generation(1),
+                    version: 2,
+                    operation: operation + 1,
+                    ..Default::default()
+                };
+                let file = series.join(key.folder()).join(format!("r{rank:06}.bvs"));
+                std::fs::create_dir_all(file.join("in the way")).expect("made");
+            }
+            barrier.wait();
+            (first, take(session, rank, 2, Level::NodeLoss), take(session, rank, 3, Level::NodeLoss))
+        });
+        for (rank, (first, second, third)) in ended.into_iter().enumerate() {
+            let which = format!("rank {rank} when the shard of rank {victim} was not written");
+            assert_eq!((first, third), (Ok(Level::NodeLoss), Ok(Level::NodeLoss)), "{which}");
+            let error = second.expect_err(&which);
+            assert!(
+                error.contains(&format!("rank {victim}")) && error.contains("did not reach the local tier"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_protected_version_stays_on_disk_when_memory_had_to_give_it_up_and_later_ones_are_not_protected() {
+    // A node has room for two shards and not for three: the shard and the copy of version 1 go for the shard of version 2.
+    let machine = Machine {
+        store: PartStore::Local,
+        local_every: 1,
+        peers_every: NEVER,
+        memory_bytes: 10 << 20,
+        ..Machine::new(scheme("partner"))
+    };
+    let values = |rank: u32, version: u64| vec![u64::from(rank) << 32 | version; (4 << 20) / 8];
+    let nodes = [0, 1, 2, 3];
+    let ended = machine.run(&nodes, |rank, session| {
+        (1..=5).try_for_each(|version| {
+            let values = values(rank, version);
+            let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
+            checkpoint.save("values", &values).map_err(|error| error.to_string())?;
+            checkpoint.value("version", &version).map_err(|error| error.to_string())?;
+            let level = if version == 1 { Level::NodeLoss } else { Level::NodeReboot };
+            let pending = checkpoint.capture().map_err(|error| error.to_string())?;
+            let reached = pending.wait(level).map_err(|error| error.to_string())?;
+            if reached == level { Ok(()) } else { Err(format!("version {version} is at {reached}")) }
+        })?;
+        Ok::<u64, String>(session.stats().direct_captures)
+    });
+    assert!(ended.iter().all(|ended| *ended == Ok(0)), "{ended:?}");
+    machine.lose(2);
+    let restored = machine.run(&[0, 1, 4, 3], |rank, session| {
+        let restored = session.restart(NAME, |restorer| {
+            let version: u64 = restorer.value("version")?;
+            let loaded: Vec<u64> = restorer.load_vec("values")?;
+            assert!(loaded == values(rank, version), "rank {rank} got wrong data");
+            Ok(())
+        });
+        restored.map(|restored| restored.map(|restored| restored.version)).map_err(|error| error.to_string())
+    });
+    assert!(restored.iter().all(|version| *version == Ok(Some(1))), "{restored:?}");
+}
+
 #[test]
 fn two_nodes_are_lost_at_once_with_two_parities_or_two_copies() {
     for text in ["rs(2,2)", "partner(2)"] {
@@ -313,7 +406,7 @@ fn two_lost_nodes_are_too_many_for_xor_which_falls_back_to_the_global_tier() {
 }
 
 /// Turns one bit of the last third of each file below `folder` whose name `is_wanted`, where there is data.
-fn flip(folder: &std::path::Path, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
+fn flip(folder: &Path, is_wanted: impl Fn(&[u8]) -> bool) -> usize {
     let mut flipped = 0;
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -351,7 +444,7 @@ fn a_flipped_bit_in_a_surviving_member_or_in_parity_is_repaired_where_the_scheme
 }
 
 /// All containers of parity parts below a folder.
-fn parity_files(folder: &std::path::Path) -> Vec<PathBuf> {
+fn parity_files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let found = entries.flat_map(|path| if path.is_dir() { parity_files(&path) } else { vec![path] });
     found.filter(|path| path.extension().is_some_and(|end| end == "bvp")).collect()

@@ -714,8 +714,8 @@ impl Engine {
     }
 }
 
-/// The last operation of each series that is committed on a tier.
-pub(super) fn newest_committed(state: &State, tier: TierKind) -> HashMap<String, u64> {
+/// The last operation of each series that is committed on a tier, among those of which memory still holds something.
+fn newest_committed(state: &State, tier: TierKind) -> HashMap<String, u64> {
     // In the order of operations, so the last one of each series stays.
     let committed = state.checkpoints.values().filter(|c| c.flow.is_committed(tier));
     committed.map(|c| (c.series.name.clone(), c.key.operation)).collect()

@@ -224,8 +224,9 @@ impl Engine {
                 checkpoint.parts = parts;
                 self.mark(&checkpoint.parts, Level::NodeLoss);
                 let is_stored = self.setup.config.job.redundancy.store == PartStore::Local;
-                if is_stored && !checkpoint.parts.is_empty() && self.setup.local.is_some() {
-                    // After the rank's own shard, which is in the same queue.
+                if is_stored && self.setup.local.is_some() {
+                    // After the rank's own shard, which is in the same queue. Also with no parts: the vote says that this
+                    // shard is on the local tier, too.
                     state.writes.push_back((operation, TierKind::Peers));
                     return;
                 }
@@ -240,8 +241,9 @@ impl Engine {
         self.end_write(state, operation, TierKind::Peers, failure);
     }
 
-    /// A part has been written to the local tier: writes the next one, or ends the level on this rank. The file is
-    /// worth nothing without the rank's own shard on the same tier.
+    /// A part has been written to the local tier, or there is none and the rank's own shard has come to its end: writes the
+    /// next part, or ends the level on this rank. The files are worth nothing without the own shards of all ranks on the
+    /// same tier.
     pub(super) fn on_part_written(&self, state: &mut State, operation: u64, failure: Option<String>) {
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         checkpoint.parts_stored += 1;

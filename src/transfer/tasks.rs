@@ -8,7 +8,7 @@ use super::write::{WriteJob, WriteSpec, Written};
 use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
 use crate::base::{CheckpointKey, Generation, Level, Rank};
-use crate::catalog::retention;
+use crate::catalog::{Folder, retention};
 use crate::config::PartStore;
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round};
@@ -194,13 +194,17 @@ impl Engine {
         Some(Err(error))
     }
 
-    /// The write of what this rank keeps for others to its local tier.
+    /// The write of what this rank keeps for others to its local tier. With nothing to keep it is done when its turn comes,
+    /// which is after the rank's own shard.
     fn prepare_part(&self, operation: u64) -> Option<Result<Prepared, TierError>> {
         let directory = self.setup.local.as_ref()?;
         let segment = self.setup.memory.as_ref()?;
         let (series, key, slot) = {
             let state = self.lock();
             let checkpoint = state.checkpoints.get(&operation)?;
+            if checkpoint.parts.is_empty() {
+                return Some(Ok(Prepared::Done(Written::Published(None))));
+            }
             (checkpoint.series.clone(), checkpoint.key, *checkpoint.parts.get(checkpoint.parts_stored)?)
         };
         let opened = segment.sealed(slot).map(|bytes| MemoryShard::open_any(segment.path(), Arc::new(bytes)));
@@ -395,12 +399,16 @@ impl Engine {
             let in_flight = |operation: u64| {
                 operation != key.operation && state.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished())
             };
+            // By what was committed, not by the list of checkpoints: that forgets those whose memory was given up.
+            let is_protected_here = |f: &&Folder| {
+                f.generation == key.generation && state.committed.contains(&(TierKind::Peers, f.operation))
+            };
+            let newest = folders.iter().filter(is_protected_here).map(|f| f.operation).max();
             folders.retain(|f| f.generation != key.generation || !in_flight(f.operation));
             if tier == TierKind::Local && self.setup.config.job.redundancy.store == PartStore::Local {
                 // What lost nodes could be rebuilt from stays until this run has that, too.
                 let hash = text_hash(&series.name);
                 let is_protected = state.committed_names.get(&hash).is_some_and(|level| *level >= Level::NodeLoss);
-                let newest = super::checkpoint::newest_committed(&state, TierKind::Peers).get(&series.name).copied();
                 folders.retain(|f| match f.generation == key.generation {
                     true => newest != Some(f.operation) || f.operation == key.operation,
                     false => is_protected || f.generation > key.generation,

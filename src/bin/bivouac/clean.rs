@@ -10,7 +10,9 @@
 //!   tells, on the global tier.
 //! - *Safe elsewhere*: a slot's entry says up to which level its version was committed when the run died. With the global
 //!   directory at hand, what is complete there counts as well (a drain may have brought it since). A segment with the newest version
-//!   of a series that neither of the two calls durable is kept, and the exit status says so.
+//!   of a series that neither of the two calls durable is kept, and the exit status says so. So is one with the newest version that
+//!   survives the loss of nodes, unless the global tier has one as new: this segment may be what a lost node is rebuilt from,
+//!   and what was taken later may be lost with that node.
 #![forbid(unsafe_code)]
 
 use crate::Ending;
@@ -44,8 +46,9 @@ use std::sync::Arc;
   runuser -u \"$SLURM_JOB_USER\" -- bivouac clean --all-dead --yes --global /scratch/me/run7      SLURM epilog, which runs as root
 
 Removed are memory segments in which no process of the job lives, and temp files of uploads (files that never got their final
-name). Never touched are: checkpoints, what belongs to a living job or to another user, and the only copy of the newest
-version of a series, unless --even-newest is given. Bring that to the global directory first: bivouac drain.
+name). Never touched are: checkpoints, what belongs to a living job or to another user, and, unless --even-newest is given, the
+only copy of the newest version of a series, or of the newest that survives the loss of a node. Bring these to the global
+directory first: bivouac drain.
 
 A DIR is a folder of memory segments, or a local or global directory, where temp files are looked for. Without one: the
 directories of the configuration. Temp files of the local tier go when a claim (--global) or a segment shows that their run is dead.
@@ -212,6 +215,36 @@ struct Copy {
     level: Level,
 }
 
+/// What of each series must not go: the newest copy that was committed in memory, if nothing durable is as new; and the newest that
+/// survives lost nodes, if nothing on the global tier is as new.
+fn only_copies<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
+    only_newest(copies, durable).into_iter().chain(only_protected(copies, durable)).collect()
+}
+
+/// The newest copies of each series that are at level `node-loss`, if nothing on the global tier is as new.
+///
+/// What is kept for other ranks has that level before all ranks have agreed on it, a rank's own shard only then. So a version
+/// counts as the newest when all of it here has the level; of later ones nobody knows, and they are kept, too.
+fn only_protected<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
+    let mut lowest: BTreeMap<(&Series, (Generation, u64)), Level> = BTreeMap::new();
+    for copy in copies {
+        let level = lowest.entry((&copy.series, copy.taken)).or_insert(copy.level);
+        *level = copy.level.min(*level);
+    }
+    let is_global = |copy: &Copy| {
+        durable.get(&copy.series).is_some_and(|durable| *durable >= copy.taken)
+            || copies
+                .iter()
+                .any(|other| other.level == Level::System && other.series == copy.series && other.taken >= copy.taken)
+    };
+    let is_passed = |copy: &Copy| {
+        let mut later = lowest.iter().filter(|((series, taken), _)| **series == copy.series && *taken > copy.taken);
+        later.any(|(_, level)| *level >= Level::NodeLoss)
+    };
+    let is_needed = |copy: &&Copy| copy.level == Level::NodeLoss && !is_global(copy) && !is_passed(copy);
+    copies.iter().filter(is_needed).collect()
+}
+
 /// The newest copy of each series that was committed in memory, if nothing durable is as new.
 fn only_newest<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
     let mut newest: BTreeMap<&Series, &Copy> = BTreeMap::new();
@@ -312,7 +345,7 @@ impl Ground<'_> {
             }
         };
         let only: BTreeSet<(Series, (Generation, u64))> =
-            only_newest(&dead, &durable).into_iter().map(|copy| (copy.series.clone(), copy.taken)).collect();
+            only_copies(&dead, &durable).into_iter().map(|copy| (copy.series.clone(), copy.taken)).collect();
         for (stock, copies) in stocks {
             let path = stock.segment.path().to_owned();
             let names: BTreeSet<Job> = self
@@ -342,7 +375,7 @@ impl Ground<'_> {
             } else if !held.is_empty() && !self.args.even_newest {
                 let held = held.into_iter().collect::<Vec<_>>().join(", ");
                 let why = format!(
-                    "it may hold the only copy of {held}, the newest; bring it to the global directory first (bivouac drain), or give --even-newest"
+                    "it may hold the only copy of {held}, the newest or the newest that survives the loss of a node; bring it to the global directory first (bivouac drain), or give --even-newest"
                 );
                 removal.problems.push(format!("{} is kept: {why}", path.display()));
                 removal.keep(&path, why);
@@ -455,7 +488,7 @@ impl Ground<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Level::{Captured, NodeReboot, Process, System};
+    use Level::{Captured, NodeLoss, NodeReboot, Process, System};
 
     fn series(name: &str) -> Series {
         Series { job: "j".into(), group: "g".into(), name: name.into() }
@@ -467,7 +500,7 @@ mod tests {
 
     fn only(copies: &[Copy], durable: &[(&str, (u64, u64))]) -> Vec<(String, u64)> {
         let durable = durable.iter().map(|(name, taken)| (series(name), (Generation(taken.0), taken.1))).collect();
-        only_newest(copies, &durable).into_iter().map(|copy| (copy.series.name.clone(), copy.taken.1)).collect()
+        only_copies(copies, &durable).into_iter().map(|copy| (copy.series.name.clone(), copy.taken.1)).collect()
     }
 
     #[test]
@@ -482,6 +515,24 @@ mod tests {
         assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 2))]), [("heat".into(), 3)]);
         assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 3))]), []);
         assert_eq!(only(&[heat(3, Process)], &[("heat", (2, 1))]), []);
+    }
+
+    #[test]
+    fn the_newest_version_that_survives_lost_nodes_is_an_only_copy_until_the_global_tier_has_one_as_new() {
+        let heat = |operation, level| copy("heat", (1, operation), level);
+        let operations = |copies: &[Copy], durable: &[(&str, (u64, u64))]| -> BTreeSet<u64> {
+            only(copies, durable).into_iter().map(|(_, operation)| operation).collect()
+        };
+        let both = [heat(2, NodeLoss), heat(3, NodeReboot)];
+        assert_eq!(operations(&both, &[]), [2].into());
+        assert_eq!(operations(&both, &[("heat", (1, 1))]), [2].into());
+        assert_eq!(operations(&both, &[("heat", (1, 2))]), [].into());
+        assert_eq!(operations(&[heat(2, NodeLoss), heat(3, System)], &[]), [].into());
+        assert_eq!(operations(&[heat(2, NodeLoss), heat(3, Process)], &[]), [2, 3].into());
+        assert_eq!(operations(&[heat(1, NodeLoss), heat(2, NodeLoss), heat(3, NodeReboot)], &[]), [2].into());
+        // A part of version 3 was sealed, and whether all ranks had theirs nobody heard.
+        let doubt = [heat(1, NodeLoss), heat(2, NodeLoss), heat(3, NodeLoss), heat(3, NodeReboot)];
+        assert_eq!(operations(&doubt, &[]), [2, 3].into());
     }
 
     #[test]

@@ -50,8 +50,9 @@ once; one that was killed is simply started again.
 Where shards are missing on the global tier, parity parts that cover them are brought along. When the shards of a lost node can be
 rebuilt from what lies there, whoever finds that out rebuilds them, and removes the parts.
 
-Taken are, per series: the newest version that this node knows to be committed in memory, the newest on the local tier, and what was taken
-after these. All nodes then take the same version if there is one that all have. --all takes everything.
+Taken are, per series: the newest version that this node knows to be committed in memory, the newest on the local tier, what was taken
+after these, and older ones that may survive the loss of a node: those of which something is kept for other nodes. All nodes then
+take the same version if there is one that all have, and the newest that can be had without a lost node. --all takes everything.
 
 A job with a living run is refused. A copy that stays behind is never lost: nothing is removed from the node (see `bivouac
 clean`).
@@ -75,7 +76,7 @@ pub struct Args {
     /// Only the series of this name
     #[arg(long)]
     name: Option<String>,
-    /// The newest committed version of each series, and what was taken after it (this is the default)
+    /// The newest committed version of each series, what was taken after it, and what may survive lost nodes (this is the default)
     #[arg(long, conflicts_with = "all")]
     newest: bool,
     /// Every version that this node has

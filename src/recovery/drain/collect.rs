@@ -73,6 +73,8 @@ pub struct Collected {
     pub pieces: Vec<Piece>,
     /// Checkpoints that this node knows to have been committed, and the tier that says so.
     pub committed: BTreeSet<(Series, TierKind, Candidate)>,
+    /// Checkpoints that may survive the loss of nodes: something here was marked so, or is kept for other ranks.
+    pub protected: BTreeSet<(Series, Candidate)>,
     /// What should be usable and is not.
     pub damage: Vec<Damage>,
     /// Segments and directories that could not be read at all.
@@ -157,6 +159,9 @@ impl Collected {
                         if slot.level >= Level::Process {
                             self.committed.insert((piece.series.clone(), TierKind::Memory, piece.candidate));
                         }
+                        if slot.level >= Level::NodeLoss {
+                            self.protected.insert((piece.series.clone(), piece.candidate));
+                        }
                         self.pieces.push(*piece);
                     }
                 }
@@ -205,7 +210,10 @@ impl Collected {
 
     fn add_part(&mut self, piece: Piece) {
         match set_of(&piece) {
-            Ok(set) if is_sane(&piece.candidate) => self.parts.push((piece, set)),
+            Ok(set) if is_sane(&piece.candidate) => {
+                self.protected.insert((piece.series.clone(), piece.candidate));
+                self.parts.push((piece, set));
+            }
             Ok(_) => self.bad_parts.push(insane(Path::new(&piece.series.name))),
             Err(error) => self.bad_parts.push(error.to_string()),
         }
@@ -275,6 +283,11 @@ impl Collected {
                 let candidate = candidate_of_manifest(&manifest);
                 if is_sane(&candidate) {
                     self.committed.insert((series.clone(), tier.kind(), candidate));
+                    // The manifest of a node names the shards of its own ranks: the others are copies that it keeps for them.
+                    let is_own = |rank: &Rank| manifest.containers.iter().any(|own| own.ranks.contains(rank));
+                    if !seen.iter().all(is_own) {
+                        self.protected.insert((series.clone(), candidate));
+                    }
                 }
                 for container in &manifest.containers {
                     for rank in container.ranks.iter().filter(|rank| !seen.contains(rank)) {

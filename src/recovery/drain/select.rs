@@ -14,6 +14,10 @@
 //! version committed there. Each tier counts by itself, because nodes may have lost different ones: a node that was rebooted has its disk and
 //! no memory, and what completes its versions are the disks of the others, not their memory, which may be newer.
 //!
+//! Such a version need not survive that a node is lost, and then it is never complete. So every node also takes *every version that has
+//! a parity part or a copy for another rank here, or that is marked as one that survives lost nodes*: a run keeps its newest version
+//! of this kind until it has a newer one, on all nodes. These are few.
+//!
 //! "Newer" means taken later: by generation, then by operation. Versions are the application's numbers, and an application that has gone
 //! back takes smaller ones later. Which one a restart then elects is decided by lineage, as ever, over what all nodes have brought.
 
@@ -29,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How much to take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Which {
-    /// The newest committed version of each series and tier, and what was taken after it.
+    /// The newest committed version of each series and tier, what was taken after it, and what may survive lost nodes.
     #[default]
     Newest,
     /// Everything.
@@ -72,10 +76,14 @@ pub fn select(collected: Collected, which: Which) -> (Vec<Chosen>, Vec<Damage>) 
         on.entry(series.clone()).or_default().insert((*tier, *candidate));
         committed.entry(series.clone()).or_default().insert((*tier, *candidate));
     }
+    let mut protected: BTreeMap<Series, BTreeSet<Candidate>> = BTreeMap::new();
+    for (series, candidate) in &collected.protected {
+        protected.entry(series.clone()).or_default().insert(*candidate);
+    }
     let mut chosen: Vec<Chosen> = Vec::new();
     for (series, on) in on {
         let committed = committed.remove(&series).unwrap_or_default();
-        let wanted = choose(&on, &committed, which);
+        let wanted = choose(&on, &committed, &protected.remove(&series).unwrap_or_default(), which);
         let tiers = |candidate| committed.iter().filter(move |(_, known)| *known == candidate).map(|(tier, _)| *tier);
         chosen.extend(wanted.into_iter().map(|candidate| Chosen {
             series: series.clone(),
@@ -111,13 +119,16 @@ pub fn select(collected: Collected, which: Which) -> (Vec<Chosen>, Vec<Damage>) 
 fn choose(
     on: &BTreeSet<(TierKind, Candidate)>,
     committed: &BTreeSet<(TierKind, Candidate)>,
+    protected: &BTreeSet<Candidate>,
     which: Which,
 ) -> BTreeSet<Candidate> {
     let newest = |tier: TierKind| {
         committed.iter().filter(|(known, _)| *known == tier).map(|(_, candidate)| taken(candidate)).max()
     };
     let is_wanted = |tier: TierKind, candidate: &Candidate| {
-        which == Which::All || newest(tier).is_none_or(|newest| taken(candidate) >= newest)
+        which == Which::All
+            || protected.contains(candidate)
+            || newest(tier).is_none_or(|newest| taken(candidate) >= newest)
     };
     on.iter().filter(|(tier, candidate)| is_wanted(*tier, candidate)).map(|(_, candidate)| *candidate).collect()
 }
@@ -162,7 +173,7 @@ mod tests {
 
     fn chosen(on: &[(TierKind, Candidate)], committed: &[(TierKind, Candidate)]) -> Vec<u64> {
         let (on, committed) = (on.iter().copied().collect(), committed.iter().copied().collect());
-        choose(&on, &committed, Which::Newest).iter().map(|candidate| candidate.key.version).collect()
+        choose(&on, &committed, &BTreeSet::new(), Which::Newest).iter().map(|candidate| candidate.key.version).collect()
     }
 
     #[test]
@@ -181,6 +192,18 @@ mod tests {
     }
 
     #[test]
+    fn what_may_survive_lost_nodes_is_taken_however_old_it_is() {
+        let on = [(Memory, v(10)), (Local, v(20)), (Memory, v(20)), (Memory, v(30))].into_iter().collect();
+        let committed = [(Memory, v(20)), (Memory, v(30)), (Local, v(20))].into_iter().collect();
+        let of = |protected: &[Candidate]| -> Vec<u64> {
+            let protected = protected.iter().copied().collect();
+            choose(&on, &committed, &protected, Which::Newest).iter().map(|chosen| chosen.key.version).collect()
+        };
+        assert_eq!(of(&[]), [20, 30]);
+        assert_eq!(of(&[v(10)]), [10, 20, 30]);
+    }
+
+    #[test]
     fn a_version_taken_later_is_newer_whatever_its_number() {
         // Version 60, then back to 50, then 55; and a run before all of this.
         let on = [(Memory, at(2, 60, 6)), (Memory, at(2, 55, 10)), (Memory, at(1, 99, 99))];
@@ -192,7 +215,7 @@ mod tests {
     fn all_means_all() {
         let on = [(Memory, v(20)), (Local, v(10))].into_iter().collect();
         let committed = [(Memory, v(20))].into_iter().collect();
-        assert_eq!(choose(&on, &committed, Which::All).len(), 2);
+        assert_eq!(choose(&on, &committed, &BTreeSet::new(), Which::All).len(), 2);
     }
 
     proptest! {
