@@ -320,33 +320,54 @@ fn a_program_that_fails_after_it_was_to_halt_is_not_started_again() {
 fn the_end_of_the_allocation_is_a_condition_of_its_own_and_the_job_is_queued_again() {
     let bed =
         Bed::with("status 5 1 false; while [ ! -e stop ]; do sleep 0.05; done; status 6 2 true 'the end is near'");
-    bed.script("scontrol", "#!/bin/sh\necho \"$@\" >> \"$(dirname \"$0\")/scontrol.log\"\n");
+    fake_scontrol(&bed, "JobState=RUNNING Reason=None PreemptTime=None");
     let mut command = bed.job(&["--end-time", "+31s", "--reserve", "30s", "--requeue"]);
-    let path = std::env::join_paths(
-        std::iter::once(bed.path().to_owned())
-            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-    );
-    command.env("PATH", path.unwrap()).env("SLURM_JOB_ID", "42");
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
     let supervisor = bed.start(command);
     wait_until("the end is near", || bed.events().contains(&"halting".to_owned()));
     let listed = bed.halt(&["--list"]).expect(0);
     assert!(listed.stdout.contains("30 s before the end of the allocation"), "{}", listed.stdout);
     fs::write(bed.path().join("stop"), "").unwrap();
     supervisor.wait().expect(10).says(&["SLURM queues job 42 again"]);
-    assert_eq!(fs::read_to_string(bed.path().join("scontrol.log")).unwrap(), "requeue 42\n");
+    assert!(was_queued_again(&bed));
     assert!(bed.halt(&["--list"]).expect(0).stdout.contains("no halt condition is set"));
 }
 
 #[test]
 fn a_halt_that_the_user_wants_does_not_queue_the_job_again() {
     let bed = Bed::with("true");
-    bed.script("scontrol", "#!/bin/sh\necho \"$@\" >> \"$(dirname \"$0\")/scontrol.log\"\n");
+    fake_scontrol(&bed, "JobState=RUNNING Reason=None PreemptTime=None");
     fs::create_dir(bed.run_directory()).unwrap();
     bed.halt(&["--now"]).expect(0);
     let mut command = bed.job(&["--requeue"]);
-    command.env("PATH", bed.path()).env("SLURM_JOB_ID", "42");
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
     bed.finish(command).expect(10);
-    assert!(!bed.path().join("scontrol.log").exists());
+    assert!(!was_queued_again(&bed));
+}
+
+/// A signal asks for the last checkpoint, as slurmd and the batch script do; SLURM shows the job so. Was it queued again?
+fn is_queued_again_after_a_signal(shown: &str) -> bool {
+    let bed = Bed::with(
+        "status 5 1 false; echo ready > ready
+         while [ ! -e $BIVOUAC_RUN_DIRECTORY/halt.json ]; do sleep 0.05; done
+         status 6 2 true asked",
+    );
+    fake_scontrol(&bed, shown);
+    let mut command = bed.job(&["--requeue"]);
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
+    let supervisor = bed.start(command);
+    bed.wait_for_file("ready");
+    supervisor.signal(Signal::SIGTERM);
+    let is_queued = supervisor.wait().expect(10).stderr.contains("SLURM queues job 42 again");
+    assert_eq!(is_queued, was_queued_again(&bed));
+    is_queued
+}
+
+#[test]
+fn a_cancelled_job_is_not_queued_again() {
+    assert!(is_queued_again_after_a_signal("JobState=RUNNING Reason=None PreemptTime=None"));
+    assert!(!is_queued_again_after_a_signal("JobState=COMPLETING Reason=None PreemptTime=None"));
+    assert!(is_queued_again_after_a_signal("JobState=COMPLETING Reason=None PreemptTime=2026-11-21T13:03:14"));
 }
 
 #[test]
@@ -375,6 +396,18 @@ fn conditions_are_set_listed_and_cleared() {
     {
         bed.halt(options).expect(2);
     }
+}
+
+/// A `scontrol` that shows the job so, and notes what it was asked.
+fn fake_scontrol(bed: &Bed, shown: &str) {
+    let body =
+        format!("echo \"$@\" >> \"$(dirname \"$0\")/scontrol.log\"\n[ $1 = requeue ] || echo 'JobId=42 {shown}'");
+    bed.script("scontrol", &format!("#!/bin/sh\n{body}\n"));
+}
+
+fn was_queued_again(bed: &Bed) -> bool {
+    let log = fs::read_to_string(bed.path().join("scontrol.log")).unwrap_or_default();
+    log.lines().any(|line| line == "requeue 42")
 }
 
 // ------------------------------------------------------------------------------------------- bad input

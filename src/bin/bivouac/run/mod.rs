@@ -25,7 +25,7 @@ use bivouac::base::calendar::unix_now;
 use bivouac::base::units::parse_duration;
 use bivouac::format::supervision::{Condition, Halt, LevelStatus, When};
 use bivouac::tier::run_directory::RunDirectory;
-use decide::{Attempt, Decision, Limits, Outcome, Stop};
+use decide::{Attempt, Decision, Limits, Outcome, Requeue, Stop};
 use hosts::Host;
 use launch::{CommandLine, Family, Seats};
 use nix::sys::signal::Signal;
@@ -381,23 +381,28 @@ impl<'a> Supervisor<'a> {
                     "this condition stays and stops the next start too, until bivouac halt {directory} --clear: {condition}"
                 ));
             }
-            let is_halted = matches!(stop, Stop::Halted(_));
-            if self.args.requeue && is_halted && (is_lost || slurm::is_preempted()) {
-                self.journal.event(
-                    self.record.attempt,
-                    "requeues",
-                    "asking SLURM to queue this job again, which ends it here",
-                );
-                match slurm::requeue() {
-                    Ok(job) => {
-                        self.journal.event(self.record.attempt, "requeued", &format!("SLURM queues job {job} again"));
-                    }
-                    Err(problem) => self.journal.complain(&format!("the job is not queued again: {problem}")),
-                }
+            if self.args.requeue && matches!(stop, Stop::Halted(_)) {
+                self.requeue(is_lost);
             }
         }
         self.journal.finish();
         stop
+    }
+
+    /// Has SLURM queue a halted job again, if that is what its end calls for.
+    fn requeue(&mut self, is_lost: bool) {
+        let attempt = self.record.attempt;
+        match decide::requeue(is_lost, slurm::standing()) {
+            Requeue::No => {}
+            Requeue::Refused(why) => self.journal.complain(&format!("the job is not queued again: {why}")),
+            Requeue::Yes => {
+                self.journal.event(attempt, "requeues", "asking SLURM to queue this job again, which ends it here");
+                match slurm::requeue() {
+                    Ok(job) => self.journal.event(attempt, "requeued", &format!("SLURM queues job {job} again")),
+                    Err(problem) => self.journal.complain(&format!("the job is not queued again: {problem}")),
+                }
+            }
+        }
     }
 
     fn attempts(&mut self) -> Result<Stop, String> {
