@@ -40,6 +40,14 @@ fn restarts_are_used_up_in_the_end_although_each_attempt_gets_further() {
 }
 
 #[test]
+fn a_run_directory_that_vanishes_costs_neither_restarts_nor_success() {
+    let bed = Bed::with("rm -r \"$BIVOUAC_RUN_DIRECTORY\"; [ $attempt = 2 ]");
+    let ended = bed.finish(bed.job(&[])).expect(0);
+    ended.says(&["exit status 1", "would not find the job", "stopped: the program ended with success"]);
+    assert_eq!(bed.starts().len(), 2);
+}
+
+#[test]
 fn a_later_attempt_may_take_over_what_the_ones_before_have_claimed() {
     let bed = Bed::with("echo ${BIVOUAC_JOB_TAKE_OVER:-unset} >> take; status $attempt 1 false; [ $attempt = 2 ]");
     bed.finish(bed.job(&[])).expect(0);

@@ -379,7 +379,8 @@ fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result
 /// supervisor reaches it. A standard input that is a file is read from its start in each attempt; any other is empty.
 ///
 /// The shell in between writes its process id, which stays the launcher's, to `pid_file` before the launcher starts: a new
-/// supervisor can find the job even if this one dies at the next instruction.
+/// supervisor can find the job even if this one dies at the next instruction. Where it cannot write, the launcher starts all
+/// the same.
 ///
 /// # Errors
 /// The system's answer.
@@ -391,7 +392,7 @@ pub fn start(words: &[String], variables: &[Variable], pid_file: &Path) -> io::R
         _ => Stdio::null(),
     };
     // noclobber: the file must not be there, not even as a symbolic link.
-    let script = "set -C && echo $$ > \"$0\" && exec \"$@\"";
+    let script = "set -C; echo $$ > \"$0\"; exec \"$@\"";
     let mut command = Command::new("/bin/sh");
     if std::env::var_os("SLURM_JOB_ID").is_some() && std::env::var_os("SLURM_OVERLAP").is_none() {
         // The step of a lost node may never end; without this the next one waits for its resources.

@@ -430,7 +430,7 @@ impl<'a> Supervisor<'a> {
             let seats = record::texts(if self.is_placed { self.job.seats() } else { &[] });
             let spares = record::texts(self.job.spares());
             let ended = self.follow(&mut job)?;
-            next = self.judge(&ended, committed_before, &words, seats, spares)?;
+            next = self.judge(&ended, committed_before, &words, seats, spares);
         }
     }
 
@@ -466,14 +466,11 @@ impl<'a> Supervisor<'a> {
         self.record.before = statuses.into_iter().map(|status| status.incarnation).collect();
         self.record.ended = false;
         // First the record, then the job: whoever comes after a sudden death must find it.
-        self.record.write(&self.directory)?;
+        self.write_record();
         let started = launch::start(&words, &variables, &pid_file);
         let child = started.map_err(|error| format!("cannot start {}: {error}", words[0]))?;
         self.record.launcher = Process::of(child.id());
-        let written = self.record.write(&self.directory);
-        if let Err(problem) = written {
-            self.journal.complain(&problem);
-        }
+        self.write_record();
         let place = match &seats {
             Some(seats) => format!("on {}", hosts::names(seats.hosts)),
             None => "where the launcher puts it".into(),
@@ -604,7 +601,7 @@ impl<'a> Supervisor<'a> {
         words: &[String],
         seats: Vec<String>,
         spares: Vec<String>,
-    ) -> Result<Decision, String> {
+    ) -> Decision {
         let Ended { outcome, watch } = ended;
         let attempt = self.record.attempt;
         let ended_at = unix_now();
@@ -659,8 +656,15 @@ impl<'a> Supervisor<'a> {
         });
         self.record.ended = true;
         self.record.launcher = None;
-        self.record.write(&self.directory)?;
-        Ok(decision)
+        self.write_record();
+        decision
+    }
+
+    /// A run directory that is full or gone must not turn success into failure, or keep a job from its restart.
+    fn write_record(&mut self) {
+        if let Err(problem) = self.record.write(&self.directory) {
+            self.journal.complain(&format!("{problem}; a supervisor after this one would not find the job"));
+        }
     }
 
     /// Which hosts do not answer, and why.
