@@ -406,6 +406,16 @@ fn conditions_are_set_listed_and_cleared() {
     }
 }
 
+#[test]
+fn a_reserve_that_leaves_no_time_at_all_does_not_queue_the_job_again_for_ever() {
+    let bed = Bed::with("true");
+    fake_scontrol(&bed, "JobState=RUNNING Reason=None PreemptTime=None");
+    let mut command = bed.job(&["--end-time", "+60s", "--reserve", "2min", "--requeue"]);
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
+    bed.finish(command).expect(10).says(&["the job is not queued again: it was halted before its first attempt"]);
+    assert!(bed.starts().is_empty() && !was_queued_again(&bed));
+}
+
 /// A `scontrol` that shows the job so, and notes what it was asked.
 fn fake_scontrol(bed: &Bed, shown: &str) {
     let body =

@@ -392,7 +392,7 @@ impl<'a> Supervisor<'a> {
     /// Has SLURM queue a halted job again, if that is what its end calls for.
     fn requeue(&mut self, is_lost: bool) {
         let attempt = self.record.attempt;
-        match decide::requeue(is_lost, slurm::standing()) {
+        match decide::requeue(is_lost, attempt > 0, slurm::standing()) {
             Requeue::No => {}
             Requeue::Refused(why) => self.journal.complain(&format!("the job is not queued again: {why}")),
             Requeue::Yes => {
