@@ -4,6 +4,8 @@ use super::bed::{Bed, is_alive, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
 
 #[test]
 fn a_program_that_succeeds_runs_once() {
@@ -37,6 +39,30 @@ fn restarts_are_used_up_in_the_end_although_each_attempt_gets_further() {
     let bed = Bed::with("status $((attempt * 10)) 9 false; exit 3");
     bed.finish(bed.job(&["--restarts", "2"])).expect(11).says(&["all restarts are used up (exit status 3)"]);
     assert_eq!(bed.decisions(), ["restart", "restart", "exhausted"]);
+}
+
+/// The script as mpirun in an allocation of one other node, 127.0.0.2. SLURM shows this configuration, and no remote shell
+/// and no job step gets there.
+fn on_another_node(bed: &Bed, config: &str, options: &[&str]) -> Command {
+    bed.script("scontrol", &format!("#!/bin/sh\necho '{config}'\n"));
+    for name in ["srun", "ssh"] {
+        bed.script(name, "#!/bin/sh\nexit 1\n");
+    }
+    let mut command = bed.run_command(&["--launcher", "openmpi"]);
+    command.args(options).arg("--").arg(bed.path().join("job")).args(["-n", "2", "program"]);
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42").env("SLURM_JOB_END_TIME", "4000000000");
+    command.env("SLURM_JOB_NODELIST", "127.0.0.2").env("SLURM_TASKS_PER_NODE", "2");
+    command
+}
+
+#[test]
+fn slurmd_is_asked_at_the_port_that_slurm_tells() {
+    let slurmd = TcpListener::bind("127.0.0.2:0").unwrap();
+    let port = slurmd.local_addr().unwrap().port();
+    let bed = Bed::with("true");
+    bed.finish(on_another_node(&bed, &format!("SlurmdPort = {port}"), &[])).expect(0);
+    drop(slurmd);
+    bed.finish(on_another_node(&bed, &format!("SlurmdPort = {port}"), &[])).expect(13).says(&["job step"]);
 }
 
 #[test]

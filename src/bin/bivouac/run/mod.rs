@@ -802,7 +802,7 @@ fn probe_method(args: &Args, line: &CommandLine) -> Method {
     }
     let from_slurm = args.hosts.is_none() && args.hostfile.is_none() && slurm::is_here();
     if from_slurm || line.family == Family::Srun {
-        return Method::Slurm;
+        return Method::Slurm { port: slurm::slurmd_port() };
     }
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let agent = line.agent().or_else(|| match line.family {

@@ -54,6 +54,18 @@ fn seconds_left(text: &str) -> Option<u64> {
     days.checked_mul(86_400)?.checked_add(seconds)
 }
 
+/// The port of slurmd on the nodes, if SLURM tells.
+pub fn slurmd_port() -> Option<u16> {
+    let output = bounded("scontrol").args(["show", "config"]).output().ok()?;
+    slurmd_port_in(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn slurmd_port_in(config: &str) -> Option<u16> {
+    let pairs = config.lines().filter_map(|line| line.split_once('='));
+    let value = pairs.filter(|(name, _)| name.trim() == "SlurmdPort").map(|(_, value)| value.trim()).next()?;
+    value.parse().ok().filter(|port| *port > 0)
+}
+
 /// How a job stands that is about to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Standing {
@@ -133,6 +145,17 @@ mod tests {
         assert!(!is_cancelled("COMPLETING", "TimeLimit", "None"));
         assert!(!is_cancelled("COMPLETING", "NodeDown", "None"));
         assert!(!is_cancelled("COMPLETING", "None", "2026-11-21T13:03:14"));
+    }
+
+    #[test]
+    fn the_port_of_slurmd_is_read() {
+        let config =
+            "Configuration data as of 2026-11-21\nSlurmctldPort           = 6817\nSlurmdPort              = 7000\n";
+        assert_eq!(slurmd_port_in(config), Some(7000));
+        for config in ["", "SlurmdPort = \n", "SlurmdPort = 0\n", "SlurmctldPort = 1\n", "slurm_load_ctl_conf error\n"]
+        {
+            assert_eq!(slurmd_port_in(config), None, "{config}");
+        }
     }
 
     #[test]
