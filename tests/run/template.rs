@@ -33,7 +33,18 @@ fn bed(supervisor: &str) -> Bed {
     bed.script("on-node", &format!("{note}exec \"$@\"\n"));
     // The guard looks for a while: once a turn here.
     bed.script("sleep", &format!("{note}exit 0\n"));
-    bed.script("timeout", &format!("{note}shift\nexec \"$@\"\n"));
+    // For the guard, slurmd answers as the words in `answers` say, and when they are over, so is the guard.
+    bed.script(
+        "timeout",
+        &format!(
+            "{note}shift
+             case \"$*\" in *dev/tcp*) ;; *) exec \"$@\" ;; esac
+             echo >> asked
+             answer=$(sed -n \"$(wc -l < asked)p\" answers)
+             [ -n \"$answer\" ] || {{ kill $PPID; touch over; }}
+             [ \"$answer\" = yes ]\n"
+        ),
+    );
     bed
 }
 
@@ -68,5 +79,17 @@ fn a_job_with_too_few_nodes_is_drained_and_queued_again_if_it_could_run_at_all()
         let log = log(&bed);
         let drained = log.iter().filter(|line| *line == "bivouac drain").count();
         assert_eq!((drained, log.contains(&"scontrol requeue 42".to_owned())), (3 * usize::from(expected), expected));
+    }
+}
+
+#[test]
+fn the_guard_believes_in_silence_only_where_there_was_an_answer_before() {
+    let cases = [("no no no no no", false), ("no yes no no yes no no yes", false), ("no yes no yes no no no", true)];
+    for (answers, expected) in cases {
+        // The first has the guard's end in `over`, the last in its request.
+        let bed = bed("until [ -e over ] || grep -q requeue log; do /bin/sleep 0.02; done");
+        fs::write(bed.path().join("answers"), answers.replace(' ', "\n") + "\n").unwrap();
+        assert!(run(&bed, &[("SLURMD_NODENAME", "node1")]).status.success());
+        assert_eq!(log(&bed).contains(&"scontrol requeue 42".to_owned()), expected, "{answers}");
     }
 }
