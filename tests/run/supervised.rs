@@ -278,6 +278,23 @@ fn a_supervisor_that_is_killed_leaves_the_job_alone_and_a_new_one_takes_over() {
 }
 
 #[test]
+fn a_living_job_of_another_command_is_not_taken_over() {
+    let bed = Bed::with("echo ready > ready; while [ ! -e go ]; do sleep 0.05; done; status 7 2 true");
+    let mut first = bed.start(bed.job(&[]));
+    bed.wait_for_file("ready");
+    first.kill();
+    let mut other = bed.run_command(&[]);
+    other.args(["--", "true", "three"]);
+    bed.finish(other).expect(2).says(&["\"one\", \"two\"", "\"true\", \"three\"", "another --run-directory"]);
+    // It is left as it was, and found by a supervisor of its own.
+    let second = bed.start(bed.job(&[]));
+    wait_until("the job is taken over", || bed.events().contains(&"took-over".to_owned()));
+    fs::write(bed.path().join("go"), "").unwrap();
+    second.wait().expect(0);
+    assert_eq!(bed.starts().len(), 1);
+}
+
+#[test]
 fn a_job_that_was_taken_over_and_closes_its_sessions_has_succeeded() {
     let bed = Bed::with(
         "status 5 1 false; echo ready > ready

@@ -309,6 +309,13 @@ impl<'a> Supervisor<'a> {
     fn take_over(&mut self) -> Result<(), String> {
         let me = Process::of(std::process::id()).unwrap_or_default();
         if let Some(launcher) = self.record.living_launcher(&self.directory) {
+            if self.record.command != self.args.command {
+                return Err(format!(
+                    "the job of an earlier supervisor lives here as process {}, and it is another one: its command is {:?}, yours \
+                     is {:?}; wait for it, or give another --run-directory",
+                    launcher.pid, self.record.command, self.args.command
+                ));
+            }
             let before = self.record.supervisor.pid;
             let attempt = self.record.attempt;
             self.journal.go_on(self.record.run_began);
