@@ -41,6 +41,15 @@ fn restarts_are_used_up_in_the_end_although_each_attempt_gets_further() {
     assert_eq!(bed.decisions(), ["restart", "restart", "exhausted"]);
 }
 
+#[test]
+fn ranks_under_srun_find_the_run_directory_also_after_sbatch_export_none() {
+    let bed = Bed::with("true");
+    let mut command = bed.run_command(&["--launcher", "srun"]);
+    command.arg("--").arg(bed.path().join("job")).args(["-n", "2", "program"]).env("SLURM_EXPORT_ENV", "NONE");
+    bed.finish(command).expect(0);
+    assert_eq!(bed.starts(), ["--export=BIVOUAC_RUN_DIRECTORY -n 2 program"]);
+}
+
 /// The script as mpirun in an allocation of one other node, 127.0.0.2. SLURM shows this configuration, and no remote shell
 /// and no job step gets there.
 fn on_another_node(bed: &Bed, config: &str, options: &[&str]) -> Command {

@@ -93,3 +93,10 @@ fn the_guard_believes_in_silence_only_where_there_was_an_answer_before() {
         assert_eq!(log(&bed).contains(&"scontrol requeue 42".to_owned()), expected, "{answers}");
     }
 }
+
+#[test]
+fn the_steps_of_the_script_see_its_variables_also_after_sbatch_export_none() {
+    let bed = bed("echo \"export $SLURM_EXPORT_ENV\" >> log");
+    assert!(run(&bed, &[("SLURM_EXPORT_ENV", "NONE")]).status.success());
+    assert_eq!(log(&bed), ["bivouac run", "export ALL"]);
+}

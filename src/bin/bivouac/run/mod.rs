@@ -268,7 +268,8 @@ impl<'a> Supervisor<'a> {
         let program = args.command.first().ok_or("no command was given after --")?;
         find_program(program)?;
         let family = args.launcher.unwrap_or_else(|| launch::family_of(program));
-        let line = CommandLine::parse(&args.command, family)?;
+        let mut line = CommandLine::parse(&args.command, family)?;
+        line.set_export(std::env::var("SLURM_EXPORT_ENV").ok());
         let (job, is_placed) = settle(args, &line)?;
         let probe = Probe { method: probe_method(args, &line), timeout: args.probe_timeout };
         let directory = RunDirectory::at(path);
