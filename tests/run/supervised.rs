@@ -185,6 +185,23 @@ fn the_watchdog_ends_an_attempt_that_does_not_move_even_if_it_ignores_term() {
     assert_eq!(bed.attempts()[0]["outcome"], "ended by the watchdog: no step and no checkpoint for too long");
 }
 
+/// srun ends its step when it hears TERM. Killed or stopped before, it leaves the ranks where they are.
+#[test]
+fn srun_gets_the_time_to_end_its_step() {
+    let bed = Bed::with("trap 'echo ended >> step; exit 1' TERM; echo ready > ready; kill -STOP $$; exit 9");
+    let mut command = bed.run_command(&["--launcher", "srun", "--restarts", "0", "--grace", "0"]);
+    command.arg("--").arg(bed.path().join("job")).args(["-n", "2", "program"]);
+    let supervisor = bed.start(command);
+    bed.wait_for_file("ready");
+    let pid = bed.job_pid();
+    wait_until("it is stopped", || {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+    });
+    supervisor.signal(Signal::SIGINT);
+    supervisor.wait().expect(130);
+    assert_eq!(fs::read_to_string(bed.path().join("step")).unwrap(), "ended\n");
+}
+
 #[test]
 fn an_interrupt_ends_the_job_and_the_run() {
     let bed = Bed::with(

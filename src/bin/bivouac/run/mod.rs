@@ -531,7 +531,7 @@ impl<'a> Supervisor<'a> {
                 Escalation::Terminated(until) if Instant::now() >= until => {
                     let seconds = self.args.grace.as_secs_f64();
                     self.journal.event(attempt, "ending", &format!("no end {seconds} s after TERM: KILL"));
-                    job.kill();
+                    job.kill(self.line.family);
                     Escalation::Killed
                 }
                 same => same,
@@ -571,7 +571,7 @@ impl<'a> Supervisor<'a> {
         if self.signals.interrupted() {
             if self.interrupted {
                 self.journal.event(attempt, "interrupted", "SIGINT again: KILL");
-                job.kill();
+                job.kill(self.line.family);
                 return Escalation::Killed;
             }
             self.interrupted = true;
