@@ -2,7 +2,7 @@
 //!
 //! `supervised` runs the supervisor on scripts that stand in for a launcher and its job: every outcome can be had at
 //! will, and no MPI is needed. `session` looks at what a real session writes and obeys. `mpi` puts both together: heat2d
-//! under `mpirun`, killed, stopped and halted.
+//! under `mpirun`, killed, stopped and halted. `template` runs the scripts of `launch/slurm` with commands that play SLURM.
 #![forbid(unsafe_code)]
 
 #[path = "run/bed.rs"]
@@ -16,3 +16,5 @@ mod mpi;
 mod session;
 #[path = "run/supervised.rs"]
 mod supervised;
+#[path = "run/template.rs"]
+mod template;

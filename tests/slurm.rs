@@ -194,6 +194,24 @@ fn when_preempted_with_ten_seconds_of_grace_it_does_the_same_under_srun() {
     is_preempted_under("srun");
 }
 
+/// What SLURM sends to a cancelled job is also what it sends to a pre-empted one, and it would accept a requeue.
+#[test]
+fn a_cancelled_job_stays_cancelled() {
+    let Some(slurm) = Slurm::up(3, seconds(100)) else { return };
+    let (program, _) = long_heat(&slurm.hosts, 60);
+    let job = protected(&slurm.hosts, "partner(1)");
+    let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=3 --ntasks-per-node=2", &program);
+    let batch = slurm.submit(&job, &[], &[&script]);
+    batch.wait_for("committed version=100 ");
+    slurm.run(&["scancel", &batch.id]);
+    let is_ending = || ["RUNNING", "COMPLETING"].contains(&batch.state().as_str());
+    while is_ending() {
+        slurm.hosts.check_time();
+        std::thread::sleep(seconds(1) / 10);
+    }
+    assert_eq!(batch.state(), "CANCELLED", "{}", batch.log());
+}
+
 #[test]
 fn the_network_of_a_host_is_cut_and_the_spare_takes_over() {
     let Some(slurm) = Slurm::up(5, seconds(150)) else { return };

@@ -4,6 +4,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -84,6 +85,13 @@ impl Bed {
         fs::write(&path, text).expect("a script");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it can be made executable");
         path
+    }
+
+    /// The search path with the scripts of the bed before everything else.
+    pub fn search_path(&self) -> OsString {
+        let before = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(self.path().to_owned()).chain(std::env::split_paths(&before));
+        std::env::join_paths(folders).expect("a search path")
     }
 
     /// `bivouac` in the bed, with nothing of the caller's environment that would change what it does.

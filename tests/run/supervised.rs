@@ -4,6 +4,8 @@ use super::bed::{Bed, is_alive, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
+use std::net::TcpListener;
+use std::process::Command;
 
 #[test]
 fn a_program_that_succeeds_runs_once() {
@@ -37,6 +39,47 @@ fn restarts_are_used_up_in_the_end_although_each_attempt_gets_further() {
     let bed = Bed::with("status $((attempt * 10)) 9 false; exit 3");
     bed.finish(bed.job(&["--restarts", "2"])).expect(11).says(&["all restarts are used up (exit status 3)"]);
     assert_eq!(bed.decisions(), ["restart", "restart", "exhausted"]);
+}
+
+#[test]
+fn ranks_under_srun_find_the_run_directory_also_after_sbatch_export_none() {
+    let bed = Bed::with("true");
+    let mut command = bed.run_command(&["--launcher", "srun"]);
+    command.arg("--").arg(bed.path().join("job")).args(["-n", "2", "program"]).env("SLURM_EXPORT_ENV", "NONE");
+    bed.finish(command).expect(0);
+    assert_eq!(bed.starts(), ["--export=BIVOUAC_RUN_DIRECTORY -n 2 program"]);
+}
+
+/// The script as mpirun in an allocation of one other node, 127.0.0.2. SLURM shows this configuration, and no remote shell
+/// and no job step gets there.
+fn on_another_node(bed: &Bed, config: &str, options: &[&str]) -> Command {
+    bed.script("scontrol", &format!("#!/bin/sh\necho '{config}'\n"));
+    for name in ["srun", "ssh"] {
+        bed.script(name, "#!/bin/sh\nexit 1\n");
+    }
+    let mut command = bed.run_command(&["--launcher", "openmpi"]);
+    command.args(options).arg("--").arg(bed.path().join("job")).args(["-n", "2", "program"]);
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42").env("SLURM_JOB_END_TIME", "4000000000");
+    command.env("SLURM_JOB_NODELIST", "127.0.0.2").env("SLURM_TASKS_PER_NODE", "2");
+    command
+}
+
+#[test]
+fn slurmd_is_asked_at_the_port_that_slurm_tells() {
+    let slurmd = TcpListener::bind("127.0.0.2:0").unwrap();
+    let port = slurmd.local_addr().unwrap().port();
+    let bed = Bed::with("true");
+    bed.finish(on_another_node(&bed, &format!("SlurmdPort = {port}"), &[])).expect(0);
+    drop(slurmd);
+    bed.finish(on_another_node(&bed, &format!("SlurmdPort = {port}"), &[])).expect(13).says(&["job step"]);
+}
+
+#[test]
+fn a_run_directory_that_vanishes_costs_neither_restarts_nor_success() {
+    let bed = Bed::with("rm -r \"$BIVOUAC_RUN_DIRECTORY\"; [ $attempt = 2 ]");
+    let ended = bed.finish(bed.job(&[])).expect(0);
+    ended.says(&["exit status 1", "would not find the job", "stopped: the program ended with success"]);
+    assert_eq!(bed.starts().len(), 2);
 }
 
 #[test]
@@ -142,6 +185,23 @@ fn the_watchdog_ends_an_attempt_that_does_not_move_even_if_it_ignores_term() {
     assert_eq!(bed.attempts()[0]["outcome"], "ended by the watchdog: no step and no checkpoint for too long");
 }
 
+/// srun ends its step when it hears TERM. Killed or stopped before, it leaves the ranks where they are.
+#[test]
+fn srun_gets_the_time_to_end_its_step() {
+    let bed = Bed::with("trap 'echo ended >> step; exit 1' TERM; echo ready > ready; kill -STOP $$; exit 9");
+    let mut command = bed.run_command(&["--launcher", "srun", "--restarts", "0", "--grace", "0"]);
+    command.arg("--").arg(bed.path().join("job")).args(["-n", "2", "program"]);
+    let supervisor = bed.start(command);
+    bed.wait_for_file("ready");
+    let pid = bed.job_pid();
+    wait_until("it is stopped", || {
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+    });
+    supervisor.signal(Signal::SIGINT);
+    supervisor.wait().expect(130);
+    assert_eq!(fs::read_to_string(bed.path().join("step")).unwrap(), "ended\n");
+}
+
 #[test]
 fn an_interrupt_ends_the_job_and_the_run() {
     let bed = Bed::with(
@@ -244,6 +304,23 @@ fn a_supervisor_that_is_killed_leaves_the_job_alone_and_a_new_one_takes_over() {
 }
 
 #[test]
+fn a_living_job_of_another_command_is_not_taken_over() {
+    let bed = Bed::with("echo ready > ready; while [ ! -e go ]; do sleep 0.05; done; status 7 2 true");
+    let mut first = bed.start(bed.job(&[]));
+    bed.wait_for_file("ready");
+    first.kill();
+    let mut other = bed.run_command(&[]);
+    other.args(["--", "true", "three"]);
+    bed.finish(other).expect(2).says(&["\"one\", \"two\"", "\"true\", \"three\"", "another --run-directory"]);
+    // It is left as it was, and found by a supervisor of its own.
+    let second = bed.start(bed.job(&[]));
+    wait_until("the job is taken over", || bed.events().contains(&"took-over".to_owned()));
+    fs::write(bed.path().join("go"), "").unwrap();
+    second.wait().expect(0);
+    assert_eq!(bed.starts().len(), 1);
+}
+
+#[test]
 fn a_job_that_was_taken_over_and_closes_its_sessions_has_succeeded() {
     let bed = Bed::with(
         "status 5 1 false; echo ready > ready
@@ -320,33 +397,54 @@ fn a_program_that_fails_after_it_was_to_halt_is_not_started_again() {
 fn the_end_of_the_allocation_is_a_condition_of_its_own_and_the_job_is_queued_again() {
     let bed =
         Bed::with("status 5 1 false; while [ ! -e stop ]; do sleep 0.05; done; status 6 2 true 'the end is near'");
-    bed.script("scontrol", "#!/bin/sh\necho \"$@\" >> \"$(dirname \"$0\")/scontrol.log\"\n");
+    fake_scontrol(&bed, "JobState=RUNNING Reason=None PreemptTime=None");
     let mut command = bed.job(&["--end-time", "+31s", "--reserve", "30s", "--requeue"]);
-    let path = std::env::join_paths(
-        std::iter::once(bed.path().to_owned())
-            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-    );
-    command.env("PATH", path.unwrap()).env("SLURM_JOB_ID", "42");
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
     let supervisor = bed.start(command);
     wait_until("the end is near", || bed.events().contains(&"halting".to_owned()));
     let listed = bed.halt(&["--list"]).expect(0);
     assert!(listed.stdout.contains("30 s before the end of the allocation"), "{}", listed.stdout);
     fs::write(bed.path().join("stop"), "").unwrap();
     supervisor.wait().expect(10).says(&["SLURM queues job 42 again"]);
-    assert_eq!(fs::read_to_string(bed.path().join("scontrol.log")).unwrap(), "requeue 42\n");
+    assert!(was_queued_again(&bed));
     assert!(bed.halt(&["--list"]).expect(0).stdout.contains("no halt condition is set"));
 }
 
 #[test]
 fn a_halt_that_the_user_wants_does_not_queue_the_job_again() {
     let bed = Bed::with("true");
-    bed.script("scontrol", "#!/bin/sh\necho \"$@\" >> \"$(dirname \"$0\")/scontrol.log\"\n");
+    fake_scontrol(&bed, "JobState=RUNNING Reason=None PreemptTime=None");
     fs::create_dir(bed.run_directory()).unwrap();
     bed.halt(&["--now"]).expect(0);
     let mut command = bed.job(&["--requeue"]);
-    command.env("PATH", bed.path()).env("SLURM_JOB_ID", "42");
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
     bed.finish(command).expect(10);
-    assert!(!bed.path().join("scontrol.log").exists());
+    assert!(!was_queued_again(&bed));
+}
+
+/// A signal asks for the last checkpoint, as slurmd and the batch script do; SLURM shows the job so. Was it queued again?
+fn is_queued_again_after_a_signal(shown: &str) -> bool {
+    let bed = Bed::with(
+        "status 5 1 false; echo ready > ready
+         while [ ! -e $BIVOUAC_RUN_DIRECTORY/halt.json ]; do sleep 0.05; done
+         status 6 2 true asked",
+    );
+    fake_scontrol(&bed, shown);
+    let mut command = bed.job(&["--requeue"]);
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
+    let supervisor = bed.start(command);
+    bed.wait_for_file("ready");
+    supervisor.signal(Signal::SIGTERM);
+    let is_queued = supervisor.wait().expect(10).stderr.contains("SLURM queues job 42 again");
+    assert_eq!(is_queued, was_queued_again(&bed));
+    is_queued
+}
+
+#[test]
+fn a_cancelled_job_is_not_queued_again() {
+    assert!(is_queued_again_after_a_signal("JobState=RUNNING Reason=None PreemptTime=None"));
+    assert!(!is_queued_again_after_a_signal("JobState=COMPLETING Reason=None PreemptTime=None"));
+    assert!(is_queued_again_after_a_signal("JobState=COMPLETING Reason=None PreemptTime=2026-11-21T13:03:14"));
 }
 
 #[test]
@@ -375,6 +473,28 @@ fn conditions_are_set_listed_and_cleared() {
     {
         bed.halt(options).expect(2);
     }
+}
+
+#[test]
+fn a_reserve_that_leaves_no_time_at_all_does_not_queue_the_job_again_for_ever() {
+    let bed = Bed::with("true");
+    fake_scontrol(&bed, "JobState=RUNNING Reason=None PreemptTime=None");
+    let mut command = bed.job(&["--end-time", "+60s", "--reserve", "2min", "--requeue"]);
+    command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
+    bed.finish(command).expect(10).says(&["the job is not queued again: it was halted before its first attempt"]);
+    assert!(bed.starts().is_empty() && !was_queued_again(&bed));
+}
+
+/// A `scontrol` that shows the job so, and notes what it was asked.
+fn fake_scontrol(bed: &Bed, shown: &str) {
+    let body =
+        format!("echo \"$@\" >> \"$(dirname \"$0\")/scontrol.log\"\n[ $1 = requeue ] || echo 'JobId=42 {shown}'");
+    bed.script("scontrol", &format!("#!/bin/sh\n{body}\n"));
+}
+
+fn was_queued_again(bed: &Bed) -> bool {
+    let log = fs::read_to_string(bed.path().join("scontrol.log")).unwrap_or_default();
+    log.lines().any(|line| line == "requeue 42")
 }
 
 // ------------------------------------------------------------------------------------------- bad input

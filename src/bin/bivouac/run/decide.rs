@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 use super::hosts::{Host, names};
+use super::slurm::Standing;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -180,6 +181,32 @@ pub enum Decision {
         /// How long to wait.
         wait: Duration,
     },
+}
+
+/// What becomes of a halted job in the batch system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Requeue {
+    /// It ends here: the user wants that.
+    No,
+    /// It is queued again.
+    Yes,
+    /// It would be, but for this reason.
+    Refused(&'static str),
+}
+
+/// Is a halted job to be queued again? `is_lost`: it was halted by a signal, or because its allocation ends.
+pub fn requeue(is_lost: bool, has_launched: bool, standing: Standing) -> Requeue {
+    match standing {
+        // slurmd sends the same signal as before the end of the allocation.
+        Standing { is_cancelled: true, .. } => Requeue::Refused("it was cancelled"),
+        Standing { is_preempted: true, .. } => Requeue::Yes,
+        // The next allocation would be no better, and the one after it.
+        _ if is_lost && !has_launched => Requeue::Refused(
+            "it was halted before its first attempt; --reserve must be shorter than the time that the allocation has",
+        ),
+        _ if is_lost => Requeue::Yes,
+        _ => Requeue::No,
+    }
 }
 
 /// The hosts of a job, and what it has come to so far.
@@ -623,6 +650,27 @@ mod tests {
             .collect();
         assert_eq!(waits[..3], [2, 4, 8].map(Duration::from_secs));
         assert_eq!(waits[39], WAIT_MAX);
+    }
+
+    #[test]
+    fn a_job_is_queued_again_when_its_allocation_is_lost_and_not_when_it_was_cancelled() {
+        let standing = |is_preempted, is_cancelled| Standing { is_preempted, is_cancelled };
+        assert_eq!(requeue(true, true, standing(false, false)), Requeue::Yes);
+        assert_eq!(requeue(false, true, standing(false, false)), Requeue::No);
+        assert_eq!(requeue(false, true, standing(true, false)), Requeue::Yes);
+        for is_lost in [true, false] {
+            assert!(matches!(requeue(is_lost, true, standing(false, true)), Requeue::Refused(_)));
+        }
+    }
+
+    #[test]
+    fn a_job_that_never_had_the_time_to_start_is_not_queued_again_and_again() {
+        assert!(
+            matches!(requeue(true, false, Standing::default()), Requeue::Refused(why) if why.contains("--reserve"))
+        );
+        assert_eq!(requeue(false, false, Standing::default()), Requeue::No);
+        // That was not for want of time.
+        assert_eq!(requeue(true, false, Standing { is_preempted: true, is_cancelled: false }), Requeue::Yes);
     }
 
     #[test]

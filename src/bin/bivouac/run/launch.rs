@@ -118,6 +118,8 @@ pub struct CommandLine {
     launcher: String,
     /// One part for each program; several where the command line has `:`.
     parts: Vec<Vec<Item>>,
+    /// What srun exports if the command line does not say it: `SLURM_EXPORT_ENV`, which `sbatch --export` sets.
+    export: Option<String>,
 }
 
 /// The family of a launcher by its name, or by what it says of itself.
@@ -152,7 +154,7 @@ impl CommandLine {
             Family::Srun => &SRUN,
             Family::None => {
                 let parts = vec![vec![Item::Program(words.to_vec())]];
-                return Ok(CommandLine { family, launcher: launcher.clone(), parts });
+                return Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None });
             }
         };
         let groups: Vec<&[String]> = match family {
@@ -160,7 +162,12 @@ impl CommandLine {
             _ => words.split(|word| word == ":").collect(),
         };
         let parts = groups.into_iter().map(|words| parse_part(words, arity, family)).collect::<Result<_, _>>()?;
-        Ok(CommandLine { family, launcher: launcher.clone(), parts })
+        Ok(CommandLine { family, launcher: launcher.clone(), parts, export: None })
+    }
+
+    /// What srun would export by its environment.
+    pub fn set_export(&mut self, export: Option<String>) {
+        self.export = export;
     }
 
     fn values<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = &'a str> {
@@ -312,6 +319,9 @@ impl CommandLine {
                 if !says_ranks && hosts.is_some() {
                     push(&["--ntasks", &ranks.to_string()]);
                 }
+                if let Some(list) = self.export.as_deref().filter(|_| self.values(&["export"]).next().is_none()) {
+                    push(&[&format!("--export={}", with_variables(list, variables))]);
+                }
             }
             _ => {}
         }
@@ -379,7 +389,8 @@ fn option(words: &[String], bare: &str, arity: &Arity, family: Family) -> Result
 /// supervisor reaches it. A standard input that is a file is read from its start in each attempt; any other is empty.
 ///
 /// The shell in between writes its process id, which stays the launcher's, to `pid_file` before the launcher starts: a new
-/// supervisor can find the job even if this one dies at the next instruction.
+/// supervisor can find the job even if this one dies at the next instruction. Where it cannot write, the launcher starts all
+/// the same.
 ///
 /// # Errors
 /// The system's answer.
@@ -391,7 +402,7 @@ pub fn start(words: &[String], variables: &[Variable], pid_file: &Path) -> io::R
         _ => Stdio::null(),
     };
     // noclobber: the file must not be there, not even as a symbolic link.
-    let script = "set -C && echo $$ > \"$0\" && exec \"$@\"";
+    let script = "set -C; echo $$ > \"$0\"; exec \"$@\"";
     let mut command = Command::new("/bin/sh");
     if std::env::var_os("SLURM_JOB_ID").is_some() && std::env::var_os("SLURM_OVERLAP").is_none() {
         // The step of a lost node may never end; without this the next one waits for its resources.
@@ -543,6 +554,19 @@ mod tests {
         assert_eq!(export("NONE"), "--export=BIVOUAC_RUN_DIRECTORY");
         assert_eq!(export("A,B=3"), "--export=A,B=3,BIVOUAC_RUN_DIRECTORY");
         assert_eq!(export("ALL,A=1"), "--export=ALL,A=1");
+    }
+
+    #[test]
+    fn srun_hands_the_variable_on_whatever_its_environment_exports() {
+        let words = |text: &str, export: &str| {
+            let mut line = line(text, Family::Srun);
+            line.set_export(Some(export.to_owned()));
+            line.words(None, 4, &variables()).join(" ")
+        };
+        assert_eq!(words("srun -n 4 prog", "NONE"), "srun --export=BIVOUAC_RUN_DIRECTORY -n 4 prog");
+        assert_eq!(words("srun -n 4 prog", "ALL"), "srun --export=ALL -n 4 prog");
+        // An option wins over the environment.
+        assert_eq!(words("srun --export=A prog", "NONE"), "srun --export=A,BIVOUAC_RUN_DIRECTORY prog");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use bivouac::base::calendar::unix_now;
 use bivouac::base::units::parse_duration;
 use bivouac::format::supervision::{Condition, Halt, LevelStatus, When};
 use bivouac::tier::run_directory::RunDirectory;
-use decide::{Attempt, Decision, Limits, Outcome, Stop};
+use decide::{Attempt, Decision, Limits, Outcome, Requeue, Stop};
 use hosts::Host;
 use launch::{CommandLine, Family, Seats};
 use nix::sys::signal::Signal;
@@ -268,7 +268,8 @@ impl<'a> Supervisor<'a> {
         let program = args.command.first().ok_or("no command was given after --")?;
         find_program(program)?;
         let family = args.launcher.unwrap_or_else(|| launch::family_of(program));
-        let line = CommandLine::parse(&args.command, family)?;
+        let mut line = CommandLine::parse(&args.command, family)?;
+        line.set_export(std::env::var("SLURM_EXPORT_ENV").ok());
         let (job, is_placed) = settle(args, &line)?;
         let probe = Probe { method: probe_method(args, &line), timeout: args.probe_timeout };
         let directory = RunDirectory::at(path);
@@ -309,6 +310,13 @@ impl<'a> Supervisor<'a> {
     fn take_over(&mut self) -> Result<(), String> {
         let me = Process::of(std::process::id()).unwrap_or_default();
         if let Some(launcher) = self.record.living_launcher(&self.directory) {
+            if self.record.command != self.args.command {
+                return Err(format!(
+                    "the job of an earlier supervisor lives here as process {}, and it is another one: its command is {:?}, yours \
+                     is {:?}; wait for it, or give another --run-directory",
+                    launcher.pid, self.record.command, self.args.command
+                ));
+            }
             let before = self.record.supervisor.pid;
             let attempt = self.record.attempt;
             self.journal.go_on(self.record.run_began);
@@ -381,23 +389,28 @@ impl<'a> Supervisor<'a> {
                     "this condition stays and stops the next start too, until bivouac halt {directory} --clear: {condition}"
                 ));
             }
-            let is_halted = matches!(stop, Stop::Halted(_));
-            if self.args.requeue && is_halted && (is_lost || slurm::is_preempted()) {
-                self.journal.event(
-                    self.record.attempt,
-                    "requeues",
-                    "asking SLURM to queue this job again, which ends it here",
-                );
-                match slurm::requeue() {
-                    Ok(job) => {
-                        self.journal.event(self.record.attempt, "requeued", &format!("SLURM queues job {job} again"));
-                    }
-                    Err(problem) => self.journal.complain(&format!("the job is not queued again: {problem}")),
-                }
+            if self.args.requeue && matches!(stop, Stop::Halted(_)) {
+                self.requeue(is_lost);
             }
         }
         self.journal.finish();
         stop
+    }
+
+    /// Has SLURM queue a halted job again, if that is what its end calls for.
+    fn requeue(&mut self, is_lost: bool) {
+        let attempt = self.record.attempt;
+        match decide::requeue(is_lost, attempt > 0, slurm::standing()) {
+            Requeue::No => {}
+            Requeue::Refused(why) => self.journal.complain(&format!("the job is not queued again: {why}")),
+            Requeue::Yes => {
+                self.journal.event(attempt, "requeues", "asking SLURM to queue this job again, which ends it here");
+                match slurm::requeue() {
+                    Ok(job) => self.journal.event(attempt, "requeued", &format!("SLURM queues job {job} again")),
+                    Err(problem) => self.journal.complain(&format!("the job is not queued again: {problem}")),
+                }
+            }
+        }
     }
 
     fn attempts(&mut self) -> Result<Stop, String> {
@@ -425,7 +438,7 @@ impl<'a> Supervisor<'a> {
             let seats = record::texts(if self.is_placed { self.job.seats() } else { &[] });
             let spares = record::texts(self.job.spares());
             let ended = self.follow(&mut job)?;
-            next = self.judge(&ended, committed_before, &words, seats, spares)?;
+            next = self.judge(&ended, committed_before, &words, seats, spares);
         }
     }
 
@@ -461,14 +474,11 @@ impl<'a> Supervisor<'a> {
         self.record.before = statuses.into_iter().map(|status| status.incarnation).collect();
         self.record.ended = false;
         // First the record, then the job: whoever comes after a sudden death must find it.
-        self.record.write(&self.directory)?;
+        self.write_record();
         let started = launch::start(&words, &variables, &pid_file);
         let child = started.map_err(|error| format!("cannot start {}: {error}", words[0]))?;
         self.record.launcher = Process::of(child.id());
-        let written = self.record.write(&self.directory);
-        if let Err(problem) = written {
-            self.journal.complain(&problem);
-        }
+        self.write_record();
         let place = match &seats {
             Some(seats) => format!("on {}", hosts::names(seats.hosts)),
             None => "where the launcher puts it".into(),
@@ -521,7 +531,7 @@ impl<'a> Supervisor<'a> {
                 Escalation::Terminated(until) if Instant::now() >= until => {
                     let seconds = self.args.grace.as_secs_f64();
                     self.journal.event(attempt, "ending", &format!("no end {seconds} s after TERM: KILL"));
-                    job.kill();
+                    job.kill(self.line.family);
                     Escalation::Killed
                 }
                 same => same,
@@ -561,7 +571,7 @@ impl<'a> Supervisor<'a> {
         if self.signals.interrupted() {
             if self.interrupted {
                 self.journal.event(attempt, "interrupted", "SIGINT again: KILL");
-                job.kill();
+                job.kill(self.line.family);
                 return Escalation::Killed;
             }
             self.interrupted = true;
@@ -599,7 +609,7 @@ impl<'a> Supervisor<'a> {
         words: &[String],
         seats: Vec<String>,
         spares: Vec<String>,
-    ) -> Result<Decision, String> {
+    ) -> Decision {
         let Ended { outcome, watch } = ended;
         let attempt = self.record.attempt;
         let ended_at = unix_now();
@@ -654,8 +664,15 @@ impl<'a> Supervisor<'a> {
         });
         self.record.ended = true;
         self.record.launcher = None;
-        self.record.write(&self.directory)?;
-        Ok(decision)
+        self.write_record();
+        decision
+    }
+
+    /// A run directory that is full or gone must not turn success into failure, or keep a job from its restart.
+    fn write_record(&mut self) {
+        if let Err(problem) = self.record.write(&self.directory) {
+            self.journal.complain(&format!("{problem}; a supervisor after this one would not find the job"));
+        }
     }
 
     /// Which hosts do not answer, and why.
@@ -793,7 +810,7 @@ fn probe_method(args: &Args, line: &CommandLine) -> Method {
     }
     let from_slurm = args.hosts.is_none() && args.hostfile.is_none() && slurm::is_here();
     if from_slurm || line.family == Family::Srun {
-        return Method::Slurm;
+        return Method::Slurm { port: slurm::slurmd_port() };
     }
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let agent = line.agent().or_else(|| match line.family {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Hosts that are asked at the same time.
 const AT_ONCE: usize = 64;
-/// The port of slurmd, unless its configuration says otherwise.
+/// The port of slurmd where SLURM does not tell.
 const SLURMD_PORT: u16 = 6818;
 /// A living host's kernel takes a connection at once, however busy the host is; this leaves room for one lost packet.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -28,7 +28,10 @@ pub enum Method {
     /// The launcher's remote shell, as words, runs `true` there.
     Agent(Vec<String>),
     /// A connection to slurmd; where that says nothing, an empty job step.
-    Slurm,
+    Slurm {
+        /// The port of slurmd, if SLURM tells.
+        port: Option<u16>,
+    },
 }
 
 /// A probe of hosts.
@@ -84,7 +87,7 @@ impl Probe {
             }
             _ if host.is_local() => Answer::Up,
             Method::Agent(agent) => answer(agent_command(agent, &host.name, self.timeout), deadline),
-            Method::Slurm => match connect(&host.name, deadline.min(Instant::now() + CONNECT_MAX)) {
+            Method::Slurm { port } => match connect(&host.name, *port, deadline.min(Instant::now() + CONNECT_MAX)) {
                 Ok(()) => Answer::Up,
                 Err(Silence::Dead(why)) => Answer::Down(why),
                 Err(Silence::Unclear(why)) => {
@@ -127,24 +130,26 @@ enum Silence {
     Unclear(String),
 }
 
-fn connect(host: &str, deadline: Instant) -> Result<(), Silence> {
+fn connect(host: &str, port: Option<u16>, deadline: Instant) -> Result<(), Silence> {
     let unclear = |error: std::io::Error| Silence::Unclear(format!("no address for {host}: {error}"));
-    let addresses: Vec<_> = (host, SLURMD_PORT).to_socket_addrs().map_err(unclear)?.collect();
+    let addresses: Vec<_> = (host, port.unwrap_or(SLURMD_PORT)).to_socket_addrs().map_err(unclear)?.collect();
     let mut last = Silence::Unclear(format!("no address for {host}"));
     for address in addresses {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Silence::Dead("no answer within the time-out".into()));
+            return Err(silence(ErrorKind::TimedOut, port.is_some(), "no answer within the time-out".into()));
         }
         match TcpStream::connect_timeout(&address, left) {
             Ok(_) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                last = Silence::Unclear(format!("{address}: {error}"));
-            }
-            Err(error) => last = Silence::Dead(format!("{address}: {error}")),
+            Err(error) => last = silence(error.kind(), port.is_some(), format!("{address}: {error}")),
         }
     }
     Err(last)
+}
+
+/// What it means that there was no connection. At a port that is only assumed, a firewall may be what is silent.
+fn silence(kind: ErrorKind, is_known_port: bool, why: String) -> Silence {
+    if is_known_port && kind != ErrorKind::ConnectionRefused { Silence::Dead(why) } else { Silence::Unclear(why) }
 }
 
 /// Runs a command until it ends or the time is over.
@@ -230,8 +235,19 @@ mod tests {
     }
 
     #[test]
+    fn silence_at_a_port_that_is_only_assumed_leaves_the_question_open() {
+        let is_dead = |kind, is_known_port| matches!(silence(kind, is_known_port, String::new()), Silence::Dead(_));
+        for kind in [ErrorKind::TimedOut, ErrorKind::HostUnreachable] {
+            assert!(is_dead(kind, true) && !is_dead(kind, false), "{kind}");
+        }
+        assert!(!is_dead(ErrorKind::ConnectionRefused, true));
+        let over = connect("127.0.0.2", None, Instant::now());
+        assert!(matches!(over, Err(Silence::Unclear(_))));
+    }
+
+    #[test]
     fn a_name_without_address_leaves_the_question_open() {
         let deadline = Instant::now() + Duration::from_secs(20);
-        assert!(matches!(connect("host.invalid", deadline), Err(Silence::Unclear(_))));
+        assert!(matches!(connect("host.invalid", Some(SLURMD_PORT), deadline), Err(Silence::Unclear(_))));
     }
 }

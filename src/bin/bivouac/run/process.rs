@@ -2,12 +2,19 @@
 #![forbid(unsafe_code)]
 
 use super::decide::Outcome;
+use super::launch::Family;
 use super::record::Process;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// How long srun may take to have its step ended, before it is killed itself.
+const STEP_PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked at.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The process of an attempt. It leads a process group of its own.
 pub enum Job {
@@ -47,7 +54,21 @@ impl Job {
     }
 
     /// Kills its group, and all that it has started on this machine: launchers give each rank a group of its own.
-    pub fn kill(&self) {
+    ///
+    /// The ranks of srun are no descendants of it, and go on when it is killed. On TERM it has SLURM kill them at once; so it
+    /// gets the time for that, even if it was stopped itself or has only now been told to end.
+    ///
+    /// # Blocking
+    /// With srun, for at most a second.
+    pub fn kill(&self, family: Family) {
+        if family == Family::Srun {
+            self.signal(Signal::SIGTERM);
+            self.signal(Signal::SIGCONT);
+            let until = Instant::now() + STEP_PATIENCE;
+            while Process::of(self.pid()).is_some() && Instant::now() < until {
+                std::thread::sleep(PAUSE);
+            }
+        }
         let descendants = descendants(self.pid());
         self.signal(Signal::SIGKILL);
         for process in descendants.into_iter().filter(Process::is_alive) {

@@ -54,16 +54,45 @@ fn seconds_left(text: &str) -> Option<u64> {
     days.checked_mul(86_400)?.checked_add(seconds)
 }
 
-/// Is SLURM taking the nodes of this job away, to give them to another one? Then it has told the ranks, not this process.
-pub fn is_preempted() -> bool {
-    let Some(job) = variable("SLURM_JOB_ID") else { return false };
-    let output = bounded("scontrol").args(["--oneliner", "show", "job", &job]).output();
-    output.is_ok_and(|output| has_preempt_time(&String::from_utf8_lossy(&output.stdout)))
+/// The port of slurmd on the nodes, if SLURM tells.
+pub fn slurmd_port() -> Option<u16> {
+    let output = bounded("scontrol").args(["show", "config"]).output().ok()?;
+    slurmd_port_in(&String::from_utf8_lossy(&output.stdout))
 }
 
-fn has_preempt_time(shown: &str) -> bool {
-    let time = shown.split_whitespace().find_map(|word| word.strip_prefix("PreemptTime="));
-    time.is_some_and(|time| time != "None")
+fn slurmd_port_in(config: &str) -> Option<u16> {
+    let pairs = config.lines().filter_map(|line| line.split_once('='));
+    let value = pairs.filter(|(name, _)| name.trim() == "SlurmdPort").map(|(_, value)| value.trim()).next()?;
+    value.parse().ok().filter(|port| *port > 0)
+}
+
+/// How a job stands that is about to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Standing {
+    /// SLURM is taking its nodes away, to give them to another job. Then it has told the ranks, not this process.
+    pub is_preempted: bool,
+    /// Somebody has cancelled it.
+    pub is_cancelled: bool,
+}
+
+/// How this job stands; neither if SLURM does not answer.
+pub fn standing() -> Standing {
+    let Some(job) = variable("SLURM_JOB_ID") else { return Standing::default() };
+    let output = bounded("scontrol").args(["--oneliner", "show", "job", &job]).output();
+    output.map_or_else(|_| Standing::default(), |output| standing_in(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn standing_in(shown: &str) -> Standing {
+    let field = |name: &str| shown.split_whitespace().find_map(|word| word.strip_prefix(name));
+    let is_preempted = field("PreemptTime=").is_some_and(|time| time != "None");
+    // While processes of it live, a cancelled job is COMPLETING without a reason. One that ends because its time is over,
+    // or because of a node, has that as its reason.
+    let is_cancelled = match field("JobState=") {
+        Some("CANCELLED") => true,
+        Some("COMPLETING") => !is_preempted && field("Reason=") == Some("None"),
+        _ => false,
+    };
+    Standing { is_preempted, is_cancelled }
 }
 
 /// Asks SLURM to queue this job again, which also ends it: both this process and the command that asks may be ended before
@@ -94,11 +123,39 @@ mod tests {
 
     #[test]
     fn a_preempted_job_has_a_time_of_preemption() {
-        let show =
-            |time: &str| format!("JobId=5 PreemptEligibleTime=2026-11-21T13:03:11 PreemptTime={time} Restarts=0\n");
-        assert!(has_preempt_time(&show("2026-11-21T13:03:14")));
-        assert!(!has_preempt_time(&show("None")));
-        assert!(!has_preempt_time("slurm_load_jobs error: Invalid job id specified"));
+        let show = |time: &str| {
+            format!("JobId=5 JobState=RUNNING PreemptEligibleTime=2026-11-21T13:03:11 PreemptTime={time} Restarts=0\n")
+        };
+        let standing = |time| standing_in(&show(time));
+        assert_eq!(standing("2026-11-21T13:03:14"), Standing { is_preempted: true, is_cancelled: false });
+        assert_eq!(standing("None"), Standing::default());
+        assert_eq!(standing_in("slurm_load_jobs error: Invalid job id specified"), Standing::default());
+    }
+
+    #[test]
+    fn a_cancelled_job_ends_without_a_reason() {
+        let is_cancelled = |state: &str, reason: &str, preempted: &str| {
+            let shown =
+                format!("JobId=5 Priority=1 JobState={state} Reason={reason} Restarts=0 PreemptTime={preempted}");
+            standing_in(&shown).is_cancelled
+        };
+        assert!(is_cancelled("COMPLETING", "None", "None"));
+        assert!(is_cancelled("CANCELLED", "None", "None"));
+        assert!(!is_cancelled("RUNNING", "None", "None"));
+        assert!(!is_cancelled("COMPLETING", "TimeLimit", "None"));
+        assert!(!is_cancelled("COMPLETING", "NodeDown", "None"));
+        assert!(!is_cancelled("COMPLETING", "None", "2026-11-21T13:03:14"));
+    }
+
+    #[test]
+    fn the_port_of_slurmd_is_read() {
+        let config =
+            "Configuration data as of 2026-11-21\nSlurmctldPort           = 6817\nSlurmdPort              = 7000\n";
+        assert_eq!(slurmd_port_in(config), Some(7000));
+        for config in ["", "SlurmdPort = \n", "SlurmdPort = 0\n", "SlurmctldPort = 1\n", "slurm_load_ctl_conf error\n"]
+        {
+            assert_eq!(slurmd_port_in(config), None, "{config}");
+        }
     }
 
     #[test]
