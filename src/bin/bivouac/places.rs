@@ -18,6 +18,8 @@ const STORE_MAX: u64 = 4096;
 pub fn store_of(storage: &dyn Storage, root: &Path) -> Result<Option<Incarnation>, String> {
     let path = root.join("store");
     match storage.read_all(&path, STORE_MAX) {
+        // Somebody is just making it, or died doing so: whoever may make one goes on from there.
+        Ok(bytes) if bytes.is_empty() => Ok(None),
         Ok(bytes) => {
             let id = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
             let wrong = || format!("{} holds no store id: is {} a global directory?", path.display(), root.display());
@@ -46,4 +48,22 @@ pub fn local_directories(config: &Config, store: Option<Incarnation>, job: Optio
     // A job without a global tier has no store, and its key took the place of the id.
     let of_job = job.map(|job| default_local(&temporary, None, job, user));
     of_store.into_iter().chain(of_job).filter(|path| path.exists()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac::config::Direct;
+    use bivouac::tier::posix::PosixStorage;
+
+    #[test]
+    fn a_store_that_is_just_being_made_is_none_yet_and_rubbish_is_refused() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = PosixStorage::new(Direct::Off);
+        assert_eq!(store_of(&storage, root.path()), Ok(None));
+        std::fs::write(root.path().join("store"), "").expect("written");
+        assert_eq!(store_of(&storage, root.path()), Ok(None));
+        std::fs::write(root.path().join("store"), "a list of things to buy").expect("written");
+        assert!(store_of(&storage, root.path()).is_err_and(|error| error.contains("no store id")));
+    }
 }
