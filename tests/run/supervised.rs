@@ -75,6 +75,18 @@ fn slurmd_is_asked_at_the_port_that_slurm_tells() {
 }
 
 #[test]
+fn hosts_that_are_given_are_asked_by_slurm_if_they_are_nodes_of_the_allocation() {
+    let slurmd = TcpListener::bind("127.0.0.2:0").unwrap();
+    let config = format!("SlurmdPort = {}", slurmd.local_addr().unwrap().port());
+    let bed = Bed::with("true");
+    fs::write(bed.path().join("hosts.txt"), "127.0.0.2 slots=2\n").unwrap();
+    for options in [["--hosts", "127.0.0.2:2"], ["--hostfile", "hosts.txt"]] {
+        bed.finish(on_another_node(&bed, &config, &options)).expect(0);
+    }
+    bed.finish(on_another_node(&bed, &config, &["--hosts", "127.0.0.2,127.0.0.3"])).expect(13).says(&["ssh"]);
+}
+
+#[test]
 fn a_run_directory_that_vanishes_costs_neither_restarts_nor_success() {
     let bed = Bed::with("rm -r \"$BIVOUAC_RUN_DIRECTORY\"; [ $attempt = 2 ]");
     let ended = bed.finish(bed.job(&[])).expect(0);

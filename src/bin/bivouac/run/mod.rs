@@ -271,7 +271,7 @@ impl<'a> Supervisor<'a> {
         let mut line = CommandLine::parse(&args.command, family)?;
         line.set_export(std::env::var("SLURM_EXPORT_ENV").ok());
         let (job, is_placed) = settle(args, &line)?;
-        let probe = Probe { method: probe_method(args, &line), timeout: args.probe_timeout };
+        let probe = Probe { method: probe_method(args, &line, &job.hosts()), timeout: args.probe_timeout };
         let directory = RunDirectory::at(path);
         directory.create().map_err(|error| error.to_string())?;
         check_owner(directory.path())?;
@@ -804,11 +804,12 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
     Ok((job, true))
 }
 
-fn probe_method(args: &Args, line: &CommandLine) -> Method {
+fn probe_method(args: &Args, line: &CommandLine, hosts: &[Host]) -> Method {
     if let Some(command) = &args.probe {
         return Method::Command(command.clone());
     }
-    let from_slurm = args.hosts.is_none() && args.hostfile.is_none() && slurm::is_here();
+    let is_given = args.hosts.is_some() || args.hostfile.is_some();
+    let from_slurm = slurm::is_here() && (!is_given || slurm::has_all(hosts));
     if from_slurm || line.family == Family::Srun {
         return Method::Slurm { port: slurm::slurmd_port() };
     }
