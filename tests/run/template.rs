@@ -138,3 +138,27 @@ fn a_configuration_file_may_name_the_global_directory() {
     assert!(run(&bed, &[("BIVOUAC_GLOBAL_DIRECTORY", "/scratch")]).status.success());
     assert_eq!(log(&bed), ["bivouac run", "to unset", "bivouac run", "to /scratch"]);
 }
+
+/// Root of a node has no rights on a file system that "squashes" it: only the user sees the global directory.
+#[test]
+fn the_epilog_looks_for_the_global_directory_as_its_owner() {
+    for (is_there, expected) in [(true, vec!["bivouac drain", "bivouac clean"]), (false, vec![])] {
+        let bed = bed("exit 0");
+        bed.script(
+            "runuser",
+            &format!(
+                "#!/bin/bash
+                 [ \"$1 $2 $3\" = '-u me --' ] || exit 9
+                 shift 3
+                 case \"$*\" in 'test -d /squashed') exec {is_there} ;; *) exec \"$@\" ;; esac\n"
+            ),
+        );
+        // Something is left in the memory of the node.
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/slurm/epilog.sh");
+        let mut command = Command::new("bash");
+        command.args(["-c", "compgen() { true; }; . \"$0\""]).arg(script).env("PATH", bed.search_path());
+        command.env("SLURM_JOB_USER", "me").env("EPILOG_GLOBAL", "/squashed");
+        assert!(command.status().unwrap().success());
+        assert_eq!(log(&bed), expected);
+    }
+}
