@@ -316,6 +316,21 @@ fn a_supervisor_that_is_killed_leaves_the_job_alone_and_a_new_one_takes_over() {
 }
 
 #[test]
+fn a_second_supervisor_is_kept_out_also_where_there_are_no_locks() {
+    let bed = Bed::with("echo ready > ready; while [ ! -e go ]; do sleep 0.05; done");
+    let first = bed.start(bed.job(&[]));
+    bed.wait_for_file("ready");
+    // Whoever locks a new file is not stopped by the lock on the old one.
+    fs::remove_file(bed.run_directory().join("supervisor.lock")).unwrap();
+    let said = format!("as process {}", first.pid());
+    bed.finish(bed.job(&[])).expect(2).says(&["another supervisor is at work", &said]);
+    fs::write(bed.path().join("go"), "").unwrap();
+    first.wait().expect(0);
+    bed.finish(bed.job(&[])).expect(0);
+    assert_eq!(bed.starts().len(), 2);
+}
+
+#[test]
 fn a_living_job_of_another_command_is_not_taken_over() {
     let bed = Bed::with("echo ready > ready; while [ ! -e go ]; do sleep 0.05; done; status 7 2 true");
     let mut first = bed.start(bed.job(&[]));

@@ -309,6 +309,13 @@ impl<'a> Supervisor<'a> {
     /// Goes on with the job of a supervisor that is gone, if one lives; otherwise begins a run of its own.
     fn take_over(&mut self) -> Result<(), String> {
         let me = Process::of(std::process::id()).unwrap_or_default();
+        // The lock says so too, but not on a file system without locks.
+        if self.record.supervisor != me && self.record.supervisor.is_alive() {
+            return Err(format!(
+                "another supervisor is at work in {} as process {}: wait for it, or give another --run-directory",
+                self.directory_text, self.record.supervisor.pid
+            ));
+        }
         if let Some(launcher) = self.record.living_launcher(&self.directory) {
             if self.record.command != self.args.command {
                 return Err(format!(
