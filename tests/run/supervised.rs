@@ -475,12 +475,25 @@ fn a_cancelled_job_is_not_queued_again() {
 }
 
 #[test]
+fn the_run_directory_of_a_job_is_known_by_its_supervisor_or_its_sessions() {
+    let unused = "no record of a supervisor";
+    let bed = Bed::with("true");
+    bed.finish(bed.job(&[])).expect(0);
+    assert!(!bed.halt(&["--now"]).expect(0).stderr.contains(unused));
+    fs::remove_file(bed.run_directory().join("supervisor.json")).unwrap();
+    bed.halt(&["--now"]).expect(0).says(&[unused]);
+    fs::write(bed.run_directory().join("status-world.json"), "of another version").unwrap();
+    assert!(!bed.halt(&["--now"]).expect(0).stderr.contains(unused));
+}
+
+#[test]
 fn conditions_are_set_listed_and_cleared() {
     let bed = Bed::with("true");
     bed.halt(&["--list"]).expect(2).says(&["is no directory"]);
     fs::create_dir(bed.run_directory()).unwrap();
     assert_eq!(bed.halt(&[]).expect(0).stdout, "no halt condition is set\n");
-    bed.halt(&["--after", "3", "--at", "2026-01-31T12:00:00Z"]).expect(0);
+    let unused = "no record of a supervisor";
+    bed.halt(&["--after", "3", "--at", "2026-01-31T12:00:00Z"]).expect(0).says(&[unused]);
     let listed = bed.halt(&["--list"]).expect(0).stdout;
     assert!(
         listed.contains("after 3 more checkpoints (set by ") && listed.contains("at 2026-01-31T12:00:00Z"),

@@ -164,6 +164,12 @@ pub fn end_time(directory: &RunDirectory) -> Option<u64> {
     recorded.or_else(slurm::end_time)
 }
 
+/// Has a supervisor or a session left a trace in a run directory?
+pub fn is_used(directory: &RunDirectory) -> bool {
+    let (statuses, problems) = directory.read_statuses();
+    !statuses.is_empty() || !problems.is_empty() || !matches!(record::read(directory), Ok(None))
+}
+
 /// Supervises a job.
 pub fn run(args: &Args) -> Ending {
     match Supervisor::new(args).and_then(Supervisor::run) {
