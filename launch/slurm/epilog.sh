@@ -5,7 +5,8 @@
 global=${EPILOG_GLOBAL:-/scratch/${SLURM_JOB_USER:?this is for the Epilog of SLURM}/bivouac}
 
 as_owner() { timeout "${EPILOG_TIMEOUT:-300}" runuser -u "$SLURM_JOB_USER" -- "$@" > /dev/null 2>&1; }
-if compgen -G '/dev/shm/bivouac-*' > /dev/null && [ -d "$global" ]; then
+# Root may not see it: many file systems give root the rights of nobody.
+if compgen -G '/dev/shm/bivouac-*' > /dev/null && as_owner test -d "$global"; then
     # The nodes of a job do this at about the same time: a checkpoint is safe when all have brought their shards.
     as_owner bivouac drain --global "$global" --wait "${EPILOG_WAIT:-60s}"
     as_owner bivouac clean --all-dead --yes --global "$global"

@@ -75,6 +75,18 @@ fn slurmd_is_asked_at_the_port_that_slurm_tells() {
 }
 
 #[test]
+fn hosts_that_are_given_are_asked_by_slurm_if_they_are_nodes_of_the_allocation() {
+    let slurmd = TcpListener::bind("127.0.0.2:0").unwrap();
+    let config = format!("SlurmdPort = {}", slurmd.local_addr().unwrap().port());
+    let bed = Bed::with("true");
+    fs::write(bed.path().join("hosts.txt"), "127.0.0.2 slots=2\n").unwrap();
+    for options in [["--hosts", "127.0.0.2:2"], ["--hostfile", "hosts.txt"]] {
+        bed.finish(on_another_node(&bed, &config, &options)).expect(0);
+    }
+    bed.finish(on_another_node(&bed, &config, &["--hosts", "127.0.0.2,127.0.0.3"])).expect(13).says(&["ssh"]);
+}
+
+#[test]
 fn a_run_directory_that_vanishes_costs_neither_restarts_nor_success() {
     let bed = Bed::with("rm -r \"$BIVOUAC_RUN_DIRECTORY\"; [ $attempt = 2 ]");
     let ended = bed.finish(bed.job(&[])).expect(0);
@@ -304,6 +316,21 @@ fn a_supervisor_that_is_killed_leaves_the_job_alone_and_a_new_one_takes_over() {
 }
 
 #[test]
+fn a_second_supervisor_is_kept_out_also_where_there_are_no_locks() {
+    let bed = Bed::with("echo ready > ready; while [ ! -e go ]; do sleep 0.05; done");
+    let first = bed.start(bed.job(&[]));
+    bed.wait_for_file("ready");
+    // Whoever locks a new file is not stopped by the lock on the old one.
+    fs::remove_file(bed.run_directory().join("supervisor.lock")).unwrap();
+    let said = format!("as process {}", first.pid());
+    bed.finish(bed.job(&[])).expect(2).says(&["another supervisor is at work", &said]);
+    fs::write(bed.path().join("go"), "").unwrap();
+    first.wait().expect(0);
+    bed.finish(bed.job(&[])).expect(0);
+    assert_eq!(bed.starts().len(), 2);
+}
+
+#[test]
 fn a_living_job_of_another_command_is_not_taken_over() {
     let bed = Bed::with("echo ready > ready; while [ ! -e go ]; do sleep 0.05; done; status 7 2 true");
     let mut first = bed.start(bed.job(&[]));
@@ -448,12 +475,25 @@ fn a_cancelled_job_is_not_queued_again() {
 }
 
 #[test]
+fn the_run_directory_of_a_job_is_known_by_its_supervisor_or_its_sessions() {
+    let unused = "no record of a supervisor";
+    let bed = Bed::with("true");
+    bed.finish(bed.job(&[])).expect(0);
+    assert!(!bed.halt(&["--now"]).expect(0).stderr.contains(unused));
+    fs::remove_file(bed.run_directory().join("supervisor.json")).unwrap();
+    bed.halt(&["--now"]).expect(0).says(&[unused]);
+    fs::write(bed.run_directory().join("status-world.json"), "of another version").unwrap();
+    assert!(!bed.halt(&["--now"]).expect(0).stderr.contains(unused));
+}
+
+#[test]
 fn conditions_are_set_listed_and_cleared() {
     let bed = Bed::with("true");
     bed.halt(&["--list"]).expect(2).says(&["is no directory"]);
     fs::create_dir(bed.run_directory()).unwrap();
     assert_eq!(bed.halt(&[]).expect(0).stdout, "no halt condition is set\n");
-    bed.halt(&["--after", "3", "--at", "2026-01-31T12:00:00Z"]).expect(0);
+    let unused = "no record of a supervisor";
+    bed.halt(&["--after", "3", "--at", "2026-01-31T12:00:00Z"]).expect(0).says(&[unused]);
     let listed = bed.halt(&["--list"]).expect(0).stdout;
     assert!(
         listed.contains("after 3 more checkpoints (set by ") && listed.contains("at 2026-01-31T12:00:00Z"),

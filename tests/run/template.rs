@@ -64,6 +64,11 @@ fn log(bed: &Bed) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// The place of a line in `log`.
+fn at(bed: &Bed, line: &str) -> Option<usize> {
+    log(bed).iter().position(|logged| logged == line)
+}
+
 /// A supervisor that made an attempt and has too few nodes now.
 const TOO_FEW_NODES: &str = "echo '{}' >> bivouac-run/heat/attempts.jsonl; exit 13";
 
@@ -99,4 +104,61 @@ fn the_steps_of_the_script_see_its_variables_also_after_sbatch_export_none() {
     let bed = bed("echo \"export $SLURM_EXPORT_ENV\" >> log");
     assert!(run(&bed, &[("SLURM_EXPORT_ENV", "NONE")]).status.success());
     assert_eq!(log(&bed), ["bivouac run", "export ALL"]);
+}
+
+#[test]
+fn each_node_is_drained_to_the_end_whatever_signal_comes_and_failures_are_named() {
+    let bed = bed(&format!("echo $PPID > script.pid; {TOO_FEW_NODES}"));
+    fs::create_dir_all(bed.path().join("bivouac-run/heat")).unwrap();
+    bed.script(
+        "on-node",
+        "#!/bin/bash
+         case $node in
+         node1) echo \"to $BIVOUAC_GLOBAL_DIRECTORY\" >> log ;;
+         node2) exit 7 ;;
+         # The signal before the time limit; it reaches the script while it waits.
+         node3)
+             for signal in USR1 TERM; do kill -$signal \"$(cat script.pid)\"; /bin/sleep 0.3; done
+             echo drained >> log ;;
+         esac\n",
+    );
+    let output = run(&bed, &[]);
+    assert_eq!(output.status.code(), Some(13), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("bivouac drain failed on node2 (exit status 7)") && !said.contains("node1"), "{said}");
+    assert!(at(&bed, &format!("to {}/bivouac", bed.path().display())).is_some(), "{:?}", log(&bed));
+    let (drained, queued) = (at(&bed, "drained"), at(&bed, "scontrol requeue 42"));
+    assert!(drained.is_some() && drained < queued, "{:?}", log(&bed));
+}
+
+#[test]
+fn a_configuration_file_may_name_the_global_directory() {
+    let bed = bed("echo \"to ${BIVOUAC_GLOBAL_DIRECTORY-unset}\" >> log");
+    assert!(run(&bed, &[("BIVOUAC_CONFIG", "my.toml")]).status.success());
+    assert!(run(&bed, &[("BIVOUAC_GLOBAL_DIRECTORY", "/scratch")]).status.success());
+    assert_eq!(log(&bed), ["bivouac run", "to unset", "bivouac run", "to /scratch"]);
+}
+
+/// Root of a node has no rights on a file system that "squashes" it: only the user sees the global directory.
+#[test]
+fn the_epilog_looks_for_the_global_directory_as_its_owner() {
+    for (is_there, expected) in [(true, vec!["bivouac drain", "bivouac clean"]), (false, vec![])] {
+        let bed = bed("exit 0");
+        bed.script(
+            "runuser",
+            &format!(
+                "#!/bin/bash
+                 [ \"$1 $2 $3\" = '-u me --' ] || exit 9
+                 shift 3
+                 case \"$*\" in 'test -d /squashed') exec {is_there} ;; *) exec \"$@\" ;; esac\n"
+            ),
+        );
+        // Something is left in the memory of the node.
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/slurm/epilog.sh");
+        let mut command = Command::new("bash");
+        command.args(["-c", "compgen() { true; }; . \"$0\""]).arg(script).env("PATH", bed.search_path());
+        command.env("SLURM_JOB_USER", "me").env("EPILOG_GLOBAL", "/squashed");
+        assert!(command.status().unwrap().success());
+        assert_eq!(log(&bed), expected);
+    }
 }

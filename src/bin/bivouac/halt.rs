@@ -105,6 +105,13 @@ fn change(args: &Args) -> Result<Halt, String> {
     if wanted.is_empty() && !args.clear {
         return directory.read_halt();
     }
+    if !wanted.is_empty() && !run::is_used(&directory) {
+        complain(&format!(
+            "{} has no record of a supervisor and no status of a session: if it is not the run directory of a job, nobody reads \
+             what is set here",
+            args.directory.display()
+        ));
+    }
     directory.change_halt(|halt| {
         // Clearing makes an unusable file usable again.
         let mut halt = if args.clear { Halt::default() } else { halt? };

@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | 1 | the user interrupted | stop: interrupted |
 //! | 2 | the program ended with success and was not asked to end | stop: success |
-//! | 3 | it was asked to end (a signal, or a halt condition), or a condition is met by now | stop: halted |
+//! | 3 | it was asked to end (a signal, or a halt condition; what only the program heard of does not count if the watchdog ended it), or a condition is met by now | stop: halted |
 //! | 4 | the second attempt in a row without progress, and all its hosts answer | stop: no progress |
 //! | 5 | all restarts are used up | stop: exhausted |
 //! | 6 | too few hosts answer | stop: too few nodes |
@@ -307,7 +307,9 @@ impl Job {
             return Decision::Stop(Stop::Interrupted);
         }
         let lost_host = self.seats.iter().any(|host| attempt.down.contains_key(&host.name));
-        let asked = attempt.exit_asked.clone().or_else(|| attempt.last_checkpoint.clone());
+        // The TERM of the watchdog may be what the program takes for a wish that it end.
+        let heard = attempt.exit_asked.clone().filter(|_| !attempt.outcome.is_hang());
+        let asked = heard.or_else(|| attempt.last_checkpoint.clone());
         if is_success(attempt, lost_host) && asked.is_none() {
             return Decision::Stop(Stop::Success);
         }
@@ -470,6 +472,16 @@ mod tests {
             assert_eq!(stop(job("a:2", 0, 2).after(&signal)), Stop::Halted("SIGTERM".into()));
         }
         let met = Attempt { halt: Some("at noon".into()), ..failed(70) };
+        assert_eq!(stop(job("a:2", 0, 2).after(&met)), Stop::Halted("at noon".into()));
+    }
+
+    #[test]
+    fn a_hang_is_no_halt_because_the_program_heard_the_watchdog() {
+        let hung = Attempt { outcome: Outcome::Hung, exit_asked: Some("signal TERM".into()), ..failed(70) };
+        assert_eq!(wait(job("a:2", 0, 2).after(&hung)), Duration::ZERO);
+        let signal = Attempt { last_checkpoint: Some("SIGTERM".into()), ..hung.clone() };
+        assert_eq!(stop(job("a:2", 0, 2).after(&signal)), Stop::Halted("SIGTERM".into()));
+        let met = Attempt { halt: Some("at noon".into()), ..hung };
         assert_eq!(stop(job("a:2", 0, 2).after(&met)), Stop::Halted("at noon".into()));
     }
 

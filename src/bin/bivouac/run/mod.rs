@@ -164,6 +164,12 @@ pub fn end_time(directory: &RunDirectory) -> Option<u64> {
     recorded.or_else(slurm::end_time)
 }
 
+/// Has a supervisor or a session left a trace in a run directory?
+pub fn is_used(directory: &RunDirectory) -> bool {
+    let (statuses, problems) = directory.read_statuses();
+    !statuses.is_empty() || !problems.is_empty() || !matches!(record::read(directory), Ok(None))
+}
+
 /// Supervises a job.
 pub fn run(args: &Args) -> Ending {
     match Supervisor::new(args).and_then(Supervisor::run) {
@@ -271,7 +277,7 @@ impl<'a> Supervisor<'a> {
         let mut line = CommandLine::parse(&args.command, family)?;
         line.set_export(std::env::var("SLURM_EXPORT_ENV").ok());
         let (job, is_placed) = settle(args, &line)?;
-        let probe = Probe { method: probe_method(args, &line), timeout: args.probe_timeout };
+        let probe = Probe { method: probe_method(args, &line, &job.hosts()), timeout: args.probe_timeout };
         let directory = RunDirectory::at(path);
         directory.create().map_err(|error| error.to_string())?;
         check_owner(directory.path())?;
@@ -309,6 +315,13 @@ impl<'a> Supervisor<'a> {
     /// Goes on with the job of a supervisor that is gone, if one lives; otherwise begins a run of its own.
     fn take_over(&mut self) -> Result<(), String> {
         let me = Process::of(std::process::id()).unwrap_or_default();
+        // The lock says so too, but not on a file system without locks.
+        if self.record.supervisor != me && self.record.supervisor.is_alive() {
+            return Err(format!(
+                "another supervisor is at work in {} as process {}: wait for it, or give another --run-directory",
+                self.directory_text, self.record.supervisor.pid
+            ));
+        }
         if let Some(launcher) = self.record.living_launcher(&self.directory) {
             if self.record.command != self.args.command {
                 return Err(format!(
@@ -804,11 +817,12 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
     Ok((job, true))
 }
 
-fn probe_method(args: &Args, line: &CommandLine) -> Method {
+fn probe_method(args: &Args, line: &CommandLine, hosts: &[Host]) -> Method {
     if let Some(command) = &args.probe {
         return Method::Command(command.clone());
     }
-    let from_slurm = args.hosts.is_none() && args.hostfile.is_none() && slurm::is_here();
+    let is_given = args.hosts.is_some() || args.hostfile.is_some();
+    let from_slurm = slurm::is_here() && (!is_given || slurm::has_all(hosts));
     if from_slurm || line.family == Family::Srun {
         return Method::Slurm { port: slurm::slurmd_port() };
     }

@@ -28,6 +28,12 @@ pub fn hosts() -> Result<Option<Vec<Host>>, String> {
     hosts::parse_slurm(&nodes, tasks.as_deref()).map(Some).map_err(|why| format!("SLURM_JOB_NODELIST: {why}"))
 }
 
+/// Are these all nodes of the allocation?
+pub fn has_all(given: &[Host]) -> bool {
+    let nodes = variable("SLURM_JOB_NODELIST").and_then(|nodes| hosts::parse_slurm(&nodes, None).ok());
+    nodes.is_some_and(|nodes| given.iter().all(|host| nodes.iter().any(|node| node.name == host.name)))
+}
+
 /// The end of the allocation, seconds since 1970, if SLURM tells.
 pub fn end_time() -> Option<u64> {
     if let Some(time) = variable("SLURM_JOB_END_TIME").and_then(|time| time.parse().ok()) {
