@@ -112,6 +112,10 @@ pub fn store_id(
         if let Some(id) = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()) {
             return Ok(id);
         }
+        if bytes.len() > fresh.to_string().len() {
+            // As long as an id and its newline: nobody is writing it any more, it is damaged.
+            break;
+        }
         // Somebody is just writing it, or died doing so.
         clock.sleep(Duration::from_millis(50));
     }
