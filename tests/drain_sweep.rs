@@ -24,12 +24,27 @@ use store::{Store, take};
 
 const NODES: [u32; 3] = [0, 0, 1];
 
+/// Does the file system below have the manifest of that version?
+fn has_manifest(folder: &Path, version: u64) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_it = |path: PathBuf| {
+        let is_its = || folder.to_string_lossy().contains(&format!("-v{version:010}-"));
+        if path.is_dir() { has_manifest(&path, version) } else { path.ends_with("manifest") && is_its() }
+    };
+    entries.map(|entry| entry.path()).any(is_it)
+}
+
 fn died() -> Store {
     let store = Store::on(&NODES);
     let first_only = |config: &mut Config| config.job.global.every = 1000;
     store.run_killed(first_only, |session, rank| {
         take(session, rank, &[10], Level::System);
         take(session, rank, &[20], Level::NodeReboot);
+        // A node whose manifest is missing takes what was committed before for the newest that it knows.
+        while !(0..2).all(|node| has_manifest(&store.local_of(node), 20)) {
+            session.progress();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         take(session, rank, &[30], Level::Process);
     });
     store

@@ -159,7 +159,8 @@ impl Collected {
                         if slot.level >= Level::Process {
                             self.committed.insert((piece.series.clone(), TierKind::Memory, piece.candidate));
                         }
-                        if slot.level >= Level::NodeLoss {
+                        // What has reached the global tier needs no help.
+                        if slot.level == Level::NodeLoss {
                             self.protected.insert((piece.series.clone(), piece.candidate));
                         }
                         self.pieces.push(*piece);
