@@ -22,12 +22,11 @@ struct Machine {
     local_every: u64,
     peers_every: u64,
     global_every: u64,
-    memory_bytes: u64,
+    /// Bytes of node memory, by node.
+    memory_bytes: fn(u32) -> u64,
     workers: Workers,
     store: PartStore,
     interval_steps: u64,
-    /// The first nodes have this budget, all others `memory_bytes`.
-    small: (u32, u64),
 }
 
 /// What one rank saw.
@@ -48,11 +47,10 @@ impl Machine {
             local_every: NEVER,
             peers_every: 1,
             global_every: NEVER,
-            memory_bytes: 64 << 20,
+            memory_bytes: |_| 64 << 20,
             workers: Workers::Threads,
             store: PartStore::Memory,
             interval_steps: 0,
-            small: (0, 0),
         }
     }
 
@@ -85,8 +83,7 @@ impl Machine {
         config.job.global_directory = self.root.path().join("global");
         config.job.timeouts.abandon = Duration::from_secs(20);
         config.job.timeouts.room = Duration::from_secs(2);
-        let budget = if node < self.small.0 { self.small.1 } else { self.memory_bytes };
-        config.node.memory_budget = bivouac::config::Budget::Bytes(budget);
+        config.node.memory_budget = bivouac::config::Budget::Bytes((self.memory_bytes)(node));
         config.node.memory_directory = self.memory(node);
         config.node.local_directory = Some(self.local(node));
         config.node.local_allow_tmpfs = true;
@@ -331,7 +328,7 @@ fn a_protected_version_stays_on_disk_when_memory_had_to_give_it_up_and_later_one
         store: PartStore::Local,
         local_every: 1,
         peers_every: NEVER,
-        memory_bytes: 10 << 20,
+        memory_bytes: |_| 10 << 20,
         ..Machine::new(scheme("partner"))
     };
     let values = |rank: u32, version: u64| vec![u64::from(rank) << 32 | version; (4 << 20) / 8];
@@ -597,7 +594,10 @@ fn memory_for_redundancy_is_reported_when_it_does_not_suffice() {
 
 #[test]
 fn what_a_failed_exchange_had_sealed_already_is_given_back() {
-    let machine = Machine { small: (2, 20 << 20), ..Machine::new(scheme("partner(2)")) };
+    let machine = Machine {
+        memory_bytes: |node| if node < 2 { 20 << 20 } else { 64 << 20 },
+        ..Machine::new(scheme("partner(2)"))
+    };
     // The copies of one rank's shard find no room in the second version.
     let ended = machine.run(&NODES, |rank, session| {
         [1, 2, 3].map(|version| {

@@ -18,6 +18,7 @@ use super::ballot::{Ballot, Culprit, Payload};
 use super::tree::Tree;
 use crate::base::Rank;
 use crate::config::Timeouts;
+use crate::format::codec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,6 +48,9 @@ pub struct Round {
     pub phase: Phase,
 }
 
+/// The longest decision: what a message has beside it takes little.
+const DECISION_MAX: usize = codec::LIMIT - (64 << 10);
+
 /// How a round ended.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
@@ -56,6 +60,19 @@ pub enum Outcome {
     Abandoned(Vec<Culprit>),
     /// The root could not be reached; nobody here knows how the round ended.
     Unknown,
+}
+
+impl Outcome {
+    /// Agreed, and the decision as all ranks hear it; if it is too large to be sent, an end that says so.
+    pub fn agreed<T: Serialize>(what: &'static str, decision: &T) -> (Outcome, Vec<u8>) {
+        match codec::encode(what, decision).ok().filter(|bytes| bytes.len() <= DECISION_MAX) {
+            Some(bytes) => (Outcome::Agreed, bytes),
+            None => {
+                let text = format!("the {what} is too large to be sent: more than {DECISION_MAX} bytes");
+                (Outcome::Abandoned(vec![Culprit { rank: Rank::ROOT, text, retry: false }]), Vec::new())
+            }
+        }
+    }
 }
 
 /// The end of a round, the same on all ranks that hear it (a rank that hears none ends with `Unknown`).
@@ -431,6 +448,14 @@ mod tests {
                 self.deliver_all(0);
             }
         }
+    }
+
+    #[test]
+    fn a_decision_that_is_too_large_ends_the_round_in_words() {
+        let (outcome, decision) = Outcome::agreed("list", &vec![0u8; 65 << 20]);
+        let Outcome::Abandoned(culprits) = outcome else { panic!("{outcome:?}") };
+        assert!(decision.is_empty() && culprits[0].text.contains("the list is too large"), "{culprits:?}");
+        assert_eq!(Outcome::agreed("number", &7u64), (Outcome::Agreed, 7u64.to_le_bytes().to_vec()));
     }
 
     #[test]

@@ -16,8 +16,17 @@ fn config() -> impl bincode::config::Config {
 }
 
 /// Encodes a value.
+///
+/// # Errors
+/// [`FormatError`] if it takes more than [`LIMIT`] bytes, and could not be decoded.
 pub fn encode<T: Serialize>(what: &'static str, value: &T) -> Result<Vec<u8>, FormatError> {
-    bincode::serde::encode_to_vec(value, config()).map_err(|error| FormatError::invalid(what, error.to_string()))
+    let bytes = bincode::serde::encode_to_vec(value, config());
+    let bytes = bytes.map_err(|error| FormatError::invalid(what, error.to_string()))?;
+    // The limit of the configuration counts for decoding only.
+    if bytes.len() > LIMIT {
+        return Err(FormatError::invalid(what, format!("{} bytes, and {LIMIT} are the most", bytes.len())));
+    }
+    Ok(bytes)
 }
 
 /// Decodes a value that fills `bytes` exactly.
@@ -40,6 +49,14 @@ mod tests {
         assert!(decode::<Vec<u8>>("test", &bytes).is_err());
         let bytes = (1u64 << 40).to_le_bytes();
         assert!(decode::<Vec<u64>>("test", &bytes).is_err());
+    }
+
+    #[test]
+    fn what_could_not_be_decoded_is_not_encoded() {
+        let largest = vec![0u8; LIMIT - 8];
+        let bytes = encode("test", &largest).unwrap();
+        assert!(bytes.len() == LIMIT && decode::<Vec<u8>>("test", &bytes).is_ok());
+        assert!(encode("test", &vec![0u8; LIMIT - 7]).is_err());
     }
 
     #[test]

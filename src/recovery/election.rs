@@ -27,6 +27,7 @@ use crate::redundancy::stripes::SetInfo;
 use crate::tier::source::Source;
 use crate::transfer::Engine;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the application asks for.
@@ -308,7 +309,7 @@ impl<'a> Election<'a> {
             if !differing.is_empty() {
                 return (Outcome::Abandoned(differing), Vec::new());
             }
-            agreed("damage", &ballot.failures)
+            Outcome::agreed("damage", &ballot.failures)
         })?;
         self.damage.extend(self.decode::<Vec<Culprit>>(&verdict)?);
         let window = match payload {
@@ -362,33 +363,27 @@ impl<'a> Election<'a> {
         let rank = identity.rank;
         let window = self.known[self.window..].to_vec();
         let place = |candidate: &Candidate| window.iter().position(|known| known == candidate).map(|at| at as u8);
-        let mut held: Vec<Held> = Vec::new();
-        for (candidate, copies) in &self.found.copies {
-            if let (Some(at), false) = (place(candidate), copies.is_empty()) {
-                let (item, sources) = (Item::Shard(rank), copies.clone());
-                held.push(Held { at, candidate: *candidate, item, set: None, sources });
-            }
-        }
-        for Foreign { candidate, item, set, source } in &self.found.foreign {
+        let mut held: BTreeMap<(u8, Item), Held> = BTreeMap::new();
+        let own = self.found.copies.iter().flat_map(|(candidate, copies)| {
+            copies.iter().map(move |source| (candidate, Item::Shard(rank), &None, source))
+        });
+        let foreign = self.found.foreign.iter();
+        let foreign = foreign.map(|Foreign { candidate, item, set, source }| (candidate, *item, set, source));
+        for (candidate, item, set, source) in own.chain(foreign) {
             let Some(at) = place(candidate) else { continue };
-            match held.iter_mut().find(|held| (&held.candidate, &held.item) == (candidate, item)) {
-                Some(held) => held.sources.push(source.clone()),
-                None => {
-                    let (set, sources) = (set.clone(), vec![source.clone()]);
-                    held.push(Held { at, candidate: *candidate, item: *item, set, sources });
-                }
-            }
+            let new = || Held { key: candidate.key, set: set.clone(), sources: Vec::new() };
+            held.entry((at, item)).or_insert_with(new).sources.push(source.clone());
         }
-        let holdings = held.iter().map(|held| Holding {
-            candidate: held.at,
-            item: held.item,
+        let holdings = held.iter().map(|((at, item), held)| Holding {
+            candidate: *at,
+            item: *item,
             holder: rank,
             bytes: held.sources[0].head().header.total_len,
             set: held.set.clone(),
         });
         let ballot = self.ballot("gather", Payload::Holdings(holdings.collect()));
         self.engine
-            .serve(held.into_iter().map(|held| ((self.name.clone(), held.candidate.key, held.item), held.sources)));
+            .serve(held.into_iter().map(|((_, item), held)| ((self.name.clone(), held.key, item), held.sources)));
         let (start, keep) = (self.window, self.holdings.clone());
         self.gathered = true;
         let root = self.root_view();
@@ -465,22 +460,9 @@ impl<'a> Election<'a> {
     }
 }
 
-/// The decision that all ranks hear; if it is too large to be sent, that.
-fn agreed<T: serde::Serialize>(what: &'static str, decision: &T) -> (Outcome, Vec<u8>) {
-    match codec::encode(what, decision) {
-        Ok(bytes) => (Outcome::Agreed, bytes),
-        Err(error) => {
-            let text = format!("the {what} cannot be sent: {error}");
-            (Outcome::Abandoned(vec![Culprit { rank: Rank::ROOT, text, retry: false }]), Vec::new())
-        }
-    }
-}
-
-/// What this rank has of a candidate of the window, in all its copies, nearest first.
+/// What this rank has of an item of a candidate: all its copies, nearest first.
 struct Held {
-    at: u8,
-    candidate: Candidate,
-    item: Item,
+    key: CheckpointKey,
     set: Option<SetInfo>,
     sources: Vec<Source>,
 }
@@ -518,7 +500,7 @@ impl RootView {
         if self.may_be_elsewhere(start, all, &word) {
             word = Word::Gather;
         }
-        agreed("decision", &(word, complete))
+        Outcome::agreed("decision", &(word, complete))
     }
 
     /// Is something incomplete that would be preferred to what was elected? Or would some rank have to read what was
@@ -571,7 +553,7 @@ impl RootView {
             None => self.elect(),
         };
         self.tell_passed_over(start, &word);
-        agreed("decision", &(word, complete))
+        Outcome::agreed("decision", &(word, complete))
     }
 
     /// Says that committed checkpoints of the window would have been preferred to what was elected, and what the newest of
@@ -629,7 +611,7 @@ impl RootView {
             }
             _ => (Word::Done, None),
         };
-        agreed("decision", &answer)
+        Outcome::agreed("decision", &answer)
     }
 
     /// The next candidate, or why there is none. Versions that were tried are no longer complete.

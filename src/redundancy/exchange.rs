@@ -266,11 +266,7 @@ pub fn aborts(role: &Role, rank: Rank, operation: u64, reason: &str) -> Vec<(Ran
 impl Drop for Exchange {
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for slot in std::mem::take(&mut inner.finished) {
-            if let Err(error) = self.spec.memory.retire(slot) {
-                log::warn!("event=slot-not-retired error={error}");
-            }
-        }
+        self.spec.memory.retire_all(std::mem::take(&mut inner.finished));
     }
 }
 

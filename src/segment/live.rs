@@ -290,6 +290,15 @@ impl Segment {
         }
     }
 
+    /// Retires slots that nobody needs; one that cannot be is told in the log.
+    pub fn retire_all(&self, slots: impl IntoIterator<Item = SlotId>) {
+        for slot in slots {
+            if let Err(error) = self.retire(slot) {
+                log::warn!("event=slot-not-retired error={error}");
+            }
+        }
+    }
+
     /// Publishes this rank's value for an operation to the ranks of the node. `false` if the ring of 64 operations has
     /// gone on without it, or the number is 2^47 or more. Posting again replaces the value.
     pub fn post(&self, operation: u64, value: u64) -> bool {

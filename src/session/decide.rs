@@ -221,7 +221,7 @@ fn decide(
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
-        (Outcome::Agreed, codec::encode("answer", &answer(ballot)).unwrap_or_default())
+        Outcome::agreed("answer", &answer(ballot))
     };
     let verdict = engine.collective(ballot, Box::new(decide)).map_err(|reason| Error::Failed { reason })?;
     match verdict.outcome {

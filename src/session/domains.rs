@@ -51,7 +51,7 @@ pub(super) fn node_domains(
         let Payload::Hosts(hosts) = &ballot.payload else { return (Outcome::Unknown, Vec::new()) };
         let names: Vec<String> = hosts.iter().map(|(_, host)| host.clone()).collect();
         match read(&redundancy.domains, place, &names) {
-            Ok(read) => (Outcome::Agreed, codec::encode("failure domains", &read).unwrap_or_default()),
+            Ok(read) => Outcome::agreed("failure domains", &read),
             Err(text) => (Outcome::Abandoned(vec![Culprit { rank, text, retry: false }]), Vec::new()),
         }
     })?;

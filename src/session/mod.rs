@@ -462,8 +462,8 @@ impl Session {
 
     /// Is it time for a checkpoint, by the configured interval (calls, seconds, or cost)? Call it once per step.
     ///
-    /// With an interval, the first call after a restart for which shards had to come from other nodes says yes: what the lost
-    /// node held is protected again only by a new checkpoint.
+    /// With an interval, the first call after a restart for which the ranks looked for shards on each other's nodes says yes: what a
+    /// lost node held is protected again only by a new checkpoint.
     ///
     /// # Collective
     /// All ranks, the same number of times; the answer is the same on all. By calls: no message at all. By time or cost:

@@ -226,7 +226,7 @@ fn introduce(
             global_failure,
             supervised: config.node.run_directory.is_some(),
         };
-        (Outcome::Agreed, codec::encode("introduction", &introduction).unwrap_or_default())
+        Outcome::agreed("introduction", &introduction)
     })?;
     codec::decode("introduction", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
 }
@@ -389,7 +389,7 @@ fn claim(
             }
         };
         let opened = Opened { generation, local, global, notes: ballot.failures.clone() };
-        (Outcome::Agreed, codec::encode("opened", &opened).unwrap_or_default())
+        Outcome::agreed("opened", &opened)
     })?;
     let opened =
         codec::decode("opened", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })?;

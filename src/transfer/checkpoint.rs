@@ -416,7 +416,7 @@ impl Engine {
             peers: wants_peers,
             global: wants(global, &job.global, self.setup.global.is_some(), is_last || any & BIT_DIRECT_GLOBAL != 0),
         };
-        (Outcome::Agreed, codec::encode("plan", &plan).unwrap_or_default())
+        Outcome::agreed("plan", &plan)
     }
 
     /// A verdict on a checkpoint's call or level has arrived.
@@ -696,7 +696,7 @@ impl Engine {
             if undecided || checkpoint.is_unknown || is_newest || protects {
                 continue;
             }
-            self.retire_parts(std::mem::take(&mut checkpoint.parts));
+            segment.retire_all(std::mem::take(&mut checkpoint.parts));
             if let Some(slot) = checkpoint.slot.take() {
                 match segment.retire(slot) {
                     Ok(retired) => freed |= retired,

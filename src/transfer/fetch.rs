@@ -144,7 +144,7 @@ impl Engine {
         let sources = self.lock().served.get(&served).cloned().unwrap_or_default();
         let mut read =
             Err(format!("rank {} does not hold {:?} of {}", self.setup.identity.rank, wanted.item, wanted.key));
-        // Another copy helps where the nearest one is damaged.
+        // Another copy helps where the nearest one is found damaged, which it is only if it is checked here.
         for source in sources {
             read = source.slice(range.clone(), wanted.checked).map_err(|error| error.to_string());
             if read.is_ok() {

@@ -271,11 +271,8 @@ impl Engine {
     }
 
     pub(super) fn retire_parts(&self, parts: Vec<SlotId>) {
-        let Some(segment) = &self.setup.memory else { return };
-        for part in parts {
-            if let Err(error) = segment.retire(part) {
-                log::warn!("event=slot-not-retired error={error}");
-            }
+        if let Some(segment) = &self.setup.memory {
+            segment.retire_all(parts);
         }
     }
 }

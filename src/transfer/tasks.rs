@@ -1,8 +1,7 @@
 //! The background work: pieces of writes, and the small jobs around them.
 
 use super::engine::{Engine, State};
-use super::fetch::ANSWERS_MAX;
-use super::fetch::Request;
+use super::fetch::{ANSWERS_MAX, Request};
 use super::node::NodeContainer;
 use super::write::{WriteJob, WriteSpec, Written};
 use crate::affinity::{Node, with_preferred};

@@ -456,7 +456,10 @@ fn slurm(facts: &Facts) -> Vec<Finding> {
 
 /// Can the configured schemes keep their promise on the nodes that are known of?
 fn redundancy(facts: &Facts) -> Vec<Finding> {
-    let (check, redundancy) = ("redundancy", &facts.config.job.redundancy);
+    let (check, schemes) = ("redundancy", facts.config.job.redundancy.schemes());
+    if schemes.is_empty() {
+        return vec![ok(check, "none (redundancy.scheme): the loss of a node costs what is not on the global tier")];
+    }
     let per_node: Option<Vec<u32>> = match (&facts.ranks, &facts.slurm) {
         (Some(Ok(ranks)), _) => Some(ranks.per_node.clone()),
         (_, Some(slurm)) => slurm.nodes.map(|nodes| vec![slurm.least_tasks(); nodes as usize]),
@@ -466,10 +469,6 @@ fn redundancy(facts: &Facts) -> Vec<Finding> {
         (0..).zip(per_node).flat_map(|(node, count)| std::iter::repeat_n(node, *count as usize)).collect()
     };
     let nodes = per_node.as_ref().map(node_of_each);
-    let schemes = redundancy.schemes();
-    if schemes.is_empty() {
-        return vec![ok(check, "none (redundancy.scheme): the loss of a node costs what is not on the global tier")];
-    }
     let judged = schemes.into_iter().map(|scheme| {
         let Some(nodes) = &nodes else {
             let found = format!("{scheme}; the number of nodes is not known here (in a job: mpirun bivouac doctor --mpi)");
