@@ -11,6 +11,7 @@ pub mod catalog;
 pub mod comm;
 pub mod config;
 pub mod coordination;
+pub mod device;
 pub mod format;
 pub mod policy;
 pub mod recovery;

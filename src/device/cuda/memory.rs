@@ -1,0 +1,425 @@
+//! Memory of a GPU: address space mapped step by step, plain allocations, and host memory that it may reach.
+
+use super::super::{DeviceError, DeviceSpan, HostRange, Pinned, Reservation, Result};
+use super::{Shared, failed};
+use cudarc::driver::{CudaContext, result, sys};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// How memory is made: in device memory of this GPU, not shared with other processes.
+fn properties(ordinal: usize) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+        location: location(ordinal),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+fn location(ordinal: usize) -> sys::CUmemLocation {
+    sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as i32 }
+}
+
+/// Steps in which memory of the device can be mapped.
+pub(super) fn granularity(ordinal: usize) -> Result<u64> {
+    let mut bytes = 0;
+    let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    // SAFETY: the driver is loaded; both pointers are to live values.
+    let code = unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, &properties(ordinal), option) };
+    code.result().map_err(|error| failed(ordinal, "cuMemGetAllocationGranularity", error))?;
+    Ok(bytes as u64)
+}
+
+/// Is `address` in device memory of this GPU?
+pub(super) fn check_ours(ordinal: usize, address: u64) -> Result<()> {
+    let foreign = |reason: String| Err(DeviceError::Foreign { address, ordinal, reason });
+    match attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+        Some(kind) if kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => {}
+        Some(_) => return foreign("it is host memory".into()),
+        None => return foreign("the driver does not know it".into()),
+    }
+    if attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED)
+        .is_some_and(|managed| managed & 1 != 0)
+    {
+        return foreign("it is managed memory, which moves on its own".into());
+    }
+    match attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+        Some(number) if number as usize == ordinal => Ok(()),
+        Some(number) => foreign(format!("it is memory of device {number}")),
+        None => foreign("the driver does not say whose it is".into()),
+    }
+}
+
+/// Attributes of up to four bytes; `None` if the driver does not know the address.
+fn attribute(address: u64, which: sys::CUpointer_attribute) -> Option<u32> {
+    let mut value = 0u32;
+    // SAFETY: the attributes asked for here write at most four bytes; the address itself is not followed.
+    let code = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, address) };
+    (code == sys::CUresult::CUDA_SUCCESS).then_some(value)
+}
+
+/// A plain allocation.
+pub(super) struct Allocation {
+    shared: Arc<Shared>,
+    address: u64,
+}
+
+impl Allocation {
+    pub(super) fn new(shared: &Arc<Shared>, bytes: u64) -> Result<Allocation> {
+        shared.bind()?;
+        // SAFETY: the context is bound. An empty request would be refused by the driver, so it gets a byte.
+        let address = unsafe { result::malloc_sync(bytes.max(1) as usize) };
+        let address = address.map_err(|error| out_of_memory(shared, "an allocation", bytes, "cuMemAlloc", error))?;
+        Ok(Allocation { shared: shared.clone(), address })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: the address came from `malloc_sync` and is freed once; the driver waits for the work that uses it.
+        let freed = self.shared.bind().and_then(|()| {
+            unsafe { result::free_sync(self.address) }.map_err(|error| self.shared.failed("cuMemFree", error))
+        });
+        if let Err(error) = freed {
+            log::debug!("event=device-memory-not-freed error={error}");
+        }
+    }
+}
+
+fn out_of_memory(
+    shared: &Shared,
+    what: &'static str,
+    bytes: u64,
+    call: &'static str,
+    error: cudarc::driver::DriverError,
+) -> DeviceError {
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::OutOfMemory { what, bytes },
+        _ => shared.failed(call, error),
+    }
+}
+
+/// Reserved addresses, and what is mapped where.
+pub(super) struct VirtualRange {
+    shared: Arc<Shared>,
+    base: u64,
+    bytes: u64,
+    /// Offset to length and handle. Invariant: disjoint, inside the range, at multiples of the granularity.
+    mapped: Mutex<BTreeMap<u64, (u64, sys::CUmemGenericAllocationHandle)>>,
+    this: Weak<VirtualRange>,
+}
+
+impl VirtualRange {
+    pub(super) fn new(shared: &Arc<Shared>, bytes: u64) -> Result<Arc<VirtualRange>> {
+        shared.bind()?;
+        let bytes = bytes.max(1).next_multiple_of(shared.info.granularity);
+        let mut base = 0;
+        // SAFETY: the context is bound, and `base` is a place for an address.
+        let code = unsafe { sys::cuMemAddressReserve(&mut base, bytes as usize, 0, 0, 0) };
+        code.result()
+            .map_err(|error| out_of_memory(shared, "an address range", bytes, "cuMemAddressReserve", error))?;
+        Ok(Arc::new_cyclic(|this| VirtualRange {
+            shared: shared.clone(),
+            base,
+            bytes,
+            mapped: Mutex::default(),
+            this: this.clone(),
+        }))
+    }
+
+    fn check(&self, offset: u64, bytes: u64) -> Result<()> {
+        let granularity = self.shared.info.granularity;
+        let reason = if bytes == 0 || !offset.is_multiple_of(granularity) || !bytes.is_multiple_of(granularity) {
+            "device memory is mapped in multiples of the granularity"
+        } else if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            "it reaches over the end of the reservation"
+        } else {
+            return Ok(());
+        };
+        Err(DeviceError::Range { offset, bytes, reason })
+    }
+
+    fn mapped(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, (u64, sys::CUmemGenericAllocationHandle)>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps new memory at `address`; on failure nothing of it stays.
+    fn map_at(&self, address: u64, bytes: u64) -> Result<sys::CUmemGenericAllocationHandle> {
+        let shared = &self.shared;
+        let ordinal = shared.info.ordinal;
+        let mut handle = 0;
+        // SAFETY: the context is bound; the properties are those that the granularity was asked for.
+        let code = unsafe { sys::cuMemCreate(&mut handle, bytes as usize, &properties(ordinal), 0) };
+        code.result().map_err(|error| out_of_memory(shared, "the GPU cache", bytes, "cuMemCreate", error))?;
+        // SAFETY: the addresses are reserved by us and have no memory yet (`check`, and the book under its lock).
+        let code = unsafe { sys::cuMemMap(address, bytes as usize, 0, handle, 0) };
+        if let Err(error) = code.result() {
+            self.release(handle);
+            return Err(shared.failed("cuMemMap", error));
+        }
+        // Only this device: a peer that is not asked for costs time at every mapping.
+        let access = sys::CUmemAccessDesc {
+            location: location(ordinal),
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the range was just mapped as a whole; one descriptor is given and counted.
+        let code = unsafe { sys::cuMemSetAccess(address, bytes as usize, &access, 1) };
+        if let Err(error) = code.result() {
+            self.unmap_at(address, bytes, handle);
+            return Err(shared.failed("cuMemSetAccess", error));
+        }
+        Ok(handle)
+    }
+
+    fn unmap_at(&self, address: u64, bytes: u64, handle: sys::CUmemGenericAllocationHandle) {
+        // SAFETY: exactly this range was mapped by one call with this handle.
+        let code = unsafe { sys::cuMemUnmap(address, bytes as usize) };
+        if let Err(error) = code.result() {
+            log::debug!("event=device-memory-not-unmapped error={}", self.shared.failed("cuMemUnmap", error));
+        }
+        self.release(handle);
+    }
+
+    fn release(&self, handle: sys::CUmemGenericAllocationHandle) {
+        // SAFETY: the handle came from `cuMemCreate` and is released once.
+        let code = unsafe { sys::cuMemRelease(handle) };
+        if let Err(error) = code.result() {
+            log::debug!("event=device-memory-not-released error={}", self.shared.failed("cuMemRelease", error));
+        }
+    }
+}
+
+impl Reservation for VirtualRange {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn map(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check(offset, bytes)?;
+        self.shared.bind()?;
+        let mut mapped = self.mapped();
+        let before = mapped.range(..offset + bytes).next_back();
+        if before.is_some_and(|(at, (length, _))| at + length > offset) {
+            return Err(DeviceError::Range { offset, bytes, reason: "a part of it is mapped already" });
+        }
+        let handle = self.map_at(self.base + offset, bytes)?;
+        mapped.insert(offset, (bytes, handle));
+        Ok(())
+    }
+
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check(offset, bytes)?;
+        self.shared.bind()?;
+        let mut mapped = self.mapped();
+        let parts: Vec<(u64, u64)> =
+            mapped.range(offset..offset + bytes).map(|(at, (length, _))| (*at, *length)).collect();
+        let mut next = offset;
+        for (at, length) in &parts {
+            if *at == next {
+                next += length;
+            }
+        }
+        if next != offset + bytes {
+            return Err(DeviceError::Range { offset, bytes, reason: "it is not made of whole mapped steps" });
+        }
+        for (at, length) in parts {
+            if let Some((_, handle)) = mapped.remove(&at) {
+                self.unmap_at(self.base + at, length, handle);
+            }
+        }
+        Ok(())
+    }
+
+    fn span(&self, offset: u64, bytes: u64) -> Result<DeviceSpan> {
+        let mapped = self.mapped();
+        let end = offset.checked_add(bytes);
+        let mut next = offset;
+        if let Some((at, (length, _))) = mapped.range(..=offset).next_back() {
+            next = next.max(at + length);
+        }
+        while let Some((length, _)) = mapped.get(&next).filter(|_| end.is_some_and(|end| next < end)) {
+            next += length;
+        }
+        match (end, self.this.upgrade()) {
+            (Some(end), Some(this)) if next >= end => Ok(DeviceSpan::new(self.base + offset, bytes, this)),
+            _ => Err(DeviceError::Range { offset, bytes, reason: "a part of it has no memory" }),
+        }
+    }
+}
+
+impl fmt::Debug for VirtualRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VirtualRange({:#x}, {} bytes)", self.base, self.bytes)
+    }
+}
+
+impl Drop for VirtualRange {
+    fn drop(&mut self) {
+        if let Err(error) = self.shared.bind() {
+            log::debug!("event=device-memory-not-unmapped error={error}");
+            return;
+        }
+        let parts = std::mem::take(self.mapped.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for (at, (length, handle)) in parts {
+            self.unmap_at(self.base + at, length, handle);
+        }
+        // SAFETY: the range is ours, and nothing is mapped in it any more. No span of it lives: they own this value.
+        let code = unsafe { sys::cuMemAddressFree(self.base, self.bytes as usize) };
+        if let Err(error) = code.result() {
+            log::debug!("event=device-addresses-not-freed error={}", self.shared.failed("cuMemAddressFree", error));
+        }
+    }
+}
+
+/// Host memory that is registered with the driver.
+pub(super) struct Registration {
+    shared: Arc<Shared>,
+    memory: HostRange,
+}
+
+impl Registration {
+    pub(super) fn new(shared: &Arc<Shared>, memory: &HostRange) -> Result<Registration> {
+        shared.bind()?;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
+        // SAFETY: the driver checks that the range is mapped, and changes no byte of it; `memory.keep` keeps it mapped until
+        // `drop` has taken the registration back.
+        let code = unsafe { sys::cuMemHostRegister_v2(memory.address as *mut _, memory.bytes as usize, flags) };
+        code.result()
+            .map_err(|error| out_of_memory(shared, "pinned host memory", memory.bytes, "cuMemHostRegister", error))?;
+        Ok(Registration { shared: shared.clone(), memory: memory.clone() })
+    }
+}
+
+impl Pinned for Registration {}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let undone = self.shared.bind().and_then(|()| {
+            // SAFETY: the address was registered by `new`, and is unregistered once.
+            let code = unsafe { sys::cuMemHostUnregister(self.memory.address as *mut _) };
+            code.result().map_err(|error| self.shared.failed("cuMemHostUnregister", error))
+        });
+        if let Err(error) = undone {
+            log::debug!("event=memory-not-unpinned error={error}");
+        }
+    }
+}
+
+/// Small pinned buffers that kernels write digests to and read tables of runs from; reused, because making one costs as
+/// much as a checkpoint.
+pub(super) struct PinnedPool {
+    free: Arc<Mutex<Vec<PinnedBuffer>>>,
+    context: Arc<CudaContext>,
+}
+
+/// The least size of a pooled buffer: digests of 4 GiB in blocks of 256 KiB.
+const BUFFER_MIN: usize = 256 << 10;
+/// Buffers that are made at once, so that the first captures find one.
+const BUFFERS_AT_START: usize = 4;
+
+impl PinnedPool {
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<PinnedPool> {
+        let pool = PinnedPool { free: Arc::default(), context: context.clone() };
+        let buffers: Result<Vec<_>> = (0..BUFFERS_AT_START).map(|_| pool.make(BUFFER_MIN)).collect();
+        *pool.lock() = buffers?;
+        Ok(pool)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PinnedBuffer>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make(&self, bytes: usize) -> Result<PinnedBuffer> {
+        let ordinal = self.context.ordinal();
+        self.context.bind_to_thread().map_err(|error| failed(ordinal, "cuCtxSetCurrent", error))?;
+        // SAFETY: the context is bound; 1 is CU_MEMHOSTALLOC_PORTABLE. Unified addressing makes the host address the device's.
+        let address = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let address = address.map_err(|error| failed(ordinal, "cuMemHostAlloc", error))?;
+        Ok(PinnedBuffer { address: address as u64, bytes, context: self.context.clone() })
+    }
+
+    /// A buffer of at least `bytes`, given back when the loan is dropped.
+    pub(super) fn take(&self, bytes: usize) -> Result<PinnedLoan> {
+        let found = {
+            let mut free = self.lock();
+            let at = free.iter().position(|buffer| buffer.bytes >= bytes);
+            at.map(|at| free.swap_remove(at))
+        };
+        let buffer = match found {
+            Some(buffer) => buffer,
+            None => self.make(bytes.next_power_of_two().max(BUFFER_MIN))?,
+        };
+        Ok(PinnedLoan { buffer: Some(buffer), home: self.free.clone() })
+    }
+}
+
+/// Pinned host memory of our own.
+pub(super) struct PinnedBuffer {
+    address: u64,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        // SAFETY: the address came from `malloc_host` and is freed once; no loan of it is out.
+        let freed = self.context.bind_to_thread().and_then(|()| unsafe { result::free_host(self.address as *mut _) });
+        if let Err(error) = freed {
+            log::debug!("event=pinned-memory-not-freed error={error}");
+        }
+    }
+}
+
+/// A buffer of the pool in use.
+pub(super) struct PinnedLoan {
+    buffer: Option<PinnedBuffer>,
+    home: Arc<Mutex<Vec<PinnedBuffer>>>,
+}
+
+impl PinnedLoan {
+    fn buffer(&self) -> &PinnedBuffer {
+        self.buffer.as_ref().expect("a loan has its buffer until it is dropped")
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.buffer().address
+    }
+
+    /// Writes bytes for the device to read.
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let buffer = self.buffer();
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");
+        let target = (buffer.address as usize + offset) as *mut u8;
+        // SAFETY: the range is inside the buffer (asserted), which is host memory of ours; the loan is exclusive, and the device
+        // is told of it only after the write.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+    }
+
+    /// Reads what the device has written; the caller has waited for the device.
+    pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let buffer = self.buffer();
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");
+        let source = (buffer.address as usize + offset) as *const u8;
+        // SAFETY: the range is inside the buffer (asserted); the work that writes to it has ended.
+        unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
+    }
+}
+
+impl Drop for PinnedLoan {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.home.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        }
+    }
+}

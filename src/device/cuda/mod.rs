@@ -1,0 +1,256 @@
+//! NVIDIA GPUs through the driver API, on the device's primary context.
+//!
+//! The primary context is the one that the CUDA runtime uses, too, so memory and streams of an application written with the
+//! runtime, with cudarc or with another library are usable here as they are. The driver library is loaded when
+//! [`CudaDevice::open`] asks for it; without one, or without a GPU behind it, `open` says so and nothing else
+//! happens.
+//!
+//! `memory.rs` has address space, mapping, allocations and pinning; `stream.rs` the copies; `kernels.rs` how the kernels
+//! get to the GPU.
+
+mod kernels;
+mod memory;
+mod stream;
+
+use super::{Device, DeviceError, DeviceInfo, DeviceSpan, HostRange, Pinned, Priority, Reservation, Result, Stream};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
+use kernels::load;
+use memory::{Allocation, PinnedPool, Registration, VirtualRange};
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::Arc;
+use stream::GpuStream;
+
+/// The least driver: virtual memory management and priorities are older, the PTX that NVRTC 13 makes is not.
+const DRIVER_NEEDED: (i32, i32) = (12, 0);
+
+/// One GPU, as this process uses it.
+pub struct CudaDevice {
+    shared: Arc<Shared>,
+}
+
+/// What device, streams and memory of one GPU have in common.
+struct Shared {
+    info: DeviceInfo,
+    context: Arc<CudaContext>,
+    copy_blocks: CudaFunction,
+    pinned: PinnedPool,
+}
+
+impl CudaDevice {
+    /// The GPU number `ordinal` of those that this process sees.
+    ///
+    /// # Blocking
+    /// Initialises the driver and the device's primary context if nobody has yet (0.2 to 1 s), and compiles the kernels.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoLibrary`], [`DeviceError::NoDevice`], [`DeviceError::DriverTooOld`], [`DeviceError::Kernels`],
+    /// [`DeviceError::Failed`].
+    pub fn open(ordinal: usize) -> Result<CudaDevice> {
+        check_driver(ordinal)?;
+        let context = CudaContext::new(ordinal).map_err(|error| match error.0 {
+            sys::CUresult::CUDA_ERROR_NO_DEVICE | sys::CUresult::CUDA_ERROR_INVALID_DEVICE => {
+                DeviceError::NoDevice { ordinal }
+            }
+            _ => failed(ordinal, "cuDevicePrimaryCtxRetain", error),
+        })?;
+        CudaDevice::on(&context)
+    }
+
+    /// The GPU of a context that the application has, which must be a primary one.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::open`]; [`DeviceError::Foreign`] for a context that is not primary.
+    pub fn on(context: &Arc<CudaContext>) -> Result<CudaDevice> {
+        let ordinal = context.ordinal();
+        check_driver(ordinal)?;
+        if !context.is_primary() {
+            let reason = "the context is not the device's primary one".to_owned();
+            return Err(DeviceError::Foreign { address: context.cu_ctx() as u64, ordinal, reason });
+        }
+        context.bind_to_thread().map_err(|error| failed(ordinal, "cuCtxSetCurrent", error))?;
+        let granularity = memory::granularity(ordinal)?;
+        let info = DeviceInfo {
+            kind: "cuda",
+            ordinal,
+            name: context.name().map_err(|error| failed(ordinal, "cuDeviceGetName", error))?,
+            bus_id: bus_id(context).map_err(|error| failed(ordinal, "cuDeviceGetPCIBusId", error))?,
+            granularity,
+            memory_bytes: context.total_mem().map_err(|error| failed(ordinal, "cuDeviceTotalMem", error))? as u64,
+        };
+        let copy_blocks = load(context)?;
+        let pinned = PinnedPool::new(context)?;
+        Ok(CudaDevice { shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, pinned }) })
+    }
+
+    /// The context, for the application's own kernels.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.shared.context
+    }
+
+    /// A stream of the application, for copies that are ordered with its work. The calls order against it as any
+    /// other work on it does.
+    ///
+    /// # Errors
+    /// [`DeviceError::Foreign`] for a stream of another context.
+    pub fn adopt(&self, stream: &Arc<CudaStream>) -> Result<Arc<dyn Stream>> {
+        let shared = &self.shared;
+        if stream.context() != &shared.context {
+            let reason = format!("the stream belongs to a context of device {}", stream.context().ordinal());
+            let address = stream.cu_stream() as u64;
+            return Err(DeviceError::Foreign { address, ordinal: shared.info.ordinal, reason });
+        }
+        Ok(Arc::new(GpuStream::new(shared.clone(), stream.clone())))
+    }
+
+    /// A raw stream handle of the application.
+    ///
+    /// # Safety
+    /// `handle` is a stream of this device's primary context, and lives as long as what is returned.
+    pub unsafe fn adopt_raw(&self, handle: sys::CUstream) -> Arc<dyn Stream> {
+        // SAFETY: the caller promises a stream of this context that outlives the wrapper, which does not destroy it.
+        let stream = unsafe { self.shared.context.wrap_borrowed_stream(handle) };
+        Arc::new(GpuStream::new(self.shared.clone(), stream))
+    }
+
+    /// A slice of cudarc as a span. The borrow of the slice keeps it from being freed; the caller keeps the borrow for
+    /// as long as copies that it enqueues may run.
+    ///
+    /// # Errors
+    /// [`DeviceError::Foreign`] for memory of another device.
+    pub fn span<T>(&self, slice: &CudaSlice<T>) -> Result<DeviceSpan> {
+        let (address, _reads) = slice.device_ptr(slice.stream());
+        // SAFETY: the address is that of a live allocation of `num_bytes` bytes, which the borrow keeps alive.
+        unsafe { self.raw_span(address, slice.num_bytes() as u64) }
+    }
+
+    /// Memory of the application by its raw address.
+    ///
+    /// # Errors
+    /// [`DeviceError::Foreign`] if it is not device memory of this device: host memory, managed memory, or another GPU's.
+    ///
+    /// # Safety
+    /// `bytes` bytes from `address` on are device memory that stays allocated until every copy from or to the span, and its
+    /// parts, has ended.
+    pub unsafe fn raw_span(&self, address: u64, bytes: u64) -> Result<DeviceSpan> {
+        let shared = &self.shared;
+        shared.bind()?;
+        if bytes > 0 {
+            memory::check_ours(shared.info.ordinal, address)?;
+            memory::check_ours(shared.info.ordinal, address + bytes - 1)?;
+        }
+        Ok(DeviceSpan::new(address, bytes, Arc::new(())))
+    }
+}
+
+impl Shared {
+    fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(|error| self.failed("cuCtxSetCurrent", error))
+    }
+
+    fn failed(&self, call: &'static str, error: DriverError) -> DeviceError {
+        failed(self.info.ordinal, call, error)
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CudaDevice({}, {})", self.shared.info.ordinal, self.shared.info.name)
+    }
+}
+
+impl Device for CudaDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.shared.info
+    }
+
+    fn free_memory(&self) -> Result<u64> {
+        let free = self.shared.context.mem_get_info();
+        free.map(|(free, _)| free as u64).map_err(|error| self.shared.failed("cuMemGetInfo", error))
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<DeviceSpan> {
+        let allocation = Allocation::new(&self.shared, bytes)?;
+        let address = allocation.address();
+        Ok(DeviceSpan::new(address, bytes, Arc::new(allocation)))
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Arc<dyn Reservation>> {
+        Ok(VirtualRange::new(&self.shared, bytes)?)
+    }
+
+    fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>> {
+        let shared = &self.shared;
+        shared.bind()?;
+        let range = result::stream::get_priority_range();
+        let (least, greatest) = range.map_err(|error| shared.failed("cuCtxGetStreamPriorityRange", error))?;
+        let priority = match priority {
+            Priority::High => greatest,
+            Priority::Low => least,
+        };
+        // Streams of the application stay as they are: cudarc's way of making streams would switch the context over to
+        // tracking every slice by events.
+        let stream = stream::Owned::new(shared.clone(), priority)?;
+        Ok(Arc::new(stream.into_stream()))
+    }
+
+    fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
+        Ok(Box::new(Registration::new(&self.shared, memory)?))
+    }
+}
+
+/// Is there a driver, and is it new enough?
+fn check_driver(ordinal: usize) -> Result<()> {
+    // SAFETY: it only tries to load the library.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(DeviceError::NoLibrary);
+    }
+    result::init().map_err(|error| match error.0 {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => DeviceError::NoDevice { ordinal },
+        _ => failed(ordinal, "cuInit", error),
+    })?;
+    let mut version = 0;
+    // SAFETY: the library is loaded and `version` is a place for one int.
+    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
+    code.result().map_err(|error| failed(ordinal, "cuDriverGetVersion", error))?;
+    let found = (version / 1000, version % 1000 / 10);
+    if found < DRIVER_NEEDED {
+        return Err(DeviceError::DriverTooOld { found: format!("{}.{}", found.0, found.1), needed: "12.0" });
+    }
+    Ok(())
+}
+
+fn bus_id(context: &Arc<CudaContext>) -> std::result::Result<String, DriverError> {
+    let mut text = [0; 32];
+    // SAFETY: the device is the context's, and the buffer is as long as is said; the driver ends the text with a zero.
+    unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), text.len() as i32, context.cu_device()) }.result()?;
+    // SAFETY: the call succeeded, so there is a zero in the buffer.
+    Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().to_lowercase())
+}
+
+/// A driver's error in our words. Some codes mean that the context is of no more use.
+fn failed(ordinal: usize, call: &'static str, error: DriverError) -> DeviceError {
+    use sys::CUresult::*;
+    let reason = match (error.error_name(), error.error_string()) {
+        (Ok(name), Ok(text)) => format!("{}: {}", name.to_string_lossy(), text.to_string_lossy()),
+        _ => format!("{:?}", error.0),
+    };
+    match error.0 {
+        CUDA_ERROR_ILLEGAL_ADDRESS
+        | CUDA_ERROR_LAUNCH_FAILED
+        | CUDA_ERROR_LAUNCH_TIMEOUT
+        | CUDA_ERROR_ASSERT
+        | CUDA_ERROR_HARDWARE_STACK_ERROR
+        | CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | CUDA_ERROR_MISALIGNED_ADDRESS
+        | CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | CUDA_ERROR_INVALID_PC
+        | CUDA_ERROR_ECC_UNCORRECTABLE
+        | CUDA_ERROR_NVLINK_UNCORRECTABLE
+        | CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | CUDA_ERROR_DEINITIALIZED
+        | CUDA_ERROR_DEVICE_UNAVAILABLE
+        | CUDA_ERROR_UNKNOWN => DeviceError::Lost { ordinal, reason: format!("{call}: {reason}") },
+        _ => DeviceError::Failed { ordinal, call, reason },
+    }
+}

@@ -1,0 +1,346 @@
+//! Copies on a GPU's stream.
+
+use super::super::{Copied, DeviceError, DeviceSpan, Gate, Result, Run, Stream, check_runs};
+use super::Shared;
+use super::memory::{Allocation, PinnedLoan};
+use crate::base::Digest;
+use cudarc::driver::{CudaEvent, CudaStream, result, sys};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of a data block that one thread block handles.
+const ITEM_BYTES: u64 = 64 << 10;
+/// Threads of a thread block; the kernel is built for it.
+const THREADS: u32 = 256;
+/// Runs that travel as kernel arguments; more go through memory.
+const FEW: usize = 64;
+/// Words of scratch per data block: eight sums and a counter.
+const SCRATCH_WORDS: u64 = 9;
+/// Transfers are cut into pieces, so that a gate can hold them back.
+const PIECE_BYTES: u64 = 16 << 20;
+/// Pieces that are enqueued ahead of the one that the link works on.
+const PIECES_AHEAD: usize = 3;
+
+/// `struct Run` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+struct KernelRun {
+    from: u64,
+    to: u64,
+    bytes: u64,
+    start: u64,
+    region_bytes: u64,
+    first_block: u32,
+    first_item: u32,
+}
+
+/// A stream: the application's, or one of ours.
+pub(super) struct GpuStream {
+    shared: Arc<Shared>,
+    stream: Arc<CudaStream>,
+    scratch: Mutex<Scratch>,
+    /// Destroys the stream after everything else here; `None` for the application's.
+    _owned: Option<Owned>,
+}
+
+/// Sums of data blocks between the thread blocks of one call; zero between calls.
+#[derive(Default)]
+struct Scratch {
+    memory: Option<Arc<Allocation>>,
+    blocks: u64,
+}
+
+/// A stream of our own.
+pub(super) struct Owned {
+    shared: Arc<Shared>,
+    handle: sys::CUstream,
+}
+
+// SAFETY: the driver allows a stream to be used and destroyed from any thread of the process.
+unsafe impl Send for Owned {}
+// SAFETY: as above; there is no state on our side.
+unsafe impl Sync for Owned {}
+
+impl Owned {
+    pub(super) fn new(shared: Arc<Shared>, priority: i32) -> Result<Owned> {
+        let kind = result::stream::StreamKind::NonBlocking;
+        let handle = result::stream::create_with_priority(kind, priority);
+        let handle = handle.map_err(|error| shared.failed("cuStreamCreateWithPriority", error))?;
+        Ok(Owned { shared, handle })
+    }
+
+    pub(super) fn into_stream(self) -> GpuStream {
+        // SAFETY: the stream was made in this context; `_owned` keeps it alive for as long as the wrapper.
+        let stream = unsafe { self.shared.context.wrap_borrowed_stream(self.handle) };
+        GpuStream { shared: self.shared.clone(), stream, scratch: Mutex::default(), _owned: Some(self) }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let gone = self.shared.bind().and_then(|()| {
+            // SAFETY: the handle is ours and destroyed once; the driver lets enqueued work end first.
+            unsafe { result::stream::destroy(self.handle) }
+                .map_err(|error| self.shared.failed("cuStreamDestroy", error))
+        });
+        if let Err(error) = gone {
+            log::debug!("event=stream-not-destroyed error={error}");
+        }
+    }
+}
+
+impl GpuStream {
+    pub(super) fn new(shared: Arc<Shared>, stream: Arc<CudaStream>) -> GpuStream {
+        GpuStream { shared, stream, scratch: Mutex::default(), _owned: None }
+    }
+
+    fn event(&self, flags: sys::CUevent_flags) -> Result<CudaEvent> {
+        let event = self.shared.context.new_event(Some(flags));
+        let event = event.map_err(|error| self.shared.failed("cuEventCreate", error))?;
+        event.record(&self.stream).map_err(|error| self.shared.failed("cuEventRecord", error))?;
+        Ok(event)
+    }
+
+    /// Zeroed sums for `blocks` data blocks. Grows by a new allocation: work under way keeps the old one until it is freed,
+    /// for which the driver waits.
+    fn scratch(&self, blocks: u64) -> Result<Arc<Allocation>> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = scratch.memory.as_ref().filter(|_| scratch.blocks >= blocks) {
+            return Ok(memory.clone());
+        }
+        let blocks = blocks.next_power_of_two().max(4096);
+        let bytes = blocks * SCRATCH_WORDS * 8;
+        let memory = Arc::new(Allocation::new(&self.shared, bytes)?);
+        // SAFETY: the allocation has `bytes` bytes and is used on this stream only.
+        let zeroed = unsafe { result::memset_d8_async(memory.address(), 0, bytes as usize, self.stream.cu_stream()) };
+        zeroed.map_err(|error| self.shared.failed("cuMemsetD8Async", error))?;
+        *scratch = Scratch { memory: Some(memory.clone()), blocks };
+        Ok(memory)
+    }
+
+    /// Enqueues pieces, at most [`PIECES_AHEAD`] ahead of the link, and waits for all of them, also after a failure.
+    fn transfer(
+        &self,
+        pieces: impl Iterator<Item = Piece>,
+        mut gate: Option<Gate<'_>>,
+        enqueue: impl Fn(&Piece) -> std::result::Result<(), cudarc::driver::DriverError>,
+        call: &'static str,
+    ) -> Result<()> {
+        let mut ahead: VecDeque<CudaEvent> = VecDeque::new();
+        let outcome = pieces.into_iter().try_for_each(|piece| {
+            if let Some(gate) = gate.as_mut() {
+                gate(piece.bytes);
+                if ahead.len() >= PIECES_AHEAD
+                    && let Some(event) = ahead.pop_front()
+                {
+                    event.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))?;
+                }
+            }
+            enqueue(&piece).map_err(|error| self.shared.failed(call, error))?;
+            if gate.is_some() {
+                ahead.push_back(self.event(blocking())?);
+            }
+            Ok(())
+        });
+        // The memory is only borrowed for this call.
+        let finished = self.finish();
+        outcome.and(finished)
+    }
+}
+
+/// Flags of an event that a thread sleeps on.
+fn blocking() -> sys::CUevent_flags {
+    sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC
+}
+
+/// A part of a transfer.
+struct Piece {
+    device: u64,
+    host: usize,
+    bytes: u64,
+}
+
+/// Cuts a transfer into pieces.
+fn pieces(device: u64, host: usize, bytes: u64) -> impl Iterator<Item = Piece> {
+    (0..bytes.div_ceil(PIECE_BYTES)).map(move |index| {
+        let at = index * PIECE_BYTES;
+        Piece { device: device + at, host: host + at as usize, bytes: PIECE_BYTES.min(bytes - at) }
+    })
+}
+
+fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
+    if device.bytes() == host as u64 {
+        return Ok(());
+    }
+    Err(DeviceError::Range { offset: 0, bytes: device.bytes(), reason: "source and target differ in length" })
+}
+
+impl Stream for GpuStream {
+    fn copy_blocks(&self, runs: &[Run], block_bytes: u64) -> Result<Box<dyn Copied>> {
+        let shared = &self.shared;
+        let blocks = check_runs(runs, block_bytes)?;
+        shared.bind()?;
+        let item_bytes = ITEM_BYTES.min(block_bytes);
+        let mut table = Vec::with_capacity(runs.len());
+        let mut items = 0u64;
+        for run in runs.iter().filter(|run| run.from.bytes() > 0) {
+            let bytes = run.from.bytes();
+            table.push(KernelRun {
+                from: run.from.address(),
+                to: run.to.as_ref().map_or(0, DeviceSpan::address),
+                bytes,
+                start: run.start,
+                region_bytes: run.region_bytes,
+                first_block: run.first_block,
+                first_item: items as u32,
+            });
+            items += (run.start + bytes).div_ceil(item_bytes) - run.start / item_bytes;
+        }
+        let too_many = DeviceError::Range { offset: 0, bytes: items, reason: "more than 2^31 items in one call" };
+        let items = i32::try_from(items).map_err(|_| too_many)? as u32;
+        let digest_bytes = blocks as usize * 16;
+        let table_bytes = if table.len() > FEW { size_of_val(&table[..]) } else { 0 };
+        let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
+        let scratch = self.scratch(u64::from(blocks))?;
+        let begin = self.event(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+        if items > 0 {
+            let mut few = [KernelRun::default(); FEW];
+            let mut many = 0u64;
+            if table_bytes > 0 {
+                pinned.write(digest_bytes, bytemuck::cast_slice(&table));
+                many = pinned.address() + digest_bytes as u64;
+            } else {
+                few[..table.len()].copy_from_slice(&table);
+            }
+            let (count, scratch, digests) = (table.len() as u32, scratch.address(), pinned.address());
+            let mut arguments: [*mut c_void; 7] = [
+                (&raw const few).cast_mut().cast(),
+                (&raw const many).cast_mut().cast(),
+                (&raw const count).cast_mut().cast(),
+                (&raw const block_bytes).cast_mut().cast(),
+                (&raw const item_bytes).cast_mut().cast(),
+                (&raw const scratch).cast_mut().cast(),
+                (&raw const digests).cast_mut().cast(),
+            ];
+            let (function, stream) = (shared.copy_blocks.cu_function(), self.stream.cu_stream());
+            // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call. The
+            // spans are device memory that `Enqueued` keeps alive, of the lengths that `check_runs` has checked; scratch has room
+            // for all blocks and is used on this stream only; the pinned loan has room for digests and table.
+            let launched =
+                unsafe { result::launch_kernel(function, (items, 1, 1), (THREADS, 1, 1), 0, stream, &mut arguments) };
+            launched.map_err(|error| shared.failed("cuLaunchKernel", error))?;
+        }
+        let end = self.event(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+        Ok(Box::new(Enqueued {
+            shared: shared.clone(),
+            begin,
+            end,
+            pinned,
+            blocks,
+            _scratch: scratch,
+            _runs: runs.into(),
+        }))
+    }
+
+    fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
+        if from.bytes() != to.bytes() {
+            let reason = "source and target differ in length";
+            return Err(DeviceError::Range { offset: 0, bytes: from.bytes(), reason });
+        }
+        self.shared.bind()?;
+        let (from, to, bytes) = (from.address(), to.address(), from.bytes() as usize);
+        // SAFETY: both spans are device memory of that length.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) };
+        copied.map_err(|error| self.shared.failed("cuMemcpyDtoDAsync", error))
+    }
+
+    fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {
+        self.shared.bind()?;
+        copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
+        let pieces = copies
+            .iter_mut()
+            .flat_map(|(device, host)| pieces(device.address(), host.as_mut_ptr() as usize, device.bytes()));
+        let stream = self.stream.cu_stream();
+        let enqueue = |piece: &Piece| {
+            // SAFETY: the piece lies inside a span and a slice of equal length; the slice is borrowed for this call, which ends
+            // only when the copy has ended.
+            unsafe {
+                sys::cuMemcpyDtoHAsync_v2(piece.host as *mut c_void, piece.device, piece.bytes as usize, stream)
+                    .result()
+            }
+        };
+        self.transfer(pieces, gate, enqueue, "cuMemcpyDtoHAsync")
+    }
+
+    fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()> {
+        self.shared.bind()?;
+        copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
+        let pieces =
+            copies.iter().flat_map(|(host, device)| pieces(device.address(), host.as_ptr() as usize, device.bytes()));
+        let stream = self.stream.cu_stream();
+        let enqueue = |piece: &Piece| {
+            // SAFETY: as in `download`, the other way round.
+            unsafe {
+                sys::cuMemcpyHtoDAsync_v2(piece.device, piece.host as *const c_void, piece.bytes as usize, stream)
+                    .result()
+            }
+        };
+        self.transfer(pieces, gate, enqueue, "cuMemcpyHtoDAsync")
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.event(blocking())?.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
+    }
+}
+
+impl fmt::Debug for GpuStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GpuStream({:?} of device {})", self.stream.cu_stream(), self.shared.info.ordinal)
+    }
+}
+
+/// Block copies on their way.
+struct Enqueued {
+    shared: Arc<Shared>,
+    begin: CudaEvent,
+    end: CudaEvent,
+    pinned: PinnedLoan,
+    blocks: u32,
+    _scratch: Arc<Allocation>,
+    _runs: Box<[Run]>,
+}
+
+impl Copied for Enqueued {
+    fn is_done(&self) -> Result<bool> {
+        self.end.try_is_complete().map_err(|error| self.shared.failed("cuEventQuery", error))
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.end.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
+    }
+
+    fn digests(&self) -> Result<Vec<Digest>> {
+        self.wait()?;
+        let mut digests = vec![Digest::default(); self.blocks as usize];
+        for (index, digest) in digests.iter_mut().enumerate() {
+            self.pinned.read(index * 16, &mut digest.0);
+        }
+        Ok(digests)
+    }
+
+    fn seconds(&self) -> Result<f64> {
+        let elapsed = self.begin.elapsed_ms(&self.end);
+        elapsed.map(|ms| f64::from(ms) / 1e3).map_err(|error| self.shared.failed("cuEventElapsedTime", error))
+    }
+}
+
+impl Drop for Enqueued {
+    fn drop(&mut self) {
+        // Spans, scratch and the pinned buffer are in use until then. A lost device answers at once.
+        if let Err(error) = self.wait() {
+            log::debug!("event=copy-failed error={error}");
+        }
+    }
+}

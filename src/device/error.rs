@@ -1,0 +1,84 @@
+//! What can go wrong on a device, shaped by what the caller can do about it.
+
+use crate::base::units::Bytes;
+
+/// Why a device did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// No CUDA driver library on this machine: CPU-only work goes on.
+    #[error("no CUDA driver library (libcuda.so.1) was found: install the driver, or take the host device")]
+    NoLibrary,
+    /// A driver, and no GPU behind it (or none that this process may see).
+    #[error("the CUDA driver sees no GPU number {ordinal}: check CUDA_VISIBLE_DEVICES and the job's GPU request")]
+    NoDevice {
+        /// The number that was asked for.
+        ordinal: usize,
+    },
+    /// The driver is too old for what we need of it.
+    #[error("the CUDA driver supports CUDA {found}, and {needed} or later is needed")]
+    DriverTooOld {
+        /// What it supports, as `major.minor`.
+        found: String,
+        /// The least that works.
+        needed: &'static str,
+    },
+    /// The kernels could not be made for this device.
+    #[error("the GPU kernels cannot be loaded: {reason}; install NVRTC (libnvrtc) where the job runs")]
+    Kernels {
+        /// Why.
+        reason: String,
+    },
+    /// The device has no memory for it.
+    #[error("no device memory for {what} of {}", Bytes(*bytes))]
+    OutOfMemory {
+        /// What was asked for.
+        what: &'static str,
+        /// How much of it.
+        bytes: u64,
+    },
+    /// A pointer or stream belongs to another device or context than this one.
+    #[error("address {address:#x} is not memory of device {ordinal} in this context: {reason}")]
+    Foreign {
+        /// The address.
+        address: u64,
+        /// The device that was asked.
+        ordinal: usize,
+        /// What it belongs to instead.
+        reason: String,
+    },
+    /// A range reaches over the end of its memory, or memory that is not mapped.
+    #[error("device range {offset}+{bytes} is not usable: {reason}")]
+    Range {
+        /// Offset.
+        offset: u64,
+        /// Length.
+        bytes: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The context is lost: nothing on this device works any more in this process.
+    #[error("device {ordinal} is lost to this process: {reason}")]
+    Lost {
+        /// The device.
+        ordinal: usize,
+        /// What the driver said.
+        reason: String,
+    },
+    /// A call failed, and the device may still work.
+    #[error("device {ordinal}: {call}: {reason}")]
+    Failed {
+        /// The device.
+        ordinal: usize,
+        /// The call.
+        call: &'static str,
+        /// What the driver said.
+        reason: String,
+    },
+}
+
+impl DeviceError {
+    /// Is the whole device gone for this process?
+    pub fn is_lost(&self) -> bool {
+        matches!(self, DeviceError::Lost { .. })
+    }
+}

@@ -1,0 +1,324 @@
+//! Accelerators: memory of their own, streams of work, copies, and digests made on the way.
+//!
+//! # What a device is to the rest
+//!
+//! A [`Device`] hands out address space whose memory is mapped step by step ([`Reservation`]), and [`Stream`]s on which
+//! copies run in order. Three kinds of copies exist, and no others:
+//!
+//! - [`Stream::copy_blocks`]: inside the device, with the digest of every block made in the same pass. It is how regions get into
+//!   the GPU cache and back, it is *enqueued*, and its [`Copied`] says when it is done and with which digests.
+//! - [`Stream::download`] and [`Stream::upload`]: between device and host memory. They *block* the calling thread, which
+//!   borrows the host memory until the copy has ended; background threads call them.
+//! - [`Stream::copy`]: a bare copy inside the device, for benchmarks.
+//!
+//! # Two implementations
+//!
+//! [`cuda`] drives NVIDIA GPUs. [`host`] is its twin in host memory: the same granularity and alignment, ordered
+//! streams, errors that arrive late, and a bandwidth model; a machine without a GPU runs the whole path on it. One
+//! contract suite (`tests/contract_device.rs`) holds both to the same behaviour.
+//!
+//! # Whose memory
+//!
+//! A [`DeviceSpan`] names device memory and keeps its owner alive. Spans of memory that this module gave out are safe to
+//! make; a span of the application's raw pointer is a promise of the application ([`cuda::CudaDevice::raw_span`]).
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+mod error;
+pub mod host;
+
+pub use error::DeviceError;
+
+use crate::base::Digest;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// The result of everything here.
+pub type Result<T> = std::result::Result<T, DeviceError>;
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// `cuda` or `host`.
+    pub kind: &'static str,
+    /// Its number as this process sees it.
+    pub ordinal: usize,
+    /// Its name as the driver says it.
+    pub name: String,
+    /// PCI address, `domain:bus:device.function`; empty for the host twin.
+    pub bus_id: String,
+    /// Steps in which device memory can be mapped, in bytes: a power of two.
+    pub granularity: u64,
+    /// Memory in all, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Which work goes first when streams compete for the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Priority {
+    /// Before the application's.
+    High,
+    /// After the application's.
+    Low,
+}
+
+/// A range of device memory, and what keeps it from being freed.
+#[derive(Clone)]
+pub struct DeviceSpan {
+    address: u64,
+    bytes: u64,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl DeviceSpan {
+    /// Only for implementations of [`Device`]: the range is memory of theirs for as long as `owner` lives.
+    fn new(address: u64, bytes: u64, owner: Arc<dyn Any + Send + Sync>) -> DeviceSpan {
+        DeviceSpan { address, bytes, owner }
+    }
+
+    /// The device's address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if it reaches over the end.
+    pub fn part(&self, offset: u64, bytes: u64) -> Result<DeviceSpan> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => {
+                Ok(DeviceSpan { address: self.address + offset, bytes, owner: self.owner.clone() })
+            }
+            _ => Err(DeviceError::Range { offset, bytes, reason: "it reaches over the end of its memory" }),
+        }
+    }
+}
+
+impl fmt::Debug for DeviceSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceSpan({:#x}, {} bytes)", self.address, self.bytes)
+    }
+}
+
+/// Host memory that a device may be told to pin, by its address in this process, and what keeps it mapped.
+#[derive(Clone)]
+pub struct HostRange {
+    /// Address of the first byte.
+    pub address: usize,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Keeps the memory mapped.
+    pub keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for HostRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostRange({:#x}, {} bytes)", self.address, self.bytes)
+    }
+}
+
+/// Pinned host memory; dropping it unpins.
+pub trait Pinned: Send + Sync {}
+
+/// A part of a region that is copied and digested: `from`, a contiguous range of the region, and where it goes.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What is read.
+    pub from: DeviceSpan,
+    /// Where it is copied to, of the same length; `None`: the bytes are only digested.
+    pub to: Option<DeviceSpan>,
+    /// Index, among the digests of the whole call, of the region's first block.
+    pub first_block: u32,
+    /// Where the run starts in its region, in bytes: a multiple of 64.
+    pub start: u64,
+    /// Length of the whole region in bytes. The run ends at a multiple of 64 or at the region's end.
+    pub region_bytes: u64,
+}
+
+impl Run {
+    /// A whole region in one run.
+    pub fn whole(from: DeviceSpan, to: Option<DeviceSpan>, first_block: u32) -> Run {
+        let region_bytes = from.bytes();
+        Run { from, to, first_block, start: 0, region_bytes }
+    }
+}
+
+/// Checks what [`Stream::copy_blocks`] demands of its arguments, and counts the digests that they make.
+///
+/// # Errors
+/// [`DeviceError::Range`].
+fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
+    let refuse = |offset, bytes, reason| Err(DeviceError::Range { offset, bytes, reason });
+    if !block_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&block_bytes) {
+        return refuse(0, block_bytes, "blocks have a power of two from 4 KiB to 1 MiB");
+    }
+    let mut blocks = 0u64;
+    for run in runs {
+        let bytes = run.from.bytes();
+        let Some(end) = run.start.checked_add(bytes).filter(|end| *end <= run.region_bytes) else {
+            return refuse(run.start, bytes, "the run reaches over the end of its region");
+        };
+        if !run.start.is_multiple_of(64) || (!end.is_multiple_of(64) && end != run.region_bytes) {
+            return refuse(run.start, bytes, "a run begins and ends at a multiple of 64, or at the region's end");
+        }
+        if run.to.as_ref().is_some_and(|to| to.bytes() != bytes) {
+            return refuse(run.start, bytes, "source and target differ in length");
+        }
+        blocks = blocks.max(u64::from(run.first_block) + run.region_bytes.div_ceil(block_bytes));
+    }
+    match u32::try_from(blocks) {
+        Ok(blocks) if blocks <= 1 << 28 => Ok(blocks),
+        _ => refuse(0, blocks, "more than 2^28 blocks in one call"),
+    }
+}
+
+/// An enqueued [`Stream::copy_blocks`]. Dropping it waits for its end: until then the device uses the memory.
+pub trait Copied: Send + Sync {
+    /// Has it ended?
+    ///
+    /// # Errors
+    /// What the device says about this and earlier work.
+    fn is_done(&self) -> Result<bool>;
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// As [`Copied::is_done`].
+    fn wait(&self) -> Result<()>;
+
+    /// The digests, in the order of the blocks. Waits for the end.
+    ///
+    /// # Errors
+    /// As [`Copied::is_done`].
+    fn digests(&self) -> Result<Vec<Digest>>;
+
+    /// How long the device was at it, from the end of what came before it on its stream, in seconds. Waits for the end.
+    ///
+    /// # Errors
+    /// As [`Copied::is_done`].
+    fn seconds(&self) -> Result<f64>;
+}
+
+/// Called before each piece of a transfer with its length; may sleep to hold the transfer back.
+pub type Gate<'a> = &'a mut dyn FnMut(u64);
+
+/// Work of one device in order. Streams run beside each other.
+///
+/// # Contract
+/// Everything enqueued runs in the order of the calls. An error of enqueued work comes back from a later call on any stream of
+/// the device; a lost device answers [`DeviceError::Lost`] from then on and never hangs.
+pub trait Stream: Send + Sync + fmt::Debug {
+    /// Enqueues copies inside the device that make the digest of every block on the way ([`crate::base::digest`]).
+    ///
+    /// All blocks of a region are covered by the runs of one call.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] for runs that break the rules of [`Run`]; [`DeviceError::OutOfMemory`]; what the device says.
+    fn copy_blocks(&self, runs: &[Run], block_bytes: u64) -> Result<Box<dyn Copied>>;
+
+    /// Enqueues a bare copy inside the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if the lengths differ; what the device says.
+    fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()>;
+
+    /// Copies to host memory.
+    ///
+    /// # Blocking
+    /// Until all is there. Pinned memory takes it at the speed of the link; other memory a good deal slower.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if lengths differ; what the device says. The targets then hold nothing of use.
+    fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()>;
+
+    /// Copies from host memory.
+    ///
+    /// # Blocking
+    /// Until all is there.
+    ///
+    /// # Errors
+    /// As [`Stream::download`].
+    fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()>;
+
+    /// Waits for everything enqueued.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn finish(&self) -> Result<()>;
+}
+
+/// Device addresses, of which parts have memory.
+pub trait Reservation: Send + Sync + fmt::Debug {
+    /// Length in bytes: a multiple of the granularity.
+    fn bytes(&self) -> u64;
+
+    /// Gives memory to a part that has none. Offset and length are multiples of the granularity.
+    ///
+    /// # Blocking
+    /// About a millisecond per GiB.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], [`DeviceError::Range`].
+    fn map(&self, offset: u64, bytes: u64) -> Result<()>;
+
+    /// Takes the memory of a part away that was mapped by one or several whole calls. Nothing may use it any more.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if it does not begin and end at borders of [`Reservation::map`] calls.
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<()>;
+
+    /// A span of mapped memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if some of it has no memory.
+    fn span(&self, offset: u64, bytes: u64) -> Result<DeviceSpan>;
+}
+
+/// A device, as this process uses it.
+///
+/// # Contract
+/// Calls may come from any thread. Nothing panics for lack of a driver, a device or memory.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Memory that is free now, in bytes.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn free_memory(&self) -> Result<u64>;
+
+    /// Memory of its own, freed when the last span of it is dropped.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn allocate(&self, bytes: u64) -> Result<DeviceSpan>;
+
+    /// Addresses without memory; `bytes` is rounded up to the granularity.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn reserve(&self, bytes: u64) -> Result<Arc<dyn Reservation>>;
+
+    /// A stream of its own, which waits for no other.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>>;
+
+    /// Pins host memory, so that transfers run at the speed of the link.
+    ///
+    /// # Blocking
+    /// Other calls into the driver wait meanwhile: pin small parts.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] if the system does not let so much be pinned; [`DeviceError::Failed`].
+    fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>>;
+}

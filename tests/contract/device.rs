@@ -1,0 +1,246 @@
+//! What every device does.
+
+use bivouac::base::Digest;
+use bivouac::base::digest::digest_bytes;
+use bivouac::device::{Device, DeviceError, DeviceSpan, Priority, Run, Stream};
+use std::sync::Arc;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Bytes that differ at every place.
+fn bytes(count: u64, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+fn stream(device: &dyn Device) -> Arc<dyn Stream> {
+    device.stream(Priority::High).expect("stream")
+}
+
+fn put(stream: &dyn Stream, span: &DeviceSpan, bytes: &[u8]) {
+    stream.upload(&[(bytes, span.clone())], None).expect("upload");
+}
+
+fn get(stream: &dyn Stream, span: &DeviceSpan) -> Vec<u8> {
+    let mut bytes = vec![0xee; span.bytes() as usize];
+    stream.download(&mut [(span.clone(), &mut bytes)], None).expect("download");
+    bytes
+}
+
+fn digests(data: &[u8], block: u64) -> Vec<Digest> {
+    data.chunks(block as usize).map(digest_bytes).collect()
+}
+
+/// 40 MiB and a bit: more than a piece, several transfers in one call.
+pub fn bytes_go_down_and_up_unchanged(device: &dyn Device) {
+    let stream = stream(device);
+    let (one, two) = (device.allocate(40 * MIB + 5).expect("room"), device.allocate(3).expect("room"));
+    let (first, second) = (bytes(40 * MIB + 5, 1), bytes(3, 2));
+    stream.upload(&[(&first, one.clone()), (&second, two.clone())], None).expect("upload");
+    let (mut back, mut small) = (vec![0; first.len()], vec![0; 3]);
+    stream.download(&mut [(one, &mut back), (two, &mut small)], None).expect("download");
+    assert!(back == first && small == second);
+}
+
+/// All block sizes, lengths around stripes, items and blocks.
+pub fn digests_are_those_of_the_definition(device: &dyn Device) {
+    let stream = stream(device);
+    for block in [4 * KIB, 64 * KIB, 256 * KIB, MIB] {
+        for length in [1, 8, 63, 64, 65, 4096, 4097, 65_536, 65_537, 262_144 + 13, 3 * MIB + 64, 3 * MIB + 7] {
+            let data = bytes(length, block ^ length);
+            let (from, to) = (device.allocate(length).expect("room"), device.allocate(length).expect("room"));
+            put(&*stream, &from, &data);
+            let copied = stream.copy_blocks(&[Run::whole(from.clone(), Some(to.clone()), 0)], block).expect("copy");
+            assert_eq!(copied.digests().expect("digests"), digests(&data, block), "block {block} length {length}");
+            assert!(copied.is_done().expect("done") && copied.seconds().expect("time") >= 0.0);
+            assert!(get(&*stream, &to) == data, "block {block} length {length}");
+            // Again without a copy: the scratch of the first call was left clean.
+            let read = stream.copy_blocks(&[Run::whole(from, None, 0)], block).expect("digest only");
+            assert_eq!(read.digests().expect("digests"), digests(&data, block), "block {block} length {length}");
+        }
+    }
+    let empty = device.allocate(0).expect("room");
+    let nothing = stream.copy_blocks(&[Run::whole(empty.clone(), Some(empty), 0)], 4096).expect("copy");
+    assert_eq!(nothing.digests().expect("digests"), []);
+}
+
+/// A region scattered over pieces whose borders do not respect blocks or items.
+pub fn a_block_may_lie_in_several_runs(device: &dyn Device) {
+    let stream = stream(device);
+    let (length, block) = (2 * MIB + 333, 256 * KIB);
+    let data = bytes(length, 3);
+    let (from, to) = (device.allocate(length).expect("room"), device.allocate(length).expect("room"));
+    put(&*stream, &from, &data);
+    let cuts = [0, 64, 4096 + 64, 64 * KIB, 300 * KIB, 301 * KIB, MIB + 128, 2 * MIB, length];
+    let runs: Vec<Run> = cuts
+        .windows(2)
+        .rev()
+        .map(|cut| Run {
+            from: from.part(cut[0], cut[1] - cut[0]).expect("inside"),
+            to: Some(to.part(cut[0], cut[1] - cut[0]).expect("inside")),
+            first_block: 0,
+            start: cut[0],
+            region_bytes: length,
+        })
+        .collect();
+    for _ in 0..3 {
+        let copied = stream.copy_blocks(&runs, block).expect("copy");
+        assert_eq!(copied.digests().expect("digests"), digests(&data, block));
+    }
+    assert!(get(&*stream, &to) == data);
+}
+
+/// Applications hand over what they have: any address, any length.
+pub fn odd_addresses_and_lengths_are_copied_whole(device: &dyn Device) {
+    let stream = stream(device);
+    let (source, target) = (device.allocate(MIB).expect("room"), device.allocate(MIB).expect("room"));
+    for (from_at, to_at, length) in [(1, 0, 100_000), (8, 16, 70_001), (0, 3, 4096), (8, 8, 65_536 + 24), (5, 5, 17)] {
+        put(&*stream, &target, &vec![0xaa; MIB as usize]);
+        let data = bytes(length, from_at + length);
+        let from = source.part(from_at, length).expect("inside");
+        put(&*stream, &from, &data);
+        let to = target.part(to_at, length).expect("inside");
+        let copied = stream.copy_blocks(&[Run::whole(from, Some(to.clone()), 0)], 64 * KIB).expect("copy");
+        assert_eq!(copied.digests().expect("digests"), digests(&data, 64 * KIB), "{from_at} {to_at} {length}");
+        assert!(get(&*stream, &to) == data, "{from_at} {to_at} {length}");
+        let all = get(&*stream, &target);
+        let outside = all[..to_at as usize].iter().chain(&all[(to_at + length) as usize..]);
+        assert!(outside.into_iter().all(|byte| *byte == 0xaa), "nothing else is touched: {from_at} {to_at} {length}");
+    }
+}
+
+pub fn memory_is_mapped_step_by_step(device: &dyn Device) {
+    let stream = stream(device);
+    let step = device.info().granularity;
+    let range = device.reserve(4 * step).expect("addresses");
+    assert_eq!(range.bytes(), 4 * step);
+    assert!(matches!(range.span(0, step), Err(DeviceError::Range { .. })));
+    range.map(step, step).expect("map");
+    range.map(2 * step, step).expect("map");
+    // A span may cross steps, and holds data.
+    let span = range.span(step + 64, 2 * step - 64).expect("mapped");
+    let data = bytes(span.bytes(), 4);
+    put(&*stream, &span, &data);
+    assert!(get(&*stream, &span) == data);
+    assert!(matches!(range.span(step, 2 * step + 1), Err(DeviceError::Range { .. })));
+    assert!(matches!(range.map(2 * step, step), Err(DeviceError::Range { .. })), "mapped twice");
+    assert!(matches!(range.map(3 * step, 2 * step), Err(DeviceError::Range { .. })), "over the end");
+    assert!(matches!(range.map(1, step), Err(DeviceError::Range { .. })), "not a multiple");
+    drop(span);
+    range.unmap(2 * step, step).expect("unmap");
+    assert!(matches!(range.unmap(2 * step, step), Err(DeviceError::Range { .. })), "unmapped twice");
+    assert!(matches!(range.span(step, 2 * step), Err(DeviceError::Range { .. })));
+    let kept = range.span(step + 64, step - 64).expect("still mapped");
+    assert!(get(&*stream, &kept) == data[..kept.bytes() as usize]);
+}
+
+pub fn ranges_that_are_wrong_are_refused(device: &dyn Device) {
+    let stream = stream(device);
+    let span = device.allocate(4096).expect("room");
+    assert!(matches!(span.part(1, 4096), Err(DeviceError::Range { .. })));
+    assert!(matches!(span.part(u64::MAX, 2), Err(DeviceError::Range { .. })));
+    let short = span.part(0, 100).expect("inside");
+    let refused = |runs: &[Run], block| matches!(stream.copy_blocks(runs, block), Err(DeviceError::Range { .. }));
+    assert!(refused(&[Run::whole(span.clone(), Some(short.clone()), 0)], 4096), "lengths differ");
+    assert!(refused(&[Run::whole(span.clone(), None, 0)], 1000), "block size");
+    let run = |start, region_bytes| Run { from: short.clone(), to: None, first_block: 0, start, region_bytes };
+    assert!(refused(&[run(1, 101)], 4096), "start");
+    assert!(refused(&[run(0, 200)], 4096), "end");
+    assert!(refused(&[run(64, 100)], 4096), "over the end of the region");
+    assert!(refused(&[Run { first_block: u32::MAX, ..run(0, 100) }], 4096), "blocks");
+    let mut host = [0; 99];
+    assert!(matches!(stream.download(&mut [(short.clone(), &mut host)], None), Err(DeviceError::Range { .. })));
+    assert!(matches!(stream.upload(&[(&host, short.clone())], None), Err(DeviceError::Range { .. })));
+    assert!(matches!(stream.copy(&short, &span), Err(DeviceError::Range { .. })));
+    // The stream is as good as before.
+    assert!(stream.copy_blocks(&[Run::whole(span, None, 0)], 4096).is_ok());
+    stream.finish().expect("works");
+}
+
+pub fn memory_runs_out_with_an_error(device: &dyn Device) {
+    let all = device.info().memory_bytes;
+    let step = device.info().granularity;
+    assert!(matches!(device.allocate(2 * all), Err(DeviceError::OutOfMemory { .. })));
+    let range = device.reserve((2 * all).next_multiple_of(step)).expect("addresses are not memory");
+    assert!(matches!(range.map(0, (2 * all).next_multiple_of(step)), Err(DeviceError::OutOfMemory { .. })));
+    range.map(0, step).expect("a failed step leaves nothing behind");
+    let free = device.free_memory().expect("figure");
+    assert!(free < all);
+}
+
+pub fn copies_on_a_stream_keep_their_order(device: &dyn Device) {
+    let stream = stream(device);
+    let (one, two) = (device.allocate(8 * MIB).expect("room"), device.allocate(8 * MIB).expect("room"));
+    let (first, second) = (bytes(8 * MIB, 5), bytes(8 * MIB, 6));
+    put(&*stream, &one, &first);
+    put(&*stream, &two, &second);
+    let spare = device.allocate(8 * MIB).expect("room");
+    // A swap, without waiting in between.
+    let copies: Vec<_> = [(&one, &spare), (&two, &one), (&spare, &two)]
+        .into_iter()
+        .map(|(from, to)| {
+            stream.copy_blocks(&[Run::whole(from.clone(), Some(to.clone()), 0)], 256 * KIB).expect("copy")
+        })
+        .collect();
+    stream.finish().expect("works");
+    assert!(copies.iter().all(|copied| copied.is_done().expect("works")));
+    assert!(get(&*stream, &one) == second && get(&*stream, &two) == first);
+    stream.copy(&one, &two).expect("copy");
+    assert!(get(&*stream, &two) == second);
+}
+
+pub fn a_gate_sees_every_byte(device: &dyn Device) {
+    let stream = stream(device);
+    let span = device.allocate(100 * MIB + 1).expect("room");
+    let data = bytes(span.bytes(), 7);
+    for up in [true, false] {
+        let (mut seen, mut largest) = (0, 0);
+        let mut gate = |bytes: u64| {
+            seen += bytes;
+            largest = largest.max(bytes);
+        };
+        if up {
+            stream.upload(&[(&data, span.clone())], Some(&mut gate)).expect("upload");
+        } else {
+            let mut back = vec![0; data.len()];
+            stream.download(&mut [(span.clone(), &mut back)], Some(&mut gate)).expect("download");
+            assert!(back == data);
+        }
+        assert!(seen == span.bytes() && largest <= 16 * MIB, "{seen} {largest}");
+    }
+}
+
+/// More runs than fit into kernel arguments.
+pub fn many_small_regions_are_gathered(device: &dyn Device) {
+    let stream = stream(device);
+    let (count, length) = (1000, 10_007);
+    let source = device.allocate(count * 2 * length).expect("room");
+    let target = device.allocate(count * 10_048).expect("room");
+    let data = bytes(source.bytes(), 8);
+    put(&*stream, &source, &data);
+    let runs: Vec<Run> = (0..count)
+        .map(|index| {
+            let from = source.part(index * 2 * length, length).expect("inside");
+            let to = target.part(index * 10_048, length).expect("inside");
+            Run::whole(from, Some(to), 3 * index as u32)
+        })
+        .collect();
+    let copied = stream.copy_blocks(&runs, 4096).expect("copy");
+    let found = copied.digests().expect("digests");
+    let back = get(&*stream, &target);
+    for index in 0..count {
+        let at = (index * 2 * length) as usize;
+        let region = &data[at..at + length as usize];
+        assert_eq!(found[3 * index as usize..3 * (index as usize + 1)], digests(region, 4096), "region {index}");
+        let to = (index * 10_048) as usize;
+        assert!(&back[to..to + region.len()] == region, "region {index}");
+    }
+}

@@ -1,0 +1,51 @@
+//! One contract for all devices: the host twin always, a GPU where there is one.
+//!
+//! `cargo nextest run --test contract_device` on a machine with a GPU runs the whole of it there; elsewhere the GPU half says that it was skipped.
+#![forbid(unsafe_code)]
+
+#[path = "contract/device.rs"]
+mod device;
+
+use bivouac::device::Device;
+use bivouac::device::host::{HostDevice, HostModel};
+
+fn twin() -> HostDevice {
+    HostDevice::new(HostModel { memory_bytes: 1 << 30, ..HostModel::default() })
+}
+
+/// The GPU, or a loud word that there is none.
+#[cfg(feature = "cuda")]
+fn gpu() -> Option<bivouac::device::cuda::CudaDevice> {
+    match bivouac::device::cuda::CudaDevice::open(0) {
+        Ok(device) => Some(device),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test contract_device");
+            None
+        }
+    }
+}
+
+macro_rules! contract {
+    ($($name:ident),* $(,)?) => {
+        mod host {
+            $(#[test] fn $name() { super::device::$name(&super::twin() as &dyn super::Device); })*
+        }
+        #[cfg(feature = "cuda")]
+        mod cuda {
+            $(#[test] fn $name() { if let Some(device) = super::gpu() { super::device::$name(&device as &dyn super::Device); } })*
+        }
+    };
+}
+
+contract!(
+    bytes_go_down_and_up_unchanged,
+    digests_are_those_of_the_definition,
+    a_block_may_lie_in_several_runs,
+    odd_addresses_and_lengths_are_copied_whole,
+    memory_is_mapped_step_by_step,
+    ranges_that_are_wrong_are_refused,
+    memory_runs_out_with_an_error,
+    copies_on_a_stream_keep_their_order,
+    a_gate_sees_every_byte,
+    many_small_regions_are_gathered,
+);
