@@ -498,9 +498,8 @@ fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
 }
 
 impl Stream for HostStream {
-    fn copy_blocks(&self, runs: &[Run], block_bytes: u64) -> Result<Box<dyn Copied>> {
-        let blocks = check_runs(runs, block_bytes)?;
-        let runs: Vec<Run> = runs.into();
+    fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
+        let blocks = check_runs(&runs, block_bytes)?;
         let end = self.enqueue(move |shared| {
             let started = Instant::now();
             let digests = shared.copy_runs(&runs, block_bytes, blocks)?;

@@ -221,7 +221,7 @@ pub trait Stream: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`DeviceError::Range`] for runs that break the rules of [`Run`]; [`DeviceError::OutOfMemory`]; what the device says.
-    fn copy_blocks(&self, runs: &[Run], block_bytes: u64) -> Result<Box<dyn Copied>>;
+    fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>>;
 
     /// Enqueues a bare copy inside the device.
     ///

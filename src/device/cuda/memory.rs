@@ -69,6 +69,7 @@ fn attribute(address: u64, which: sys::CUpointer_attribute) -> Option<u32> {
 pub(super) struct Allocation {
     shared: Arc<Shared>,
     address: u64,
+    bytes: u64,
 }
 
 impl Allocation {
@@ -77,11 +78,15 @@ impl Allocation {
         // SAFETY: the context is bound. An empty request would be refused by the driver, so it gets a byte.
         let address = unsafe { result::malloc_sync(bytes.max(1) as usize) };
         let address = address.map_err(|error| out_of_memory(shared, "an allocation", bytes, "cuMemAlloc", error))?;
-        Ok(Allocation { shared: shared.clone(), address })
+        Ok(Allocation { shared: shared.clone(), address, bytes })
     }
 
     pub(super) fn address(&self) -> u64 {
         self.address
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 

@@ -12,16 +12,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a data block that one thread block handles.
 const ITEM_BYTES: u64 = 64 << 10;
+fn tune(name: &str, or: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or)
+}
 /// Threads of a thread block; the kernel is built for it.
 const THREADS: u32 = 256;
 /// Runs that travel as kernel arguments; more go through memory.
 const FEW: usize = 64;
+/// The least scratch, in bytes.
+const SCRATCH_MIN: u64 = 256 << 10;
 /// Words of scratch per data block: eight sums and a counter.
 const SCRATCH_WORDS: u64 = 9;
 /// Transfers are cut into pieces, so that a gate can hold them back.
 const PIECE_BYTES: u64 = 16 << 20;
-/// Pieces that are enqueued ahead of the one that the link works on.
-const PIECES_AHEAD: usize = 3;
+/// How much is enqueued, at most, before the link has done with it: enough to keep it busy while the thread wakes up.
+const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
 
 /// `struct Run` of the kernel.
 #[repr(C)]
@@ -45,11 +50,13 @@ pub(super) struct GpuStream {
     _owned: Option<Owned>,
 }
 
-/// Sums of data blocks between the thread blocks of one call; zero between calls.
+/// Device memory that the calls on a stream use one after the other.
 #[derive(Default)]
 struct Scratch {
-    memory: Option<Arc<Allocation>>,
-    blocks: u64,
+    /// Sums of data blocks between the thread blocks of one call; zero between calls.
+    sums: Option<Arc<Allocation>>,
+    /// Long tables of runs.
+    table: Option<Arc<Allocation>>,
 }
 
 /// A stream of our own.
@@ -103,24 +110,36 @@ impl GpuStream {
         Ok(event)
     }
 
-    /// Zeroed sums for `blocks` data blocks. Grows by a new allocation: work under way keeps the old one until it is freed,
-    /// for which the driver waits.
-    fn scratch(&self, blocks: u64) -> Result<Arc<Allocation>> {
+    /// Zeroed sums for `blocks` data blocks.
+    fn sums(&self, blocks: u64) -> Result<Arc<Allocation>> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(memory) = scratch.memory.as_ref().filter(|_| scratch.blocks >= blocks) {
+        let bytes = blocks * SCRATCH_WORDS * 8;
+        if let Some(memory) = scratch.sums.as_ref().filter(|memory| memory.bytes() >= bytes) {
             return Ok(memory.clone());
         }
-        let blocks = blocks.next_power_of_two().max(4096);
-        let bytes = blocks * SCRATCH_WORDS * 8;
-        let memory = Arc::new(Allocation::new(&self.shared, bytes)?);
-        // SAFETY: the allocation has `bytes` bytes and is used on this stream only.
-        let zeroed = unsafe { result::memset_d8_async(memory.address(), 0, bytes as usize, self.stream.cu_stream()) };
+        let memory = Arc::new(Allocation::new(&self.shared, bytes.next_power_of_two().max(SCRATCH_MIN))?);
+        let (address, length) = (memory.address(), memory.bytes() as usize);
+        // SAFETY: the allocation is that long, and is used on this stream only.
+        let zeroed = unsafe { result::memset_d8_async(address, 0, length, self.stream.cu_stream()) };
         zeroed.map_err(|error| self.shared.failed("cuMemsetD8Async", error))?;
-        *scratch = Scratch { memory: Some(memory.clone()), blocks };
+        // Work under way keeps the smaller one.
+        scratch.sums = Some(memory.clone());
         Ok(memory)
     }
 
-    /// Enqueues pieces, at most [`PIECES_AHEAD`] ahead of the link, and waits for all of them, also after a failure.
+    /// Room for a table of runs.
+    fn table(&self, bytes: u64) -> Result<Arc<Allocation>> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = scratch.table.as_ref().filter(|memory| memory.bytes() >= bytes) {
+            return Ok(memory.clone());
+        }
+        let memory = Arc::new(Allocation::new(&self.shared, bytes.next_power_of_two().max(SCRATCH_MIN))?);
+        scratch.table = Some(memory.clone());
+        Ok(memory)
+    }
+
+    /// Enqueues pieces and waits for all of them, also after a failure. With a gate, at most about [`AHEAD_BYTES`] are
+    /// ahead of the link, so that what the gate says takes effect soon.
     fn transfer(
         &self,
         pieces: impl Iterator<Item = Piece>,
@@ -129,17 +148,21 @@ impl GpuStream {
         call: &'static str,
     ) -> Result<()> {
         let mut ahead: VecDeque<CudaEvent> = VecDeque::new();
+        let mut unmarked = 0;
         let outcome = pieces.into_iter().try_for_each(|piece| {
-            if let Some(gate) = gate.as_mut() {
-                gate(piece.bytes);
-                if ahead.len() >= PIECES_AHEAD
-                    && let Some(event) = ahead.pop_front()
-                {
-                    event.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))?;
-                }
+            let Some(gate) = gate.as_mut() else {
+                return enqueue(&piece).map_err(|error| self.shared.failed(call, error));
+            };
+            gate(piece.bytes);
+            if ahead.len() as u64 * PIECE_BYTES >= AHEAD_BYTES
+                && let Some(event) = ahead.pop_front()
+            {
+                event.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))?;
             }
             enqueue(&piece).map_err(|error| self.shared.failed(call, error))?;
-            if gate.is_some() {
+            unmarked += piece.bytes;
+            if unmarked >= PIECE_BYTES {
+                unmarked = 0;
                 ahead.push_back(self.event(blocking())?);
             }
             Ok(())
@@ -178,11 +201,12 @@ fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
 }
 
 impl Stream for GpuStream {
-    fn copy_blocks(&self, runs: &[Run], block_bytes: u64) -> Result<Box<dyn Copied>> {
+    fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
         let shared = &self.shared;
-        let blocks = check_runs(runs, block_bytes)?;
+        let blocks = check_runs(&runs, block_bytes)?;
         shared.bind()?;
-        let item_bytes = ITEM_BYTES.min(block_bytes);
+        let item_bytes = tune("BVK_ITEM", ITEM_BYTES).min(block_bytes);
+        let (block_shift, item_shift) = (block_bytes.trailing_zeros(), item_bytes.trailing_zeros());
         let mut table = Vec::with_capacity(runs.len());
         let mut items = 0u64;
         for run in runs.iter().filter(|run| run.from.bytes() > 0) {
@@ -201,35 +225,61 @@ impl Stream for GpuStream {
         let too_many = DeviceError::Range { offset: 0, bytes: items, reason: "more than 2^31 items in one call" };
         let items = i32::try_from(items).map_err(|_| too_many)? as u32;
         let digest_bytes = blocks as usize * 16;
-        let table_bytes = if table.len() > FEW { size_of_val(&table[..]) } else { 0 };
+        // Long tables go through memory, with the run of each item, which a search there would take too long to find.
+        let mut long: Vec<u8> = Vec::new();
+        if table.len() > FEW {
+            long.extend_from_slice(bytemuck::cast_slice(&table));
+            let ends = table.iter().skip(1).map(|run| run.first_item).chain([items]);
+            let owners = table.iter().zip(ends).enumerate();
+            let owners: Vec<u32> =
+                owners.flat_map(|(index, (run, end))| (run.first_item..end).map(move |_| index as u32)).collect();
+            long.extend_from_slice(bytemuck::cast_slice(&owners));
+        }
+        let table_bytes = long.len();
         let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
-        let scratch = self.scratch(u64::from(blocks))?;
+        let scratch = self.sums(u64::from(blocks))?;
+        let table_memory = if table_bytes > 0 { Some(self.table(table_bytes as u64)?) } else { None };
         let begin = self.event(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
         if items > 0 {
             let mut few = [KernelRun::default(); FEW];
-            let mut many = 0u64;
+            let (mut many, mut owners) = (0u64, 0u64);
             if table_bytes > 0 {
-                pinned.write(digest_bytes, bytemuck::cast_slice(&table));
-                many = pinned.address() + digest_bytes as u64;
+                pinned.write(digest_bytes, &long);
+                many = table_memory.as_ref().map_or(0, |memory| memory.address());
+                owners = many + size_of_val(&table[..]) as u64;
+                let (from, stream) =
+                    ((pinned.address() + digest_bytes as u64) as *const c_void, self.stream.cu_stream());
+                // SAFETY: the pinned loan holds the table there until the work has ended, and `many` has room for it.
+                let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(many, from, table_bytes, stream).result() };
+                sent.map_err(|error| shared.failed("cuMemcpyHtoDAsync", error))?;
             } else {
                 few[..table.len()].copy_from_slice(&table);
             }
-            let (count, scratch, digests) = (table.len() as u32, scratch.address(), pinned.address());
-            let mut arguments: [*mut c_void; 7] = [
+            let (count, sums, digests) = (table.len() as u32, scratch.address(), pinned.address());
+            let mut arguments: [*mut c_void; 8] = [
                 (&raw const few).cast_mut().cast(),
                 (&raw const many).cast_mut().cast(),
+                (&raw const owners).cast_mut().cast(),
                 (&raw const count).cast_mut().cast(),
-                (&raw const block_bytes).cast_mut().cast(),
-                (&raw const item_bytes).cast_mut().cast(),
-                (&raw const scratch).cast_mut().cast(),
+                (&raw const block_shift).cast_mut().cast(),
+                (&raw const item_shift).cast_mut().cast(),
+                (&raw const sums).cast_mut().cast(),
                 (&raw const digests).cast_mut().cast(),
             ];
             let (function, stream) = (shared.copy_blocks.cu_function(), self.stream.cu_stream());
             // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call. The
             // spans are device memory that `Enqueued` keeps alive, of the lengths that `check_runs` has checked; scratch has room
             // for all blocks and is used on this stream only; the pinned loan has room for digests and table.
-            let launched =
-                unsafe { result::launch_kernel(function, (items, 1, 1), (THREADS, 1, 1), 0, stream, &mut arguments) };
+            let launched = unsafe {
+                result::launch_kernel(
+                    function,
+                    (items, 1, 1),
+                    (tune("BVK_THREADS", THREADS as u64) as u32, 1, 1),
+                    0,
+                    stream,
+                    &mut arguments,
+                )
+            };
             launched.map_err(|error| shared.failed("cuLaunchKernel", error))?;
         }
         let end = self.event(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
@@ -239,8 +289,8 @@ impl Stream for GpuStream {
             end,
             pinned,
             blocks,
-            _scratch: scratch,
-            _runs: runs.into(),
+            _scratch: [Some(scratch), table_memory],
+            _runs: runs,
         }))
     }
 
@@ -308,8 +358,8 @@ struct Enqueued {
     end: CudaEvent,
     pinned: PinnedLoan,
     blocks: u32,
-    _scratch: Arc<Allocation>,
-    _runs: Box<[Run]>,
+    _scratch: [Option<Arc<Allocation>>; 2],
+    _runs: Vec<Run>,
 }
 
 impl Copied for Enqueued {

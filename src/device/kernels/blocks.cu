@@ -1,7 +1,8 @@
 // Copies runs of regions and makes the digest of every block on the way: src/base/digest.rs defines the digest.
 //
-// A region is cut into blocks, and blocks into items of at most 64 KiB. A thread block takes one item: it copies the
-// item, adds up the eight sums of the item's stripes, and adds those to the sums of the data block in `scratch`.
+// A region is cut into blocks, and blocks into items. A thread block takes one item: it copies the
+// item, adds up the eight sums of the item's stripes, and adds those to the sums of the data block in `scratch`. Sizes are
+// powers of two, given by their logarithms: divisions of 64 bits would cost as much as the copy of some lines.
 // Sums commute, so a data block may lie in any number of runs. Whoever adds the last stripes folds the sums into the
 // digest and leaves the scratch zeroed for the next call on the same stream.
 //
@@ -19,6 +20,11 @@ struct Run {
     u32 first_block;   // of the region, among the digests of the call
     u32 first_item;    // items of all runs before this one
 };
+
+// Loads of 16 bytes that a thread has under way at once.
+#ifndef TILE
+#define TILE 8
+#endif
 
 // Short tables of runs travel as kernel arguments, which are limited to 4 KiB.
 #define FEW 64
@@ -71,30 +77,33 @@ __device__ static Pair move_bytewise(const unsigned char *from, unsigned char *t
     return pair;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, u32 count, u64 block_bytes, u64 item_bytes,
+extern "C" __global__ void __launch_bounds__(512)
+bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *owners, u32 count, u32 block_shift, u32 item_shift,
                 u64 *scratch, u64 *digests) {
-    __shared__ u64 partial[8][9];
+    __shared__ u64 partial[8][33];
     __shared__ u32 is_last;
-    const Run *runs = many ? many : few.runs;
-    u32 low = 0, high = count;
-    while (high - low > 1) {
-        u32 middle = (low + high) / 2;
-        if (runs[middle].first_item <= blockIdx.x) low = middle;
-        else high = middle;
+    u32 low = 0;
+    if (many) {
+        low = owners[blockIdx.x];
+    } else {
+        for (u32 high = count; high - low > 1;) {
+            u32 middle = (low + high) / 2;
+            if (few.runs[middle].first_item <= blockIdx.x) low = middle;
+            else high = middle;
+        }
     }
-    const Run run = runs[low];
+    const Run run = many ? many[low] : few.runs[low];
     // The item in bytes of its region, cut at the ends of the run.
-    u64 begin = (run.start / item_bytes + blockIdx.x - run.first_item) * item_bytes, end = begin + item_bytes;
+    u64 begin = ((run.start >> item_shift) + blockIdx.x - run.first_item) << item_shift, end = begin + (1ull << item_shift);
     if (begin < run.start) begin = run.start;
     if (end > run.start + run.bytes) end = run.start + run.bytes;
-    const u64 block = begin / block_bytes;
+    const u64 block = begin >> block_shift, block_begin = block << block_shift;
     const unsigned char *from = (const unsigned char *)run.from + (begin - run.start);
     unsigned char *to = run.to ? (unsigned char *)run.to + (begin - run.start) : 0;
     const u64 length = end - begin;
     // A thread always has the same pair of lanes, so its keys advance by a constant.
     const u32 lane = 2 * (threadIdx.x & 3);
-    const u64 stripe = (begin - block * block_bytes) / 64 + (threadIdx.x >> 2);
+    const u64 stripe = (begin - block_begin) / 64 + (threadIdx.x >> 2);
     const u64 advance = (u64)(blockDim.x >> 2) * STEP;
     u64 key0 = KEY[lane] + stripe * STEP, key1 = KEY[lane + 1] + stripe * STEP, sum0 = 0, sum1 = 0;
 #define ADD(X, Y)                                            \
@@ -105,30 +114,36 @@ bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, u32 count, u64
         key0 += advance;                                     \
         key1 += advance;                                     \
     }
-    u64 at = 16 * (u64)threadIdx.x;
-    const u64 hop = 16 * (u64)blockDim.x;
-    if ((((u64)from | (u64)to) & 15) == 0) {
-        if (to) {
-#pragma unroll 8
-            for (; at + 16 <= length; at += hop) {
-                ulonglong2 d = __ldcs((const ulonglong2 *)(from + at));
-                __stcs((ulonglong2 *)(to + at), d);
-                ADD(d.x, d.y)
-            }
-        } else {
-#pragma unroll 8
-            for (; at + 16 <= length; at += hop) {
-                ulonglong2 d = __ldcs((const ulonglong2 *)(from + at));
-                ADD(d.x, d.y)
-            }
+    // The body in tiles: all loads of a tile are under way before the first is used.
+    const u32 pairs = ((((u64)from | (u64)to) & 15) == 0) ? (u32)(length / 16) : 0;
+    const u32 tiles = pairs / (TILE * blockDim.x);
+    const ulonglong2 *source = (const ulonglong2 *)from + threadIdx.x;
+    ulonglong2 *target = to ? (ulonglong2 *)to + threadIdx.x : 0;
+    for (u32 tile = 0; tile < tiles; tile++) {
+        ulonglong2 d[TILE];
+#pragma unroll
+        for (u32 i = 0; i < TILE; i++) d[i] = __ldcs(source + i * blockDim.x);
+        if (target) {
+#pragma unroll
+            for (u32 i = 0; i < TILE; i++) __stcs(target + i * blockDim.x, d[i]);
+            target += TILE * blockDim.x;
         }
+#pragma unroll
+        for (u32 i = 0; i < TILE; i++) ADD(d[i].x, d[i].y)
+        source += TILE * blockDim.x;
+    }
+    u32 pair = tiles * TILE * blockDim.x + threadIdx.x;
+    for (; pair < pairs; pair += blockDim.x) {
+        ulonglong2 d = __ldcs((const ulonglong2 *)from + pair);
+        if (to) __stcs((ulonglong2 *)to + pair, d);
+        ADD(d.x, d.y)
     }
     // The last stripe is padded with zeros, which count like other words.
     const u64 padded = (length + 63) / 64 * 64;
-    for (; at < padded; at += hop) {
+    for (u64 at = 16 * (u64)pair; at < padded; at += 16 * blockDim.x) {
         u64 left = at < length ? length - at : 0;
-        Pair pair = left ? move_bytewise(from + at, to ? to + at : 0, left) : Pair{0, 0};
-        ADD(pair.x, pair.y)
+        Pair last = left ? move_bytewise(from + at, to ? to + at : 0, left) : Pair{0, 0};
+        ADD(last.x, last.y)
     }
     for (int distance = 4; distance < 32; distance *= 2) {
         sum0 += __shfl_xor_sync(~0u, sum0, distance);
@@ -139,31 +154,37 @@ bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, u32 count, u64
         partial[lane + 1][threadIdx.x >> 5] = sum1;
     }
     __syncthreads();
-    u64 *sums = scratch + 9 * (run.first_block + block);
+    const u64 rest = run.region_bytes - block_begin, whole = 1ull << block_shift;
+    const u64 block_length = rest < whole ? rest : whole;
     if (threadIdx.x < 8) {
         u64 sum = 0;
         for (u32 warp = 0; warp < blockDim.x >> 5; warp++) sum += partial[threadIdx.x][warp];
-        atomicAdd(sums + threadIdx.x, sum);
-        __threadfence();
+        partial[threadIdx.x][32] = sum;
     }
-    __syncthreads();
-    u64 block_end = run.region_bytes - block * block_bytes;
-    const u64 block_length = block_end < block_bytes ? block_end : block_bytes;
-    if (threadIdx.x == 0) {
-        u64 stripes = padded / 64, before = atomicAdd(sums + 8, stripes);
-        is_last = before + stripes == (block_length + 63) / 64;
-        __threadfence();
-    }
-    __syncthreads();
-    if (!is_last) return;
-    if (threadIdx.x < 9) {
-        u64 sum = atomicExch(sums + threadIdx.x, 0ull);
-        if (threadIdx.x < 8) partial[threadIdx.x][8] = sum;
+    // Thread blocks meet in memory only where several share a data block: that costs some microseconds.
+    if (length < block_length) {
+        u64 *sums = scratch + 9 * (run.first_block + block);
+        if (threadIdx.x < 8) {
+            atomicAdd(sums + threadIdx.x, partial[threadIdx.x][32]);
+            __threadfence();
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            u64 stripes = padded / 64, before = atomicAdd(sums + 8, stripes);
+            is_last = before + stripes == (block_length + 63) / 64;
+            __threadfence();
+        }
+        __syncthreads();
+        if (!is_last) return;
+        if (threadIdx.x < 9) {
+            u64 sum = atomicExch(sums + threadIdx.x, 0ull);
+            if (threadIdx.x < 8) partial[threadIdx.x][32] = sum;
+        }
     }
     __syncthreads();
     if (threadIdx.x < 2) {
         u64 total[8];
-        for (int i = 0; i < 8; i++) total[i] = partial[i][8];
+        for (int i = 0; i < 8; i++) total[i] = partial[i][32];
         digests[2 * (u64)(run.first_block + block) + threadIdx.x] = fold(total, FOLD[threadIdx.x], block_length);
     }
 }
