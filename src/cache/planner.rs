@@ -226,7 +226,7 @@ impl Cache {
         self.serials += 1;
         self.entries.insert(id, Entry::new(bytes, keep, self.serials, tier, pieces.clone()));
         self.residents[tier as usize].insert(id);
-        self.histories.entry(id.history).or_default().ended.remove(&id.version);
+        self.histories.entry(id.history).or_default();
         self.debug_check();
         match tier {
             Tier::Device => Admission::Device(pieces),
@@ -243,11 +243,14 @@ impl Cache {
         let Some(tier) = entry.writing.take() else { return };
         let copy = entry.copy_mut(tier).expect("a copy stays while it is written");
         copy.users -= 1;
-        if ok && !copy.doomed {
-            copy.step(Step::Written);
-        }
-        if !ok {
-            self.leave(id, None);
+        match ok {
+            true if copy.doomed => {}
+            true => {
+                copy.step(Step::Written);
+                // Of an earlier version of this id there is nothing to say any more.
+                self.histories.entry(id.history).or_default().ended.remove(&id.version);
+            }
+            false => self.leave(id, None),
         }
         self.after_change(id);
         self.debug_check();

@@ -208,7 +208,11 @@ impl World {
 
     /// The application appends a version; false if there is no place for it.
     fn append(&mut self, id: EntryId, bytes: u64, keep: Keep, ok: bool) -> bool {
-        if self.versions.contains_key(&id) {
+        if let Some(version) = self.versions.get(&id) {
+            // One that was lost can be written again, which would take the model's secret from it.
+            if version.hurt {
+                return false;
+            }
             assert_eq!(self.cache.admit(id, bytes, keep, self.now), Admission::Never(Reason::Exists));
             return false;
         }
