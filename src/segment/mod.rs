@@ -59,6 +59,7 @@ mod error;
 mod file;
 mod layout;
 mod live;
+mod loans;
 mod map;
 mod old;
 mod populate;
