@@ -3,12 +3,13 @@
 
 use super::arena::{Arena, Plan};
 use super::board::Boards;
-use super::layout::{BUDGET_MAX, NODE_RANKS_MAX, SLOTS_PER_RANK, SegmentHeader};
+use super::layout::{BUDGET_MAX, LAYOUT_VERSION, NODE_RANKS_MAX, SLOTS_PER_RANK, SegmentHeader};
 use super::map::{self, Loan, Map};
 use super::populate::Populator;
 use super::room::Gauge;
 use super::slots::{Entry, Sealed, SlotId, SlotMut, SlotRef};
 use super::state::SlotState;
+use super::token::Queue;
 use super::{Refusal, SegmentError, SegmentSpec, file};
 use crate::base::ids::Level;
 use crate::base::units::Bytes;
@@ -38,6 +39,8 @@ pub(super) struct Shared {
     pub(super) node_rank: u32,
     populator: Populator,
     closed: AtomicBool,
+    /// What of waiting for tokens is this process's own affair.
+    pub(super) queue: Queue,
     /// Held while new extents are claimed and populated.
     turn: Mutex<()>,
     books: Mutex<Books>,
@@ -112,6 +115,7 @@ impl Segment {
         file::reserve_control(&file, &path, &header)?;
         let segment = Segment::open(file, path, &spec.directory, header, node_rank)?;
         segment.shared.check_unused()?;
+        segment.shared.clear_tokens();
         Ok(segment)
     }
 
@@ -136,6 +140,7 @@ impl Segment {
             node_rank,
             populator: Populator::new(Gauge::new(directory, header.node_ranks)),
             closed: AtomicBool::new(false),
+            queue: Queue::default(),
             turn: Mutex::new(()),
             books: Mutex::new(books),
         };
@@ -614,6 +619,7 @@ fn check_spec(spec: &SegmentSpec, node_rank: u32) -> Result<(), SegmentError> {
 
 fn check_same_run(spec: &SegmentSpec, header: &SegmentHeader, path: &Path) -> Result<(), SegmentError> {
     let fields = [
+        ("layout version", LAYOUT_VERSION.to_string(), header.version.to_string()),
         ("job", format!("{:016x}", spec.job), format!("{:016x}", header.job)),
         ("group", format!("{:016x}", spec.group), format!("{:016x}", header.group)),
         ("generation", spec.generation.to_string(), header.generation.to_string()),
