@@ -7,6 +7,7 @@
 
 pub mod affinity;
 pub mod base;
+pub mod cache;
 pub mod catalog;
 pub mod comm;
 pub mod config;

@@ -6,10 +6,13 @@
 use bivouac::base::ids::{Generation, Incarnation, Level};
 use bivouac::base::rng::Rng;
 use bivouac::base::units::{KIB, MIB};
-use bivouac::segment::{OldSegment, Refusal, SealInfo, Segment, SegmentError, SegmentSpec, SlotState, list};
+use bivouac::segment::{
+    OldSegment, Order, Refusal, SealInfo, Segment, SegmentError, SegmentSpec, SlotState, Token, TokenGuard, list,
+};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "BIVOUAC_TEST_SEGMENT_ROLE";
@@ -185,6 +188,8 @@ fn a_forked_child_changes_nothing() {
         slot.as_mut_slice().fill(1);
         let sealed = slot.seal(INFO).expect("seal");
         let writing = segment.reserve(MIB).expect("usable").expect("room");
+        let token = take(&segment, Token::Pinning).expect("free");
+        let lease = segment.lease(MIB).expect("usable").expect("room");
         // SAFETY: the child only drops values, asks for errors, and leaves by `_exit`; glibc keeps malloc usable after
         // a fork, and this process's other threads are idle.
         let child = unsafe { libc::fork() };
@@ -195,7 +200,12 @@ fn a_forked_child_changes_nothing() {
                 matches!(segment.retire(sealed), Err(SegmentError::Forked)),
                 matches!(segment.close(true), Err(SegmentError::Forked)),
                 matches!(writing.seal(INFO), Err(SegmentError::Forked)),
+                matches!(segment.lease(1), Err(SegmentError::Forked)),
+                matches!(segment.try_take(Token::Link(0), 1, Order::FirstCome), Err(SegmentError::Forked)),
+                lease.lend(0..1).is_none() && lease.view(0..1).is_none(),
+                segment.host_range(lease.offset(), 1).is_none(),
             ];
+            drop((token, lease));
             drop(segment);
             let failed = refused.iter().filter(|refused| !**refused).count();
             // SAFETY: ends the child at once, without running anything of the parent's.
@@ -212,6 +222,10 @@ fn a_forked_child_changes_nothing() {
         assert_eq!(states, [SlotState::Sealed, SlotState::Writing]);
         writing.seal(INFO).expect("seal");
         assert!(segment.retire(sealed).expect("ours"));
+        assert!(take(&segment, Token::Pinning).is_none(), "the child did not give our token back");
+        drop(token);
+        assert!(take(&segment, Token::Pinning).is_some());
+        assert!(lease.lend(0..MIB).is_some_and(|part| part.len() as u64 == MIB));
         println!("done");
         return;
     }
@@ -219,6 +233,84 @@ fn a_forked_child_changes_nothing() {
     let mut child = start("a_forked_child_changes_nothing", "parent", place.path());
     wait_for(&mut child, "done");
     assert!(child.wait().expect("wait").success());
+}
+
+fn take(segment: &Segment, token: Token) -> Option<TokenGuard> {
+    segment.try_take(token, 1, Order::FirstCome).expect("usable")
+}
+
+#[test]
+fn a_token_of_a_killed_process_is_taken_over_by_one_waiter() {
+    const RANKS: u32 = 4;
+    const LINK: Token = Token::Link(2);
+    if let Some((_, place)) = role() {
+        let segment = attach(&spec(&place, 0, RANKS), 3);
+        let _token = take(&segment, LINK).expect("free");
+        assert!(take(&segment, Token::Pinning).is_none(), "the parent holds it");
+        println!("holding");
+        wait_for_parent();
+        unreachable!("the parent kills this process");
+    }
+    let place = place();
+    let spec = spec(place.path(), BUDGET, RANKS);
+    let segments = [Segment::create(&spec), Segment::attach(&spec, 1), Segment::attach(&spec, 2)];
+    let segments = segments.map(|segment| segment.expect("a segment"));
+    let pinning = take(&segments[0], Token::Pinning).expect("free");
+    let mut child = start("a_token_of_a_killed_process_is_taken_over_by_one_waiter", "holder", place.path());
+    wait_for(&mut child, "holding");
+    for segment in &segments {
+        assert!(take(segment, LINK).is_none(), "its holder lives");
+    }
+    assert!(take(&segments[1], Token::Pinning).is_none());
+    drop(pinning);
+    assert!(take(&segments[1], Token::Pinning).is_none(), "the child came first, and lives");
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+
+    assert!(take(&segments[1], Token::Pinning).is_some(), "nobody waits for the dead");
+    let (inside, turns) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for segment in &segments {
+            scope.spawn(|| {
+                let deadline = Instant::now() + Duration::from_secs(60);
+                for _ in 0..20 {
+                    let token = loop {
+                        assert!(Instant::now() < deadline, "the token was lost");
+                        match take(segment, LINK) {
+                            Some(token) => break token,
+                            None => std::thread::sleep(Duration::from_micros(200)),
+                        }
+                    };
+                    assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "two hold the token");
+                    turns.fetch_add(1, Ordering::AcqRel);
+                    inside.fetch_sub(1, Ordering::AcqRel);
+                    drop(token);
+                }
+            });
+        }
+    });
+    assert_eq!(turns.load(Ordering::Acquire), 60);
+}
+
+#[test]
+fn the_lease_of_a_killed_process_is_not_there_for_the_next_run() {
+    if let Some((_, place)) = role() {
+        let segment = Segment::create(&spec(&place, BUDGET, 1)).expect("create");
+        let lease = segment.lease(5 * MIB).expect("usable").expect("room");
+        let mut part = lease.lend(0..5 * MIB).expect("free");
+        part.fill(0x77);
+        println!("leased");
+        wait_for_parent();
+        unreachable!("the parent kills this process");
+    }
+    let place = place();
+    let mut child = start("the_lease_of_a_killed_process_is_not_there_for_the_next_run", "victim", place.path());
+    wait_for(&mut child, "leased");
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    let old = OldSegment::open(place.path(), "node").expect("open");
+    assert!(old.slots().is_empty());
+    assert!(old.punch_except(&[]).expect("punch") >= 5 * MIB);
 }
 
 /// A small tmpfs, gone when dropped.

@@ -25,6 +25,9 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Written as a little-endian word: reads differently on a machine of the other byte order.
 pub const ENDIAN_MARK: u32 = 0x0102_0304;
 
+/// Where the version stands in every header.
+pub(crate) const AT_VERSION: usize = 8;
+
 /// Why bytes are not what they claim to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
@@ -45,12 +48,14 @@ pub enum FormatError {
         what: &'static str,
     },
     /// A format version that this program cannot read.
-    #[error("{what} has format version {found}; this program reads version {FORMAT_VERSION}")]
+    #[error("{what} has format version {found}; this program reads {}", up_to(*.newest))]
     Version {
         /// Which structure.
         what: &'static str,
         /// The version found.
         found: u32,
+        /// The newest version that can be read; all before it can, too.
+        newest: u32,
     },
     /// Written on a machine of the other byte order.
     #[error("{what} was written with the other byte order")]
@@ -82,6 +87,11 @@ impl FormatError {
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         FormatError::Invalid { what, why: why.into() }
     }
+}
+
+/// The versions that can be read, in words.
+fn up_to(newest: u32) -> String {
+    if newest == 1 { "version 1".into() } else { format!("versions 1 to {newest}") }
 }
 
 /// CRC-64/NVME, the checksum of all headers, tables and footers.
@@ -117,16 +127,27 @@ impl<'a> Fields<'a> {
         length: usize,
         magic: &[u8; 8],
     ) -> Result<Self, FormatError> {
+        Fields::open_up_to(what, bytes, length, magic, FORMAT_VERSION)
+    }
+
+    /// The same for a structure with versions of its own: reads 1 to `newest`.
+    pub(crate) fn open_up_to(
+        what: &'static str,
+        bytes: &'a [u8],
+        length: usize,
+        magic: &[u8; 8],
+        newest: u32,
+    ) -> Result<Self, FormatError> {
         let head =
             bytes.get(..length).ok_or(FormatError::Short { what, need: length as u64, have: bytes.len() as u64 })?;
         let fields = Fields { what, bytes: head };
         if &head[..8] != magic {
             return Err(FormatError::Magic { what });
         }
-        match (fields.u32(8), fields.u32(12)) {
-            (FORMAT_VERSION, ENDIAN_MARK) => Ok(fields),
+        match (fields.u32(AT_VERSION), fields.u32(12)) {
+            (found, ENDIAN_MARK) if (1..=newest).contains(&found) => Ok(fields),
             (_, mark) if mark == ENDIAN_MARK.swap_bytes() => Err(FormatError::Endian { what }),
-            (found, ENDIAN_MARK) => Err(FormatError::Version { what, found }),
+            (found, ENDIAN_MARK) => Err(FormatError::Version { what, found, newest }),
             (_, mark) => Err(FormatError::invalid(what, format!("byte-order mark {mark:#x}"))),
         }
     }
@@ -162,7 +183,7 @@ impl<'a> Fields<'a> {
 pub(crate) fn header<const N: usize>(magic: &[u8; 8]) -> [u8; N] {
     let mut bytes = [0; N];
     bytes[..8].copy_from_slice(magic);
-    put_u32(&mut bytes, 8, FORMAT_VERSION);
+    put_u32(&mut bytes, AT_VERSION, FORMAT_VERSION);
     put_u32(&mut bytes, 12, ENDIAN_MARK);
     bytes
 }

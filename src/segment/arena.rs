@@ -62,6 +62,14 @@ impl Arena {
         self.free.values().copied().max().unwrap_or(0)
     }
 
+    /// Is the whole range owned, and none of it free?
+    pub(super) fn is_taken(&self, offset: u64, length: u64) -> bool {
+        let Some(end) = offset.checked_add(length).filter(|end| *end > offset) else { return false };
+        let mut extents = offset / self.extent_size..=(end - 1) / self.extent_size;
+        let is_free = self.free.range(..end).next_back().is_some_and(|(start, len)| start + len > offset);
+        !is_free && end <= self.extent_count * self.extent_size && extents.all(|extent| self.owned.contains(&extent))
+    }
+
     /// Takes a range from the owned free ones.
     pub(super) fn take(&mut self, bytes: u64) -> Option<(u64, u64)> {
         let length = Arena::rounded(bytes);
@@ -352,6 +360,11 @@ mod tests {
                     }
                 }
                 for (rank, arena) in arenas.iter().enumerate() {
+                    for (offset, length) in &taken[rank] {
+                        prop_assert!(arena.is_taken(*offset, *length));
+                        let beyond = pages.get(((offset + length) / 4096) as usize).copied().flatten();
+                        prop_assert_eq!(arena.is_taken(*offset, length + 1), beyond == Some(rank));
+                    }
                     let used = pages.iter().filter(|page| **page == Some(rank)).count() as u64 * 4096;
                     let owned = owners.iter().filter(|owner| **owner == Some(rank)).count() as u64;
                     prop_assert_eq!(arena.owned.len() as u64, owned);

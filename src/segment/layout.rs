@@ -5,6 +5,8 @@
 //! 4096         slot directories            node_ranks x 64 entries x 128 bytes
 //!              boards                      (node_ranks + 1) x 64 entries x 32 bytes; the last is the node's
 //!              extent table                extent_count x 16 bytes
+//!              tokens                      17 x 128 bytes: 16 links and the pinning token; at a multiple of 128
+//!              wishes                      node_ranks x 256 bytes
 //! data_offset  extents                     extent_count x extent_size; data_offset is a multiple of 2 MiB
 //! ```
 //!
@@ -22,6 +24,10 @@
 //!  32 group u64             80 extent_size u64        120 zero
 //! ```
 //!
+//! Version 1 had no tokens and no wishes; all else stood where it stands now, but for the data area, which may begin
+//! earlier. Version 2 has them. Segments of both are read ([`super::OldSegment`]); only those of version 2 are made, and a
+//! live one of version 1 is not attached to. A program that knows version 1 only refuses version 2 by its number.
+//!
 //! A slot entry is 16 words; those that are not named are zero:
 //!
 //! ```text
@@ -30,13 +36,20 @@
 //!  2 length in bytes                                6 committed level (low 8 bits) and the check word's other bits
 //!  3 operation                                      7 check word: checksum of words 1 to 5, use count, rank and index
 //! ```
+//!
+//! A token is 16 words, a rank's wishes are 32 words, one for each token (`token.rs` says what the words hold):
+//!
+//! ```text
+//! token   0-7 holders   8 tickets drawn   9 rank that was served last, + 1   10 capacity, 0 means 1   11-15 zero
+//! wishes  0-15 for the links   16 for pinning   17-31 zero
+//! ```
 #![forbid(unsafe_code)]
 
 use super::SegmentSpec;
 use super::state::SlotState;
 use crate::base::ids::{Generation, Incarnation, Level};
 use crate::base::units::{MIB, page_ceil};
-use crate::format::{self, Fields, FormatError, checksum, put_u32, put_u64};
+use crate::format::{self, AT_VERSION, Fields, FormatError, checksum, put_u32, put_u64};
 
 /// Length of the header that is read, checked and written.
 pub(super) const HEADER_LEN: usize = 128;
@@ -44,6 +57,12 @@ pub(super) const HEADER_LEN: usize = 128;
 pub const SLOTS_PER_RANK: u32 = 64;
 /// Operations that a board holds; an operation takes the place of the one this many numbers before it.
 pub const BOARD_OPERATIONS: u64 = 64;
+/// Shared links for which a node has a token.
+pub const TOKEN_LINKS: u32 = 16;
+/// Ranks that can hold a token at once, if its capacity allows it.
+pub const TOKEN_HOLDERS_MAX: u32 = 8;
+/// The layout that is made.
+pub(super) const LAYOUT_VERSION: u32 = 2;
 /// The smallest extent, the alignment of the data area and the size of a huge page.
 pub const EXTENT_MIN: u64 = 2 * MIB;
 
@@ -60,6 +79,10 @@ const HEADER_AREA: u64 = 4096;
 const SLOT_BYTES: u64 = 128;
 const BOARD_ENTRY_BYTES: u64 = 32;
 const EXTENT_ENTRY_BYTES: u64 = 16;
+const TOKEN_BYTES: u64 = 128;
+const WISHES_BYTES: u64 = 256;
+/// The links' and the pinning token.
+pub(super) const TOKENS: u32 = TOKEN_LINKS + 1;
 
 const AT_CHECKSUM: usize = 16;
 const AT_JOB: usize = 24;
@@ -79,6 +102,8 @@ const AT_BOARD: usize = 116;
 /// What a segment's header says: whose it is and how it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
+    /// The layout's version: 1 (without tokens) or 2.
+    pub version: u32,
     /// Hash of the job's key.
     pub job: u64,
     /// Hash of the group's name.
@@ -104,6 +129,7 @@ impl SegmentHeader {
     pub(super) fn of(spec: &SegmentSpec) -> SegmentHeader {
         let extent_size = (spec.budget / EXTENTS_AIM).next_multiple_of(EXTENT_MIN).max(EXTENT_MIN);
         SegmentHeader {
+            version: LAYOUT_VERSION,
             job: spec.job,
             group: spec.group,
             generation: spec.generation,
@@ -128,9 +154,25 @@ impl SegmentHeader {
         self.boards_offset() + (u64::from(self.node_ranks) + 1) * BOARD_OPERATIONS * BOARD_ENTRY_BYTES
     }
 
+    fn extents_end(&self) -> u64 {
+        self.extents_offset() + self.extent_count * EXTENT_ENTRY_BYTES
+    }
+
+    fn tokens_offset(&self) -> u64 {
+        self.extents_end().next_multiple_of(TOKEN_BYTES)
+    }
+
+    fn wishes_offset(&self) -> u64 {
+        self.tokens_offset() + u64::from(TOKENS) * TOKEN_BYTES
+    }
+
     /// Length of the control area, in whole pages. The pages from here to the data area are never touched.
     pub(super) fn control_len(&self) -> u64 {
-        page_ceil(self.extents_offset() + self.extent_count * EXTENT_ENTRY_BYTES)
+        let wishes = u64::from(self.node_ranks) * WISHES_BYTES;
+        page_ceil(match self.version {
+            1 => self.extents_end(),
+            _ => self.wishes_offset() + wishes,
+        })
     }
 
     /// Start of the first extent in the file.
@@ -164,6 +206,16 @@ impl SegmentHeader {
         self.extents_offset() + extent * EXTENT_ENTRY_BYTES
     }
 
+    /// Offset of the first word of a token.
+    pub(super) fn token_offset(&self, token: u32) -> u64 {
+        self.tokens_offset() + u64::from(token) * TOKEN_BYTES
+    }
+
+    /// Offset of the word with a rank's wish for a token.
+    pub(super) fn wish_offset(&self, node_rank: u32, token: u32) -> u64 {
+        self.wishes_offset() + u64::from(node_rank) * WISHES_BYTES + u64::from(token) * 8
+    }
+
     /// Does `[offset, offset + length)` lie inside the data area?
     pub(super) fn holds_data(&self, offset: u64, length: u64) -> bool {
         offset >= self.data_offset() && offset.checked_add(length).is_some_and(|end| end <= self.file_len())
@@ -172,6 +224,7 @@ impl SegmentHeader {
     /// The bytes of the header, checksum included.
     pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes: [u8; HEADER_LEN] = format::header(MAGIC);
+        put_u32(&mut bytes, AT_VERSION, self.version);
         put_u64(&mut bytes, AT_JOB, self.job);
         put_u64(&mut bytes, AT_GROUP, self.group);
         put_u64(&mut bytes, AT_GENERATION, self.generation.0);
@@ -192,10 +245,11 @@ impl SegmentHeader {
 
     /// Reads a header and checks every value, so that all offsets computed from it are in bounds of `file_len`.
     pub(super) fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
-        let fields = Fields::open(WHAT, bytes, HEADER_LEN, MAGIC)?;
+        let fields = Fields::open_up_to(WHAT, bytes, HEADER_LEN, MAGIC, LAYOUT_VERSION)?;
         fields.verify(AT_CHECKSUM)?;
         fields.expect_zeros(AT_BOARD + 4..HEADER_LEN)?;
         let header = SegmentHeader {
+            version: fields.u32(AT_VERSION),
             job: fields.u64(AT_JOB),
             group: fields.u64(AT_GROUP),
             generation: Generation(fields.u64(AT_GENERATION)),
@@ -270,6 +324,13 @@ pub(super) mod slot_word {
     pub(in super::super) const CHECK: u64 = 56;
 }
 
+/// Byte offsets of the words of a token; the holders come first.
+pub(super) mod token_word {
+    pub(in super::super) const TICKETS: u64 = 64;
+    pub(in super::super) const SERVED: u64 = 72;
+    pub(in super::super) const CAPACITY: u64 = 80;
+}
+
 /// State and use count in one word.
 pub(super) fn pack_state(state: SlotState, uses: u64) -> u64 {
     uses << 8 | state.code()
@@ -328,6 +389,38 @@ mod tests {
             assert!(header.data_len() <= budget);
             assert!(header.control_len() <= header.data_offset());
             assert_eq!(header.data_offset() % EXTENT_MIN, 0);
+        }
+    }
+
+    /// The bytes that the program before version 2 wrote for this specification.
+    const VERSION_1: &str = "42564b5345474d310100000004030201b819e32e6d8b4a45010000000000000002000000000000000300000000000000\
+        0404040404040404040404040404040400004000000000000200000002000000000020000000000002000000000000000000200000000000\
+        000060000000000040000000400000000000000000000000";
+
+    #[test]
+    fn a_header_of_version_1_is_read_as_it_was_written() {
+        let written: Vec<u8> = (0..HEADER_LEN)
+            .map(|at| u8::from_str_radix(&VERSION_1[2 * at..2 * at + 2], 16).expect("hexadecimal"))
+            .collect();
+        let new = SegmentHeader::of(&spec(4 * MIB, 2));
+        let old = SegmentHeader { version: 1, ..new };
+        assert_eq!(SegmentHeader::decode(&written), Ok(old));
+        assert_eq!(old.encode()[..], written);
+        assert_eq!(old.slot_offset(1, 5), new.slot_offset(1, 5));
+        assert_eq!(old.extent_offset(1), new.extent_offset(1));
+        let next = SegmentHeader { version: 3, ..new }.encode();
+        assert_eq!(SegmentHeader::decode(&next), Err(FormatError::Version { what: WHAT, found: 3, newest: 2 }));
+    }
+
+    #[test]
+    fn words_of_tokens_and_wishes_lie_apart_in_the_control_area() {
+        for (budget, ranks) in [(0, 1), (3 * GIB, 3), (BUDGET_MAX, NODE_RANKS_MAX)] {
+            let header = SegmentHeader::of(&spec(budget, ranks));
+            assert!(header.extent_offset(header.extent_count) <= header.token_offset(0));
+            assert!(header.token_offset(TOKENS) <= header.wish_offset(0, 0));
+            assert!(header.wish_offset(0, TOKENS) <= header.wish_offset(1, 0));
+            assert!(header.wish_offset(ranks - 1, TOKENS) <= header.control_len());
+            assert!(u64::from(TOKEN_HOLDERS_MAX) * 8 <= token_word::TICKETS && token_word::CAPACITY + 8 <= TOKEN_BYTES);
         }
     }
 

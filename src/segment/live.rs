@@ -3,12 +3,13 @@
 
 use super::arena::{Arena, Plan};
 use super::board::Boards;
-use super::layout::{BUDGET_MAX, NODE_RANKS_MAX, SLOTS_PER_RANK, SegmentHeader};
+use super::layout::{BUDGET_MAX, LAYOUT_VERSION, NODE_RANKS_MAX, SLOTS_PER_RANK, SegmentHeader};
 use super::map::{self, Loan, Map};
 use super::populate::Populator;
 use super::room::Gauge;
 use super::slots::{Entry, Sealed, SlotId, SlotMut, SlotRef};
 use super::state::SlotState;
+use super::token::Queue;
 use super::{Refusal, SegmentError, SegmentSpec, file};
 use crate::base::ids::Level;
 use crate::base::units::Bytes;
@@ -27,17 +28,19 @@ const CLAIM_ATTEMPTS: u32 = 1000;
 /// Dropping it gives this rank's place up, but never removes the file (a restart wants it), and does nothing in a forked
 /// child.
 pub struct Segment {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-/// What the handle and the slots share.
+/// What the handle, the slots and the leases share.
 pub(super) struct Shared {
-    map: Arc<Map>,
+    pub(super) map: Arc<Map>,
     path: PathBuf,
-    header: SegmentHeader,
+    pub(super) header: SegmentHeader,
     pub(super) node_rank: u32,
     populator: Populator,
     closed: AtomicBool,
+    /// What of waiting for tokens is this process's own affair.
+    pub(super) queue: Queue,
     /// Held while new extents are claimed and populated.
     turn: Mutex<()>,
     books: Mutex<Books>,
@@ -112,6 +115,7 @@ impl Segment {
         file::reserve_control(&file, &path, &header)?;
         let segment = Segment::open(file, path, &spec.directory, header, node_rank)?;
         segment.shared.check_unused()?;
+        segment.shared.clear_tokens();
         Ok(segment)
     }
 
@@ -136,6 +140,7 @@ impl Segment {
             node_rank,
             populator: Populator::new(Gauge::new(directory, header.node_ranks)),
             closed: AtomicBool::new(false),
+            queue: Queue::default(),
             turn: Mutex::new(()),
             books: Mutex::new(books),
         };
@@ -176,7 +181,7 @@ impl Segment {
         shared.check_open()?;
         shared.check_fits(bytes)?;
         let Some(index) = shared.take_index() else { return Ok(shared.refuse(Refusal::Slots)) };
-        match shared.find_room(bytes) {
+        match shared.find_room(bytes, false) {
             Ok((offset, length)) => {
                 let loan = shared.lend(offset, length);
                 Ok(Some(SlotMut::new(Arc::clone(shared), loan, index, bytes)))
@@ -376,12 +381,12 @@ impl Shared {
         if self.map.is_mine() { Ok(()) } else { Err(SegmentError::Forked) }
     }
 
-    fn check_open(&self) -> Result<(), SegmentError> {
+    pub(super) fn check_open(&self) -> Result<(), SegmentError> {
         self.check_mine()?;
         if self.closed.load(Acquire) { Err(SegmentError::Closed) } else { Ok(()) }
     }
 
-    fn check_fits(&self, bytes: u64) -> Result<(), SegmentError> {
+    pub(super) fn check_fits(&self, bytes: u64) -> Result<(), SegmentError> {
         let capacity = self.header.data_len();
         if Arena::rounded(bytes) <= capacity { Ok(()) } else { Err(SegmentError::TooLarge { bytes, capacity }) }
     }
@@ -405,7 +410,7 @@ impl Shared {
     }
 
     /// Notes why there is no room, and returns the answer that says so.
-    fn refuse<T>(&self, refusal: Refusal) -> Option<T> {
+    pub(super) fn refuse<T>(&self, refusal: Refusal) -> Option<T> {
         log::debug!("no room path={} node_rank={} reason=\"{refusal}\"", self.path.display(), self.node_rank);
         self.books().refusal = Some(refusal);
         None
@@ -420,7 +425,7 @@ impl Shared {
     }
 
     /// A taken range of populated memory: owned and warm if possible, else from new extents.
-    fn find_room(&self, bytes: u64) -> Result<(u64, u64), Refusal> {
+    pub(super) fn find_room(&self, bytes: u64, in_background: bool) -> Result<(u64, u64), Refusal> {
         if let Some(range) = self.books().arena.take(bytes) {
             return Ok(range);
         }
@@ -429,7 +434,7 @@ impl Shared {
         if let Some(range) = self.books().arena.take(bytes) {
             return Ok(range);
         }
-        self.claim_room(bytes, &turn, false).map(|plan| (plan.offset, plan.length))
+        self.claim_room(bytes, &turn, in_background).map(|plan| (plan.offset, plan.length))
     }
 
     /// Takes a range for which new extents are needed: claims and populates them. `_turn` proves that it is ours to do.
@@ -553,6 +558,25 @@ impl Shared {
         drop(books);
         self.disown(&gone);
     }
+
+    /// A taken range (offset in the data area) is free, and no loan of it is out. In a forked child nothing happens.
+    pub(super) fn give_back(&self, offset: u64, length: u64) {
+        if self.map.is_mine() {
+            let gone = self.books().arena.give(offset, length);
+            self.disown(&gone);
+        }
+    }
+
+    /// The address of a range (offset in the data area) that a slot or a lease of this rank has, with all its pages there.
+    pub(super) fn address_of(&self, offset: u64, length: u64) -> Option<usize> {
+        if !self.map.is_mine() || !self.books().arena.is_taken(offset, length) {
+            return None;
+        }
+        // A range that is taken lacks pages while another thread is still populating it.
+        let mut extents = offset / self.header.extent_size..=(offset + length - 1) / self.header.extent_size;
+        let is_there = extents.all(|extent| self.is_populated(extent));
+        is_there.then(|| self.map.address(self.header.data_offset() + offset, length))
+    }
 }
 
 impl Drop for Shared {
@@ -595,6 +619,7 @@ fn check_spec(spec: &SegmentSpec, node_rank: u32) -> Result<(), SegmentError> {
 
 fn check_same_run(spec: &SegmentSpec, header: &SegmentHeader, path: &Path) -> Result<(), SegmentError> {
     let fields = [
+        ("layout version", LAYOUT_VERSION.to_string(), header.version.to_string()),
         ("job", format!("{:016x}", spec.job), format!("{:016x}", header.job)),
         ("group", format!("{:016x}", spec.group), format!("{:016x}", header.group)),
         ("generation", spec.generation.to_string(), header.generation.to_string()),

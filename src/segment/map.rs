@@ -1,24 +1,28 @@
 //! The mapping itself: the only file here with `unsafe` code.
 //!
-//! Three things are handed out, each with its own rule:
+//! Four things are handed out, each with its own rule:
 //!
 //! - *Control words* ([`Map::word`]) are 64-bit atomics before the data area. They are never reached by any other
 //!   type of access, so processes and threads may share them freely.
-//! - *Loans* ([`Map::lend`]) are ranges of the data area. The map keeps a book of them and lends no byte twice,
-//!   so a loan owns its range within this process and may give out `&mut [u8]`. Other processes own other
+//! - *Loans* ([`Map::lend`]) are ranges of the data area. The map keeps a book of them (`loans.rs`) and lends no byte
+//!   twice, so a loan owns its range within this process and may give out `&mut [u8]`. *Shared loans* ([`Map::lend_shared`],
+//!   [`Loan::share`]) overlap each other, never a loan, and give out `&[u8]` only. Other processes own other
 //!   extents (see [`super`]); a process that broke this rule could change bytes under a loan, as with any shared
 //!   mapping, and the block digests would find it.
+//! - *Addresses* ([`Map::address`]) are numbers, for a device that registers memory. Whoever makes a pointer of one, and
+//!   whoever asks a device to write there, needs a loan of the range meanwhile.
 //! - *Views* ([`View`]) are read-only maps of another generation's segment, whose writers are gone.
 //!
 //! The file behind a map never shrinks while it is used by us: nobody here truncates a segment. If something
 //! else shrinks it, touching the lost pages is SIGBUS, and no check can prevent that.
 
 use super::layout::EXTENT_MIN;
+use super::loans::LoanBook;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -104,8 +108,8 @@ pub(super) struct Map {
     mapping: Mapping,
     control_len: u64,
     file: File,
-    /// Start and end of every range on loan. Invariant: no two overlap, all lie behind the control area.
-    loans: Mutex<BTreeMap<u64, u64>>,
+    /// The ranges of the file that are out. Invariant: all lie behind the control area.
+    loans: Mutex<LoanBook>,
     pid: u32,
 }
 
@@ -115,7 +119,7 @@ impl Map {
         let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?;
         assert!(control_len <= len as u64, "the control area lies inside the file");
         let mapping = Mapping::new(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Map { mapping, control_len, file, loans: Mutex::new(BTreeMap::new()), pid: std::process::id() })
+        Ok(Map { mapping, control_len, file, loans: Mutex::default(), pid: std::process::id() })
     }
 
     /// The segment's file.
@@ -137,70 +141,114 @@ impl Map {
         unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
     }
 
-    /// Lends a range of the data area, or `None` if any byte of it is on loan already.
+    /// Lends a range of the data area, or `None` if any byte of it is on loan already, or it is empty.
     ///
     /// The pages need not be reserved yet; nothing touches them before [`Loan::as_mut_slice`].
     pub(super) fn lend(self: &Arc<Self>, offset: u64, length: u64) -> Option<Loan> {
-        let end = offset.checked_add(length)?;
-        assert!(offset >= self.control_len && end <= self.mapping.len as u64, "loan outside the data area");
-        let mut loans = self.loans();
-        let overlaps = loans.range(..end).next_back().is_some_and(|(_, last_end)| *last_end > offset);
-        if overlaps || length == 0 {
-            return None;
-        }
-        loans.insert(offset, end);
-        Some(Loan { map: Arc::clone(self), offset, length })
+        let range = self.check_range(offset, length);
+        self.loans().lend(range.clone()).then(|| Loan(Hold { map: Arc::clone(self), range, is_alone: true }))
     }
 
-    fn loans(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+    /// Lends a range of the data area for reading, or `None` if any byte of it is lent to a writer, or it is empty.
+    ///
+    /// The caller has reserved the pages.
+    pub(super) fn lend_shared(self: &Arc<Self>, offset: u64, length: u64) -> Option<SharedLoan> {
+        let range = self.check_range(offset, length);
+        self.loans().view(range.clone()).then(|| SharedLoan(Hold { map: Arc::clone(self), range, is_alone: false }))
+    }
+
+    /// The address at which this process has a range of the data area.
+    pub(super) fn address(&self, offset: u64, length: u64) -> usize {
+        let range = self.check_range(offset, length);
+        self.mapping.at(range.start, length).as_ptr().expose_provenance()
+    }
+
+    fn check_range(&self, offset: u64, length: u64) -> Range<u64> {
+        let end = offset.checked_add(length).filter(|end| *end <= self.mapping.len as u64);
+        assert!(offset >= self.control_len && end.is_some(), "range outside the data area");
+        offset..offset + length
+    }
+
+    fn loans(&self) -> MutexGuard<'_, LoanBook> {
         self.loans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A range of the data area that nothing else in this process can reach.
-pub(super) struct Loan {
+/// An entry in the book of loans, taken out when dropped.
+struct Hold {
     map: Arc<Map>,
-    offset: u64,
-    length: u64,
+    range: Range<u64>,
+    is_alone: bool,
 }
+
+impl Hold {
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Address of the range, which is mapped for as long as this value holds the map.
+    fn at(&self) -> NonNull<u8> {
+        self.map.mapping.at(self.range.start, self.len())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // A forked child shares no book with its parent, and its copy of the mutex may be locked for good.
+        if !self.map.is_mine() {
+            return;
+        }
+        let mut loans = self.map.loans();
+        if self.is_alone { loans.end_loan(self.range.clone()) } else { loans.end_view(self.range.clone()) }
+    }
+}
+
+/// A range of the data area that nothing else in this process can reach.
+pub(super) struct Loan(Hold);
 
 impl Loan {
     /// Start of the range in the file.
     pub(super) fn offset(&self) -> u64 {
-        self.offset
+        self.0.range.start
     }
 
     /// Length of the range in bytes.
     pub(super) fn len(&self) -> u64 {
-        self.length
+        self.0.len()
     }
 
     /// The bytes. The caller has reserved the pages.
     pub(super) fn as_slice(&self) -> &[u8] {
-        let at = self.map.mapping.at(self.offset, self.length);
         // SAFETY: the range is mapped for as long as the loan holds the map; mapped memory is initialised; this loan
         // is the only one for these bytes, and writing through it needs `&mut self`.
-        unsafe { std::slice::from_raw_parts(at.as_ptr(), self.length as usize) }
+        unsafe { std::slice::from_raw_parts(self.0.at().as_ptr(), self.len() as usize) }
     }
 
     /// The bytes, to be written. The caller has reserved the pages.
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
-        let at = self.map.mapping.at(self.offset, self.length);
         // SAFETY: as in `as_slice`, and `&mut self` makes this the only reference into the range.
-        unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), self.length as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.at().as_ptr(), self.len() as usize) }
+    }
+
+    /// Gives up writing: from now on others may read the range, too.
+    pub(super) fn share(self) -> SharedLoan {
+        let Loan(mut hold) = self;
+        hold.map.loans().share(hold.range.clone());
+        hold.is_alone = false;
+        SharedLoan(hold)
     }
 
     /// Reserves the pages of a part of the range: after this, touching them cannot run out of file system space.
     pub(super) fn reserve(&mut self, at: u64, length: u64) -> Result<(), Errno> {
         self.check_part(at, length);
         let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
-        retry(|| rustix::fs::fallocate(&self.map.file, flags, self.offset + at, length))
+        retry(|| rustix::fs::fallocate(&self.0.map.file, flags, self.offset() + at, length))
     }
 
     /// Enters the pages of a part of the range into this process's page table, writable. Bytes do not change.
     pub(super) fn populate(&mut self, at: u64, length: u64) -> Result<(), Errno> {
         self.check_part(at, length);
-        retry(|| self.map.mapping.advise(self.offset + at, length, Advice::LinuxPopulateWrite))
+        retry(|| self.0.map.mapping.advise(self.offset() + at, length, Advice::LinuxPopulateWrite))
     }
 
     /// The same for kernels without `MADV_POPULATE_WRITE` (before 5.14): an atomic add of zero to each page. The caller
@@ -208,7 +256,7 @@ impl Loan {
     pub(super) fn touch(&mut self, at: u64, length: u64) {
         self.check_part(at, length);
         for page in (0..length).step_by(4096) {
-            let byte = self.map.mapping.at(self.offset + at + page, 1);
+            let byte = self.0.map.mapping.at(self.offset() + at + page, 1);
             // SAFETY: the byte is mapped and inside this loan, which `&mut self` makes ours alone; an atomic byte
             // has no alignment.
             unsafe { AtomicU8::from_ptr(byte.as_ptr()) }.fetch_add(0, Ordering::Relaxed);
@@ -218,23 +266,26 @@ impl Loan {
     /// Asks for huge pages under the whole 2 MiB steps of a part of the range. Bytes do not change.
     pub(super) fn collapse(&mut self, at: u64, length: u64) -> Result<(), Errno> {
         self.check_part(at, length);
-        let start = self.map.mapping.at(self.offset + at, length);
+        let start = self.0.map.mapping.at(self.offset() + at, length);
         // SAFETY: the range is mapped and inside this loan; MADV_COLLAPSE keeps the contents and at worst fails.
         let status = unsafe { libc::madvise(start.as_ptr().cast(), length as usize, libc::MADV_COLLAPSE) };
         if status == 0 { Ok(()) } else { Err(last_errno()) }
     }
 
     fn check_part(&self, at: u64, length: u64) {
-        assert!(at.checked_add(length).is_some_and(|end| end <= self.length), "part outside the loan");
+        assert!(at.checked_add(length).is_some_and(|end| end <= self.len()), "part outside the loan");
     }
 }
 
-impl Drop for Loan {
-    fn drop(&mut self) {
-        // A forked child shares no book with its parent, and its copy of the mutex may be locked for good.
-        if self.map.is_mine() {
-            self.map.loans().remove(&self.offset);
-        }
+/// A range of the data area that nothing in this process writes while this value lives. Others may read it.
+pub(super) struct SharedLoan(Hold);
+
+impl SharedLoan {
+    /// The bytes. Whoever lent them has reserved the pages.
+    pub(super) fn as_slice(&self) -> &[u8] {
+        // SAFETY: the range is mapped for as long as the loan holds the map; mapped memory is initialised; the book
+        // lends no byte of it to a writer while this entry is in it, so all references to it are shared ones.
+        unsafe { std::slice::from_raw_parts(self.0.at().as_ptr(), self.0.len() as usize) }
     }
 }
 
@@ -345,6 +396,25 @@ mod tests {
         assert!(map.lend(8192, 8192).is_some());
         assert!(map.lend(8192, 8193).is_none());
         drop((before, after));
+    }
+
+    #[test]
+    fn shared_loans_keep_writers_out_and_each_other_in() {
+        let map = map(EXTENT_MIN);
+        let mut loan = map.lend(8192, 8192).expect("free");
+        loan.reserve(0, 8192).expect("reserve");
+        loan.as_mut_slice().fill(9);
+        assert!(map.lend_shared(4096, 4097).is_none());
+        let first = loan.share();
+        let second = map.lend_shared(12288, 8192).expect("shared");
+        assert!(first.as_slice().iter().all(|byte| *byte == 9));
+        assert!(second.as_slice()[..4096].iter().all(|byte| *byte == 9));
+        drop(first);
+        assert!(map.lend(12288, 1).is_none());
+        assert!(map.lend(8192, 4096).is_some(), "what only the first one read is free");
+        assert_eq!(map.address(8192, 1) % 4096, 0);
+        drop(second);
+        assert!(map.lend(4096, EXTENT_MIN - 4096).is_some());
     }
 
     #[test]

@@ -20,6 +20,9 @@
 //!   segment. A rank owns an extent by setting its owner word with a compare-and-swap, and then cuts it up at 4 KiB
 //!   granularity as it likes (`arena.rs`; that bookkeeping is in process memory).
 //! - A **board** carries votes (`board.rs`).
+//! - A **lease** is memory without a slot, for caches: what no restart will read (`lease.rs`). Ranges of it are lent for writing
+//!   or shared for reading, and can be registered with a device (`pins.rs`).
+//! - A **token** lets ranks take turns: at a link that several devices share, and at registering memory (`token.rs`).
 //! - **Liveness**: each process holds a lock on one byte of the file, number = its rank on the node. It gives the lock back
 //!   when it closes or drops the segment, and the kernel does when it dies, however it dies. One limit: locks belong to
 //!   the open file, which forked children share, so a killed process whose forked child lives on counts as alive.
@@ -49,33 +52,41 @@
 //! # Threads
 //!
 //! A [`Segment`] is shared as `&Segment` or `Arc<Segment>` between the application's thread and the writer threads. Inside
-//! are two locks: `turn`, held by whoever claims and populates new extents (long), and `state`, for the books
-//! (short, never during a system call). Order: `turn` before `state` before the map's book of loans. A rank that
-//! finds warm memory takes only the short ones. Everything is Linux only.
+//! are two locks: `turn`, held by whoever claims and populates new extents (long), and `books`, for the books
+//! (short, never during a system call). Order: `turn` before `books` before the map's book of loans. A rank that
+//! finds warm memory takes only the short ones. A third, `queue`, is held during one [`Segment::try_take`] (microseconds)
+//! and with none of the others. Everything is Linux only.
 
 mod arena;
 mod board;
 mod error;
 mod file;
 mod layout;
+mod lease;
 mod live;
+mod loans;
 mod map;
 mod old;
+mod pins;
 mod populate;
 mod room;
 mod slots;
 mod state;
 #[cfg(test)]
 mod tests;
+mod token;
 
 pub use error::{Refusal, SegmentError};
 pub use file::{is_held, list, remove};
-pub use layout::{BOARD_OPERATIONS, EXTENT_MIN, SLOTS_PER_RANK, SegmentHeader};
+pub use layout::{BOARD_OPERATIONS, EXTENT_MIN, SLOTS_PER_RANK, SegmentHeader, TOKEN_HOLDERS_MAX, TOKEN_LINKS};
+pub use lease::{Lease, LeasePart, LeaseView};
 pub use live::Segment;
 pub use old::{OldSegment, OldSlot};
+pub use pins::{HostRange, PIN_CHUNK, Pins};
 pub use room::{Available, available_memory, budget_bytes};
 pub use slots::{SealInfo, SlotId, SlotMut, SlotRef};
 pub use state::SlotState;
+pub use token::{Order, Token, TokenGuard};
 
 use crate::base::ids::{Generation, Incarnation};
 use std::path::PathBuf;

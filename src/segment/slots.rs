@@ -124,6 +124,11 @@ impl SlotMut {
         self.length == 0
     }
 
+    /// Where the memory starts, in bytes from the start of the segment's data area; a multiple of 4096.
+    pub fn offset(&self) -> u64 {
+        self.loan.as_ref().map_or(0, |loan| loan.offset() - self.shared.header.data_offset())
+    }
+
     /// The slot's memory, exactly as long as asked for, page-aligned. A slot used before still holds old bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match &mut self.loan {
@@ -147,10 +152,12 @@ impl SlotMut {
             version: info.version,
             name: info.name,
         };
+        let data_offset = self.shared.header.data_offset();
         store_fence();
         self.shared.entry(self.index).seal(words, self.shared.node_rank, self.index);
         let id = SlotId { index: self.index, uses: self.uses };
-        let sealed = Sealed { shared: Arc::downgrade(&self.shared), loan: Some(loan), id, length: self.length };
+        let shared = Arc::downgrade(&self.shared);
+        let sealed = Sealed { shared, loan: Some(loan), id, length: self.length, data_offset };
         self.shared.on_sealed(Arc::new(sealed));
         Ok(id)
     }
@@ -178,6 +185,8 @@ pub(super) struct Sealed {
     loan: Option<Loan>,
     pub(super) id: SlotId,
     length: u64,
+    /// Of the segment: where the file's data area starts.
+    data_offset: u64,
 }
 
 impl Drop for Sealed {
@@ -193,6 +202,13 @@ impl Drop for Sealed {
 /// retired or the segment closed meanwhile.
 #[derive(Clone)]
 pub struct SlotRef(pub(super) Arc<Sealed>);
+
+impl SlotRef {
+    /// Where the bytes start, counted from the start of the segment's data area; a multiple of 4096.
+    pub fn offset(&self) -> u64 {
+        self.0.loan.as_ref().map_or(0, |loan| loan.offset() - self.0.data_offset)
+    }
+}
 
 impl Deref for SlotRef {
     type Target = [u8];

@@ -544,3 +544,141 @@ fn a_file_is_held_while_a_process_has_a_place_in_it_whatever_is_in_it() {
     }
     assert!(matches!(is_held(dir.path(), "none"), Err(SegmentError::NotFound { .. })));
 }
+
+fn leased(segment: &Segment, bytes: u64) -> Lease {
+    let lease = segment.lease(bytes).expect("usable");
+    lease.unwrap_or_else(|| panic!("room for {bytes}: {:?}", segment.refusal()))
+}
+
+#[test]
+fn a_lease_counts_in_the_budget_and_what_it_leaves_others_may_take() {
+    let dir = place();
+    let spec = spec(dir.path(), 16 * MIB, 2);
+    let (one, two) = (Segment::create(&spec).expect("create"), Segment::attach(&spec, 1).expect("attach"));
+    let lease = leased(&one, 12 * MIB);
+    assert_eq!((lease.len(), lease.offset() % PAGE, one.populated_bytes()), (12 * MIB, 0, 12 * MIB));
+    assert_eq!(two.room().expect("room"), 4 * MIB);
+    assert!(two.lease(4 * MIB + 1).expect("usable").is_none());
+    assert_eq!(two.refusal(), Some(Refusal::Budget { bytes: 4 * MIB + 1 }));
+    let slot = reserve(&two, 4 * MIB);
+    assert!(one.lease(1).expect("usable").is_none(), "slots and leases share one budget");
+    drop(slot);
+    drop(lease);
+    assert_eq!(two.room().expect("room"), 8 * MIB, "rank 0 keeps its home");
+    assert_eq!(leased(&two, 8 * MIB).len(), 8 * MIB);
+    assert_eq!(one.populated_bytes() + two.populated_bytes(), 16 * MIB, "each page once");
+    assert!(matches!(one.lease(16 * MIB + 1), Err(SegmentError::TooLarge { .. })));
+    one.close(false).expect("close");
+    assert!(matches!(one.lease(1), Err(SegmentError::Closed)));
+}
+
+#[test]
+fn a_part_is_exclusive_and_keeps_the_lease() {
+    let dir = place();
+    let segment = Segment::create(&spec(dir.path(), 8 * MIB, 1)).expect("create");
+    let lease = segment.lease_in_background(3 * MIB).expect("usable").expect("room");
+    let mut part = lease.lend(PAGE..3 * PAGE).expect("free");
+    part.fill(7);
+    assert_eq!((part.len() as u64, part.start(), part.offset()), (2 * PAGE, PAGE, lease.offset() + PAGE));
+    for refused in
+        [0..PAGE + 1, 2 * PAGE..2 * PAGE + 1, 3 * PAGE - 1..MIB, 5..5, 0..3 * MIB + 1, u64::MAX - 1..u64::MAX]
+    {
+        assert!(lease.lend(refused.clone()).is_none() && lease.view(refused.clone()).is_none(), "{refused:?}");
+    }
+    let neighbour = lease.lend(3 * PAGE..3 * MIB).expect("free");
+    drop(lease);
+    assert_eq!(segment.room().expect("room"), 5 * MIB, "parts keep the lease");
+    assert!(part.iter().all(|byte| *byte == 7));
+    drop((part, neighbour));
+    assert_eq!(segment.room().expect("room"), 8 * MIB);
+    drop(reserve(&segment, 8 * MIB));
+}
+
+#[test]
+fn readers_share_a_range_and_a_writer_waits_for_the_last_of_them() {
+    let dir = place();
+    let segment = Segment::create(&spec(dir.path(), 8 * MIB, 1)).expect("create");
+    let lease = leased(&segment, 10_000);
+    let mut part = lease.lend(0..10_000).expect("free");
+    part.fill(3);
+    let upload = part.share();
+    let write = lease.view(5000..10_000).expect("a second reader");
+    assert_eq!((upload.len(), write.len(), write.start()), (10_000, 5000, 5000));
+    std::thread::spawn(move || assert!(upload.iter().all(|byte| *byte == 3))).join().expect("thread");
+    assert!(lease.lend(4999..5001).is_none() && lease.lend(9999..10_000).is_none());
+    lease.lend(0..5000).expect("read no more").fill(4);
+    drop(lease);
+    assert!(write.iter().all(|byte| *byte == 3));
+    drop(write);
+    assert_eq!(segment.room().expect("room"), 8 * MIB);
+}
+
+#[test]
+fn a_restart_sees_nothing_of_a_lease() {
+    let dir = place();
+    let spec = spec(dir.path(), 16 * MIB, 1);
+    let segment = Segment::create(&spec).expect("create");
+    let lease = leased(&segment, 6 * MIB);
+    lease.lend(0..6 * MIB).expect("free").fill(0xee);
+    let kept = sealed(&segment, MIB, 1);
+    segment.close(false).expect("close");
+    let previous = old(&spec);
+    assert_eq!((previous.slots().len(), previous.slots()[0].index), (1, kept.index));
+    drop((lease, segment));
+    assert!(previous.punch_except(previous.slots()).expect("punch") >= 6 * MIB, "nothing keeps its memory");
+    assert!(previous.bytes(&previous.slots()[0]).expect("kept").iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn only_what_a_rank_holds_has_an_address() {
+    let dir = place();
+    let spec = spec(dir.path(), 16 * MIB, 2);
+    let (one, two) = (Segment::create(&spec).expect("create"), Segment::attach(&spec, 1).expect("attach"));
+    let lease = leased(&one, 3 * MIB);
+    let slot = reserve(&one, 2 * MIB);
+    for (offset, bytes) in [(lease.offset(), lease.len()), (slot.offset(), 2 * MIB), (lease.offset() + 5, 1)] {
+        let range = one.host_range(offset, bytes).expect("held");
+        assert_eq!((range.bytes, range.address % PAGE as usize), (bytes, (offset % PAGE) as usize));
+        assert!(two.host_range(offset, bytes).is_none(), "another rank's");
+    }
+    let part = lease.lend(PAGE..2 * PAGE).expect("free");
+    let range = one.host_range(part.offset(), PAGE).expect("held");
+    assert_eq!(range.address, part.as_ptr().addr(), "the same bytes");
+    let sealed = one.sealed(slot.seal(INFO).expect("seal")).expect("sealed");
+    assert_eq!(one.host_range(sealed.offset(), PAGE).expect("held").address, sealed.as_ptr().addr());
+    for (offset, bytes) in [(5 * MIB, MIB), (lease.offset(), 0), (0, 0), (u64::MAX, 1), (0, u64::MAX), (16 * MIB, 1)] {
+        assert!(one.host_range(offset, bytes).is_none(), "{offset} {bytes}");
+    }
+    let offset = lease.offset();
+    drop((part, lease));
+    assert!(one.host_range(offset, 1).is_none(), "prepared is not held");
+    drop((one, sealed));
+    assert!(range.keep.is::<map::Map>(), "the mapping outlives the segment");
+}
+
+#[test]
+fn a_segment_of_layout_version_1_is_read_and_not_attached_to() {
+    let dir = place();
+    let spec = spec(dir.path(), 4 * MIB, 2);
+    // With as many ranks the tokens move the data area of version 2 to another place.
+    let spec = SegmentSpec { node_ranks: 200, group_size: 200, ..spec };
+    let header = SegmentHeader { version: 1, ..SegmentHeader::of(&spec) };
+    assert_ne!(header.control_len(), SegmentHeader::of(&spec).control_len());
+    plant(&spec, &header.encode(), header.file_len());
+    let words = layout::SlotWords { uses: 1, offset: header.data_offset(), length: 3, ..Default::default() };
+    let check = words.check_word(199, 2);
+    let file = File::options().write(true).open(dir.path().join(&spec.name)).expect("open");
+    for (at, word) in [(0, 1 << 8 | 2), (8, words.offset), (16, words.length), (56, check)] {
+        file.write_all_at(&u64::to_ne_bytes(word), header.slot_offset(199, 2) + at).expect("write");
+    }
+    file.write_all_at(b"abc", words.offset).expect("write");
+    let previous = old(&spec);
+    assert_eq!(previous.header(), &header);
+    assert_eq!(previous.bytes(&previous.slots()[0]).expect("intact"), b"abc");
+    let error = Segment::attach(&spec, 1).expect_err("no place for tokens");
+    assert!(matches!(error, SegmentError::Mismatch { field: "layout version", .. }), "{error}");
+    let next = SegmentHeader { version: 3, ..header };
+    plant(&spec, &next.encode(), next.file_len());
+    let error = OldSegment::open(dir.path(), &spec.name).expect_err("from the future");
+    assert!(error.to_string().contains("format version 3; this program reads versions 1 to 2"), "{error}");
+}

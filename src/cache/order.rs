@@ -1,0 +1,111 @@
+//! The restore order of one history: a queue of hints about what will be read, in order (HPDC'23, section 4.1.1).
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// The hints of one history that are not read yet, in the order in which they were given.
+///
+/// Hints cannot be taken back; a version that is named twice will be read twice. A read takes the first pending hint of
+/// its version away, wherever that stands, so the head moves on when what it names was read.
+/// All operations take O(log n).
+#[derive(Clone, Default, Debug)]
+pub struct Order {
+    hints: BTreeMap<u64, u64>,
+    /// Of each version the positions of its hints, ascending; none is empty.
+    positions: BTreeMap<u64, VecDeque<u64>>,
+    next: u64,
+}
+
+impl Order {
+    /// Adds a hint to the end.
+    pub fn push(&mut self, version: u64) {
+        self.hints.insert(self.next, version);
+        self.positions.entry(version).or_default().push_back(self.next);
+        self.next += 1;
+    }
+
+    /// Takes the first pending hint of a version that was read; false if there is none.
+    pub fn take(&mut self, version: u64) -> bool {
+        let Some(positions) = self.positions.get_mut(&version) else { return false };
+        let position = positions.pop_front().expect("a version without pending hints has no list");
+        if positions.is_empty() {
+            self.positions.remove(&version);
+        }
+        self.hints.remove(&position).is_some()
+    }
+
+    /// How far the next hint of a version stands behind the head; `None` if none is pending.
+    ///
+    /// Hints in between that reads out of order have taken away still count: whatever is compared, the order is exact.
+    pub fn distance(&self, version: u64) -> Option<u64> {
+        let (head, _) = self.hints.first_key_value()?;
+        self.positions.get(&version).map(|positions| positions[0] - head)
+    }
+
+    /// The versions that are hinted, from the head on, repeated ones repeatedly.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.hints.values().copied()
+    }
+
+    /// How many hints are pending.
+    pub fn len(&self) -> usize {
+        self.hints.len()
+    }
+
+    /// Whether no hint is pending.
+    pub fn is_empty(&self) -> bool {
+        self.hints.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_head_moves_when_what_it_names_is_read() {
+        let mut order = Order::default();
+        [7, 5, 9].into_iter().for_each(|version| order.push(version));
+        assert_eq!([7, 5, 9, 1].map(|version| order.distance(version)), [Some(0), Some(1), Some(2), None]);
+        assert!(order.take(5));
+        assert_eq!([7, 5, 9].map(|version| order.distance(version)), [Some(0), None, Some(2)]);
+        assert!(order.take(7));
+        assert_eq!(order.distance(9), Some(0));
+        assert!(!order.take(7));
+    }
+
+    #[test]
+    fn a_version_hinted_twice_is_read_twice() {
+        let mut order = Order::default();
+        [1, 2, 1].into_iter().for_each(|version| order.push(version));
+        assert!(order.take(1));
+        assert_eq!(order.distance(1), Some(1));
+        assert!(order.take(2) && order.take(1) && order.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_list_with_the_first_match_removed(steps in prop::collection::vec((any::<bool>(), 0u64..6), 0..60)) {
+            let (mut order, mut model) = (Order::default(), Vec::new());
+            for (push, version) in steps {
+                if push {
+                    order.push(version);
+                    model.push(version);
+                } else {
+                    let at = model.iter().position(|hinted| *hinted == version);
+                    prop_assert_eq!(order.take(version), at.is_some());
+                    at.map(|at| model.remove(at));
+                }
+                prop_assert_eq!(order.iter().collect::<Vec<_>>(), model.clone());
+                prop_assert_eq!(order.len(), model.len());
+                // Distances rise in the order of the first hints, and the head's is 0.
+                let mut firsts: Vec<u64> = Vec::new();
+                model.iter().for_each(|version| if !firsts.contains(version) { firsts.push(*version) });
+                let distances: Vec<_> = firsts.iter().map(|version| order.distance(*version).unwrap()).collect();
+                prop_assert!(distances.is_sorted_by(|a, b| a < b));
+                prop_assert_eq!(distances.first().copied().unwrap_or(0), 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Room in a tier: what may leave it, when, and the decision to let it go.
+#![forbid(unsafe_code)]
+
+use super::evict::{self, Fragment, Plan, Use};
+use super::planner::Cache;
+use super::space::Item;
+use super::{EntryId, Keep, Link, Owner, Piece, Placement, State, Tier};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What may be given up for room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Only what will be used later than this.
+    pub later_than: Option<Use>,
+    /// Also prefetches that are not read yet, if a tier below has them.
+    pub unread: bool,
+    /// Also what becomes evictable when flushes end, which somebody then waits for.
+    pub flushes: bool,
+}
+
+impl Terms {
+    /// Whatever can leave at once, but no started prefetch.
+    pub const NOW: Terms = Terms { later_than: None, unread: false, flushes: false };
+}
+
+/// An answer to a request for room.
+#[derive(Debug)]
+pub(super) enum Room {
+    Now(Vec<Piece>),
+    Later(Duration),
+    No,
+}
+
+/// When the copies of a tier that are being flushed become evictable, in nanoseconds from now.
+pub(super) type Waits = BTreeMap<EntryId, u64>;
+
+impl Cache {
+    /// When a version will be used next.
+    pub(super) fn next_use(&self, id: EntryId) -> Use {
+        let history = self.histories.get(&id.history);
+        match history.and_then(|history| history.order.distance(id.version)) {
+            Some(distance) => Use::Hinted(distance),
+            None if self.entries.get(&id).is_some_and(|entry| entry.read) => Use::Consumed,
+            None => Use::Unhinted,
+        }
+    }
+
+    /// Whether `bytes` could ever lie in a tier.
+    pub(super) fn could_fit(&self, tier: Tier, bytes: u64) -> bool {
+        let seat = &self.tiers[tier as usize];
+        seat.space.could_fit(bytes) || (seat.mapping && seat.space.rounded(bytes) <= seat.capacity)
+    }
+
+    /// Whether there is room now, or can be made at once.
+    pub(super) fn has_room(&self, tier: Tier, bytes: u64, terms: Terms) -> bool {
+        self.tiers[tier as usize].space.has_room(bytes)
+            || self.plan(tier, bytes, terms, &Waits::new()).is_some_and(|plan| plan.wait == Duration::ZERO)
+    }
+
+    /// Takes room for `bytes`, if need be by evicting others.
+    pub(super) fn make_room(&mut self, tier: Tier, bytes: u64, owner: Owner, terms: Terms, now: Duration) -> Room {
+        if !self.tiers[tier as usize].space.has_room(bytes) {
+            let waits = if terms.flushes { self.flush_waits(tier, now) } else { Waits::new() };
+            match self.plan(tier, bytes, terms, &waits) {
+                None => return Room::No,
+                Some(plan) if plan.wait > Duration::ZERO => return Room::Later(plan.wait),
+                Some(plan) => plan.victims.into_iter().for_each(|id| self.evict(id, tier)),
+            }
+        }
+        let pieces = self.tiers[tier as usize].space.allocate(bytes, owner);
+        Room::Now(pieces.expect("what was evicted has made room"))
+    }
+
+    /// Which copies to evict for `bytes`; those in `waits` are evictable later.
+    fn plan(&self, tier: Tier, bytes: u64, terms: Terms, waits: &Waits) -> Option<Plan> {
+        let seat = &self.tiers[tier as usize];
+        if tier == Tier::Device && seat.mapping {
+            return None;
+        }
+        let view = self.view(tier, terms, waits);
+        let bytes = seat.space.rounded(bytes);
+        match seat.space.placement() {
+            Placement::Contiguous => evict::window(&view, bytes),
+            Placement::Scattered => evict::scattered(&view, bytes),
+        }
+    }
+
+    /// A tier as the deciders see it: in the order of addresses, or with the pieces of each version gathered.
+    pub(super) fn view(&self, tier: Tier, terms: Terms, waits: &Waits) -> Vec<Fragment> {
+        let space = &self.tiers[tier as usize].space;
+        let fragment = |owner: Owner, bytes: u64| match owner {
+            Owner::Shard(_) => Fragment::Pinned,
+            Owner::Entry(id) => match self.wait(id, tier, terms, waits) {
+                Some(wait) => Fragment::Entry { id, bytes, wait, next: self.use_of_copy(id, tier) },
+                None => Fragment::Pinned,
+            },
+        };
+        if space.placement() == Placement::Contiguous {
+            let items = space.items().map(|item| match item {
+                Item::Gap(bytes) => Fragment::Gap(bytes),
+                Item::Used(owner, bytes) => fragment(owner, bytes),
+                Item::Border => Fragment::Pinned,
+            });
+            return items.collect();
+        }
+        let mut held: BTreeMap<Owner, u64> = BTreeMap::new();
+        for item in space.items() {
+            if let Item::Used(owner, bytes) = item {
+                *held.entry(owner).or_default() += bytes;
+            }
+        }
+        let entries = held.into_iter().map(|(owner, bytes)| fragment(owner, bytes));
+        entries.chain([Fragment::Gap(space.free_bytes())]).collect()
+    }
+
+    /// When a copy will be used: one that another stands in for, after everything else.
+    fn use_of_copy(&self, id: EntryId, tier: Tier) -> Use {
+        match self.entries[&id].copy(tier) {
+            Some(copy) if copy.state == State::Consumed => Use::Consumed,
+            _ => self.next_use(id),
+        }
+    }
+
+    /// Nanoseconds until a copy may leave its tier; `None` if it may not, or nobody knows when.
+    fn wait(&self, id: EntryId, tier: Tier, terms: Terms, waits: &Waits) -> Option<u64> {
+        let entry = &self.entries[&id];
+        let copy = entry.copy(tier)?;
+        if copy.doomed || copy.readers > 0 || terms.later_than.is_some_and(|limit| self.use_of_copy(id, tier) <= limit)
+        {
+            return None;
+        }
+        let below = entry.is_below(tier);
+        let spared = copy.state == State::Consumed && entry.keep == Keep::Discard && Self::has_other(entry, tier);
+        let may_leave = match copy.state {
+            State::Flushed | State::Consumed => below || spared,
+            State::ReadComplete => terms.unread && below,
+            _ => false,
+        };
+        if may_leave {
+            return copy.is_idle().then_some(0);
+        }
+        // A flush of it may be queued, or under way and then be its only user.
+        let link = tier.flush()?;
+        let flushing = u32::from(entry.is_flying(link));
+        let pinned = copy.state == State::ReadComplete || copy.users != flushing;
+        if pinned { None } else { waits.get(&id).copied() }
+    }
+
+    fn has_other(entry: &super::entry::Entry, tier: Tier) -> bool {
+        Tier::ALL.into_iter().any(|other| other != tier && entry.good(other).is_some())
+    }
+
+    /// Predicts when what is flushed from a tier becomes evictable: first what is under way, less the time that it has
+    /// already had, then the queue in its order. From the device that goes no faster than the host finds room, which, once
+    /// it is full, is at the pace of the store.
+    pub(super) fn flush_waits(&self, tier: Tier, now: Duration) -> Waits {
+        let Some(link) = tier.flush() else { return Waits::new() };
+        let rate = self.rates[link as usize];
+        let mut room = u64::MAX;
+        if tier == Tier::Device {
+            let can_go = self.view(Tier::Host, Terms::NOW, &Waits::new());
+            room = can_go.iter().fold(0, |sum, fragment| match fragment {
+                Fragment::Gap(bytes) | Fragment::Entry { bytes, .. } => sum + bytes,
+                Fragment::Pinned => sum,
+            });
+        }
+        let (mut waits, mut ahead, mut landing) = (Waits::new(), 0, 0);
+        for flight in self.flights.values().filter(|flight| flight.link == link) {
+            let moved = now.saturating_sub(flight.started).as_nanos() * u128::from(rate) / 1_000_000_000;
+            let left = flight.bytes.saturating_sub(u64::try_from(moved).unwrap_or(u64::MAX));
+            waits.insert(flight.id, nanos(evict::predict_evictable(ahead, left, rate)));
+            ahead += left;
+        }
+        for id in self.flush_queue(link) {
+            let bytes = self.entries[&id].bytes;
+            let mut wait = evict::predict_evictable(ahead, bytes, rate);
+            landing += bytes;
+            if landing > room {
+                wait += evict::predict_evictable(0, landing - room, self.rates[Link::Out as usize]);
+            }
+            waits.insert(id, nanos(wait));
+            ahead += bytes;
+        }
+        waits
+    }
+
+    /// Lets a copy go that `wait` allows to.
+    fn evict(&mut self, id: EntryId, tier: Tier) {
+        let copy = self.entries.get_mut(&id).and_then(|entry| entry.copy_mut(tier));
+        copy.expect("a victim has a copy here").doomed = true;
+        self.reap(id);
+        self.settle(id);
+    }
+
+    /// Evicts from a range all that may leave it at once.
+    pub(super) fn evict_range(&mut self, tier: Tier, range: Piece) {
+        let owners: BTreeSet<Owner> = self.tiers[tier as usize].space.owners_in(range).collect();
+        for owner in owners {
+            let Owner::Entry(id) = owner else { continue };
+            if self.wait(id, tier, Terms { unread: true, ..Terms::NOW }, &Waits::new()) == Some(0) {
+                self.evict(id, tier);
+            }
+        }
+    }
+}
+
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

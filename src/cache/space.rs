@@ -1,0 +1,547 @@
+//! The allocation table of one tier: which ranges of its space are used, by whom, and which are gaps.
+//!
+//! A space is made of *spans* that come and go: device memory is mapped step by step, host memory arrives as leases of
+//! a shared segment. Spans whose offsets touch count as one. Everything is rounded up to the tier's unit.
+#![forbid(unsafe_code)]
+
+use super::{Owner, Piece};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How the bytes of one version lie in a tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Placement {
+    /// In one piece (HPDC'23, section 4.1.5): one transfer each, but gaps that are too small are lost.
+    Contiguous,
+    /// In as few pieces as the gaps allow: no gap is ever too small.
+    Scattered,
+}
+
+/// What lies in a span, in the order of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Item {
+    /// Nothing.
+    Gap(u64),
+    /// A piece of someone's; of a piece that sticks out of the span the bytes inside.
+    Used(Owner, u64),
+    /// The end of a span that no other one touches.
+    Border,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    bytes: u64,
+    owner: Owner,
+}
+
+/// The allocation table of one tier.
+///
+/// Invariants: gaps and used pieces do not overlap; inside the spans they leave nothing out; no two gaps touch; the only
+/// used bytes outside the spans are in ranges that were closed and are not vacant yet.
+#[derive(Clone, Debug)]
+pub struct Space {
+    unit: u64,
+    placement: Placement,
+    spans: BTreeMap<u64, u64>,
+    /// Ranges that take no new pieces and wait for those that they have.
+    closing: BTreeMap<u64, u64>,
+    used: BTreeMap<u64, Used>,
+    gaps: BTreeMap<u64, u64>,
+    /// The same gaps as (bytes, offset).
+    sizes: BTreeSet<(u64, u64)>,
+    bytes: u64,
+    free: u64,
+}
+
+impl Space {
+    /// A space without spans.
+    ///
+    /// # Panics
+    /// If `unit` is 0.
+    pub fn new(unit: u64, placement: Placement) -> Self {
+        assert!(unit > 0, "a space has a unit");
+        Space {
+            unit,
+            placement,
+            spans: BTreeMap::new(),
+            closing: BTreeMap::new(),
+            used: BTreeMap::new(),
+            gaps: BTreeMap::new(),
+            sizes: BTreeSet::new(),
+            bytes: 0,
+            free: 0,
+        }
+    }
+
+    /// How pieces are placed.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// What an allocation of `bytes` takes: whole units, at least one.
+    pub fn rounded(&self, bytes: u64) -> u64 {
+        bytes.max(1).div_ceil(self.unit).saturating_mul(self.unit)
+    }
+
+    /// Bytes of all spans.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of all gaps.
+    pub fn free_bytes(&self) -> u64 {
+        self.free
+    }
+
+    /// Whether an allocation of `bytes` would fit if nothing else were here.
+    pub fn could_fit(&self, bytes: u64) -> bool {
+        let need = self.rounded(bytes);
+        match self.placement {
+            Placement::Contiguous => self.spans.values().any(|bytes| *bytes >= need),
+            Placement::Scattered => self.bytes >= need,
+        }
+    }
+
+    /// Whether an allocation of `bytes` would succeed now.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let need = self.rounded(bytes);
+        match self.placement {
+            Placement::Contiguous => self.sizes.last().is_some_and(|(bytes, _)| *bytes >= need),
+            Placement::Scattered => self.free >= need,
+        }
+    }
+
+    /// Adds space; a part of a unit at either end is left out.
+    ///
+    /// # Panics
+    /// If some of it is there already, or closed and not vacant yet.
+    pub fn add_span(&mut self, offset: u64, bytes: u64) {
+        let end = (offset + bytes) / self.unit * self.unit;
+        let start = offset.next_multiple_of(self.unit);
+        if start >= end {
+            return;
+        }
+        let range = Piece { offset: start, bytes: end - start };
+        let taken = overlapping(&self.spans, range).or(overlapping(&self.closing, range));
+        assert!(taken.is_none(), "the space at {offset} is there already");
+        join(&mut self.spans, range);
+        self.bytes += range.bytes;
+        self.add_gap(range);
+    }
+
+    /// Takes free space away; false, and nothing is changed, if some of `range` is used or is no space.
+    pub fn remove_span(&mut self, range: Piece) -> bool {
+        let inside = |map: &BTreeMap<u64, u64>| {
+            map.range(..=range.offset).next_back().is_some_and(|(at, bytes)| at + bytes >= range.end())
+        };
+        let free = inside(&self.gaps);
+        if free {
+            self.cut(range);
+        }
+        free
+    }
+
+    /// Takes a range out of use, whatever lies in it: no new piece is placed there. Asked again, it says whether the
+    /// last piece has left; with that the range is forgotten.
+    pub fn close_span(&mut self, range: Piece) -> bool {
+        self.cut(range);
+        let occupied = self.owners_in(range).next().is_some();
+        if occupied {
+            self.closing.insert(range.offset, range.bytes);
+        } else {
+            self.closing.remove(&range.offset);
+        }
+        !occupied
+    }
+
+    /// Whose pieces overlap a range, in the order of addresses.
+    pub fn owners_in(&self, range: Piece) -> impl Iterator<Item = Owner> + '_ {
+        let before = self.used.range(..range.offset).next_back();
+        let before = before.filter(move |(at, used)| *at + used.bytes > range.offset);
+        before.into_iter().chain(self.used.range(range.offset..range.end())).map(|(_, used)| used.owner)
+    }
+
+    /// Takes space for `bytes`, rounded up to units; `None` if the gaps do not suffice.
+    ///
+    /// Contiguous: the smallest gap that is large enough. Scattered: the same if there is one; otherwise the largest
+    /// gaps first and the smallest sufficient one last, which gives the fewest pieces; it fails only if there are fewer
+    /// free bytes.
+    pub fn allocate(&mut self, bytes: u64, owner: Owner) -> Option<Vec<Piece>> {
+        if !self.has_room(bytes) {
+            return None;
+        }
+        let (mut pieces, mut left) = (Vec::new(), self.rounded(bytes));
+        while left > 0 {
+            let fitting = self.sizes.range((left, 0)..).next().or(self.sizes.last());
+            let &(gap, offset) = fitting.expect("there are enough free bytes");
+            let piece = Piece { offset, bytes: gap.min(left) };
+            self.take_from_gap(piece);
+            self.used.insert(offset, Used { bytes: piece.bytes, owner });
+            left -= piece.bytes;
+            pieces.push(piece);
+        }
+        Some(pieces)
+    }
+
+    /// Gives pieces back.
+    ///
+    /// # Panics
+    /// If one of them was not allocated as it stands here.
+    pub fn free(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            let used = self.used.remove(&piece.offset);
+            assert_eq!(used.map(|used| used.bytes), Some(piece.bytes), "what is freed was allocated");
+            // What lies in a closed range is no gap.
+            let parts: Vec<Piece> = clips(&self.spans, *piece).collect();
+            parts.into_iter().for_each(|part| self.add_gap(part));
+        }
+    }
+
+    /// Everything in the spans, in the order of addresses, with a border between spans that do not touch.
+    pub fn items(&self) -> impl Iterator<Item = Item> + '_ {
+        self.spans.iter().flat_map(|(&offset, &bytes)| {
+            let span = Piece { offset, bytes };
+            self.items_of(span).chain([Item::Border])
+        })
+    }
+
+    fn items_of(&self, span: Piece) -> impl Iterator<Item = Item> + '_ {
+        let mut at = span.offset;
+        let first = self.used.range(..=at).next_back().filter(|(start, used)| *start + used.bytes > at);
+        let mut inside = first.into_iter().chain(self.used.range(at + 1..span.end())).peekable();
+        std::iter::from_fn(move || {
+            if at >= span.end() {
+                return None;
+            }
+            let item = match inside.peek() {
+                Some((start, _)) if **start > at => Item::Gap(**start - at),
+                Some((start, used)) => Item::Used(used.owner, (**start + used.bytes).min(span.end()) - at),
+                None => Item::Gap(span.end() - at),
+            };
+            match item {
+                Item::Gap(bytes) => at += bytes,
+                Item::Used(_, bytes) => {
+                    inside.next();
+                    at += bytes;
+                }
+                Item::Border => unreachable!("a span has no border inside"),
+            }
+            Some(item)
+        })
+    }
+
+    /// All used pieces with their owners, in the order of addresses.
+    pub fn pieces(&self) -> impl Iterator<Item = (Piece, Owner)> + '_ {
+        self.used.iter().map(|(&offset, used)| (Piece { offset, bytes: used.bytes }, used.owner))
+    }
+
+    fn add_gap(&mut self, range: Piece) {
+        self.free += range.bytes;
+        let joined = join_with(&mut self.gaps, range, |offset, bytes| {
+            self.sizes.remove(&(bytes, offset));
+        });
+        self.sizes.insert((joined.bytes, joined.offset));
+    }
+
+    /// Takes `piece` from the gap around it.
+    fn take_from_gap(&mut self, piece: Piece) {
+        let gap = self.gaps.range(..=piece.offset).next_back().map(|(&offset, &bytes)| Piece { offset, bytes });
+        let gap = gap.filter(|gap| gap.end() >= piece.end()).expect("a piece is taken from a gap");
+        self.gaps.remove(&gap.offset);
+        self.sizes.remove(&(gap.bytes, gap.offset));
+        for (offset, end) in [(gap.offset, piece.offset), (piece.end(), gap.end())] {
+            if offset < end {
+                self.gaps.insert(offset, end - offset);
+                self.sizes.insert((end - offset, offset));
+            }
+        }
+        self.free -= piece.bytes;
+    }
+
+    /// Removes a range from the spans and its gaps from the gaps.
+    fn cut(&mut self, range: Piece) {
+        let gaps: Vec<Piece> = clips(&self.gaps, range).collect();
+        gaps.into_iter().for_each(|gap| self.take_from_gap(gap));
+        let parts: Vec<Piece> = clips(&self.spans, range).collect();
+        for part in parts {
+            let (&offset, &bytes) = self.spans.range(..=part.offset).next_back().expect("it was just found");
+            self.spans.remove(&offset);
+            for (from, to) in [(offset, part.offset), (part.end(), offset + bytes)] {
+                if from < to {
+                    self.spans.insert(from, to - from);
+                }
+            }
+            self.bytes -= part.bytes;
+        }
+    }
+
+    /// Asserts the invariants.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check(&self) {
+        let mut end = 0;
+        for (piece, _) in self.pieces() {
+            assert!(piece.offset >= end && piece.bytes > 0, "pieces do not overlap");
+            assert!(piece.offset % self.unit == 0 && piece.bytes % self.unit == 0, "pieces are whole units");
+            let known = clips(&self.spans, piece).chain(clips(&self.closing, piece));
+            assert_eq!(known.map(|part| part.bytes).sum::<u64>(), piece.bytes, "pieces lie in the space");
+            end = piece.end();
+        }
+        let gaps: Vec<u64> = self.gaps.values().copied().collect();
+        assert_eq!(gaps.iter().sum::<u64>(), self.free);
+        assert_eq!(self.spans.values().sum::<u64>(), self.bytes);
+        let sizes: BTreeSet<_> = self.gaps.iter().map(|(&offset, &bytes)| (bytes, offset)).collect();
+        assert_eq!(sizes, self.sizes);
+        let mut found = Vec::new();
+        let mut after_gap = false;
+        for item in self.items() {
+            assert!(!(after_gap && matches!(item, Item::Gap(_))), "gaps are joined");
+            after_gap = matches!(item, Item::Gap(_));
+            if let Item::Gap(bytes) = item {
+                found.push(bytes);
+            }
+        }
+        assert_eq!(found, gaps, "what is not used is a gap");
+    }
+}
+
+/// The entry of a map of ranges that overlaps `range`, if there is one.
+fn overlapping(map: &BTreeMap<u64, u64>, range: Piece) -> Option<Piece> {
+    let last = map.range(..range.end()).next_back().map(|(&offset, &bytes)| Piece { offset, bytes });
+    last.filter(|last| last.end() > range.offset)
+}
+
+/// The parts of `range` that a map of ranges covers, in order.
+fn clips(map: &BTreeMap<u64, u64>, range: Piece) -> impl Iterator<Item = Piece> + '_ {
+    let first = map.range(..range.offset).next_back();
+    first.into_iter().chain(map.range(range.offset..range.end())).filter_map(move |(&offset, &bytes)| {
+        let (start, end) = (offset.max(range.offset), (offset + bytes).min(range.end()));
+        (start < end).then(|| Piece { offset: start, bytes: end - start })
+    })
+}
+
+fn join(map: &mut BTreeMap<u64, u64>, range: Piece) -> Piece {
+    join_with(map, range, |_, _| ())
+}
+
+/// Inserts a range and joins it with those that it touches; `absorbed` hears of them.
+fn join_with(map: &mut BTreeMap<u64, u64>, range: Piece, mut absorbed: impl FnMut(u64, u64)) -> Piece {
+    let mut joined = range;
+    let before = map.range(..range.offset).next_back().map(|(&offset, &bytes)| (offset, bytes));
+    if let Some((offset, bytes)) = before.filter(|(offset, bytes)| offset + bytes == range.offset) {
+        absorbed(offset, bytes);
+        joined = Piece { offset, bytes: bytes + range.bytes };
+    }
+    if let Some(bytes) = map.remove(&range.end()) {
+        absorbed(range.end(), bytes);
+        joined.bytes += bytes;
+    }
+    map.insert(joined.offset, joined.bytes);
+    joined
+}
+
+/// Cuts two lists of pieces into runs that are contiguous on both sides, `(from, to, bytes)`, `bytes` in all: the
+/// single copies that a transfer is made of.
+pub fn runs(from: &[Piece], to: &[Piece], bytes: u64) -> Vec<(u64, u64, u64)> {
+    let (mut from, mut to) = (from.iter().copied(), to.iter().copied());
+    let (mut source, mut target) = (Piece::default(), Piece::default());
+    let (mut left, mut out) = (bytes, Vec::new());
+    while left > 0 {
+        for (piece, rest) in [(&mut source, &mut from), (&mut target, &mut to)] {
+            while piece.bytes == 0 {
+                *piece = rest.next().expect("the pieces hold the bytes");
+            }
+        }
+        let run = left.min(source.bytes).min(target.bytes);
+        out.push((source.offset, target.offset, run));
+        for piece in [&mut source, &mut target] {
+            *piece = Piece { offset: piece.offset + run, bytes: piece.bytes - run };
+        }
+        left -= run;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ME: Owner = Owner::Shard(0);
+
+    fn space(unit: u64, placement: Placement, bytes: u64) -> Space {
+        let mut space = Space::new(unit, placement);
+        space.add_span(0, bytes);
+        space
+    }
+
+    fn piece(offset: u64, bytes: u64) -> Piece {
+        Piece { offset, bytes }
+    }
+
+    /// Used bytes at 0, 20, 30, 60: gaps of 10, 20 and 40.
+    fn with_gaps(placement: Placement) -> Space {
+        let mut space = space(1, placement, 100);
+        let all: Vec<_> = [10, 10, 10, 10, 20].map(|bytes| space.allocate(bytes, ME).unwrap()).into();
+        space.free(&all[1]);
+        space.free(&all[4]);
+        space.allocate(10, ME).unwrap();
+        let tail = space.allocate(20, ME).unwrap();
+        space.free(&tail);
+        space.check();
+        space
+    }
+
+    #[test]
+    fn contiguous_takes_the_smallest_gap_that_is_large_enough() {
+        let mut space = space(1, Placement::Contiguous, 100);
+        let all: Vec<_> = [30, 10, 20, 10, 30].map(|bytes| space.allocate(bytes, ME).unwrap()).into();
+        space.free(&all[0]);
+        space.free(&all[2]);
+        assert_eq!(space.allocate(15, ME), Some(vec![piece(40, 15)]));
+        assert_eq!(space.allocate(31, ME), None);
+        assert_eq!(space.free_bytes(), 35);
+        space.check();
+    }
+
+    #[test]
+    fn scattered_takes_one_gap_if_it_can_and_few_otherwise() {
+        let mut space = space(1, Placement::Scattered, 100);
+        let all: Vec<_> = [30, 10, 20, 10, 12, 18].map(|bytes| space.allocate(bytes, ME).unwrap()).into();
+        [0, 2, 4].iter().for_each(|at: &usize| space.free(&all[*at]));
+        let mut one = space.clone();
+        assert_eq!(one.allocate(18, ME), Some(vec![piece(40, 18)]));
+        // The largest gap, and of those that suffice for the rest the smallest.
+        assert_eq!(space.allocate(41, ME), Some(vec![piece(0, 30), piece(70, 11)]));
+        assert_eq!(space.allocate(22, ME), None);
+        assert_eq!(space.allocate(21, ME), Some(vec![piece(40, 20), piece(81, 1)]));
+        space.check();
+    }
+
+    #[test]
+    fn freed_pieces_join_with_the_gaps_around_them() {
+        let mut space = with_gaps(Placement::Contiguous);
+        let pieces: Vec<Piece> = space.pieces().map(|(piece, _)| piece).collect();
+        space.free(&pieces);
+        assert_eq!(space.items().collect::<Vec<_>>(), [Item::Gap(100), Item::Border]);
+        space.check();
+    }
+
+    #[test]
+    fn sizes_are_rounded_up_to_units_and_spans_down() {
+        let mut space = Space::new(8, Placement::Contiguous);
+        space.add_span(3, 30);
+        assert_eq!(space.bytes(), 24);
+        assert_eq!(space.allocate(0, ME), Some(vec![piece(8, 8)]));
+        assert_eq!(space.allocate(9, ME), Some(vec![piece(16, 16)]));
+        space.add_span(100, 3);
+        assert_eq!(space.bytes(), 24);
+        space.check();
+    }
+
+    #[test]
+    fn spans_join_only_where_their_offsets_touch() {
+        let mut space = space(1, Placement::Contiguous, 10);
+        space.add_span(20, 10);
+        assert!(!space.could_fit(11));
+        assert_eq!(space.allocate(11, ME), None);
+        space.add_span(10, 10);
+        assert_eq!(space.allocate(30, ME), Some(vec![piece(0, 30)]));
+        space.check();
+    }
+
+    #[test]
+    fn a_span_is_removed_only_when_it_is_free() {
+        let mut space = space(1, Placement::Contiguous, 30);
+        let first = space.allocate(5, ME).unwrap();
+        assert!(!space.remove_span(piece(0, 10)));
+        assert!(!space.remove_span(piece(25, 10)));
+        assert!(space.remove_span(piece(10, 10)));
+        assert_eq!((space.bytes(), space.free_bytes()), (20, 15));
+        space.free(&first);
+        assert!(space.remove_span(piece(0, 10)));
+        space.check();
+    }
+
+    #[test]
+    fn a_closed_span_takes_nothing_new_and_is_vacant_when_its_last_piece_has_left() {
+        let mut space = space(1, Placement::Contiguous, 40);
+        let (first, second) = (space.allocate(15, ME).unwrap(), space.allocate(10, ME).unwrap());
+        // A range that cuts the second piece in two.
+        assert!(!space.close_span(piece(20, 20)));
+        space.check();
+        assert_eq!((space.bytes(), space.free_bytes()), (20, 0));
+        assert_eq!(space.items().collect::<Vec<_>>(), [Item::Used(ME, 15), Item::Used(ME, 5), Item::Border]);
+        space.free(&second);
+        assert_eq!(space.free_bytes(), 5);
+        assert!(space.close_span(piece(20, 20)));
+        space.free(&first);
+        space.check();
+        space.add_span(20, 20);
+        assert_eq!(space.items().collect::<Vec<_>>(), [Item::Gap(40), Item::Border]);
+    }
+
+    #[test]
+    fn runs_are_contiguous_on_both_sides() {
+        let (from, to) = ([piece(0, 10), piece(50, 20)], [piece(100, 16), piece(200, 16)]);
+        assert_eq!(runs(&from, &to, 25), [(0, 100, 10), (50, 110, 6), (56, 200, 9)]);
+        assert_eq!(runs(&from, &to, 0), []);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_allocated_never_overlaps_and_scattered_never_fails_while_bytes_suffice(
+            scattered: bool,
+            steps in prop::collection::vec((0u8..10, 0u64..40), 0..80),
+        ) {
+            let placement = if scattered { Placement::Scattered } else { Placement::Contiguous };
+            let mut space = Space::new(4, placement);
+            let (mut held, mut closing): (Vec<Vec<Piece>>, Vec<Piece>) = (Vec::new(), Vec::new());
+            for (what, value) in steps {
+                match what {
+                    // Spans of 32, some of which touch.
+                    0 | 1 => {
+                        let span = piece(value % 12 * 32, 32);
+                        let known = clips(&space.spans, span).next().is_some();
+                        if !known && !closing.contains(&span) {
+                            space.add_span(span.offset, span.bytes);
+                        }
+                    }
+                    2 => {
+                        let span = piece(value % 12 * 32, 32);
+                        let (bytes, free) = (space.bytes(), space.free_bytes());
+                        let taken = if space.remove_span(span) { 32 } else { 0 };
+                        prop_assert_eq!((space.bytes(), space.free_bytes()), (bytes - taken, free - taken));
+                    }
+                    3 => {
+                        let span = piece(value % 12 * 32, 32);
+                        closing.retain(|closed| *closed != span);
+                        if !space.close_span(span) {
+                            closing.push(span);
+                        }
+                    }
+                    4..=7 => {
+                        let (free, fits) = (space.free_bytes(), space.has_room(value));
+                        let pieces = space.allocate(value, ME);
+                        prop_assert_eq!(pieces.is_some(), fits);
+                        if scattered {
+                            prop_assert_eq!(fits, free >= space.rounded(value));
+                        }
+                        if let Some(pieces) = pieces {
+                            prop_assert!(scattered || pieces.len() == 1);
+                            prop_assert_eq!(pieces.iter().map(|piece| piece.bytes).sum::<u64>(), space.rounded(value));
+                            held.push(pieces);
+                        }
+                    }
+                    _ => {
+                        if !held.is_empty() {
+                            let pieces = held.swap_remove(value as usize % held.len());
+                            space.free(&pieces);
+                        }
+                    }
+                }
+                space.check();
+            }
+        }
+    }
+}

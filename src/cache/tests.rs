@@ -1,0 +1,562 @@
+//! Properties of the whole planner: random workloads against a plain model, with every byte followed, and the number of
+//! prefetches against the optimum.
+#![forbid(unsafe_code)]
+
+use super::*;
+use crate::base::rng::Rng;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// What lies in one byte of a tier: which write of which version, and which byte of it.
+type Byte = Option<(EntryId, u64, u64)>;
+
+/// What the model knows about a version.
+#[derive(Clone, Debug)]
+struct Version {
+    bytes: u64,
+    keep: Keep,
+    /// Which write it was: versions can be written again after they have gone.
+    write: u64,
+    read: bool,
+    /// A read or more of it has failed, so its last copy may have been given up.
+    hurt: bool,
+}
+
+/// The planner with the doers and the application around it, in turns that a seed decides.
+struct World {
+    cache: Cache,
+    rng: Rng,
+    now: Duration,
+    /// How many jobs in a hundred fail.
+    failing: u64,
+    memory: [Vec<Byte>; 3],
+    jobs: Vec<Job>,
+    versions: BTreeMap<EntryId, Version>,
+    hints: BTreeMap<u32, Vec<u64>>,
+    gone: BTreeSet<EntryId>,
+    lost: BTreeSet<EntryId>,
+    writes: u64,
+    /// Spans that are not there yet, or were released.
+    unmapped: Vec<(Tier, Piece)>,
+    releasing: Vec<(Tier, Piece)>,
+    shards: BTreeSet<u64>,
+    moves: [u64; 4],
+}
+
+fn options(placement: Placement, sizes: [u64; 3]) -> Options {
+    let tier = |capacity| TierOptions { unit: 1, capacity };
+    Options { device: tier(sizes[0]), host: tier(sizes[1]), store: tier(sizes[2]), placement }
+}
+
+fn id(history: u32, version: u64) -> EntryId {
+    EntryId { history, version }
+}
+
+impl World {
+    fn new(placement: Placement, sizes: [u64; 3], seed: u64, failing: u64) -> World {
+        let mut unmapped = Vec::new();
+        for tier in [Tier::Device, Tier::Host] {
+            let quarter = sizes[tier as usize].div_ceil(4);
+            for at in 0..4 {
+                let (offset, end) = (at * quarter, ((at + 1) * quarter).min(sizes[tier as usize]));
+                if offset < end {
+                    unmapped.push((tier, Piece { offset, bytes: end - offset }));
+                }
+            }
+        }
+        unmapped.reverse();
+        World {
+            cache: Cache::new(options(placement, sizes)),
+            rng: Rng::new(seed),
+            now: Duration::ZERO,
+            failing,
+            memory: sizes.map(|bytes| vec![None; bytes as usize]),
+            jobs: Vec::new(),
+            versions: BTreeMap::new(),
+            hints: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            writes: 0,
+            unmapped,
+            releasing: Vec::new(),
+            shards: BTreeSet::new(),
+            moves: [0; 4],
+        }
+    }
+
+    fn mapped(placement: Placement, sizes: [u64; 3]) -> World {
+        let mut world = World::new(placement, sizes, 1, 0);
+        while world.map_more() {}
+        world
+    }
+
+    /// Adds a span; the last one says so.
+    fn map_more(&mut self) -> bool {
+        let Some((tier, range)) = self.unmapped.pop() else { return false };
+        self.cache.add_span(tier, range.offset, range.bytes);
+        for tier in [Tier::Device, Tier::Host] {
+            self.cache.set_fully_mapped(tier, !self.unmapped.iter().any(|(other, _)| *other == tier));
+        }
+        true
+    }
+
+    fn claimed(&self) -> Vec<EntryId> {
+        let claimed = |id: &&EntryId| self.cache.states(**id)[0] == Some(State::ReadComplete);
+        self.versions.keys().filter(claimed).copied().collect()
+    }
+
+    /// Asserts that of the prefetches `before` none has left the device, except, if `may_drop`, for a copy below.
+    fn keeps(&self, before: &[EntryId], may_drop: bool) {
+        for id in before {
+            let states = self.cache.states(*id);
+            let below = states[1..].iter().flatten().any(|state| state.is_whole());
+            assert!(states[0].is_some() || (may_drop && below), "{id:?} was prefetched and is evicted unread");
+        }
+    }
+
+    fn start(&mut self, link: Link) -> bool {
+        let before = self.claimed();
+        let Some(job) = self.cache.next(link, self.now) else { return false };
+        self.keeps(&before, !self.cache.waiting.is_empty() && link.to() == Tier::Host);
+        self.cache.check();
+        // Whoever else uses the target finds garbage.
+        self.fill(link.to(), &job.to, None);
+        self.jobs.push(job);
+        true
+    }
+
+    fn finish(&mut self, at: usize) {
+        let job = self.jobs.swap_remove(at);
+        let ok = !self.rng.chance(self.failing, 100);
+        if ok {
+            self.moves[job.link as usize] += 1;
+            for (from, to, bytes) in runs(&job.from, &job.to, job.bytes) {
+                for at in 0..bytes {
+                    self.memory[job.link.to() as usize][(to + at) as usize] =
+                        self.memory[job.link.from() as usize][(from + at) as usize];
+                }
+            }
+        }
+        let before = self.claimed();
+        self.cache.done(&job, ok, self.now);
+        self.keeps(&before, false);
+        self.cache.check();
+    }
+
+    fn fill(&mut self, tier: Tier, pieces: &[Piece], content: Byte) {
+        for piece in pieces {
+            self.memory[tier as usize][piece.offset as usize..piece.end() as usize].fill(content);
+        }
+    }
+
+    /// One turn of a doer; false if all links are idle.
+    fn turn(&mut self) -> bool {
+        self.now += Duration::from_millis(1);
+        self.poll_releases();
+        if !self.jobs.is_empty() && self.rng.chance(1, 2) {
+            let at = self.rng.below(self.jobs.len() as u64) as usize;
+            self.finish(at);
+            return true;
+        }
+        let first = self.rng.below(4) as usize;
+        if (0..4).any(|at| self.start(Link::ALL[(first + at) % 4])) {
+            return true;
+        }
+        let any = !self.jobs.is_empty();
+        if any {
+            self.finish(0);
+        }
+        any
+    }
+
+    fn turns(&mut self, count: u64) {
+        for _ in 0..count {
+            self.turn();
+        }
+    }
+
+    /// Lets the doers work until nothing is left to do.
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if !self.turn() {
+                return;
+            }
+        }
+        panic!("the links never come to rest");
+    }
+
+    /// What a waiting application may count on: something moves, or more memory comes.
+    fn wait(&mut self, what: &str) {
+        assert!(self.turn() || self.map_more(), "{what} waits, and nothing is under way");
+    }
+
+    fn poll_releases(&mut self) {
+        for (tier, range) in std::mem::take(&mut self.releasing) {
+            let before = self.claimed();
+            let vacant = self.cache.release(tier, range);
+            self.keeps(&before, true);
+            match vacant {
+                true => {
+                    self.fill(tier, &[range], None);
+                    self.unmapped.push((tier, range));
+                }
+                false => self.releasing.push((tier, range)),
+            }
+        }
+    }
+
+    /// The application appends a version; false if there is no place for it.
+    fn append(&mut self, id: EntryId, bytes: u64, keep: Keep, ok: bool) -> bool {
+        if let Some(version) = self.versions.get(&id) {
+            // One that was lost can be written again, which would take the model's secret from it.
+            if version.hurt {
+                return false;
+            }
+            assert_eq!(self.cache.admit(id, bytes, keep, self.now), Admission::Never(Reason::Exists));
+            return false;
+        }
+        let mut answer = None;
+        for _ in 0..10_000 {
+            let before = self.claimed();
+            let admission = self.cache.admit(id, bytes, keep, self.now);
+            self.keeps(&before, true);
+            self.cache.check();
+            match admission {
+                Admission::Wait { .. } => self.wait("an append"),
+                Admission::Device(pieces) => answer = Some((Tier::Device, pieces)),
+                Admission::Host(pieces) => answer = Some((Tier::Host, pieces)),
+                Admission::Store(pieces) => answer = Some((Tier::Store, pieces)),
+                Admission::Never(reason) => {
+                    self.refused(bytes, reason);
+                    return false;
+                }
+            }
+            if answer.is_some() {
+                break;
+            }
+        }
+        let (tier, pieces) = answer.expect("an append is answered in the end");
+        self.fill(tier, &pieces, None);
+        let turns = self.rng.below(4);
+        self.turns(turns);
+        self.writes += 1;
+        if ok {
+            let mut at = 0;
+            for (_, to, run) in runs(&[Piece { offset: 0, bytes }], &pieces, bytes) {
+                for byte in to..to + run {
+                    self.memory[tier as usize][byte as usize] = Some((id, self.writes, at));
+                    at += 1;
+                }
+            }
+            let version = Version { bytes, keep, write: self.writes, read: false, hurt: false };
+            self.versions.insert(id, version);
+            self.gone.remove(&id);
+            self.lost.remove(&id);
+        }
+        self.cache.written(id, ok);
+        true
+    }
+
+    /// A refusal is true: no tier has room, or nothing could ever be placed.
+    fn refused(&mut self, bytes: u64, reason: Reason) {
+        let fits = |tier: Tier| self.cache.could_fit(tier, bytes);
+        match reason {
+            Reason::TooLarge => assert!(!Tier::ALL.into_iter().any(fits)),
+            Reason::NoRoom => {
+                assert!(Tier::ALL.into_iter().any(fits));
+                for tier in Tier::ALL.into_iter().filter(|tier| fits(*tier)) {
+                    assert!(!self.cache.has_room(tier, bytes, super::room::Terms::NOW));
+                }
+                // Nothing has to be waited for.
+                assert!(self.jobs.is_empty());
+            }
+            Reason::Exists | Reason::Closed => panic!("{reason:?}"),
+        }
+    }
+
+    fn hint(&mut self, id: EntryId) {
+        self.cache.hint(id);
+        self.hints.entry(id.history).or_default().push(id.version);
+    }
+
+    /// Where a version can be read, after all waiting; `None` if the application is told, and rightly, that it cannot.
+    fn find(&mut self, id: EntryId) -> Option<(Tier, Vec<Piece>)> {
+        for _ in 0..10_000 {
+            let answer = self.cache.read(id);
+            self.cache.check();
+            let version = self.versions.get(&id);
+            match answer {
+                Read::Device(pieces) => return Some((Tier::Device, pieces)),
+                Read::Host(pieces) => return Some((Tier::Host, pieces)),
+                Read::Store(pieces) => return Some((Tier::Store, pieces)),
+                Read::Wait => {
+                    self.wait("a read");
+                    continue;
+                }
+                Read::Unknown => assert!(version.is_none() && !self.gone.contains(&id), "{id:?} is unknown"),
+                Read::Gone => assert!(version.is_none() && self.gone.contains(&id), "{id:?} is gone"),
+                Read::Lost => {
+                    assert!(self.lost.contains(&id) || version.is_some_and(|version| version.hurt), "{id:?} is lost");
+                    self.versions.remove(&id);
+                    self.lost.insert(id);
+                }
+            }
+            return None;
+        }
+        panic!("a read is answered in the end");
+    }
+
+    /// The application reads a version and gets what was written, or is told the truth.
+    fn read(&mut self, id: EntryId, ok: bool) {
+        let Some((tier, pieces)) = self.find(id) else { return };
+        let turns = self.rng.below(4);
+        self.turns(turns);
+        let version = self.versions.get_mut(&id).expect("what can be read was written");
+        let mut at = 0;
+        for (from, _, run) in runs(&pieces, &[Piece { offset: 0, bytes: version.bytes }], version.bytes) {
+            for byte in from..from + run {
+                let found = self.memory[tier as usize][byte as usize];
+                assert_eq!(found, Some((id, version.write, at)), "byte {at} of {id:?} on {tier:?}");
+                at += 1;
+            }
+        }
+        match ok {
+            true => version.read = true,
+            false => version.hurt = true,
+        }
+        self.cache.read_done(id, tier, ok);
+        self.cache.check();
+        if ok {
+            let hints = self.hints.entry(id.history).or_default();
+            if let Some(at) = hints.iter().position(|hinted| *hinted == id.version) {
+                hints.remove(at);
+            }
+            let hinted = hints.contains(&id.version);
+            if self.versions[&id].keep == Keep::Discard && !hinted {
+                self.versions.remove(&id);
+                self.gone.insert(id);
+            }
+        }
+    }
+
+    fn close(&mut self, history: u32) {
+        self.cache.close(history);
+        self.versions.retain(|id, _| id.history != history);
+        self.gone.retain(|id| id.history != history);
+        self.lost.retain(|id| id.history != history);
+        self.hints.remove(&history);
+        // A history can be used again when the last of its versions has left.
+        while self.cache.histories.get(&history).is_some_and(|history| history.closed) {
+            assert!(self.turn(), "a closed history stays");
+        }
+    }
+
+    /// Everything that is wanted can still be read; when all is closed all space is free again.
+    fn end(&mut self) {
+        self.settle();
+        for id in self.versions.keys().copied().collect::<Vec<_>>() {
+            self.read(id, true);
+        }
+        (0..3).for_each(|history| self.close(history));
+        std::mem::take(&mut self.shards).into_iter().for_each(|shard| self.cache.unstage(shard));
+        self.settle();
+        self.poll_releases();
+        assert!(self.releasing.is_empty());
+        for tier in Tier::ALL {
+            let (bytes, free) = self.cache.bytes(tier);
+            assert_eq!(bytes, free, "{tier:?}");
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------- random workloads
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append {
+        history: u32,
+        bytes: u64,
+        keep: Keep,
+        ok: bool,
+    },
+    /// Of the versions of a history, or just beyond.
+    Hint {
+        history: u32,
+        pick: u64,
+    },
+    HintAll {
+        history: u32,
+        reverse: bool,
+    },
+    Start {
+        history: u32,
+    },
+    ReadNext {
+        history: u32,
+    },
+    ReadAny {
+        pick: u64,
+        ok: bool,
+    },
+    Turns(u64),
+    Settle,
+    Map,
+    Release {
+        tier: Tier,
+        quarter: u64,
+    },
+    Stage {
+        shard: u64,
+        bytes: u64,
+    },
+    Unstage {
+        shard: u64,
+    },
+    Close {
+        history: u32,
+    },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let history = || prop_oneof![4 => Just(0u32), 1 => Just(1u32)];
+    let keep = prop_oneof![3 => Just(Keep::Discard), 2 => Just(Keep::Persist)];
+    let tier = prop_oneof![Just(Tier::Device), Just(Tier::Host)];
+    prop_oneof![
+        12 => (history(), 0u64..14, keep, 0u8..12).prop_map(|(history, bytes, keep, ok)| Op::Append {
+            history, bytes, keep, ok: ok > 0
+        }),
+        5 => (history(), 0u64..30).prop_map(|(history, pick)| Op::Hint { history, pick }),
+        1 => (history(), any::<bool>()).prop_map(|(history, reverse)| Op::HintAll { history, reverse }),
+        1 => history().prop_map(|history| Op::Start { history }),
+        8 => history().prop_map(|history| Op::ReadNext { history }),
+        3 => (any::<u64>(), 0u8..6).prop_map(|(pick, ok)| Op::ReadAny { pick, ok: ok > 0 }),
+        8 => (1u64..12).prop_map(Op::Turns),
+        1 => Just(Op::Settle),
+        3 => Just(Op::Map),
+        1 => (tier, 0u64..4).prop_map(|(tier, quarter)| Op::Release { tier, quarter }),
+        1 => (0u64..2, 1u64..10).prop_map(|(shard, bytes)| Op::Stage { shard, bytes }),
+        1 => (0u64..2).prop_map(|shard| Op::Unstage { shard }),
+        1 => history().prop_map(|history| Op::Close { history }),
+    ]
+}
+
+impl World {
+    fn appended(&self, history: u32) -> u64 {
+        let all = self.versions.keys().chain(&self.gone).filter(|id| id.history == history);
+        all.map(|id| id.version + 1).max().unwrap_or(0)
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Append { history, bytes, keep, ok } => {
+                // Now and then one that is there, or was.
+                let next = self.appended(history);
+                let version = if self.rng.chance(1, 6) { self.rng.below(next + 1) } else { next };
+                self.append(id(history, version), bytes, keep, ok);
+            }
+            Op::Hint { history, pick } => {
+                let version = pick % (self.appended(history) + 2);
+                self.hint(id(history, version));
+            }
+            Op::HintAll { history, reverse } => {
+                let count = self.appended(history) + 2;
+                for at in 0..count {
+                    self.hint(id(history, if reverse { count - 1 - at } else { at }));
+                }
+            }
+            Op::Start { history } => self.cache.start_prefetch(history),
+            Op::ReadNext { history } => {
+                let hinted = self.hints.get(&history).and_then(|hints| {
+                    hints.iter().copied().find(|version| self.versions.contains_key(&id(history, *version)))
+                });
+                if let Some(version) = hinted {
+                    self.read(id(history, version), true);
+                }
+            }
+            Op::ReadAny { pick, ok } => {
+                let all: Vec<EntryId> = self.versions.keys().chain(&self.gone).copied().collect();
+                let count = all.len() as u64;
+                self.read(all.get((pick % (count + 1)) as usize).copied().unwrap_or(id(2, 7)), ok);
+            }
+            Op::Turns(count) => self.turns(count),
+            Op::Settle => self.settle(),
+            Op::Map => {
+                self.map_more();
+            }
+            Op::Release { tier, quarter } => {
+                let bytes = self.memory[tier as usize].len() as u64 / 4;
+                let range = Piece { offset: quarter * bytes, bytes };
+                let whole = self.memory[tier as usize].len() as u64 % 4 == 0;
+                let asked = self.unmapped.iter().chain(&self.releasing).any(|known| *known == (tier, range));
+                if whole && bytes > 0 && !asked {
+                    self.releasing.push((tier, range));
+                    self.poll_releases();
+                }
+            }
+            Op::Stage { shard, bytes } => self.stage(shard, bytes),
+            Op::Unstage { shard } => {
+                self.shards.remove(&shard);
+                self.cache.unstage(shard);
+            }
+            Op::Close { history } => self.close(history),
+        }
+    }
+
+    fn stage(&mut self, shard: u64, bytes: u64) {
+        for _ in 0..10_000 {
+            let before = self.claimed();
+            let answer = self.cache.stage(shard, bytes, self.now);
+            self.keeps(&before, true);
+            match answer {
+                Admission::Wait { .. } => self.wait("a shard"),
+                Admission::Device(pieces) => {
+                    self.fill(Tier::Device, &pieces, None);
+                    self.shards.insert(shard);
+                    return;
+                }
+                Admission::Never(Reason::Exists) => return assert!(self.shards.contains(&shard)),
+                Admission::Never(Reason::NoRoom | Reason::TooLarge) => return,
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("a shard is answered in the end");
+    }
+}
+
+fn placement() -> impl Strategy<Value = Placement> {
+    prop_oneof![Just(Placement::Contiguous), Just(Placement::Scattered)]
+}
+
+/// Sizes of the tiers; some do not exist.
+fn sizes() -> impl Strategy<Value = [u64; 3]> {
+    prop_oneof![
+        6 => Just([32, 60, 400]),
+        2 => Just([24, 24, 400]),
+        2 => Just([32, 60, 0]),
+        1 => Just([20, 40, 70]),
+        1 => Just([32, 0, 0]),
+        1 => Just([0, 40, 200]),
+        1 => Just([32, 0, 100]),
+        1 => Just([0, 0, 100]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_version_is_lost_nothing_overlaps_and_nobody_waits_in_vain(
+        placement in placement(),
+        sizes in sizes(),
+        seed: u64,
+        failing in prop_oneof![Just(0u64), Just(0), Just(10), Just(50)],
+        ops in prop::collection::vec(op(), 1..90),
+    ) {
+        let mut world = World::new(placement, sizes, seed, failing);
+        for op in ops {
+            world.apply(op);
+        }
+        world.end();
+    }
+}
