@@ -119,6 +119,17 @@ impl Cache {
         self.debug_check();
     }
 
+    /// Whether a job of this link is under way.
+    pub fn is_moving(&self, link: Link) -> bool {
+        self.flights.values().any(|flight| flight.link == link)
+    }
+
+    /// Whether no flush is under way, and none would be started now.
+    pub fn is_flushed(&self) -> bool {
+        let flushes = [Link::Down, Link::Out];
+        flushes.into_iter().all(|link| !self.is_moving(link) && self.flush_choice(link).is_none())
+    }
+
     /// How many jobs of a link have failed.
     pub fn failures(&self, link: Link) -> u64 {
         self.failures[link as usize]

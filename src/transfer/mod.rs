@@ -21,6 +21,7 @@ pub mod checkpoint;
 pub mod engine;
 pub mod fetch;
 pub mod flow;
+pub mod history;
 pub mod node;
 mod parcels;
 pub mod progress;

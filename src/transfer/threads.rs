@@ -65,7 +65,7 @@ impl Drop for Threads {
 
 /// Starts a thread that never runs a signal handler: signals are the application's, whose handlers run on its threads.
 /// They are blocked before the thread exists, which inherits the mask: there is no moment at which it could take one.
-fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+pub(super) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let spawned = Builder::new().name(name).spawn(body);
     before.thread_set_mask()?;

@@ -1,0 +1,107 @@
+//! What can go wrong with a history.
+
+use crate::base::Digest;
+use crate::base::units::Bytes;
+use crate::device::DeviceError;
+
+/// Why a version was not appended or restored. Errors of one version leave the others and the session as they were.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum HistoryError {
+    /// There was no such version.
+    #[error("history {history:?} has no version {version}: it was never appended")]
+    Unknown {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+    },
+    /// It was restored before and dropped, as the history was asked to.
+    #[error("version {version} of history {history:?} was restored before, and the history drops what was restored")]
+    Gone {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+    },
+    /// All copies of it are damaged or lost.
+    #[error("version {version} of history {history:?} is lost: {reason}")]
+    Lost {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+        /// What happened to its last copy.
+        reason: String,
+    },
+    /// A version of that number is here already.
+    #[error("history {history:?} has a version {version} already")]
+    Exists {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+    },
+    /// No tier has room, and nothing that is under way will make any.
+    #[error(
+        "no room for version {version} of history {history:?} ({}): {reason}; raise device.budget, history.host_budget or \
+         history.store_budget, or restore versions so that they can be dropped", Bytes(*bytes)
+    )]
+    NoRoom {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+        /// Its length.
+        bytes: u64,
+        /// Which limit.
+        reason: String,
+    },
+    /// Fields of a restore are not those that were appended.
+    #[error("version {version} of history {history:?}, field {field:?}: {reason}")]
+    Field {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+        /// The field.
+        field: String,
+        /// What is different.
+        reason: String,
+    },
+    /// Bytes that were read are not those that were appended. The copy is given up; the error comes out only as the reason of
+    /// [`HistoryError::Lost`].
+    #[error("{tier} tier, field {field:?}, block {block}: digest {found} instead of {expected}")]
+    Damaged {
+        /// Where the copy was.
+        tier: &'static str,
+        /// The field.
+        field: String,
+        /// Its block.
+        block: u64,
+        /// The digest made when it was appended.
+        expected: Digest,
+        /// The digest of what was read.
+        found: Digest,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The file tier failed.
+    #[error("history file in {directory}: {reason}")]
+    Store {
+        /// Its directory.
+        directory: String,
+        /// What the file system said.
+        reason: String,
+    },
+    /// Nothing changed for the configured time.
+    #[error("version {version} of history {history:?} waited for {seconds:.0} s (timeouts.room)")]
+    TimedOut {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+        /// How long.
+        seconds: f64,
+    },
+}

@@ -1,0 +1,128 @@
+//! How a version's fields lie in its bytes: one behind the other, each at a multiple of 256.
+#![forbid(unsafe_code)]
+
+use crate::cache::Piece;
+use crate::format::ElementType;
+
+/// Fields begin at multiples of this, so that GPU loads of 16 bytes stay aligned and runs can be cut at any allocation unit.
+const FIELD_ALIGN: u64 = 256;
+/// Versions are a multiple of this long, so that direct I/O takes them whole.
+const ENTRY_ALIGN: u64 = 4096;
+
+/// One field of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldInfo {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub element: ElementType,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Where it begins in the version.
+    pub(super) at: u64,
+    /// Index of its first block among the version's digests.
+    pub(super) first_block: u32,
+}
+
+/// A version's fields and their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub fields: Vec<FieldInfo>,
+    pub block_bytes: u64,
+    pub bytes: u64,
+    pub blocks: u32,
+}
+
+/// A part of a field that lies in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Index of the field.
+    pub field: usize,
+    /// Where it starts in the field.
+    pub start: u64,
+    /// How long it is.
+    pub bytes: u64,
+    /// Where it lies in the tier.
+    pub place: u64,
+}
+
+impl Layout {
+    /// Places fields of the given names, types and lengths.
+    pub(super) fn new<'a>(fields: impl Iterator<Item = (&'a str, ElementType, u64)>, block_bytes: u64) -> Layout {
+        let mut layout = Layout { fields: Vec::new(), block_bytes, bytes: 0, blocks: 0 };
+        for (name, element, bytes) in fields {
+            let (at, first_block) = (layout.bytes.next_multiple_of(FIELD_ALIGN), layout.blocks);
+            layout.fields.push(FieldInfo { name: name.into(), element, bytes, at, first_block });
+            layout.blocks += bytes.div_ceil(block_bytes) as u32;
+            layout.bytes = at + bytes;
+        }
+        layout.bytes = layout.bytes.max(1).next_multiple_of(ENTRY_ALIGN);
+        layout
+    }
+
+    /// The fields, cut where the pieces that the version lies in end.
+    pub(super) fn cuts(&self, pieces: &[Piece]) -> Vec<Cut> {
+        let mut cuts = Vec::with_capacity(self.fields.len() + pieces.len());
+        let (mut piece, mut begin) = (0, 0);
+        for (field, info) in self.fields.iter().enumerate() {
+            let (mut at, end) = (info.at, info.at + info.bytes);
+            while at < end {
+                while at >= begin + pieces[piece].bytes {
+                    begin += pieces[piece].bytes;
+                    piece += 1;
+                }
+                let inside = at - begin;
+                let bytes = (end - at).min(pieces[piece].bytes - inside);
+                cuts.push(Cut { field, start: at - info.at, bytes, place: pieces[piece].offset + inside });
+                at += bytes;
+            }
+        }
+        cuts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn fields_are_aligned_and_whole() {
+        let fields = [("a", ElementType::U8, 5), ("b", ElementType::F64, 8000), ("empty", ElementType::U8, 0)];
+        let layout = Layout::new(fields.into_iter(), 4096);
+        assert_eq!(
+            layout.fields.iter().map(|field| (field.at, field.first_block)).collect::<Vec<_>>(),
+            [(0, 0), (256, 1), (8448, 3)]
+        );
+        assert_eq!((layout.bytes, layout.blocks), (12_288, 3));
+        assert_eq!(Layout::new([].into_iter(), 4096).bytes, 4096);
+    }
+
+    proptest! {
+        /// Every byte of every field has one place, inside the pieces, in order.
+        #[test]
+        fn cuts_cover_all_fields(lengths in proptest::collection::vec(0u64..20_000, 0..12), units in proptest::collection::vec(1u64..6, 1..40)) {
+            let layout = Layout::new(lengths.iter().map(|bytes| ("x", ElementType::U8, *bytes)), 4096);
+            let (mut pieces, mut have, mut offset) = (Vec::new(), 0, 4096);
+            for unit in units.iter().cycle() {
+                if have >= layout.bytes {
+                    break;
+                }
+                pieces.push(Piece { offset, bytes: unit * 4096 });
+                have += unit * 4096;
+                offset += (unit + 1) * 4096;
+            }
+            let cuts = layout.cuts(&pieces);
+            for (index, bytes) in lengths.iter().enumerate() {
+                let mut next = 0;
+                for cut in cuts.iter().filter(|cut| cut.field == index) {
+                    prop_assert_eq!(cut.start, next);
+                    prop_assert!(cut.start.is_multiple_of(64));
+                    prop_assert!(pieces.iter().any(|piece| cut.place >= piece.offset && cut.place + cut.bytes <= piece.end()));
+                    next += cut.bytes;
+                }
+                prop_assert_eq!(next, *bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The node-memory tier of a cache: leases of the node segment, side by side in one numbering, and which parts of them are
+//! pinned.
+#![forbid(unsafe_code)]
+
+use crate::cache::Piece;
+use crate::device::{Device, DeviceError, HostRange, Pinned};
+use crate::segment::{Lease, LeasePart, LeaseView, Pins, Segment};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The leases by the offset of their first byte in the cache's numbering.
+#[derive(Default)]
+pub(super) struct Lines {
+    lines: Mutex<BTreeMap<u64, Line>>,
+}
+
+struct Line {
+    /// Before `lease`: a registration is taken back before its memory goes back to the node.
+    pinned: Vec<Box<dyn Pinned>>,
+    /// In offsets of the line.
+    pins: Pins,
+    lease: Lease,
+}
+
+impl Lines {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a lease; the answer is its offset. Lines never touch: a transfer that crosses from one lease into another is cut.
+    pub(super) fn add(&self, lease: Lease) -> u64 {
+        let mut lines = self.lock();
+        let offset =
+            lines.last_key_value().map_or(0, |(offset, line)| offset + line.lease.len() + crate::base::units::PAGE);
+        lines.insert(offset, Line { pinned: Vec::new(), pins: Pins::default(), lease });
+        offset
+    }
+
+    /// The parts of a line that are to be pinned, one by one.
+    pub(super) fn unpinned(&self, offset: u64) -> Vec<std::ops::Range<u64>> {
+        self.lock().get(&offset).map_or_else(Vec::new, |line| line.pins.missing(0..line.lease.len()))
+    }
+
+    /// Pins one such part.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn pin(
+        &self,
+        offset: u64,
+        part: std::ops::Range<u64>,
+        segment: &Segment,
+        device: &dyn Device,
+    ) -> Result<(), DeviceError> {
+        let start = self.lock().get(&offset).map(|line| line.lease.offset() + part.start);
+        let range = start.and_then(|start| segment.host_range(start, part.end - part.start));
+        let Some(range) = range else { return Ok(()) };
+        let memory = HostRange { address: range.address, bytes: range.bytes, keep: range.keep };
+        let pinned = device.pin(&memory)?;
+        if let Some(line) = self.lock().get_mut(&offset) {
+            line.pins.mark(part);
+            line.pinned.push(pinned);
+        }
+        Ok(())
+    }
+
+    /// Lends pieces for writing, cut where a copy must not cross: at the ends of lines and of pinned parts.
+    pub(super) fn lend(&self, pieces: impl Iterator<Item = Piece>) -> Option<Vec<LeasePart>> {
+        self.cut(pieces, |line, range| line.lease.lend(range))
+    }
+
+    /// The same for reading.
+    pub(super) fn view(&self, pieces: impl Iterator<Item = Piece>) -> Option<Vec<LeaseView>> {
+        self.cut(pieces, |line, range| line.lease.view(range))
+    }
+
+    fn cut<T>(
+        &self,
+        pieces: impl Iterator<Item = Piece>,
+        take: impl Fn(&Line, std::ops::Range<u64>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let lines = self.lock();
+        let mut parts = Vec::new();
+        for piece in pieces {
+            let mut at = piece.offset;
+            while at < piece.end() {
+                let (offset, line) = lines.range(..=at).next_back()?;
+                let end = piece.end().min(offset + line.lease.len());
+                if end <= at {
+                    return None;
+                }
+                for (range, _) in line.pins.split(at - offset..end - offset) {
+                    parts.push(take(line, range)?);
+                }
+                at = end;
+            }
+        }
+        Some(parts)
+    }
+
+    /// Bytes of all lines, and how many of them are pinned.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        let lines = self.lock();
+        let sum = |of: fn(&Line) -> u64| lines.values().map(of).sum();
+        (sum(|line| line.lease.len()), sum(|line| line.pins.bytes()))
+    }
+}

@@ -1,0 +1,229 @@
+//! Opening and closing the caches.
+#![forbid(unsafe_code)]
+
+use super::lines::Lines;
+use super::links::{link_loop, memory_loop, name_of};
+use super::spill::Spill;
+use super::trace::Trace;
+use super::{Books, Caches, History, HistoryError, Shared};
+use crate::cache::{Cache, Keep, Link, Options, Placement, Tier, TierOptions};
+use crate::device::{Device, Priority};
+use crate::segment::Segment;
+use crate::transfer::threads::spawn;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Allocation unit in device memory: copies of that size still run well.
+const DEVICE_UNIT: u64 = 64 << 10;
+/// Allocation unit in host memory and in the file: pages, for direct I/O.
+const HOST_UNIT: u64 = 4096;
+/// What is mapped before the caches are usable; about a tenth of a millisecond.
+const FIRST_MAP_BYTES: u64 = 1 << 30;
+
+/// When host memory is touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Touch {
+    /// Beside the flushes.
+    #[default]
+    Beside,
+    /// Only while no flush is under way.
+    Between,
+}
+
+/// How the ranks of a node pin host memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PinOrder {
+    /// One after the other, part by part.
+    #[default]
+    InTurns,
+    /// All at once.
+    AtOnce,
+    /// Not at all: copies run at the speed of pageable memory.
+    Never,
+}
+
+/// How large the caches are, and how they are made.
+#[derive(Clone, Debug)]
+pub struct CacheConfig {
+    /// GPU cache of this rank, in bytes.
+    pub device_bytes: u64,
+    /// Node memory for this rank's histories, in bytes; leased in steps, as far as the node has it.
+    pub host_bytes: u64,
+    /// File space for this rank's histories, in bytes.
+    pub store_bytes: u64,
+    /// Where the file goes; `None`: no file.
+    pub store_directory: Option<PathBuf>,
+    /// Bytes per block digest.
+    pub block_bytes: u64,
+    /// How versions lie in the caches.
+    pub placement: Placement,
+    /// Host memory is leased and touched in steps of this size.
+    pub line_bytes: u64,
+    /// When it is touched.
+    pub touch: Touch,
+    /// How it is pinned.
+    pub pin: PinOrder,
+    /// How long a call waits for room.
+    pub room: Duration,
+    /// Record every step and span.
+    pub trace: bool,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        CacheConfig {
+            device_bytes: 4 << 30,
+            host_bytes: 32 << 30,
+            store_bytes: 1 << 40,
+            store_directory: None,
+            block_bytes: 256 << 10,
+            placement: Placement::Scattered,
+            line_bytes: 256 << 20,
+            touch: Touch::default(),
+            pin: PinOrder::default(),
+            room: Duration::from_secs(600),
+            trace: false,
+        }
+    }
+}
+
+impl Caches {
+    /// Reserves the GPU cache on `device`, maps its first step, and starts the threads that make the rest ready.
+    ///
+    /// # Blocking
+    /// For the first step of mapping, well below a millisecond.
+    ///
+    /// # Errors
+    /// [`HistoryError::Device`], [`HistoryError::Store`] if the file cannot be made or a thread not be started.
+    pub fn open(
+        device: Arc<dyn Device>,
+        segment: Option<Arc<Segment>>,
+        config: CacheConfig,
+    ) -> Result<Caches, HistoryError> {
+        let store_failed = |reason: String| {
+            let directory = config.store_directory.as_ref().map_or_else(String::new, |path| path.display().to_string());
+            HistoryError::Store { directory, reason }
+        };
+        let spill = config.store_directory.as_ref().map(|directory| Spill::new(directory)).transpose();
+        let spill = spill.map_err(|error| store_failed(error.to_string()))?;
+        let range = device.reserve(config.device_bytes)?;
+        let host_bytes = if segment.is_some() { config.host_bytes / HOST_UNIT * HOST_UNIT } else { 0 };
+        let store_bytes = if spill.is_some() { config.store_bytes / HOST_UNIT * HOST_UNIT } else { 0 };
+        let cache = Cache::new(Options {
+            device: TierOptions { unit: DEVICE_UNIT, capacity: range.bytes() },
+            host: TierOptions { unit: HOST_UNIT, capacity: host_bytes },
+            store: TierOptions { unit: HOST_UNIT, capacity: store_bytes },
+            placement: config.placement,
+        });
+        let trace = Trace::new(config.trace);
+        let shared = Arc::new(Shared {
+            device,
+            range,
+            segment,
+            lines: Lines::default(),
+            spill,
+            config: CacheConfig { host_bytes, ..config.clone() },
+            started: Instant::now(),
+            books: Mutex::new(Books { cache, entries: BTreeMap::new(), enqueued: VecDeque::new(), trace }),
+            changed: Condvar::new(),
+            stop: AtomicBool::new(false),
+            histories: AtomicU32::new(0),
+        });
+        let first = FIRST_MAP_BYTES.min(shared.range.bytes());
+        if first > 0 && !shared.map_step(0, first) {
+            let bytes = first;
+            return Err(crate::device::DeviceError::OutOfMemory { what: "the GPU cache", bytes }.into());
+        }
+        let caches = Caches { shared: shared.clone(), threads: Mutex::default() };
+        let mut threads = Vec::new();
+        let told = |error: std::io::Error| store_failed(format!("a thread could not be started: {error}"));
+        for link in Link::ALL {
+            let stream = shared.device.stream(Priority::Low)?;
+            let shared = shared.clone();
+            let body = move || link_loop(&shared, link, &stream);
+            threads.push(spawn(format!("bvk-{}", name_of(link)), body).map_err(told)?);
+        }
+        threads.push(spawn("bvk-map".into(), move || memory_loop(&shared, first)).map_err(told)?);
+        *caches.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
+        Ok(caches)
+    }
+
+    /// A new history. Two of one name are two histories.
+    pub fn history(&self, name: &str, keep: Keep) -> History {
+        let id = self.shared.histories.fetch_add(1, Ordering::Relaxed);
+        History { shared: self.shared.clone(), id, name: name.into(), keep }
+    }
+
+    /// Host memory of the caches: leased, and of it pinned, in bytes.
+    pub fn host_bytes(&self) -> (u64, u64) {
+        self.shared.lines.bytes()
+    }
+
+    /// Is all memory mapped, leased and pinned that will be?
+    pub fn is_ready(&self) -> bool {
+        let (leased, pinned) = self.shared.lines.bytes();
+        let wanted = self.shared.config.host_bytes;
+        leased >= wanted && (pinned >= wanted || self.shared.config.pin == PinOrder::Never)
+    }
+
+    /// Gives device memory back to the application: of the end of the cache, as much of `bytes` as can be had without losing a
+    /// version, in whole steps. The answer is how much it was.
+    ///
+    /// # Blocking
+    /// For flushes that have to end first, at most for `timeouts.room`.
+    pub fn release_device_memory(&self, bytes: u64) -> u64 {
+        self.shared.release(bytes)
+    }
+}
+
+impl Shared {
+    fn release(&self, bytes: u64) -> u64 {
+        // Steps were mapped from the front: the first one in one, the others in equal parts.
+        let end = self.lock().cache.bytes(Tier::Device).0;
+        let begun = Instant::now();
+        let mut released = 0;
+        while released < bytes && end > released {
+            let last = end - released;
+            let start = if last <= FIRST_MAP_BYTES { 0 } else { self.step_before(last) };
+            let range = crate::cache::Piece { offset: start, bytes: last - start };
+            let mut books = self.lock();
+            while !books.cache.release(Tier::Device, range) {
+                if begun.elapsed() >= self.config.room || self.is_stopping() {
+                    return released;
+                }
+                drop(books);
+                self.settle_enqueued(true);
+                books = self.wait(self.lock());
+            }
+            drop(books);
+            if let Err(error) = self.range.unmap(range.offset, range.bytes) {
+                log::warn!("event=device-memory-kept error={error}");
+                return released;
+            }
+            released += range.bytes;
+        }
+        released
+    }
+
+    fn step_before(&self, end: u64) -> u64 {
+        let steps = (end - FIRST_MAP_BYTES - 1) / super::links::MAP_STEP_BYTES;
+        FIRST_MAP_BYTES + steps * super::links::MAP_STEP_BYTES
+    }
+}
+
+impl Drop for Caches {
+    /// Stops and joins the threads. Histories that are still there answer that they know no version.
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.changed.notify_all();
+        for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("event=thread-panicked");
+            }
+        }
+    }
+}

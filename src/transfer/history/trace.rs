@@ -1,0 +1,118 @@
+//! What a rank's caches did, counted and, if asked for, span by span.
+#![forbid(unsafe_code)]
+
+use crate::cache::Tier;
+use std::time::Instant;
+
+/// Which call of the application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// An append.
+    Append,
+    /// A restore.
+    Restore,
+}
+
+/// One call of the application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The version.
+    pub version: u64,
+    /// Which call.
+    pub operation: Operation,
+    /// Bytes of the version.
+    pub bytes: u64,
+    /// Where an append went, or a restore read from.
+    pub tier: Tier,
+    /// Of a restore: how many versions from the head of the restore order on were in the GPU cache when it was called.
+    pub distance: u64,
+    /// How long the call took.
+    pub seconds: f64,
+}
+
+/// Something that a thread was busy with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// `append`, `restore`, `d2h`, `h2f`, `f2h`, `h2d`, `touch`, `pin`, `map`.
+    pub what: &'static str,
+    /// The version; 0 for memory.
+    pub version: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Beginning, in seconds from the opening of the caches.
+    pub from_s: f64,
+    /// End.
+    pub to_s: f64,
+}
+
+/// Sums over a session. Times are what the application's thread spent in the calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HistoryStats {
+    /// Versions appended.
+    pub appends: u64,
+    /// Their bytes.
+    pub append_bytes: u64,
+    /// Time in appends, in seconds.
+    pub append_seconds: f64,
+    /// Versions restored.
+    pub restores: u64,
+    /// Their bytes.
+    pub restore_bytes: u64,
+    /// Time in restores, in seconds.
+    pub restore_seconds: f64,
+    /// Restores that found the version in the GPU cache.
+    pub hits: u64,
+    /// Host memory: leased, and of it pinned.
+    pub host_bytes: (u64, u64),
+    /// Bytes moved: device to host, host to file, file to host, host to device.
+    pub moved_bytes: [u64; 4],
+    /// Jobs of the links that failed, likewise.
+    pub failures: [u64; 4],
+}
+
+/// Collects them.
+pub(super) struct Trace {
+    pub stats: HistoryStats,
+    pub steps: Vec<Step>,
+    pub spans: Vec<Span>,
+    pub is_on: bool,
+}
+
+impl Trace {
+    pub(super) fn new(is_on: bool) -> Trace {
+        Trace { stats: HistoryStats::default(), steps: Vec::new(), spans: Vec::new(), is_on }
+    }
+
+    /// Notes a call that began at `begun` and ends now.
+    pub(super) fn step(&mut self, mut step: Step, begun: Instant, zero: Instant) {
+        step.seconds = begun.elapsed().as_secs_f64();
+        let stats = &mut self.stats;
+        let what = match step.operation {
+            Operation::Append => {
+                stats.appends += 1;
+                stats.append_bytes += step.bytes;
+                stats.append_seconds += step.seconds;
+                "append"
+            }
+            Operation::Restore => {
+                stats.restores += 1;
+                stats.restore_bytes += step.bytes;
+                stats.restore_seconds += step.seconds;
+                stats.hits += u64::from(step.tier == Tier::Device);
+                "restore"
+            }
+        };
+        self.span(what, step.version, step.bytes, begun, zero);
+        if self.is_on {
+            self.steps.push(step);
+        }
+    }
+
+    /// Notes what began at `begun` and ends now.
+    pub(super) fn span(&mut self, what: &'static str, version: u64, bytes: u64, begun: Instant, zero: Instant) {
+        if self.is_on {
+            let from_s = begun.duration_since(zero).as_secs_f64();
+            self.spans.push(Span { what, version, bytes, from_s, to_s: zero.elapsed().as_secs_f64() });
+        }
+    }
+}

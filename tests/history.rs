@@ -1,0 +1,293 @@
+//! Histories on the host twin: what was appended comes back, from whichever tier, in any order.
+#![forbid(unsafe_code)]
+
+use bivouac::base::ids::{Generation, Incarnation};
+use bivouac::base::rng;
+use bivouac::cache::{Keep, Placement, Tier};
+use bivouac::device::host::{HostDevice, HostModel};
+use bivouac::device::{Device, DeviceSpan, Priority, Stream};
+use bivouac::segment::{Segment, SegmentSpec};
+use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Operation, Return};
+use std::sync::Arc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const KIB: u64 = 1 << 10;
+
+/// A twin, a segment and a directory for the file.
+struct Bed {
+    device: Arc<HostDevice>,
+    stream: Arc<dyn Stream>,
+    segment: Arc<Segment>,
+    directory: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new(model: HostModel) -> Bed {
+        let device = Arc::new(HostDevice::new(HostModel { memory_bytes: 2 << 30, ..model }));
+        let incarnation: Incarnation = rng::incarnation().expect("random");
+        let spec = SegmentSpec {
+            directory: "/dev/shm".into(),
+            name: format!("bivouac-test-history-{incarnation}"),
+            job: 1,
+            group: 1,
+            generation: Generation(1),
+            incarnation,
+            budget: 256 * MIB,
+            node_ranks: 1,
+            group_size: 1,
+        };
+        let segment = Arc::new(Segment::create(&spec).expect("segment"));
+        let stream = device.stream(Priority::High).expect("stream");
+        Bed { device, stream, segment, directory: tempfile::tempdir().expect("directory") }
+    }
+
+    /// Caches of so many MiB on device, host and in the file.
+    fn caches(&self, mib: [u64; 3], change: impl FnOnce(&mut CacheConfig)) -> Caches {
+        let mut config = CacheConfig {
+            device_bytes: mib[0] * MIB,
+            host_bytes: mib[1] * MIB,
+            store_bytes: mib[2] * MIB,
+            store_directory: Some(self.directory.path().to_owned()),
+            line_bytes: 8 * MIB,
+            room: Duration::from_secs(20),
+            trace: true,
+            ..CacheConfig::default()
+        };
+        change(&mut config);
+        Caches::open(self.device.clone(), Some(self.segment.clone()), config).expect("caches")
+    }
+
+    fn span(&self, bytes: u64) -> DeviceSpan {
+        self.device.allocate(bytes).expect("room")
+    }
+
+    fn append(&self, history: &History, version: u64, bytes: u64) -> Result<(), HistoryError> {
+        let span = self.span(bytes);
+        self.stream.upload(&[(&content(version, bytes), span.clone())], None).expect("upload");
+        history.append(version, &[Field::device::<u8>("p", &span)], &*self.stream)
+    }
+
+    fn check(&self, history: &History, version: u64, bytes: u64) {
+        let span = self.span(bytes);
+        let restored = history.restore(version, &mut [FieldMut::device::<u8>("p", &span)], &*self.stream);
+        restored.unwrap_or_else(|error| panic!("version {version}: {error}"));
+        let mut back = vec![0; bytes as usize];
+        self.stream.download(&mut [(span, &mut back)], None).expect("download");
+        assert!(back == content(version, bytes), "version {version}");
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.segment.close(true).expect("close");
+    }
+}
+
+fn content(version: u64, bytes: u64) -> Vec<u8> {
+    let mut state = version.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = (0..bytes.div_ceil(8)).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.take(bytes as usize).collect()
+}
+
+/// A version's length: small early, large late, nothing round.
+fn size(version: u64) -> u64 {
+    100 * KIB + version * 61 * KIB + version * 13
+}
+
+fn orders(count: u64) -> [(&'static str, Vec<u64>); 3] {
+    let irregular = (0..count).map(|index| index * 17 % count).collect();
+    [("sequential", (0..count).collect()), ("reverse", (0..count).rev().collect()), ("irregular", irregular)]
+}
+
+/// 40 versions of 70 MiB in all through 8 MiB of device and 24 MiB of host memory.
+#[test]
+fn every_version_comes_back_in_every_order() {
+    let count = 40;
+    for placement in [Placement::Contiguous, Placement::Scattered] {
+        for (name, order) in orders(count) {
+            for hints in ["none", "one", "all"] {
+                for keep in [Keep::Discard, Keep::Persist] {
+                    let bed = Bed::new(HostModel::default());
+                    let caches = bed.caches([8, 24, 256], |config| config.placement = placement);
+                    let history = caches.history("wave", keep);
+                    if hints == "all" {
+                        history.hint(order.iter().copied());
+                    }
+                    for version in 0..count {
+                        bed.append(&history, version, size(version))
+                            .unwrap_or_else(|error| panic!("{placement:?} {name} {hints} {keep:?}: {error}"));
+                    }
+                    history.start_prefetch();
+                    for version in &order {
+                        if hints == "one" {
+                            history.hint([*version]);
+                        }
+                        bed.check(&history, *version, size(*version));
+                    }
+                    let stats = history.stats();
+                    assert_eq!((stats.appends, stats.restores), (count, count));
+                    assert_eq!(stats.failures, [0; 4]);
+                    match keep {
+                        Keep::Discard => {
+                            let again = bed.span(size(3));
+                            let error = history.restore(3, &mut [FieldMut::device::<u8>("p", &again)], &*bed.stream);
+                            assert!(matches!(error, Err(HistoryError::Gone { version: 3, .. })), "{error:?}");
+                        }
+                        Keep::Persist => {
+                            history.wait_flushed();
+                            for version in [3, 39, 0] {
+                                bed.check(&history, version, size(version));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_history_that_fits_the_gpu_cache_is_read_from_there() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([32, 32, 32], |_| {});
+    let history = caches.history("wave", Keep::Discard);
+    for version in 0..20 {
+        bed.append(&history, version, MIB).expect("room");
+    }
+    history.hint((0..20).rev());
+    history.start_prefetch();
+    (0..20).rev().for_each(|version| bed.check(&history, version, MIB));
+    assert_eq!(history.stats().hits, 20);
+    let steps = history.take_steps();
+    assert_eq!(steps.len(), 40);
+    let restores: Vec<u64> =
+        steps.iter().filter(|step| step.operation == Operation::Restore).map(|step| step.distance).collect();
+    assert_eq!(restores, (1..=20).rev().collect::<Vec<u64>>(), "all that is hinted was there at each restore");
+}
+
+/// Several fields, of host and device memory, of which some are read back to the other side.
+#[test]
+fn fields_of_both_kinds_mix_in_a_version() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([8, 16, 16], |_| {});
+    let history = caches.history("mixed", Keep::Persist);
+    let span = bed.span(3 * MIB + 8);
+    let data = content(7, span.bytes());
+    bed.stream.upload(&[(&data, span.clone())], None).expect("upload");
+    let (step, table) = ([41u64], vec![1.5f64; 1000]);
+    for version in 0..6 {
+        let fields = [Field::host("step", &step), Field::device::<f64>("p", &span), Field::host("table", &table)];
+        history.append(version, &fields, &*bed.stream).expect("room");
+    }
+    assert_eq!(
+        history.fields(0).expect("there").iter().map(|field| field.bytes).collect::<Vec<_>>(),
+        [8, 3 * MIB + 8, 8000]
+    );
+    history.wait_flushed();
+    for version in 0..6 {
+        let (mut step, mut p) = ([0u64], vec![0f64; data.len() / 8]);
+        let table = bed.span(8000);
+        let mut fields =
+            [FieldMut::device::<f64>("table", &table), FieldMut::host("step", &mut step), FieldMut::host("p", &mut p)];
+        history.restore(version, &mut fields, &*bed.stream).expect("there");
+        assert!(step == [41] && bytemuck::cast_slice::<f64, u8>(&p) == data);
+        let mut back = vec![0; 8000];
+        bed.stream.download(&mut [(table, &mut back)], None).expect("download");
+        assert!(bytemuck::cast_slice::<u8, f64>(&back).iter().all(|value| *value == 1.5));
+    }
+}
+
+#[test]
+fn mistakes_in_calls_are_told_and_change_nothing() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([8, 8, 8], |config| config.room = Duration::from_millis(300));
+    let history = caches.history("wave", Keep::Discard);
+    bed.append(&history, 1, MIB).expect("room");
+    assert!(matches!(bed.append(&history, 1, MIB), Err(HistoryError::Exists { version: 1, .. })));
+    let span = bed.span(MIB);
+    let short = span.part(0, 8).expect("inside");
+    let stream = &*bed.stream;
+    let error = |fields: &mut [FieldMut<'_>]| history.restore(1, fields, stream).expect_err("a mistake").to_string();
+    assert!(error(&mut [FieldMut::device::<u8>("q", &span)]).contains("no such field"));
+    assert!(error(&mut [FieldMut::device::<u8>("p", &short)]).contains("1048576 bytes were appended"));
+    assert!(error(&mut [FieldMut::device::<f64>("p", &span)]).contains("f64"));
+    assert!(matches!(history.restore(2, &mut [], stream), Err(HistoryError::Unknown { version: 2, .. })));
+    assert!(matches!(history.fields(2), Err(HistoryError::Unknown { .. })));
+    // 24 MiB in all, of which nothing is restored.
+    let full = (2..).find_map(|version| bed.append(&history, version, 3 * MIB).err()).expect("it is finite");
+    assert!(matches!(full, HistoryError::NoRoom { .. }), "{full}");
+    assert!(matches!(bed.append(&history, 99, 100 * MIB), Err(HistoryError::NoRoom { .. })));
+    bed.check(&history, 1, MIB);
+}
+
+/// The application's next work on the same stream overwrites what was enqueued to be copied before.
+#[test]
+fn an_enqueued_append_is_ordered_with_the_stream() {
+    let bed = Bed::new(HostModel { copy_bytes_per_s: Some(200e6), ..HostModel::default() });
+    let caches = bed.caches([64, 64, 64], |_| {});
+    let history = caches.history("wave", Keep::Discard);
+    let (span, zeros) = (bed.span(4 * MIB), bed.span(4 * MIB));
+    bed.stream.upload(&[(&content(5, 4 * MIB), span.clone())], None).expect("upload");
+    let fields = [Field::device::<u8>("p", &span)];
+    history.append_and(5, &fields, &*bed.stream, Return::Enqueued).expect("room");
+    bed.stream.copy(&zeros, &span).expect("copy");
+    bed.check(&history, 5, 4 * MIB);
+}
+
+#[test]
+fn two_histories_share_the_caches_and_one_that_is_dropped_makes_room() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([8, 16, 0], |config| config.store_directory = None);
+    let first = caches.history("a", Keep::Persist);
+    let second = caches.history("a", Keep::Persist);
+    for version in 0..8 {
+        bed.append(&first, version, MIB).expect("room");
+        bed.append(&second, version, MIB + 4096).expect("room");
+    }
+    assert!((8..).find_map(|version| bed.append(&second, version, 2 * MIB).err()).is_some(), "memory is finite");
+    drop(first);
+    (50..55).for_each(|version| bed.append(&second, version, MIB).expect("room again"));
+    (0..8).for_each(|version| bed.check(&second, version, MIB + 4096));
+    (50..55).for_each(|version| bed.check(&second, version, MIB));
+}
+
+#[test]
+fn device_memory_is_given_back_when_it_is_asked_for() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([1024 + 256, 128, 0], |config| config.store_directory = None);
+    let history = caches.history("wave", Keep::Persist);
+    for version in 0..20 {
+        bed.append(&history, version, MIB).expect("room");
+    }
+    while caches.host_bytes().0 < 128 * MIB {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = bed.device.free_memory().expect("figure");
+    assert_eq!(caches.release_device_memory(1), 256 * MIB);
+    assert_eq!(bed.device.free_memory().expect("figure"), before + 256 * MIB);
+    assert_eq!(caches.release_device_memory(u64::MAX), 1024 * MIB, "all of it, once it is flushed");
+    (0..20).for_each(|version| bed.check(&history, version, MIB));
+    bed.append(&history, 20, MIB).expect("straight to host memory");
+    bed.check(&history, 20, MIB);
+    assert_eq!(history.take_steps().last().map(|step| step.tier), Some(Tier::Host));
+}
+
+#[test]
+fn a_lost_device_is_an_error_and_nothing_hangs() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([8, 8, 8], |_| {});
+    let history = caches.history("wave", Keep::Discard);
+    bed.append(&history, 1, MIB).expect("room");
+    let span = bed.span(MIB);
+    bed.device.lose("a test pulled the plug");
+    let fields = [Field::device::<u8>("p", &span)];
+    let error = history.append(2, &fields, &*bed.stream).expect_err("lost");
+    assert!(error.to_string().contains("a test pulled the plug"), "{error}");
+    assert!(history.restore(1, &mut [FieldMut::device::<u8>("p", &span)], &*bed.stream).is_err());
+}
