@@ -174,7 +174,7 @@ impl Shared {
     }
 }
 
-/// A token that this rank holds; dropped, it is given back.
+/// A token that this rank holds; dropped, it is given back. It keeps this rank's place in the segment, unless that is closed.
 pub struct TokenGuard {
     shared: Arc<Shared>,
     /// The place's word, and what it says while we hold it.
