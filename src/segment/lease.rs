@@ -21,8 +21,8 @@
 //!
 //! A range of a lease is lent as an exclusive [`LeasePart`] or read through [`LeaseView`]s, of which several may
 //! overlap: an upload to the device and a write to a file read the same bytes at once. Parts and views keep the
-//! lease's memory: it goes back to the node when the [`Lease`] and all of them are gone. Lending costs well below a
-//! microsecond (a search in the book of loans, `loans.rs`).
+//! lease's memory: it goes back to the node when the [`Lease`] and all of them are gone. Lending costs 1
+//! to 2 microseconds (a search in the book of loans, `loans.rs`).
 #![forbid(unsafe_code)]
 
 use super::SegmentError;

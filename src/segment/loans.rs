@@ -3,8 +3,8 @@
 //! A byte is free, lent *alone* (one borrower, who may write), or *read* by a number of borrowers. The book is a list of
 //! disjoint pieces; a view that covers only part of a piece cuts it at the view's borders, and pieces that touch and have
 //! the same number of readers are joined again when a border is no longer needed. So there are at most twice as
-//! many pieces as loans and views outstanding, and every operation costs a search and the pieces under the range: well
-//! below a microsecond for some hundreds of loans. Numbers only; the memory is `map.rs`'s affair.
+//! many pieces as loans and views outstanding, and every operation costs a search and the pieces under the range: to lend and
+//! to take back took 1 to 2 microseconds with 500 loans out. Numbers only; the memory is `map.rs`'s affair.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -78,7 +78,7 @@ impl Pins {
         let mut pieces = Vec::new();
         for (mut part, _) in self.split(range).into_iter().filter(|(_, is_pinned)| !is_pinned) {
             while part.start < part.end {
-                let border = (part.start / self.chunk + 1).checked_mul(self.chunk).unwrap_or(u64::MAX);
+                let border = (part.start / self.chunk + 1).saturating_mul(self.chunk);
                 let end = border.min(part.end);
                 pieces.push(part.start..end);
                 part.start = end;

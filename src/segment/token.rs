@@ -174,7 +174,7 @@ impl Shared {
     }
 }
 
-/// A token that this rank holds; dropped, it is given back.
+/// A token that this rank holds; dropped, it is given back. It keeps this rank's place in the segment, unless that is closed.
 pub struct TokenGuard {
     shared: Arc<Shared>,
     /// The place's word, and what it says while we hold it.
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn words_say_what_was_put_in() {
-        for (word, rank) in [(0, 0), (0xffff << 16, 16383), (u64::MAX & !0xffff, 7)] {
+        for (word, rank) in [(0, 0), (0xffff << 16, 16383), (!0xffff, 7)] {
             let next = taken(word, rank);
             assert_eq!((holder(word), holder(next)), (None, Some(rank)));
             assert_eq!(next >> 16, (word >> 16).wrapping_add(1) & (u64::MAX >> 16));

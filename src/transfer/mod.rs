@@ -23,6 +23,7 @@ pub mod fetch;
 pub mod flow;
 pub mod history;
 pub mod node;
+pub mod pacing;
 mod parcels;
 pub mod progress;
 pub mod stats;
