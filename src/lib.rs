@@ -29,4 +29,5 @@ pub use format::ElementType;
 pub use recovery::{LoadError, RestartError, Restorer};
 pub use region::Element;
 pub use session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
+pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
 pub use transfer::{LevelVerdict, Stats};

@@ -3,7 +3,8 @@
 
 use bivouac::base::ids::{Generation, Incarnation};
 use bivouac::base::rng;
-use bivouac::cache::{Keep, Placement, Tier};
+use bivouac::cache::{Keep, Tier};
+use bivouac::config::Placement;
 use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac::segment::{Segment, SegmentSpec};

@@ -119,6 +119,12 @@ pub(super) const KEYS: &[Key] = &[
     key!("engine.write", node.write_bytes, WRITE),
     key!("engine.writers", node.writers, WRITERS),
     key!("engine.progress", node.progress, PROGRESS),
+    key!("device.budget", node.device_budget, BUDGET),
+    key!("history.host_budget", node.history.host_budget, BUDGET),
+    key!("history.store_budget", node.history.store_budget, BUDGET),
+    key!("history.touch", node.history.touch, TOUCH),
+    key!("history.pin", node.history.pin, PIN_ORDER),
+    key!("history.placement", node.history.placement, PLACEMENT),
     key!("run.directory", node.run_directory, OPTIONAL_PATH),
 ];
 

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
-use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, Progress, Scheme};
+use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Placement, Progress, Scheme, Touch};
 use crate::base::calendar::{UTC_MAX, parse_utc};
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_duration};
 use std::fmt;
@@ -177,6 +177,53 @@ pub(super) const BUDGET: Kind<Budget> = Kind {
     show: |value| match value {
         Budget::Bytes(bytes) => show_integer(bytes),
         Budget::Percent(percent) => Raw::Text(format!("{percent}%")),
+    },
+};
+
+pub(super) const TOUCH: Kind<Touch> = Kind {
+    allowed: "\"beside\" or \"between\"",
+    read: |raw| match raw.text()?.trim() {
+        "beside" => Some(Touch::Beside),
+        "between" => Some(Touch::Between),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            Touch::Beside => "beside".to_owned(),
+            Touch::Between => "between".to_owned(),
+        })
+    },
+};
+
+pub(super) const PIN_ORDER: Kind<PinOrder> = Kind {
+    allowed: "\"turns\", \"at-once\" or \"never\"",
+    read: |raw| match raw.text()?.trim() {
+        "turns" => Some(PinOrder::InTurns),
+        "at-once" => Some(PinOrder::AtOnce),
+        "never" => Some(PinOrder::Never),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            PinOrder::InTurns => "turns".to_owned(),
+            PinOrder::AtOnce => "at-once".to_owned(),
+            PinOrder::Never => "never".to_owned(),
+        })
+    },
+};
+
+pub(super) const PLACEMENT: Kind<Placement> = Kind {
+    allowed: "\"scattered\" or \"contiguous\"",
+    read: |raw| match raw.text()?.trim() {
+        "scattered" => Some(Placement::Scattered),
+        "contiguous" => Some(Placement::Contiguous),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            Placement::Scattered => "scattered".to_owned(),
+            Placement::Contiguous => "contiguous".to_owned(),
+        })
     },
 };
 

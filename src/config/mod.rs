@@ -334,6 +334,10 @@ pub struct NodeConfig {
     pub writers: u32,
     /// Who steps the coordination.
     pub progress: Progress,
+    /// GPU memory of each rank for caching, of the device that it uses.
+    pub device_budget: Budget,
+    /// The caches of histories.
+    pub history: HistoryConfig,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
     /// value counts. `bivouac run` sets it.
     pub run_directory: Option<PathBuf>,
@@ -351,9 +355,70 @@ impl Default for NodeConfig {
             write_bytes: 4 * MIB,
             writers: 2,
             progress: Progress::Auto,
+            device_budget: Budget::Percent(10.0),
+            history: HistoryConfig::default(),
             run_directory: None,
         }
     }
+}
+
+/// The caches of histories, beside the GPU cache: how large they are and how they are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HistoryConfig {
+    /// Node memory for the histories of each rank; a percentage is one of the rank's equal share of the memory tier.
+    pub host_budget: Budget,
+    /// File space for the histories of each rank; a percentage is one of what is free where the local tier is.
+    pub store_budget: Budget,
+    /// When node memory is made ready.
+    pub touch: Touch,
+    /// How the ranks of a node pin it.
+    pub pin: PinOrder,
+    /// How versions lie in the caches.
+    pub placement: Placement,
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        HistoryConfig {
+            host_budget: Budget::Percent(50.0),
+            store_budget: Budget::Percent(50.0),
+            touch: Touch::default(),
+            pin: PinOrder::default(),
+            placement: Placement::default(),
+        }
+    }
+}
+
+/// When node memory is touched for the first time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Touch {
+    /// Beside the flushes.
+    #[default]
+    Beside,
+    /// Only while no flush is under way.
+    Between,
+}
+
+/// How the ranks of a node pin host memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PinOrder {
+    /// One after the other, part by part.
+    #[default]
+    InTurns,
+    /// All at once.
+    AtOnce,
+    /// Not at all: copies run at the speed of pageable memory.
+    Never,
+}
+
+/// How a version lies in a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// In one piece; room is made by algorithm 1 of HPDC'23.
+    Contiguous,
+    /// In as few pieces as the gaps allow.
+    #[default]
+    Scattered,
 }
 
 /// A memory budget.

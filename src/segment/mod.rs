@@ -82,7 +82,7 @@ pub use layout::{BOARD_OPERATIONS, EXTENT_MIN, SLOTS_PER_RANK, SegmentHeader, TO
 pub use lease::{Lease, LeasePart, LeaseView};
 pub use live::Segment;
 pub use old::{OldSegment, OldSlot};
-pub use pins::{HostRange, PIN_CHUNK, Pins};
+pub use pins::{PIN_CHUNK, Pins};
 pub use room::{Available, available_memory, budget_bytes};
 pub use slots::{SealInfo, SlotId, SlotMut, SlotRef};
 pub use state::SlotState;

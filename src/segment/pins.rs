@@ -11,35 +11,14 @@
 
 use super::live::Segment;
 use crate::base::units::{MIB, page_ceil};
+use crate::device::HostRange;
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes of a registration, if nobody says otherwise.
 pub const PIN_CHUNK: u64 = 16 * MIB;
-
-/// A range of this process's mapping, for a device to register.
-///
-/// It is an address, not access: who makes the device read or write there holds a [`super::LeasePart`], a
-/// [`super::LeaseView`] or a slot of the same bytes meanwhile.
-#[derive(Clone)]
-pub struct HostRange {
-    /// Where the range starts in this process.
-    pub address: usize,
-    /// Its length.
-    pub bytes: u64,
-    /// Keeps the range mapped. It does not keep the memory from going back to the node: take a registration back before
-    /// its slot or lease is dropped.
-    pub keep: Arc<dyn Any + Send + Sync>,
-}
-
-impl fmt::Debug for HostRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostRange({} bytes at {:#x})", self.bytes, self.address)
-    }
-}
 
 impl Segment {
     /// The address of a range of the data area that this rank holds, as slot or lease, with all its pages populated. `None`

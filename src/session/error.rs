@@ -13,6 +13,9 @@ use crate::transfer::{CaptureError, LevelVerdict};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The caches of histories, or a history.
+    #[error(transparent)]
+    History(#[from] crate::transfer::history::HistoryError),
     /// The configuration has problems.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -48,8 +48,9 @@ use crate::base::Level;
 use crate::base::calendar::unix_now;
 use crate::base::units::page_ceil;
 use crate::comm::Comm;
-use crate::config::Config;
+use crate::config::{Budget, Config};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
+use crate::device::Device;
 use crate::format::supervision::RestoredFrom;
 use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
@@ -59,6 +60,7 @@ use crate::region::{self, Element, RegionError, SavedRegion};
 use crate::tier::TierKind;
 use crate::tier::directory::is_component;
 use crate::transfer::checkpoint::CaptureSpec;
+use crate::transfer::history::{CacheConfig, Caches};
 use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
 use place::{Place, Workers, segment_prefix};
@@ -518,6 +520,45 @@ impl Session {
         self.engine.beat();
         self.engine.pump();
         self.engine.take_reports()
+    }
+
+    /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory,
+    /// leases of the node's memory tier, and a file on the local tier. Histories are made from them; they live no longer
+    /// than the session.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background.
+    ///
+    /// # Errors
+    /// [`Error::History`].
+    pub fn caches(&self, device: Arc<dyn Device>) -> Result<Caches> {
+        let config = self.engine.config();
+        let history = config.node.history;
+        let percent = |budget: Budget, of: u64| match budget {
+            Budget::Bytes(bytes) => bytes,
+            Budget::Percent(percent) => (of as f64 * percent / 100.0) as u64,
+        };
+        let segment = self.engine.memory().cloned();
+        let ranks = self.engine.identity().node_ranks.len() as u64;
+        let share = segment.as_ref().map_or(0, |segment| segment.capacity() / ranks.max(1));
+        let directory = self.engine.directory(TierKind::Local).map(|tier| tier.root().to_owned());
+        let free = |path: &std::path::PathBuf| rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
+        let caches = CacheConfig {
+            device_bytes: percent(config.node.device_budget, device.info().memory_bytes),
+            host_bytes: percent(history.host_budget, share),
+            store_bytes: percent(history.store_budget, directory.as_ref().map_or(0, free)),
+            store_directory: directory,
+            block_bytes: config.job.block_bytes,
+            placement: history.placement,
+            touch: history.touch,
+            pin: history.pin,
+            room: config.job.timeouts.room,
+            ..CacheConfig::default()
+        };
+        Ok(Caches::open(device, segment, caches)?)
     }
 
     /// Counters and times of this rank.

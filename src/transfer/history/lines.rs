@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::cache::Piece;
-use crate::device::{Device, DeviceError, HostRange, Pinned};
+use crate::device::{Device, DeviceError, Pinned};
 use crate::segment::{Lease, LeasePart, LeaseView, Pins, Segment};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -55,8 +55,7 @@ impl Lines {
         let start = self.lock().get(&offset).map(|line| line.lease.offset() + part.start);
         let range = start.and_then(|start| segment.host_range(start, part.end - part.start));
         let Some(range) = range else { return Ok(()) };
-        let memory = HostRange { address: range.address, bytes: range.bytes, keep: range.keep };
-        let pinned = device.pin(&memory)?;
+        let pinned = device.pin(&range)?;
         if let Some(line) = self.lock().get_mut(&offset) {
             line.pins.mark(part);
             line.pinned.push(pinned);

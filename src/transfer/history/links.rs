@@ -1,9 +1,9 @@
 //! The threads: one for each link, and one that makes memory ready.
 #![forbid(unsafe_code)]
 
-use super::open::{PinOrder, Touch};
 use super::{HistoryError, Shared, lines_gone};
 use crate::cache::{Job, Link, Piece, Tier, runs};
+use crate::config::{PinOrder, Touch};
 use crate::device::{DeviceSpan, Stream};
 use crate::segment::{Order, Token, TokenGuard};
 use std::sync::Arc;

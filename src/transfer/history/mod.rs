@@ -39,7 +39,7 @@ mod trace;
 
 pub use error::HistoryError;
 pub use layout::FieldInfo;
-pub use open::{CacheConfig, PinOrder, Touch};
+pub use open::CacheConfig;
 pub use trace::{HistoryStats, Operation, Span, Step};
 
 use crate::base::Digest;

@@ -6,7 +6,8 @@ use super::links::{link_loop, memory_loop, name_of};
 use super::spill::Spill;
 use super::trace::Trace;
 use super::{Books, Caches, History, HistoryError, Shared};
-use crate::cache::{Cache, Keep, Link, Options, Placement, Tier, TierOptions};
+use crate::cache::{Cache, Keep, Link, Options, Tier, TierOptions};
+use crate::config::{PinOrder, Placement, Touch};
 use crate::device::{Device, Priority};
 use crate::segment::Segment;
 use crate::transfer::threads::spawn;
@@ -22,28 +23,6 @@ const DEVICE_UNIT: u64 = 64 << 10;
 const HOST_UNIT: u64 = 4096;
 /// What is mapped before the caches are usable; about a tenth of a millisecond.
 const FIRST_MAP_BYTES: u64 = 1 << 30;
-
-/// When host memory is touched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Touch {
-    /// Beside the flushes.
-    #[default]
-    Beside,
-    /// Only while no flush is under way.
-    Between,
-}
-
-/// How the ranks of a node pin host memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum PinOrder {
-    /// One after the other, part by part.
-    #[default]
-    InTurns,
-    /// All at once.
-    AtOnce,
-    /// Not at all: copies run at the speed of pageable memory.
-    Never,
-}
 
 /// How large the caches are, and how they are made.
 #[derive(Clone, Debug)]
@@ -80,7 +59,7 @@ impl Default for CacheConfig {
             store_bytes: 1 << 40,
             store_directory: None,
             block_bytes: 256 << 10,
-            placement: Placement::Scattered,
+            placement: Placement::default(),
             line_bytes: 256 << 20,
             touch: Touch::default(),
             pin: PinOrder::default(),
@@ -116,7 +95,10 @@ impl Caches {
             device: TierOptions { unit: DEVICE_UNIT, capacity: range.bytes() },
             host: TierOptions { unit: HOST_UNIT, capacity: host_bytes },
             store: TierOptions { unit: HOST_UNIT, capacity: store_bytes },
-            placement: config.placement,
+            placement: match config.placement {
+                Placement::Contiguous => crate::cache::Placement::Contiguous,
+                Placement::Scattered => crate::cache::Placement::Scattered,
+            },
         });
         let trace = Trace::new(config.trace);
         let shared = Arc::new(Shared {
