@@ -1,0 +1,430 @@
+//! The peers of the shot: what an application would do without Bivouac, with the same memory.
+
+use super::shot::Engine;
+use bivouac::device::cuda::CudaDevice;
+use bivouac::device::{Device, DeviceSpan};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use rustix::fs::{Mode, OFlags};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Memory that is handed out front to back, as versions are appended.
+struct Pinned {
+    address: u64,
+    bytes: u64,
+    used: u64,
+    context: Arc<CudaContext>,
+}
+
+impl Pinned {
+    fn new(context: &Arc<CudaContext>, bytes: u64) -> Pinned {
+        // SAFETY: the context is bound by its owner on this thread.
+        let address =
+            unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE) }.expect("pinned memory");
+        Pinned { address: address as u64, bytes, used: 0, context: context.clone() }
+    }
+
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        (self.used + bytes <= self.bytes).then(|| {
+            self.used += bytes;
+            self.address + self.used - bytes
+        })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.context.bind_to_thread().expect("context");
+        // SAFETY: the address came from `malloc_host`; nothing uses it any more.
+        unsafe { result::free_host(self.address as *mut _) }.expect("free");
+    }
+}
+
+fn bytes_at<'a>(address: u64, bytes: u64) -> &'a mut [u8] {
+    // SAFETY: the callers name pinned memory of theirs, each range used by one of them at a time.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) }
+}
+
+/// An unnamed file around the page cache.
+fn file(directory: &Path) -> File {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT;
+    let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+    File::from(
+        opened
+            .or_else(|_| rustix::fs::open(directory, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR | Mode::WUSR))
+            .expect("file"),
+    )
+}
+
+/// Where a version rests.
+#[derive(Clone, Copy)]
+enum Place {
+    Host(u64),
+    File(u64),
+}
+
+/// (a) Every copy is waited for, to host memory and from it, to the file and from it.
+pub struct Blocking {
+    stream: Arc<CudaStream>,
+    span: DeviceSpan,
+    host: Pinned,
+    bounce: Pinned,
+    file: File,
+    end: u64,
+    places: BTreeMap<u64, Place>,
+}
+
+/// Versions larger than this need a larger bounce buffer.
+const BOUNCE: u64 = 1 << 30;
+
+impl Blocking {
+    pub fn new(
+        device: &CudaDevice,
+        stream: &Arc<CudaStream>,
+        span: DeviceSpan,
+        host: u64,
+        directory: &Path,
+        _total: u64,
+    ) -> Blocking {
+        let context = device.context();
+        Blocking {
+            stream: stream.clone(),
+            span,
+            host: Pinned::new(context, host),
+            bounce: Pinned::new(context, BOUNCE),
+            file: file(directory),
+            end: 0,
+            places: BTreeMap::new(),
+        }
+    }
+}
+
+fn down(stream: &CudaStream, span: &DeviceSpan, address: u64, bytes: u64) {
+    // SAFETY: both ranges have that length and live until the stream is synchronized.
+    unsafe { result::memcpy_dtoh_async(bytes_at(address, bytes), span.address(), stream.cu_stream()) }.expect("copy");
+}
+
+fn up(stream: &CudaStream, span: &DeviceSpan, address: u64, bytes: u64) {
+    // SAFETY: as in `down`.
+    unsafe { result::memcpy_htod_async(span.address(), bytes_at(address, bytes), stream.cu_stream()) }.expect("copy");
+}
+
+impl Engine for Blocking {
+    fn append(&mut self, version: u64, bytes: u64) {
+        let place = match self.host.take(bytes) {
+            Some(address) => {
+                down(&self.stream, &self.span, address, bytes);
+                self.stream.synchronize().expect("copy");
+                Place::Host(address)
+            }
+            None => {
+                down(&self.stream, &self.span, self.bounce.address, bytes);
+                self.stream.synchronize().expect("copy");
+                self.file.write_all_at(bytes_at(self.bounce.address, bytes), self.end).expect("write");
+                self.end += bytes;
+                Place::File(self.end - bytes)
+            }
+        };
+        self.places.insert(version, place);
+    }
+
+    fn restore(&mut self, version: u64, bytes: u64) {
+        match self.places[&version] {
+            Place::Host(address) => up(&self.stream, &self.span, address, bytes),
+            Place::File(at) => {
+                self.file.read_exact_at(bytes_at(self.bounce.address, bytes), at).expect("read");
+                up(&self.stream, &self.span, self.bounce.address, bytes);
+            }
+        }
+        self.stream.synchronize().expect("copy");
+    }
+}
+
+/// (b) Copies to host memory are enqueued, and waited for before the application computes on (its buffer would change); a thread
+/// writes the oldest to the file when host memory runs short. Reading is on demand.
+pub struct OnDemand {
+    stream: Arc<CudaStream>,
+    span: DeviceSpan,
+    shared: Arc<Shared>,
+    bounce: Pinned,
+    work: Option<Sender<(u64, u64, u64, u64)>>,
+    writer: Option<std::thread::JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<HostState>,
+    changed: Condvar,
+    file: File,
+}
+
+struct HostState {
+    host: Pinned,
+    /// Free ranges, first come.
+    free: VecDeque<(u64, u64)>,
+    places: BTreeMap<u64, Place>,
+    end: u64,
+}
+
+impl OnDemand {
+    pub fn new(
+        device: &CudaDevice,
+        stream: &Arc<CudaStream>,
+        span: DeviceSpan,
+        host: u64,
+        directory: &Path,
+        total: u64,
+    ) -> OnDemand {
+        let context = device.context();
+        let state =
+            HostState { host: Pinned::new(context, host), free: VecDeque::new(), places: BTreeMap::new(), end: 0 };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), file: file(directory) });
+        let (sender, receiver) = channel();
+        let (there, spills) = (shared.clone(), total > host);
+        let writer = std::thread::spawn(move || write_behind(&there, &receiver, spills));
+        let bounce = Pinned::new(context, BOUNCE);
+        OnDemand { stream: stream.clone(), span, shared, bounce, work: Some(sender), writer: Some(writer) }
+    }
+}
+
+/// Writes versions in the order in which they came; their memory is free afterwards.
+fn write_behind(shared: &Shared, work: &Receiver<(u64, u64, u64, u64)>, spills: bool) {
+    for (version, address, bytes, at) in work {
+        if !spills {
+            continue;
+        }
+        shared.file.write_all_at(bytes_at(address, bytes), at).expect("write");
+        let mut state = shared.state.lock().expect("lock");
+        // Only what is needed for the appends is given up.
+        if state.host.used + (256 << 20) > state.host.bytes {
+            state.places.insert(version, Place::File(at));
+            state.free.push_back((address, bytes));
+        }
+        drop(state);
+        shared.changed.notify_all();
+    }
+}
+
+impl Engine for OnDemand {
+    fn append(&mut self, version: u64, bytes: u64) {
+        let mut state = self.shared.state.lock().expect("lock");
+        let (address, at) = loop {
+            if let Some(address) = state.host.take(bytes) {
+                break (address, state.end);
+            }
+            if let Some(index) = state.free.iter().position(|(_, have)| *have >= bytes) {
+                let (address, have) = state.free.remove(index).expect("found");
+                if have > bytes {
+                    state.free.push_back((address + bytes, have - bytes));
+                }
+                break (address, state.end);
+            }
+            state = self.shared.changed.wait(state).expect("lock");
+        };
+        state.end += bytes;
+        drop(state);
+        down(&self.stream, &self.span, address, bytes);
+        self.stream.synchronize().expect("copy");
+        self.shared.state.lock().expect("lock").places.insert(version, Place::Host(address));
+        if let Some(work) = &self.work {
+            work.send((version, address, bytes, at)).expect("writer");
+        }
+    }
+
+    fn restore(&mut self, version: u64, bytes: u64) {
+        let place = self.shared.state.lock().expect("lock").places[&version];
+        match place {
+            Place::Host(address) => up(&self.stream, &self.span, address, bytes),
+            Place::File(at) => {
+                self.shared.file.read_exact_at(bytes_at(self.bounce.address, bytes), at).expect("read");
+                up(&self.stream, &self.span, self.bounce.address, bytes);
+            }
+        }
+        self.stream.synchronize().expect("copy");
+    }
+}
+
+impl Drop for OnDemand {
+    fn drop(&mut self) {
+        self.work = None;
+        self.writer.take().expect("once").join().expect("writer");
+    }
+}
+
+/// (c) Managed memory as the HPDC'23 paper tuned it (section 5.2.2): preferred location, accessed-by, and prefetch both ways; what
+/// is prefetched and not yet read stays within the GPU budget.
+pub struct Managed {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    behind: Arc<CudaStream>,
+    span: DeviceSpan,
+    versions: Vec<(u64, u64)>,
+    budget: u64,
+    ahead: u64,
+    hinted: VecDeque<u64>,
+    resident: BTreeMap<u64, u64>,
+    started: bool,
+}
+
+fn location(context: &CudaContext, on_device: bool) -> sys::CUmemLocation {
+    let type_ = match on_device {
+        true => sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        false => sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST,
+    };
+    sys::CUmemLocation { type_, id: if on_device { context.ordinal() as i32 } else { 0 } }
+}
+
+impl Managed {
+    pub fn new(device: &CudaDevice, stream: &Arc<CudaStream>, span: DeviceSpan, budget: u64, sizes: &[u64]) -> Managed {
+        let context = device.context().clone();
+        let free = device.free_memory().expect("figure");
+        assert!(sizes.iter().sum::<u64>() < free, "managed memory stays within free device memory");
+        let behind = context.new_stream().expect("stream");
+        let mut managed = Managed {
+            context,
+            stream: stream.clone(),
+            behind,
+            span,
+            versions: Vec::new(),
+            budget,
+            ahead: 0,
+            hinted: VecDeque::new(),
+            resident: BTreeMap::new(),
+            started: false,
+        };
+        for bytes in sizes {
+            let flags = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
+            // SAFETY: the context is bound on this thread.
+            let address = unsafe { result::malloc_managed(*bytes as usize, flags) }.expect("managed memory");
+            managed.versions.push((address, *bytes));
+            managed.advise(address, *bytes, sys::CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY, true);
+        }
+        managed
+    }
+
+    fn advise(&self, address: u64, bytes: u64, advice: sys::CUmem_advise, on_device: bool) {
+        // SAFETY: a managed allocation of that length.
+        unsafe { sys::cuMemAdvise_v2(address, bytes as usize, advice, location(&self.context, on_device)) }
+            .result()
+            .expect("advice");
+    }
+
+    fn fetch(&self, address: u64, bytes: u64, on_device: bool) {
+        let stream = self.behind.cu_stream();
+        // SAFETY: a managed allocation of that length.
+        let code = unsafe {
+            sys::cuMemPrefetchAsync_v2(address, bytes as usize, location(&self.context, on_device), 0, stream)
+        };
+        code.result().expect("prefetch");
+    }
+
+    fn prefetch(&mut self) {
+        while let Some(version) = self.hinted.front().copied().filter(|_| self.started) {
+            let (address, bytes) = self.versions[version as usize];
+            if self.ahead + bytes > self.budget {
+                return;
+            }
+            self.hinted.pop_front();
+            self.ahead += bytes;
+            self.resident.insert(version, bytes);
+            self.advise(address, bytes, sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, true);
+            self.fetch(address, bytes, true);
+        }
+    }
+
+    fn copy(&self, from: u64, to: u64, bytes: u64) {
+        // SAFETY: both ranges have that length.
+        unsafe { result::memcpy_dtod_async(to, from, bytes as usize, self.stream.cu_stream()) }.expect("copy");
+        self.stream.synchronize().expect("copy");
+    }
+}
+
+impl Engine for Managed {
+    fn append(&mut self, version: u64, bytes: u64) {
+        let (address, length) = self.versions[version as usize];
+        self.advise(address, length, sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, true);
+        self.copy(self.span.address(), address, bytes);
+        // The flush: what is written moves to the host as soon as the GPU budget is used up.
+        self.resident.insert(version, bytes);
+        while self.resident.values().sum::<u64>() > self.budget {
+            let (oldest, length) = self.resident.pop_first().expect("not empty");
+            let (address, _) = self.versions[oldest as usize];
+            self.advise(address, length, sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, false);
+            self.fetch(address, length, false);
+        }
+    }
+
+    fn hint(&mut self, versions: &[u64]) {
+        self.hinted.extend(versions);
+        self.prefetch();
+    }
+
+    fn start_prefetch(&mut self) {
+        self.started = true;
+        // What is on the device counts as fetched ahead.
+        self.ahead = 0;
+        self.resident.clear();
+        self.prefetch();
+    }
+
+    fn wait_flushed(&mut self) {
+        self.behind.synchronize().expect("works");
+    }
+
+    fn restore(&mut self, version: u64, bytes: u64) {
+        let (address, length) = self.versions[version as usize];
+        self.copy(address, self.span.address(), bytes);
+        self.advise(address, length, sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, false);
+        if let Some(length) = self.resident.remove(&version) {
+            self.ahead -= length;
+        }
+        self.prefetch();
+    }
+}
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        self.behind.synchronize().expect("works");
+        for (address, _) in &self.versions {
+            // SAFETY: allocated above, used by nobody any more.
+            unsafe { result::free_sync(*address) }.expect("free");
+        }
+    }
+}
+
+/// (f) Bare copies inside the device, into a ring of the GPU budget.
+pub struct Floor {
+    stream: Arc<CudaStream>,
+    span: DeviceSpan,
+    ring: Option<DeviceSpan>,
+}
+
+impl Floor {
+    pub fn new(device: &CudaDevice, stream: &Arc<CudaStream>, span: DeviceSpan, bytes: u64) -> Floor {
+        let ring = (bytes > 0).then(|| device.allocate(bytes.max(span.bytes())).expect("room"));
+        Floor { stream: stream.clone(), span, ring }
+    }
+
+    fn copy(&self, version: u64, bytes: u64, back: bool) {
+        let ring = self.ring.as_ref().expect("the floor is the engine");
+        let slots = ring.bytes() / self.span.bytes();
+        let place = ring.address() + version % slots * self.span.bytes();
+        let (from, to) = if back { (place, self.span.address()) } else { (self.span.address(), place) };
+        // SAFETY: both ranges have that length.
+        unsafe { result::memcpy_dtod_async(to, from, bytes as usize, self.stream.cu_stream()) }.expect("copy");
+        self.stream.synchronize().expect("copy");
+    }
+}
+
+impl Engine for Floor {
+    fn append(&mut self, version: u64, bytes: u64) {
+        self.copy(version, bytes, false);
+    }
+
+    fn restore(&mut self, version: u64, bytes: u64) {
+        self.copy(version, bytes, true);
+    }
+}
