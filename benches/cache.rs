@@ -43,9 +43,10 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
+type Decider = fn(&[Fragment], u64) -> Option<Plan>;
+
 fn time_decisions() {
-    let deciders: [(&str, fn(&[Fragment], u64) -> Option<Plan>); 2] =
-        [("window", evict::window), ("scattered", evict::scattered)];
+    let deciders: [(&str, Decider); 2] = [("window", evict::window), ("scattered", evict::scattered)];
     for (name, decide) in deciders {
         for count in [100, 1_000, 10_000] {
             let view = fragments(count);

@@ -486,9 +486,10 @@ impl World {
                 self.map_more();
             }
             Op::Release { tier, quarter } => {
-                let bytes = self.memory[tier as usize].len() as u64 / 4;
+                let all = self.memory[tier as usize].len() as u64;
+                let bytes = all / 4;
                 let range = Piece { offset: quarter * bytes, bytes };
-                let whole = self.memory[tier as usize].len() as u64 % 4 == 0;
+                let whole = all.is_multiple_of(4);
                 let asked = self.unmapped.iter().chain(&self.releasing).any(|known| *known == (tier, range));
                 if whole && bytes > 0 && !asked {
                     self.releasing.push((tier, range));
