@@ -116,9 +116,23 @@ impl World {
         }
     }
 
+    /// Who has a copy on a tier, and when that will be used.
+    fn uses(&self, tier: Tier) -> BTreeMap<EntryId, super::evict::Use> {
+        let here = self.versions.keys().filter(|id| self.cache.states(**id)[tier as usize].is_some());
+        here.map(|id| (*id, self.cache.use_of_copy(*id, tier))).collect()
+    }
+
     fn start(&mut self, link: Link) -> bool {
         let before = self.claimed();
+        let here = self.uses(link.to());
         let Some(job) = self.cache.next(link, self.now) else { return false };
+        if matches!(link, Link::Up | Link::In) {
+            // A prefetch takes no room from what is needed before it.
+            let (next, still) = (self.cache.next_use(job.id), self.uses(link.to()));
+            for (id, other) in here.iter().filter(|(id, _)| !still.contains_key(*id)) {
+                assert!(*other > next, "{id:?}, {other:?}, made room for {:?}, {next:?}", job.id);
+            }
+        }
         self.keeps(&before, !self.cache.waiting.is_empty() && link.to() == Tier::Host);
         self.cache.check();
         // Whoever else uses the target finds garbage.
@@ -694,6 +708,18 @@ fn while_an_append_waits_no_prefetch_takes_room() {
     // Given up, the room is the prefetch's.
     world.cache.written(id(1, 1), false);
     assert!(world.start(Link::Up));
+}
+
+#[test]
+fn a_read_waits_for_the_job_that_brings_its_version_and_for_nothing_else() {
+    let mut world = with_versions([8, 64, 0], &[8, 8, 8], Keep::Discard);
+    [0, 1].into_iter().for_each(|version| world.hint(id(0, version)));
+    world.cache.start_prefetch(0);
+    assert!(world.start(Link::Up));
+    assert_eq!(world.cache.read(id(0, 0)), Read::Wait);
+    assert!(matches!(world.cache.read(id(0, 1)), Read::Host(_)));
+    world.finish(0);
+    assert!(matches!(world.cache.read(id(0, 0)), Read::Device(_)));
 }
 
 #[test]
