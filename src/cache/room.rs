@@ -115,7 +115,7 @@ impl Cache {
     }
 
     /// When a copy will be used: one that another stands in for, after everything else.
-    fn use_of_copy(&self, id: EntryId, tier: Tier) -> Use {
+    pub(super) fn use_of_copy(&self, id: EntryId, tier: Tier) -> Use {
         match self.entries[&id].copy(tier) {
             Some(copy) if copy.state == State::Consumed => Use::Consumed,
             _ => self.next_use(id),
@@ -126,8 +126,8 @@ impl Cache {
     fn wait(&self, id: EntryId, tier: Tier, terms: Terms, waits: &Waits) -> Option<u64> {
         let entry = &self.entries[&id];
         let copy = entry.copy(tier)?;
-        if copy.doomed || copy.readers > 0 || terms.later_than.is_some_and(|limit| self.use_of_copy(id, tier) <= limit)
-        {
+        let limited = terms.later_than.is_some_and(|limit| self.use_of_copy(id, tier) <= limit);
+        if copy.doomed || limited {
             return None;
         }
         let below = entry.is_below(tier);
@@ -143,7 +143,7 @@ impl Cache {
         // A flush of it may be queued, or under way and then be its only user.
         let link = tier.flush()?;
         let flushing = u32::from(entry.is_flying(link));
-        let pinned = copy.state == State::ReadComplete || copy.users != flushing;
+        let pinned = copy.state == State::ReadComplete || copy.users + copy.readers != flushing;
         if pinned { None } else { waits.get(&id).copied() }
     }
 

@@ -41,7 +41,8 @@ struct World {
     unmapped: Vec<(Tier, Piece)>,
     releasing: Vec<(Tier, Piece)>,
     shards: BTreeSet<u64>,
-    moves: [u64; 4],
+    /// Bytes that each link has moved.
+    moved: [u64; 4],
 }
 
 fn options(placement: Placement, sizes: [u64; 3]) -> Options {
@@ -81,7 +82,7 @@ impl World {
             unmapped,
             releasing: Vec::new(),
             shards: BTreeSet::new(),
-            moves: [0; 4],
+            moved: [0; 4],
         }
     }
 
@@ -115,9 +116,23 @@ impl World {
         }
     }
 
+    /// Who has a copy on a tier, and when that will be used.
+    fn uses(&self, tier: Tier) -> BTreeMap<EntryId, super::evict::Use> {
+        let here = self.versions.keys().filter(|id| self.cache.states(**id)[tier as usize].is_some());
+        here.map(|id| (*id, self.cache.use_of_copy(*id, tier))).collect()
+    }
+
     fn start(&mut self, link: Link) -> bool {
         let before = self.claimed();
+        let here = self.uses(link.to());
         let Some(job) = self.cache.next(link, self.now) else { return false };
+        if matches!(link, Link::Up | Link::In) {
+            // A prefetch takes no room from what is needed before it.
+            let (next, still) = (self.cache.next_use(job.id), self.uses(link.to()));
+            for (id, other) in here.iter().filter(|(id, _)| !still.contains_key(*id)) {
+                assert!(*other > next, "{id:?}, {other:?}, made room for {:?}, {next:?}", job.id);
+            }
+        }
         self.keeps(&before, !self.cache.waiting.is_empty() && link.to() == Tier::Host);
         self.cache.check();
         // Whoever else uses the target finds garbage.
@@ -130,7 +145,7 @@ impl World {
         let job = self.jobs.swap_remove(at);
         let ok = !self.rng.chance(self.failing, 100);
         if ok {
-            self.moves[job.link as usize] += 1;
+            self.moved[job.link as usize] += job.bytes;
             for (from, to, bytes) in runs(&job.from, &job.to, job.bytes) {
                 for at in 0..bytes {
                     self.memory[job.link.to() as usize][(to + at) as usize] =
@@ -485,9 +500,10 @@ impl World {
                 self.map_more();
             }
             Op::Release { tier, quarter } => {
-                let bytes = self.memory[tier as usize].len() as u64 / 4;
+                let all = self.memory[tier as usize].len() as u64;
+                let bytes = all / 4;
                 let range = Piece { offset: quarter * bytes, bytes };
-                let whole = self.memory[tier as usize].len() as u64 % 4 == 0;
+                let whole = all.is_multiple_of(4);
                 let asked = self.unmapped.iter().chain(&self.releasing).any(|known| *known == (tier, range));
                 if whole && bytes > 0 && !asked {
                     self.releasing.push((tier, range));
@@ -559,4 +575,199 @@ proptest! {
         }
         world.end();
     }
+}
+
+// ---------------------------------------------------------------------------------------- against the optimum
+
+/// Restore orders of `count` versions: the three of the paper.
+fn orders(count: u64) -> [(&'static str, Vec<u64>); 3] {
+    let mut irregular: Vec<u64> = (0..count).collect();
+    let mut rng = Rng::new(7);
+    (1..irregular.len()).rev().for_each(|at| irregular.swap(at, rng.below(at as u64 + 1) as usize));
+    [("sequential", (0..count).collect()), ("reverse", (0..count).rev().collect()), ("irregular", irregular)]
+}
+
+/// Hints all, writes all, starts, and reads all, with links that take no time. Says how many bytes went up and in; all
+/// reads are hits.
+fn replay(placement: Placement, tiers: [u64; 3], sizes: &[u64], order: &[u64]) -> [u64; 2] {
+    let mut world = World::mapped(placement, tiers);
+    order.iter().for_each(|version| world.hint(id(0, *version)));
+    for (version, bytes) in sizes.iter().enumerate() {
+        assert!(world.append(id(0, version as u64), *bytes, Keep::Discard, true));
+        world.settle();
+    }
+    world.cache.start_prefetch(0);
+    for version in order {
+        world.settle();
+        assert_eq!(world.cache.states(id(0, *version))[0], Some(State::ReadComplete));
+        world.read(id(0, *version), true);
+    }
+    world.end();
+    [Link::Up, Link::In].map(|link| world.moved[link as usize])
+}
+
+const PLACEMENTS: [Placement; 2] = [Placement::Contiguous, Placement::Scattered];
+
+#[test]
+fn prefetches_are_one_from_the_optimum_for_equal_sizes() {
+    // With full hints the farthest next use leaves first (Belady). What the device holds at the start need not come up, what
+    // the host holds need not come in; one place goes to the version that was written last.
+    for (placement, (name, order)) in
+        PLACEMENTS.into_iter().flat_map(|placement| orders(100).map(|all| (placement, all)))
+    {
+        let [up, came_in] = replay(placement, [8 * 4, 24 * 4, 1000], &[4; 100], &order);
+        assert!((92 * 4..=93 * 4).contains(&up), "{placement:?} {name}: {up} up");
+        assert!((68 * 4..=77 * 4).contains(&came_in), "{placement:?} {name}: {came_in} in");
+    }
+}
+
+#[test]
+fn prefetches_are_near_the_optimum_for_all_sizes() {
+    let mut rng = Rng::new(3);
+    let sizes: Vec<u64> = (0..100).map(|at| 2 + at / 20 + rng.below(4)).collect();
+    let all: u64 = sizes.iter().sum();
+    let (device, host) = (48, 144);
+    for (placement, (name, order)) in
+        PLACEMENTS.into_iter().flat_map(|placement| orders(100).map(|all| (placement, all)))
+    {
+        let [up, came_in] = replay(placement, [device, host, 2000], &sizes, &order);
+        assert!(up <= (all - device) * 106 / 100, "{placement:?} {name}: {up} of {all} up");
+        assert!(came_in <= (all - host) * 112 / 100, "{placement:?} {name}: {came_in} of {all} in");
+    }
+}
+
+// ---------------------------------------------------------------------------------------- single rules
+
+/// A world in which all is mapped, with versions of the given sizes, flushed as far as they are.
+fn with_versions(tiers: [u64; 3], sizes: &[u64], keep: Keep) -> World {
+    let mut world = World::mapped(Placement::Scattered, tiers);
+    for (version, bytes) in sizes.iter().enumerate() {
+        assert!(world.append(id(0, version as u64), *bytes, keep, true));
+    }
+    world.settle();
+    world
+}
+
+#[test]
+fn nothing_is_evicted_before_the_device_is_fully_mapped() {
+    let mut world = World::new(Placement::Contiguous, [16, 64, 0], 1, 0);
+    assert!(world.map_more());
+    assert!(world.append(id(0, 0), 4, Keep::Discard, true));
+    world.cache.add_span(Tier::Host, 0, 64);
+    world.cache.set_fully_mapped(Tier::Host, true);
+    world.settle();
+    assert_eq!(world.cache.states(id(0, 0))[0], Some(State::Flushed));
+    assert_eq!(world.cache.admit(id(0, 1), 4, Keep::Discard, world.now), Admission::Wait { expected: None });
+    world.cache.set_fully_mapped(Tier::Device, true);
+    assert!(matches!(world.cache.admit(id(0, 1), 4, Keep::Discard, world.now), Admission::Device(_)));
+}
+
+#[test]
+fn a_wait_says_how_long_and_ages() {
+    let mut world = World::mapped(Placement::Contiguous, [8, 64, 0]);
+    world.cache.set_rate(Link::Down, 8);
+    assert!(world.append(id(0, 0), 8, Keep::Discard, true));
+    let expected = |world: &mut World, seconds| {
+        let answer = world.cache.admit(id(0, 1), 8, Keep::Discard, world.now);
+        assert_eq!(answer, Admission::Wait { expected: Some(Duration::from_millis(seconds)) });
+    };
+    expected(&mut world, 1000);
+    assert!(world.jobs.is_empty() && world.start(Link::Down));
+    world.now += Duration::from_millis(250);
+    expected(&mut world, 750);
+    world.finish(0);
+    assert!(matches!(world.cache.admit(id(0, 1), 8, Keep::Discard, world.now), Admission::Device(_)));
+}
+
+#[test]
+fn an_append_drops_the_prefetch_that_is_read_last_or_goes_around_the_cache() {
+    let mut world = with_versions([8, 64, 0], &[4, 4], Keep::Discard);
+    [0, 1].into_iter().for_each(|version| world.hint(id(0, version)));
+    world.cache.start_prefetch(0);
+    assert_eq!(world.cache.prefetch_distance(0), 2);
+    // Both have a copy on the host, though a consumed one.
+    assert!(matches!(world.cache.admit(id(0, 2), 4, Keep::Discard, world.now), Admission::Device(_)));
+    assert_eq!(world.cache.states(id(0, 0)), [Some(State::ReadComplete), Some(State::Consumed), None]);
+    assert_eq!(world.cache.states(id(0, 1)), [None, Some(State::WriteComplete), None]);
+    assert!(matches!(world.cache.admit(id(0, 3), 6, Keep::Discard, world.now), Admission::Host(_)));
+    assert_eq!(world.cache.prefetch_distance(0), 1);
+}
+
+#[test]
+fn while_an_append_waits_no_prefetch_takes_room() {
+    let mut world = with_versions([8, 64, 0], &[8, 8], Keep::Discard);
+    world.hint(id(0, 0));
+    world.cache.start_prefetch(0);
+    // Version 1 is on the device and flushed; a third one is written and not flushed yet.
+    assert!(world.append(id(1, 0), 8, Keep::Discard, true));
+    assert!(matches!(world.cache.admit(id(1, 1), 8, Keep::Discard, world.now), Admission::Wait { .. }));
+    assert!(world.start(Link::Down));
+    assert!(!world.start(Link::Up));
+    world.finish(0);
+    assert!(!world.start(Link::Up));
+    // Given up, the room is the prefetch's.
+    world.cache.written(id(1, 1), false);
+    assert!(world.start(Link::Up));
+}
+
+#[test]
+fn a_read_waits_for_the_job_that_brings_its_version_and_for_nothing_else() {
+    let mut world = with_versions([8, 64, 0], &[8, 8, 8], Keep::Discard);
+    [0, 1].into_iter().for_each(|version| world.hint(id(0, version)));
+    world.cache.start_prefetch(0);
+    assert!(world.start(Link::Up));
+    assert_eq!(world.cache.read(id(0, 0)), Read::Wait);
+    assert!(matches!(world.cache.read(id(0, 1)), Read::Host(_)));
+    world.finish(0);
+    assert!(matches!(world.cache.read(id(0, 0)), Read::Device(_)));
+}
+
+#[test]
+fn a_link_that_fails_is_given_up_for_that_version() {
+    let mut world = World::mapped(Placement::Scattered, [8, 64, 0]);
+    world.failing = 100;
+    assert!(world.append(id(0, 0), 8, Keep::Persist, true));
+    world.settle();
+    assert_eq!(world.cache.failures(Link::Down), u64::from(TRIES_MAX));
+    // The device is blocked, and the next version finds its way around it.
+    assert!(matches!(world.cache.admit(id(0, 1), 8, Keep::Persist, world.now), Admission::Host(_)));
+}
+
+#[test]
+fn after_the_start_what_may_be_discarded_goes_out_only_when_room_is_lacking() {
+    let mut world = World::mapped(Placement::Scattered, [8, 16, 64]);
+    world.cache.start_prefetch(0);
+    assert!(world.append(id(0, 0), 8, Keep::Discard, true));
+    assert!(world.append(id(0, 1), 8, Keep::Discard, true));
+    world.settle();
+    assert_eq!(world.moved[Link::Out as usize], 0);
+    // Two more do not fit into the host without.
+    assert!(world.append(id(0, 2), 8, Keep::Discard, true));
+    assert!(world.append(id(0, 3), 8, Keep::Discard, true));
+    assert!(world.moved[Link::Out as usize] > 0);
+    world.end();
+}
+
+#[test]
+fn released_memory_is_vacant_once_what_lies_there_is_flushed() {
+    let mut world = World::mapped(Placement::Contiguous, [16, 64, 0]);
+    assert!(world.append(id(0, 0), 16, Keep::Discard, true));
+    let range = Piece { offset: 8, bytes: 8 };
+    assert!(!world.cache.release(Tier::Device, range));
+    // What is larger than the rest of the device goes to the host.
+    assert!(matches!(world.cache.admit(id(0, 1), 16, Keep::Discard, world.now), Admission::Host(_)));
+    world.settle();
+    assert!(world.cache.release(Tier::Device, range));
+    assert_eq!(world.cache.bytes(Tier::Device), (8, 8));
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_replaced_by_the_one_below() {
+    let mut world = with_versions([8, 64, 0], &[8], Keep::Persist);
+    assert!(matches!(world.cache.read(id(0, 0)), Read::Device(_)));
+    world.cache.read_done(id(0, 0), Tier::Device, false);
+    assert_eq!(world.cache.states(id(0, 0)), [None, Some(State::WriteComplete), None]);
+    assert!(matches!(world.cache.read(id(0, 0)), Read::Host(_)));
+    world.cache.read_done(id(0, 0), Tier::Host, false);
+    assert_eq!(world.cache.read(id(0, 0)), Read::Lost);
 }

@@ -1,0 +1,289 @@
+//! The cache planner: what a decision costs, and what contiguous placement costs against scattered placement.
+//!
+//! Prints one JSON object a line, after a line that names the machine:
+//!
+//! ```text
+//! cargo bench --bench cache | tee benches/results/cache-NAME.jsonl
+//! ```
+//!
+//! * `window`, `scattered`: the time of one eviction decision over so many fragments (a fifth of them gaps), median.
+//! * `trace`: a simulation of an adjoint computation. 384 versions, small at first and large at last, are hinted, written and
+//!   read back at a fixed interval; all links move at fixed rates, one job after the other. Its times are simulated, so they
+//!   are the same on every machine; only `decision_us` is measured.
+#![forbid(unsafe_code)]
+
+use bivouac::base::rng::Rng;
+use bivouac::cache::evict::{self, Fragment, Plan, Use};
+use bivouac::cache::{Admission, Cache, EntryId, Job, Keep, Link, Options, Placement, Read, Tier, TierOptions};
+use serde_json::json;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const GB: u64 = 1_000_000_000;
+const MB: u64 = 1_000_000;
+
+// ---------------------------------------------------------------------------------------- decisions
+
+fn fragments(count: u64) -> Vec<Fragment> {
+    let mut rng = Rng::new(count);
+    let fragment = |version| {
+        let bytes = MB + rng.below(MB);
+        if rng.chance(1, 5) {
+            return Fragment::Gap(bytes / 2);
+        }
+        let wait = if rng.chance(1, 2) { 0 } else { rng.below(1_000_000) };
+        let next = if rng.chance(1, 10) { Use::Unhinted } else { Use::Hinted(rng.below(4 * count)) };
+        Fragment::Entry { id: EntryId { history: 0, version }, bytes, wait, next }
+    };
+    (0..count).map(fragment).collect()
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+type Decider = fn(&[Fragment], u64) -> Option<Plan>;
+
+fn time_decisions() {
+    let deciders: [(&str, Decider); 2] = [("window", evict::window), ("scattered", evict::scattered)];
+    for (name, decide) in deciders {
+        for count in [100, 1_000, 10_000] {
+            let view = fragments(count);
+            // Of the gaps' size and some more, so that the scattered decider has victims to find.
+            let gaps: u64 = view.iter().map(|f| if let Fragment::Gap(bytes) = f { *bytes } else { 0 }).sum();
+            let bytes = if name == "scattered" { gaps + 8 * MB } else { 8 * MB };
+            let once = || {
+                let start = Instant::now();
+                black_box(decide(black_box(&view), bytes)).expect("there is enough");
+                start.elapsed().as_secs_f64()
+            };
+            let micros = median((0..301).map(|_| once()).collect()) * 1e6;
+            println!("{}", json!({"figure": name, "fragments": count, "us": (micros * 100.0).round() / 100.0}));
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------- the trace
+
+/// Bytes per second of Down, Out, In and Up, in the order of `Link`.
+const RATES: [f64; 4] = [55e9, 2.3e9, 2.7e9, 55e9];
+/// Inside GPU memory.
+const DEVICE_RATE: f64 = 1.9e12;
+const INTERVAL: Duration = Duration::from_millis(10);
+const VERSIONS: u64 = 384;
+
+/// From about 25 to about 210 MB, each a fifth more or less than the trend.
+fn sizes() -> Vec<u64> {
+    let mut rng = Rng::new(384);
+    let size = |version| {
+        let trend = 25 * MB + 185 * MB * version / VERSIONS;
+        trend * 4 / 5 + rng.below(trend * 2 / 5)
+    };
+    (0..VERSIONS).map(size).collect()
+}
+
+fn orders() -> [(&'static str, Vec<u64>); 3] {
+    let mut irregular: Vec<u64> = (0..VERSIONS).collect();
+    let mut rng = Rng::new(1);
+    (1..irregular.len()).rev().for_each(|at| irregular.swap(at, rng.below(at as u64 + 1) as usize));
+    [("sequential", (0..VERSIONS).collect()), ("reverse", (0..VERSIONS).rev().collect()), ("irregular", irregular)]
+}
+
+fn id(version: u64) -> EntryId {
+    EntryId { history: 0, version }
+}
+
+/// The planner, links that take their time, and what was counted.
+struct Simulation {
+    cache: Cache,
+    now: Duration,
+    /// When each link has moved all that it was given.
+    free_at: [Duration; 4],
+    jobs: Vec<(Duration, Job)>,
+    moved: [u64; 4],
+    pieces: Vec<usize>,
+    decisions: Vec<f64>,
+}
+
+impl Simulation {
+    fn new(placement: Placement) -> Simulation {
+        let tier = |unit, capacity| TierOptions { unit, capacity };
+        let options = Options {
+            device: tier(64 << 10, 4 * GB),
+            host: tier(4 << 10, 32 * GB),
+            store: tier(4 << 10, 100 * GB),
+            placement,
+        };
+        let mut cache = Cache::new(options);
+        for (tier, bytes) in [(Tier::Device, 4 * GB), (Tier::Host, 32 * GB)] {
+            cache.add_span(tier, 0, bytes);
+            cache.set_fully_mapped(tier, true);
+        }
+        Link::ALL.into_iter().for_each(|link| cache.set_rate(link, RATES[link as usize] as u64));
+        let (jobs, pieces, decisions) = (Vec::new(), Vec::new(), Vec::new());
+        let free_at = [Duration::ZERO; 4];
+        Simulation { cache, now: Duration::ZERO, free_at, jobs, moved: [0; 4], pieces, decisions }
+    }
+
+    /// Occupies a link for a transfer that starts as soon as it is free; says when that ends.
+    fn occupy(&mut self, link: Link, bytes: u64) -> Duration {
+        let start = self.now.max(self.free_at[link as usize]);
+        let end = start + Duration::from_secs_f64(bytes as f64 / RATES[link as usize]);
+        self.free_at[link as usize] = end;
+        end
+    }
+
+    /// Gives the links what there is to do.
+    fn pump(&mut self) {
+        for link in Link::ALL {
+            loop {
+                let start = Instant::now();
+                let job = self.cache.next(link, self.now);
+                self.decisions.push(start.elapsed().as_secs_f64());
+                let Some(job) = job else { break };
+                if link == Link::Up || link == Link::Down {
+                    self.pieces.push(if link == Link::Up { job.to.len() } else { job.from.len() });
+                }
+                let end = self.occupy(link, job.bytes);
+                self.jobs.push((end, job));
+            }
+        }
+    }
+
+    /// Goes to the end of the job that ends first; false if there is none, or it ends after `limit`.
+    fn step(&mut self, limit: Duration) -> bool {
+        let first = (0..self.jobs.len()).min_by_key(|at| self.jobs[*at].0);
+        let Some(at) = first.filter(|at| self.jobs[*at].0 <= limit) else { return false };
+        let (end, job) = self.jobs.swap_remove(at);
+        self.now = self.now.max(end);
+        self.moved[job.link as usize] += job.bytes;
+        self.cache.done(&job, true, self.now);
+        self.pump();
+        true
+    }
+
+    /// The application computes, or copies, until `end`.
+    fn advance(&mut self, end: Duration) {
+        self.pump();
+        while self.step(end) {}
+        self.now = self.now.max(end);
+    }
+
+    fn wait(&mut self) {
+        self.pump();
+        assert!(self.step(Duration::MAX), "the application waits, and nothing is under way");
+    }
+
+    fn on_device(&self, bytes: u64) -> Duration {
+        self.now + Duration::from_secs_f64(bytes as f64 / DEVICE_RATE)
+    }
+
+    fn append(&mut self, version: u64, bytes: u64) -> Tier {
+        let tier = loop {
+            let start = Instant::now();
+            let answer = self.cache.admit(id(version), bytes, Keep::Discard, self.now);
+            self.decisions.push(start.elapsed().as_secs_f64());
+            match answer {
+                Admission::Device(_) => break Tier::Device,
+                Admission::Host(_) => break Tier::Host,
+                Admission::Store(_) => break Tier::Store,
+                Admission::Wait { .. } => self.wait(),
+                Admission::Never(reason) => panic!("{reason:?}"),
+            }
+        };
+        let end = match tier {
+            Tier::Device => self.on_device(bytes),
+            Tier::Host => self.occupy(Link::Down, bytes),
+            Tier::Store => self.occupy(Link::Out, bytes),
+        };
+        self.advance(end);
+        self.cache.written(id(version), true);
+        tier
+    }
+
+    /// Reads a version and says from where, and whether it was on the device at once.
+    fn read(&mut self, version: u64, bytes: u64) -> (Tier, bool) {
+        let mut at_once = true;
+        let tier = loop {
+            match self.cache.read(id(version)) {
+                Read::Device(_) => break Tier::Device,
+                Read::Host(_) => break Tier::Host,
+                Read::Store(_) => break Tier::Store,
+                Read::Wait => self.wait(),
+                other => panic!("{other:?}"),
+            }
+            at_once = false;
+        };
+        let end = match tier {
+            Tier::Device => self.on_device(bytes),
+            Tier::Host => self.occupy(Link::Up, bytes),
+            Tier::Store => self.occupy(Link::In, bytes),
+        };
+        self.advance(end);
+        self.cache.read_done(id(version), tier, true);
+        (tier, at_once && tier == Tier::Device)
+    }
+}
+
+fn seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e4).round() / 1e4
+}
+
+fn trace(placement: Placement, name: &str, order: &[u64]) {
+    let sizes = sizes();
+    let mut simulation = Simulation::new(placement);
+    order.iter().for_each(|version| simulation.cache.hint(id(*version)));
+    let (mut write, mut around) = (Duration::ZERO, 0);
+    for (version, bytes) in sizes.iter().enumerate() {
+        simulation.advance(simulation.now + INTERVAL);
+        let start = simulation.now;
+        around += u64::from(simulation.append(version as u64, *bytes) != Tier::Device);
+        write += simulation.now - start;
+    }
+    simulation.cache.start_prefetch(0);
+    let (mut read, mut hits, mut direct, mut distances) = (Duration::ZERO, 0, [0u64; 3], 0);
+    for version in order {
+        simulation.advance(simulation.now + INTERVAL);
+        distances += simulation.cache.prefetch_distance(0);
+        let start = simulation.now;
+        let (tier, hit) = simulation.read(*version, sizes[*version as usize]);
+        direct[tier as usize] += 1;
+        hits += u64::from(hit);
+        read += simulation.now - start;
+    }
+    let gb = |bytes: u64| (bytes as f64 / GB as f64 * 100.0).round() / 100.0;
+    let pieces = &simulation.pieces;
+    let decisions = simulation.decisions.len() as f64;
+    println!(
+        "{}",
+        json!({
+            "figure": "trace", "placement": format!("{placement:?}").to_lowercase(), "order": name, "versions": VERSIONS,
+            "gb": gb(sizes.iter().sum()), "write_blocked_s": seconds(write), "read_blocked_s": seconds(read),
+            "blocked_s": seconds(write + read), "hit_rate": (hits as f64 / VERSIONS as f64 * 1e3).round() / 1e3,
+            "writes_around_device": around, "reads_from_device_host_store": direct,
+            "prefetch_distance_mean": (distances as f64 / VERSIONS as f64 * 10.0).round() / 10.0,
+            "gb_down_out_in_up": simulation.moved.map(gb),
+            "device_pieces_mean": (pieces.iter().sum::<usize>() as f64 / pieces.len() as f64 * 100.0).round() / 100.0,
+            "device_pieces_max": pieces.iter().max(),
+            "decision_us_mean": (simulation.decisions.iter().sum::<f64>() / decisions * 1e7).round() / 10.0,
+        })
+    );
+}
+
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{}, {cpus} CPUs", model.trim_start_matches(['\t', ' ', ':']))
+}
+
+fn main() {
+    println!("{}", json!({"machine": machine(), "command": "cargo bench --bench cache"}));
+    time_decisions();
+    for (name, order) in orders() {
+        for placement in [Placement::Contiguous, Placement::Scattered] {
+            trace(placement, name, &order);
+        }
+    }
+}
