@@ -370,12 +370,19 @@ mod shot {
                         Tier::Store => "file",
                     };
                     format!(
-                        "{:?},{},{},{:.9},{},{}\n",
-                        step.operation, step.version, step.bytes, step.seconds, tier, step.distance
+                        "{:?},{},{},{:.9},{:.9},{},{}\n",
+                        step.operation,
+                        step.version,
+                        step.bytes,
+                        step.seconds,
+                        step.device_seconds,
+                        tier,
+                        step.distance
                     )
                 };
                 let text: String = steps.iter().map(line).collect();
-                std::fs::write(path, format!("call,version,bytes,seconds,tier,distance\n{text}")).expect("steps");
+                std::fs::write(path, format!("call,version,bytes,seconds,device_seconds,tier,distance\n{text}"))
+                    .expect("steps");
                 let spans = ours.history.take_spans();
                 let text: String = spans
                     .iter()

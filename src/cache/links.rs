@@ -4,7 +4,8 @@
 //! farthest hints. A version that may be discarded is not flushed once it is consumed (HPDC'23, condition 5) or claimed
 //! on the device, where it stays until it is read. Down is otherwise eager. After `start_prefetch` it still is where that
 //! takes from the host only what is needed later; beyond that it works when an append or a prefetch lacks room. Out is
-//! eager for what persists, and for the rest until `start_prefetch`; then likewise only when room is lacking.
+//! eager for what persists, and for the rest, where the memory tiers are not expected to hold everything, until
+//! `start_prefetch`; otherwise only when room is lacking, and never while host memory is still being mapped.
 //!
 //! *Up and In* prefetch, after `start_prefetch`, in the restore order: the first hinted version that is not where the link
 //! would bring it is the only one that the link considers, so nothing overtakes it to take its room. They look ahead as
@@ -172,11 +173,12 @@ impl Cache {
             return None;
         }
         let starved = self.starved(link);
+        let lazy = link == Link::Out && self.is_file_spared();
         // What did not fit: on the same terms nothing larger does.
         let mut too_large = u64::MAX;
         for id in queue {
             let bytes = self.entries[&id].bytes;
-            let Some(terms) = self.flush_terms(id, link, starved) else { continue };
+            let Some(terms) = self.flush_terms(id, link, starved, lazy) else { continue };
             let limited = terms.later_than.is_some();
             if !limited && bytes >= too_large {
                 continue;
@@ -196,17 +198,42 @@ impl Cache {
     }
 
     /// What a flush may take room from; `None` if it should not happen now.
-    fn flush_terms(&self, id: EntryId, link: Link, starved: Option<Use>) -> Option<Terms> {
+    fn flush_terms(&self, id: EntryId, link: Link, starved: Option<Use>, lazy: bool) -> Option<Terms> {
         let next = self.next_use(id);
+        // Host memory that is still to come is faster than the file, which would be read again later.
+        let mapping = link == Link::Out && self.tiers[Tier::Host as usize].mapping;
+        if mapping && self.entries[&id].keep == Keep::Discard {
+            return None;
+        }
         let pressed = !self.waiting.is_empty() || starved.is_some_and(|limit| next > limit);
         let started = self.histories.get(&id.history).is_some_and(|history| history.started);
-        if pressed || !started || self.entries[&id].keep == Keep::Persist {
+        if pressed || self.entries[&id].keep == Keep::Persist || (!started && !lazy) {
             return Some(Terms::NOW);
         }
         match link {
             Link::Down => Some(Terms { later_than: Some(next), ..Terms::NOW }),
             _ => None,
         }
+    }
+
+    /// Will the memory tiers surely hold everything, so that nothing needs to go to the file for room? What is hinted and
+    /// not written yet counts as twice the largest version so far, because sizes tend to grow; without such hints the
+    /// file is spared until half of host memory is used.
+    fn is_file_spared(&self) -> bool {
+        let bytes = |tier: Tier| self.tiers[tier as usize].space.bytes();
+        let free = self.tiers[Tier::Host as usize].space.free_bytes();
+        let sizes = self.entries.values().map(|entry| entry.bytes);
+        let (largest, sum) = sizes.fold((0, 0), |(largest, sum): (u64, u64), bytes| (largest.max(bytes), sum + bytes));
+        let is_to_come = |history: u32, version: u64| !self.entries.contains_key(&EntryId { history, version });
+        let to_come = self
+            .histories
+            .iter()
+            .map(|(history, book)| book.order.iter().filter(|version| is_to_come(*history, *version)).count() as u64);
+        let to_come: u64 = to_come.sum();
+        if to_come == 0 {
+            return 2 * free >= bytes(Tier::Host);
+        }
+        sum + to_come * 2 * largest <= bytes(Tier::Device) + bytes(Tier::Host)
     }
 
     /// When what a prefetch finds no room for will be used, the nearest if there are several. A prefetch that lacks room

@@ -312,7 +312,8 @@ impl Cache {
             if let Room::Now(pieces) = self.make_room(tier, bytes, owner, Terms::NOW, now) {
                 return Ok((tier, pieces));
             }
-            if tier == Tier::Device && self.tiers[tier as usize].mapping {
+            // Memory that is still to come is faster than any tier below, also by what flushes into it.
+            if tier != Tier::Store && fitting.iter().any(|tier| self.tiers[*tier as usize].mapping) {
                 return Err(Admission::Wait { expected: None });
             }
             if *flows.get_or_insert_with(|| self.is_flowing()) {

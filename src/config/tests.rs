@@ -79,6 +79,14 @@ fn unusual() -> Config {
             write_bytes: 1 << 30,
             writers: 64,
             progress: Progress::Stepped,
+            device_budget: Budget::Bytes(4 << 30),
+            history: HistoryConfig {
+                host_budget: Budget::Percent(12.5),
+                store_budget: Budget::Bytes(1 << 40),
+                touch: Touch::Between,
+                pin: PinOrder::AtOnce,
+                placement: Placement::Contiguous,
+            },
             run_directory: Some("run".into()),
         },
     }

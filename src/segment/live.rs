@@ -471,8 +471,27 @@ impl Shared {
         Err(Refusal::Budget { bytes })
     }
 
-    /// Populates extents that are this rank's and held in the arena, in groups of neighbours of the same kind.
+    /// Populates extents that are this rank's and held in the arena; in the background with several threads, because one
+    /// clears pages at a fraction of what memory can take.
     fn populate(&self, extents: &[u64], in_background: bool) -> Result<(), Refusal> {
+        let threads = if in_background { self.populator.threads() } else { 1 };
+        let share = extents.len().div_ceil(threads).max(1);
+        if extents.len() <= share {
+            return self.populate_some(extents, in_background);
+        }
+        std::thread::scope(|scope| {
+            let parts: Vec<_> = extents
+                .chunks(share)
+                .map(|part| scope.spawn(move || self.populate_some(part, in_background)))
+                .collect();
+            // All have ended before any refusal is passed on: the caller takes the extents back.
+            let ends: Vec<_> = parts.into_iter().map(|part| part.join()).collect();
+            ends.into_iter().try_for_each(|end| end.unwrap_or(Err(Refusal::Os { call: "thread", errno: 0 })))
+        })
+    }
+
+    /// The same on this thread, in groups of neighbours of the same kind.
+    fn populate_some(&self, extents: &[u64], in_background: bool) -> Result<(), Refusal> {
         let group_max = (self.populator.batch() / self.header.extent_size).max(1) as usize;
         let mut rest = extents;
         while let Some(first) = rest.first() {

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(super) struct Populator {
     pub(super) gauge: Gauge,
     batch: u64,
+    threads: usize,
     /// Ask for huge pages; turned off by the owner, or when the kernel does not know how.
     huge: AtomicBool,
     /// Cleared when the kernel does not know MADV_POPULATE_WRITE.
@@ -40,10 +41,13 @@ pub(super) struct Populator {
 
 impl Populator {
     pub(super) fn new(gauge: Gauge) -> Populator {
-        let batch = gauge.batch();
+        let threads = gauge.threads();
+        // Each thread looks at the free memory for itself.
+        let batch = (gauge.batch() / threads as u64).max(EXTENT_MIN);
         Populator {
             gauge,
             batch,
+            threads,
             huge: AtomicBool::new(true),
             populate: AtomicBool::new(true),
             fresh_bytes: AtomicU64::new(0),
@@ -57,6 +61,11 @@ impl Populator {
     /// Bytes to populate in one go; see [`Gauge::batch`].
     pub(super) fn batch(&self) -> u64 {
         self.batch
+    }
+
+    /// How many threads populate in the background.
+    pub(super) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Bytes that were populated afresh since the start.

@@ -92,6 +92,12 @@ impl Gauge {
         batch_of(total, self.node_ranks)
     }
 
+    /// Threads of one rank that populate in the background: at most four, and at most the rank's share of the processors.
+    pub(super) fn threads(&self) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        (processors / self.node_ranks as usize).clamp(1, 4)
+    }
+
     fn memory(&self) -> Option<(u64, u64)> {
         parse_meminfo(&std::fs::read_to_string("/proc/meminfo").ok()?)
     }

@@ -21,11 +21,10 @@ pub(super) fn load(context: &Arc<CudaContext>) -> Result<CudaFunction> {
 
 /// NVRTC's PTX of the kernels.
 pub(super) fn compile() -> std::result::Result<Ptx, CompileError> {
-    let mut all = vec!["--gpu-architecture=compute_80".to_owned(), "--std=c++17".into()];
-    if let Ok(v) = std::env::var("BVK_OPT") {
-        all.extend(v.split_whitespace().map(str::to_owned));
-    }
-    let options = CompileOptions { options: all, ..CompileOptions::default() };
+    let options = CompileOptions {
+        options: vec!["--gpu-architecture=compute_80".into(), "--std=c++17".into()],
+        ..CompileOptions::default()
+    };
     compile_ptx_with_opts(BLOCKS, options)
 }
 

@@ -12,9 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a data block that one thread block handles.
 const ITEM_BYTES: u64 = 64 << 10;
-fn tune(name: &str, or: u64) -> u64 {
-    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or)
-}
 /// Threads of a thread block; the kernel is built for it.
 const THREADS: u32 = 256;
 /// Runs that travel as kernel arguments; more go through memory.
@@ -46,6 +43,8 @@ pub(super) struct GpuStream {
     shared: Arc<Shared>,
     stream: Arc<CudaStream>,
     scratch: Mutex<Scratch>,
+    /// Pairs of timing events to use again.
+    events: Arc<Mutex<Vec<[CudaEvent; 2]>>>,
     /// Destroys the stream after everything else here; `None` for the application's.
     _owned: Option<Owned>,
 }
@@ -81,7 +80,13 @@ impl Owned {
     pub(super) fn into_stream(self) -> GpuStream {
         // SAFETY: the stream was made in this context; `_owned` keeps it alive for as long as the wrapper.
         let stream = unsafe { self.shared.context.wrap_borrowed_stream(self.handle) };
-        GpuStream { shared: self.shared.clone(), stream, scratch: Mutex::default(), _owned: Some(self) }
+        GpuStream {
+            shared: self.shared.clone(),
+            stream,
+            scratch: Mutex::default(),
+            events: Arc::default(),
+            _owned: Some(self),
+        }
     }
 }
 
@@ -100,13 +105,22 @@ impl Drop for Owned {
 
 impl GpuStream {
     pub(super) fn new(shared: Arc<Shared>, stream: Arc<CudaStream>) -> GpuStream {
-        GpuStream { shared, stream, scratch: Mutex::default(), _owned: None }
+        GpuStream { shared, stream, scratch: Mutex::default(), events: Arc::default(), _owned: None }
     }
 
-    fn event(&self, flags: sys::CUevent_flags) -> Result<CudaEvent> {
+    fn new_event(&self, flags: sys::CUevent_flags) -> Result<CudaEvent> {
         let event = self.shared.context.new_event(Some(flags));
-        let event = event.map_err(|error| self.shared.failed("cuEventCreate", error))?;
-        event.record(&self.stream).map_err(|error| self.shared.failed("cuEventRecord", error))?;
+        event.map_err(|error| self.shared.failed("cuEventCreate", error))
+    }
+
+    fn record(&self, event: &CudaEvent) -> Result<()> {
+        event.record(&self.stream).map_err(|error| self.shared.failed("cuEventRecord", error))
+    }
+
+    /// A new event behind everything enqueued.
+    fn event(&self, flags: sys::CUevent_flags) -> Result<CudaEvent> {
+        let event = self.new_event(flags)?;
+        self.record(&event)?;
         Ok(event)
     }
 
@@ -205,7 +219,7 @@ impl Stream for GpuStream {
         let shared = &self.shared;
         let blocks = check_runs(&runs, block_bytes)?;
         shared.bind()?;
-        let item_bytes = tune("BVK_ITEM", ITEM_BYTES).min(block_bytes);
+        let item_bytes = ITEM_BYTES.min(block_bytes);
         let (block_shift, item_shift) = (block_bytes.trailing_zeros(), item_bytes.trailing_zeros());
         let mut table = Vec::with_capacity(runs.len());
         let mut items = 0u64;
@@ -239,7 +253,15 @@ impl Stream for GpuStream {
         let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
         let scratch = self.sums(u64::from(blocks))?;
         let table_memory = if table_bytes > 0 { Some(self.table(table_bytes as u64)?) } else { None };
-        let begin = self.event(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+        let used = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let [begin, end] = match used {
+            Some(pair) => pair,
+            None => [
+                self.new_event(sys::CUevent_flags::CU_EVENT_DEFAULT)?,
+                self.new_event(sys::CUevent_flags::CU_EVENT_DEFAULT)?,
+            ],
+        };
+        self.record(&begin)?;
         if items > 0 {
             let mut few = [KernelRun::default(); FEW];
             let (mut many, mut owners) = (0u64, 0u64);
@@ -270,23 +292,15 @@ impl Stream for GpuStream {
             // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call. The
             // spans are device memory that `Enqueued` keeps alive, of the lengths that `check_runs` has checked; scratch has room
             // for all blocks and is used on this stream only; the pinned loan has room for digests and table.
-            let launched = unsafe {
-                result::launch_kernel(
-                    function,
-                    (items, 1, 1),
-                    (tune("BVK_THREADS", THREADS as u64) as u32, 1, 1),
-                    0,
-                    stream,
-                    &mut arguments,
-                )
-            };
+            let launched =
+                unsafe { result::launch_kernel(function, (items, 1, 1), (THREADS, 1, 1), 0, stream, &mut arguments) };
             launched.map_err(|error| shared.failed("cuLaunchKernel", error))?;
         }
-        let end = self.event(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+        self.record(&end)?;
         Ok(Box::new(Enqueued {
             shared: shared.clone(),
-            begin,
-            end,
+            events: Some([begin, end]),
+            home: self.events.clone(),
             pinned,
             blocks,
             _scratch: [Some(scratch), table_memory],
@@ -354,21 +368,28 @@ impl fmt::Debug for GpuStream {
 /// Block copies on their way.
 struct Enqueued {
     shared: Arc<Shared>,
-    begin: CudaEvent,
-    end: CudaEvent,
+    /// Always there until `drop` gives them back.
+    events: Option<[CudaEvent; 2]>,
+    home: Arc<Mutex<Vec<[CudaEvent; 2]>>>,
     pinned: PinnedLoan,
     blocks: u32,
     _scratch: [Option<Arc<Allocation>>; 2],
     _runs: Vec<Run>,
 }
 
+impl Enqueued {
+    fn events(&self) -> &[CudaEvent; 2] {
+        self.events.as_ref().expect("the events are there until the value is dropped")
+    }
+}
+
 impl Copied for Enqueued {
     fn is_done(&self) -> Result<bool> {
-        self.end.try_is_complete().map_err(|error| self.shared.failed("cuEventQuery", error))
+        self.events()[1].try_is_complete().map_err(|error| self.shared.failed("cuEventQuery", error))
     }
 
     fn wait(&self) -> Result<()> {
-        self.end.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
+        self.events()[1].synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
     }
 
     fn digests(&self) -> Result<Vec<Digest>> {
@@ -381,7 +402,7 @@ impl Copied for Enqueued {
     }
 
     fn seconds(&self) -> Result<f64> {
-        let elapsed = self.begin.elapsed_ms(&self.end);
+        let elapsed = self.events()[0].elapsed_ms(&self.events()[1]);
         elapsed.map(|ms| f64::from(ms) / 1e3).map_err(|error| self.shared.failed("cuEventElapsedTime", error))
     }
 }
@@ -392,5 +413,6 @@ impl Drop for Enqueued {
         if let Err(error) = self.wait() {
             log::debug!("event=copy-failed error={error}");
         }
+        self.home.lock().unwrap_or_else(PoisonError::into_inner).extend(self.events.take());
     }
 }

@@ -36,6 +36,11 @@ impl Lines {
         offset
     }
 
+    /// The first line that is not pinned as a whole.
+    pub(super) fn first_unpinned(&self) -> Option<u64> {
+        self.lock().iter().find(|(_, line)| line.pins.bytes() < line.lease.len()).map(|(offset, _)| *offset)
+    }
+
     /// The parts of a line that are to be pinned, one by one.
     pub(super) fn unpinned(&self, offset: u64) -> Vec<std::ops::Range<u64>> {
         self.lock().get(&offset).map_or_else(Vec::new, |line| line.pins.missing(0..line.lease.len()))

@@ -1,17 +1,20 @@
 //! The threads: one for each link, and one that makes memory ready.
 #![forbid(unsafe_code)]
 
-use super::{HistoryError, Shared, lines_gone};
+use super::{Books, HistoryError, Shared, lines_gone};
 use crate::cache::{Job, Link, Piece, Tier, runs};
 use crate::config::{PinOrder, Touch};
 use crate::device::{DeviceSpan, Stream};
 use crate::segment::{Order, Token, TokenGuard};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Steps in which device memory is mapped after the first.
 pub(super) const MAP_STEP_BYTES: u64 = 256 << 20;
+/// The file is read and written in pieces of this size, by so many threads at once.
+const FILE_PIECE_BYTES: usize = 4 << 20;
+const FILE_THREADS: usize = 4;
 /// How long the memory thread sleeps between tries.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long it waits for node memory that others hold before it looks again.
@@ -27,19 +30,22 @@ pub(super) fn name_of(link: Link) -> &'static str {
     }
 }
 
-/// Moves what the planner wants moved over one link, until the caches are closed.
+/// Moves what the planner wants moved over one link, until the caches are closed. Each link has two such threads, so that it is
+/// busy while one of them wakes up.
 pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
     loop {
         let job = {
             let mut books = shared.lock();
+            books.idle[link as usize] += 1;
+            books.dispatch(shared);
             loop {
                 if shared.is_stopping() {
                     return;
                 }
-                if let Some(job) = books.cache.next(link, shared.now()) {
+                if let Some(job) = books.queues[link as usize].pop_front() {
                     break job;
                 }
-                books = shared.wait(books);
+                books = shared.wait_on(&shared.links[link as usize], books);
             }
         };
         let begun = Instant::now();
@@ -59,8 +65,23 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
             }
             Err(_) => books.trace.stats.failures[link as usize] += 1,
         }
-        drop(books);
-        shared.changed.notify_all();
+        shared.changed(books);
+    }
+}
+
+impl Books {
+    /// Hands jobs to idle threads of the links: exactly as many are woken as have something to do, because waking one
+    /// costs the application's thread as much as a small checkpoint.
+    pub(super) fn dispatch(&mut self, shared: &Shared) {
+        for link in Link::ALL {
+            while self.idle[link as usize] > 0
+                && let Some(job) = self.cache.next(link, shared.now())
+            {
+                self.idle[link as usize] -= 1;
+                self.queues[link as usize].push_back(job);
+                shared.links[link as usize].notify_one();
+            }
+        }
     }
 }
 
@@ -98,20 +119,51 @@ impl Shared {
                     stream.upload(&copies, None)?;
                 }
                 Link::Out => {
-                    for view in self.lines.view([host(cut)].into_iter()).ok_or_else(lines_gone)? {
-                        self.spill()?.write(&view, to + at).map_err(|error| self.store_failed(&error))?;
-                        at += view.len() as u64;
-                    }
+                    let views = self.lines.view([host(cut)].into_iter()).ok_or_else(lines_gone)?;
+                    let pieces = views.iter().flat_map(|view| view.chunks(FILE_PIECE_BYTES)).map(|piece| {
+                        at += piece.len() as u64;
+                        (piece, to + at - piece.len() as u64)
+                    });
+                    self.in_parallel(pieces.collect(), |spill, (piece, at)| spill.write(piece, at))?;
                 }
                 Link::In => {
-                    for mut part in self.lines.lend([host(cut)].into_iter()).ok_or_else(lines_gone)? {
-                        self.spill()?.read(&mut part, from + at).map_err(|error| self.store_failed(&error))?;
-                        at += part.len() as u64;
-                    }
+                    let mut parts = self.lines.lend([host(cut)].into_iter()).ok_or_else(lines_gone)?;
+                    let pieces = parts.iter_mut().flat_map(|part| part.chunks_mut(FILE_PIECE_BYTES)).map(|piece| {
+                        at += piece.len() as u64;
+                        let begin = from + at - piece.len() as u64;
+                        (piece, begin)
+                    });
+                    self.in_parallel(pieces.collect(), |spill, (piece, at)| spill.read(piece, at))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Reads or writes pieces of the file, several at a time: one at a time leaves the device idle in between.
+    fn in_parallel<T: Send>(
+        &self,
+        pieces: Vec<T>,
+        work: impl Fn(&super::Spill, T) -> std::io::Result<()> + Sync,
+    ) -> Result<(), HistoryError> {
+        let spill = self.spill()?;
+        let threads = FILE_THREADS.min(pieces.len());
+        let queue = Mutex::new(pieces.into_iter());
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let run = || std::iter::from_fn(next).try_for_each(|piece| work(spill, piece));
+        let outcome = match threads {
+            0 | 1 => run(),
+            _ => std::thread::scope(|scope| {
+                let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+                let mine = run();
+                let panicked = |_| Err(std::io::Error::other("a thread panicked"));
+                others
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap_or_else(panicked))
+                    .fold(mine, std::result::Result::and)
+            }),
+        };
+        outcome.map_err(|error| self.store_failed(&error))
     }
 
     fn spill(&self) -> Result<&super::Spill, HistoryError> {
@@ -131,8 +183,7 @@ impl Shared {
                 let mut books = self.lock();
                 books.cache.add_span(Tier::Device, offset, bytes);
                 books.trace.span("map", 0, bytes, begun, self.started);
-                drop(books);
-                self.changed.notify_all();
+                self.changed(books);
                 true
             }
             Err(error) => {
@@ -140,6 +191,12 @@ impl Shared {
                 false
             }
         }
+    }
+
+    fn fully_mapped(&self, tier: Tier) {
+        let mut books = self.lock();
+        books.cache.set_fully_mapped(tier, true);
+        self.changed(books);
     }
 
     fn is_link_busy(&self) -> bool {
@@ -157,26 +214,35 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
         }
         at += step;
     }
-    shared.lock().cache.set_fully_mapped(Tier::Device, true);
-    shared.changed.notify_all();
+    shared.fully_mapped(Tier::Device);
     let mut leased = 0;
     while leased < shared.config.host_bytes && !shared.is_stopping() {
         let bytes = shared.config.line_bytes.min(shared.config.host_bytes - leased);
         match lease(shared, bytes) {
-            Some(offset) => {
-                leased += bytes;
-                pin_line(shared, offset);
-            }
+            Some(_) => leased += bytes,
             None => {
                 // Somebody else has the memory: go on without it, and look again when something may have been given back.
-                shared.lock().cache.set_fully_mapped(Tier::Host, true);
-                shared.changed.notify_all();
+                shared.fully_mapped(Tier::Host);
                 std::thread::park_timeout(LEASE_PAUSE);
             }
         }
     }
-    shared.lock().cache.set_fully_mapped(Tier::Host, true);
-    shared.changed.notify_all();
+    shared.fully_mapped(Tier::Host);
+}
+
+/// Pins the lines as they come.
+pub(super) fn pin_loop(shared: &Shared) {
+    while !shared.is_stopping() && shared.config.pin != PinOrder::Never {
+        match shared.lines.first_unpinned() {
+            Some(offset) => {
+                if !pin_line(shared, offset) {
+                    return;
+                }
+            }
+            None if shared.lines.bytes().0 >= shared.config.host_bytes => return,
+            None => std::thread::park_timeout(PAUSE),
+        }
+    }
 }
 
 /// One more lease, touched, and known to the planner at its offset.
@@ -197,32 +263,32 @@ fn lease(shared: &Shared, bytes: u64) -> Option<u64> {
     let mut books = shared.lock();
     books.cache.add_span(Tier::Host, offset, bytes);
     books.trace.span("touch", 0, bytes, begun, shared.started);
-    drop(books);
-    shared.changed.notify_all();
+    shared.changed(books);
     Some(offset)
 }
 
-/// Pins a line part by part, each in this rank's turn.
-fn pin_line(shared: &Shared, offset: u64) {
-    let Some(segment) = &shared.segment else { return };
+/// Pins a line part by part, each in this rank's turn; false if that does not work here.
+fn pin_line(shared: &Shared, offset: u64) -> bool {
+    let Some(segment) = &shared.segment else { return false };
     for part in shared.lines.unpinned(offset) {
         let bytes = part.end - part.start;
         let _turn = match shared.config.pin {
-            PinOrder::Never => return,
+            PinOrder::Never => return false,
             PinOrder::AtOnce => None,
             PinOrder::InTurns => turn(shared, bytes),
         };
         if shared.is_stopping() {
-            return;
+            return false;
         }
         let begun = Instant::now();
         if let Err(error) = shared.lines.pin(offset, part, segment, &*shared.device) {
             // Copies go on at the speed of pageable memory.
             log::warn!("event=not-pinned bytes={bytes} error={error}");
-            return;
+            return false;
         }
         shared.lock().trace.span("pin", 0, bytes, begun, shared.started);
     }
+    true
 }
 
 /// Waits for this rank's turn to pin; `None` if turns cannot be had.

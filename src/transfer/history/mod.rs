@@ -16,7 +16,8 @@
 //!  bvk-h2f                               │        ▲                bvk-f2h
 //!                                        ▼        │
 //!                                   [file without a name on the local tier]
-//!  bvk-map    maps GPU memory and leases, touches and pins host memory, in steps, from the start on
+//!  bvk-map    maps GPU memory, leases and touches host memory, in steps, from the start on
+//!  bvk-pin    pins host memory behind it
 //! ```
 //!
 //! A history belongs to its rank alone: no call of it communicates. Its versions are never candidates of a restart, and its
@@ -43,7 +44,7 @@ pub use open::CacheConfig;
 pub use trace::{HistoryStats, Operation, Span, Step};
 
 use crate::base::Digest;
-use crate::cache::{Admission, Cache, EntryId, Keep, Piece, Read, Reason, Tier};
+use crate::cache::{Admission, Cache, EntryId, Job, Keep, Piece, Read, Reason, Tier};
 use crate::device::{Copied, Device, DeviceSpan, Reservation, Run, Stream};
 use crate::format::ElementType;
 use crate::region::Element;
@@ -80,7 +81,10 @@ struct Shared {
     config: CacheConfig,
     started: Instant,
     books: Mutex<Books>,
-    changed: Condvar,
+    /// Wakes the application's threads.
+    application: Condvar,
+    /// Wakes the threads of each link.
+    links: [Condvar; 4],
     stop: AtomicBool,
     histories: AtomicU32,
 }
@@ -88,6 +92,11 @@ struct Shared {
 /// What the lock guards.
 struct Books {
     cache: Cache,
+    /// Threads of each link that have nothing to do, and jobs for those of them that are being woken.
+    idle: [usize; 4],
+    queues: [VecDeque<Job>; 4],
+    /// Calls of the application that wait for a change.
+    waiting: usize,
     entries: BTreeMap<EntryId, Entry>,
     /// Appends whose copies were enqueued and not yet seen to end.
     enqueued: VecDeque<(EntryId, Box<dyn Copied>)>,
@@ -197,9 +206,24 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// Sleeps until the books change.
-    fn wait<'a>(&self, books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
-        self.changed.wait_timeout(books, PATIENCE).unwrap_or_else(PoisonError::into_inner).0
+    /// Lets an application's thread sleep until the books change.
+    fn wait<'a>(&self, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+        books.waiting += 1;
+        let mut books = self.wait_on(&self.application, books);
+        books.waiting -= 1;
+        books
+    }
+
+    fn wait_on<'a>(&self, condition: &Condvar, books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+        condition.wait_timeout(books, PATIENCE).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Draws the conclusions from a change of the books and gives the lock back.
+    fn changed(&self, mut books: MutexGuard<'_, Books>) {
+        books.dispatch(self);
+        if books.waiting > 0 {
+            self.application.notify_all();
+        }
     }
 
     fn is_stopping(&self) -> bool {
@@ -222,8 +246,7 @@ impl Shared {
                 log::warn!("event=append-failed history={} version={} error={error}", id.history, id.version);
             }
             books.written(id, digests.ok());
-            drop(books);
-            self.changed.notify_all();
+            self.changed(books);
         }
     }
 }
@@ -278,21 +301,27 @@ impl History {
         let (tier, pieces) = self.admit(id, &layout)?;
         let written = match tier {
             Tier::Device => self.write_device(id, &layout, fields, &pieces, stream, until),
-            Tier::Host => self.write_host(&layout, fields, &pieces, stream).map(Some),
-            Tier::Store => self.write_store(&layout, fields, &pieces, stream).map(Some),
+            Tier::Host => self.write_host(&layout, fields, &pieces, stream).map(|digests| Some((digests, 0.0))),
+            Tier::Store => self.write_store(&layout, fields, &pieces, stream).map(|digests| Some((digests, 0.0))),
         };
         let mut books = shared.lock();
-        match &written {
-            Ok(None) => {}
-            Ok(Some(digests)) => books.written(id, Some(digests.clone())),
-            Err(_) => books.written(id, None),
-        }
-        let distance = 0;
-        let step = Step { version, operation: Operation::Append, bytes: layout.bytes, tier, distance, seconds: 0.0 };
+        let mut device_seconds = 0.0;
+        let outcome = match written {
+            Ok(None) => Ok(()),
+            Ok(Some((digests, seconds))) => {
+                device_seconds = seconds;
+                books.written(id, Some(digests));
+                Ok(())
+            }
+            Err(error) => {
+                books.written(id, None);
+                Err(error)
+            }
+        };
+        let step = Step::new(version, Operation::Append, layout.bytes, tier, device_seconds);
         books.trace.step(step, begun, shared.started);
-        drop(books);
-        shared.changed.notify_all();
-        written.map(|_| ())
+        shared.changed(books);
+        outcome
     }
 
     /// A place for a new version.
@@ -325,10 +354,10 @@ impl History {
                         let seconds = begun.elapsed().as_secs_f64();
                         return Err(HistoryError::TimedOut { history: name(), version, seconds });
                     }
-                    drop(books);
+                    // Waiting changes what the links may do.
+                    shared.changed(books);
                     // What is only enqueued cannot be flushed: a wait for room may be a wait for that.
                     shared.settle_enqueued(true);
-                    shared.changed.notify_all();
                     books = shared.wait(shared.lock());
                     continue;
                 }
@@ -348,7 +377,7 @@ impl History {
         pieces: &[Piece],
         stream: &dyn Stream,
         until: Return,
-    ) -> Result<Option<Vec<Digest>>, HistoryError> {
+    ) -> Result<Option<(Vec<Digest>, f64)>, HistoryError> {
         let cuts = layout.cuts(pieces);
         let mut runs = Vec::with_capacity(cuts.len());
         for cut in &cuts {
@@ -370,7 +399,7 @@ impl History {
             self.shared.lock().enqueued.push_back((id, copied));
             return Ok(None);
         }
-        Ok(Some(copied.digests()?))
+        Ok(Some((copied.digests()?, copied.seconds()?)))
     }
 
     /// Straight to host memory.
@@ -432,8 +461,7 @@ impl History {
     pub fn hint(&self, versions: impl IntoIterator<Item = u64>) {
         let mut books = self.shared.lock();
         versions.into_iter().for_each(|version| books.cache.hint(EntryId { history: self.id, version }));
-        drop(books);
-        self.shared.changed.notify_all();
+        self.shared.changed(books);
     }
 
     /// Lets hinted versions be fetched ahead, now and from now on. Before this call hints only say what is kept.
@@ -441,8 +469,9 @@ impl History {
     /// # Collective
     /// Local; never waits.
     pub fn start_prefetch(&self) {
-        self.shared.lock().cache.start_prefetch(self.id);
-        self.shared.changed.notify_all();
+        let mut books = self.shared.lock();
+        books.cache.start_prefetch(self.id);
+        self.shared.changed(books);
     }
 
     /// The fields of a version, in the order in which they were appended.
@@ -505,15 +534,14 @@ impl History {
             books = shared.lock();
             books.cache.read_done(id, tier, outcome.is_ok());
             match outcome {
-                Ok(()) => {
+                Ok(seconds) => {
                     let bytes = known.map_or(0, |(layout, _)| layout.bytes);
-                    let step = Step { version, operation: Operation::Restore, bytes, tier, distance, seconds: 0.0 };
+                    let step = Step { distance, ..Step::new(version, Operation::Restore, bytes, tier, seconds) };
                     books.trace.step(step, begun, shared.started);
                     if self.keep == Keep::Discard && books.cache.states(id) == [None; 3] {
                         books.entries.remove(&id);
                     }
-                    drop(books);
-                    shared.changed.notify_all();
+                    shared.changed(books);
                     return Ok(());
                 }
                 Err(HistoryError::Device(error)) if error.is_lost() => return Err(error.into()),
@@ -550,7 +578,7 @@ impl History {
         targets: &[usize],
         fields: &mut [FieldMut<'_>],
         stream: &dyn Stream,
-    ) -> Result<(), HistoryError> {
+    ) -> Result<f64, HistoryError> {
         let cuts: Vec<(Cut, usize)> = layout
             .cuts(pieces)
             .into_iter()
@@ -568,7 +596,7 @@ impl History {
                         at += view.len() as u64;
                     }
                 }
-                check(layout, digests, &cuts, fields, "memory", stream)
+                check(layout, digests, &cuts, fields, "memory", stream).map(|()| 0.0)
             }
             Tier::Store => {
                 let spill = self.shared.spill.as_ref().ok_or_else(lines_gone)?;
@@ -580,7 +608,7 @@ impl History {
                         put(&mut fields[*target], cut.start + at, bytes, stream)?;
                     }
                 }
-                check(layout, digests, &cuts, fields, "local", stream)
+                check(layout, digests, &cuts, fields, "local", stream).map(|()| 0.0)
             }
         }
     }
@@ -618,7 +646,7 @@ impl History {
         cuts: &[(Cut, usize)],
         fields: &mut [FieldMut<'_>],
         stream: &dyn Stream,
-    ) -> Result<(), HistoryError> {
+    ) -> Result<f64, HistoryError> {
         let mut runs = Vec::with_capacity(cuts.len());
         for (cut, target) in cuts {
             let source = self.shared.range.span(cut.place, cut.bytes)?;
@@ -635,7 +663,8 @@ impl History {
                 stream.download(&mut [(self.shared.range.span(cut.place, cut.bytes)?, bytes)], None)?;
             }
         }
-        compare(layout, digests, &copied.digests()?, cuts, "device")
+        compare(layout, digests, &copied.digests()?, cuts, "device")?;
+        Ok(copied.seconds()?)
     }
 
     /// Counters of this rank's caches.
@@ -662,7 +691,6 @@ impl History {
     /// For the slowest tier.
     pub fn wait_flushed(&self) {
         self.shared.settle_enqueued(true);
-        self.shared.changed.notify_all();
         let mut books = self.shared.lock();
         while !books.cache.is_flushed() && !self.shared.is_stopping() {
             books = self.shared.wait(books);
@@ -681,8 +709,7 @@ impl Drop for History {
         let mut books = self.shared.lock();
         books.cache.close(self.id);
         books.entries.retain(|id, _| id.history != self.id);
-        drop(books);
-        self.shared.changed.notify_all();
+        self.shared.changed(books);
     }
 }
 

@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::lines::Lines;
-use super::links::{link_loop, memory_loop, name_of};
+use super::links::{link_loop, memory_loop, name_of, pin_loop};
 use super::spill::Spill;
 use super::trace::Trace;
 use super::{Books, Caches, History, HistoryError, Shared};
-use crate::cache::{Cache, Keep, Link, Options, Tier, TierOptions};
+use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
 use crate::config::{PinOrder, Placement, Touch};
 use crate::device::{Device, Priority};
 use crate::segment::Segment;
@@ -109,8 +109,17 @@ impl Caches {
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
             started: Instant::now(),
-            books: Mutex::new(Books { cache, entries: BTreeMap::new(), enqueued: VecDeque::new(), trace }),
-            changed: Condvar::new(),
+            books: Mutex::new(Books {
+                cache,
+                idle: [0; 4],
+                queues: Default::default(),
+                waiting: 0,
+                entries: BTreeMap::new(),
+                enqueued: VecDeque::new(),
+                trace,
+            }),
+            application: Condvar::new(),
+            links: Default::default(),
             stop: AtomicBool::new(false),
             histories: AtomicU32::new(0),
         });
@@ -122,12 +131,16 @@ impl Caches {
         let caches = Caches { shared: shared.clone(), threads: Mutex::default() };
         let mut threads = Vec::new();
         let told = |error: std::io::Error| store_failed(format!("a thread could not be started: {error}"));
-        for link in Link::ALL {
+        for (link, number) in
+            Link::ALL.into_iter().flat_map(|link| (0..IN_FLIGHT_MAX).map(move |number| (link, number)))
+        {
             let stream = shared.device.stream(Priority::Low)?;
             let shared = shared.clone();
             let body = move || link_loop(&shared, link, &stream);
-            threads.push(spawn(format!("bvk-{}", name_of(link)), body).map_err(told)?);
+            threads.push(spawn(format!("bvk-{}-{number}", name_of(link)), body).map_err(told)?);
         }
+        let pinning = shared.clone();
+        threads.push(spawn("bvk-pin".into(), move || pin_loop(&pinning)).map_err(told)?);
         threads.push(spawn("bvk-map".into(), move || memory_loop(&shared, first)).map_err(told)?);
         *caches.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
         Ok(caches)
@@ -200,7 +213,8 @@ impl Drop for Caches {
     /// Stops and joins the threads. Histories that are still there answer that they know no version.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.changed.notify_all();
+        self.shared.links.iter().for_each(Condvar::notify_all);
+        self.shared.application.notify_all();
         for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             thread.thread().unpark();
             if thread.join().is_err() {

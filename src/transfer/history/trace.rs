@@ -28,6 +28,15 @@ pub struct Step {
     pub distance: u64,
     /// How long the call took.
     pub seconds: f64,
+    /// How long the device copied of it, with digests; 0 where the version did not rest on the device.
+    pub device_seconds: f64,
+}
+
+impl Step {
+    /// A step whose duration is not known yet.
+    pub(super) fn new(version: u64, operation: Operation, bytes: u64, tier: Tier, device_seconds: f64) -> Step {
+        Step { version, operation, bytes, tier, distance: 0, seconds: 0.0, device_seconds }
+    }
 }
 
 /// Something that a thread was busy with.
