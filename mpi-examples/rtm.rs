@@ -125,8 +125,10 @@ fn open_machine(world: &SimpleCommunicator, options: &Options) -> Result<(Box<dy
         if ranks::all(world, gpu.is_ok()) || options.device == Kind::Cuda {
             return Ok((gpu?, survey));
         }
-        if let Err(error) = gpu {
-            println!("rank {}: no GPU, so all ranks compute on the host twin: {error}", world.rank());
+        match gpu {
+            Err(error) if world.rank() == 0 => println!("no GPU, so all ranks compute on the host twin: {error}"),
+            Err(error) => log::info!("no GPU: {error}"),
+            Ok(_) => log::warn!("another rank has no GPU, so all ranks compute on the host twin"),
         }
     }
     let survey = options.survey(false);

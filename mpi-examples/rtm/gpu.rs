@@ -9,7 +9,6 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys,
 };
 use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
-use std::panic::catch_unwind;
 use std::sync::Arc;
 
 /// The kernels.
@@ -45,6 +44,10 @@ impl Gpu {
         if !unsafe { sys::is_culib_present() } {
             return Err(DeviceError::NoLibrary);
         }
+        // cudarc panics where it does not find the compiler, and a panic ends the MPI job.
+        if !has_compiler() {
+            return Err(DeviceError::Kernels { reason: "the library NVRTC was not found".into() });
+        }
         let count = CudaContext::device_count().unwrap_or(0).max(0) as usize;
         let ordinal = local_rank.checked_rem(count).ok_or(DeviceError::NoDevice { ordinal: local_rank })?;
         let device = CudaDevice::open(ordinal)?;
@@ -68,9 +71,7 @@ impl Gpu {
 impl Kernels {
     fn load(context: &Arc<CudaContext>) -> Result<Kernels> {
         let refuse = |reason: String| DeviceError::Kernels { reason };
-        // cudarc panics where it does not find the library.
-        let compiled = catch_unwind(compile).map_err(|_| refuse("the library NVRTC was not found".into()))?;
-        let ptx = compiled.map_err(|error| refuse(said(&error)))?;
+        let ptx = compile().map_err(|error| refuse(said(&error)))?;
         let module = context.load_module(ptx).map_err(|error| refuse(format!("cuModuleLoadData: {error}")))?;
         let find = |module: &Arc<CudaModule>, name: &str| {
             module.load_function(name).map_err(|error| refuse(format!("cuModuleGetFunction {name}: {error}")))
@@ -85,13 +86,19 @@ impl Kernels {
     }
 }
 
+/// Is there an NVRTC library on this machine?
+pub fn has_compiler() -> bool {
+    // SAFETY: it only tries to load the library.
+    unsafe { cudarc::nvrtc::sys::is_culib_present() }
+}
+
 /// NVRTC's PTX of the kernels, for the lowest architecture that Bivouac's own kernels support.
 ///
 /// # Errors
 /// What the compiler says.
 ///
 /// # Panics
-/// Without the library.
+/// Without the library: see [`has_compiler`].
 pub fn compile() -> std::result::Result<Ptx, CompileError> {
     let options = vec!["--gpu-architecture=compute_80".to_owned(), "--std=c++17".into()];
     compile_ptx_with_opts(WAVE, CompileOptions { options, ..CompileOptions::default() })

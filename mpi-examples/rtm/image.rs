@@ -35,14 +35,15 @@ impl Image {
         digest_bytes(bytemuck::cast_slice(&self.pixels)).to_string()
     }
 
-    /// Minus the Laplacian: what varies slowly, which is where source and receivers look along the same path, goes away.
+    /// Minus the Laplacian: what varies slowly, which is where source and receivers look along the same path, goes away. It is
+    /// multiplied by the depth, because the waves grow weaker as they spread.
     pub fn filtered(&self) -> Image {
         let Grid { nx, nz } = self.grid;
         let mut pixels = vec![0.0; nx * nz];
         for z in 1..nz - 1 {
             for at in z * nx + 1..(z + 1) * nx - 1 {
                 let around: f64 = [at - 1, at + 1, at - nx, at + nx].iter().map(|near| self.pixels[*near]).sum();
-                pixels[at] = 4.0 * self.pixels[at] - around;
+                pixels[at] = z as f64 * (4.0 * self.pixels[at] - around);
             }
         }
         Image { grid: self.grid, pixels }

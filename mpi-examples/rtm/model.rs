@@ -18,8 +18,8 @@ pub const PEAK_HZ: f64 = 15.0;
 pub const REACH: usize = 4;
 /// The row of the ground in which sources and receivers lie.
 pub const SURFACE_ROW: usize = 2;
-/// Least width of the absorbing border in cells: two wavelengths at 3000 m/s.
-const BORDER: usize = 40;
+/// Least width of the absorbing border in cells: more than a wavelength at the highest velocity.
+const BORDER: usize = 32;
 /// Rows of a field begin at multiples of so many cells, 128 bytes, as a GPU reads them.
 const ROW_CELLS: usize = 32;
 /// Path per step in cells at the highest velocity. The stencil is stable below 2/√(2·6.5) = 0.555, 6.5 being the sum of its

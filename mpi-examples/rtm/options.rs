@@ -15,10 +15,10 @@ pub struct Options {
     /// What computes.
     #[arg(long, value_enum, default_value_t = Kind::Auto)]
     pub device: Kind,
-    /// Size of the ground in cells of 10 m [default: 240x120, on GPUs 2048x1024].
+    /// Size of the ground in cells of 10 m [default: 192x96, on GPUs 2048x1024].
     #[arg(long, value_name = "NXxNZ")]
     pub grid: Option<Grid>,
-    /// Steps of each propagation [default: 1000, on GPUs 7000].
+    /// Steps of each propagation [default: 800, on GPUs 7000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub steps: Option<u32>,
     /// Steps between two states of the wavefield that are kept and correlated [default: 5, on GPUs 10].
@@ -68,12 +68,12 @@ pub enum Kind {
 }
 
 impl Options {
-    /// The survey that is asked for. Where nothing is said GPUs get one whose wavefields take 7 GiB per shot, and the twin one
-    /// of 45 MiB per shot.
+    /// The survey that is asked for. Where nothing is said GPUs get one whose states take 6 GiB per shot, and the twin one of
+    /// 25 MiB per shot.
     pub fn survey(&self, is_gpu: bool) -> Survey {
         let (grid, steps, every) = match is_gpu {
             true => (Grid { nx: 2048, nz: 1024 }, 7000, 10),
-            false => (Grid { nx: 240, nz: 120 }, 1000, 5),
+            false => (Grid { nx: 192, nz: 96 }, 800, 5),
         };
         Survey {
             shape: Shape::new(self.grid.unwrap_or(grid)),
