@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
     pub every: Option<u32>,
     /// Number of shots.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=30_000))]
     pub shots: u32,
     /// Seed of the ground.
     #[arg(long, default_value_t = 1)]

@@ -7,7 +7,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use std::collections::BTreeMap;
 
-/// Tag of the ranks' reports; a shot's image has the tag [`FIRST_SHOT`] plus its number.
+/// Tag of the ranks' reports; a shot's image has the tag [`FIRST_SHOT`] plus its number. MPI has tags up to 32767 at least.
 const REPORT: i32 = 1;
 const FIRST_SHOT: i32 = 2;
 
