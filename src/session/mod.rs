@@ -535,6 +535,21 @@ impl Session {
     /// # Errors
     /// [`Error::History`].
     pub fn caches(&self, device: Arc<dyn Device>) -> Result<Caches> {
+        self.caches_with(device, |_| {})
+    }
+
+    /// The same with a say in what the configuration does not name, [`CacheConfig::trace`] above all: `change` gets what
+    /// the configuration makes of it last.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// As [`Session::caches`].
+    ///
+    /// # Errors
+    /// [`Error::History`].
+    pub fn caches_with(&self, device: Arc<dyn Device>, change: impl FnOnce(&mut CacheConfig)) -> Result<Caches> {
         let config = self.engine.config();
         let history = config.node.history;
         let percent = |budget: Budget, of: u64| match budget {
@@ -546,7 +561,7 @@ impl Session {
         let share = segment.as_ref().map_or(0, |segment| segment.capacity() / ranks.max(1));
         let directory = self.engine.directory(TierKind::Local).map(|tier| tier.root().to_owned());
         let free = |path: &std::path::PathBuf| rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
-        let caches = CacheConfig {
+        let mut caches = CacheConfig {
             device_bytes: percent(config.node.device_budget, device.info().memory_bytes),
             host_bytes: percent(history.host_budget, share),
             store_bytes: percent(history.store_budget, directory.as_ref().map_or(0, free)),
@@ -558,6 +573,7 @@ impl Session {
             room: config.job.timeouts.room,
             ..CacheConfig::default()
         };
+        change(&mut caches);
         Ok(Caches::open(device, segment, caches)?)
     }
 
