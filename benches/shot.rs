@@ -121,6 +121,9 @@ mod shot {
         /// Pin at once instead of in turns.
         #[arg(long)]
         at_once: bool,
+        /// Host memory in small pages.
+        #[arg(long)]
+        small_pages: bool,
         /// Versions in one piece each.
         #[arg(long)]
         contiguous: bool,
@@ -264,11 +267,13 @@ mod shot {
             };
             let made = (rank == 0).then(|| Segment::create(&spec).expect("segment"));
             world.barrier();
-            Arc::new(made.unwrap_or_else(|| Segment::attach(&spec, rank as u32).expect("segment")))
+            let segment = made.unwrap_or_else(|| Segment::attach(&spec, rank as u32).expect("segment"));
+            segment.set_huge_pages(!options.small_pages);
+            Arc::new(segment)
         });
         let raw = device.context().new_stream().expect("stream");
         let span = device.allocate(*sizes.iter().max().expect("sizes")).expect("room");
-        let fill: Vec<u8> = (0..span.bytes()).map(|at| (at * 31 >> 3) as u8).collect();
+        let fill: Vec<u8> = (0..span.bytes()).map(|at| ((at * 31) >> 3) as u8).collect();
         let stream = device.adopt(&raw).expect("own stream");
         stream.upload(&[(&fill, span.clone())], None).expect("upload");
         drop(fill);
@@ -426,7 +431,7 @@ mod shot {
         println!(
             "{{\"figure\": \"shot\", \"engine\": \"{}\", \"ranks\": {ranks}, \"sizes\": \"{}\", \"order\": \"{}\", \"hints\": \"{}\", \
              \"interval_ms\": {}, \"count\": {}, \"gpu_gib\": {}, \"host_gib\": {}, \"wait\": {}, \"tight\": {}, \"ready\": {}, \"persist\": {}, \
-             \"touch\": \"{}\", \"pin\": \"{}\", \"placement\": \"{}\", \"gb\": {:.2}, \"init_s\": {:.4}, \"append_s\": {:.4}, \"restore_s\": {:.4}, \
+             \"touch\": \"{}\", \"pin\": \"{}\", \"placement\": \"{}\", \"small_pages\": {}, \"gb\": {:.2}, \"init_s\": {:.4}, \"append_s\": {:.4}, \"restore_s\": {:.4}, \
              \"worst_append_s\": {:.4}, \"worst_restore_s\": {:.4}, \"flush_wait_s\": {:.3}, \"forward_s\": {:.3}, \"wall_s\": {:.3}, \
              \"append_gb_s\": {:.1}, \"restore_gb_s\": {:.1}, \"both_gb_s\": {:.1}, \"first_append_ms\": {:.3}, \"hit_rate\": {:.4}, \
              \"pinned_gb\": {:.1}, \"down_gb\": {:.1}, \"out_gb\": {:.1}, \"in_gb\": {:.1}, \"up_gb\": {:.1}, \"distance\": {:.1}}}",
@@ -445,6 +450,7 @@ mod shot {
             if options.between { "between" } else { "beside" },
             if options.at_once { "at-once" } else { "turns" },
             if options.contiguous { "contiguous" } else { "scattered" },
+            options.small_pages,
             mean(0) / 1e9,
             mean(1),
             mean(2),

@@ -37,6 +37,7 @@ impl Image {
 
     /// Minus the Laplacian: what varies slowly, which is where source and receivers look along the same path, goes away. It is
     /// multiplied by the depth, because the waves grow weaker as they spread.
+    #[allow(clippy::needless_range_loop, reason = "neighbours are reached by the same index")]
     pub fn filtered(&self) -> Image {
         let Grid { nx, nz } = self.grid;
         let mut pixels = vec![0.0; nx * nz];

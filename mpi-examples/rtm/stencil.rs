@@ -8,6 +8,7 @@ const SECOND: [f32; 5] = [-205.0 / 72.0, 8.0 / 5.0, -1.0 / 5.0, 8.0 / 315.0, -1.
 
 /// One step of the damped wave equation u_tt + 2σ·u_t = v²·Δu. The field one step before `now` is replaced by the one a step
 /// after it. The outermost cells stay as they are.
+#[allow(clippy::needless_range_loop, reason = "neighbours are reached by the same index")]
 pub fn step(shape: &Shape, courant: &[f32], sponge: &[f32], now: &[f32], before: &mut [f32]) {
     let (width, inner) = (shape.width, shape.width - 2 * REACH);
     let (columns, rows) = sponge.split_at(width);

@@ -224,12 +224,8 @@ impl Cache {
         let free = self.tiers[Tier::Host as usize].space.free_bytes();
         let sizes = self.entries.values().map(|entry| entry.bytes);
         let (largest, sum) = sizes.fold((0, 0), |(largest, sum): (u64, u64), bytes| (largest.max(bytes), sum + bytes));
-        let is_to_come = |history: u32, version: u64| !self.entries.contains_key(&EntryId { history, version });
-        let to_come = self
-            .histories
-            .iter()
-            .map(|(history, book)| book.order.iter().filter(|version| is_to_come(*history, *version)).count() as u64);
-        let to_come: u64 = to_come.sum();
+        let hints: u64 = self.histories.values().map(|history| history.order.len() as u64).sum();
+        let to_come = hints.saturating_sub(self.entries.len() as u64);
         if to_come == 0 {
             return 2 * free >= bytes(Tier::Host);
         }

@@ -191,6 +191,14 @@ domains = "/etc/racks.toml"
 write = "1 GiB"
 writers = 64
 progress = "stepped"
+[device]
+budget = "4 GiB"
+[history]
+host_budget = "12.5%"
+store_budget = "1024 GiB"
+touch = "between"
+pin = "at-once"
+placement = "contiguous"
 [run]
 directory = 'run'
 "#;
@@ -311,6 +319,10 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("engine.writers", vec!["0", "65", "4294967297"]),
         ("engine.write", vec!["4096", "65537", "'2 GiB'", "'4 MB'"]),
         ("engine.progress", vec!["'Thread'"]),
+        ("device.budget", vec!["0", "'101%'", "-1"]),
+        ("history.touch", vec!["'Beside'", "1"]),
+        ("history.pin", vec!["'once'"]),
+        ("history.placement", vec!["'paged'"]),
         ("interval.seconds", vec!["-1", "inf", "nan", "'soon'", "'99999999999d'", "36501e5"]),
         ("interval.overhead_percent", vec!["101", "-0.1", "nan", "'5'"]),
         ("interval.steps", vec!["-1"]),

@@ -4,6 +4,7 @@
 //! mapped in steps of 2 MiB, and runs out; work is enqueued on streams, each of which has a thread and runs it in order;
 //! touching memory that is not mapped loses the device, and that is heard of later; transfers take time by a
 //! [`HostModel`]. Digests are the same. Nothing of it is `unsafe`: memory is reached through locked boxes by address.
+#![forbid(unsafe_code)]
 
 use super::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Result, Run,
@@ -43,6 +44,11 @@ pub struct HostDevice {
     shared: Arc<Shared>,
 }
 
+/// One step of memory, if it is mapped.
+type MemoryBox = Mutex<Option<Box<[u8]>>>;
+/// The same while it is locked.
+type LockedBox<'a> = MutexGuard<'a, Option<Box<[u8]>>>;
+
 struct Shared {
     info: DeviceInfo,
     model: HostModel,
@@ -66,7 +72,7 @@ struct Range {
     base: u64,
     bytes: u64,
     box_bytes: u64,
-    boxes: Vec<Mutex<Option<Box<[u8]>>>>,
+    boxes: Vec<MemoryBox>,
     /// Offset and length of what was mapped together.
     steps: Mutex<BTreeMap<u64, u64>>,
 }
@@ -117,7 +123,7 @@ impl HostDevice {
         if let Some(pair) = order.windows(2).find(|pair| ranges[pair[0]].base == ranges[pair[1]].base) {
             return Err(refuse(spans[pair[0]], "two spans of one kernel share an allocation"));
         }
-        let mut guards: Vec<(usize, MutexGuard<'_, Option<Box<[u8]>>>)> = Vec::new();
+        let mut guards: Vec<(usize, LockedBox<'_>)> = Vec::new();
         for index in order {
             let (range, span) = (&ranges[index], spans[index]);
             if range.box_bytes != range.bytes || span.address() + span.bytes() > range.base + range.bytes {
@@ -314,7 +320,7 @@ impl Steps {
         Err(DeviceError::Range { offset, bytes, reason })
     }
 
-    fn boxes(&self, offset: u64, bytes: u64) -> &[Mutex<Option<Box<[u8]>>>] {
+    fn boxes(&self, offset: u64, bytes: u64) -> &[MemoryBox] {
         &self.0.boxes[(offset / GRANULARITY) as usize..((offset + bytes) / GRANULARITY) as usize]
     }
 }

@@ -92,8 +92,8 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // SAFETY: the address came from `malloc_sync` and is freed once; the driver waits for the work that uses it.
         let freed = self.shared.bind().and_then(|()| {
+            // SAFETY: the address came from `malloc_sync` and is freed once; the driver waits for the work that uses it.
             unsafe { result::free_sync(self.address) }.map_err(|error| self.shared.failed("cuMemFree", error))
         });
         if let Err(error) = freed {

@@ -44,7 +44,7 @@ pub use open::CacheConfig;
 pub use trace::{HistoryStats, Operation, Span, Step};
 
 use crate::base::Digest;
-use crate::cache::{Admission, Cache, EntryId, Job, Keep, Piece, Read, Reason, Tier};
+use crate::cache::{Admission, Cache, EntryId, Job, Keep, Link, Piece, Read, Reason, Tier};
 use crate::device::{Copied, Device, DeviceSpan, Reservation, Run, Stream};
 use crate::format::ElementType;
 use crate::region::Element;
@@ -95,6 +95,9 @@ struct Books {
     /// Threads of each link that have nothing to do, and jobs for those of them that are being woken.
     idle: [usize; 4],
     queues: [VecDeque<Job>; 4],
+    /// Jobs that are about to come for each link, and threads of it that are awake for them.
+    announced: [usize; 4],
+    awake: [usize; 4],
     /// Calls of the application that wait for a change.
     waiting: usize,
     entries: BTreeMap<EntryId, Entry>,
@@ -219,8 +222,13 @@ impl Shared {
     }
 
     /// Draws the conclusions from a change of the books and gives the lock back.
-    fn changed(&self, mut books: MutexGuard<'_, Books>) {
-        books.dispatch(self);
+    fn changed(&self, books: MutexGuard<'_, Books>) {
+        self.changed_for(books, &Link::ALL);
+    }
+
+    /// The same where only some links can have got something to do. The application's thread asks no more than that.
+    fn changed_for(&self, mut books: MutexGuard<'_, Books>, links: &[Link]) {
+        books.dispatch(self, links);
         if books.waiting > 0 {
             self.application.notify_all();
         }
@@ -299,8 +307,9 @@ impl History {
         let layout = Arc::new(Layout::new(lengths, shared.config.block_bytes));
         let id = EntryId { history: self.id, version };
         let (tier, pieces) = self.admit(id, &layout)?;
+        let mut announced = None;
         let written = match tier {
-            Tier::Device => self.write_device(id, &layout, fields, &pieces, stream, until),
+            Tier::Device => self.write_device(id, &layout, fields, &pieces, stream, until, &mut announced),
             Tier::Host => self.write_host(&layout, fields, &pieces, stream).map(|digests| Some((digests, 0.0))),
             Tier::Store => self.write_store(&layout, fields, &pieces, stream).map(|digests| Some((digests, 0.0))),
         };
@@ -320,7 +329,8 @@ impl History {
         };
         let step = Step::new(version, Operation::Append, layout.bytes, tier, device_seconds);
         books.trace.step(step, begun, shared.started);
-        shared.changed(books);
+        shared.changed_for(books, if tier == Tier::Device { &[Link::Down] } else { &Link::ALL });
+        drop(announced);
         outcome
     }
 
@@ -369,14 +379,16 @@ impl History {
     }
 
     /// Into the GPU cache. `None`: enqueued only.
-    fn write_device(
-        &self,
+    #[allow(clippy::too_many_arguments)]
+    fn write_device<'a>(
+        &'a self,
         id: EntryId,
         layout: &Layout,
         fields: &[Field<'_>],
         pieces: &[Piece],
         stream: &dyn Stream,
         until: Return,
+        announced: &mut Option<Announced<'a>>,
     ) -> Result<Option<(Vec<Digest>, f64)>, HistoryError> {
         let cuts = layout.cuts(pieces);
         let mut runs = Vec::with_capacity(cuts.len());
@@ -399,6 +411,7 @@ impl History {
             self.shared.lock().enqueued.push_back((id, copied));
             return Ok(None);
         }
+        *announced = Some(Announced::new(&self.shared, Link::Down));
         Ok(Some((copied.digests()?, copied.seconds()?)))
     }
 
@@ -527,8 +540,11 @@ impl History {
             };
             let known = books.entries.get(&id).and_then(|entry| Some((entry.layout.clone(), entry.digests.clone()?)));
             drop(books);
+            let mut announced = None;
             let outcome = match &known {
-                Some((layout, digests)) => self.read_from(tier, layout, digests, &pieces, &targets, fields, stream),
+                Some((layout, digests)) => {
+                    self.read_from(tier, layout, digests, &pieces, &targets, fields, stream, &mut announced)
+                }
                 None => Err(HistoryError::Unknown { history: self.name.clone(), version }),
             };
             books = shared.lock();
@@ -541,7 +557,8 @@ impl History {
                     if self.keep == Keep::Discard && books.cache.states(id) == [None; 3] {
                         books.entries.remove(&id);
                     }
-                    shared.changed(books);
+                    shared.changed_for(books, if tier == Tier::Device { &[Link::Up] } else { &Link::ALL });
+                    drop(announced);
                     return Ok(());
                 }
                 Err(HistoryError::Device(error)) if error.is_lost() => return Err(error.into()),
@@ -569,8 +586,8 @@ impl History {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn read_from(
-        &self,
+    fn read_from<'a>(
+        &'a self,
         tier: Tier,
         layout: &Layout,
         digests: &[Digest],
@@ -578,6 +595,7 @@ impl History {
         targets: &[usize],
         fields: &mut [FieldMut<'_>],
         stream: &dyn Stream,
+        announced: &mut Option<Announced<'a>>,
     ) -> Result<f64, HistoryError> {
         let cuts: Vec<(Cut, usize)> = layout
             .cuts(pieces)
@@ -585,7 +603,7 @@ impl History {
             .filter_map(|cut| Some((cut, targets.iter().position(|field| *field == cut.field)?)))
             .collect();
         match tier {
-            Tier::Device => self.read_device(layout, digests, &cuts, fields, stream),
+            Tier::Device => self.read_device(layout, digests, &cuts, fields, stream, announced),
             Tier::Host => {
                 for (cut, target) in &cuts {
                     let place = Piece { offset: cut.place, bytes: cut.bytes };
@@ -639,13 +657,14 @@ impl History {
         Ok(targets)
     }
 
-    fn read_device(
-        &self,
+    fn read_device<'a>(
+        &'a self,
         layout: &Layout,
         digests: &[Digest],
         cuts: &[(Cut, usize)],
         fields: &mut [FieldMut<'_>],
         stream: &dyn Stream,
+        announced: &mut Option<Announced<'a>>,
     ) -> Result<f64, HistoryError> {
         let mut runs = Vec::with_capacity(cuts.len());
         for (cut, target) in cuts {
@@ -657,6 +676,7 @@ impl History {
             runs.push(layout.run(cut, source, to));
         }
         let copied = stream.copy_blocks(runs, layout.block_bytes)?;
+        *announced = Some(Announced::new(&self.shared, Link::Up));
         for (cut, target) in cuts {
             if let FieldDataMut::Host(slice) = &mut fields[*target].data {
                 let bytes = &mut slice[cut.start as usize..(cut.start + cut.bytes) as usize];
@@ -718,6 +738,22 @@ impl Layout {
     fn run(&self, cut: &Cut, from: DeviceSpan, to: Option<DeviceSpan>) -> Run {
         let info = &self.fields[cut.field];
         Run { from, to, first_block: info.first_block, start: cut.start, region_bytes: info.bytes }
+    }
+}
+
+/// A job that is about to come.
+struct Announced<'a>(&'a Shared, Link);
+
+impl<'a> Announced<'a> {
+    fn new(shared: &'a Shared, link: Link) -> Announced<'a> {
+        shared.announce(link);
+        Announced(shared, link)
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        self.0.lock().announced[self.1 as usize] -= 1;
     }
 }
 

@@ -113,6 +113,8 @@ impl Caches {
                 cache,
                 idle: [0; 4],
                 queues: Default::default(),
+                announced: [0; 4],
+                awake: [0; 4],
                 waiting: 0,
                 entries: BTreeMap::new(),
                 enqueued: VecDeque::new(),
