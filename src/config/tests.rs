@@ -80,6 +80,14 @@ fn unusual() -> Config {
             writers: 64,
             progress: Progress::Stepped,
             run_directory: Some("run".into()),
+            device_budget: Budget::Bytes(3 << 30),
+            history: HistoryConfig {
+                host_budget: Budget::Percent(25.0),
+                store_budget: Budget::Bytes(1 << 40),
+                touch: Touch::Between,
+                pin: PinOrder::Never,
+                placement: Placement::Contiguous,
+            },
         },
     }
 }

@@ -22,6 +22,7 @@ pub mod engine;
 pub mod fetch;
 pub mod flow;
 pub mod history;
+mod landing;
 pub mod node;
 pub mod pacing;
 mod parcels;

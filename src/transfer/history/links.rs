@@ -1,7 +1,7 @@
 //! The threads: one for each link, and one that makes memory ready.
 #![forbid(unsafe_code)]
 
-use super::{HistoryError, Shared, lines_gone};
+use super::{Books, HistoryError, Landing, Shared, lines_gone};
 use crate::cache::{Job, Link, Piece, Tier, runs};
 use crate::config::{PinOrder, Touch};
 use crate::device::{DeviceSpan, Stream};
@@ -27,20 +27,42 @@ pub(super) fn name_of(link: Link) -> &'static str {
     }
 }
 
+/// What a link's thread does next.
+enum Next {
+    Job(Job),
+    Landing(Landing),
+    Stop,
+}
+
+/// Waits for work. Staged shards go before versions, and before the end: ranks wait for them.
+fn next(shared: &Shared, link: Link) -> Next {
+    let mut books = shared.lock();
+    loop {
+        if link == Link::Down
+            && let Some(landing) = books.landings.pop_front()
+        {
+            return Next::Landing(landing);
+        }
+        if shared.is_stopping() {
+            return Next::Stop;
+        }
+        if let Some(job) = books.cache.next(link, shared.now()) {
+            return Next::Job(job);
+        }
+        books = shared.wait(books);
+    }
+}
+
 /// Moves what the planner wants moved over one link, until the caches are closed.
 pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
     loop {
-        let job = {
-            let mut books = shared.lock();
-            loop {
-                if shared.is_stopping() {
-                    return;
-                }
-                if let Some(job) = books.cache.next(link, shared.now()) {
-                    break job;
-                }
-                books = shared.wait(books);
+        let job = match next(shared, link) {
+            Next::Job(job) => job,
+            Next::Landing(landing) => {
+                landing.run(&**stream);
+                continue;
             }
+            Next::Stop => return,
         };
         let begun = Instant::now();
         let outcome = shared.run(&job, &**stream);
@@ -51,16 +73,22 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
         let mut books = shared.lock();
         books.cache.done(&job, outcome.is_ok(), shared.now());
         books.trace.span(name_of(link), job.id.version, job.bytes, begun, shared.started);
-        match outcome {
-            Ok(()) => {
-                books.trace.stats.moved_bytes[link as usize] += job.bytes;
-                let rate = job.bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-                books.cache.set_rate(link, rate as u64);
-            }
-            Err(_) => books.trace.stats.failures[link as usize] += 1,
-        }
+        books.note_moved(link, job.bytes, begun, outcome.is_ok());
         drop(books);
         shared.changed.notify_all();
+    }
+}
+
+impl Books {
+    /// Counts what a link has moved since `begun`, or failed to, and how fast that was.
+    pub(super) fn note_moved(&mut self, link: Link, bytes: u64, begun: Instant, is_good: bool) {
+        if !is_good {
+            self.trace.stats.failures[link as usize] += 1;
+            return;
+        }
+        self.trace.stats.moved_bytes[link as usize] += bytes;
+        let rate = bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        self.cache.set_rate(link, rate as u64);
     }
 }
 
@@ -143,7 +171,8 @@ impl Shared {
     }
 
     fn is_link_busy(&self) -> bool {
-        self.lock().cache.is_moving(Link::Down)
+        let books = self.lock();
+        books.staged > 0 || books.cache.is_moving(Link::Down)
     }
 }
 

@@ -19,6 +19,8 @@
 //!  bvk-map    maps GPU memory and leases, touches and pins host memory, in steps, from the start on
 //! ```
 //!
+//! Device regions of collective checkpoints pass through the same GPU cache on their way to node memory ([`staging`](self)).
+//!
 //! A history belongs to its rank alone: no call of it communicates. Its versions are never candidates of a restart, and its
 //! memory and file vanish with the process.
 //!
@@ -35,6 +37,7 @@ mod lines;
 mod links;
 mod open;
 mod spill;
+mod staging;
 mod trace;
 
 pub use error::HistoryError;
@@ -52,6 +55,8 @@ use crate::tier::posix::PageBuffer;
 use layout::{Cut, Layout};
 use lines::Lines;
 use spill::Spill;
+use staging::Landing;
+pub(in crate::transfer) use staging::Staged;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -91,6 +96,11 @@ struct Books {
     entries: BTreeMap<EntryId, Entry>,
     /// Appends whose copies were enqueued and not yet seen to end.
     enqueued: VecDeque<(EntryId, Box<dyn Copied>)>,
+    /// Staged shards that wait for their download, oldest first.
+    landings: VecDeque<Landing>,
+    /// Shards that have room in the GPU cache, and how many ever asked for it.
+    staged: u64,
+    shards: u64,
     trace: Trace,
 }
 
@@ -199,7 +209,11 @@ impl Shared {
 
     /// Sleeps until the books change.
     fn wait<'a>(&self, books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
-        self.changed.wait_timeout(books, PATIENCE).unwrap_or_else(PoisonError::into_inner).0
+        self.wait_at_most(books, PATIENCE)
+    }
+
+    fn wait_at_most<'a>(&self, books: MutexGuard<'a, Books>, limit: Duration) -> MutexGuard<'a, Books> {
+        self.changed.wait_timeout(books, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn is_stopping(&self) -> bool {

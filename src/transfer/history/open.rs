@@ -100,7 +100,15 @@ impl Caches {
                 Placement::Scattered => crate::cache::Placement::Scattered,
             },
         });
-        let trace = Trace::new(config.trace);
+        let books = Books {
+            cache,
+            entries: BTreeMap::new(),
+            enqueued: VecDeque::new(),
+            landings: VecDeque::new(),
+            staged: 0,
+            shards: 0,
+            trace: Trace::new(config.trace),
+        };
         let shared = Arc::new(Shared {
             device,
             range,
@@ -109,7 +117,7 @@ impl Caches {
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
             started: Instant::now(),
-            books: Mutex::new(Books { cache, entries: BTreeMap::new(), enqueued: VecDeque::new(), trace }),
+            books: Mutex::new(books),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
             histories: AtomicU32::new(0),
@@ -197,7 +205,8 @@ impl Shared {
 }
 
 impl Drop for Caches {
-    /// Stops and joins the threads. Histories that are still there answer that they know no version.
+    /// Stops and joins the threads, which first bring all checkpoints that are in the GPU cache to node memory. Histories that are
+    /// still there answer that they know no version.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.changed.notify_all();
@@ -207,5 +216,8 @@ impl Drop for Caches {
                 log::error!("event=thread-panicked");
             }
         }
+        // Empty, unless a thread has panicked: who waits for these hears of it when they are dropped.
+        let left = std::mem::take(&mut self.shared.lock().landings);
+        drop(left);
     }
 }
