@@ -27,6 +27,7 @@ struct Machine {
     memory_enabled: bool,
     local_every: u64,
     workers: Workers,
+    abandon: Duration,
     model: HostModel,
 }
 
@@ -39,6 +40,7 @@ impl Machine {
             memory_enabled: true,
             local_every: 1 << 40,
             workers: Workers::Threads,
+            abandon: Duration::from_secs(20),
             model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
         }
     }
@@ -63,7 +65,7 @@ impl Machine {
         config.job.local.every = self.local_every;
         config.job.global_enabled = false;
         config.job.global_directory = self.folder("global");
-        config.job.timeouts.abandon = Duration::from_secs(20);
+        config.job.timeouts.abandon = self.abandon;
         config.job.timeouts.room = Duration::from_secs(10);
         config.node.memory_budget = Budget::Bytes(self.memory_bytes);
         config.node.memory_directory = self.folder("memory");
@@ -197,11 +199,15 @@ impl Rank {
     }
 
     /// A checkpoint of host memory only.
-    fn take_host(&self, session: &Session, version: u64) {
+    fn try_host(&self, session: &Session, version: u64) -> Result<Level, String> {
         let bytes = content(self.rank, version, 9, 4000);
         let mut checkpoint = session.checkpoint("host", version).expect("begins");
         checkpoint.save("bytes", &bytes).expect("a region");
-        reaches(checkpoint.capture(), Level::Process);
+        committed(checkpoint.capture(), Level::Process)
+    }
+
+    fn take_host(&self, session: &Session, version: u64) {
+        assert!(self.try_host(session, version).expect("committed") >= Level::Process);
     }
 }
 
@@ -274,6 +280,41 @@ fn capture_returns_before_the_bytes_are_in_node_memory_and_nothing_is_committed_
         assert!(begun.elapsed() >= Duration::from_secs_f64(P_BYTES as f64 / DEVICE_BYTES as f64));
         assert_eq!(session.stats().staged_captures, 1);
         assert_eq!(rank.restart(session), Some((1, "memory")));
+    });
+}
+
+#[test]
+fn ranks_vote_in_the_order_of_their_calls() {
+    let machine = Machine::slow(0.5);
+    machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let staged = rank.capture(session, &caches, 1).expect("captured");
+        // In node memory at once, but behind the other.
+        rank.take_host(session, 2);
+        assert!(staged.level() >= Level::Process);
+        let versions: Vec<u64> = session.reports().iter().map(|report| report.key.version).collect();
+        assert!(versions.is_sorted(), "{versions:?}");
+    });
+}
+
+#[test]
+fn what_lands_after_the_ranks_have_given_it_up_makes_room_and_nothing_else() {
+    let mut machine = Machine::slow(3.0);
+    machine.abandon = Duration::from_secs(1);
+    machine.run_to_the_end(RANKS, |rank, session| {
+        let caches = rank.caches(&session);
+        // The others have nothing to bring down.
+        let p = rank.span(&content(rank.rank, 1, 1, if rank.rank == VICTIM { P_BYTES } else { 0 }));
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        checkpoint.save_device::<f64>("p", &p).expect("a region");
+        let ended = committed(checkpoint.capture_on(&caches, &*rank.stream), Level::Process);
+        names_the_victim(rank.rank, ended, "did not take part");
+        // What this rank votes on next waits for the link as well.
+        let mut later = (2..12).map(|version| rank.try_host(&session, version));
+        assert!(later.any(|ended| ended.is_ok()), "the rank votes again");
+        let abandoned = session.reports().iter().filter(|report| report.key.version == 1).count();
+        assert_eq!(abandoned, 1);
+        session.close().expect("nothing is left");
     });
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Checkpoint {
     pub slot: Option<SlotId>,
     /// Its bytes are on their way from the GPU cache to a slot that is reserved, and this rank has not voted.
     pub is_landing: bool,
+    /// This rank's vote on the call, while it waits for those on earlier calls to be cast.
+    pub ballot: Option<Ballot>,
     /// What this rank keeps of it for other ranks.
     pub parts: Vec<SlotId>,
     /// How many of them are on the local tier.
@@ -455,6 +457,7 @@ impl Engine {
             source,
             slot,
             is_landing,
+            ballot,
             parts: Vec::new(),
             parts_stored: 0,
             direct,
@@ -471,7 +474,7 @@ impl Engine {
         state.stats.blocked_total += blocked;
         state.checkpoints.insert(spec.operation, checkpoint);
         state.deciders.insert(round, Decision::Checkpoint { name: spec.name.clone() });
-        state.events.extend(ballot.map(|ballot| Event::Vote(round, ballot)));
+        state.cast_votes();
         progress
     }
 
@@ -630,12 +633,19 @@ impl Engine {
 
     /// The call was abandoned, or nobody here knows: nothing more of this checkpoint is written.
     pub(super) fn give_up(&self, state: &mut State, operation: u64, verdict: LevelVerdict) {
+        let heard = (Level::Captured, verdict.clone());
+        let is_known = |c: &Checkpoint| lock_progress(&c.progress).verdicts.contains(&heard);
+        if state.checkpoints.get(&operation).is_some_and(is_known) {
+            // It came while this rank's vote was on its way, and answers that, too.
+            return;
+        }
         state.stats.abandoned += 1;
         let is_unknown = matches!(verdict, LevelVerdict::Unknown(_));
         self.report(state, operation, Level::Captured, verdict);
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         // Without this rank's vote nobody can have been told that it is committed.
-        checkpoint.is_unknown = is_unknown && !checkpoint.is_landing;
+        let has_voted = !checkpoint.is_landing && checkpoint.ballot.take().is_none();
+        checkpoint.is_unknown = is_unknown && has_voted;
         if let Some((_, upload)) = checkpoint.direct.take() {
             state.tasks.push_back(Task::Discard(upload));
         }
@@ -807,6 +817,16 @@ impl Engine {
     /// Is it the newest of its series at level `NodeLoss`?
     pub(super) fn is_newest_protected(&self, state: &State, checkpoint: &Checkpoint) -> bool {
         newest_committed(state, TierKind::Peers).get(&checkpoint.series.name) == Some(&checkpoint.key.operation)
+    }
+}
+
+impl State {
+    /// Casts the votes on calls in the order of the calls: behind a shard that is still landing, later ones wait.
+    pub(super) fn cast_votes(&mut self) {
+        for checkpoint in self.checkpoints.values_mut().take_while(|c| !c.is_landing) {
+            let round = Round { operation: checkpoint.key.operation, phase: Phase::Call };
+            self.events.extend(checkpoint.ballot.take().map(|ballot| Event::Vote(round, ballot)));
+        }
     }
 }
 

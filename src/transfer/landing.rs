@@ -4,7 +4,7 @@
 //! Capture has returned by then, and the checkpoint is in the engine's books already, marked as *landing*: its slot is reserved,
 //! but not known by an id, and no verdict on it can be a yes, because this rank has not voted. What fails now is a no with
 //! its reason, which all ranks hear. The thread that brings the bytes is one of the GPU caches': it makes no call of MPI, so it
-//! leaves the vote with the engine and steps nothing.
+//! leaves the vote with the engine and steps nothing. Votes are cast in the order of the calls, so verdicts come in that order.
 #![forbid(unsafe_code)]
 
 use super::capture;
@@ -12,8 +12,7 @@ use super::checkpoint::Placed;
 use super::engine::Engine;
 use super::history::Staged;
 use crate::base::Digest;
-use crate::coordination::core::Event;
-use crate::coordination::{Ballot, Phase, Round};
+use crate::coordination::Ballot;
 use crate::device::DeviceError;
 use crate::format::ShardHeader;
 use crate::format::shard::Layout;
@@ -102,10 +101,9 @@ impl Engine {
                 checkpoint.slot = placed.slot;
                 checkpoint.source = Some(placed.source).filter(|_| is_open);
             }
-            if is_open {
-                state.events.push(Event::Vote(Round { operation: key.operation, phase: Phase::Call }, ballot));
-            }
+            checkpoint.ballot = Some(ballot).filter(|_| is_open);
         }
+        state.cast_votes();
         self.free_slots(&mut state, false);
         drop(state);
         self.wake();
