@@ -2,6 +2,8 @@
 //! process. Each rank has a device of its own: the host twin, whose link can be slow and which can be lost.
 #![forbid(unsafe_code)]
 
+mod common;
+
 use bivouac::comm::threads::world;
 use bivouac::config::Budget;
 use bivouac::device::host::{HostDevice, HostModel};
@@ -57,6 +59,10 @@ impl Machine {
     }
 
     fn config(&self) -> Config {
+        self.config_in(self.root.path())
+    }
+
+    fn config_in(&self, root: &Path) -> Config {
         let mut config = Config::default();
         config.job.name = Some("device".into());
         config.job.block_bytes = 16 << 10;
@@ -64,12 +70,12 @@ impl Machine {
         config.job.memory_enabled = self.memory_enabled;
         config.job.local.every = self.local_every;
         config.job.global_enabled = false;
-        config.job.global_directory = self.folder("global");
+        config.job.global_directory = root.join("global");
         config.job.timeouts.abandon = self.abandon;
         config.job.timeouts.room = Duration::from_secs(10);
         config.node.memory_budget = Budget::Bytes(self.memory_bytes);
-        config.node.memory_directory = self.folder("memory");
-        config.node.local_directory = Some(self.folder("local"));
+        config.node.memory_directory = root.join("memory");
+        config.node.local_directory = Some(root.join("local"));
         config.node.local_allow_tmpfs = true;
         config.node.device_budget = Budget::Bytes(self.device_bytes);
         config.node.history.host_budget = Budget::Bytes(1);
@@ -93,9 +99,7 @@ impl Machine {
                 scope.spawn(move || {
                     let place = Place::here(&config, self.workers, "ranks".into()).expect("a place");
                     let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
-                    let device = Arc::new(HostDevice::new(self.model));
-                    let stream = device.stream(Priority::High).expect("a stream");
-                    body(&Rank { rank, device, stream }, session)
+                    body(&Rank::new(rank, self.model), session)
                 })
             };
             let started: Vec<_> = (0..ranks).zip(world(&vec![0; ranks as usize])).map(start).collect();
@@ -129,6 +133,12 @@ fn content(rank: u32, version: u64, what: u8, bytes: usize) -> Vec<u8> {
 }
 
 impl Rank {
+    fn new(rank: u32, model: HostModel) -> Rank {
+        let device = Arc::new(HostDevice::new(model));
+        let stream = device.stream(Priority::High).expect("a stream");
+        Rank { rank, device, stream }
+    }
+
     fn caches(&self, session: &Session) -> Caches {
         session.caches(self.device.clone()).expect("caches")
     }
@@ -552,4 +562,64 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
         let bytes = if rank.rank == VICTIM { bytemuck::cast_slice(&host).to_vec() } else { rank.bytes(&p) };
         assert!(bytes == content(rank.rank, 1, 1, P_BYTES));
     });
+}
+
+#[cfg(feature = "mpi")]
+mod under_mpi {
+    use super::*;
+    use crate::common::{Worker, run_workers};
+    use bivouac::config::Progress;
+    use mpi::Threading;
+    use mpi::traits::Communicator;
+
+    const FOLDER: &str = "BIVOUAC_TEST_FOLDER";
+
+    fn takes_and_restores(worker: &'static str) {
+        let machine = Machine::new();
+        for folder in ["memory", "local"] {
+            std::fs::create_dir_all(machine.folder(folder)).expect("a folder");
+        }
+        let folder = machine.root.path().to_str().expect("a plain path");
+        run_workers(RANKS, worker, &[(FOLDER, folder)]);
+    }
+
+    fn work(name: &'static str, threading: Threading, progress: Progress) {
+        let Some(worker) = Worker::start(name, threading) else { return };
+        let machine = Machine { local_every: 1, ..Machine::slow(0.2) };
+        let folder = PathBuf::from(std::env::var_os(FOLDER).expect("set by the test"));
+        let mut config = machine.config_in(&folder);
+        config.node.progress = progress;
+        let world = worker.world();
+        let rank = Rank::new(world.rank() as u32, machine.model);
+        let session = Session::open(&world, config).expect("opens");
+        let caches = rank.caches(&session);
+        let pending: Vec<_> = (1..=3).map(|version| rank.capture(&session, &caches, version)).collect();
+        pending.into_iter().for_each(|pending| reaches(pending, Level::NodeReboot));
+        assert_eq!(session.stats().staged_captures, 3);
+        assert_eq!(rank.restart(&session), Some((3, "memory")));
+        rank.capture(&session, &caches, 4).expect("captured");
+        session.close().expect("all of it was written");
+        worker.finish();
+    }
+
+    #[test]
+    fn with_a_thread_for_messages() {
+        takes_and_restores("under_mpi::threaded_worker");
+    }
+
+    #[test]
+    fn threaded_worker() {
+        work("under_mpi::threaded_worker", Threading::Multiple, Progress::Thread);
+    }
+
+    /// MPI may be called by the application's thread alone: the one that brings a shard down must not.
+    #[test]
+    fn with_messages_inside_the_calls() {
+        takes_and_restores("under_mpi::stepped_worker");
+    }
+
+    #[test]
+    fn stepped_worker() {
+        work("under_mpi::stepped_worker", Threading::Funneled, Progress::Stepped);
+    }
 }

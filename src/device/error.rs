@@ -1,4 +1,5 @@
 //! What can go wrong on a device, shaped by what the caller can do about it.
+#![forbid(unsafe_code)]
 
 use crate::base::units::Bytes;
 

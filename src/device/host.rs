@@ -4,6 +4,7 @@
 //! mapped in steps of 2 MiB, and runs out; work is enqueued on streams, each of which has a thread and runs it in order;
 //! touching memory that is not mapped loses the device, and that is heard of later; transfers take time by a
 //! [`HostModel`]. Digests are the same. Nothing of it is `unsafe`: memory is reached through locked boxes by address.
+#![forbid(unsafe_code)]
 
 use super::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Result, Run,

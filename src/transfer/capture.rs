@@ -12,9 +12,9 @@ use crate::device::{DeviceError, DeviceSpan, Run, Stream};
 use crate::format::shard::{Layout, encode_head};
 use crate::format::{ContainerEntry, Region, ShardHeader, container};
 use crate::region::{RegionData, SavedRegion};
+use crate::tier::TierError;
 use crate::tier::directory::Upload;
 use crate::tier::posix::PageBuffer;
-use crate::tier::{TierError, TierKind};
 use std::ops::Range;
 
 /// A region in device memory, and where it belongs in its shard.
@@ -211,7 +211,7 @@ fn check(
         return Ok(());
     };
     Err(TierError::Damaged {
-        tier: TierKind::Memory,
+        tier: upload.kind(),
         path: upload.temp_path().to_owned(),
         rank: header.rank,
         region: region.name.clone(),

@@ -89,7 +89,7 @@ impl Placed {
 
 /// What a capture has done with the shard when it returns.
 enum Taken {
-    Placed(Placed),
+    Placed(Box<Placed>),
     /// The bytes are safe, part of them in the GPU cache; the vote is cast when they have come down.
     Staged(Box<Descent>),
 }
@@ -158,7 +158,7 @@ impl Engine {
             Ok(Taken::Placed(placed)) => {
                 self.post(spec.operation, &placed);
                 let ballot = self.vote_on(agreement, &call, &placed);
-                let progress = self.begin(&spec, agreement, Some((placed, ballot)));
+                let progress = self.begin(&spec, agreement, Some((*placed, ballot)));
                 self.wake();
                 self.step();
                 Ok(progress)
@@ -253,7 +253,7 @@ impl Engine {
             match self.fill_file(spec, &series, &layout, &header, tier) {
                 Some(Ok(placed)) => {
                     self.lock().stats.direct_captures += 1;
-                    return Ok(Taken::Placed(placed));
+                    return Ok(Taken::Placed(Box::new(placed)));
                 }
                 Some(Err(FillError::Device(error))) => return Err(device_failed(error)),
                 Some(Err(FillError::Tier(cause))) => causes.push(cause),
@@ -293,7 +293,8 @@ impl Engine {
             capture::place_digests(&parts, &found, &mut digests);
             capture::download(&parts, slot.as_mut_slice(), stream)?;
         }
-        self.seal(&unsealed(digests), slot).map(Taken::Placed).map_err(FillError::Tier)
+        let placed = self.seal(&unsealed(digests), slot).map_err(FillError::Tier)?;
+        Ok(Taken::Placed(Box::new(placed)))
     }
 
     /// Seals a complete slot.
