@@ -111,7 +111,9 @@ impl Machine {
 /// A rank and its device.
 struct Rank {
     rank: u32,
-    device: Arc<HostDevice>,
+    device: Arc<dyn Device>,
+    /// The device, unless it is a GPU.
+    twin: Option<Arc<HostDevice>>,
     stream: Arc<dyn Stream>,
 }
 
@@ -134,9 +136,13 @@ fn content(rank: u32, version: u64, what: u8, bytes: usize) -> Vec<u8> {
 
 impl Rank {
     fn new(rank: u32, model: HostModel) -> Rank {
-        let device = Arc::new(HostDevice::new(model));
-        let stream = device.stream(Priority::High).expect("a stream");
-        Rank { rank, device, stream }
+        let twin = Arc::new(HostDevice::new(model));
+        let stream = twin.stream(Priority::High).expect("a stream");
+        Rank { rank, device: twin.clone(), twin: Some(twin), stream }
+    }
+
+    fn lose_device(&self) {
+        self.twin.as_ref().expect("the device is a twin").lose("fell off the bus");
     }
 
     fn caches(&self, session: &Session) -> Caches {
@@ -145,13 +151,25 @@ impl Rank {
 
     /// Device memory with these bytes.
     fn span(&self, bytes: &[u8]) -> DeviceSpan {
-        let span = self.device.allocate(bytes.len() as u64).expect("room");
-        self.device.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)).expect("our own memory");
+        let span = self.device.allocate(bytes.len().max(1) as u64).and_then(|span| span.part(0, bytes.len() as u64));
+        let span = span.expect("room");
+        match &self.twin {
+            // Past the link, which may be slow.
+            Some(twin) => twin.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)),
+            None => self.stream.upload(&[(bytes, span.clone())], None),
+        }
+        .expect("our own memory");
         span
     }
 
     fn bytes(&self, span: &DeviceSpan) -> Vec<u8> {
-        self.device.compute(&[span], |slices| slices[0].to_vec()).expect("our own memory")
+        let mut bytes = vec![0; span.bytes() as usize];
+        match &self.twin {
+            Some(twin) => twin.compute(&[span], |slices| bytes.copy_from_slice(slices[0])),
+            None => self.stream.download(&mut [(span.clone(), &mut bytes)], None),
+        }
+        .expect("our own memory");
+        bytes
     }
 
     /// Captures regions on host and device; on odd ranks `q` is in host memory. What was captured is overwritten at once by
@@ -405,7 +423,7 @@ fn a_device_that_is_lost_before_capture_is_a_no_that_all_ranks_hear() {
         let caches = rank.caches(session);
         let p = rank.span(&content(rank.rank, 1, 1, P_BYTES));
         if rank.rank == VICTIM {
-            rank.device.lose("fell off the bus");
+            rank.lose_device();
         }
         let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
         checkpoint.save_device::<f64>("p", &p).expect("a region");
@@ -425,7 +443,7 @@ fn a_device_that_is_lost_after_capture_is_a_no_that_all_ranks_hear() {
         std::thread::sleep(Duration::from_millis(300));
         let second = rank.capture(&session, &caches, 2);
         if rank.rank == VICTIM {
-            rank.device.lose("fell off the bus");
+            rank.lose_device();
         }
         reaches(first, Level::Process);
         names_the_victim(rank.rank, committed(second, Level::Process), "fell off the bus");
@@ -548,7 +566,7 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
     machine.run(RANKS, |rank, session| {
         let p = rank.span(&vec![0; P_BYTES]);
         if rank.rank == VICTIM {
-            rank.device.lose("fell off the bus");
+            rank.lose_device();
         }
         let error = session.restart(NAME, |restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
         let error = error.expect_err("one device is gone").to_string();
@@ -562,6 +580,42 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
         let bytes = if rank.rank == VICTIM { bytemuck::cast_slice(&host).to_vec() } else { rank.bytes(&p) };
         assert!(bytes == content(rank.rank, 1, 1, P_BYTES));
     });
+}
+
+/// The same on a GPU, where there is one.
+#[cfg(feature = "cuda")]
+#[test]
+fn mixed_regions_come_back_on_a_gpu() {
+    use bivouac::device::cuda::CudaDevice;
+    let gpu = match CudaDevice::open(0) {
+        Ok(gpu) => Arc::new(gpu),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test device_checkpoint");
+            return;
+        }
+    };
+    let rank = || {
+        let stream = gpu.stream(Priority::High).expect("a stream");
+        Rank { rank: 0, device: gpu.clone(), twin: None, stream }
+    };
+    // Through the GPU cache, past it, and straight to a file.
+    for (device_bytes, memory_enabled) in [(32 * MIB, true), (2 * MIB, true), (32 * MIB, false)] {
+        let machine = Machine { device_bytes, memory_enabled, local_every: 1, ..Machine::new() };
+        machine.run(1, |_, session| {
+            let (rank, caches) = (rank(), rank().caches(session));
+            for version in 1..=3 {
+                reaches(rank.capture(session, &caches, version), Level::NodeReboot);
+            }
+            let staged = if device_bytes > DEVICE_BYTES && memory_enabled { 3 } else { 0 };
+            assert_eq!(session.stats().staged_captures, staged);
+            let tier = if memory_enabled { "memory" } else { "local" };
+            assert_eq!(rank.restart(session), Some((3, tier)));
+        });
+        if memory_enabled {
+            std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+        }
+        machine.run(1, |_, session| assert_eq!(rank().restart(session), Some((3, "local"))));
+    }
 }
 
 #[cfg(feature = "mpi")]

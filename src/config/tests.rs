@@ -193,6 +193,14 @@ writers = 64
 progress = "stepped"
 [run]
 directory = 'run'
+[device]
+budget = "3 GiB"
+[history]
+host_budget = "25%"
+store_budget = "1 TiB"
+touch = "between"
+pin = "never"
+placement = "contiguous"
 "#;
 
 #[test]
