@@ -436,11 +436,11 @@ fn a_device_that_is_lost_before_capture_is_a_no_that_all_ranks_hear() {
 #[test]
 fn a_device_that_is_lost_after_capture_is_a_no_that_all_ranks_hear() {
     // The first shard keeps the link busy, so the second is still in the GPU cache when that is lost.
-    Machine::slow(1.0).run_to_the_end(RANKS, |rank, session| {
+    Machine::slow(2.0).run_to_the_end(RANKS, |rank, session| {
         let caches = rank.caches(&session);
         let first = rank.capture(&session, &caches, 1);
         // Its bytes have left the device, and are on the link.
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(500));
         let second = rank.capture(&session, &caches, 2);
         if rank.rank == VICTIM {
             rank.lose_device();

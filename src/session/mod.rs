@@ -523,8 +523,8 @@ impl Session {
     }
 
     /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory,
-    /// leases of the node's memory tier, and a file on the local tier. Histories are made from them; they live no longer
-    /// than the session.
+    /// leases of the node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in
+    /// device memory pass through them ([`Checkpoint::capture_on`]); they live no longer than the session.
     ///
     /// # Collective
     /// Local.

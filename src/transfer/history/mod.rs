@@ -69,7 +69,10 @@ const BOUNCE_BYTES: u64 = 8 << 20;
 /// How long a waiting call sleeps at most before it looks again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The caches of one rank on one device, and the threads that work for them. Histories share them.
+/// The caches of one rank on one device, and the threads that work for them. Histories share them, and the checkpoints that are
+/// captured with [`Checkpoint::capture_on`](crate::Checkpoint::capture_on).
+///
+/// Dropping them blocks until checkpoints that are in the GPU cache have come down to node memory.
 pub struct Caches {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
