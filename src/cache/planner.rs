@@ -170,6 +170,11 @@ impl Cache {
         self.rates[link as usize] = bytes_per_s;
     }
 
+    /// How fast a link was last said to be.
+    pub fn rate(&self, link: Link) -> Option<u64> {
+        Some(self.rates[link as usize]).filter(|rate| *rate > 0)
+    }
+
     /// Adds a range to a tier; parts of units at its ends are left out.
     ///
     /// # Panics

@@ -79,15 +79,15 @@ fn unusual() -> Config {
             write_bytes: 1 << 30,
             writers: 64,
             progress: Progress::Stepped,
-            device_budget: Budget::Bytes(4 << 30),
+            run_directory: Some("run".into()),
+            device_budget: Budget::Bytes(3 << 30),
             history: HistoryConfig {
-                host_budget: Budget::Percent(12.5),
+                host_budget: Budget::Percent(25.0),
                 store_budget: Budget::Bytes(1 << 40),
                 touch: Touch::Between,
-                pin: PinOrder::AtOnce,
+                pin: PinOrder::Never,
                 placement: Placement::Contiguous,
             },
-            run_directory: Some("run".into()),
         },
     }
 }
@@ -191,16 +191,16 @@ domains = "/etc/racks.toml"
 write = "1 GiB"
 writers = 64
 progress = "stepped"
-[device]
-budget = "4 GiB"
-[history]
-host_budget = "12.5%"
-store_budget = "1024 GiB"
-touch = "between"
-pin = "at-once"
-placement = "contiguous"
 [run]
 directory = 'run'
+[device]
+budget = "3 GiB"
+[history]
+host_budget = "25%"
+store_budget = "1 TiB"
+touch = "between"
+pin = "never"
+placement = "contiguous"
 "#;
 
 #[test]

@@ -535,7 +535,8 @@ impl Stream for HostStream {
             self.shared.read(device, host)?;
             self.shared.spend_on_link(0, device.bytes());
         }
-        Ok(())
+        // A device that was lost meanwhile has not delivered.
+        self.shared.check()
     }
 
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], mut gate: Option<Gate<'_>>) -> Result<()> {
@@ -546,7 +547,7 @@ impl Stream for HostStream {
             self.shared.write(device, host)?;
             self.shared.spend_on_link(1, device.bytes());
         }
-        Ok(())
+        self.shared.check()
     }
 
     fn finish(&self) -> Result<()> {

@@ -2,10 +2,11 @@
 
 use super::remote::Peers;
 use crate::base::{CheckpointKey, Clock, Rank};
+use crate::device::{DeviceError, DeviceSpan, Stream};
 use crate::format::{ElementType, Manifest, Region, RegionKind};
 use crate::region::{self, Element, RegionError};
 use crate::tier::directory::{DirectoryTier, Series};
-use crate::tier::source::Source;
+use crate::tier::source::{Source, UploadError};
 use crate::tier::{TierError, TierKind};
 use crate::transfer::PerTier;
 use serde::de::DeserializeOwned;
@@ -47,6 +48,18 @@ pub enum LoadError {
         rank: Rank,
         /// What is wrong.
         source: RegionError,
+    },
+    /// The device did not take the region, or cannot say whether it is right.
+    #[error("rank {rank}: region {region:?} of {key} was not loaded into device memory: {source}")]
+    Device {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// What the device says.
+        source: DeviceError,
     },
     /// Every copy that this rank can reach is damaged or gone.
     #[error("rank {rank}: no usable copy of {what} of {key}: {}", causes.join("; "))]
@@ -142,16 +155,39 @@ impl Restorer {
     /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be
     /// loaded. [`LoadError::NoCopy`] leaves it with undefined content: return the error from the closure.
     pub fn load<T: Element>(&mut self, name: &str, target: &mut [T]) -> Result<(), LoadError> {
-        let expected = format!("{} x {}", target.len(), T::TYPE);
-        self.load_with(name, |region| {
-            if region.kind != RegionKind::Array
-                || region.element != T::TYPE
-                || region.bytes != size_of_val(target) as u64
-            {
-                return Err(expected);
-            }
-            Ok(bytemuck::cast_slice_mut(target))
-        })
+        let region = self.find_array::<T>(name, size_of_val(target) as u64)?;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(target);
+        self.load_with(&region, |source, region| Ok(source.read_region(region, bytes)?))
+    }
+
+    /// Loads a region into device memory of exactly its length, whether it was saved from host or device memory. Its blocks
+    /// are checked on the device.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, t: &bivouac::device::DeviceSpan, stream: &dyn bivouac::device::Stream)
+    /// # -> bivouac::Result<()> {
+    /// session.restart("heat", |r| Ok(r.load_device::<f64>("temperature", t, stream)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the work that is enqueued on the stream, on the tier that holds the copy, for the transfer and the check. When it
+    /// returns the region is there for work on any stream.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`]; [`LoadError::Device`] if the device fails: another copy or an older checkpoint would not help, but
+    /// the region can still be loaded into host memory.
+    pub fn load_device<T: Element>(
+        &mut self,
+        name: &str,
+        target: &DeviceSpan,
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        let region = self.find_array::<T>(name, target.bytes())?;
+        self.load_with(&region, |source, region| source.upload_region(region, target, stream))
     }
 
     /// Loads a region of any length.
@@ -176,7 +212,7 @@ impl Restorer {
             return Err(self.mismatch(&region, "a value".into()));
         }
         let mut bytes = vec![0; region.bytes as usize];
-        self.load_with(name, |_| Ok(&mut bytes))?;
+        self.load_with(&region, |source, region| Ok(source.read_region(region, &mut bytes)?))?;
         let rank = self.rank;
         region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
     }
@@ -230,6 +266,16 @@ impl Restorer {
         })
     }
 
+    /// The region of that name, if it is an array of `bytes` bytes of that type.
+    fn find_array<T: Element>(&mut self, name: &str, bytes: u64) -> Result<Region, LoadError> {
+        let region = self.find(name)?;
+        if region.kind == RegionKind::Array && region.element == T::TYPE && region.bytes == bytes {
+            return Ok(region);
+        }
+        let expected = format!("{} x {}", bytes / (size_of::<T>() as u64).max(1), T::TYPE);
+        Err(self.mismatch(&region, expected))
+    }
+
     fn mismatch(&self, region: &Region, expected: String) -> LoadError {
         let found = match region.kind {
             RegionKind::Value => "a value".into(),
@@ -238,31 +284,33 @@ impl Restorer {
         LoadError::Mismatch { rank: self.rank, key: self.key, region: region.name.clone(), found, expected }
     }
 
-    /// Reads a region from the nearest copy that is right; `target` says where to, or what it expected instead.
-    fn load_with<'t>(
+    /// Reads a region from the nearest copy that is right.
+    fn load_with(
         &mut self,
-        name: &str,
-        target: impl FnOnce(&Region) -> Result<&'t mut [u8], String>,
+        region: &Region,
+        mut read: impl FnMut(&Source, &Region) -> Result<(), UploadError>,
     ) -> Result<(), LoadError> {
-        let region = self.find(name)?;
-        let bytes = target(&region).map_err(|expected| self.mismatch(&region, expected))?;
         loop {
-            let source = self.source(name)?;
+            let source = self.source(&region.name)?;
             let tier = source.tier();
             // Copies of one checkpoint have one region table; another one is damage that its checksum missed, and it
             // must not be read by: its offsets may lie anywhere.
-            if source.head().region(name) != Some(&region) {
+            if source.head().region(&region.name) != Some(region) {
                 self.distrust(format!("{tier} tier: its region table differs"), tier);
                 continue;
             }
-            match source.read_region(&region, bytes) {
+            match read(&source, region) {
                 Ok(()) => {
                     *self.read.of_mut(tier) += region.bytes;
                     return Ok(());
                 }
-                Err(error) => {
+                Err(UploadError::Tier(error)) => {
                     log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
                     self.distrust(error.to_string(), tier);
+                }
+                Err(UploadError::Device(source)) => {
+                    let (rank, key, region) = (self.rank, self.key, region.name.clone());
+                    return Err(LoadError::Device { rank, key, region, source });
                 }
             }
         }

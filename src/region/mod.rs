@@ -1,9 +1,10 @@
-//! What the application hands over: typed slices and small values, seen as bytes.
+//! What the application hands over: typed slices, device memory and small values, seen as bytes.
 //!
 //! A type can be saved when every bit pattern of its bytes is a valid value and it has no padding
 //! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.
 #![forbid(unsafe_code)]
 
+use crate::device::DeviceSpan;
 use crate::format::{ElementType, FormatError, Region, RegionKind, codec};
 use serde::{Serialize, de::DeserializeOwned};
 use std::borrow::Cow;
@@ -41,13 +42,32 @@ where
     const TYPE: ElementType = ElementType::Record(size_of::<[T; N]>() as u32);
 }
 
-/// A region that waits to be captured: name, type, shape, and the bytes, borrowed from the application.
+/// A region that waits to be captured: name, type, shape, and where its bytes are.
 #[derive(Clone, Debug)]
 pub struct SavedRegion<'a> {
-    /// What is recorded in the region table.
+    /// What is recorded in the region table. It does not say where the bytes came from.
     pub region: Region,
     /// The bytes.
-    pub bytes: Cow<'a, [u8]>,
+    pub data: RegionData<'a>,
+}
+
+/// Where the bytes of a region are.
+#[derive(Clone, Debug)]
+pub enum RegionData<'a> {
+    /// In host memory, borrowed from the application or made by us.
+    Host(Cow<'a, [u8]>),
+    /// In device memory.
+    Device(&'a DeviceSpan),
+}
+
+impl RegionData<'_> {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            RegionData::Host(bytes) => bytes.len() as u64,
+            RegionData::Device(span) => span.bytes(),
+        }
+    }
 }
 
 /// Why something cannot be a region.
@@ -75,6 +95,16 @@ pub enum RegionError {
         /// Elements in the slice.
         elements: u64,
     },
+    /// Device memory is not a whole number of elements long.
+    #[error("region {name:?}: {bytes} bytes of device memory are not a whole number of elements of type {element}")]
+    Partial {
+        /// The name.
+        name: String,
+        /// Length of the device memory.
+        bytes: u64,
+        /// The element type.
+        element: ElementType,
+    },
     /// [`Element::TYPE`] of the application's own type has another size than the type.
     #[error("region {name:?}: element type {element} does not have the {bytes} bytes of the Rust type")]
     ElementSize {
@@ -100,14 +130,37 @@ pub enum RegionError {
 /// # Errors
 /// [`RegionError`] for an unusable name, shape or element type.
 pub fn array<'a, T: Element>(name: &str, data: &'a [T], shape: &[u64]) -> Result<SavedRegion<'a>, RegionError> {
-    let elements = data.len() as u64;
+    check_array::<T>(name, data.len() as u64, shape)?;
+    describe(name, RegionKind::Array, T::TYPE, shape, RegionData::Host(Cow::Borrowed(bytemuck::cast_slice(data))))
+}
+
+/// Describes device memory that holds elements of type `T` as a region; `None` for the shape: one dimension.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name, shape or element type, or memory that ends inside an element.
+pub fn device_array<'a, T: Element>(
+    name: &str,
+    span: &'a DeviceSpan,
+    shape: Option<&[u64]>,
+) -> Result<SavedRegion<'a>, RegionError> {
+    let bytes = span.bytes();
+    let elements = bytes / (size_of::<T>() as u64).max(1);
+    let shape = shape.unwrap_or(std::slice::from_ref(&elements));
+    check_array::<T>(name, elements, shape)?;
+    if elements * T::TYPE.bytes() != bytes {
+        return Err(RegionError::Partial { name: name.into(), bytes, element: T::TYPE });
+    }
+    describe(name, RegionKind::Array, T::TYPE, shape, RegionData::Device(span))
+}
+
+fn check_array<T: Element>(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionError> {
     if shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent)) != Some(elements) {
         return Err(RegionError::Shape { name: name.into(), shape: shape.into(), elements });
     }
     if T::TYPE.bytes() != size_of::<T>() as u64 || size_of::<T>() == 0 {
         return Err(RegionError::ElementSize { name: name.into(), element: T::TYPE, bytes: size_of::<T>() as u64 });
     }
-    describe(name, RegionKind::Array, T::TYPE, shape, Cow::Borrowed(bytemuck::cast_slice(data)))
+    Ok(())
 }
 
 /// Encodes a small value as a region.
@@ -117,7 +170,7 @@ pub fn array<'a, T: Element>(name: &str, data: &'a [T], shape: &[u64]) -> Result
 pub fn value<T: Serialize>(name: &str, value: &T) -> Result<SavedRegion<'static>, RegionError> {
     let bytes = codec::encode("value", value).map_err(|source| RegionError::Value { name: name.into(), source })?;
     let shape = [bytes.len() as u64];
-    describe(name, RegionKind::Value, ElementType::U8, &shape, Cow::Owned(bytes))
+    describe(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
 }
 
 /// Decodes a value.
@@ -133,7 +186,7 @@ fn describe<'a>(
     kind: RegionKind,
     element: ElementType,
     shape: &[u64],
-    bytes: Cow<'a, [u8]>,
+    data: RegionData<'a>,
 ) -> Result<SavedRegion<'a>, RegionError> {
     if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) {
         return Err(RegionError::Name { name: name.into() });
@@ -143,25 +196,40 @@ fn describe<'a>(
         kind,
         element,
         shape: shape.into(),
-        bytes: bytes.len() as u64,
+        bytes: data.bytes(),
         offset: 0,
         first_block: 0,
     };
-    Ok(SavedRegion { region, bytes })
+    Ok(SavedRegion { region, data })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Device;
+    use crate::device::host::{HostDevice, HostModel};
 
     #[test]
     fn slices_and_values_become_regions() {
         let saved = array("t", &[1.0f64, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
         assert_eq!((saved.region.bytes, saved.region.element), (32, ElementType::F64));
         let saved = value("step", &7u64).unwrap();
-        assert_eq!(decode_value::<u64>("step", &saved.bytes), Ok(7));
-        assert!(decode_value::<String>("step", &saved.bytes).is_err());
+        let RegionData::Host(bytes) = &saved.data else { panic!("a value is in host memory") };
+        assert_eq!(decode_value::<u64>("step", bytes), Ok(7));
+        assert!(decode_value::<String>("step", bytes).is_err());
         assert_eq!(<[f64; 3] as Element>::TYPE, ElementType::Record(24));
+    }
+
+    #[test]
+    fn device_memory_becomes_a_region_like_any_other() {
+        let device = HostDevice::new(HostModel::default());
+        let span = device.allocate(64).unwrap();
+        let (on_device, on_host) = (device_array::<f64>("t", &span, None).unwrap(), [0.0f64; 8]);
+        assert_eq!(on_device.region, array("t", &on_host, &[8]).unwrap().region);
+        assert_eq!(device_array::<f32>("t", &span, Some(&[4, 4])).unwrap().region.shape, [4, 4]);
+        assert!(matches!(device_array::<f64>("t", &span, Some(&[7])), Err(RegionError::Shape { elements: 8, .. })));
+        let odd = span.part(0, 63).unwrap();
+        assert!(matches!(device_array::<f64>("t", &odd, None), Err(RegionError::Partial { bytes: 63, .. })));
     }
 
     #[test]

@@ -50,7 +50,7 @@ use crate::base::units::page_ceil;
 use crate::comm::Comm;
 use crate::config::{Budget, Config};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
-use crate::device::Device;
+use crate::device::{Device, DeviceSpan, Stream};
 use crate::format::supervision::RestoredFrom;
 use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
@@ -59,7 +59,7 @@ use crate::recovery::{Elected, Election, Restorer, Want};
 use crate::region::{self, Element, RegionError, SavedRegion};
 use crate::tier::TierKind;
 use crate::tier::directory::is_component;
-use crate::transfer::checkpoint::CaptureSpec;
+use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
 use crate::transfer::history::{CacheConfig, Caches};
 use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
@@ -523,8 +523,8 @@ impl Session {
     }
 
     /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory,
-    /// leases of the node's memory tier, and a file on the local tier. Histories are made from them; they live no longer
-    /// than the session.
+    /// leases of the node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in
+    /// device memory pass through them ([`Checkpoint::capture_on`]); they live no longer than the session.
     ///
     /// # Collective
     /// Local.
@@ -685,6 +685,25 @@ impl<'a> Checkpoint<'a> {
         self.add(saved)
     }
 
+    /// Adds device memory that holds elements of type `T` as region `name`. The region is recorded like a slice: it can be
+    /// loaded into host memory and into device memory. Such a checkpoint is captured with [`Checkpoint::capture_on`].
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before, or the memory ends inside an element.
+    pub fn save_device<T: Element>(&mut self, name: &str, span: &'a DeviceSpan) -> Result<()> {
+        let saved = region::device_array::<T>(name, span, None)?;
+        self.add(saved)
+    }
+
+    /// The same with the extents of its dimensions, slowest first.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_device`], and if the shape does not fit the memory.
+    pub fn save_device_shaped<T: Element>(&mut self, name: &str, span: &'a DeviceSpan, shape: &[u64]) -> Result<()> {
+        let saved = region::device_array::<T>(name, span, Some(shape))?;
+        self.add(saved)
+    }
+
     /// Adds a small value, which is encoded now.
     ///
     /// # Errors
@@ -713,8 +732,43 @@ impl<'a> Checkpoint<'a> {
     /// into no slot: for the write to the next tier.
     ///
     /// # Errors
-    /// [`Error::Capture`] when no tier of this rank could take the shard; the other ranks hear of it in their verdict.
-    pub fn capture(mut self) -> Result<Pending> {
+    /// [`Error::Capture`] when no tier of this rank could take the shard, or when it has regions in device memory
+    /// ([`Checkpoint::capture_on`] takes those); the other ranks hear of it in their verdict.
+    pub fn capture(self) -> Result<Pending> {
+        self.take(None)
+    }
+
+    /// The same for a checkpoint with regions in device memory, which are complete once the work that is enqueued on `stream` has
+    /// run. They are copied into the GPU cache of `caches`, and from there to node memory after this call has returned; only
+    /// then does this rank vote. `caches` are of the device that the regions are on, from [`Session::caches`].
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, device: std::sync::Arc<dyn bivouac::device::Device>,
+    /// #     stream: &dyn bivouac::device::Stream, t: &bivouac::device::DeviceSpan, step: u64) -> bivouac::Result<()> {
+    /// let caches = session.caches(device)?; // once, at the start
+    /// let mut ckpt = session.checkpoint("heat", step)?;
+    /// ckpt.save_device::<f64>("temperature", t)?;
+    /// ckpt.value("step", &step)?;
+    /// let pending = ckpt.capture_on(&caches, stream)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks, each with [`Checkpoint::capture`] or with this; returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// For the work on the stream and a copy inside the device; when it returns the application may overwrite the regions, on
+    /// whichever stream. When the GPU cache has no room that comes sooner: for the transfer to node memory. Otherwise as
+    /// [`Checkpoint::capture`].
+    ///
+    /// # Errors
+    /// [`Error::Capture`] as [`Checkpoint::capture`], and when the device fails. When it fails after this call has returned,
+    /// [`Pending::wait`] says so, on all ranks.
+    pub fn capture_on(self, caches: &Caches, stream: &dyn Stream) -> Result<Pending> {
+        self.take(Some(OnDevice { caches, stream }))
+    }
+
+    fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
         self.done = true;
         self.engine.beat();
         let spec = CaptureSpec {
@@ -722,6 +776,7 @@ impl<'a> Checkpoint<'a> {
             name: self.name.clone(),
             version: self.version,
             regions: std::mem::take(&mut self.regions),
+            device,
             begun: self.begun,
         };
         let progress = self.engine.capture(spec)?;

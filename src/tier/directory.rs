@@ -475,6 +475,11 @@ pub struct Upload {
 }
 
 impl Upload {
+    /// On which tier.
+    pub fn kind(&self) -> TierKind {
+        self.tier.kind()
+    }
+
     /// The temp path, for error messages and for reading back.
     pub fn temp_path(&self) -> &Path {
         &self.temp

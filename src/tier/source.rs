@@ -9,6 +9,7 @@ use crate::base::digest::{copy_digest, digest_bytes, store_fence};
 use crate::base::units::{PAGE, page_ceil};
 use crate::base::{CheckpointKey, Rank};
 use crate::comm::Slice;
+use crate::device::{DeviceError, DeviceSpan, Run, Stream};
 use crate::format::shard::Head;
 use crate::format::{ContainerEntry, Content, FormatError, Region, ShardHeader};
 use std::ops::Range;
@@ -198,6 +199,21 @@ impl MemoryShard {
     }
 }
 
+/// Is the region too small for threads to read it ahead? What other ranks send is asked for ahead by itself, and only the
+/// application's thread may be able to wait for it.
+fn is_read_in_place(shard: &FileShard, region: &Region) -> bool {
+    region.bytes < READ_AHEAD_MIN as u64 || shard.tier == TierKind::Peers
+}
+
+/// Reads a part of a region that begins at `at`, and says what is going to be read next.
+fn read_piece(shard: &FileShard, region: &Region, at: usize, part: &mut [u8]) -> Result<(), TierError> {
+    let start = shard.head.header.body_offset + region.offset;
+    let next = shard.offset + start + at as u64;
+    let end = shard.offset + start + region.bytes;
+    shard.file.will_read(next..end.min(next + HINT_BYTES));
+    shard.read_raw(start + at as u64, part)
+}
+
 /// The blocks that a range of the shard touches: index, offset, length.
 fn touched_blocks<'a>(head: &'a Head, range: &Range<u64>) -> impl Iterator<Item = (u64, u64, u64)> + use<'a> {
     let (start, end) = (range.start, range.end);
@@ -219,6 +235,17 @@ impl AsRef<[u8]> for SharedPages {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
+}
+
+/// Why a region did not come to device memory.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// The copy of the shard is at fault: another one may help.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+    /// The device is.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// One copy of a rank's shard.
@@ -277,26 +304,68 @@ impl Source {
                 Ok(())
             }
             Source::File(shard) => {
-                // What other ranks send is asked for ahead by itself, and only the application's thread may be able to wait
-                // for it.
-                if target.len() < READ_AHEAD_MIN || shard.tier == TierKind::Peers {
+                if is_read_in_place(shard, region) {
                     self.read_in_place(shard, region, target)
                 } else {
-                    self.read_ahead(shard, region, target)
+                    self.read_ahead(shard, region, |at, bytes| self.check_and_copy(region, at, bytes, target))?;
+                    store_fence();
+                    Ok(())
                 }
             }
         }
     }
 
+    /// Uploads a whole region into `target` (of exactly its length), through a bounded buffer if it comes from a file, and
+    /// checks each block on the device.
+    ///
+    /// # Errors
+    /// [`UploadError::Tier`] as [`Source::read_region`]; [`UploadError::Device`]. `target` is then partly overwritten.
+    ///
+    /// # Blocking
+    /// On the storage that holds the file, for the transfer, and for the check.
+    pub fn upload_region(&self, region: &Region, target: &DeviceSpan, stream: &dyn Stream) -> Result<(), UploadError> {
+        if region.bytes == 0 {
+            return Ok(());
+        }
+        let put = |at: usize, bytes: &[u8]| -> Result<(), UploadError> {
+            Ok(stream.upload(&[(bytes, target.part(at as u64, bytes.len() as u64)?)], None)?)
+        };
+        match self {
+            Source::Memory(shard) => {
+                let start = (shard.head.header.body_offset + region.offset) as usize;
+                put(0, shard.part(start, region.bytes as usize)?)?;
+            }
+            Source::File(shard) if is_read_in_place(shard, region) => {
+                let mut buffer = PageBuffer::new(READ_BYTES.min(page_ceil(region.bytes) as usize));
+                for at in (0..region.bytes as usize).step_by(READ_BYTES) {
+                    let part = &mut buffer[..READ_BYTES.min(region.bytes as usize - at)];
+                    read_piece(shard, region, at, part)?;
+                    put(at, part)?;
+                }
+            }
+            Source::File(shard) => self.read_ahead(shard, region, put)?,
+        }
+        let block = u64::from(self.head().header.block_size);
+        let found = stream.copy_blocks(vec![Run::whole(target.clone(), None, 0)], block)?.digests()?;
+        (0..).zip(found).try_for_each(|(index, found)| self.compare(region, index, found))?;
+        Ok(())
+    }
+
+    /// Copies a piece of a region that begins at `at` to its place in `target` and checks its blocks.
+    fn check_and_copy(&self, region: &Region, at: usize, bytes: &[u8], target: &mut [u8]) -> Result<(), TierError> {
+        let block = self.head().header.block_size as usize;
+        let part = &mut target[at..at + bytes.len()];
+        for (index, (from, to)) in bytes.chunks(block).zip(part.chunks_mut(block)).enumerate() {
+            self.compare(region, (at / block + index) as u64, copy_digest(from, to))?;
+        }
+        Ok(())
+    }
+
     fn read_in_place(&self, shard: &FileShard, region: &Region, target: &mut [u8]) -> Result<(), TierError> {
         let block = shard.head.header.block_size as usize;
-        let start = shard.head.header.body_offset + region.offset;
-        let end = shard.offset + start + region.bytes;
         for (piece, part) in target.chunks_mut(READ_BYTES).enumerate() {
             let at = piece * READ_BYTES;
-            let next = shard.offset + start + at as u64;
-            shard.file.will_read(next..end.min(next + HINT_BYTES));
-            shard.read_raw(start + at as u64, part)?;
+            read_piece(shard, region, at, part)?;
             for (index, bytes) in part.chunks(block).enumerate() {
                 self.compare(region, (at / block + index) as u64, digest_bytes(bytes))?;
             }
@@ -304,12 +373,17 @@ impl Source {
         Ok(())
     }
 
-    /// Reads page-aligned pieces around the page cache in threads of their own, and checks and copies them here in the
-    /// order in which they arrive, so that the device is never idle while the processor hashes.
-    fn read_ahead(&self, shard: &FileShard, region: &Region, target: &mut [u8]) -> Result<(), TierError> {
-        let block = shard.head.header.block_size as usize;
+    /// Reads page-aligned pieces around the page cache in threads of their own, and hands each with its place in the region
+    /// to `take` here, in the order in which they arrive, so that the storage is never idle while they are hashed or sent on.
+    fn read_ahead<E: From<TierError>>(
+        &self,
+        shard: &FileShard,
+        region: &Region,
+        mut take: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let start = shard.head.header.body_offset + region.offset;
-        let (length, pieces) = (target.len(), target.len().div_ceil(READ_BYTES));
+        let length = region.bytes as usize;
+        let pieces = length.div_ceil(READ_BYTES);
         let next = AtomicUsize::new(0);
         let read = |mut buffer: PageBuffer| {
             let piece = next.fetch_add(1, Ordering::Relaxed);
@@ -351,15 +425,10 @@ impl Source {
             for _ in 0..pieces {
                 let gone = || TierError::io(shard.tier, "read", &shard.path, std::io::Error::other("the reader ended"));
                 let (at, buffer) = arrived.recv().map_err(|_| gone())??;
-                let part = &mut target[at..length.min(at + READ_BYTES)];
-                for (index, (from, to)) in buffer.chunks(block).zip(part.chunks_mut(block)).enumerate() {
-                    let found = copy_digest(&from[..to.len()], to);
-                    self.compare(region, (at / block + index) as u64, found)?;
-                }
+                take(at, &buffer[..READ_BYTES.min(length - at)])?;
                 // The readers may be done already; the buffer is then simply dropped.
                 drop(empty.send(buffer));
             }
-            store_fence();
             Ok(())
         })
     }

@@ -1,71 +1,189 @@
 //! Copying the application's regions: into a memory slot, or block by block into a file.
 //!
-//! Both make the digests on the way, in the same pass over the source that copies it, and write the head last. The
-//! slot path touches nothing but the slot. The file path (for shards that no slot can hold) stages through one buffer of
-//! the configured write size, so that memory stays bounded.
+//! The digests of host regions are made on the way, in the same pass over the source that copies it; those of device regions
+//! are made on the device, before their bytes cross the link. The head is written last. The slot path touches nothing
+//! but the slot, and is made of parts, because device regions may arrive in it later than host regions. The file path (for
+//! shards that no slot can hold) stages through one buffer of the configured write size, so that memory stays bounded.
 
 use crate::base::Digest;
-use crate::base::digest::{copy_digest, store_fence};
+use crate::base::digest::{copy_digest, digest_bytes, store_fence};
 use crate::base::units::page_ceil;
+use crate::device::{DeviceError, DeviceSpan, Run, Stream};
 use crate::format::shard::{Layout, encode_head};
-use crate::format::{ContainerEntry, ShardHeader, container};
-use crate::region::SavedRegion;
+use crate::format::{ContainerEntry, Region, ShardHeader, container};
+use crate::region::{RegionData, SavedRegion};
 use crate::tier::TierError;
 use crate::tier::directory::Upload;
 use crate::tier::posix::PageBuffer;
+use std::ops::Range;
 
-/// Fills `target` (of exactly `layout.total_len` bytes) with the shard. Everything is visible to other threads and
-/// processes once the slot's state is stored after it.
-pub fn into_slot(layout: &Layout, header: &ShardHeader, regions: &[SavedRegion<'_>], target: &mut [u8]) {
-    let (head, body) = target.split_at_mut(layout.body_offset as usize);
-    let mut digests = Vec::with_capacity(layout.block_count as usize);
+/// A region in device memory, and where it belongs in its shard.
+pub struct DevicePart<'a> {
+    /// The memory.
+    pub span: &'a DeviceSpan,
+    /// Where its bytes go, from the start of the shard.
+    pub at: u64,
+    /// Its blocks among those of the shard.
+    pub blocks: Range<usize>,
+}
+
+/// The device regions of a shard, in order.
+pub fn device_parts<'a>(layout: &Layout, regions: &'a [SavedRegion<'_>]) -> Vec<DevicePart<'a>> {
+    let part = |(placed, saved): (&Region, &'a SavedRegion<'_>)| match saved.data {
+        RegionData::Host(_) => None,
+        RegionData::Device(span) => {
+            let first = placed.first_block as usize;
+            let blocks = first..first + placed.blocks(layout.block_size) as usize;
+            Some(DevicePart { span, at: layout.body_offset + placed.offset, blocks })
+        }
+    };
+    layout.meta.regions.iter().zip(regions).filter_map(part).collect()
+}
+
+/// Puts the digests of device regions, one region behind the other, in their places among those of the shard.
+pub fn place_digests(parts: &[DevicePart<'_>], found: &[Digest], digests: &mut [Digest]) {
+    let mut rest = found;
+    for part in parts {
+        let (own, others) = rest.split_at(part.blocks.len());
+        digests[part.blocks.clone()].copy_from_slice(own);
+        rest = others;
+    }
+}
+
+/// Digests of device regions where they are, one region behind the other.
+///
+/// # Errors
+/// What the device says.
+///
+/// # Blocking
+/// For the work that is enqueued on the stream, and one pass over the regions.
+pub fn digest_on_device(
+    parts: &[DevicePart<'_>],
+    block_bytes: u64,
+    stream: &dyn Stream,
+) -> Result<Vec<Digest>, DeviceError> {
+    let mut runs = Vec::with_capacity(parts.len());
+    let mut next = 0;
+    for part in parts.iter().filter(|part| !part.blocks.is_empty()) {
+        runs.push(Run::whole(part.span.clone(), None, next));
+        next += part.blocks.len() as u32;
+    }
+    if runs.is_empty() { Ok(Vec::new()) } else { stream.copy_blocks(runs, block_bytes)?.digests() }
+}
+
+/// Copies the host regions into `target` (of exactly `layout.total_len` bytes), their digests into `digests`, and zeroes the
+/// padding behind every region.
+pub fn copy_host(layout: &Layout, regions: &[SavedRegion<'_>], target: &mut [u8], digests: &mut [Digest]) {
+    let body = &mut target[layout.body_offset as usize..];
     let block = layout.block_size as usize;
     for (placed, saved) in layout.meta.regions.iter().zip(regions) {
         let start = placed.offset as usize;
-        let end = start + saved.bytes.len();
-        for (from, to) in saved.bytes.chunks(block).zip(body[start..end].chunks_mut(block)) {
-            digests.push(copy_digest(from, to));
+        let end = start + placed.bytes as usize;
+        if let RegionData::Host(bytes) = &saved.data {
+            let digests = &mut digests[placed.first_block as usize..];
+            let blocks = bytes.chunks(block).zip(body[start..end].chunks_mut(block));
+            blocks.zip(digests).for_each(|((from, to), digest)| *digest = copy_digest(from, to));
         }
         // Reused slots hold older bytes: the padding is part of the file and must not leak them.
         body[end..start + page_ceil(placed.bytes) as usize].fill(0);
     }
-    encode_head(layout, header, &digests, head);
+}
+
+/// Copies device regions into `target`, a whole shard.
+///
+/// # Errors
+/// What the device says; `target` then holds nothing of use.
+///
+/// # Blocking
+/// For the work that is enqueued on the stream, and for the transfer.
+pub fn download(parts: &[DevicePart<'_>], target: &mut [u8], stream: &dyn Stream) -> Result<(), DeviceError> {
+    let copies = parts.iter().map(|part| (part.span.clone(), part.at));
+    stream.download(&mut targets(copies, target), None)
+}
+
+/// Pairs each span with the bytes of `target` from its offset on. Offsets ascend, and spans do not overlap in `target`.
+pub fn targets(copies: impl Iterator<Item = (DeviceSpan, u64)>, target: &mut [u8]) -> Vec<(DeviceSpan, &mut [u8])> {
+    let (mut rest, mut at) = (target, 0);
+    let mut pairs = Vec::new();
+    for (span, offset) in copies {
+        let length = span.bytes();
+        let (bytes, behind) = rest.split_at_mut((offset - at + length) as usize);
+        pairs.push((span, &mut bytes[(offset - at) as usize..]));
+        (rest, at) = (behind, offset + length);
+    }
+    pairs
+}
+
+/// Writes everything before the bodies. Everything is visible to other threads and processes once the slot's state is stored
+/// after it.
+pub fn write_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], target: &mut [u8]) {
+    encode_head(layout, header, digests, &mut target[..layout.body_offset as usize]);
     store_fence();
 }
 
-/// Writes the shard as the only one of a container, durable but still under its temp name.
+/// Why a shard was not written to a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The tier failed, or what arrived from the device is not what lay there.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Writes the shard as the only one of a container, durable but still under its temp name. Device regions need the stream;
+/// the blocks that arrive of them are compared with the digests made on the device.
 ///
 /// # Errors
-/// [`TierError::Io`]; the upload is condemned.
+/// [`FileError`]; the upload is condemned.
 ///
 /// # Blocking
-/// Until the device has everything.
+/// Until the storage has everything.
 pub fn into_file(
     layout: &Layout,
     header: &ShardHeader,
     regions: &[SavedRegion<'_>],
+    stream: Option<&dyn Stream>,
     upload: &Upload,
     write_bytes: usize,
-) -> Result<ContainerEntry, TierError> {
+) -> Result<ContainerEntry, FileError> {
     let entry = ContainerEntry { key: header.key, rank: header.rank, offset: 0, length: layout.total_len };
     let tail = container::encode_tail(std::slice::from_ref(&entry)).unwrap_or_default();
     upload.reserve(layout.total_len + tail.len() as u64)?;
-    let mut digests: Vec<Digest> = Vec::with_capacity(layout.block_count as usize);
+    let mut digests = vec![Digest::default(); layout.block_count as usize];
     let block = layout.block_size as usize;
+    if let Some(stream) = stream {
+        let parts = device_parts(layout, regions);
+        place_digests(&parts, &digest_on_device(&parts, layout.block_size, stream)?, &mut digests);
+    }
     // A whole number of blocks, so that every piece starts on a page.
     let mut buffer = PageBuffer::new(write_bytes.next_multiple_of(block));
     for (placed, saved) in layout.meta.regions.iter().zip(regions) {
-        let mut at = layout.body_offset + placed.offset;
-        for piece in saved.bytes.chunks(buffer.len()) {
-            let staged = &mut buffer[..page_ceil(piece.len() as u64) as usize];
-            for (from, to) in piece.chunks(block).zip(staged.chunks_mut(block)) {
-                let length = from.len();
-                digests.push(copy_digest(from, &mut to[..length]));
+        let length = placed.bytes as usize;
+        for at in (0..length).step_by(buffer.len()) {
+            let bytes = buffer.len().min(length - at);
+            let staged = &mut buffer[..page_ceil(bytes as u64) as usize];
+            let first = placed.first_block as usize + at / block;
+            let blocks = &mut digests[first..first + bytes.div_ceil(block)];
+            match (&saved.data, stream) {
+                (RegionData::Host(source), _) => {
+                    let pieces = source[at..at + bytes].chunks(block).zip(staged[..bytes].chunks_mut(block));
+                    pieces.zip(blocks).for_each(|((from, to), digest)| *digest = copy_digest(from, to));
+                }
+                (RegionData::Device(span), Some(stream)) => {
+                    let part = span.part(at as u64, bytes as u64)?;
+                    stream.download(&mut [(part, &mut staged[..bytes])], None)?;
+                    check(header, placed, at, &staged[..bytes], blocks, upload)?;
+                }
+                (RegionData::Device(span), None) => {
+                    let reason = "device memory cannot be read without a stream";
+                    return Err(DeviceError::Range { offset: 0, bytes: span.bytes(), reason }.into());
+                }
             }
-            staged[piece.len()..].fill(0);
+            staged[bytes..].fill(0);
             store_fence();
-            upload.write_at(at, staged)?;
-            at += staged.len() as u64;
+            upload.write_at(layout.body_offset + placed.offset + at as u64, staged)?;
         }
     }
     let mut head = PageBuffer::new(layout.body_offset as usize);
@@ -74,4 +192,31 @@ pub fn into_file(
     upload.write_at(layout.total_len, &tail)?;
     upload.sync()?;
     Ok(entry)
+}
+
+/// Are these the bytes that lay on the device? This is the only way by which bytes come to a durable tier without passing
+/// through a [`WriteJob`](super::write::WriteJob), which checks all that it writes.
+fn check(
+    header: &ShardHeader,
+    region: &Region,
+    at: usize,
+    bytes: &[u8],
+    expected: &[Digest],
+    upload: &Upload,
+) -> Result<(), TierError> {
+    let block = header.block_size as usize;
+    let found = bytes.chunks(block).map(digest_bytes);
+    let Some((index, (found, expected))) = found.zip(expected).enumerate().find(|(_, (found, made))| found != *made)
+    else {
+        return Ok(());
+    };
+    Err(TierError::Damaged {
+        tier: upload.kind(),
+        path: upload.temp_path().to_owned(),
+        rank: header.rank,
+        region: region.name.clone(),
+        at: (at + index * block) as u64,
+        expected: *expected,
+        found,
+    })
 }

@@ -1,22 +1,25 @@
 //! Checkpoints in flight: capture, verdicts, and when a slot may be reused.
 
-use super::capture;
+use super::capture::{self, FileError};
 use super::engine::{CaptureError, Decision, Engine, SeriesHistory, State};
 use super::flow::{Flow, FlowEffect, LevelState};
+use super::history::Caches;
+use super::landing::{Descent, Unsealed};
 use super::node::NodeContainer;
 use super::progress::{LevelVerdict, Progress, Report};
 use super::stats::level_of;
 use super::tasks::Task;
 use super::write::Written;
 use crate::base::ids::text_hash;
-use crate::base::{CheckpointKey, Generation, Level};
+use crate::base::{CheckpointKey, Digest, Generation, Level};
 use crate::config::{LevelPolicy, PartStore};
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
+use crate::device::{DeviceError, Stream};
 use crate::format::shard::Layout;
 use crate::format::{ContainerInfo, ShardHeader, ShardMeta, codec};
 use crate::policy::{Plan, is_due};
-use crate::region::SavedRegion;
+use crate::region::{RegionData, SavedRegion};
 use crate::segment::{BOARD_OPERATIONS, SealInfo, SlotId, SlotMut};
 use crate::tier::TierKind;
 use crate::tier::directory::{Series, Upload, rank_file};
@@ -44,6 +47,10 @@ pub(super) struct Checkpoint {
     pub flow: Flow,
     pub source: Option<Source>,
     pub slot: Option<SlotId>,
+    /// Its bytes are on their way from the GPU cache to a slot that is reserved, and this rank has not voted.
+    pub is_landing: bool,
+    /// This rank's vote on the call, while it waits for those on earlier calls to be cast.
+    pub ballot: Option<Ballot>,
     /// What this rank keeps of it for other ranks.
     pub parts: Vec<SlotId>,
     /// How many of them are on the local tier.
@@ -58,12 +65,56 @@ pub(super) struct Checkpoint {
     pub is_unknown: bool,
 }
 
+impl Checkpoint {
+    /// Does its shard hold a slot of the segment?
+    fn has_slot(&self) -> bool {
+        self.slot.is_some() || self.is_landing
+    }
+}
+
 /// Where a capture has put the shard.
-struct Placed {
-    source: Source,
-    slot: Option<SlotId>,
+pub(super) struct Placed {
+    pub source: Source,
+    pub slot: Option<SlotId>,
     direct: Option<(TierKind, Upload)>,
     bits: u64,
+}
+
+impl Placed {
+    /// What this rank tells the others with its vote.
+    pub fn payload(&self) -> Payload {
+        Payload::Bits { all: self.bits, any: self.bits }
+    }
+}
+
+/// What a capture has done with the shard when it returns.
+enum Taken {
+    Placed(Box<Placed>),
+    /// The bytes are safe, part of them in the GPU cache; the vote is cast when they have come down.
+    Staged(Box<Descent>),
+}
+
+/// Why one tier did not take a shard.
+enum FillError {
+    /// It could not; another one may.
+    Tier(String),
+    /// The device failed, and no tier can have its bytes.
+    Device(DeviceError),
+}
+
+impl From<DeviceError> for FillError {
+    fn from(error: DeviceError) -> FillError {
+        FillError::Device(error)
+    }
+}
+
+/// What device regions are captured with.
+#[derive(Clone, Copy)]
+pub struct OnDevice<'a> {
+    /// The GPU cache, and the threads that empty it.
+    pub caches: &'a Caches,
+    /// The application's stream, on which the regions are complete.
+    pub stream: &'a dyn Stream,
 }
 
 /// What the application hands over for one checkpoint.
@@ -76,6 +127,8 @@ pub struct CaptureSpec<'a> {
     pub version: u64,
     /// The regions.
     pub regions: Vec<SavedRegion<'a>>,
+    /// For the regions in device memory.
+    pub device: Option<OnDevice<'a>>,
     /// When the application called `checkpoint`.
     pub begun: Duration,
 }
@@ -87,40 +140,49 @@ impl Engine {
     /// All ranks; returns without waiting for the others.
     ///
     /// # Blocking
-    /// For the copy; for room in the memory tier at most for the configured time; for the device when the shard fits
-    /// into no slot.
+    /// For the copy; for room in the memory tier at most for the configured time; for the storage when the shard fits
+    /// into no slot. Device regions are copied inside the device if the GPU cache has room for them, otherwise over the link.
     ///
     /// # Errors
     /// [`CaptureError`], after this rank has voted no.
-    pub fn capture(&self, spec: CaptureSpec<'_>) -> Result<Arc<Mutex<Progress>>, CaptureError> {
+    pub fn capture(self: &Arc<Self>, spec: CaptureSpec<'_>) -> Result<Arc<Mutex<Progress>>, CaptureError> {
         let rank = self.setup.identity.rank;
-        let (origin, failed) = {
-            let state = self.lock();
-            (state.origins.get(&spec.name).copied(), state.failed.clone())
-        };
+        let failed = self.lock().failed.clone();
         let agreement = self.agreement(&spec);
         let call = format!("checkpoint {:?} version {} with {}", spec.name, spec.version, summary(&spec.regions));
-        let placed = match failed {
+        let taken = match failed {
             Some(reason) => Err(CaptureError::Failed { rank, reason }),
-            None => self.place(&spec, agreement, origin),
+            None => self.place(&spec, agreement),
         };
-        if let (Some(segment), Ok(placed)) = (&self.setup.memory, &placed) {
-            let length = if placed.slot.is_some() { placed.source.head().header.total_len } else { 0 };
-            // A board entry that an older checkpoint still needs is left alone; then every rank of the node writes alone.
-            if !self.has_board_conflict(spec.operation) {
-                NodeContainer::post(segment, spec.operation, length);
+        match taken {
+            Ok(Taken::Placed(placed)) => {
+                self.post(spec.operation, &placed);
+                let ballot = self.vote_on(agreement, &call, &placed);
+                let progress = self.begin(&spec, agreement, Some((*placed, ballot)));
+                self.wake();
+                self.step();
+                Ok(progress)
             }
-        }
-        match placed {
-            Ok(placed) => {
-                let payload = Payload::Bits { all: placed.bits, any: placed.bits };
-                let ballot = Ballot::of(rank, agreement, call, payload);
-                Ok(self.begin(&spec, agreement, origin, placed, ballot))
+            Ok(Taken::Staged(descent)) => {
+                // In the books first: it may have landed before the next line is reached.
+                let progress = self.begin(&spec, agreement, None);
+                self.send_down(*descent, call);
+                Ok(progress)
             }
             Err(error) => {
                 self.decline(spec.operation, &error.to_string());
                 Err(error)
             }
+        }
+    }
+
+    /// Says on the node's board how long this rank's shard is.
+    pub(super) fn post(&self, operation: u64, placed: &Placed) {
+        let Some(segment) = &self.setup.memory else { return };
+        let length = if placed.slot.is_some() { placed.source.head().header.total_len } else { 0 };
+        // A board entry that an older checkpoint still needs is left alone; then every rank of the node writes alone.
+        if !self.has_board_conflict(operation) {
+            NodeContainer::post(segment, operation, length);
         }
     }
 
@@ -148,83 +210,119 @@ impl Engine {
         text_hash(&text)
     }
 
-    fn place(
-        &self,
-        spec: &CaptureSpec<'_>,
-        agreement: u64,
-        origin: Option<(Generation, u64)>,
-    ) -> Result<Placed, CaptureError> {
+    fn key(&self, spec: &CaptureSpec<'_>) -> CheckpointKey {
         let identity = &self.setup.identity;
-        let rank = identity.rank;
-        let series = identity.series(&spec.name);
-        let key = CheckpointKey {
+        CheckpointKey {
             generation: identity.generation,
             version: spec.version,
             operation: spec.operation,
             incarnation: identity.incarnation,
-        };
+        }
+    }
+
+    fn place(&self, spec: &CaptureSpec<'_>, agreement: u64) -> Result<Taken, CaptureError> {
+        let identity = &self.setup.identity;
+        let rank = identity.rank;
+        let (name, version) = (|| spec.name.clone(), spec.version);
+        if spec.device.is_none() && spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Device(_))) {
+            return Err(CaptureError::NoCaches { rank, name: name(), version });
+        }
+        let series = identity.series(&spec.name);
+        let origin = self.lock().origins.get(&spec.name).copied();
         let regions = spec.regions.iter().map(|saved| saved.region.clone()).collect();
         let meta =
             ShardMeta { job: series.job.clone(), group: series.group.clone(), name: series.name.clone(), regions };
         let layout = Layout::new(meta, self.setup.config.job.block_bytes)
             .map_err(|source| CaptureError::Layout { rank, source })?;
-        let header = layout.header(key, agreement, identity.size, rank, origin);
+        let header = layout.header(self.key(spec), agreement, identity.size, rank, origin);
+        let device_failed = |source| CaptureError::Device { rank, name: name(), version, source };
         let mut causes = Vec::new();
         match self.wait_for_slot(spec.operation, layout.total_len) {
-            Ok(Some(slot)) => match self.fill_slot(spec, &series, &layout, &header, slot) {
-                Ok(placed) => return Ok(placed),
-                Err(cause) => causes.push(cause),
+            Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot) {
+                Ok(taken) => return Ok(taken),
+                Err(FillError::Device(error)) => return Err(device_failed(error)),
+                Err(FillError::Tier(cause)) => causes.push(cause),
             },
             Ok(None) => causes.push("memory tier: off".into()),
             Err(cause) => causes.push(cause),
         }
         if self.setup.memory.is_some() {
-            log::warn!(
-                "event=capture-direct rank={rank} version={} bytes={} why={causes:?}",
-                spec.version,
-                layout.total_len
-            );
+            log::warn!("event=capture-direct rank={rank} version={version} bytes={} why={causes:?}", layout.total_len);
         }
         for tier in [TierKind::Local, TierKind::Global] {
             match self.fill_file(spec, &series, &layout, &header, tier) {
                 Some(Ok(placed)) => {
                     self.lock().stats.direct_captures += 1;
-                    return Ok(placed);
+                    return Ok(Taken::Placed(Box::new(placed)));
                 }
-                Some(Err(cause)) => causes.push(cause),
+                Some(Err(FillError::Device(error))) => return Err(device_failed(error)),
+                Some(Err(FillError::Tier(cause))) => causes.push(cause),
                 None => {}
             }
         }
-        Err(CaptureError::NoTier { rank, name: spec.name.clone(), version: spec.version, causes })
+        Err(CaptureError::NoTier { rank, name: name(), version, causes })
     }
 
+    /// Fills a slot, as far as it can be now: device regions may still have to come down.
     fn fill_slot(
         &self,
         spec: &CaptureSpec<'_>,
-        series: &Series,
         layout: &Layout,
         header: &ShardHeader,
         mut slot: SlotMut,
+    ) -> Result<Taken, FillError> {
+        let mut digests = vec![Digest::default(); layout.block_count as usize];
+        let parts = capture::device_parts(layout, &spec.regions);
+        let device = spec.device.filter(|_| !parts.is_empty());
+        // Without threads nobody would bring it down.
+        let staged = match device.filter(|_| !self.setup.is_inline) {
+            Some(OnDevice { caches, stream }) => caches.stage(&parts, layout.block_size, stream)?,
+            None => None,
+        };
+        // While the device copies, if it does.
+        capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests);
+        let unsealed =
+            |digests| Unsealed { name: spec.name.clone(), layout: layout.clone(), header: header.clone(), digests };
+        if let Some(mut staged) = staged {
+            capture::place_digests(&parts, &staged.digests()?, &mut digests);
+            self.lock().stats.staged_captures += 1;
+            return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed: unsealed(digests) })));
+        }
+        if let Some(OnDevice { stream, .. }) = device {
+            let found = capture::digest_on_device(&parts, layout.block_size, stream)?;
+            capture::place_digests(&parts, &found, &mut digests);
+            capture::download(&parts, slot.as_mut_slice(), stream)?;
+        }
+        let placed = self.seal(&unsealed(digests), slot).map_err(FillError::Tier)?;
+        Ok(Taken::Placed(Box::new(placed)))
+    }
+
+    /// Seals a complete slot.
+    pub(super) fn seal_slot(
+        &self,
+        name: &str,
+        layout: &Layout,
+        header: &ShardHeader,
+        slot: SlotMut,
     ) -> Result<Placed, String> {
-        capture::into_slot(layout, header, &spec.regions, slot.as_mut_slice());
-        let name = text_hash(&spec.name);
-        let info = SealInfo { operation: spec.operation, version: spec.version, name };
+        let (operation, version) = (header.key.operation, header.key.version);
+        let info = SealInfo { operation, version, name: text_hash(name) };
         let segment = self.setup.memory.as_ref().ok_or("memory tier: off")?;
         let sealed = slot.seal(info).map_err(|error| format!("memory tier: {error}"))?;
         let bytes = segment.sealed(sealed).ok_or("memory tier: the slot is gone")?;
-        let shard = MemoryShard::open(segment.path(), Arc::new(bytes), series, header.rank)
+        let series = self.setup.identity.series(name);
+        let shard = MemoryShard::open(segment.path(), Arc::new(bytes), &series, header.rank)
             .map_err(|error| error.to_string())?;
         log::debug!(
-            "event=captured rank={} version={} operation={} bytes={}",
+            "event=captured rank={} version={version} operation={operation} bytes={}",
             header.rank,
-            spec.version,
-            spec.operation,
             layout.total_len
         );
         let is_level = 2 * layout.total_len <= self.slot_share() && segment.is_linked();
         let bits = if is_level { BIT_PROCESS } else { 0 };
         // The next capture finds its memory populated: out of this rank's share, never out of what the others need.
-        let held = self.lock().checkpoints.values().filter(|checkpoint| checkpoint.slot.is_some()).count() as u64;
+        let others = |c: &&Checkpoint| c.has_slot() && c.key.operation != operation;
+        let held = self.lock().checkpoints.values().filter(others).count() as u64;
         if (held + 2) * layout.total_len <= self.slot_share() {
             self.prepare_room(layout.total_len);
         }
@@ -244,16 +342,18 @@ impl Engine {
         layout: &Layout,
         header: &ShardHeader,
         tier: TierKind,
-    ) -> Option<Result<Placed, String>> {
+    ) -> Option<Result<Placed, FillError>> {
         let directory = self.directory(tier)?;
         let write_bytes = self.setup.config.node.write_bytes as usize;
         let file = rank_file(header.rank);
-        let written = directory.begin(series, &header.key, &file, Create::New).and_then(|upload| {
-            let written = capture::into_file(layout, header, &spec.regions, &upload, write_bytes);
+        let stream = spec.device.map(|device| device.stream);
+        let begun = directory.begin(series, &header.key, &file, Create::New).map_err(FileError::Tier);
+        let written = begun.and_then(|upload| {
+            let written = capture::into_file(layout, header, &spec.regions, stream, &upload, write_bytes);
             let opened = written.and_then(|entry| {
                 let path = upload.temp_path().to_owned();
                 let (_, handle) = directory.open_container(&path)?;
-                FileShard::open(tier, path, handle.into(), &entry, series)
+                Ok(FileShard::open(tier, path, handle.into(), &entry, series)?)
             });
             match opened {
                 Ok(shard) => Ok((upload, shard)),
@@ -268,10 +368,11 @@ impl Engine {
                 let bits = if tier == TierKind::Local { BIT_DIRECT_LOCAL } else { BIT_DIRECT_GLOBAL };
                 Ok(Placed { source: Source::File(shard), slot: None, direct: Some((tier, upload)), bits })
             }
-            Err(error) => {
+            Err(FileError::Tier(error)) => {
                 self.tier_failure(&mut self.lock(), tier, &error);
-                Err(error.to_string())
+                Err(FillError::Tier(error.to_string()))
             }
+            Err(FileError::Device(error)) => Err(FillError::Device(error)),
         })
     }
 
@@ -313,8 +414,8 @@ impl Engine {
     /// Boards of the node segment are rings: does an older checkpoint in flight use the entry of this operation?
     fn has_board_conflict(&self, operation: u64) -> bool {
         let state = self.lock();
-        let mut open = state.checkpoints.values().filter(|c| !c.flow.is_finished());
-        open.any(|c| c.key.operation % BOARD_OPERATIONS == operation % BOARD_OPERATIONS)
+        let mut others = state.checkpoints.values().filter(|c| !c.flow.is_finished() && c.key.operation != operation);
+        others.any(|c| c.key.operation % BOARD_OPERATIONS == operation % BOARD_OPERATIONS)
     }
 
     fn note_room_wait(&self, waited: bool, started: Duration) {
@@ -333,38 +434,39 @@ impl Engine {
         if !crowded && self.free_slots(&mut state, true) {
             return true;
         }
-        state.checkpoints.values().any(|c| !c.flow.is_finished() && c.slot.is_some()) || crowded
+        // A slot in which bytes are landing is given back, whatever has become of the checkpoint.
+        let will_free = |c: &Checkpoint| c.is_landing || (!c.flow.is_finished() && c.slot.is_some());
+        state.checkpoints.values().any(will_free) || crowded
     }
 
-    fn begin(
-        &self,
-        spec: &CaptureSpec<'_>,
-        agreement: u64,
-        origin: Option<(Generation, u64)>,
-        placed: Placed,
-        ballot: Ballot,
-    ) -> Arc<Mutex<Progress>> {
+    /// Enters a captured checkpoint into the books, with this rank's vote unless the shard is still to land.
+    fn begin(&self, spec: &CaptureSpec<'_>, agreement: u64, placed: Option<(Placed, Ballot)>) -> Arc<Mutex<Progress>> {
         let progress = Arc::new(Mutex::new(Progress::default()));
-        let head = placed.source.head();
-        let (key, bytes) = (head.header.key, head.meta.regions.iter().map(|region| region.bytes).sum::<u64>());
+        let bytes = spec.regions.iter().map(|saved| saved.region.bytes).sum::<u64>();
+        let is_landing = placed.is_none();
+        let (placed, ballot) = placed.unzip();
+        let (source, slot, direct) =
+            placed.map_or((None, None, None), |placed| (Some(placed.source), placed.slot, placed.direct));
+        let round = Round { operation: spec.operation, phase: Phase::Call };
+        let mut state = self.lock();
         let checkpoint = Checkpoint {
-            key,
+            key: self.key(spec),
             series: self.setup.identity.series(&spec.name),
             agreement,
-            origin,
+            origin: state.origins.get(&spec.name).copied(),
             flow: Flow::default(),
-            source: Some(placed.source),
-            slot: placed.slot,
+            source,
+            slot,
+            is_landing,
+            ballot,
             parts: Vec::new(),
             parts_stored: 0,
-            direct: placed.direct,
+            direct,
             containers: Vec::new(),
             failures: Vec::new(),
             progress: progress.clone(),
             is_unknown: false,
         };
-        let round = Round { operation: spec.operation, phase: Phase::Call };
-        let mut state = self.lock();
         let blocked = self.setup.clock.now().saturating_sub(spec.begun);
         state.stats.captured += 1;
         state.stats.bytes_captured += bytes;
@@ -373,10 +475,7 @@ impl Engine {
         state.stats.blocked_total += blocked;
         state.checkpoints.insert(spec.operation, checkpoint);
         state.deciders.insert(round, Decision::Checkpoint { name: spec.name.clone() });
-        state.events.push(Event::Vote(round, ballot));
-        drop(state);
-        self.wake();
-        self.step();
+        state.cast_votes();
         progress
     }
 
@@ -535,11 +634,19 @@ impl Engine {
 
     /// The call was abandoned, or nobody here knows: nothing more of this checkpoint is written.
     pub(super) fn give_up(&self, state: &mut State, operation: u64, verdict: LevelVerdict) {
+        let heard = (Level::Captured, verdict.clone());
+        let is_known = |c: &Checkpoint| lock_progress(&c.progress).verdicts.contains(&heard);
+        if state.checkpoints.get(&operation).is_some_and(is_known) {
+            // It came while this rank's vote was on its way, and answers that, too.
+            return;
+        }
         state.stats.abandoned += 1;
         let is_unknown = matches!(verdict, LevelVerdict::Unknown(_));
         self.report(state, operation, Level::Captured, verdict);
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
-        checkpoint.is_unknown = is_unknown;
+        // Without this rank's vote nobody can have been told that it is committed.
+        let has_voted = !checkpoint.is_landing && checkpoint.ballot.take().is_none();
+        checkpoint.is_unknown = is_unknown && has_voted;
         if let Some((_, upload)) = checkpoint.direct.take() {
             state.tasks.push_back(Task::Discard(upload));
         }
@@ -704,13 +811,23 @@ impl Engine {
                 }
             }
         }
-        state.checkpoints.retain(|_, c| !(c.flow.is_finished() && c.slot.is_none() && c.parts.is_empty()));
+        state.checkpoints.retain(|_, c| !(c.flow.is_finished() && !c.has_slot() && c.parts.is_empty()));
         freed
     }
 
     /// Is it the newest of its series at level `NodeLoss`?
     pub(super) fn is_newest_protected(&self, state: &State, checkpoint: &Checkpoint) -> bool {
         newest_committed(state, TierKind::Peers).get(&checkpoint.series.name) == Some(&checkpoint.key.operation)
+    }
+}
+
+impl State {
+    /// Casts the votes on calls in the order of the calls: behind a shard that is still landing, later ones wait.
+    pub(super) fn cast_votes(&mut self) {
+        for checkpoint in self.checkpoints.values_mut().take_while(|c| !c.is_landing) {
+            let round = Round { operation: checkpoint.key.operation, phase: Phase::Call };
+            self.events.extend(checkpoint.ballot.take().map(|ballot| Event::Vote(round, ballot)));
+        }
     }
 }
 

@@ -109,6 +109,28 @@ pub enum CaptureError {
         /// What is wrong.
         source: crate::format::FormatError,
     },
+    /// The checkpoint has regions in device memory, and was captured without saying which caches and stream to use.
+    #[error("rank {rank}: version {version} of {name:?} has regions in device memory: capture it with capture_on")]
+    NoCaches {
+        /// This rank.
+        rank: Rank,
+        /// Series.
+        name: String,
+        /// Version.
+        version: u64,
+    },
+    /// The device did not give its regions.
+    #[error("rank {rank}: version {version} of {name:?} could not be captured: {source}")]
+    Device {
+        /// This rank.
+        rank: Rank,
+        /// Series.
+        name: String,
+        /// Version.
+        version: u64,
+        /// What the device says.
+        source: crate::device::DeviceError,
+    },
     /// No tier could take the shard.
     #[error("rank {rank}: version {version} of {name:?} could not be captured: {}", causes.join("; "))]
     NoTier {
@@ -614,7 +636,7 @@ impl Engine {
         let deadline = self.setup.clock.now() + limit;
         let clock = self.setup.clock.clone();
         self.wait_until(move |state| {
-            let idle = state.checkpoints.values().all(|c| c.flow.is_finished())
+            let idle = state.checkpoints.values().all(|c| c.flow.is_finished() && !c.is_landing)
                 && state.tasks.is_empty()
                 && state.exchanges.is_empty()
                 && state.active.is_none();

@@ -68,6 +68,9 @@ pub struct Stats {
     pub room_wait_total: Duration,
     /// Captures that did not fit into the memory tier and were written to a file before `capture` returned.
     pub direct_captures: u64,
+    /// Captures whose device regions were in the GPU cache when `capture_on` returned, to be brought to node memory behind its
+    /// back.
+    pub staged_captures: u64,
     /// Bytes written to each tier in the background, and the time that took.
     pub flushed_bytes: PerTier<u64>,
     /// Time spent writing them, per tier, from the first byte to the rename.

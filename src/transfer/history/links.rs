@@ -1,7 +1,7 @@
 //! The threads: one for each link, and one that makes memory ready.
 #![forbid(unsafe_code)]
 
-use super::{Books, HistoryError, Shared, lines_gone};
+use super::{Books, HistoryError, Landing, PATIENCE, Shared, lines_gone};
 use crate::cache::{Job, Link, Piece, Tier, runs};
 use crate::config::{PinOrder, Touch};
 use crate::device::{DeviceSpan, Stream};
@@ -20,6 +20,8 @@ const WRITERS: usize = 2;
 const READERS: usize = 1;
 /// How long the memory thread sleeps between tries.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long it sleeps while there is no history; the first one wakes it.
+const IDLE: Duration = Duration::from_secs(10);
 /// How long it waits for node memory that others hold before it looks again.
 const LEASE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -33,26 +35,51 @@ pub(super) fn name_of(link: Link) -> &'static str {
     }
 }
 
+/// What a link's thread does next.
+enum Next {
+    Job(Job),
+    Landing(Landing),
+    Stop,
+}
+
+/// Waits for work. Staged shards go before the end: ranks wait for them.
+fn next(shared: &Shared, link: Link) -> Next {
+    let mut books = shared.lock();
+    if let Some(landing) = books.landing(link) {
+        return Next::Landing(landing);
+    }
+    books.idle[link as usize] += 1;
+    books.dispatch(shared, &Link::ALL);
+    loop {
+        // A job that is here was given to a thread that was idle.
+        if let Some(job) = books.queues[link as usize].pop_front() {
+            return Next::Job(job);
+        }
+        if let Some(landing) = books.landing(link) {
+            books.idle[link as usize] -= 1;
+            return Next::Landing(landing);
+        }
+        if shared.is_stopping() {
+            return Next::Stop;
+        }
+        books = match books.announced[link as usize] {
+            0 => shared.wait_on(&shared.links[link as usize], books, PATIENCE),
+            _ => shared.stay_awake(link, books),
+        };
+    }
+}
+
 /// Moves what the planner wants moved over one link, until the caches are closed. Each link has two such threads, so that it is
 /// busy while one of them wakes up.
 pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
     loop {
-        let job = {
-            let mut books = shared.lock();
-            books.idle[link as usize] += 1;
-            books.dispatch(shared, &Link::ALL);
-            loop {
-                if shared.is_stopping() {
-                    return;
-                }
-                if let Some(job) = books.queues[link as usize].pop_front() {
-                    break job;
-                }
-                books = match books.announced[link as usize] {
-                    0 => shared.wait_on(&shared.links[link as usize], books),
-                    _ => shared.stay_awake(link, books),
-                };
+        let job = match next(shared, link) {
+            Next::Job(job) => job,
+            Next::Landing(landing) => {
+                landing.run(&**stream);
+                continue;
             }
+            Next::Stop => return,
         };
         let begun = Instant::now();
         let outcome = shared.run(&job, &**stream);
@@ -63,19 +90,17 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
         let mut books = shared.lock();
         books.cache.done(&job, outcome.is_ok(), shared.now());
         books.trace.span(name_of(link), job.id.version, job.bytes, begun, shared.started);
-        match outcome {
-            Ok(()) => {
-                books.trace.stats.moved_bytes[link as usize] += job.bytes;
-                let rate = job.bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-                books.cache.set_rate(link, rate as u64);
-            }
-            Err(_) => books.trace.stats.failures[link as usize] += 1,
-        }
+        books.note_moved(link, job.bytes, begun, outcome.is_ok());
         shared.changed(books);
     }
 }
 
 impl Books {
+    /// A staged shard that waits to be downloaded.
+    fn landing(&mut self, link: Link) -> Option<Landing> {
+        if link == Link::Down { self.landings.pop_front() } else { None }
+    }
+
     /// Hands jobs to idle threads of the links: exactly as many are woken as have something to do, because waking one
     /// costs the application's thread as much as a small checkpoint.
     pub(super) fn dispatch(&mut self, shared: &Shared, links: &[Link]) {
@@ -90,6 +115,17 @@ impl Books {
                 }
             }
         }
+    }
+
+    /// Counts what a link has moved since `begun`, or failed to, and how fast that was.
+    pub(super) fn note_moved(&mut self, link: Link, bytes: u64, begun: Instant, is_good: bool) {
+        if !is_good {
+            self.trace.stats.failures[link as usize] += 1;
+            return;
+        }
+        self.trace.stats.moved_bytes[link as usize] += bytes;
+        let rate = bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        self.cache.set_rate(link, rate as u64);
     }
 }
 
@@ -232,7 +268,8 @@ impl Shared {
     }
 
     fn is_link_busy(&self) -> bool {
-        self.lock().cache.is_moving(Link::Down)
+        let books = self.lock();
+        books.staged > 0 || books.cache.is_moving(Link::Down)
     }
 }
 
@@ -247,6 +284,9 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
         at += step;
     }
     shared.fully_mapped(Tier::Device);
+    while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
+        std::thread::park_timeout(IDLE);
+    }
     let mut leased = 0;
     while leased < shared.config.host_bytes && !shared.is_stopping() {
         let bytes = shared.config.line_bytes.min(shared.config.host_bytes - leased);
@@ -272,6 +312,7 @@ pub(super) fn pin_loop(shared: &Shared) {
                 }
             }
             None if shared.lines.bytes().0 >= shared.config.host_bytes => return,
+            None if shared.lines.bytes().0 == 0 => std::thread::park_timeout(LEASE_PAUSE),
             None => std::thread::park_timeout(PAUSE),
         }
     }

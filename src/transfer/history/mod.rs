@@ -20,6 +20,8 @@
 //!  bvk-pin    pins host memory behind it
 //! ```
 //!
+//! Device regions of collective checkpoints pass through the same GPU cache on their way to node memory ([`staging`](self)).
+//!
 //! A history belongs to its rank alone: no call of it communicates. Its versions are never candidates of a restart, and its
 //! memory and file vanish with the process.
 //!
@@ -36,6 +38,7 @@ mod lines;
 mod links;
 mod open;
 mod spill;
+mod staging;
 mod trace;
 
 pub use error::HistoryError;
@@ -53,6 +56,8 @@ use crate::tier::posix::PageBuffer;
 use layout::{Cut, Layout};
 use lines::Lines;
 use spill::Spill;
+use staging::Landing;
+pub(in crate::transfer) use staging::Staged;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -65,7 +70,10 @@ const BOUNCE_BYTES: u64 = 8 << 20;
 /// How long a waiting call sleeps at most before it looks again.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The caches of one rank on one device, and the threads that work for them. Histories share them.
+/// The caches of one rank on one device, and the threads that work for them. Histories share them, and the checkpoints that are
+/// captured with [`Checkpoint::capture_on`](crate::Checkpoint::capture_on).
+///
+/// Dropping them blocks until checkpoints that are in the GPU cache have come down to node memory.
 pub struct Caches {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -103,6 +111,11 @@ struct Books {
     entries: BTreeMap<EntryId, Entry>,
     /// Appends whose copies were enqueued and not yet seen to end.
     enqueued: VecDeque<(EntryId, Box<dyn Copied>)>,
+    /// Staged shards that wait for their download, oldest first.
+    landings: VecDeque<Landing>,
+    /// Shards that have room in the GPU cache, and how many ever asked for it.
+    staged: u64,
+    shards: u64,
     trace: Trace,
 }
 
@@ -210,15 +223,19 @@ impl Shared {
     }
 
     /// Lets an application's thread sleep until the books change.
-    fn wait<'a>(&self, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+    fn wait<'a>(&self, books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+        self.wait_at_most(books, PATIENCE)
+    }
+
+    fn wait_at_most<'a>(&self, mut books: MutexGuard<'a, Books>, limit: Duration) -> MutexGuard<'a, Books> {
         books.waiting += 1;
-        let mut books = self.wait_on(&self.application, books);
+        let mut books = self.wait_on(&self.application, books, limit);
         books.waiting -= 1;
         books
     }
 
-    fn wait_on<'a>(&self, condition: &Condvar, books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
-        condition.wait_timeout(books, PATIENCE).unwrap_or_else(PoisonError::into_inner).0
+    fn wait_on<'a>(&self, condition: &Condvar, books: MutexGuard<'a, Books>, limit: Duration) -> MutexGuard<'a, Books> {
+        condition.wait_timeout(books, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Draws the conclusions from a change of the books and gives the lock back.

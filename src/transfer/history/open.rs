@@ -100,7 +100,20 @@ impl Caches {
                 Placement::Scattered => crate::cache::Placement::Scattered,
             },
         });
-        let trace = Trace::new(config.trace);
+        let books = Books {
+            cache,
+            idle: [0; 4],
+            queues: Default::default(),
+            announced: [0; 4],
+            awake: [0; 4],
+            waiting: 0,
+            entries: BTreeMap::new(),
+            enqueued: VecDeque::new(),
+            landings: VecDeque::new(),
+            staged: 0,
+            shards: 0,
+            trace: Trace::new(config.trace),
+        };
         let shared = Arc::new(Shared {
             device,
             range,
@@ -109,17 +122,7 @@ impl Caches {
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
             started: Instant::now(),
-            books: Mutex::new(Books {
-                cache,
-                idle: [0; 4],
-                queues: Default::default(),
-                announced: [0; 4],
-                awake: [0; 4],
-                waiting: 0,
-                entries: BTreeMap::new(),
-                enqueued: VecDeque::new(),
-                trace,
-            }),
+            books: Mutex::new(books),
             application: Condvar::new(),
             links: Default::default(),
             stop: AtomicBool::new(false),
@@ -151,6 +154,10 @@ impl Caches {
     /// A new history. Two of one name are two histories.
     pub fn history(&self, name: &str, keep: Keep) -> History {
         let id = self.shared.histories.fetch_add(1, Ordering::Relaxed);
+        // Host memory is leased for histories only: programs without any leave it to checkpoints.
+        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            thread.thread().unpark();
+        }
         History { shared: self.shared.clone(), id, name: name.into(), keep }
     }
 
@@ -159,7 +166,7 @@ impl Caches {
         self.shared.lines.bytes()
     }
 
-    /// Is all memory mapped, leased and pinned that will be?
+    /// Is all memory mapped, leased and pinned that will be? Not before the first history was made.
     pub fn is_ready(&self) -> bool {
         let (leased, pinned) = self.shared.lines.bytes();
         let wanted = self.shared.config.host_bytes;
@@ -212,7 +219,8 @@ impl Shared {
 }
 
 impl Drop for Caches {
-    /// Stops and joins the threads. Histories that are still there answer that they know no version.
+    /// Stops and joins the threads, which first bring all checkpoints that are in the GPU cache to node memory. Histories that are
+    /// still there answer that they know no version.
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.links.iter().for_each(Condvar::notify_all);
@@ -223,5 +231,8 @@ impl Drop for Caches {
                 log::error!("event=thread-panicked");
             }
         }
+        // Empty, unless a thread has panicked: who waits for these hears of it when they are dropped.
+        let left = std::mem::take(&mut self.shared.lock().landings);
+        drop(left);
     }
 }

@@ -1,0 +1,155 @@
+//! Shards of collective checkpoints in the GPU cache: copied there while the application waits, and downloaded to their
+//! slot in node memory behind its back.
+//!
+//! Staged shards share the cache with the versions of histories: [`crate::cache::Cache::stage`] finds them room and never evicts
+//! them. The `bvk-d2h` thread serves them before it flushes versions, because a rank's vote waits for its shard, and node
+//! memory was reserved for it.
+#![forbid(unsafe_code)]
+
+use super::layout::Layout;
+use super::links::name_of;
+use super::{Caches, PATIENCE, Shared};
+use crate::base::Digest;
+use crate::cache::{Admission, Link, Piece, Reason};
+use crate::device::{Copied, DeviceError, DeviceSpan, Stream};
+use crate::format::ElementType;
+use crate::segment::SlotMut;
+use crate::transfer::capture::{DevicePart, targets};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes per second that a download is taken to have before one was measured: what pageable memory allows.
+const RATE_ASSUMED: u64 = 8 << 30;
+
+/// The device regions of a shard in the GPU cache. Dropping it gives their room back.
+pub(in crate::transfer) struct Staged {
+    shared: Arc<Shared>,
+    shard: u64,
+    bytes: u64,
+    /// Where the bytes are, and where they go from the start of the shard; ascending.
+    copies: Vec<(DeviceSpan, u64)>,
+    /// The copy into the cache, until its digests are known.
+    copied: Option<Box<dyn Copied>>,
+}
+
+/// What is to be done when the bytes are in the slot, or it is known that they will not be. Runs on a thread of the caches.
+pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<SlotMut, DeviceError>) + Send>;
+
+/// A staged shard on its way to its slot.
+pub(super) struct Landing {
+    staged: Staged,
+    slot: SlotMut,
+    version: u64,
+    land: Land,
+}
+
+impl Caches {
+    /// Enqueues a copy of device regions into the GPU cache on the application's stream; `None` if it has no room that comes
+    /// sooner than a download would be done.
+    ///
+    /// # Errors
+    /// What the device says.
+    ///
+    /// # Blocking
+    /// For room, at most as long as a download of the regions would take.
+    pub(in crate::transfer) fn stage(
+        &self,
+        parts: &[DevicePart<'_>],
+        block_bytes: u64,
+        stream: &dyn Stream,
+    ) -> Result<Option<Staged>, DeviceError> {
+        let fields = parts.iter().map(|part| ("", ElementType::U8, part.span.bytes()));
+        let layout = Layout::new(fields, block_bytes);
+        let Some((shard, pieces)) = self.shared.find_staging_room(layout.bytes) else { return Ok(None) };
+        let shared = self.shared.clone();
+        let mut staged = Staged { shared, shard, bytes: layout.bytes, copies: Vec::new(), copied: None };
+        let mut runs = Vec::new();
+        for cut in layout.cuts(&pieces) {
+            let (part, place) = (&parts[cut.field], self.shared.range.span(cut.place, cut.bytes)?);
+            staged.copies.push((place.clone(), part.at + cut.start));
+            runs.push(layout.run(&cut, part.span.part(cut.start, cut.bytes)?, Some(place)));
+        }
+        if !runs.is_empty() {
+            staged.copied = Some(stream.copy_blocks(runs, block_bytes)?);
+        }
+        Ok(Some(staged))
+    }
+}
+
+impl Staged {
+    /// Hands it over to the thread that downloads it into `slot` and then calls `land`. If that thread has panicked, `land` is
+    /// dropped with the [`Caches`], at the latest.
+    pub(in crate::transfer) fn send_down(self, slot: SlotMut, version: u64, land: Land) {
+        let shared = self.shared.clone();
+        shared.lock().landings.push_back(Landing { staged: self, slot, version, land });
+        shared.links[Link::Down as usize].notify_all();
+    }
+
+    /// Waits until the regions are in the cache; their digests, one region behind the other.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(in crate::transfer) fn digests(&mut self) -> Result<Vec<Digest>, DeviceError> {
+        self.copied.take().map_or_else(|| Ok(Vec::new()), |copied| copied.digests())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // Waits: until the copy has ended the device writes where others would be let in.
+        self.copied = None;
+        let mut books = self.shared.lock();
+        books.cache.unstage(self.shard);
+        books.staged -= 1;
+        self.shared.changed(books);
+    }
+}
+
+impl Landing {
+    /// Downloads the shard and says so.
+    pub(super) fn run(self, stream: &dyn Stream) {
+        let Landing { staged, mut slot, version, land } = self;
+        let begun = Instant::now();
+        let copies = staged.copies.iter().cloned();
+        let outcome = stream.download(&mut targets(copies, slot.as_mut_slice()), None);
+        let (shared, bytes) = (staged.shared.clone(), staged.bytes);
+        let mut books = shared.lock();
+        books.trace.span(name_of(Link::Down), version, bytes, begun, shared.started);
+        books.note_moved(Link::Down, bytes, begun, outcome.is_ok());
+        drop(books);
+        drop(staged);
+        land(outcome.map(|()| slot));
+    }
+}
+
+impl Shared {
+    /// Room for a shard of so many bytes, and the number by which it is known; `None` if it does not come in time.
+    fn find_staging_room(&self, bytes: u64) -> Option<(u64, Vec<Piece>)> {
+        let begun = Instant::now();
+        let mut books = self.lock();
+        let shard = books.shards;
+        books.shards += 1;
+        let rate = books.cache.rate(Link::Down).unwrap_or(RATE_ASSUMED);
+        let patience = Duration::from_secs_f64(bytes as f64 / rate as f64);
+        loop {
+            let expected = match books.cache.stage(shard, bytes, self.now()) {
+                Admission::Device(pieces) => {
+                    books.staged += 1;
+                    return Some((shard, pieces));
+                }
+                Admission::Wait { expected } => expected.unwrap_or_default(),
+                // The planner does not know that what is staged leaves by itself.
+                Admission::Never(Reason::NoRoom) if books.staged > 0 => Duration::ZERO,
+                _ => Duration::MAX,
+            };
+            let left = patience.saturating_sub(begun.elapsed());
+            if expected >= left || self.is_stopping() {
+                books.cache.unstage(shard);
+                return None;
+            }
+            // Waiting changes what the links may do.
+            books.dispatch(self, &Link::ALL);
+            books = self.wait_at_most(books, left.min(PATIENCE));
+        }
+    }
+}

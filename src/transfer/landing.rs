@@ -1,0 +1,121 @@
+//! Shards whose device regions are still in the GPU cache: they get their head, their seal and this rank's vote when the bytes
+//! have come down.
+//!
+//! Capture has returned by then, and the checkpoint is in the engine's books already, marked as *landing*: its slot is reserved,
+//! but not known by an id, and no verdict on it can be a yes, because this rank has not voted. What fails now is a no with
+//! its reason, which all ranks hear. The thread that brings the bytes is one of the GPU caches': it makes no call of MPI, so it
+//! leaves the vote with the engine and steps nothing. Votes are cast in the order of the calls, so verdicts come in that order.
+#![forbid(unsafe_code)]
+
+use super::capture;
+use super::checkpoint::Placed;
+use super::engine::Engine;
+use super::history::Staged;
+use crate::base::Digest;
+use crate::coordination::Ballot;
+use crate::device::DeviceError;
+use crate::format::ShardHeader;
+use crate::format::shard::Layout;
+use crate::segment::SlotMut;
+use std::sync::Arc;
+
+/// A shard in two places.
+pub(super) struct Descent {
+    /// The device regions.
+    pub staged: Staged,
+    /// The slot, which has the rest of the bodies.
+    pub slot: SlotMut,
+    /// What is still to be written into it.
+    pub unsealed: Unsealed,
+}
+
+/// What a slot with all its bodies needs to become a shard.
+pub(super) struct Unsealed {
+    /// Series.
+    pub name: String,
+    /// Where everything is.
+    pub layout: Layout,
+    /// The header.
+    pub header: ShardHeader,
+    /// One per block.
+    pub digests: Vec<Digest>,
+}
+
+/// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
+struct Landing {
+    engine: Arc<Engine>,
+    unsealed: Unsealed,
+    call: String,
+    is_done: bool,
+}
+
+impl Landing {
+    fn land(mut self, landed: Result<SlotMut, DeviceError>) {
+        self.is_done = true;
+        self.engine.on_landed(&self.unsealed, &self.call, landed.map_err(|error| error.to_string()));
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let why = "the thread that was to bring it from the GPU cache has ended".to_owned();
+            self.engine.on_landed(&self.unsealed, &self.call, Err(why));
+        }
+    }
+}
+
+impl Engine {
+    /// Sends a staged shard, whose checkpoint is in the books, on its way.
+    pub(super) fn send_down(self: &Arc<Self>, descent: Descent, call: String) {
+        let Descent { staged, slot, unsealed } = descent;
+        let version = unsealed.header.key.version;
+        let landing = Landing { engine: self.clone(), unsealed, call, is_done: false };
+        staged.send_down(slot, version, Box::new(move |landed| landing.land(landed)));
+    }
+
+    /// The bytes of a staged shard are in its slot, or will never be: seals it, and casts this rank's vote.
+    fn on_landed(&self, unsealed: &Unsealed, call: &str, landed: Result<SlotMut, String>) {
+        let key = unsealed.header.key;
+        let is_open = self.lock().checkpoints.get(&key.operation).is_some_and(|c| !c.flow.is_finished());
+        let placed = landed.and_then(|slot| match is_open {
+            true => self.seal(unsealed, slot),
+            false => Err("the ranks have given it up".into()),
+        });
+        let ballot = match &placed {
+            Ok(placed) => {
+                self.post(key.operation, placed);
+                self.vote_on(unsealed.header.agreement, call, placed)
+            }
+            Err(why) => {
+                let rank = self.setup.identity.rank;
+                log::warn!("event=not-landed rank={rank} version={} error={why:?}", key.version);
+                self.refusal(why)
+            }
+        };
+        let mut state = self.lock();
+        if let Some(checkpoint) = state.checkpoints.get_mut(&key.operation) {
+            checkpoint.is_landing = false;
+            let is_open = !checkpoint.flow.is_finished();
+            if let Ok(placed) = placed {
+                checkpoint.slot = placed.slot;
+                checkpoint.source = Some(placed.source).filter(|_| is_open);
+            }
+            checkpoint.ballot = Some(ballot).filter(|_| is_open);
+        }
+        state.cast_votes();
+        self.free_slots(&mut state, false);
+        drop(state);
+        self.wake();
+    }
+
+    /// Makes a shard of a slot that has all its bodies.
+    pub(super) fn seal(&self, unsealed: &Unsealed, mut slot: SlotMut) -> Result<Placed, String> {
+        capture::write_head(&unsealed.layout, &unsealed.header, &unsealed.digests, slot.as_mut_slice());
+        self.seal_slot(&unsealed.name, &unsealed.layout, &unsealed.header, slot)
+    }
+
+    pub(super) fn vote_on(&self, agreement: u64, call: &str, placed: &Placed) -> Ballot {
+        Ballot::of(self.setup.identity.rank, agreement, call, placed.payload())
+    }
+}

@@ -1,0 +1,679 @@
+//! Regions in device memory in collective checkpoints and restarts, with the real session on ranks that are threads of this
+//! process. Each rank has a device of its own: the host twin, whose link can be slow and which can be lost.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use bivouac::comm::threads::world;
+use bivouac::config::Budget;
+use bivouac::device::host::{HostDevice, HostModel};
+use bivouac::device::{Device, DeviceSpan, Priority, Stream};
+use bivouac::session::place::{Place, Workers};
+use bivouac::{Caches, Config, Level, Pending, Restorer, Session};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+const NAME: &str = "state";
+const RANKS: u32 = 3;
+const VICTIM: u32 = 1;
+
+/// A node and how its ranks run.
+struct Machine {
+    root: TempDir,
+    memory_bytes: u64,
+    device_bytes: u64,
+    memory_enabled: bool,
+    local_every: u64,
+    workers: Workers,
+    abandon: Duration,
+    model: HostModel,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        Machine {
+            root: TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder"),
+            memory_bytes: 256 * MIB,
+            device_bytes: 32 * MIB,
+            memory_enabled: true,
+            local_every: 1 << 40,
+            workers: Workers::Threads,
+            abandon: Duration::from_secs(20),
+            model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
+        }
+    }
+
+    /// With links on which the regions of one version take so many seconds.
+    fn slow(seconds: f64) -> Machine {
+        let mut machine = Machine::new();
+        machine.model.link_bytes_per_s = Some(DEVICE_BYTES as f64 / seconds);
+        machine
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn config(&self) -> Config {
+        self.config_in(self.root.path())
+    }
+
+    fn config_in(&self, root: &Path) -> Config {
+        let mut config = Config::default();
+        config.job.name = Some("device".into());
+        config.job.block_bytes = 16 << 10;
+        config.job.take_over = true;
+        config.job.memory_enabled = self.memory_enabled;
+        config.job.local.every = self.local_every;
+        config.job.global_enabled = false;
+        config.job.global_directory = root.join("global");
+        config.job.timeouts.abandon = self.abandon;
+        config.job.timeouts.room = Duration::from_secs(10);
+        config.node.memory_budget = Budget::Bytes(self.memory_bytes);
+        config.node.memory_directory = root.join("memory");
+        config.node.local_directory = Some(root.join("local"));
+        config.node.local_allow_tmpfs = true;
+        config.node.device_budget = Budget::Bytes(self.device_bytes);
+        config.node.history.host_budget = Budget::Bytes(1);
+        config.node.history.store_budget = Budget::Bytes(1);
+        config
+    }
+
+    /// Runs `body` on all ranks, each on its own thread; the session is dropped after it, as in a job that dies.
+    fn run<T: Send>(&self, ranks: u32, body: impl Fn(&Rank, &Session) -> T + Sync) -> Vec<T> {
+        self.run_to_the_end(ranks, |rank, session| body(rank, &session))
+    }
+
+    fn run_to_the_end<T: Send>(&self, ranks: u32, body: impl Fn(&Rank, Session) -> T + Sync) -> Vec<T> {
+        for folder in ["memory", "local"] {
+            std::fs::create_dir_all(self.folder(folder)).expect("a folder");
+        }
+        let body = &body;
+        std::thread::scope(|scope| {
+            let start = |(rank, comm)| {
+                let config = self.config();
+                scope.spawn(move || {
+                    let place = Place::here(&config, self.workers, "ranks".into()).expect("a place");
+                    let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
+                    body(&Rank::new(rank, self.model), session)
+                })
+            };
+            let started: Vec<_> = (0..ranks).zip(world(&vec![0; ranks as usize])).map(start).collect();
+            started.into_iter().map(|rank| rank.join().expect("a rank failed")).collect()
+        })
+    }
+}
+
+/// A rank and its device.
+struct Rank {
+    rank: u32,
+    device: Arc<dyn Device>,
+    /// The device, unless it is a GPU.
+    twin: Option<Arc<HostDevice>>,
+    stream: Arc<dyn Stream>,
+}
+
+const P_BYTES: usize = 2 << 20;
+/// Ends inside a block, and not at a multiple of 64.
+const Q_BYTES: usize = 100_001;
+const MESH_BYTES: usize = 300_003;
+const DEVICE_BYTES: u64 = (P_BYTES + Q_BYTES) as u64;
+
+fn content(rank: u32, version: u64, what: u8, bytes: usize) -> Vec<u8> {
+    let mut state = (u64::from(rank) << 40 ^ version << 8 ^ u64::from(what)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().take(bytes).collect()
+}
+
+impl Rank {
+    fn new(rank: u32, model: HostModel) -> Rank {
+        let twin = Arc::new(HostDevice::new(model));
+        let stream = twin.stream(Priority::High).expect("a stream");
+        Rank { rank, device: twin.clone(), twin: Some(twin), stream }
+    }
+
+    fn lose_device(&self) {
+        self.twin.as_ref().expect("the device is a twin").lose("fell off the bus");
+    }
+
+    fn caches(&self, session: &Session) -> Caches {
+        session.caches(self.device.clone()).expect("caches")
+    }
+
+    /// Device memory with these bytes.
+    fn span(&self, bytes: &[u8]) -> DeviceSpan {
+        let span = self.device.allocate(bytes.len().max(1) as u64).and_then(|span| span.part(0, bytes.len() as u64));
+        let span = span.expect("room");
+        match &self.twin {
+            // Past the link, which may be slow.
+            Some(twin) => twin.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)),
+            None => self.stream.upload(&[(bytes, span.clone())], None),
+        }
+        .expect("our own memory");
+        span
+    }
+
+    fn bytes(&self, span: &DeviceSpan) -> Vec<u8> {
+        let mut bytes = vec![0; span.bytes() as usize];
+        match &self.twin {
+            Some(twin) => twin.compute(&[span], |slices| bytes.copy_from_slice(slices[0])),
+            None => self.stream.download(&mut [(span.clone(), &mut bytes)], None),
+        }
+        .expect("our own memory");
+        bytes
+    }
+
+    /// Captures regions on host and device; on odd ranks `q` is in host memory. What was captured is overwritten at once by
+    /// work on the same stream.
+    fn capture(&self, session: &Session, caches: &Caches, version: u64) -> bivouac::Result<Pending> {
+        let rank = self.rank;
+        let p = self.span(&content(rank, version, 1, P_BYTES));
+        let (q, mesh) = (content(rank, version, 2, Q_BYTES), content(rank, version, 3, MESH_BYTES));
+        let (q_device, empty) = (self.span(&q), self.span(&[]));
+        let mut checkpoint = session.checkpoint(NAME, version)?;
+        checkpoint.save_device_shaped::<f64>("p", &p, &[64, (P_BYTES / 512) as u64])?;
+        checkpoint.save("mesh", &mesh)?;
+        match rank % 2 {
+            0 => checkpoint.save_device::<u8>("q", &q_device)?,
+            _ => checkpoint.save("q", &q)?,
+        }
+        checkpoint.save_device::<f32>("empty", &empty)?;
+        checkpoint.value("version", &version)?;
+        let pending = checkpoint.capture_on(caches, &*self.stream)?;
+        self.stream.copy(&self.span(&vec![0xff; P_BYTES]), &p).expect("enqueued");
+        self.stream.finish().expect("copied");
+        Ok(pending)
+    }
+
+    /// Loads all regions into device memory, and all of them into host memory.
+    fn load(&self, restorer: &mut Restorer) -> bivouac::Result<()> {
+        let version: u64 = restorer.value("version")?;
+        for (name, what, bytes) in [("p", 1, P_BYTES), ("q", 2, Q_BYTES), ("mesh", 3, MESH_BYTES), ("empty", 4, 0)] {
+            let expected = content(self.rank, version, what, bytes);
+            let (target, mut host) = (self.span(&vec![0; bytes]), vec![0u8; bytes]);
+            match name {
+                "p" => {
+                    restorer.load_device::<f64>(name, &target, &*self.stream)?;
+                    let mut values = vec![0.0f64; bytes / 8];
+                    restorer.load(name, &mut values)?;
+                    host.copy_from_slice(bytemuck::cast_slice(&values));
+                    assert_eq!(restorer.shape(name)?, [64, (P_BYTES / 512) as u64]);
+                }
+                "empty" => restorer.load_device::<f32>(name, &target, &*self.stream)?,
+                _ => {
+                    restorer.load_device::<u8>(name, &target, &*self.stream)?;
+                    restorer.load(name, &mut host)?;
+                }
+            }
+            assert!(self.bytes(&target) == expected, "{name} of rank {} in device memory", self.rank);
+            assert!(host == expected, "{name} of rank {} in host memory", self.rank);
+        }
+        Ok(())
+    }
+
+    /// The version that was restored, and from where.
+    fn restart(&self, session: &Session) -> Option<(u64, &'static str)> {
+        let restored = session.restart(NAME, |restorer| self.load(restorer)).expect("a restart");
+        restored.map(|restored| (restored.version, restored.tier))
+    }
+
+    /// A checkpoint of host memory only.
+    fn try_host(&self, session: &Session, version: u64) -> Result<Level, String> {
+        let bytes = content(self.rank, version, 9, 4000);
+        let mut checkpoint = session.checkpoint("host", version).expect("begins");
+        checkpoint.save("bytes", &bytes).expect("a region");
+        committed(checkpoint.capture(), Level::Process)
+    }
+
+    fn take_host(&self, session: &Session, version: u64) {
+        assert!(self.try_host(session, version).expect("committed") >= Level::Process);
+    }
+}
+
+fn committed(pending: bivouac::Result<Pending>, level: Level) -> Result<Level, String> {
+    pending.and_then(|pending| pending.wait(level)).map_err(|error| error.to_string())
+}
+
+/// It is committed at the level. The first checkpoint of a run goes to every tier, so it may be at a higher one already.
+fn reaches(pending: bivouac::Result<Pending>, level: Level) {
+    assert!(committed(pending, level).expect("committed") >= level);
+}
+
+/// All ranks were told who it was, and why.
+fn names_the_victim(rank: u32, ended: Result<Level, String>, why: &str) {
+    let error = ended.expect_err("the victim had no bytes");
+    assert!(error.contains(&format!("rank {VICTIM}")) && error.contains(why), "rank {rank} heard: {error}");
+}
+
+#[test]
+fn mixed_regions_come_back_into_device_and_host_memory() {
+    for workers in [Workers::Threads, Workers::Writers] {
+        let machine = Machine { workers, local_every: 1, ..Machine::new() };
+        machine.run(RANKS, |rank, session| {
+            let caches = rank.caches(session);
+            for version in 1..=4 {
+                let pending = rank.capture(session, &caches, version);
+                reaches(pending, Level::NodeReboot);
+            }
+            let stats = session.stats();
+            assert_eq!((stats.captured, stats.staged_captures, stats.direct_captures), (4, 4, 0));
+            assert_eq!(rank.restart(session), Some((4, "memory")));
+        });
+        machine.run(RANKS, |rank, session| assert_eq!(rank.restart(session), Some((4, "memory"))));
+        std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+        machine.run(RANKS, |rank, session| assert_eq!(rank.restart(session), Some((4, "local"))));
+    }
+}
+
+#[test]
+fn a_region_that_is_read_ahead_comes_to_device_memory() {
+    let machine = Machine { memory_enabled: false, local_every: 1, ..Machine::new() };
+    let bytes = (17 << 20) + 12_345;
+    machine.run(1, |rank, session| {
+        let span = rank.span(&content(0, 1, 1, bytes));
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        checkpoint.save_device::<u8>("large", &span).expect("a region");
+        let pending = checkpoint.capture_on(&rank.caches(session), &*rank.stream);
+        reaches(pending, Level::NodeReboot);
+    });
+    machine.run(1, |rank, session| {
+        let span = rank.span(&vec![0; bytes]);
+        let load = |restorer: &mut Restorer| Ok(restorer.load_device::<u8>("large", &span, &*rank.stream)?);
+        let restored = session.restart(NAME, load).expect("a restart").expect("version 1");
+        assert_eq!((restored.version, restored.tier), (1, "local"));
+        assert!(rank.bytes(&span) == content(0, 1, 1, bytes));
+    });
+}
+
+#[test]
+fn capture_returns_before_the_bytes_are_in_node_memory_and_nothing_is_committed_before_they_are() {
+    let machine = Machine::slow(1.0);
+    machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let begun = std::time::Instant::now();
+        let pending = rank.capture(session, &caches, 1).expect("captured");
+        assert_eq!(pending.level(), Level::Captured);
+        assert_eq!(session.stats().in_flight, 1);
+        reaches(Ok(pending), Level::Process);
+        // The least of the ranks has `p` on its device.
+        assert!(begun.elapsed() >= Duration::from_secs_f64(P_BYTES as f64 / DEVICE_BYTES as f64));
+        assert_eq!(session.stats().staged_captures, 1);
+        assert_eq!(rank.restart(session), Some((1, "memory")));
+    });
+}
+
+#[test]
+fn ranks_vote_in_the_order_of_their_calls() {
+    let machine = Machine::slow(0.5);
+    machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let staged = rank.capture(session, &caches, 1).expect("captured");
+        // In node memory at once, but behind the other.
+        rank.take_host(session, 2);
+        assert!(staged.level() >= Level::Process);
+        let versions: Vec<u64> = session.reports().iter().map(|report| report.key.version).collect();
+        assert!(versions.is_sorted(), "{versions:?}");
+    });
+}
+
+#[test]
+fn what_lands_after_the_ranks_have_given_it_up_makes_room_and_nothing_else() {
+    let mut machine = Machine::slow(3.0);
+    machine.abandon = Duration::from_secs(1);
+    machine.run_to_the_end(RANKS, |rank, session| {
+        let caches = rank.caches(&session);
+        // The others have nothing to bring down.
+        let p = rank.span(&content(rank.rank, 1, 1, if rank.rank == VICTIM { P_BYTES } else { 0 }));
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        checkpoint.save_device::<f64>("p", &p).expect("a region");
+        let ended = committed(checkpoint.capture_on(&caches, &*rank.stream), Level::Process);
+        names_the_victim(rank.rank, ended, "did not take part");
+        // What this rank votes on next waits for the link as well.
+        let mut later = (2..12).map(|version| rank.try_host(&session, version));
+        assert!(later.any(|ended| ended.is_ok()), "the rank votes again");
+        let abandoned = session.reports().iter().filter(|report| report.key.version == 1).count();
+        assert_eq!(abandoned, 1);
+        session.close().expect("nothing is left");
+    });
+}
+
+#[test]
+fn a_shard_that_the_gpu_cache_cannot_hold_goes_straight_to_node_memory() {
+    let machine = Machine { device_bytes: 2 * MIB, ..Machine::new() };
+    machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        reaches(rank.capture(session, &caches, 1), Level::Process);
+        let stats = session.stats();
+        // Odd ranks have 2 MiB on the device, which just fit.
+        assert_eq!((stats.staged_captures, stats.direct_captures), (u64::from(rank.rank % 2), 0));
+        assert_eq!(rank.restart(session), Some((1, "memory")));
+    });
+}
+
+#[test]
+fn without_threads_a_capture_is_complete_when_it_returns() {
+    let machine = Machine { workers: Workers::Inline, ..Machine::new() };
+    machine.run(1, |rank, session| {
+        let caches = rank.caches(session);
+        reaches(rank.capture(session, &caches, 1), Level::Process);
+        assert_eq!(session.stats().staged_captures, 0);
+        assert_eq!(rank.restart(session), Some((1, "memory")));
+    });
+}
+
+#[test]
+fn without_room_in_node_memory_a_shard_goes_straight_to_a_file() {
+    let off = Machine { memory_enabled: false, local_every: 1, ..Machine::new() };
+    let full = Machine { memory_bytes: 4 * MIB, local_every: 1, ..Machine::new() };
+    for machine in [off, full] {
+        let direct = machine.run(RANKS, |rank, session| {
+            let caches = rank.caches(session);
+            reaches(rank.capture(session, &caches, 1), Level::NodeReboot);
+            session.stats().direct_captures
+        });
+        assert!(direct.iter().sum::<u64>() >= 2, "{direct:?}");
+        std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+        machine.run(RANKS, |rank, session| assert_eq!(rank.restart(session), Some((1, "local"))));
+    }
+}
+
+#[test]
+fn a_capture_waits_for_the_slot_of_one_that_is_still_landing() {
+    // Room for about two shards of one rank.
+    let machine = Machine { memory_bytes: 8 * MIB, local_every: 1, ..Machine::slow(0.3) };
+    machine.run(1, |rank, session| {
+        let caches = rank.caches(session);
+        let pending: Vec<_> = (1..=4).map(|version| rank.capture(session, &caches, version)).collect();
+        for pending in pending {
+            reaches(pending, Level::NodeReboot);
+        }
+        let stats = session.stats();
+        assert_eq!((stats.staged_captures, stats.direct_captures), (4, 0));
+        assert!(stats.room_waits > 0);
+        assert_eq!(rank.restart(session), Some((4, "memory")));
+    });
+}
+
+#[test]
+fn captures_in_a_row_share_the_gpu_cache() {
+    // Room for one shard: the next one waits for it or goes past, whatever is sooner.
+    let machine = Machine { device_bytes: 4 * MIB, ..Machine::slow(0.2) };
+    machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let pending: Vec<_> = (1..=4).map(|version| rank.capture(session, &caches, version)).collect();
+        for pending in pending {
+            reaches(pending, Level::Process);
+        }
+        assert_eq!(rank.restart(session), Some((4, "memory")));
+    });
+}
+
+#[test]
+fn a_device_that_is_lost_before_capture_is_a_no_that_all_ranks_hear() {
+    Machine::new().run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let p = rank.span(&content(rank.rank, 1, 1, P_BYTES));
+        if rank.rank == VICTIM {
+            rank.lose_device();
+        }
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        checkpoint.save_device::<f64>("p", &p).expect("a region");
+        let ended = committed(checkpoint.capture_on(&caches, &*rank.stream), Level::Process);
+        names_the_victim(rank.rank, ended, "fell off the bus");
+        rank.take_host(session, 2);
+    });
+}
+
+#[test]
+fn a_device_that_is_lost_after_capture_is_a_no_that_all_ranks_hear() {
+    // The first shard keeps the link busy, so the second is still in the GPU cache when that is lost.
+    Machine::slow(2.0).run_to_the_end(RANKS, |rank, session| {
+        let caches = rank.caches(&session);
+        let first = rank.capture(&session, &caches, 1);
+        // Its bytes have left the device, and are on the link.
+        std::thread::sleep(Duration::from_millis(500));
+        let second = rank.capture(&session, &caches, 2);
+        if rank.rank == VICTIM {
+            rank.lose_device();
+        }
+        reaches(first, Level::Process);
+        names_the_victim(rank.rank, committed(second, Level::Process), "fell off the bus");
+        rank.take_host(&session, 3);
+        session.close().expect("nothing is left");
+    });
+}
+
+#[test]
+fn regions_in_device_memory_are_not_captured_without_caches() {
+    Machine::new().run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let p = rank.span(&content(rank.rank, 1, 1, P_BYTES));
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        checkpoint.save_device::<f64>("p", &p).expect("a region");
+        let captured = match rank.rank {
+            VICTIM => checkpoint.capture(),
+            _ => checkpoint.capture_on(&caches, &*rank.stream),
+        };
+        names_the_victim(rank.rank, committed(captured, Level::Process), "capture_on");
+        rank.take_host(session, 2);
+    });
+}
+
+#[test]
+fn dropping_the_caches_brings_what_is_in_them_to_node_memory() {
+    Machine::slow(0.5).run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let pending: Vec<_> = (1..=3).map(|version| rank.capture(session, &caches, version)).collect();
+        drop(caches);
+        for pending in pending {
+            reaches(pending, Level::Process);
+        }
+        assert_eq!(rank.restart(session), Some((3, "memory")));
+    });
+}
+
+#[test]
+fn close_waits_for_what_is_still_in_the_gpu_cache() {
+    let machine = Machine { local_every: 1, ..Machine::slow(0.5) };
+    machine.run_to_the_end(RANKS, |rank, session| {
+        let caches = rank.caches(&session);
+        rank.capture(&session, &caches, 1).expect("captured");
+        rank.capture(&session, &caches, 2).expect("captured");
+        session.close().expect("all of it was written");
+    });
+    machine.run(RANKS, |rank, session| assert_eq!(rank.restart(session), Some((2, "local"))));
+}
+
+#[test]
+fn a_session_that_is_gone_leaves_nothing_to_wait_for() {
+    // As a process that is killed: the bytes come down, and nobody is told.
+    let machine = Machine::slow(0.5);
+    let barrier = Barrier::new(RANKS as usize);
+    machine.run_to_the_end(RANKS, |rank, session| {
+        let caches = rank.caches(&session);
+        reaches(rank.capture(&session, &caches, 1), Level::Process);
+        rank.capture(&session, &caches, 2).expect("captured");
+        drop(session);
+        drop(caches);
+        barrier.wait();
+    });
+    // All shards of version 2 are there and equal, so it may be restored, too.
+    machine.run(RANKS, |rank, session| {
+        let restored = rank.restart(session).expect("version 1 was committed");
+        assert!([1, 2].contains(&restored.0), "{restored:?}");
+    });
+}
+
+/// Flips a bit in the only place of the folder's files that holds these bytes.
+fn damage(folder: &Path, bytes: &[u8]) {
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read(&path).expect("readable");
+        if let Some(at) = text.windows(bytes.len()).position(|window| window == bytes) {
+            let file = std::fs::File::options().write(true).open(&path).expect("writable");
+            file.write_all_at(&[bytes[0] ^ 1], at as u64).expect("written");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "the bytes are in one file");
+}
+
+#[test]
+fn what_is_damaged_is_found_on_the_device_and_read_from_the_next_copy() {
+    let machine = Machine { local_every: 1, ..Machine::new() };
+    machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        reaches(rank.capture(session, &caches, 1), Level::NodeReboot);
+    });
+    // In the middle of the last block of `q` of rank 0, and of `p` of the victim.
+    damage(&machine.folder("memory"), &content(0, 1, 2, Q_BYTES)[Q_BYTES - 1000..Q_BYTES - 900]);
+    damage(&machine.folder("memory"), &content(VICTIM, 1, 1, P_BYTES)[70_000..70_100]);
+    machine.run(RANKS, |rank, session| {
+        let is_hit = [0, VICTIM].contains(&rank.rank);
+        let tier = if is_hit { "local" } else { "memory" };
+        let q = rank.span(&vec![0; Q_BYTES]);
+        let p = rank.span(&vec![0; P_BYTES]);
+        let load = |restorer: &mut Restorer| {
+            restorer.load_device::<u8>("q", &q, &*rank.stream)?;
+            restorer.load_device::<f64>("p", &p, &*rank.stream)?;
+            Ok(())
+        };
+        let restored = session.restart(NAME, load).expect("a restart").expect("version 1");
+        assert_eq!((restored.version, restored.tier), (1, tier), "rank {}", rank.rank);
+        assert_eq!(session.stats().damaged.memory, u64::from(is_hit));
+        assert!(rank.bytes(&q) == content(rank.rank, 1, 2, Q_BYTES));
+        assert!(rank.bytes(&p) == content(rank.rank, 1, 1, P_BYTES));
+    });
+}
+
+#[test]
+fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_takes_the_region() {
+    let machine = Machine::new();
+    machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        reaches(rank.capture(session, &caches, 1), Level::Process);
+    });
+    machine.run(RANKS, |rank, session| {
+        let p = rank.span(&vec![0; P_BYTES]);
+        if rank.rank == VICTIM {
+            rank.lose_device();
+        }
+        let error = session.restart(NAME, |restorer| Ok(restorer.load_device::<f64>("p", &p, &*rank.stream)?));
+        let error = error.expect_err("one device is gone").to_string();
+        assert!(error.contains(&format!("rank {VICTIM}")) && error.contains("fell off the bus"), "{error}");
+        let mut host = vec![0.0f64; P_BYTES / 8];
+        let restored = session.restart(NAME, |restorer| match restorer.load_device::<f64>("p", &p, &*rank.stream) {
+            Err(bivouac::LoadError::Device { .. }) => Ok(restorer.load("p", &mut host)?),
+            loaded => Ok(loaded?),
+        });
+        assert_eq!(restored.expect("a restart").map(|restored| restored.version), Some(1));
+        let bytes = if rank.rank == VICTIM { bytemuck::cast_slice(&host).to_vec() } else { rank.bytes(&p) };
+        assert!(bytes == content(rank.rank, 1, 1, P_BYTES));
+    });
+}
+
+/// The same on a GPU, where there is one.
+#[cfg(feature = "cuda")]
+#[test]
+fn mixed_regions_come_back_on_a_gpu() {
+    use bivouac::device::cuda::CudaDevice;
+    let gpu = match CudaDevice::open(0) {
+        Ok(gpu) => Arc::new(gpu),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test device_checkpoint");
+            return;
+        }
+    };
+    let rank = || {
+        let stream = gpu.stream(Priority::High).expect("a stream");
+        Rank { rank: 0, device: gpu.clone(), twin: None, stream }
+    };
+    // Through the GPU cache, past it, and straight to a file.
+    for (device_bytes, memory_enabled) in [(32 * MIB, true), (2 * MIB, true), (32 * MIB, false)] {
+        let machine = Machine { device_bytes, memory_enabled, local_every: 1, ..Machine::new() };
+        machine.run(1, |_, session| {
+            let (rank, caches) = (rank(), rank().caches(session));
+            for version in 1..=3 {
+                reaches(rank.capture(session, &caches, version), Level::NodeReboot);
+            }
+            let staged = if device_bytes > DEVICE_BYTES && memory_enabled { 3 } else { 0 };
+            assert_eq!(session.stats().staged_captures, staged);
+            let tier = if memory_enabled { "memory" } else { "local" };
+            assert_eq!(rank.restart(session), Some((3, tier)));
+        });
+        if memory_enabled {
+            std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+        }
+        machine.run(1, |_, session| assert_eq!(rank().restart(session), Some((3, "local"))));
+    }
+}
+
+#[cfg(feature = "mpi")]
+mod under_mpi {
+    use super::*;
+    use crate::common::{Worker, run_workers};
+    use bivouac::config::Progress;
+    use mpi::Threading;
+    use mpi::traits::Communicator;
+
+    const FOLDER: &str = "BIVOUAC_TEST_FOLDER";
+
+    fn takes_and_restores(worker: &'static str) {
+        let machine = Machine::new();
+        for folder in ["memory", "local"] {
+            std::fs::create_dir_all(machine.folder(folder)).expect("a folder");
+        }
+        let folder = machine.root.path().to_str().expect("a plain path");
+        run_workers(RANKS, worker, &[(FOLDER, folder)]);
+    }
+
+    fn work(name: &'static str, threading: Threading, progress: Progress) {
+        let Some(worker) = Worker::start(name, threading) else { return };
+        let machine = Machine { local_every: 1, ..Machine::slow(0.2) };
+        let folder = PathBuf::from(std::env::var_os(FOLDER).expect("set by the test"));
+        let mut config = machine.config_in(&folder);
+        config.node.progress = progress;
+        let world = worker.world();
+        let rank = Rank::new(world.rank() as u32, machine.model);
+        let session = Session::open(&world, config).expect("opens");
+        let caches = rank.caches(&session);
+        let pending: Vec<_> = (1..=3).map(|version| rank.capture(&session, &caches, version)).collect();
+        pending.into_iter().for_each(|pending| reaches(pending, Level::NodeReboot));
+        assert_eq!(session.stats().staged_captures, 3);
+        assert_eq!(rank.restart(&session), Some((3, "memory")));
+        rank.capture(&session, &caches, 4).expect("captured");
+        session.close().expect("all of it was written");
+        worker.finish();
+    }
+
+    #[test]
+    fn with_a_thread_for_messages() {
+        takes_and_restores("under_mpi::threaded_worker");
+    }
+
+    #[test]
+    fn threaded_worker() {
+        work("under_mpi::threaded_worker", Threading::Multiple, Progress::Thread);
+    }
+
+    /// MPI may be called by the application's thread alone: the one that brings a shard down must not.
+    #[test]
+    fn with_messages_inside_the_calls() {
+        takes_and_restores("under_mpi::stepped_worker");
+    }
+
+    #[test]
+    fn stepped_worker() {
+        work("under_mpi::stepped_worker", Threading::Funneled, Progress::Stepped);
+    }
+}
