@@ -7,8 +7,9 @@ usage() {
     cat << 'END'
 ci/setup.sh [--with-mpich] [--with-tests]
   --with-mpich   MPICH beside Open MPI (which stays the default)
-  --with-tests   rustfmt, clippy, a word about cargo-nextest, and what the test hosts need (SLURM and a few tools,
-                 no service is started); without the rights to install those, their tests are skipped
+  --with-tests   rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
+                 hosts need (SLURM and a few tools, no service is started); without the rights to install those, their
+                 tests are skipped
 END
 }
 
@@ -155,8 +156,36 @@ if [ "${minor:-0}" -lt "$rust_needed" ]; then
     exit 1
 fi
 
+# The compiler of the GPU kernels, so that they are compiled on machines without a GPU, too. A library of 90 MB, kept
+# under target/.
+install_nvrtc() {
+    local folder=target/nvrtc version=13.0.88
+    [ ! -e "$folder/$version" ] || return 0
+    local scratch
+    scratch=$(mktemp -d)
+    if has python3 && python3 -m pip download --quiet --no-deps --dest "$scratch" "nvidia-cuda-nvrtc==$version" \
+        > "$scratch/log" 2>&1; then
+        rm -rf "$folder" && mkdir -p "$folder"
+        python3 - "$scratch" "$folder" << 'END'
+import pathlib, shutil, sys, zipfile
+wheel = next(pathlib.Path(sys.argv[1]).glob("*.whl"))
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        file = pathlib.PurePath(name).name
+        if file.startswith("libnvrtc") and ".alt." not in file:
+            with archive.open(name) as source, open(pathlib.Path(sys.argv[2]) / file, "wb") as target:
+                shutil.copyfileobj(source, target)
+END
+        touch "$folder/$version"
+    else
+        echo "NVRTC is absent; the GPU kernels will not be compiled here (python3 -m pip download nvidia-cuda-nvrtc==$version)"
+    fi
+    rm -rf "$scratch"
+}
+
 if $with_tests; then
     install_test_hosts
+    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc)
     for tool in rustfmt clippy; do
         binary=$([ "$tool" = clippy ] && echo cargo-clippy || echo cargo-fmt)
         if ! has "$binary"; then

@@ -14,6 +14,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 "$root/ci/setup.sh" --with-tests
 . "$root/launch/env.sh"
+# The compiler of the GPU kernels, where setup.sh could get it.
+export LD_LIBRARY_PATH="$root/target/nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 
 stage=
