@@ -105,6 +105,11 @@ mod tests {
     const STATES: [State; 7] = [Init, WriteInProgress, WriteComplete, Flushed, ReadInProgress, ReadComplete, Consumed];
 
     #[test]
+    fn the_guide_shows_this_table() {
+        assert!(include_str!("../../docs/GPU.md").contains(&drawing()), "paste into docs/GPU.md:\n{}", drawing());
+    }
+
+    #[test]
     fn a_step_leads_to_one_state_only() {
         let keys: BTreeSet<_> = TABLE.iter().map(|(from, step, _)| (*from, *step)).collect();
         assert_eq!(keys.len(), TABLE.len());
