@@ -31,3 +31,8 @@ pub use region::Element;
 pub use session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
 pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
 pub use transfer::{LevelVerdict, Stats};
+
+/// The guide's example is compiled with the documentation tests.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../docs/GPU.md")]
+struct GpuGuide;

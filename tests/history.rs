@@ -292,3 +292,61 @@ fn a_lost_device_is_an_error_and_nothing_hangs() {
     assert!(error.to_string().contains("a test pulled the plug"), "{error}");
     assert!(history.restore(1, &mut [FieldMut::device::<u8>("p", &span)], &*bed.stream).is_err());
 }
+
+/// The error comes out while the next transfer is announced: nobody may wait for himself then.
+#[test]
+fn a_device_that_is_lost_during_a_restore_is_an_error_too() {
+    let bed = Bed::new(HostModel { link_bytes_per_s: Some(4e6), ..HostModel::default() });
+    let caches = bed.caches([8, 0, 0], |config| config.store_directory = None);
+    let history = caches.history("wave", Keep::Persist);
+    let span = bed.span(4 * MIB);
+    history.append(1, &[Field::device::<u8>("p", &span)], &*bed.stream).expect("room");
+    let mut back = vec![0u8; span.bytes() as usize];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            bed.device.lose("a test pulled the plug");
+        });
+        let error = history.restore(1, &mut [FieldMut::host("p", &mut back)], &*bed.stream).expect_err("lost");
+        assert!(error.to_string().contains("a test pulled the plug"), "{error}");
+    });
+    assert!(history.fields(1).is_ok(), "the version was not held responsible");
+}
+
+#[test]
+fn a_field_that_is_named_twice_is_refused() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([8, 8, 8], |_| {});
+    let history = caches.history("wave", Keep::Persist);
+    let span = bed.span(4096);
+    let twice = [Field::device::<u8>("p", &span), Field::device::<u8>("p", &span)];
+    assert!(matches!(history.append(1, &twice, &*bed.stream), Err(HistoryError::Field { .. })));
+    history.append(1, &twice[..1], &*bed.stream).expect("room");
+    let mut targets = [FieldMut::device::<u8>("p", &span), FieldMut::device::<u8>("p", &span)];
+    assert!(matches!(history.restore(1, &mut targets, &*bed.stream), Err(HistoryError::Field { .. })));
+    history.restore(1, &mut targets[..1], &*bed.stream).expect("there");
+}
+
+#[test]
+fn spans_of_another_device_are_refused() {
+    let (bed, other) = (Bed::new(HostModel::default()), Bed::new(HostModel::default()));
+    let caches = bed.caches([8, 8, 8], |_| {});
+    let history = caches.history("wave", Keep::Persist);
+    let foreign = other.span(4096);
+    let error = history.append(1, &[Field::device::<u8>("p", &foreign)], &*bed.stream).expect_err("foreign");
+    assert!(error.to_string().contains("another device"), "{error}");
+    assert!(bed.device.free_memory().is_ok(), "the device is not lost");
+}
+
+/// A history may outlive its caches; it has nothing then.
+#[test]
+fn a_history_without_its_caches_knows_no_version() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([8, 8, 8], |_| {});
+    let history = caches.history("wave", Keep::Persist);
+    bed.append(&history, 1, MIB).expect("room");
+    drop(caches);
+    let span = bed.span(MIB);
+    assert!(history.restore(1, &mut [FieldMut::device::<u8>("p", &span)], &*bed.stream).is_err());
+    assert!(bed.append(&history, 2, MIB).is_err());
+}

@@ -317,8 +317,12 @@ impl Cache {
             if let Room::Now(pieces) = self.make_room(tier, bytes, owner, Terms::NOW, now) {
                 return Ok((tier, pieces));
             }
-            // Memory that is still to come is faster than any tier below, also by what flushes into it.
-            if tier != Tier::Store && fitting.iter().any(|tier| self.tiers[*tier as usize].mapping) {
+            if tier == Tier::Device && self.tiers[tier as usize].mapping {
+                return Err(Admission::Wait { expected: None });
+            }
+            // Host memory that is still to come is faster than the file.
+            let next_is_store = tier == Tier::Host && fitting.last() == Some(&Tier::Store);
+            if next_is_store && self.tiers[tier as usize].mapping {
                 return Err(Admission::Wait { expected: None });
             }
             if *flows.get_or_insert_with(|| self.is_flowing()) {
@@ -409,6 +413,15 @@ impl Cache {
                 self.leave(id, Some(End::Consumed));
             }
         }
+        self.after_change(id);
+        self.debug_check();
+    }
+
+    /// Ends a read that came to nothing for reasons of the reader: the copy is as good as before, and still to be read.
+    pub fn read_undone(&mut self, id: EntryId, tier: Tier) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(copy) = entry.copy_mut(tier).filter(|copy| copy.readers > 0) else { return };
+        copy.readers -= 1;
         self.after_change(id);
         self.debug_check();
     }

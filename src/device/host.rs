@@ -148,6 +148,15 @@ impl HostDevice {
 }
 
 impl Shared {
+    /// Tells this device from others.
+    fn home(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn check_spans<'a>(&self, mut spans: impl Iterator<Item = &'a DeviceSpan>) -> Result<()> {
+        spans.try_for_each(|span| span.check_home(self.home(), self.info.ordinal))
+    }
+
     fn check(&self) -> Result<()> {
         match &*lock(&self.lost) {
             Some(reason) => Err(DeviceError::Lost { ordinal: 0, reason: reason.clone() }),
@@ -369,7 +378,7 @@ impl Reservation for Steps {
         if !whole {
             return Err(DeviceError::Range { offset, bytes, reason: "a part of it has no memory" });
         }
-        Ok(DeviceSpan::new(self.0.base + offset, bytes, self.0.clone()))
+        Ok(DeviceSpan::new(self.0.base + offset, bytes, self.0.shared.home(), self.0.clone()))
     }
 }
 
@@ -398,7 +407,7 @@ impl Device for HostDevice {
         self.shared.take(bytes, "an allocation")?;
         let range = Range::new(&self.shared, bytes, bytes);
         *lock(&range.boxes[0]) = Some(vec![0; bytes as usize].into_boxed_slice());
-        Ok(DeviceSpan::new(range.base, bytes, range))
+        Ok(DeviceSpan::new(range.base, bytes, self.shared.home(), range))
     }
 
     fn reserve(&self, bytes: u64) -> Result<Arc<dyn Reservation>> {
@@ -506,6 +515,7 @@ fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
 impl Stream for HostStream {
     fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
         let blocks = check_runs(&runs, block_bytes)?;
+        self.shared.check_spans(runs.iter().flat_map(|run| std::iter::once(&run.from).chain(&run.to)))?;
         let end = self.enqueue(move |shared| {
             let started = Instant::now();
             let digests = shared.copy_runs(&runs, block_bytes, blocks)?;
@@ -523,12 +533,14 @@ impl Stream for HostStream {
             let reason = "source and target differ in length";
             return Err(DeviceError::Range { offset: 0, bytes: from.bytes(), reason });
         }
+        self.shared.check_spans([from, to].into_iter())?;
         let (from, to) = (from.clone(), to.clone());
         self.enqueue(move |shared| shared.copy(&from, Some(&to), |_| {}).map(|()| Vec::new())).map(|_| ())
     }
 
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], mut gate: Option<Gate<'_>>) -> Result<()> {
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
+        self.shared.check_spans(copies.iter().map(|(device, _)| device))?;
         self.finish()?;
         for (device, host) in copies {
             pass(&mut gate, device.bytes());
@@ -541,6 +553,7 @@ impl Stream for HostStream {
 
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], mut gate: Option<Gate<'_>>) -> Result<()> {
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
+        self.shared.check_spans(copies.iter().map(|(_, device)| device))?;
         self.finish()?;
         for (host, device) in copies {
             pass(&mut gate, device.bytes());

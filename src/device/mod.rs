@@ -68,13 +68,25 @@ pub enum Priority {
 pub struct DeviceSpan {
     address: u64,
     bytes: u64,
+    /// Which device of this process it belongs to.
+    home: usize,
     owner: Arc<dyn Any + Send + Sync>,
 }
 
 impl DeviceSpan {
-    /// Only for implementations of [`Device`]: the range is memory of theirs for as long as `owner` lives.
-    fn new(address: u64, bytes: u64, owner: Arc<dyn Any + Send + Sync>) -> DeviceSpan {
-        DeviceSpan { address, bytes, owner }
+    /// Only for implementations of [`Device`]: the range is memory of theirs for as long as `owner` lives. `home` tells their devices
+    /// apart.
+    fn new(address: u64, bytes: u64, home: usize, owner: Arc<dyn Any + Send + Sync>) -> DeviceSpan {
+        DeviceSpan { address, bytes, home, owner }
+    }
+
+    /// Refuses a span of another device.
+    fn check_home(&self, home: usize, ordinal: usize) -> Result<()> {
+        if self.home == home || self.bytes == 0 {
+            return Ok(());
+        }
+        let reason = "the span was got from another device".to_owned();
+        Err(DeviceError::Foreign { address: self.address, ordinal, reason })
     }
 
     /// The device's address of the first byte.
@@ -94,7 +106,7 @@ impl DeviceSpan {
     pub fn part(&self, offset: u64, bytes: u64) -> Result<DeviceSpan> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => {
-                Ok(DeviceSpan { address: self.address + offset, bytes, owner: self.owner.clone() })
+                Ok(DeviceSpan { address: self.address + offset, bytes, home: self.home, owner: self.owner.clone() })
             }
             _ => Err(DeviceError::Range { offset, bytes, reason: "it reaches over the end of its memory" }),
         }
@@ -173,10 +185,35 @@ fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
         }
         blocks = blocks.max(u64::from(run.first_block) + run.region_bytes.div_ceil(block_bytes));
     }
+    let in_order: Vec<&Run> = runs.iter().collect();
+    if !covers(&in_order, block_bytes) {
+        let mut sorted = in_order;
+        sorted.sort_by_key(|run| (run.first_block, run.start));
+        if !covers(&sorted, block_bytes) {
+            return refuse(0, 0, "the runs of a call cover each region that they touch whole, and once");
+        }
+    }
     match u32::try_from(blocks) {
         Ok(blocks) if blocks <= 1 << 28 => Ok(blocks),
         _ => refuse(0, blocks, "more than 2^28 blocks in one call"),
     }
+}
+
+/// Do the runs, in this order, cover one region after the other from end to end?
+fn covers(runs: &[&Run], block_bytes: u64) -> bool {
+    let (mut next, mut end, mut first, mut free) = (0, 0, None, 0);
+    for run in runs {
+        if first == Some(run.first_block) && end == run.region_bytes && next == run.start && next < end {
+            next += run.from.bytes();
+            continue;
+        }
+        if next != end || run.start != 0 || u64::from(run.first_block) < free {
+            return false;
+        }
+        (first, next, end) = (Some(run.first_block), run.from.bytes(), run.region_bytes);
+        free = u64::from(run.first_block) + end.div_ceil(block_bytes);
+    }
+    next == end
 }
 
 /// An enqueued [`Stream::copy_blocks`]. Dropping it waits for its end: until then the device uses the memory.

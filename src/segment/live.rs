@@ -346,6 +346,23 @@ impl Segment {
             .map_err(|errno| SegmentError::os(&self.shared.path, "fcntl", errno))
     }
 
+    /// Does another living rank of the node hold a sealed slot of an operation before `operation` that is committed at no
+    /// level yet? Such slots come to an end without a rank that is about to begin `operation`: they are committed, or
+    /// given back. Those of the operation itself would wait for it.
+    ///
+    /// # Errors
+    /// [`SegmentError::Os`].
+    pub fn others_in_flight(&self, operation: u64) -> Result<bool, SegmentError> {
+        let shared = &self.shared;
+        for rank in (0..shared.header.node_ranks).filter(|rank| *rank != shared.node_rank) {
+            let entry = |index| Entry { map: &shared.map, at: shared.header.slot_offset(rank, index) };
+            if (0..SLOTS_PER_RANK).any(|index| entry(index).is_open_before(operation)) && self.is_peer_alive(rank)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Does the file still have its name? If somebody removed it, the next run cannot find it: it is no level any more.
     pub fn is_linked(&self) -> bool {
         file::is_linked(self.shared.map.file(), &self.shared.path)
@@ -480,13 +497,20 @@ impl Shared {
             return self.populate_some(extents, in_background);
         }
         std::thread::scope(|scope| {
-            let parts: Vec<_> = extents
-                .chunks(share)
-                .map(|part| scope.spawn(move || self.populate_some(part, in_background)))
-                .collect();
+            let start = |part| {
+                let builder = std::thread::Builder::new().name("bvk-touch".into());
+                // A share for which no thread can be had is done here.
+                let started = builder.spawn_scoped(scope, move || self.populate_some(part, in_background));
+                started.map_err(|_| self.populate_some(part, in_background))
+            };
+            let parts: Vec<_> = extents.chunks(share).map(start).collect();
             // All have ended before any refusal is passed on: the caller takes the extents back.
-            let ends: Vec<_> = parts.into_iter().map(|part| part.join()).collect();
-            ends.into_iter().try_for_each(|end| end.unwrap_or(Err(Refusal::Os { call: "thread", errno: 0 })))
+            let end = |part: Result<std::thread::ScopedJoinHandle<'_, _>, _>| match part {
+                Ok(thread) => thread.join().unwrap_or(Err(Refusal::Os { call: "thread", errno: 0 })),
+                Err(done) => done,
+            };
+            let ends: Vec<_> = parts.into_iter().map(end).collect();
+            ends.into_iter().collect()
         })
     }
 

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::SegmentError;
-use super::layout::{SlotWords, pack_level, pack_state, slot_word, unpack_state};
+use super::layout::{SlotWords, pack_level, pack_state, slot_word, unpack_level, unpack_state};
 use super::live::Shared;
 use super::map::{Loan, Map};
 use super::state::SlotState;
@@ -45,6 +45,14 @@ impl Entry<'_> {
     /// State (if the word is sound) and use count.
     pub(super) fn state(&self) -> (Option<SlotState>, u64) {
         unpack_state(self.map.word(self.at + slot_word::STATE).load(Acquire))
+    }
+
+    /// Is it sealed, of an earlier operation, and committed at no level yet?
+    pub(super) fn is_open_before(&self, operation: u64) -> bool {
+        let word = |word: u64| self.map.word(self.at + word).load(Acquire);
+        self.state().0 == Some(SlotState::Sealed)
+            && word(slot_word::OPERATION) < operation
+            && unpack_level(word(slot_word::LEVEL), word(slot_word::CHECK)) == Some(Level::Captured)
     }
 
     /// Moves the slot on, with all earlier writes before it.

@@ -45,6 +45,30 @@ fn old(spec: &SegmentSpec) -> OldSegment {
     OldSegment::open(&spec.directory, &spec.name).expect("open")
 }
 
+/// What a rank without room asks before it gives up on memory.
+#[test]
+fn a_rank_sees_whether_others_have_an_earlier_operation_under_way() {
+    let dir = place();
+    let spec = spec(dir.path(), 16 * MIB, 2);
+    let one = Segment::create(&spec).expect("create");
+    let two = Segment::attach(&spec, 1).expect("attach");
+    let open = |segment: &Segment, operation| segment.others_in_flight(operation).expect("query");
+    assert!(!open(&one, 8));
+    let slot = sealed(&two, 5000, 1);
+    assert!(open(&one, 8), "operation 7 of the other rank ends by itself");
+    assert!(!open(&one, 7), "the operation itself waits for the one who asks");
+    assert!(!open(&two, 8), "one's own slots do not count");
+    assert!(two.set_committed(slot, Level::Process).expect("ours"));
+    assert!(!open(&one, 8), "what is committed stays");
+    let slot = sealed(&two, 5000, 2);
+    assert!(open(&one, 8));
+    assert!(two.retire(slot).expect("ours"));
+    assert!(!open(&one, 8));
+    let _slot = sealed(&two, 5000, 3);
+    drop(two);
+    assert!(!open(&one, 8), "nobody is there to end it");
+}
+
 #[test]
 fn a_sealed_shard_is_read_here_and_by_the_next_run() {
     let dir = place();

@@ -560,7 +560,9 @@ impl Session {
         let ranks = self.engine.identity().node_ranks.len() as u64;
         let share = segment.as_ref().map_or(0, |segment| segment.capacity() / ranks.max(1));
         let directory = self.engine.directory(TierKind::Local).map(|tier| tier.root().to_owned());
-        let free = |path: &std::path::PathBuf| rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
+        let free = |path: &std::path::PathBuf| {
+            rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize / ranks.max(1))
+        };
         let mut caches = CacheConfig {
             device_bytes: percent(config.node.device_budget, device.info().memory_bytes),
             host_bytes: percent(history.host_budget, share),

@@ -309,10 +309,13 @@ impl Engine {
         let info = SealInfo { operation, version, name: text_hash(name) };
         let segment = self.setup.memory.as_ref().ok_or("memory tier: off")?;
         let sealed = slot.seal(info).map_err(|error| format!("memory tier: {error}"))?;
-        let bytes = segment.sealed(sealed).ok_or("memory tier: the slot is gone")?;
         let series = self.setup.identity.series(name);
-        let shard = MemoryShard::open(segment.path(), Arc::new(bytes), &series, header.rank)
-            .map_err(|error| error.to_string())?;
+        let opened =
+            segment.sealed(sealed).ok_or_else(|| "memory tier: the slot is gone".to_owned()).and_then(|bytes| {
+                let shard = MemoryShard::open(segment.path(), Arc::new(bytes), &series, header.rank);
+                shard.map_err(|error| error.to_string())
+            });
+        let shard = opened.inspect_err(|_| segment.retire_all([sealed]))?;
         log::debug!(
             "event=captured rank={} version={version} operation={operation} bytes={}",
             header.rank,
@@ -395,7 +398,9 @@ impl Engine {
                     Err(error) => return Err(format!("memory tier: {error}")),
                 }
             }
-            let can_help = bytes <= segment.capacity() && self.can_free(crowded);
+            // Another rank that is behind may sit in memory that it gives back in a moment.
+            let others = || segment.others_in_flight(operation).unwrap_or(false);
+            let can_help = bytes <= segment.capacity() && (self.can_free(crowded) || others());
             if !can_help || clock.now().saturating_sub(started) >= self.setup.config.job.timeouts.room {
                 self.note_room_wait(waited, started);
                 let why = segment.refusal().map_or_else(|| "no room".into(), |refusal| refusal.to_string());

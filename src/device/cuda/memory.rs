@@ -257,7 +257,9 @@ impl Reservation for VirtualRange {
             next += length;
         }
         match (end, self.this.upgrade()) {
-            (Some(end), Some(this)) if next >= end => Ok(DeviceSpan::new(self.base + offset, bytes, this)),
+            (Some(end), Some(this)) if next >= end => {
+                Ok(DeviceSpan::new(self.base + offset, bytes, self.shared.home(), this))
+            }
             _ => Err(DeviceError::Range { offset, bytes, reason: "a part of it has no memory" }),
         }
     }

@@ -24,6 +24,9 @@ use stream::GpuStream;
 /// The least driver: virtual memory management and priorities are older, the PTX that NVRTC 13 makes is not.
 const DRIVER_NEEDED: (i32, i32) = (12, 0);
 
+/// The handle that means the calling thread's own stream.
+const PER_THREAD_STREAM: usize = 2;
+
 /// One GPU, as this process uses it.
 pub struct CudaDevice {
     shared: Arc<Shared>,
@@ -92,9 +95,14 @@ impl CudaDevice {
     /// other work on it does.
     ///
     /// # Errors
-    /// [`DeviceError::Foreign`] for a stream of another context.
+    /// [`DeviceError::Foreign`] for a stream of another context, and for the per-thread stream.
     pub fn adopt(&self, stream: &Arc<CudaStream>) -> Result<Arc<dyn Stream>> {
         let shared = &self.shared;
+        if stream.cu_stream() as usize == PER_THREAD_STREAM {
+            let reason = "the per-thread stream is another one on each thread".to_owned();
+            let address = stream.cu_stream() as u64;
+            return Err(DeviceError::Foreign { address, ordinal: shared.info.ordinal, reason });
+        }
         if stream.context() != &shared.context {
             let reason = format!("the stream belongs to a context of device {}", stream.context().ordinal());
             let address = stream.cu_stream() as u64;
@@ -106,22 +114,21 @@ impl CudaDevice {
     /// A raw stream handle of the application.
     ///
     /// # Safety
-    /// `handle` is a stream of this device's primary context, and lives as long as what is returned.
+    /// `handle` is a stream of this device's primary context, not the per-thread one, and lives as long as what is returned.
     pub unsafe fn adopt_raw(&self, handle: sys::CUstream) -> Arc<dyn Stream> {
         // SAFETY: the caller promises a stream of this context that outlives the wrapper, which does not destroy it.
         let stream = unsafe { self.shared.context.wrap_borrowed_stream(handle) };
         Arc::new(GpuStream::new(self.shared.clone(), stream))
     }
 
-    /// A slice of cudarc as a span. The borrow of the slice keeps it from being freed; the caller keeps the borrow for
-    /// as long as copies that it enqueues may run.
+    /// A slice of cudarc as a span, which keeps the slice alive.
     ///
     /// # Errors
     /// [`DeviceError::Foreign`] for memory of another device.
-    pub fn span<T>(&self, slice: &CudaSlice<T>) -> Result<DeviceSpan> {
+    pub fn span<T: Send + Sync + 'static>(&self, slice: &Arc<CudaSlice<T>>) -> Result<DeviceSpan> {
         let (address, _reads) = slice.device_ptr(slice.stream());
-        // SAFETY: the address is that of a live allocation of `num_bytes` bytes, which the borrow keeps alive.
-        unsafe { self.raw_span(address, slice.num_bytes() as u64) }
+        self.check_address(address, slice.num_bytes() as u64)?;
+        Ok(DeviceSpan::new(address, slice.num_bytes() as u64, self.shared.home(), slice.clone()))
     }
 
     /// Memory of the application by its raw address.
@@ -133,19 +140,33 @@ impl CudaDevice {
     /// `bytes` bytes from `address` on are device memory that stays allocated until every copy from or to the span, and its
     /// parts, has ended.
     pub unsafe fn raw_span(&self, address: u64, bytes: u64) -> Result<DeviceSpan> {
+        self.check_address(address, bytes)?;
+        Ok(DeviceSpan::new(address, bytes, self.shared.home(), Arc::new(())))
+    }
+
+    fn check_address(&self, address: u64, bytes: u64) -> Result<()> {
         let shared = &self.shared;
         shared.bind()?;
         if bytes > 0 {
             memory::check_ours(shared.info.ordinal, address)?;
-            memory::check_ours(shared.info.ordinal, address + bytes - 1)?;
+            memory::check_ours(shared.info.ordinal, address.saturating_add(bytes - 1))?;
         }
-        Ok(DeviceSpan::new(address, bytes, Arc::new(())))
+        Ok(())
     }
 }
 
 impl Shared {
+    /// Makes the context the calling thread's. Not by cudarc's way, which answers with errors that the application left in
+    /// the context.
     fn bind(&self) -> Result<()> {
-        self.context.bind_to_thread().map_err(|error| self.failed("cuCtxSetCurrent", error))
+        // SAFETY: the context is retained for as long as `self.context` lives.
+        let bound = unsafe { result::ctx::set_current(self.context.cu_ctx()) };
+        bound.map_err(|error| self.failed("cuCtxSetCurrent", error))
+    }
+
+    /// Tells this device from others.
+    fn home(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     fn failed(&self, call: &'static str, error: DriverError) -> DeviceError {
@@ -172,7 +193,7 @@ impl Device for CudaDevice {
     fn allocate(&self, bytes: u64) -> Result<DeviceSpan> {
         let allocation = Allocation::new(&self.shared, bytes)?;
         let address = allocation.address();
-        Ok(DeviceSpan::new(address, bytes, Arc::new(allocation)))
+        Ok(DeviceSpan::new(address, bytes, self.shared.home(), Arc::new(allocation)))
     }
 
     fn reserve(&self, bytes: u64) -> Result<Arc<dyn Reservation>> {

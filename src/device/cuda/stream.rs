@@ -114,7 +114,9 @@ impl GpuStream {
     }
 
     fn record(&self, event: &CudaEvent) -> Result<()> {
-        event.record(&self.stream).map_err(|error| self.shared.failed("cuEventRecord", error))
+        // SAFETY: event and stream are of one context and live; the caller has bound it.
+        let recorded = unsafe { result::event::record(event.cu_event(), self.stream.cu_stream()) };
+        recorded.map_err(|error| self.shared.failed("cuEventRecord", error))
     }
 
     /// A new event behind everything enqueued.
@@ -125,8 +127,7 @@ impl GpuStream {
     }
 
     /// Zeroed sums for `blocks` data blocks.
-    fn sums(&self, blocks: u64) -> Result<Arc<Allocation>> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+    fn sums(&self, scratch: &mut Scratch, blocks: u64) -> Result<Arc<Allocation>> {
         let bytes = blocks * SCRATCH_WORDS * 8;
         if let Some(memory) = scratch.sums.as_ref().filter(|memory| memory.bytes() >= bytes) {
             return Ok(memory.clone());
@@ -142,14 +143,30 @@ impl GpuStream {
     }
 
     /// Room for a table of runs.
-    fn table(&self, bytes: u64) -> Result<Arc<Allocation>> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+    fn table(&self, scratch: &mut Scratch, bytes: u64) -> Result<Arc<Allocation>> {
         if let Some(memory) = scratch.table.as_ref().filter(|memory| memory.bytes() >= bytes) {
             return Ok(memory.clone());
         }
         let memory = Arc::new(Allocation::new(&self.shared, bytes.next_power_of_two().max(SCRATCH_MIN))?);
         scratch.table = Some(memory.clone());
         Ok(memory)
+    }
+
+    fn check_spans<'a>(&self, mut spans: impl Iterator<Item = &'a DeviceSpan>) -> Result<()> {
+        spans.try_for_each(|span| span.check_home(self.shared.home(), self.shared.info.ordinal))
+    }
+
+    /// Waits until nothing enqueued runs any more, whatever cudarc or the driver think of earlier errors: memory that was lent
+    /// to the device is only then ours again. A lost device runs nothing.
+    fn drain(&self) -> Result<()> {
+        let bound = self.shared.bind();
+        // SAFETY: the stream lives as long as `self`.
+        let waited = unsafe { result::stream::synchronize(self.stream.cu_stream()) };
+        if waited.is_err() || bound.is_err() {
+            // SAFETY: it takes no arguments. Whatever it answers, there is nothing else to wait for.
+            let _all = unsafe { sys::cuCtxSynchronize() };
+        }
+        bound.and(waited.map_err(|error| self.shared.failed("cuStreamSynchronize", error)))
     }
 
     /// Enqueues pieces and waits for all of them, also after a failure. With a gate, at most about [`AHEAD_BYTES`] are
@@ -181,9 +198,10 @@ impl GpuStream {
             }
             Ok(())
         });
-        // The memory is only borrowed for this call.
+        // The memory is only borrowed for this call. First without burning a processor, then for certain.
         let finished = self.finish();
-        outcome.and(finished)
+        let drained = self.drain();
+        outcome.and(finished).and(drained)
     }
 }
 
@@ -218,6 +236,7 @@ impl Stream for GpuStream {
     fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
         let shared = &self.shared;
         let blocks = check_runs(&runs, block_bytes)?;
+        self.check_spans(runs.iter().flat_map(|run| std::iter::once(&run.from).chain(&run.to)))?;
         shared.bind()?;
         let item_bytes = ITEM_BYTES.min(block_bytes);
         let (block_shift, item_shift) = (block_bytes.trailing_zeros(), item_bytes.trailing_zeros());
@@ -251,8 +270,6 @@ impl Stream for GpuStream {
         }
         let table_bytes = long.len();
         let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
-        let scratch = self.sums(u64::from(blocks))?;
-        let table_memory = if table_bytes > 0 { Some(self.table(table_bytes as u64)?) } else { None };
         let used = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let [begin, end] = match used {
             Some(pair) => pair,
@@ -261,49 +278,64 @@ impl Stream for GpuStream {
                 self.new_event(sys::CUevent_flags::CU_EVENT_DEFAULT)?,
             ],
         };
-        self.record(&begin)?;
-        if items > 0 {
-            let mut few = [KernelRun::default(); FEW];
-            let (mut many, mut owners) = (0u64, 0u64);
-            if table_bytes > 0 {
-                pinned.write(digest_bytes, &long);
-                many = table_memory.as_ref().map_or(0, |memory| memory.address());
-                owners = many + size_of_val(&table[..]) as u64;
-                let (from, stream) =
-                    ((pinned.address() + digest_bytes as u64) as *const c_void, self.stream.cu_stream());
-                // SAFETY: the pinned loan holds the table there until the work has ended, and `many` has room for it.
-                let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(many, from, table_bytes, stream).result() };
-                sent.map_err(|error| shared.failed("cuMemcpyHtoDAsync", error))?;
-            } else {
-                few[..table.len()].copy_from_slice(&table);
-            }
-            let (count, sums, digests) = (table.len() as u32, scratch.address(), pinned.address());
-            let mut arguments: [*mut c_void; 8] = [
-                (&raw const few).cast_mut().cast(),
-                (&raw const many).cast_mut().cast(),
-                (&raw const owners).cast_mut().cast(),
-                (&raw const count).cast_mut().cast(),
-                (&raw const block_shift).cast_mut().cast(),
-                (&raw const item_shift).cast_mut().cast(),
-                (&raw const sums).cast_mut().cast(),
-                (&raw const digests).cast_mut().cast(),
-            ];
-            let (function, stream) = (shared.copy_blocks.cu_function(), self.stream.cu_stream());
-            // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call. The
-            // spans are device memory that `Enqueued` keeps alive, of the lengths that `check_runs` has checked; scratch has room
-            // for all blocks and is used on this stream only; the pinned loan has room for digests and table.
-            let launched =
-                unsafe { result::launch_kernel(function, (items, 1, 1), (THREADS, 1, 1), 0, stream, &mut arguments) };
-            launched.map_err(|error| shared.failed("cuLaunchKernel", error))?;
+        // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only behind it.
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let sums_memory = self.sums(&mut scratch, u64::from(blocks))?;
+        let table_memory = if table_bytes > 0 { Some(self.table(&mut scratch, table_bytes as u64)?) } else { None };
+        if table_bytes > 0 {
+            pinned.write(digest_bytes, &long);
         }
-        self.record(&end)?;
+        let enqueue = || -> Result<()> {
+            self.record(&begin)?;
+            if items > 0 {
+                let mut few = [KernelRun::default(); FEW];
+                let (mut many, mut owners) = (0u64, 0u64);
+                if let Some(memory) = &table_memory {
+                    many = memory.address();
+                    owners = many + size_of_val(&table[..]) as u64;
+                    let from = (pinned.address() + digest_bytes as u64) as *const c_void;
+                    let stream = self.stream.cu_stream();
+                    // SAFETY: the pinned loan holds the table there until the work has ended, and `many` has room for it.
+                    let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(many, from, table_bytes, stream).result() };
+                    sent.map_err(|error| shared.failed("cuMemcpyHtoDAsync", error))?;
+                } else {
+                    few[..table.len()].copy_from_slice(&table);
+                }
+                let (count, sums, digests) = (table.len() as u32, sums_memory.address(), pinned.address());
+                let mut arguments: [*mut c_void; 8] = [
+                    (&raw const few).cast_mut().cast(),
+                    (&raw const many).cast_mut().cast(),
+                    (&raw const owners).cast_mut().cast(),
+                    (&raw const count).cast_mut().cast(),
+                    (&raw const block_shift).cast_mut().cast(),
+                    (&raw const item_shift).cast_mut().cast(),
+                    (&raw const sums).cast_mut().cast(),
+                    (&raw const digests).cast_mut().cast(),
+                ];
+                let (function, stream) = (shared.copy_blocks.cu_function(), self.stream.cu_stream());
+                // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call.
+                // The spans are memory of this device that `Enqueued` keeps alive, of the lengths that `check_runs` has
+                // checked; scratch has room for all blocks and is used on this stream only; the pinned loan has room for
+                // digests and table.
+                let launched = unsafe {
+                    result::launch_kernel(function, (items, 1, 1), (THREADS, 1, 1), 0, stream, &mut arguments)
+                };
+                launched.map_err(|error| shared.failed("cuLaunchKernel", error))?;
+            }
+            self.record(&end)
+        };
+        if let Err(error) = enqueue() {
+            // What was enqueued before the failure still uses what is given back now.
+            return self.drain().and(Err(error));
+        }
+        drop(scratch);
         Ok(Box::new(Enqueued {
             shared: shared.clone(),
             events: Some([begin, end]),
             home: self.events.clone(),
             pinned,
             blocks,
-            _scratch: [Some(scratch), table_memory],
+            _scratch: [Some(sums_memory), table_memory],
             _runs: runs,
         }))
     }
@@ -313,6 +345,7 @@ impl Stream for GpuStream {
             let reason = "source and target differ in length";
             return Err(DeviceError::Range { offset: 0, bytes: from.bytes(), reason });
         }
+        self.check_spans([from, to].into_iter())?;
         self.shared.bind()?;
         let (from, to, bytes) = (from.address(), to.address(), from.bytes() as usize);
         // SAFETY: both spans are device memory of that length.
@@ -323,6 +356,7 @@ impl Stream for GpuStream {
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {
         self.shared.bind()?;
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
+        self.check_spans(copies.iter().map(|(device, _)| device))?;
         let pieces = copies
             .iter_mut()
             .flat_map(|(device, host)| pieces(device.address(), host.as_mut_ptr() as usize, device.bytes()));
@@ -341,6 +375,7 @@ impl Stream for GpuStream {
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()> {
         self.shared.bind()?;
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
+        self.check_spans(copies.iter().map(|(_, device)| device))?;
         let pieces =
             copies.iter().flat_map(|(host, device)| pieces(device.address(), host.as_ptr() as usize, device.bytes()));
         let stream = self.stream.cu_stream();
@@ -389,7 +424,10 @@ impl Copied for Enqueued {
     }
 
     fn wait(&self) -> Result<()> {
-        self.events()[1].synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
+        self.shared.bind()?;
+        // SAFETY: the event lives as long as `self`, and was recorded.
+        let waited = unsafe { result::event::synchronize(self.events()[1].cu_event()) };
+        waited.map_err(|error| self.shared.failed("cuEventSynchronize", error))
     }
 
     fn digests(&self) -> Result<Vec<Digest>> {
@@ -412,6 +450,8 @@ impl Drop for Enqueued {
         // Spans, scratch and the pinned buffer are in use until then. A lost device answers at once.
         if let Err(error) = self.wait() {
             log::debug!("event=copy-failed error={error}");
+            // SAFETY: it takes no arguments. If this fails, too, the context is lost and runs nothing.
+            let _all = unsafe { sys::cuCtxSynchronize() };
         }
         self.home.lock().unwrap_or_else(PoisonError::into_inner).extend(self.events.take());
     }

@@ -4,7 +4,7 @@
 
 use crate::cache::Piece;
 use crate::device::{Device, DeviceError, Pinned};
-use crate::segment::{Lease, LeasePart, LeaseView, Pins, Segment};
+use crate::segment::{Lease, LeasePart, LeaseView, PIN_CHUNK, Pins, Segment};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -93,7 +93,13 @@ impl Lines {
                 if end <= at {
                     return None;
                 }
-                for (range, _) in line.pins.split(at - offset..end - offset) {
+                for (mut range, is_pinned) in line.pins.split(at - offset..end - offset) {
+                    // What may be pinned while it is copied is cut where its registrations will end, too.
+                    while !is_pinned && range.start / PIN_CHUNK != (range.end - 1) / PIN_CHUNK {
+                        let border = (range.start / PIN_CHUNK + 1) * PIN_CHUNK;
+                        parts.push(take(line, range.start..border)?);
+                        range.start = border;
+                    }
                     parts.push(take(line, range)?);
                 }
                 at = end;

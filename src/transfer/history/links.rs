@@ -20,6 +20,8 @@ const WRITERS: usize = 2;
 const READERS: usize = 1;
 /// How long the memory thread sleeps between tries.
 const PAUSE: Duration = Duration::from_millis(1);
+/// The least that is leased at a time.
+const LINE_BYTES_MIN: u64 = 4 << 20;
 /// How long it sleeps while there is no history; the first one wakes it.
 const IDLE: Duration = Duration::from_secs(10);
 /// How long it waits for node memory that others hold before it looks again.
@@ -60,12 +62,15 @@ fn next(shared: &Shared, link: Link) -> Next {
             return Next::Landing(landing);
         }
         if shared.is_stopping() {
+            books.idle[link as usize] -= 1;
             return Next::Stop;
         }
-        books = match books.announced[link as usize] {
+        books = match shared.announced[link as usize].load(Ordering::Relaxed) {
             0 => shared.wait_on(&shared.links[link as usize], books, PATIENCE),
             _ => shared.stay_awake(link, books),
         };
+        // Also what nobody thought of is found, a little later.
+        books.dispatch(shared, &[link]);
     }
 }
 
@@ -104,13 +109,16 @@ impl Books {
     /// Hands jobs to idle threads of the links: exactly as many are woken as have something to do, because waking one
     /// costs the application's thread as much as a small checkpoint.
     pub(super) fn dispatch(&mut self, shared: &Shared, links: &[Link]) {
+        if shared.is_stopping() {
+            return;
+        }
         for link in links.iter().copied() {
             while self.idle[link as usize] > 0
                 && let Some(job) = self.cache.next(link, shared.now())
             {
                 self.idle[link as usize] -= 1;
                 self.queues[link as usize].push_back(job);
-                if self.awake[link as usize] == 0 {
+                if self.queues[link as usize].len() > self.awake[link as usize] {
                     shared.links[link as usize].notify_one();
                 }
             }
@@ -133,10 +141,8 @@ impl Shared {
     /// Says that a job for a link is about to come: one of its threads wakes up and looks for it, while the caller, who
     /// would have to wait for that later, waits for the device.
     pub(super) fn announce(&self, link: Link) {
-        let mut books = self.lock();
-        books.announced[link as usize] += 1;
-        let wakes = books.awake[link as usize] == 0;
-        drop(books);
+        self.announced[link as usize].fetch_add(1, Ordering::Relaxed);
+        let wakes = self.lock().awake[link as usize] == 0;
         if wakes {
             self.links[link as usize].notify_one();
         }
@@ -222,7 +228,9 @@ impl Shared {
         let outcome = match threads {
             0 | 1 => run(),
             _ => std::thread::scope(|scope| {
-                let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+                // A thread that cannot be had leaves its share to the others.
+                let other = || std::thread::Builder::new().name("bvk-file".into()).spawn_scoped(scope, run).ok();
+                let others: Vec<_> = (1..threads).filter_map(|_| other()).collect();
                 let mine = run();
                 let panicked = |_| Err(std::io::Error::other("a thread panicked"));
                 others
@@ -287,15 +295,24 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
         std::thread::park_timeout(IDLE);
     }
-    let mut leased = 0;
+    let (mut leased, mut step) = (0, shared.config.line_bytes);
     while leased < shared.config.host_bytes && !shared.is_stopping() {
-        let bytes = shared.config.line_bytes.min(shared.config.host_bytes - leased);
+        let bytes = step.min(shared.config.host_bytes - leased);
         match lease(shared, bytes) {
-            Some(_) => leased += bytes,
-            None => {
+            Ok(true) => leased += bytes,
+            Ok(false) if step > LINE_BYTES_MIN => step = (step / 2).max(LINE_BYTES_MIN),
+            Ok(false) => {
                 // Somebody else has the memory: go on without it, and look again when something may have been given back.
                 shared.fully_mapped(Tier::Host);
                 std::thread::park_timeout(LEASE_PAUSE);
+            }
+            Err(error) if step > LINE_BYTES_MIN => {
+                log::debug!("event=no-lease bytes={bytes} error={error}");
+                step = (step / 2).max(LINE_BYTES_MIN);
+            }
+            Err(error) => {
+                log::warn!("event=no-lease bytes={bytes} error={error}");
+                break;
             }
         }
     }
@@ -313,31 +330,25 @@ pub(super) fn pin_loop(shared: &Shared) {
             }
             None if shared.lines.bytes().0 >= shared.config.host_bytes => return,
             None if shared.lines.bytes().0 == 0 => std::thread::park_timeout(LEASE_PAUSE),
-            None => std::thread::park_timeout(PAUSE),
+            None => std::thread::park_timeout(5 * PAUSE),
         }
     }
 }
 
-/// One more lease, touched, and known to the planner at its offset.
-fn lease(shared: &Shared, bytes: u64) -> Option<u64> {
-    let segment = shared.segment.as_ref()?;
+/// One more lease, touched, and known to the planner; false if there is no room now.
+fn lease(shared: &Shared, bytes: u64) -> Result<bool, crate::segment::SegmentError> {
+    let Some(segment) = &shared.segment else { return Ok(false) };
     while shared.config.touch == Touch::Between && shared.is_link_busy() && !shared.is_stopping() {
         std::thread::park_timeout(PAUSE);
     }
     let begun = Instant::now();
-    let lease = match segment.lease_in_background(bytes) {
-        Ok(lease) => lease?,
-        Err(error) => {
-            log::warn!("event=no-lease bytes={bytes} error={error}");
-            return None;
-        }
-    };
+    let Some(lease) = segment.lease_in_background(bytes)? else { return Ok(false) };
     let offset = shared.lines.add(lease);
     let mut books = shared.lock();
     books.cache.add_span(Tier::Host, offset, bytes);
     books.trace.span("touch", 0, bytes, begun, shared.started);
     shared.changed(books);
-    Some(offset)
+    Ok(true)
 }
 
 /// Pins a line part by part, each in this rank's turn; false if that does not work here.
@@ -373,6 +384,9 @@ fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
             Ok(None) => std::thread::park_timeout(Duration::from_micros(100)),
             Err(_) => return None,
         }
+    }
+    if let Err(error) = segment.withdraw(Token::Pinning) {
+        log::debug!("event=wish-not-withdrawn error={error}");
     }
     None
 }

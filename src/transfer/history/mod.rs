@@ -59,7 +59,7 @@ use spill::Spill;
 use staging::Landing;
 pub(in crate::transfer) use staging::Staged;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -93,8 +93,11 @@ struct Shared {
     application: Condvar,
     /// Wakes the threads of each link.
     links: [Condvar; 4],
+    /// Jobs that are about to come for each link.
+    announced: [AtomicUsize; 4],
     stop: AtomicBool,
     histories: AtomicU32,
+    process: u32,
 }
 
 /// What the lock guards.
@@ -103,8 +106,7 @@ struct Books {
     /// Threads of each link that have nothing to do, and jobs for those of them that are being woken.
     idle: [usize; 4],
     queues: [VecDeque<Job>; 4],
-    /// Jobs that are about to come for each link, and threads of it that are awake for them.
-    announced: [usize; 4],
+    /// Threads of each link that are awake for an announced job.
     awake: [usize; 4],
     /// Calls of the application that wait for a change.
     waiting: usize,
@@ -323,6 +325,7 @@ impl History {
         let lengths = fields.iter().map(|field| (field.name, field.element, field.bytes()));
         let layout = Arc::new(Layout::new(lengths, shared.config.block_bytes));
         let id = EntryId { history: self.id, version };
+        self.check_names(version, fields.iter().map(|field| field.name))?;
         let (tier, pieces) = self.admit(id, &layout)?;
         let mut announced = None;
         let written = match tier {
@@ -351,6 +354,18 @@ impl History {
         outcome
     }
 
+    /// Refuses a field that is named twice: one of the two would be forgotten.
+    fn check_names<'f>(&self, version: u64, names: impl Iterator<Item = &'f str>) -> Result<(), HistoryError> {
+        let mut seen = std::collections::BTreeSet::new();
+        for name in names {
+            if !seen.insert(name) {
+                let (history, field) = (self.name.clone(), name.to_owned());
+                return Err(HistoryError::Field { history, version, field, reason: "it is named twice".into() });
+            }
+        }
+        Ok(())
+    }
+
     /// A place for a new version.
     fn admit(&self, id: EntryId, layout: &Arc<Layout>) -> Result<(Tier, Vec<Piece>), HistoryError> {
         let shared = &self.shared;
@@ -358,7 +373,11 @@ impl History {
         let begun = Instant::now();
         let mut books = shared.lock();
         loop {
-            let answer = books.cache.admit(id, layout.bytes, self.keep, shared.now());
+            // Histories outlive their caches: then nobody moves anything any more.
+            let answer = match shared.is_stopping() {
+                true => Admission::Never(Reason::Closed),
+                false => books.cache.admit(id, layout.bytes, self.keep, shared.now()),
+            };
             let no_room = |reason: &str| {
                 let (bytes, reason) = (layout.bytes, reason.to_owned());
                 Err(HistoryError::NoRoom { history: name(), version, bytes, reason })
@@ -374,7 +393,7 @@ impl History {
                 Admission::Never(Reason::NoRoom) => {
                     return no_room("all tiers hold versions that are still to be restored");
                 }
-                Admission::Never(Reason::Closed) => return no_room("the history is being closed"),
+                Admission::Never(Reason::Closed) => return no_room("the history, or its caches, were closed"),
                 Admission::Wait { .. } => {
                     if begun.elapsed() >= shared.config.room || shared.is_stopping() {
                         books.cache.written(id, false);
@@ -382,10 +401,15 @@ impl History {
                         return Err(HistoryError::TimedOut { history: name(), version, seconds });
                     }
                     // Waiting changes what the links may do.
-                    shared.changed(books);
-                    // What is only enqueued cannot be flushed: a wait for room may be a wait for that.
-                    shared.settle_enqueued(true);
-                    books = shared.wait(shared.lock());
+                    books.dispatch(shared, &Link::ALL);
+                    if !books.enqueued.is_empty() {
+                        // What is only enqueued cannot be flushed: the wait for room may be one for that.
+                        drop(books);
+                        shared.settle_enqueued(true);
+                        books = shared.lock();
+                        continue;
+                    }
+                    books = shared.wait(books);
                     continue;
                 }
             };
@@ -429,7 +453,14 @@ impl History {
             return Ok(None);
         }
         *announced = Some(Announced::new(&self.shared, Link::Down));
-        Ok(Some((copied.digests()?, copied.seconds()?)))
+        let digests = copied.digests()?;
+        for (field, info) in fields.iter().zip(&layout.fields) {
+            // What came over the link is what the application has.
+            if let FieldData::Host(slice) = field.data {
+                check_slice(slice, layout, info, &digests, "device")?;
+            }
+        }
+        Ok(Some((digests, copied.seconds()?)))
     }
 
     /// Straight to host memory.
@@ -545,7 +576,7 @@ impl History {
                 Read::Device(pieces) => (Tier::Device, pieces),
                 Read::Host(pieces) => (Tier::Host, pieces),
                 Read::Store(pieces) => (Tier::Store, pieces),
-                Read::Wait if begun.elapsed() >= shared.config.room => {
+                Read::Wait if begun.elapsed() >= shared.config.room || shared.is_stopping() => {
                     let (history, seconds) = (self.name.clone(), begun.elapsed().as_secs_f64());
                     return Err(HistoryError::TimedOut { history, version, seconds });
                 }
@@ -565,7 +596,14 @@ impl History {
                 None => Err(HistoryError::Unknown { history: self.name.clone(), version }),
             };
             books = shared.lock();
-            books.cache.read_done(id, tier, outcome.is_ok());
+            match &outcome {
+                Ok(_) => books.cache.read_done(id, tier, true),
+                // Only what is wrong with the copy itself is held against it.
+                Err(HistoryError::Damaged { .. } | HistoryError::Store { .. }) => {
+                    books.cache.read_done(id, tier, false)
+                }
+                Err(_) => books.cache.read_undone(id, tier),
+            }
             match outcome {
                 Ok(seconds) => {
                     let bytes = known.map_or(0, |(layout, _)| layout.bytes);
@@ -578,7 +616,10 @@ impl History {
                     drop(announced);
                     return Ok(());
                 }
-                Err(HistoryError::Device(error)) if error.is_lost() => return Err(error.into()),
+                Err(error @ (HistoryError::Device(_) | HistoryError::Unknown { .. })) => {
+                    shared.changed(books);
+                    return Err(error);
+                }
                 Err(error) => {
                     log::warn!("event=copy-given-up history={:?} version={version} error={error}", self.name);
                     if let Some(entry) = books.entries.get_mut(&id) {
@@ -650,6 +691,7 @@ impl History {
 
     /// Which field of the version each field of the caller is.
     fn targets(&self, version: u64, layout: &Layout, fields: &[FieldMut<'_>]) -> Result<Vec<usize>, HistoryError> {
+        self.check_names(version, fields.iter().map(|field| field.name))?;
         let mut targets = Vec::with_capacity(fields.len());
         for field in fields {
             let refuse = |reason: String| {
@@ -701,6 +743,11 @@ impl History {
             }
         }
         compare(layout, digests, &copied.digests()?, cuts, "device")?;
+        for (field, info) in fields.iter().zip(cuts_fields(layout, cuts, fields.len())) {
+            if let (FieldDataMut::Host(slice), Some(info)) = (&field.data, info) {
+                check_slice(slice, layout, info, digests, "device")?;
+            }
+        }
         Ok(copied.seconds()?)
     }
 
@@ -742,6 +789,9 @@ impl History {
 
 impl Drop for History {
     fn drop(&mut self) {
+        if self.shared.process != std::process::id() {
+            return;
+        }
         self.shared.settle_enqueued(true);
         let mut books = self.shared.lock();
         books.cache.close(self.id);
@@ -770,7 +820,7 @@ impl<'a> Announced<'a> {
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        self.0.lock().announced[self.1 as usize] -= 1;
+        self.0.announced[self.1 as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -799,6 +849,36 @@ fn digests_of(layout: &Layout, fields: &[Field<'_>], stream: &dyn Stream) -> Res
         }
     }
     Ok(digests)
+}
+
+/// Are the bytes of a host field those that the digests were made of?
+fn check_slice(
+    slice: &[u8],
+    layout: &Layout,
+    info: &FieldInfo,
+    digests: &[Digest],
+    tier: &'static str,
+) -> Result<(), HistoryError> {
+    let expected = &digests[info.blocks(layout.block_bytes)];
+    let mut found = vec![Digest::default(); expected.len()];
+    digest_slice(slice, layout.block_bytes, &mut found);
+    match expected.iter().zip(&found).position(|(expected, found)| expected != found) {
+        None => Ok(()),
+        Some(block) => Err(HistoryError::Damaged {
+            tier,
+            field: info.name.clone(),
+            block: block as u64,
+            expected: expected[block],
+            found: found[block],
+        }),
+    }
+}
+
+/// Which field of the version each of the caller's fields is.
+fn cuts_fields<'l>(layout: &'l Layout, cuts: &[(Cut, usize)], count: usize) -> Vec<Option<&'l FieldInfo>> {
+    let mut infos = vec![None; count];
+    cuts.iter().for_each(|(cut, target)| infos[*target] = Some(&layout.fields[cut.field]));
+    infos
 }
 
 fn digest_slice(slice: &[u8], block_bytes: u64, digests: &mut [Digest]) {

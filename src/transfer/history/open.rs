@@ -104,7 +104,6 @@ impl Caches {
             cache,
             idle: [0; 4],
             queues: Default::default(),
-            announced: [0; 4],
             awake: [0; 4],
             waiting: 0,
             entries: BTreeMap::new(),
@@ -125,8 +124,10 @@ impl Caches {
             books: Mutex::new(books),
             application: Condvar::new(),
             links: Default::default(),
+            announced: Default::default(),
             stop: AtomicBool::new(false),
             histories: AtomicU32::new(0),
+            process: std::process::id(),
         });
         let first = FIRST_MAP_BYTES.min(shared.range.bytes());
         if first > 0 && !shared.map_step(0, first) {
@@ -222,7 +223,19 @@ impl Drop for Caches {
     /// Stops and joins the threads, which first bring all checkpoints that are in the GPU cache to node memory. Histories that are
     /// still there answer that they know no version.
     fn drop(&mut self) {
+        if self.shared.process != std::process::id() {
+            // A forked child has neither these threads nor a say in the memory.
+            std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner))
+                .into_iter()
+                .for_each(std::mem::forget);
+            return;
+        }
         self.shared.stop.store(true, Ordering::Release);
+        {
+            let mut books = self.shared.lock();
+            (0..self.shared.histories.load(Ordering::Relaxed)).for_each(|history| books.cache.close(history));
+            books.entries.clear();
+        }
         self.shared.links.iter().for_each(Condvar::notify_all);
         self.shared.application.notify_all();
         for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
