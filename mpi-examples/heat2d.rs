@@ -27,6 +27,7 @@ mod options;
 mod picture;
 #[path = "heat2d/plate.rs"]
 mod plate;
+mod surroundings;
 
 use checkpoints::Checkpoints;
 use clap::Parser;
@@ -37,8 +38,8 @@ use options::{Options, Spot};
 use picture::{FieldDigest, Picture, PngOut, TextOut};
 use plate::{Decomposition, Field, Formula, Plane};
 use std::error::Error;
-use std::io::Write;
 use std::time::Duration;
+use surroundings::{abort_on_panic, start_log};
 
 fn main() {
     let options = Options::parse();
@@ -54,24 +55,6 @@ fn main() {
         // The other ranks may be waiting for this one: end them all.
         world.abort(1);
     }
-}
-
-/// A panic on one rank would leave the others waiting for its messages for ever.
-fn abort_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        SimpleCommunicator::world().abort(1);
-    }));
-}
-
-fn start_log(rank: i32, verbose: bool) {
-    let level = if verbose { "info" } else { "warn" };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
-        .format(move |out, record| {
-            writeln!(out, "[rank {rank}] {} {}: {}", record.level(), record.target(), record.args())
-        })
-        .init();
 }
 
 fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Error>> {

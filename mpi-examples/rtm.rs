@@ -35,13 +35,14 @@ mod ranks;
 mod shot;
 #[path = "rtm/stencil.rs"]
 mod stencil;
+mod surroundings;
 #[path = "rtm/timeline.rs"]
 mod timeline;
 #[path = "rtm/wavefields.rs"]
 mod wavefields;
 
 use bivouac::transfer::history::Span;
-use bivouac::{Caches, Config, Session};
+use bivouac::{Caches, Session};
 use clap::Parser;
 use image::Image;
 use machine::Machine;
@@ -53,9 +54,9 @@ use options::{Kind, Options};
 use shot::Migration;
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
+use surroundings::{abort_on_panic, configuration, start_log};
 use timeline::{Counts, Recorder};
 use wavefields::Wavefields;
 
@@ -76,24 +77,6 @@ fn main() {
         // The other ranks may be waiting for this one: end them all.
         world.abort(1);
     }
-}
-
-/// A panic on one rank would leave the others waiting for its messages for ever.
-fn abort_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        SimpleCommunicator::world().abort(1);
-    }));
-}
-
-fn start_log(rank: i32, verbose: bool) {
-    let level = if verbose { "info" } else { "warn" };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
-        .format(move |out, record| {
-            writeln!(out, "[rank {rank}] {} {}: {}", record.level(), record.target(), record.args())
-        })
-        .init();
 }
 
 fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Error>> {
@@ -149,16 +132,7 @@ fn open_gpu(_: &Survey, _: usize) -> machine::Result<Box<dyn Machine>> {
 
 /// Opens the session. Collective.
 fn open_session(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
-    let mut config = match &options.config {
-        Some(path) => Config::load(path)?,
-        None => Config::from_env()?,
-    };
-    if let Some(directory) = &options.dir {
-        if config.job.global_directory == Config::default().job.global_directory {
-            config.job.global_directory = directory.join("global");
-        }
-        config.node.local_directory.get_or_insert_with(|| directory.join("local"));
-    }
+    let config = configuration(options.config.as_deref(), options.dir.as_deref())?;
     Ok(Session::open(world, config)?)
 }
 

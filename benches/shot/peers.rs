@@ -108,9 +108,18 @@ fn down(stream: &CudaStream, span: &DeviceSpan, address: u64, bytes: u64) {
     unsafe { result::memcpy_dtoh_async(bytes_at(address, bytes), span.address(), stream.cu_stream()) }.expect("copy");
 }
 
-fn up(stream: &CudaStream, span: &DeviceSpan, address: u64, bytes: u64) {
+/// Brings a version back, over the bounce buffer if it is in the file, and waits for it.
+fn bring(stream: &CudaStream, span: &DeviceSpan, place: Place, bytes: u64, file: &File, bounce: &Pinned) {
+    let address = match place {
+        Place::Host(address) => address,
+        Place::File(at) => {
+            file.read_exact_at(bytes_at(bounce.address, bytes), at).expect("read");
+            bounce.address
+        }
+    };
     // SAFETY: as in `down`.
     unsafe { result::memcpy_htod_async(span.address(), bytes_at(address, bytes), stream.cu_stream()) }.expect("copy");
+    stream.synchronize().expect("copy");
 }
 
 impl Engine for Blocking {
@@ -133,14 +142,7 @@ impl Engine for Blocking {
     }
 
     fn restore(&mut self, version: u64, bytes: u64) {
-        match self.places[&version] {
-            Place::Host(address) => up(&self.stream, &self.span, address, bytes),
-            Place::File(at) => {
-                self.file.read_exact_at(bytes_at(self.bounce.address, bytes), at).expect("read");
-                up(&self.stream, &self.span, self.bounce.address, bytes);
-            }
-        }
-        self.stream.synchronize().expect("copy");
+        bring(&self.stream, &self.span, self.places[&version], bytes, &self.file, &self.bounce);
     }
 }
 
@@ -236,14 +238,7 @@ impl Engine for OnDemand {
 
     fn restore(&mut self, version: u64, bytes: u64) {
         let place = self.shared.state.lock().expect("lock").places[&version];
-        match place {
-            Place::Host(address) => up(&self.stream, &self.span, address, bytes),
-            Place::File(at) => {
-                self.shared.file.read_exact_at(bytes_at(self.bounce.address, bytes), at).expect("read");
-                up(&self.stream, &self.span, self.bounce.address, bytes);
-            }
-        }
-        self.stream.synchronize().expect("copy");
+        bring(&self.stream, &self.span, place, bytes, &self.shared.file, &self.bounce);
     }
 }
 

@@ -5,7 +5,8 @@
 
 use super::options::Options;
 use super::plate::Field;
-use bivouac::{Config, Level, Pending, Session};
+use super::surroundings::configuration;
+use bivouac::{Level, Pending, Session};
 use mpi::topology::SimpleCommunicator;
 use std::collections::VecDeque;
 use std::error::Error;
@@ -20,16 +21,7 @@ const FOLLOWED: usize = 16;
 /// # Errors
 /// A bad configuration, or what `Session::open` says.
 pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
-    let mut config = match &options.config {
-        Some(path) => Config::load(path)?,
-        None => Config::from_env()?,
-    };
-    if let Some(directory) = &options.dir {
-        if config.job.global_directory == Config::default().job.global_directory {
-            config.job.global_directory = directory.join("global");
-        }
-        config.node.local_directory.get_or_insert_with(|| directory.join("local"));
-    }
+    let config = configuration(options.config.as_deref(), options.dir.as_deref())?;
     Ok(Session::open(world, config)?)
 }
 

@@ -68,42 +68,36 @@ impl Lines {
         Ok(())
     }
 
-    /// Lends pieces for writing, cut where a copy must not cross: at the ends of lines and of pinned parts.
-    pub(super) fn lend(&self, pieces: impl Iterator<Item = Piece>) -> Option<Vec<LeasePart>> {
-        self.cut(pieces, |line, range| line.lease.lend(range))
+    /// Lends a piece for writing, cut where a copy must not cross: at the ends of lines and of pinned parts.
+    pub(super) fn lend(&self, piece: Piece) -> Option<Vec<LeasePart>> {
+        self.cut(piece, |line, range| line.lease.lend(range))
     }
 
     /// The same for reading.
-    pub(super) fn view(&self, pieces: impl Iterator<Item = Piece>) -> Option<Vec<LeaseView>> {
-        self.cut(pieces, |line, range| line.lease.view(range))
+    pub(super) fn view(&self, piece: Piece) -> Option<Vec<LeaseView>> {
+        self.cut(piece, |line, range| line.lease.view(range))
     }
 
-    fn cut<T>(
-        &self,
-        pieces: impl Iterator<Item = Piece>,
-        take: impl Fn(&Line, std::ops::Range<u64>) -> Option<T>,
-    ) -> Option<Vec<T>> {
+    fn cut<T>(&self, piece: Piece, take: impl Fn(&Line, std::ops::Range<u64>) -> Option<T>) -> Option<Vec<T>> {
         let lines = self.lock();
         let mut parts = Vec::new();
-        for piece in pieces {
-            let mut at = piece.offset;
-            while at < piece.end() {
-                let (offset, line) = lines.range(..=at).next_back()?;
-                let end = piece.end().min(offset + line.lease.len());
-                if end <= at {
-                    return None;
-                }
-                for (mut range, is_pinned) in line.pins.split(at - offset..end - offset) {
-                    // What may be pinned while it is copied is cut where its registrations will end, too.
-                    while !is_pinned && range.start / PIN_CHUNK != (range.end - 1) / PIN_CHUNK {
-                        let border = (range.start / PIN_CHUNK + 1) * PIN_CHUNK;
-                        parts.push(take(line, range.start..border)?);
-                        range.start = border;
-                    }
-                    parts.push(take(line, range)?);
-                }
-                at = end;
+        let mut at = piece.offset;
+        while at < piece.end() {
+            let (offset, line) = lines.range(..=at).next_back()?;
+            let end = piece.end().min(offset + line.lease.len());
+            if end <= at {
+                return None;
             }
+            for (mut range, is_pinned) in line.pins.split(at - offset..end - offset) {
+                // What may be pinned while it is copied is cut where its registrations will end, too.
+                while !is_pinned && range.start / PIN_CHUNK != (range.end - 1) / PIN_CHUNK {
+                    let border = (range.start / PIN_CHUNK + 1) * PIN_CHUNK;
+                    parts.push(take(line, range.start..border)?);
+                    range.start = border;
+                }
+                parts.push(take(line, range)?);
+            }
+            at = end;
         }
         Some(parts)
     }

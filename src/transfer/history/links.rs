@@ -1,4 +1,4 @@
-//! The threads: one for each link, and one that makes memory ready.
+//! The threads: two for each link, one that makes memory ready, and one that pins it.
 #![forbid(unsafe_code)]
 
 use super::{Books, HistoryError, Landing, PATIENCE, Shared, lines_gone};
@@ -182,7 +182,7 @@ impl Shared {
             let mut at = 0;
             match job.link {
                 Link::Down => {
-                    let mut parts = self.lines.lend([host(cut)].into_iter()).ok_or_else(lines_gone)?;
+                    let mut parts = self.lines.lend(host(cut)).ok_or_else(lines_gone)?;
                     let mut copies: Vec<(DeviceSpan, &mut [u8])> = Vec::with_capacity(parts.len());
                     for part in &mut parts {
                         let length = part.len() as u64;
@@ -192,7 +192,7 @@ impl Shared {
                     stream.download(&mut copies, None)?;
                 }
                 Link::Up => {
-                    let views = self.lines.view([host(cut)].into_iter()).ok_or_else(lines_gone)?;
+                    let views = self.lines.view(host(cut)).ok_or_else(lines_gone)?;
                     let mut copies: Vec<(&[u8], DeviceSpan)> = Vec::with_capacity(views.len());
                     for view in &views {
                         let length = view.len() as u64;
@@ -202,7 +202,7 @@ impl Shared {
                     stream.upload(&copies, None)?;
                 }
                 Link::Out => {
-                    let views = self.lines.view([host(cut)].into_iter()).ok_or_else(lines_gone)?;
+                    let views = self.lines.view(host(cut)).ok_or_else(lines_gone)?;
                     let pieces = views.iter().flat_map(|view| view.chunks(FILE_PIECE_BYTES)).map(|piece| {
                         at += piece.len() as u64;
                         (piece, to + at - piece.len() as u64)
@@ -210,7 +210,7 @@ impl Shared {
                     self.in_parallel(WRITERS, pieces.collect(), |spill, (piece, at)| spill.write(piece, at))?;
                 }
                 Link::In => {
-                    let mut parts = self.lines.lend([host(cut)].into_iter()).ok_or_else(lines_gone)?;
+                    let mut parts = self.lines.lend(host(cut)).ok_or_else(lines_gone)?;
                     let pieces = parts.iter_mut().flat_map(|part| part.chunks_mut(FILE_PIECE_BYTES)).map(|piece| {
                         at += piece.len() as u64;
                         let begin = from + at - piece.len() as u64;
@@ -291,7 +291,7 @@ impl Shared {
     }
 }
 
-/// Makes memory ready: first the rest of the GPU cache, then host memory, lease by lease, each touched and then pinned.
+/// Makes memory ready: first the rest of the GPU cache, then host memory, lease by lease, each touched.
 pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     let mut at = mapped;
     while at < shared.range.bytes() && !shared.is_stopping() {

@@ -3,8 +3,8 @@
 //! # What happens
 //!
 //! [`History::append`] copies the application's fields into the GPU cache, on the application's stream, with the digest of
-//! every block made on the way; that is all that the application waits for while there is room. Behind its back one
-//! thread for each link moves versions: device to host, host to file, file to host, host to device.
+//! every block made on the way; that is all that the application waits for while there is room. Behind its back two
+//! threads for each link move versions: device to host, host to file, file to host, host to device.
 //! [`History::restore`] copies a version back and compares the digests. Which version rests where, what makes room and what is
 //! fetched ahead is decided by [`crate::cache`], and by nothing here: this module moves the bytes that it is told to.
 //!
@@ -236,6 +236,19 @@ impl Shared {
         books
     }
 
+    /// The same for one that waits for something to leave the caches.
+    fn wait_for_room<'a>(&'a self, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+        // Waiting changes what the links may do.
+        books.dispatch(self, &Link::ALL);
+        if books.enqueued.is_empty() {
+            return self.wait(books);
+        }
+        // What is only enqueued cannot be flushed: the wait for room may be one for that.
+        drop(books);
+        self.settle_enqueued(true);
+        self.lock()
+    }
+
     fn wait_on<'a>(&self, condition: &Condvar, books: MutexGuard<'a, Books>, limit: Duration) -> MutexGuard<'a, Books> {
         condition.wait_timeout(books, limit).unwrap_or_else(PoisonError::into_inner).0
     }
@@ -395,21 +408,12 @@ impl History {
                 }
                 Admission::Never(Reason::Closed) => return no_room("the history, or its caches, were closed"),
                 Admission::Wait { .. } => {
-                    if begun.elapsed() >= shared.config.room || shared.is_stopping() {
+                    if begun.elapsed() >= shared.config.room {
                         books.cache.written(id, false);
                         let seconds = begun.elapsed().as_secs_f64();
                         return Err(HistoryError::TimedOut { history: name(), version, seconds });
                     }
-                    // Waiting changes what the links may do.
-                    books.dispatch(shared, &Link::ALL);
-                    if !books.enqueued.is_empty() {
-                        // What is only enqueued cannot be flushed: the wait for room may be one for that.
-                        drop(books);
-                        shared.settle_enqueued(true);
-                        books = shared.lock();
-                        continue;
-                    }
-                    books = shared.wait(books);
+                    books = shared.wait_for_room(books);
                     continue;
                 }
             };
@@ -454,12 +458,14 @@ impl History {
         }
         *announced = Some(Announced::new(&self.shared, Link::Down));
         let digests = copied.digests()?;
+        // What came over the link is what the application has.
+        let mut expected = digests.clone();
         for (field, info) in fields.iter().zip(&layout.fields) {
-            // What came over the link is what the application has.
             if let FieldData::Host(slice) = field.data {
-                check_slice(slice, layout, info, &digests, "device")?;
+                digest_slice(slice, layout.block_bytes, &mut expected[info.blocks(layout.block_bytes)]);
             }
         }
+        compare(layout, &expected, &digests, 0..layout.fields.len(), "device")?;
         Ok(Some((digests, copied.seconds()?)))
     }
 
@@ -473,15 +479,11 @@ impl History {
     ) -> Result<Vec<Digest>, HistoryError> {
         for cut in layout.cuts(pieces) {
             let place = Piece { offset: cut.place, bytes: cut.bytes };
-            let mut parts = self.shared.lines.lend([place].into_iter()).ok_or_else(lines_gone)?;
+            let mut parts = self.shared.lines.lend(place).ok_or_else(lines_gone)?;
             let mut at = cut.start;
             for part in &mut parts {
-                let length = part.len() as u64;
-                match fields[cut.field].data {
-                    FieldData::Device(span) => stream.download(&mut [(span.part(at, length)?, part)], None)?,
-                    FieldData::Host(slice) => part.copy_from_slice(&slice[at as usize..(at + length) as usize]),
-                }
-                at += length;
+                get(&fields[cut.field], at, part, stream)?;
+                at += part.len() as u64;
             }
         }
         digests_of(layout, fields, stream)
@@ -499,16 +501,9 @@ impl History {
         let mut bounce = PageBuffer::new(BOUNCE_BYTES.min(layout.bytes) as usize);
         for cut in layout.cuts(pieces) {
             for at in (0..cut.bytes).step_by(BOUNCE_BYTES as usize) {
-                let length = BOUNCE_BYTES.min(cut.bytes - at);
-                let bytes = &mut bounce[..length as usize];
-                let start = cut.start + at;
-                match fields[cut.field].data {
-                    FieldData::Device(span) => stream.download(&mut [(span.part(start, length)?, bytes)], None)?,
-                    FieldData::Host(slice) => bytes.copy_from_slice(&slice[start as usize..(start + length) as usize]),
-                }
-                spill
-                    .write(&bounce[..length as usize], cut.place + at)
-                    .map_err(|error| self.shared.store_failed(&error))?;
+                let bytes = &mut bounce[..BOUNCE_BYTES.min(cut.bytes - at) as usize];
+                get(&fields[cut.field], cut.start + at, bytes, stream)?;
+                spill.write(bytes, cut.place + at).map_err(|error| self.shared.store_failed(&error))?;
             }
         }
         digests_of(layout, fields, stream)
@@ -661,18 +656,18 @@ impl History {
             .filter_map(|cut| Some((cut, targets.iter().position(|field| *field == cut.field)?)))
             .collect();
         match tier {
-            Tier::Device => self.read_device(layout, digests, &cuts, fields, stream, announced),
+            Tier::Device => self.read_device(layout, digests, &cuts, targets, fields, stream, announced),
             Tier::Host => {
                 for (cut, target) in &cuts {
                     let place = Piece { offset: cut.place, bytes: cut.bytes };
-                    let views = self.shared.lines.view([place].into_iter()).ok_or_else(lines_gone)?;
+                    let views = self.shared.lines.view(place).ok_or_else(lines_gone)?;
                     let mut at = cut.start;
                     for view in views {
                         put(&mut fields[*target], at, &view, stream)?;
                         at += view.len() as u64;
                     }
                 }
-                check(layout, digests, &cuts, fields, "memory", stream).map(|()| 0.0)
+                check(layout, digests, targets, fields, "memory", stream).map(|()| 0.0)
             }
             Tier::Store => {
                 let spill = self.shared.spill.as_ref().ok_or_else(lines_gone)?;
@@ -684,7 +679,7 @@ impl History {
                         put(&mut fields[*target], cut.start + at, bytes, stream)?;
                     }
                 }
-                check(layout, digests, &cuts, fields, "local", stream).map(|()| 0.0)
+                check(layout, digests, targets, fields, "local", stream).map(|()| 0.0)
             }
         }
     }
@@ -716,11 +711,13 @@ impl History {
         Ok(targets)
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn read_device<'a>(
         &'a self,
         layout: &Layout,
         digests: &[Digest],
         cuts: &[(Cut, usize)],
+        targets: &[usize],
         fields: &mut [FieldMut<'_>],
         stream: &dyn Stream,
         announced: &mut Option<Announced<'a>>,
@@ -742,12 +739,16 @@ impl History {
                 stream.download(&mut [(self.shared.range.span(cut.place, cut.bytes)?, bytes)], None)?;
             }
         }
-        compare(layout, digests, &copied.digests()?, cuts, "device")?;
-        for (field, info) in fields.iter().zip(cuts_fields(layout, cuts, fields.len())) {
-            if let (FieldDataMut::Host(slice), Some(info)) = (&field.data, info) {
-                check_slice(slice, layout, info, digests, "device")?;
+        compare(layout, digests, &copied.digests()?, targets.iter().copied(), "device")?;
+        // What came over the link is what lay in the cache.
+        let mut found = digests.to_vec();
+        for (field, target) in fields.iter().zip(targets) {
+            if let FieldDataMut::Host(slice) = &field.data {
+                let blocks = layout.fields[*target].blocks(layout.block_bytes);
+                digest_slice(slice, layout.block_bytes, &mut found[blocks]);
             }
         }
+        compare(layout, digests, &found, targets.iter().copied(), "device")?;
         Ok(copied.seconds()?)
     }
 
@@ -851,39 +852,18 @@ fn digests_of(layout: &Layout, fields: &[Field<'_>], stream: &dyn Stream) -> Res
     Ok(digests)
 }
 
-/// Are the bytes of a host field those that the digests were made of?
-fn check_slice(
-    slice: &[u8],
-    layout: &Layout,
-    info: &FieldInfo,
-    digests: &[Digest],
-    tier: &'static str,
-) -> Result<(), HistoryError> {
-    let expected = &digests[info.blocks(layout.block_bytes)];
-    let mut found = vec![Digest::default(); expected.len()];
-    digest_slice(slice, layout.block_bytes, &mut found);
-    match expected.iter().zip(&found).position(|(expected, found)| expected != found) {
-        None => Ok(()),
-        Some(block) => Err(HistoryError::Damaged {
-            tier,
-            field: info.name.clone(),
-            block: block as u64,
-            expected: expected[block],
-            found: found[block],
-        }),
-    }
-}
-
-/// Which field of the version each of the caller's fields is.
-fn cuts_fields<'l>(layout: &'l Layout, cuts: &[(Cut, usize)], count: usize) -> Vec<Option<&'l FieldInfo>> {
-    let mut infos = vec![None; count];
-    cuts.iter().for_each(|(cut, target)| infos[*target] = Some(&layout.fields[cut.field]));
-    infos
-}
-
 fn digest_slice(slice: &[u8], block_bytes: u64, digests: &mut [Digest]) {
     let blocks = slice.chunks(block_bytes as usize).zip(digests);
     blocks.for_each(|(block, digest)| *digest = crate::base::digest::digest_bytes(block));
+}
+
+/// Gets bytes out of a field of the caller.
+fn get(field: &Field<'_>, at: u64, bytes: &mut [u8], stream: &dyn Stream) -> Result<(), HistoryError> {
+    match field.data {
+        FieldData::Device(span) => stream.download(&mut [(span.part(at, bytes.len() as u64)?, bytes)], None)?,
+        FieldData::Host(slice) => bytes.copy_from_slice(&slice[at as usize..at as usize + bytes.len()]),
+    }
+    Ok(())
 }
 
 /// Puts bytes into a field of the caller.
@@ -899,47 +879,41 @@ fn put(field: &mut FieldMut<'_>, at: u64, bytes: &[u8], stream: &dyn Stream) -> 
 fn check(
     layout: &Layout,
     digests: &[Digest],
-    cuts: &[(Cut, usize)],
+    targets: &[usize],
     fields: &[FieldMut<'_>],
     tier: &'static str,
     stream: &dyn Stream,
 ) -> Result<(), HistoryError> {
     let mut found = vec![Digest::default(); layout.blocks as usize];
     let mut runs = Vec::new();
-    let whole: BTreeMap<usize, usize> = cuts.iter().map(|(cut, target)| (cut.field, *target)).collect();
-    for (field, target) in &whole {
-        let info = &layout.fields[*field];
-        match &fields[*target].data {
+    for (field, target) in fields.iter().zip(targets) {
+        let info = &layout.fields[*target];
+        match &field.data {
             FieldDataMut::Device(span) => runs.push(Run::whole((*span).clone(), None, info.first_block)),
             FieldDataMut::Host(slice) => {
-                digest_slice(slice, layout.block_bytes, &mut found[info.first_block as usize..])
+                digest_slice(slice, layout.block_bytes, &mut found[info.blocks(layout.block_bytes)]);
             }
         }
     }
     let on_device = stream.copy_blocks(runs, layout.block_bytes)?.digests()?;
-    for (field, target) in &whole {
-        if matches!(fields[*target].data, FieldDataMut::Device(_)) {
-            let blocks = layout.fields[*field].blocks(layout.block_bytes);
+    for (field, target) in fields.iter().zip(targets) {
+        if matches!(field.data, FieldDataMut::Device(_)) {
+            let blocks = layout.fields[*target].blocks(layout.block_bytes);
             found[blocks.clone()].copy_from_slice(&on_device[blocks]);
         }
     }
-    compare(layout, digests, &found, cuts, tier)
+    compare(layout, digests, &found, targets.iter().copied(), tier)
 }
 
-/// Are the digests of the fields in `cuts` those that were made when they were appended?
+/// Are the digests of these fields those that were made when they were appended?
 fn compare(
     layout: &Layout,
     expected: &[Digest],
     found: &[Digest],
-    cuts: &[(Cut, usize)],
+    fields: impl Iterator<Item = usize>,
     tier: &'static str,
 ) -> Result<(), HistoryError> {
-    let mut last = usize::MAX;
-    for (cut, _) in cuts {
-        if std::mem::replace(&mut last, cut.field) == cut.field {
-            continue;
-        }
-        let info = &layout.fields[cut.field];
+    for info in fields.map(|field| &layout.fields[field]) {
         let blocks = info.blocks(layout.block_bytes);
         let pairs = expected[blocks.clone()].iter().zip(&found[blocks]);
         if let Some((block, (expected, found))) = pairs.enumerate().find(|(_, (expected, found))| expected != found) {

@@ -199,9 +199,7 @@ impl Shared {
                 if begun.elapsed() >= self.config.room || self.is_stopping() {
                     return released;
                 }
-                drop(books);
-                self.settle_enqueued(true);
-                books = self.wait(self.lock());
+                books = self.wait_for_room(books);
             }
             drop(books);
             if let Err(error) = self.range.unmap(range.offset, range.bytes) {
