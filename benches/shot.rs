@@ -21,6 +21,9 @@ fn main() {
 }
 
 #[cfg(feature = "cuda")]
+#[path = "shot/ours.rs"]
+mod ours;
+#[cfg(feature = "cuda")]
 #[path = "shot/peers.rs"]
 mod peers;
 
@@ -31,18 +34,17 @@ fn main() {
 
 #[cfg(feature = "cuda")]
 mod shot {
+    use super::ours::Bivouac;
     use super::peers::{Blocking, Floor, Managed, OnDemand};
     use bivouac::base::ids::{Generation, Incarnation};
-    use bivouac::cache::{Keep, Tier};
-    use bivouac::config::{PinOrder, Placement, Touch};
     use bivouac::device::cuda::CudaDevice;
-    use bivouac::device::{Device, DeviceSpan, Stream};
+    use bivouac::device::{Device, DeviceSpan};
     use bivouac::segment::{Segment, SegmentSpec};
-    use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, Operation};
     use clap::{Parser, ValueEnum};
-    use cudarc::driver::CudaContext;
+    use cudarc::driver::{CudaContext, CudaStream};
+    use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -75,16 +77,48 @@ mod shot {
         Variable,
     }
 
+    /// One shot.
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        order: Order,
+        hints: Hints,
+        sizes: Sizes,
+        interval: f64,
+        wait: bool,
+        tight: bool,
+    }
+
+    impl Options {
+        /// Every combination.
+        fn cases(&self) -> Vec<Case> {
+            let mut cases = Vec::new();
+            for sizes in self.sizes.iter().copied() {
+                for order in self.order.iter().copied() {
+                    for hints in self.hints.iter().copied() {
+                        for interval in self.interval.iter().copied() {
+                            for wait in self.wait.iter().copied() {
+                                let case = |tight| Case { order, hints, sizes, interval, wait, tight };
+                                cases.extend(self.tight.iter().copied().map(case));
+                            }
+                        }
+                    }
+                }
+            }
+            cases
+        }
+    }
+
     #[derive(Parser, Debug)]
-    struct Options {
+    pub struct Options {
         #[arg(long, value_enum, default_value = "bivouac")]
         engine: EngineKind,
-        #[arg(long, value_enum, default_value = "reverse")]
-        order: Order,
-        #[arg(long, value_enum, default_value = "all")]
-        hints: Hints,
-        #[arg(long, value_enum, default_value = "uniform")]
-        sizes: Sizes,
+        /// Orders of reading, separated by commas, as all options that name several: every combination is a shot.
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "reverse")]
+        order: Vec<Order>,
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
+        hints: Vec<Hints>,
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
+        sizes: Vec<Sizes>,
         /// Versions.
         #[arg(long, default_value_t = 384)]
         count: u64,
@@ -95,41 +129,48 @@ mod shot {
         #[arg(long, default_value_t = 44.0)]
         gb: f64,
         /// Between two versions, in milliseconds.
-        #[arg(long, default_value_t = 10.0)]
-        interval: f64,
+        #[arg(long, value_delimiter = ',', default_value = "10")]
+        interval: Vec<f64>,
         /// GPU cache, in GiB.
         #[arg(long, default_value_t = 4.0)]
-        gpu: f64,
+        pub gpu: f64,
         /// Host cache of each rank, in GiB.
         #[arg(long, default_value_t = 32.0)]
-        host: f64,
+        pub host: f64,
         /// Wait for flushes before the backward pass.
-        #[arg(long)]
-        wait: bool,
+        #[arg(long, value_delimiter = ',', action = clap::ArgAction::Set, default_value = "false")]
+        wait: Vec<bool>,
         /// A barrier after each version.
+        #[arg(long, value_delimiter = ',', action = clap::ArgAction::Set, default_value = "false")]
+        tight: Vec<bool>,
+        /// Fields of equal size that make up a version.
+        #[arg(long, default_value_t = 1)]
+        pub fields: u64,
+        /// A name under which the figures are shown.
+        #[arg(long, default_value = "")]
+        set: String,
+        /// First let the machine's memory be touched once: a virtual machine gets it from its host then, which is slow, and not
+        /// what is measured.
         #[arg(long)]
-        tight: bool,
+        warm: bool,
         /// Keep what was restored.
         #[arg(long)]
-        persist: bool,
+        pub persist: bool,
         /// Begin when all memory is mapped and pinned.
         #[arg(long)]
-        ready: bool,
+        pub ready: bool,
         /// Touch host memory between flushes instead of beside them.
         #[arg(long)]
-        between: bool,
+        pub between: bool,
         /// Pin at once instead of in turns.
         #[arg(long)]
-        at_once: bool,
+        pub at_once: bool,
         /// Host memory in small pages.
         #[arg(long)]
-        small_pages: bool,
-        /// Versions in one piece each.
-        #[arg(long)]
-        contiguous: bool,
+        pub small_pages: bool,
         /// Where the file goes.
         #[arg(long, default_value = ".")]
-        directory: PathBuf,
+        pub directory: PathBuf,
         /// Steps of rank 0 as CSV.
         #[arg(long)]
         steps: Option<PathBuf>,
@@ -143,11 +184,48 @@ mod shot {
 
     /// What all engines can do.
     pub trait Engine {
+        /// Forgets the versions of the shot before.
+        fn reset(&mut self);
         fn append(&mut self, version: u64, bytes: u64);
         fn hint(&mut self, _versions: &[u64]) {}
         fn start_prefetch(&mut self) {}
         fn wait_flushed(&mut self) {}
         fn restore(&mut self, version: u64, bytes: u64);
+        /// What it says of itself since the last [`Engine::reset`]; writes its steps and transfers as CSV.
+        fn figures(&mut self, _steps: Option<&Path>) -> Figures {
+            Figures::default()
+        }
+    }
+
+    /// What only an engine knows.
+    #[derive(Clone, Copy, Default)]
+    pub struct Figures {
+        /// Restores that found their version in the GPU cache.
+        pub hit_rate: f64,
+        /// Bytes of host memory that are pinned.
+        pub pinned: f64,
+        /// Bytes over each link.
+        pub moved: [f64; 4],
+        /// Versions ahead that were in the GPU cache, mean.
+        pub distance: f64,
+        /// Seconds of the device in a call, means.
+        pub device_append: f64,
+        pub device_restore: f64,
+    }
+
+    /// What an engine gets.
+    pub struct Setup {
+        pub device: Arc<CudaDevice>,
+        pub raw: Arc<CudaStream>,
+        /// The application's buffer.
+        pub span: DeviceSpan,
+        /// Node memory, for the engine that uses it.
+        pub segment: Option<Arc<Segment>>,
+        pub rank: u64,
+    }
+
+    pub fn gib(value: f64) -> u64 {
+        (value * (1u64 << 30) as f64) as u64
     }
 
     fn random(state: &mut u64) -> f64 {
@@ -158,8 +236,8 @@ mod shot {
     }
 
     /// Sizes of the papers' shape (HPDC'23, figure 4): small early, growing, with spread; scaled to the sum asked for.
-    fn sizes(options: &Options, rank: u64) -> Vec<u64> {
-        if options.sizes == Sizes::Uniform {
+    fn sizes(options: &Options, sizes: Sizes, rank: u64) -> Vec<u64> {
+        if sizes == Sizes::Uniform {
             return vec![options.mb * 1_000_000 / 4096 * 4096; options.count as usize];
         }
         let mut state = (options.seed + 77 * rank).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -173,19 +251,19 @@ mod shot {
         raw.iter().map(|size| ((size * scale) as u64).max(4096) / 4096 * 4096).collect()
     }
 
-    fn order(options: &Options) -> Vec<u64> {
-        let mut order: Vec<u64> = (0..options.count).collect();
-        match options.order {
+    fn order(options: &Options, order: Order) -> Vec<u64> {
+        let mut versions: Vec<u64> = (0..options.count).collect();
+        match order {
             Order::Sequential => {}
-            Order::Reverse => order.reverse(),
+            Order::Reverse => versions.reverse(),
             Order::Irregular => {
                 let mut state = options.seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
-                for index in (1..order.len()).rev() {
-                    order.swap(index, (random(&mut state) * (index + 1) as f64) as usize);
+                for index in (1..versions.len()).rev() {
+                    versions.swap(index, (random(&mut state) * (index + 1) as f64) as usize);
                 }
             }
         }
-        order
+        versions
     }
 
     /// The computation: nothing, for an exact time.
@@ -198,36 +276,54 @@ mod shot {
         }
     }
 
-    struct Bivouac {
-        history: History,
-        caches: Caches,
-        span: DeviceSpan,
-        stream: Arc<dyn Stream>,
-        _segment: Arc<Segment>,
+    /// Lets the machine's memory be touched once, by several threads.
+    fn warm(bytes: u64) {
+        let mut memory: Vec<u8> = Vec::with_capacity(bytes as usize);
+        let parts = memory.spare_capacity_mut().chunks_mut((bytes as usize).div_ceil(8));
+        std::thread::scope(|scope| {
+            for part in parts {
+                scope.spawn(|| {
+                    for byte in part.iter_mut().step_by(4096) {
+                        byte.write(1);
+                    }
+                });
+            }
+        });
     }
 
-    impl Engine for Bivouac {
-        fn append(&mut self, version: u64, bytes: u64) {
-            let span = self.span.part(0, bytes).expect("inside");
-            self.history.append(version, &[Field::device::<u8>("p", &span)], &*self.stream).expect("append");
-        }
+    fn segment(options: &Options, world: &SimpleCommunicator) -> Arc<Segment> {
+        let (rank, size) = (world.rank() as u32, world.size() as u32);
+        let mut name = [u64::from(std::process::id())];
+        world.process_at_rank(0).broadcast_into(&mut name);
+        let spec = SegmentSpec {
+            directory: "/dev/shm".into(),
+            name: format!("bivouac-shot-{}", name[0]),
+            job: 1,
+            group: 1,
+            generation: Generation(1),
+            incarnation: Incarnation([1; 16]),
+            budget: u64::from(size) * (gib(options.host) + (256 << 20)),
+            node_ranks: size,
+            group_size: size,
+        };
+        let made = (rank == 0).then(|| Segment::create(&spec).expect("segment"));
+        world.barrier();
+        let segment = made.unwrap_or_else(|| Segment::attach(&spec, rank).expect("segment"));
+        segment.set_huge_pages(!options.small_pages);
+        Arc::new(segment)
+    }
 
-        fn hint(&mut self, versions: &[u64]) {
-            self.history.hint(versions.iter().copied());
-        }
-
-        fn start_prefetch(&mut self) {
-            self.history.start_prefetch();
-        }
-
-        fn wait_flushed(&mut self) {
-            self.history.wait_flushed();
-        }
-
-        fn restore(&mut self, version: u64, bytes: u64) {
-            let span = self.span.part(0, bytes).expect("inside");
-            let mut fields = [FieldMut::device::<u8>("p", &span)];
-            self.history.restore(version, &mut fields, &*self.stream).expect("restore");
+    fn open(options: &Options, setup: &Setup, sizes: &[u64]) -> Box<dyn Engine> {
+        let total = options.sizes.iter().map(|kind| self::sizes(options, *kind, setup.rank).iter().sum()).max();
+        match options.engine {
+            EngineKind::Bivouac => Box::new(Bivouac::open(options, setup)),
+            EngineKind::Blocking => Box::new(Blocking::new(setup, gib(options.host), &options.directory)),
+            EngineKind::OnDemand => {
+                let spills = total.is_some_and(|total: u64| total > gib(options.host));
+                Box::new(OnDemand::new(setup, gib(options.host), &options.directory, spills))
+            }
+            EngineKind::Managed => Box::new(Managed::new(setup, gib(options.gpu), sizes)),
+            EngineKind::Floor => Box::new(Floor::new(setup, gib(options.gpu))),
         }
     }
 
@@ -235,242 +331,177 @@ mod shot {
         let options = Options::parse();
         let universe = mpi::initialize().expect("MPI");
         let world = universe.world();
-        let (rank, size) = (world.rank() as u64, world.size() as u64);
-        let gpus = match bivouac::device::cuda::CudaDevice::open(0) {
+        let rank = world.rank() as u64;
+        let gpus = match CudaDevice::open(0) {
             Ok(_) => CudaContext::device_count().unwrap_or(1) as u64,
             Err(error) => {
                 if rank == 0 {
-                    eprintln!("SKIPPED: {error}; run it on a machine with a GPU: benches/shot.sh");
+                    eprintln!("SKIPPED: {error}; run it on a machine with a GPU: benches/shots.sh");
                 }
                 return;
             }
         };
         let device = Arc::new(CudaDevice::open((rank % gpus) as usize).expect("GPU"));
-        let sizes = sizes(&options, rank);
-        let order = order(&options);
-        let gib = |value: f64| (value * (1u64 << 30) as f64) as u64;
-        let (gpu, host) = (gib(options.gpu), gib(options.host));
-        let segment = (options.engine == EngineKind::Bivouac).then(|| {
-            let pid = std::process::id() as u64;
-            let mut name = [pid];
-            world.process_at_rank(0).broadcast_into(&mut name);
-            let spec = SegmentSpec {
-                directory: "/dev/shm".into(),
-                name: format!("bivouac-shot-{}", name[0]),
-                job: 1,
-                group: 1,
-                generation: Generation(1),
-                incarnation: Incarnation([1; 16]),
-                budget: size * (host + (256 << 20)),
-                node_ranks: size as u32,
-                group_size: size as u32,
-            };
-            let made = (rank == 0).then(|| Segment::create(&spec).expect("segment"));
+        if options.warm {
+            warm(gib(options.host + 6.0));
             world.barrier();
-            let segment = made.unwrap_or_else(|| Segment::attach(&spec, rank as u32).expect("segment"));
-            segment.set_huge_pages(!options.small_pages);
-            Arc::new(segment)
-        });
+        }
+        let segment = (options.engine == EngineKind::Bivouac).then(|| segment(&options, &world));
         let raw = device.context().new_stream().expect("stream");
-        let span = device.allocate(*sizes.iter().max().expect("sizes")).expect("room");
-        let fill: Vec<u8> = (0..span.bytes()).map(|at| ((at * 31) >> 3) as u8).collect();
-        let stream = device.adopt(&raw).expect("own stream");
-        stream.upload(&[(&fill, span.clone())], None).expect("upload");
+        let of = |case: &Case| sizes(&options, case.sizes, rank);
+        let cases = options.cases();
+        let largest = cases.iter().flat_map(of).max().expect("a case");
+        let span = device.allocate(largest).expect("room");
+        let fill: Vec<u8> = (0..largest).map(|at| ((at * 31) >> 3) as u8).collect();
+        let filling = device.adopt(&raw).expect("own stream");
+        filling.upload(&[(&fill, span.clone())], None).expect("upload");
         drop(fill);
+        let setup = Setup { device, raw, span, segment, rank };
         world.barrier();
         let begun = Instant::now();
-        let total: u64 = sizes.iter().sum();
-        let mut ours = None;
-        let mut peer: Box<dyn Engine> = match options.engine {
-            EngineKind::Bivouac => {
-                let config = CacheConfig {
-                    device_bytes: gpu,
-                    host_bytes: host,
-                    store_directory: Some(options.directory.clone()),
-                    placement: if options.contiguous { Placement::Contiguous } else { Placement::Scattered },
-                    touch: if options.between { Touch::Between } else { Touch::Beside },
-                    pin: if options.at_once { PinOrder::AtOnce } else { PinOrder::InTurns },
-                    trace: true,
-                    ..CacheConfig::default()
-                };
-                let caches = Caches::open(device.clone(), segment.clone(), config).expect("caches");
-                let history = caches.history("shot", if options.persist { Keep::Persist } else { Keep::Discard });
-                let segment = segment.clone().expect("made above");
-                ours = Some(Bivouac { history, caches, span: span.clone(), stream: stream.clone(), _segment: segment });
-                Box::new(Floor::new(&device, &raw, span.clone(), 0))
-            }
-            EngineKind::Blocking => {
-                Box::new(Blocking::new(&device, &raw, span.clone(), host, &options.directory, total))
-            }
-            EngineKind::OnDemand => {
-                Box::new(OnDemand::new(&device, &raw, span.clone(), host, &options.directory, total))
-            }
-            EngineKind::Managed => Box::new(Managed::new(&device, &raw, span.clone(), gpu, &sizes)),
-            EngineKind::Floor => Box::new(Floor::new(&device, &raw, span.clone(), gpu)),
-        };
-        if options.ready
-            && let Some(ours) = &ours
-        {
-            while !ours.caches.is_ready() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-        let engine: &mut dyn Engine = match &mut ours {
-            Some(ours) => ours,
-            None => &mut *peer,
-        };
+        let mut engine = open(&options, &setup, &of(&cases[0]));
         let init = begun.elapsed().as_secs_f64();
+        for (index, case) in cases.iter().enumerate() {
+            let sizes = of(case);
+            if index > 0 && options.engine == EngineKind::Managed {
+                // Its memory is made for the sizes.
+                drop(engine);
+                engine = open(&options, &setup, &sizes);
+            }
+            engine.reset();
+            let mine = run(&options, case, &mut *engine, &sizes, &world, if index == 0 { init } else { 0.0 });
+            report(&options, case, &world, &mine);
+        }
+        drop(engine);
         world.barrier();
-        let seconds = options.interval / 1e3;
-        if options.hints == Hints::All {
-            engine.hint(&order);
-        }
-        let wall = Instant::now();
-        let (mut appends, mut restores) = (Vec::new(), Vec::new());
-        for version in 0..options.count {
-            compute(seconds);
-            if options.tight {
-                world.barrier();
-            }
-            let begun = Instant::now();
-            engine.append(version, sizes[version as usize]);
-            appends.push(begun.elapsed().as_secs_f64());
-        }
-        let forward_s = wall.elapsed().as_secs_f64();
-        let begun = Instant::now();
-        if options.wait {
-            engine.wait_flushed();
-        }
-        let flush_s = begun.elapsed().as_secs_f64();
-        engine.start_prefetch();
-        for version in &order {
-            if options.hints == Hints::One {
-                engine.hint(&[*version]);
-            }
-            compute(seconds);
-            if options.tight {
-                world.barrier();
-            }
-            let begun = Instant::now();
-            engine.restore(*version, sizes[*version as usize]);
-            restores.push(begun.elapsed().as_secs_f64());
-        }
-        let wall_s = wall.elapsed().as_secs_f64();
-        let (append_s, restore_s): (f64, f64) = (appends.iter().sum(), restores.iter().sum());
-        let mut extra = [0.0; 8];
-        if let Some(ours) = &ours {
-            let stats = ours.history.stats();
-            extra[0] = stats.hits as f64 / stats.restores as f64;
-            extra[1] = stats.host_bytes.1 as f64;
-            (0..4).for_each(|link| extra[2 + link] = stats.moved_bytes[link] as f64);
-            let steps = ours.history.take_steps();
-            let distances =
-                steps.iter().filter(|step| step.operation == Operation::Restore).map(|step| step.distance as f64);
-            extra[6] = distances.sum::<f64>() / options.count as f64;
-            if let (Some(path), 0) = (&options.steps, rank) {
-                let line = |step: &bivouac::transfer::history::Step| {
-                    let tier = match step.tier {
-                        Tier::Device => "device",
-                        Tier::Host => "memory",
-                        Tier::Store => "file",
-                    };
-                    format!(
-                        "{:?},{},{},{:.9},{:.9},{},{}\n",
-                        step.operation,
-                        step.version,
-                        step.bytes,
-                        step.seconds,
-                        step.device_seconds,
-                        tier,
-                        step.distance
-                    )
-                };
-                let text: String = steps.iter().map(line).collect();
-                std::fs::write(path, format!("call,version,bytes,seconds,device_seconds,tier,distance\n{text}"))
-                    .expect("steps");
-                let spans = ours.history.take_spans();
-                let text: String = spans
-                    .iter()
-                    .map(|span| {
-                        format!("{},{},{},{:.6},{:.6}\n", span.what, span.version, span.bytes, span.from_s, span.to_s)
-                    })
-                    .collect();
-                std::fs::write(path.with_extension("spans.csv"), format!("what,version,bytes,from_s,to_s\n{text}"))
-                    .expect("spans");
-            }
-        }
-        let mine = [
-            [total as f64, init, append_s, restore_s, flush_s, forward_s, wall_s, appends[0]].as_slice(),
-            extra.as_slice(),
-        ]
-        .concat();
-        let mut all = vec![0.0; mine.len() * size as usize];
-        if rank == 0 {
-            world.process_at_rank(0).gather_into_root(&mine[..], &mut all[..]);
-            report(&options, size, &all, mine.len());
-        } else {
-            world.process_at_rank(0).gather_into(&mine[..]);
-        }
-        drop((ours, peer));
-        if let Some(segment) = segment {
+        if let Some(segment) = setup.segment {
             segment.close(rank == 0).expect("close");
         }
     }
 
-    fn report(options: &Options, ranks: u64, all: &[f64], width: usize) {
-        let column = |at: usize| all.chunks(width).map(|row| row[at]).collect::<Vec<f64>>();
-        let mean = |at: usize| column(at).iter().sum::<f64>() / ranks as f64;
-        let most = |at: usize| column(at).into_iter().fold(0.0, f64::max);
-        let rate = |at: usize| {
-            let rows = all.chunks(width);
-            rows.map(|row| row[0] / row[at].max(1e-9)).sum::<f64>() / ranks as f64 / 1e9
+    /// What one rank measured in a shot, by the names that are printed.
+    type Row = Vec<(&'static str, f64)>;
+
+    /// Writes all versions and reads them back.
+    fn run(
+        options: &Options,
+        case: &Case,
+        engine: &mut dyn Engine,
+        sizes: &[u64],
+        world: &SimpleCommunicator,
+        init: f64,
+    ) -> Row {
+        let order = order(options, case.order);
+        let seconds = case.interval / 1e3;
+        let step = |work: &mut dyn FnMut()| {
+            compute(seconds);
+            if case.tight {
+                world.barrier();
+            }
+            let begun = Instant::now();
+            work();
+            begun.elapsed().as_secs_f64()
         };
-        let both: f64 =
-            all.chunks(width).map(|row| 2.0 * row[0] / (row[2] + row[3]).max(1e-9)).sum::<f64>() / ranks as f64 / 1e9;
-        let name = |value: String| value.to_lowercase();
-        println!(
-            "{{\"figure\": \"shot\", \"engine\": \"{}\", \"ranks\": {ranks}, \"sizes\": \"{}\", \"order\": \"{}\", \"hints\": \"{}\", \
-             \"interval_ms\": {}, \"count\": {}, \"gpu_gib\": {}, \"host_gib\": {}, \"wait\": {}, \"tight\": {}, \"ready\": {}, \"persist\": {}, \
-             \"touch\": \"{}\", \"pin\": \"{}\", \"placement\": \"{}\", \"small_pages\": {}, \"gb\": {:.2}, \"init_s\": {:.4}, \"append_s\": {:.4}, \"restore_s\": {:.4}, \
-             \"worst_append_s\": {:.4}, \"worst_restore_s\": {:.4}, \"flush_wait_s\": {:.3}, \"forward_s\": {:.3}, \"wall_s\": {:.3}, \
-             \"append_gb_s\": {:.1}, \"restore_gb_s\": {:.1}, \"both_gb_s\": {:.1}, \"first_append_ms\": {:.3}, \"hit_rate\": {:.4}, \
-             \"pinned_gb\": {:.1}, \"down_gb\": {:.1}, \"out_gb\": {:.1}, \"in_gb\": {:.1}, \"up_gb\": {:.1}, \"distance\": {:.1}}}",
-            name(format!("{:?}", options.engine)),
-            name(format!("{:?}", options.sizes)),
-            name(format!("{:?}", options.order)),
-            name(format!("{:?}", options.hints)),
-            options.interval,
-            options.count,
-            options.gpu,
-            options.host,
-            options.wait,
-            options.tight,
-            options.ready,
-            options.persist,
-            if options.between { "between" } else { "beside" },
-            if options.at_once { "at-once" } else { "turns" },
-            if options.contiguous { "contiguous" } else { "scattered" },
-            options.small_pages,
-            mean(0) / 1e9,
-            mean(1),
-            mean(2),
-            mean(3),
-            most(2),
-            most(3),
-            mean(4),
-            mean(5),
-            mean(6),
-            rate(2),
-            rate(3),
-            both,
-            mean(7) * 1e3,
-            mean(8),
-            mean(9) / 1e9,
-            mean(10) / 1e9,
-            mean(11) / 1e9,
-            mean(12) / 1e9,
-            mean(13) / 1e9,
-            mean(14),
-        );
+        world.barrier();
+        if case.hints == Hints::All {
+            engine.hint(&order);
+        }
+        let wall = Instant::now();
+        let appends: Vec<f64> =
+            (0..options.count).map(|version| step(&mut || engine.append(version, sizes[version as usize]))).collect();
+        let forward_s = wall.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        if case.wait {
+            engine.wait_flushed();
+        }
+        let flush_s = begun.elapsed().as_secs_f64();
+        engine.start_prefetch();
+        let restores: Vec<f64> = order
+            .iter()
+            .map(|version| {
+                if case.hints == Hints::One {
+                    engine.hint(&[*version]);
+                }
+                step(&mut || engine.restore(*version, sizes[*version as usize]))
+            })
+            .collect();
+        let wall_s = wall.elapsed().as_secs_f64();
+        let is_written = options.steps.as_deref().filter(|_| world.rank() == 0);
+        let said = engine.figures(is_written);
+        let total = sizes.iter().sum::<u64>() as f64 / 1e9;
+        let (append_s, restore_s): (f64, f64) = (appends.iter().sum(), restores.iter().sum());
+        vec![
+            ("gb", total),
+            ("init_s", init),
+            ("append_s", append_s),
+            ("restore_s", restore_s),
+            ("flush_wait_s", flush_s),
+            ("forward_s", forward_s),
+            ("wall_s", wall_s),
+            ("append_gb_s", total / append_s.max(1e-9)),
+            ("restore_gb_s", total / restore_s.max(1e-9)),
+            ("both_gb_s", 2.0 * total / (append_s + restore_s).max(1e-9)),
+            ("first_append_ms", appends[0] * 1e3),
+            ("median_append_us", median(&appends) * 1e6),
+            ("median_restore_us", median(&restores) * 1e6),
+            ("device_append_us", said.device_append * 1e6),
+            ("device_restore_us", said.device_restore * 1e6),
+            ("hit_rate", said.hit_rate),
+            ("distance", said.distance),
+            ("pinned_gb", said.pinned / 1e9),
+            ("down_gb", said.moved[0] / 1e9),
+            ("out_gb", said.moved[1] / 1e9),
+            ("in_gb", said.moved[2] / 1e9),
+            ("up_gb", said.moved[3] / 1e9),
+        ]
+    }
+
+    fn median(values: &[f64]) -> f64 {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+
+    /// The root prints the means over the ranks, and the worst rank's blocking time.
+    fn report(options: &Options, case: &Case, world: &SimpleCommunicator, mine: &Row) {
+        let ranks = world.size() as usize;
+        let values: Vec<f64> = mine.iter().map(|(_, value)| *value).collect();
+        let mut all = vec![0.0; if world.rank() == 0 { values.len() * ranks } else { 0 }];
+        if world.rank() != 0 {
+            return world.process_at_rank(0).gather_into(&values[..]);
+        }
+        world.process_at_rank(0).gather_into_root(&values[..], &mut all[..]);
+        let name = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+        let mut line = serde_json::Map::new();
+        let mut say = |key: &str, value: serde_json::Value| drop(line.insert(key.into(), value));
+        say("figure", "shot".into());
+        say("set", options.set.clone().into());
+        say("engine", name(&options.engine).into());
+        say("ranks", ranks.into());
+        say("sizes", name(&case.sizes).into());
+        say("order", name(&case.order).into());
+        say("hints", name(&case.hints).into());
+        say("interval_ms", case.interval.into());
+        say("count", options.count.into());
+        say("fields", options.fields.into());
+        say("gpu_gib", options.gpu.into());
+        say("host_gib", options.host.into());
+        say("wait", case.wait.into());
+        say("tight", case.tight.into());
+        say("ready", options.ready.into());
+        say("warm", options.warm.into());
+        say("persist", options.persist.into());
+        say("touch", if options.between { "between" } else { "beside" }.into());
+        say("pin", if options.at_once { "at-once" } else { "turns" }.into());
+        say("small_pages", options.small_pages.into());
+        let column = |at: usize| all.chunks(values.len()).map(move |row| row[at]);
+        let rounded = |value: f64| (value * 1e4).round() / 1e4;
+        for (at, (key, _)) in mine.iter().enumerate() {
+            say(key, rounded(column(at).sum::<f64>() / ranks as f64).into());
+            if matches!(*key, "append_s" | "restore_s") {
+                say(&format!("worst_{key}"), rounded(column(at).fold(0.0, f64::max)).into());
+            }
+        }
+        println!("{}", serde_json::Value::Object(line));
     }
 }

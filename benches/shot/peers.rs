@@ -1,7 +1,6 @@
 //! The peers of the shot: what an application would do without Bivouac, with the same memory.
 
-use super::shot::Engine;
-use bivouac::device::cuda::CudaDevice;
+use super::shot::{Engine, Setup};
 use bivouac::device::{Device, DeviceSpan};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use rustix::fs::{Mode, OFlags};
@@ -82,18 +81,11 @@ pub struct Blocking {
 const BOUNCE: u64 = 1 << 30;
 
 impl Blocking {
-    pub fn new(
-        device: &CudaDevice,
-        stream: &Arc<CudaStream>,
-        span: DeviceSpan,
-        host: u64,
-        directory: &Path,
-        _total: u64,
-    ) -> Blocking {
-        let context = device.context();
+    pub fn new(setup: &Setup, host: u64, directory: &Path) -> Blocking {
+        let context = setup.device.context();
         Blocking {
-            stream: stream.clone(),
-            span,
+            stream: setup.raw.clone(),
+            span: setup.span.clone(),
             host: Pinned::new(context, host),
             bounce: Pinned::new(context, BOUNCE),
             file: file(directory),
@@ -123,6 +115,11 @@ fn bring(stream: &CudaStream, span: &DeviceSpan, place: Place, bytes: u64, file:
 }
 
 impl Engine for Blocking {
+    fn reset(&mut self) {
+        (self.host.used, self.end) = (0, 0);
+        self.places.clear();
+    }
+
     fn append(&mut self, version: u64, bytes: u64) {
         let place = match self.host.take(bytes) {
             Some(address) => {
@@ -154,6 +151,8 @@ pub struct OnDemand {
     shared: Arc<Shared>,
     bounce: Pinned,
     work: Option<Sender<(u64, u64, u64, u64)>>,
+    /// Versions that were given to the writer.
+    sent: u64,
     writer: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -169,39 +168,47 @@ struct HostState {
     free: VecDeque<(u64, u64)>,
     places: BTreeMap<u64, Place>,
     end: u64,
+    /// Versions that the writer is done with.
+    written: u64,
 }
 
 impl OnDemand {
-    pub fn new(
-        device: &CudaDevice,
-        stream: &Arc<CudaStream>,
-        span: DeviceSpan,
-        host: u64,
-        directory: &Path,
-        total: u64,
-    ) -> OnDemand {
-        let context = device.context();
-        let state =
-            HostState { host: Pinned::new(context, host), free: VecDeque::new(), places: BTreeMap::new(), end: 0 };
+    pub fn new(setup: &Setup, host: u64, directory: &Path, spills: bool) -> OnDemand {
+        let context = setup.device.context();
+        let state = HostState {
+            host: Pinned::new(context, host),
+            free: VecDeque::new(),
+            places: BTreeMap::new(),
+            end: 0,
+            written: 0,
+        };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), file: file(directory) });
         let (sender, receiver) = channel();
-        let (there, spills) = (shared.clone(), total > host);
+        let there = shared.clone();
         let writer = std::thread::spawn(move || write_behind(&there, &receiver, spills));
         let bounce = Pinned::new(context, BOUNCE);
-        OnDemand { stream: stream.clone(), span, shared, bounce, work: Some(sender), writer: Some(writer) }
+        OnDemand {
+            stream: setup.raw.clone(),
+            span: setup.span.clone(),
+            shared,
+            bounce,
+            sent: 0,
+            work: Some(sender),
+            writer: Some(writer),
+        }
     }
 }
 
 /// Writes versions in the order in which they came; their memory is free afterwards.
 fn write_behind(shared: &Shared, work: &Receiver<(u64, u64, u64, u64)>, spills: bool) {
     for (version, address, bytes, at) in work {
-        if !spills {
-            continue;
+        if spills {
+            shared.file.write_all_at(bytes_at(address, bytes), at).expect("write");
         }
-        shared.file.write_all_at(bytes_at(address, bytes), at).expect("write");
         let mut state = shared.state.lock().expect("lock");
+        state.written += 1;
         // Only what is needed for the appends is given up.
-        if state.host.used + (256 << 20) > state.host.bytes {
+        if spills && state.host.used + (256 << 20) > state.host.bytes {
             state.places.insert(version, Place::File(at));
             state.free.push_back((address, bytes));
         }
@@ -211,6 +218,19 @@ fn write_behind(shared: &Shared, work: &Receiver<(u64, u64, u64, u64)>, spills: 
 }
 
 impl Engine for OnDemand {
+    fn reset(&mut self) {
+        self.wait_flushed();
+        let mut state = self.shared.state.lock().expect("lock");
+        (state.host.used, state.end) = (0, 0);
+        state.free.clear();
+        state.places.clear();
+    }
+
+    fn wait_flushed(&mut self) {
+        let state = self.shared.state.lock().expect("lock");
+        drop(self.shared.changed.wait_while(state, |state| state.written < self.sent).expect("lock"));
+    }
+
     fn append(&mut self, version: u64, bytes: u64) {
         let mut state = self.shared.state.lock().expect("lock");
         let (address, at) = loop {
@@ -233,6 +253,7 @@ impl Engine for OnDemand {
         self.shared.state.lock().expect("lock").places.insert(version, Place::Host(address));
         if let Some(work) = &self.work {
             work.send((version, address, bytes, at)).expect("writer");
+            self.sent += 1;
         }
     }
 
@@ -273,16 +294,16 @@ fn location(context: &CudaContext, on_device: bool) -> sys::CUmemLocation {
 }
 
 impl Managed {
-    pub fn new(device: &CudaDevice, stream: &Arc<CudaStream>, span: DeviceSpan, budget: u64, sizes: &[u64]) -> Managed {
-        let context = device.context().clone();
-        let free = device.free_memory().expect("figure");
+    pub fn new(setup: &Setup, budget: u64, sizes: &[u64]) -> Managed {
+        let context = setup.device.context().clone();
+        let free = setup.device.free_memory().expect("figure");
         assert!(sizes.iter().sum::<u64>() < free, "managed memory stays within free device memory");
         let behind = context.new_stream().expect("stream");
         let mut managed = Managed {
             context,
-            stream: stream.clone(),
+            stream: setup.raw.clone(),
             behind,
-            span,
+            span: setup.span.clone(),
             versions: Vec::new(),
             budget,
             ahead: 0,
@@ -338,6 +359,18 @@ impl Managed {
 }
 
 impl Engine for Managed {
+    fn reset(&mut self) {
+        self.behind.synchronize().expect("works");
+        for (address, bytes) in self.versions.clone() {
+            self.advise(address, bytes, sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, false);
+            self.fetch(address, bytes, false);
+        }
+        self.behind.synchronize().expect("works");
+        (self.ahead, self.started) = (0, false);
+        self.hinted.clear();
+        self.resident.clear();
+    }
+
     fn append(&mut self, version: u64, bytes: u64) {
         let (address, length) = self.versions[version as usize];
         self.advise(address, length, sys::CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, true);
@@ -394,19 +427,18 @@ impl Drop for Managed {
 pub struct Floor {
     stream: Arc<CudaStream>,
     span: DeviceSpan,
-    ring: Option<DeviceSpan>,
+    ring: DeviceSpan,
 }
 
 impl Floor {
-    pub fn new(device: &CudaDevice, stream: &Arc<CudaStream>, span: DeviceSpan, bytes: u64) -> Floor {
-        let ring = (bytes > 0).then(|| device.allocate(bytes.max(span.bytes())).expect("room"));
-        Floor { stream: stream.clone(), span, ring }
+    pub fn new(setup: &Setup, bytes: u64) -> Floor {
+        let ring = setup.device.allocate(bytes.max(setup.span.bytes())).expect("room");
+        Floor { stream: setup.raw.clone(), span: setup.span.clone(), ring }
     }
 
     fn copy(&self, version: u64, bytes: u64, back: bool) {
-        let ring = self.ring.as_ref().expect("the floor is the engine");
-        let slots = ring.bytes() / self.span.bytes();
-        let place = ring.address() + version % slots * self.span.bytes();
+        let slots = self.ring.bytes() / self.span.bytes();
+        let place = self.ring.address() + version % slots * self.span.bytes();
         let (from, to) = if back { (place, self.span.address()) } else { (self.span.address(), place) };
         // SAFETY: both ranges have that length.
         unsafe { result::memcpy_dtod_async(to, from, bytes as usize, self.stream.cu_stream()) }.expect("copy");
@@ -415,6 +447,8 @@ impl Floor {
 }
 
 impl Engine for Floor {
+    fn reset(&mut self) {}
+
     fn append(&mut self, version: u64, bytes: u64) {
         self.copy(version, bytes, false);
     }

@@ -1,0 +1,128 @@
+//! The engine that is measured.
+
+use super::shot::{Engine, Figures, Options, Setup, gib};
+use bivouac::cache::{Keep, Tier};
+use bivouac::config::{PinOrder, Touch};
+use bivouac::device::{DeviceSpan, Stream};
+use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryStats, Operation, Span, Step};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Bivouac {
+    history: History,
+    caches: Caches,
+    /// The application's buffer.
+    span: DeviceSpan,
+    names: Vec<String>,
+    stream: Arc<dyn Stream>,
+    keep: Keep,
+    /// What the caches had counted when the shot began.
+    before: HistoryStats,
+}
+
+impl Bivouac {
+    pub fn open(options: &Options, setup: &Setup) -> Bivouac {
+        let config = CacheConfig {
+            device_bytes: gib(options.gpu),
+            host_bytes: gib(options.host),
+            store_directory: Some(options.directory.clone()),
+            touch: if options.between { Touch::Between } else { Touch::Beside },
+            pin: if options.at_once { PinOrder::AtOnce } else { PinOrder::InTurns },
+            trace: true,
+            ..CacheConfig::default()
+        };
+        let caches = Caches::open(setup.device.clone(), setup.segment.clone(), config).expect("caches");
+        let keep = if options.persist { Keep::Persist } else { Keep::Discard };
+        let history = caches.history("shot", keep);
+        while options.ready && !caches.is_ready() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let names = (0..options.fields).map(|index| format!("p{index}")).collect();
+        let stream = setup.device.adopt(&setup.raw).expect("own stream");
+        let before = history.stats();
+        Bivouac { history, caches, span: setup.span.clone(), names, stream, keep, before }
+    }
+
+    /// The fields of a version: equal parts of the application's buffer.
+    fn cut(&self, bytes: u64) -> Vec<(&str, DeviceSpan)> {
+        let each = (bytes / self.names.len() as u64).next_multiple_of(4096);
+        let names = self.names.iter().zip((0..bytes).step_by(each as usize));
+        names.map(|(name, at)| (name.as_str(), self.span.part(at, each.min(bytes - at)).expect("inside"))).collect()
+    }
+}
+
+impl Engine for Bivouac {
+    fn reset(&mut self) {
+        self.history.take_steps();
+        self.history.take_spans();
+        self.history = self.caches.history("shot", self.keep);
+        self.before = self.history.stats();
+    }
+
+    fn append(&mut self, version: u64, bytes: u64) {
+        let parts = self.cut(bytes);
+        let fields: Vec<Field> = parts.iter().map(|(name, span)| Field::device::<u8>(name, span)).collect();
+        self.history.append(version, &fields, &*self.stream).expect("append");
+    }
+
+    fn hint(&mut self, versions: &[u64]) {
+        self.history.hint(versions.iter().copied());
+    }
+
+    fn start_prefetch(&mut self) {
+        self.history.start_prefetch();
+    }
+
+    fn wait_flushed(&mut self) {
+        self.history.wait_flushed();
+    }
+
+    fn restore(&mut self, version: u64, bytes: u64) {
+        let parts = self.cut(bytes);
+        let mut fields: Vec<FieldMut> = parts.iter().map(|(name, span)| FieldMut::device::<u8>(name, span)).collect();
+        self.history.restore(version, &mut fields, &*self.stream).expect("restore");
+    }
+
+    fn figures(&mut self, file: Option<&Path>) -> Figures {
+        let stats = self.history.stats();
+        let (hits, restores) = (stats.hits - self.before.hits, stats.restores - self.before.restores);
+        let steps = self.history.take_steps();
+        if let Some(path) = file {
+            write(path, &steps, &self.history.take_spans());
+        }
+        let mean = |operation, of: fn(&Step) -> f64| {
+            let values: Vec<f64> = steps.iter().filter(|step| step.operation == operation).map(of).collect();
+            values.iter().sum::<f64>() / values.len().max(1) as f64
+        };
+        Figures {
+            hit_rate: hits as f64 / restores as f64,
+            pinned: stats.host_bytes.1 as f64,
+            moved: std::array::from_fn(|link| (stats.moved_bytes[link] - self.before.moved_bytes[link]) as f64),
+            distance: mean(Operation::Restore, |step| step.distance as f64),
+            device_append: mean(Operation::Append, |step| step.device_seconds),
+            device_restore: mean(Operation::Restore, |step| step.device_seconds),
+        }
+    }
+}
+
+/// Steps, and transfers beside them, as CSV.
+fn write(path: &Path, steps: &[Step], spans: &[Span]) {
+    let tier = |tier| match tier {
+        Tier::Device => "device",
+        Tier::Host => "memory",
+        Tier::Store => "file",
+    };
+    let mut text = "call,version,bytes,seconds,device_seconds,tier,distance\n".to_owned();
+    for step in steps {
+        let Step { operation, version, bytes, seconds, device_seconds, distance, .. } = step;
+        let tier = tier(step.tier);
+        text += &format!("{operation:?},{version},{bytes},{seconds:.9},{device_seconds:.9},{tier},{distance}\n");
+    }
+    std::fs::write(path, text).expect("steps");
+    let mut text = "what,version,bytes,from_s,to_s\n".to_owned();
+    for span in spans {
+        text += &format!("{},{},{},{:.6},{:.6}\n", span.what, span.version, span.bytes, span.from_s, span.to_s);
+    }
+    std::fs::write(path.with_extension("spans.csv"), text).expect("spans");
+}
