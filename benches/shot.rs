@@ -21,6 +21,9 @@ fn main() {
 }
 
 #[cfg(feature = "cuda")]
+#[path = "shot/node.rs"]
+mod node;
+#[cfg(feature = "cuda")]
 #[path = "shot/ours.rs"]
 mod ours;
 #[cfg(feature = "cuda")]
@@ -34,14 +37,14 @@ fn main() {
 
 #[cfg(feature = "cuda")]
 mod shot {
+    use super::node::{self, median, warm};
     use super::ours::Bivouac;
     use super::peers::{Blocking, Floor, Managed, OnDemand};
-    use bivouac::base::ids::{Generation, Incarnation};
     use bivouac::device::cuda::CudaDevice;
     use bivouac::device::{Device, DeviceSpan};
-    use bivouac::segment::{Segment, SegmentSpec};
+    use bivouac::segment::Segment;
     use clap::{Parser, ValueEnum};
-    use cudarc::driver::{CudaContext, CudaStream};
+    use cudarc::driver::CudaStream;
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
     use std::path::{Path, PathBuf};
@@ -213,6 +216,10 @@ mod shot {
         pub device_restore: f64,
     }
 
+    pub fn gib(value: f64) -> u64 {
+        (value * (1u64 << 30) as f64) as u64
+    }
+
     /// What an engine gets.
     pub struct Setup {
         pub device: Arc<CudaDevice>,
@@ -222,10 +229,6 @@ mod shot {
         /// Node memory, for the engine that uses it.
         pub segment: Option<Arc<Segment>>,
         pub rank: u64,
-    }
-
-    pub fn gib(value: f64) -> u64 {
-        (value * (1u64 << 30) as f64) as u64
     }
 
     fn random(state: &mut u64) -> f64 {
@@ -276,43 +279,6 @@ mod shot {
         }
     }
 
-    /// Lets the machine's memory be touched once, by several threads.
-    fn warm(bytes: u64) {
-        let mut memory: Vec<u8> = Vec::with_capacity(bytes as usize);
-        let parts = memory.spare_capacity_mut().chunks_mut((bytes as usize).div_ceil(8));
-        std::thread::scope(|scope| {
-            for part in parts {
-                scope.spawn(|| {
-                    for byte in part.iter_mut().step_by(4096) {
-                        byte.write(1);
-                    }
-                });
-            }
-        });
-    }
-
-    fn segment(options: &Options, world: &SimpleCommunicator) -> Arc<Segment> {
-        let (rank, size) = (world.rank() as u32, world.size() as u32);
-        let mut name = [u64::from(std::process::id())];
-        world.process_at_rank(0).broadcast_into(&mut name);
-        let spec = SegmentSpec {
-            directory: "/dev/shm".into(),
-            name: format!("bivouac-shot-{}", name[0]),
-            job: 1,
-            group: 1,
-            generation: Generation(1),
-            incarnation: Incarnation([1; 16]),
-            budget: u64::from(size) * (gib(options.host) + (256 << 20)),
-            node_ranks: size,
-            group_size: size,
-        };
-        let made = (rank == 0).then(|| Segment::create(&spec).expect("segment"));
-        world.barrier();
-        let segment = made.unwrap_or_else(|| Segment::attach(&spec, rank).expect("segment"));
-        segment.set_huge_pages(!options.small_pages);
-        Arc::new(segment)
-    }
-
     fn open(options: &Options, setup: &Setup, sizes: &[u64]) -> Box<dyn Engine> {
         let total = options.sizes.iter().map(|kind| self::sizes(options, *kind, setup.rank).iter().sum()).max();
         match options.engine {
@@ -332,21 +298,16 @@ mod shot {
         let universe = mpi::initialize().expect("MPI");
         let world = universe.world();
         let rank = world.rank() as u64;
-        let gpus = match CudaDevice::open(0) {
-            Ok(_) => CudaContext::device_count().unwrap_or(1) as u64,
-            Err(error) => {
-                if rank == 0 {
-                    eprintln!("SKIPPED: {error}; run it on a machine with a GPU: benches/shots.sh");
-                }
-                return;
-            }
-        };
-        let device = Arc::new(CudaDevice::open((rank % gpus) as usize).expect("GPU"));
+        let Some(device) = node::gpu(&world) else { return };
         if options.warm {
             warm(gib(options.host + 6.0));
             world.barrier();
         }
-        let segment = (options.engine == EngineKind::Bivouac).then(|| segment(&options, &world));
+        let segment = (options.engine == EngineKind::Bivouac).then(|| {
+            let segment = node::segment(&world, gib(options.host) + (256 << 20));
+            segment.set_huge_pages(!options.small_pages);
+            segment
+        });
         let raw = device.context().new_stream().expect("stream");
         let of = |case: &Case| sizes(&options, case.sizes, rank);
         let cases = options.cases();
@@ -454,12 +415,6 @@ mod shot {
             ("in_gb", said.moved[2] / 1e9),
             ("up_gb", said.moved[3] / 1e9),
         ]
-    }
-
-    fn median(values: &[f64]) -> f64 {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
     }
 
     /// The root prints the means over the ranks, and the worst rank's blocking time.

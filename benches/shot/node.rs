@@ -1,0 +1,75 @@
+//! What the benches with GPUs and ranks have in common.
+
+use bivouac::base::ids::{Generation, Incarnation};
+use bivouac::device::cuda::CudaDevice;
+use bivouac::segment::{Segment, SegmentSpec};
+use cudarc::driver::CudaContext;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+use std::sync::Arc;
+
+/// This rank's GPU: its number, modulo the GPUs that there are. Says so and answers `None` where there is none.
+pub fn gpu(world: &SimpleCommunicator) -> Option<Arc<CudaDevice>> {
+    let first = match CudaDevice::open(0) {
+        Ok(first) => first,
+        Err(error) => {
+            if world.rank() == 0 {
+                eprintln!("SKIPPED: {error}; run it on a machine with a GPU: ci/gpu/bundle.sh, out/gpu/run.sh --shots");
+            }
+            return None;
+        }
+    };
+    let gpus = CudaContext::device_count().unwrap_or(1);
+    match world.rank() % gpus {
+        0 => Some(Arc::new(first)),
+        other => Some(Arc::new(CudaDevice::open(other as usize).expect("a GPU that was counted"))),
+    }
+}
+
+/// A segment of the ranks with so many bytes for each. The root closes it last.
+pub fn segment(world: &SimpleCommunicator, bytes_of_each: u64) -> Arc<Segment> {
+    let (rank, size) = (world.rank() as u32, world.size() as u32);
+    let mut name = [u64::from(std::process::id())];
+    world.process_at_rank(0).broadcast_into(&mut name);
+    let spec = SegmentSpec {
+        directory: "/dev/shm".into(),
+        name: format!("bivouac-bench-{}", name[0]),
+        job: 1,
+        group: 1,
+        generation: Generation(1),
+        incarnation: Incarnation([1; 16]),
+        budget: u64::from(size) * bytes_of_each,
+        node_ranks: size,
+        group_size: size,
+    };
+    let made = (rank == 0).then(|| Segment::create(&spec).expect("segment"));
+    world.barrier();
+    Arc::new(made.unwrap_or_else(|| Segment::attach(&spec, rank).expect("segment")))
+}
+
+/// Lets the machine's memory be touched once, by several threads: a virtual machine gets it from its host then, which is slow
+/// and happens once.
+pub fn warm(bytes: u64) {
+    let mut memory: Vec<u8> = Vec::with_capacity(bytes as usize);
+    let parts = memory.spare_capacity_mut().chunks_mut((bytes as usize).div_ceil(8));
+    std::thread::scope(|scope| {
+        for part in parts {
+            scope.spawn(|| {
+                for byte in part.iter_mut().step_by(4096) {
+                    byte.write(1);
+                }
+            });
+        }
+    });
+}
+
+/// The value that so much of all values lie below.
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() - 1) as f64 * share).round() as usize]
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
