@@ -4,6 +4,7 @@
 //!
 //! - `step`: the time of a step whose kernels are bound by the GPU's memory, in turns with a flush beside it and without, and the
 //!   rate of the flush against that of one with an idle GPU.
+//! - `ready`: how fast host memory is made ready, with nothing else going on.
 //! - `pin`: how long a kernel launch with its end takes while host memory is being pinned, against afterwards.
 
 #[cfg(not(feature = "cuda"))]
@@ -52,7 +53,15 @@ mod beside {
     #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
     enum Figure {
         Step,
+        Ready,
         Pin,
+    }
+
+    #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
+    enum Pin {
+        Never,
+        Turns,
+        AtOnce,
     }
 
     #[derive(Parser, Debug)]
@@ -68,9 +77,12 @@ mod beside {
         /// Rounds: a flush with steps beside it, and as many steps without.
         #[arg(long, default_value_t = 20)]
         rounds: usize,
-        /// Pin at once instead of in turns.
-        #[arg(long)]
-        at_once: bool,
+        /// How host memory is pinned.
+        #[arg(long, value_enum, default_value = "turns")]
+        pin: Pin,
+        /// Host memory is leased in steps of so many MiB.
+        #[arg(long, default_value_t = 256)]
+        line: u64,
         /// Given by cargo.
         #[arg(long, hide = true)]
         bench: bool,
@@ -125,6 +137,7 @@ mod beside {
         let segment = node::segment(&world, host + (256 << 20));
         match options.figure {
             Figure::Step => step(&options, &world, &device, &segment, &app),
+            Figure::Ready => ready(&options, &world, &device, &segment, host),
             Figure::Pin => pin(&options, &world, &device, &segment, &app, host),
         }
         world.barrier();
@@ -135,7 +148,12 @@ mod beside {
         let config = CacheConfig {
             device_bytes: (options.versions + 2) * VERSION,
             host_bytes: host,
-            pin: if options.at_once { PinOrder::AtOnce } else { PinOrder::InTurns },
+            pin: match options.pin {
+                Pin::Never => PinOrder::Never,
+                Pin::Turns => PinOrder::InTurns,
+                Pin::AtOnce => PinOrder::AtOnce,
+            },
+            line_bytes: options.line << 20,
             ..CacheConfig::default()
         };
         Caches::open(device.clone(), Some(segment.clone()), config).expect("caches")
@@ -179,8 +197,8 @@ mod beside {
             // Beside steps, of all ranks at once.
             history = next(&caches, history);
             world.barrier();
-            fill(&history, &span, &*stream, options.versions);
             let (begun, before) = (Instant::now(), down(&history));
+            fill(&history, &span, &*stream, options.versions);
             let total = before + options.versions * VERSION;
             let (mut beside, mut end) = (Vec::new(), None);
             while end.is_none() && begun.elapsed() < Duration::from_secs(60) {
@@ -224,6 +242,31 @@ mod beside {
     fn next(caches: &Caches, old: History) -> History {
         drop(old);
         caches.history("round", Keep::Discard)
+    }
+
+    fn ready(
+        options: &Options,
+        world: &SimpleCommunicator,
+        device: &Arc<CudaDevice>,
+        segment: &Arc<Segment>,
+        host: u64,
+    ) {
+        let caches = open(options, device, segment, host);
+        world.barrier();
+        let begun = Instant::now();
+        let history = caches.history("ready", Keep::Discard);
+        let mut leased = None;
+        while !caches.is_ready() {
+            std::thread::sleep(Duration::from_millis(1));
+            if leased.is_none() && caches.host_bytes().0 >= host {
+                leased = Some(begun.elapsed());
+            }
+        }
+        let rate = |time: Duration| host as f64 / time.as_secs_f64() / 1e9;
+        let (ready, leased) = (begun.elapsed(), leased.unwrap_or(begun.elapsed()));
+        drop((history, caches));
+        let mine = [("leased_gb_s", rate(leased)), ("ready_gb_s", rate(ready)), ("gb", host as f64 / 1e9)];
+        say(world, "making host memory ready", options, mine.into_iter());
     }
 
     fn pin(
