@@ -4,6 +4,7 @@
 //! ahead for it would land wherever that thread happens to run, so the background thread is told which node to prefer.
 //! Without the `numa` feature, on a machine with one node, or where libnuma cannot work, nothing is done.
 
+pub mod cpus;
 #[cfg(feature = "numa")]
 mod numa;
 

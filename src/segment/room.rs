@@ -13,9 +13,14 @@
 
 use super::SegmentError;
 use super::layout::EXTENT_MIN;
+use crate::affinity::cpus;
 use crate::base::units::MIB;
 use crate::config::Budget;
 use std::path::{Path, PathBuf};
+
+/// Threads of one rank that populate at once, at most. Two populate 1.7 times as fast as one, four 3 times, eight 5 times (16 cores); but
+/// the application has work for them, too.
+pub(super) const THREADS_MAX: usize = 4;
 
 /// What each source says is free, each already less its reserve, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,10 +97,10 @@ impl Gauge {
         batch_of(total, self.node_ranks)
     }
 
-    /// Threads of one rank that populate in the background: at most four, and at most the rank's share of the processors.
+    /// Threads of one rank that populate in the background: at most [`THREADS_MAX`], and at most the rank's share of the processors
+    /// that the calling thread may use.
     pub(super) fn threads(&self) -> usize {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        (processors / self.node_ranks as usize).clamp(1, 4)
+        (cpus::of_this_thread().len() / self.node_ranks as usize).clamp(1, THREADS_MAX)
     }
 
     fn memory(&self) -> Option<(u64, u64)> {
