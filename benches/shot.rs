@@ -10,6 +10,8 @@
 //! | `blocking` | (a) a copy to pinned host memory, and to the file once that is full, each waited for |
 //! | `on-demand` | (b) no GPU cache: a copy to pinned host memory, written to the file behind the application's back; read when asked for |
 //! | `managed` | (c) managed memory: advice and prefetch both ways, throttled at the GPU budget, no file needed |
+//! | `direct` | (d) histories; all host memory is allocated pinned by one call of the driver before the shot, which is its initialisation |
+//! | `memset` | (e) histories; all host memory is mapped, set to zero and registered before the shot, likewise |
 //! | `floor` | (f) bare copies inside the device |
 //!
 //! Blocking time is what the application's thread spends in appends and restores. Initialisation is stated apart, and so is the
@@ -39,7 +41,7 @@ fn main() {
 mod shot {
     use super::node::{self, median, warm};
     use super::ours::Bivouac;
-    use super::peers::{Blocking, Floor, Managed, OnDemand};
+    use super::peers::{self, Blocking, Floor, Managed, OnDemand};
     use bivouac::device::cuda::CudaDevice;
     use bivouac::device::{Device, DeviceSpan};
     use bivouac::segment::Segment;
@@ -57,6 +59,8 @@ mod shot {
         Blocking,
         OnDemand,
         Managed,
+        Direct,
+        Memset,
         Floor,
     }
 
@@ -282,7 +286,8 @@ mod shot {
     fn open(options: &Options, setup: &Setup, sizes: &[u64]) -> Box<dyn Engine> {
         let total = options.sizes.iter().map(|kind| self::sizes(options, *kind, setup.rank).iter().sum()).max();
         match options.engine {
-            EngineKind::Bivouac => Box::new(Bivouac::open(options, setup)),
+            EngineKind::Bivouac => Box::new(Bivouac::open(options, setup, options.ready)),
+            EngineKind::Direct | EngineKind::Memset => Box::new(Bivouac::open(options, setup, true)),
             EngineKind::Blocking => Box::new(Blocking::new(setup, gib(options.host), &options.directory)),
             EngineKind::OnDemand => {
                 let spills = total.is_some_and(|total: u64| total > gib(options.host));
@@ -303,7 +308,8 @@ mod shot {
             warm(gib(options.host + 6.0));
             world.barrier();
         }
-        let segment = (options.engine == EngineKind::Bivouac).then(|| {
+        let is_ours = matches!(options.engine, EngineKind::Bivouac | EngineKind::Direct | EngineKind::Memset);
+        let segment = is_ours.then(|| {
             let segment = node::segment(&world, gib(options.host) + (256 << 20));
             segment.set_huge_pages(!options.small_pages);
             segment
@@ -319,9 +325,16 @@ mod shot {
         drop(fill);
         let setup = Setup { device, raw, span, segment, rank };
         world.barrier();
+        // The peers that pin all memory first differ in that from the engine that has it pinned already.
+        let pinning = match options.engine {
+            EngineKind::Direct => Some(peers::pin_directly(&setup, gib(options.host))),
+            EngineKind::Memset => Some(peers::set_and_register(&setup, gib(options.host))),
+            _ => None,
+        };
+        world.barrier();
         let begun = Instant::now();
         let mut engine = open(&options, &setup, &of(&cases[0]));
-        let init = begun.elapsed().as_secs_f64();
+        let init = pinning.unwrap_or(begun.elapsed().as_secs_f64());
         for (index, case) in cases.iter().enumerate() {
             let sizes = of(case);
             if index > 0 && options.engine == EngineKind::Managed {

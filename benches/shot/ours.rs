@@ -22,7 +22,7 @@ pub struct Bivouac {
 }
 
 impl Bivouac {
-    pub fn open(options: &Options, setup: &Setup) -> Bivouac {
+    pub fn open(options: &Options, setup: &Setup, is_ready: bool) -> Bivouac {
         let config = CacheConfig {
             device_bytes: gib(options.gpu),
             host_bytes: gib(options.host),
@@ -35,7 +35,7 @@ impl Bivouac {
         let caches = Caches::open(setup.device.clone(), setup.segment.clone(), config).expect("caches");
         let keep = if options.persist { Keep::Persist } else { Keep::Discard };
         let history = caches.history("shot", keep);
-        while options.ready && !caches.is_ready() {
+        while is_ready && !caches.is_ready() {
             std::thread::sleep(Duration::from_millis(5));
         }
         let names = (0..options.fields).map(|index| format!("p{index}")).collect();

@@ -1,15 +1,17 @@
 //! The peers of the shot: what an application would do without Bivouac, with the same memory.
 
 use super::shot::{Engine, Setup};
-use bivouac::device::{Device, DeviceSpan};
+use bivouac::device::{Device, DeviceSpan, HostRange};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
 
 /// Memory that is handed out front to back, as versions are appended.
 struct Pinned {
@@ -46,6 +48,28 @@ impl Drop for Pinned {
 fn bytes_at<'a>(address: u64, bytes: u64) -> &'a mut [u8] {
     // SAFETY: the callers name pinned memory of theirs, each range used by one of them at a time.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, bytes as usize) }
+}
+
+/// (d) Seconds that one call takes to allocate pinned memory.
+pub fn pin_directly(setup: &Setup, bytes: u64) -> f64 {
+    let begun = Instant::now();
+    let pinned = Pinned::new(setup.device.context(), bytes);
+    let seconds = begun.elapsed().as_secs_f64();
+    drop(pinned);
+    seconds
+}
+
+/// (e) Seconds to map memory, set it to zero, and register it.
+pub fn set_and_register(setup: &Setup, bytes: u64) -> f64 {
+    let begun = Instant::now();
+    let mut memory: Vec<u8> = Vec::with_capacity(bytes as usize);
+    memory.spare_capacity_mut().fill(MaybeUninit::new(0));
+    let address = memory.as_ptr().expose_provenance().next_multiple_of(4096);
+    let range = HostRange { address, bytes: bytes - 4096, keep: Arc::new(()) };
+    let pinned = setup.device.pin(&range).expect("registered");
+    let seconds = begun.elapsed().as_secs_f64();
+    drop(pinned);
+    seconds
 }
 
 /// An unnamed file around the page cache.
