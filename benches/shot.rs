@@ -31,6 +31,9 @@ mod ours;
 #[cfg(feature = "cuda")]
 #[path = "shot/peers.rs"]
 mod peers;
+#[cfg(feature = "cuda")]
+#[path = "shot/sizes.rs"]
+mod sizes;
 
 #[cfg(feature = "cuda")]
 fn main() {
@@ -42,6 +45,7 @@ mod shot {
     use super::node::{self, median, warm};
     use super::ours::Bivouac;
     use super::peers::{self, Blocking, Floor, Managed, OnDemand};
+    use super::sizes::{random, variable};
     use bivouac::device::cuda::CudaDevice;
     use bivouac::device::{Device, DeviceSpan};
     use bivouac::segment::Segment;
@@ -49,7 +53,7 @@ mod shot {
     use cudarc::driver::CudaStream;
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -96,6 +100,14 @@ mod shot {
     }
 
     impl Options {
+        /// Bytes of each version of a rank.
+        fn sizes_of(&self, sizes: Sizes, rank: u64) -> Vec<u64> {
+            match sizes {
+                Sizes::Uniform => vec![self.mb * 1_000_000 / 4096 * 4096; self.count as usize],
+                Sizes::Variable => variable(self.count, self.gb, self.seed + 77 * rank),
+            }
+        }
+
         /// Every combination.
         fn cases(&self) -> Vec<Case> {
             let mut cases = Vec::new();
@@ -116,6 +128,7 @@ mod shot {
     }
 
     #[derive(Parser, Debug)]
+    #[command(args_override_self = true)]
     pub struct Options {
         #[arg(long, value_enum, default_value = "bivouac")]
         engine: EngineKind,
@@ -178,9 +191,9 @@ mod shot {
         /// Where the file goes.
         #[arg(long, default_value = ".")]
         pub directory: PathBuf,
-        /// Steps of rank 0 as CSV.
+        /// Also print every call of rank 0.
         #[arg(long)]
-        steps: Option<PathBuf>,
+        each: bool,
         /// Seed of sizes and of the irregular order.
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -198,14 +211,14 @@ mod shot {
         fn start_prefetch(&mut self) {}
         fn wait_flushed(&mut self) {}
         fn restore(&mut self, version: u64, bytes: u64);
-        /// What it says of itself since the last [`Engine::reset`]; writes its steps and transfers as CSV.
-        fn figures(&mut self, _steps: Option<&Path>) -> Figures {
+        /// What it says of itself since the last [`Engine::reset`].
+        fn figures(&mut self) -> Figures {
             Figures::default()
         }
     }
 
     /// What only an engine knows.
-    #[derive(Clone, Copy, Default)]
+    #[derive(Clone, Default)]
     pub struct Figures {
         /// Restores that found their version in the GPU cache.
         pub hit_rate: f64,
@@ -213,8 +226,8 @@ mod shot {
         pub pinned: f64,
         /// Bytes over each link.
         pub moved: [f64; 4],
-        /// Versions ahead that were in the GPU cache, mean.
-        pub distance: f64,
+        /// Versions ahead that were in the GPU cache, at each restore.
+        pub distances: Vec<f64>,
         /// Seconds of the device in a call, means.
         pub device_append: f64,
         pub device_restore: f64,
@@ -233,29 +246,6 @@ mod shot {
         /// Node memory, for the engine that uses it.
         pub segment: Option<Arc<Segment>>,
         pub rank: u64,
-    }
-
-    fn random(state: &mut u64) -> f64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        (*state >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Sizes of the papers' shape (HPDC'23, figure 4): small early, growing, with spread; scaled to the sum asked for.
-    fn sizes(options: &Options, sizes: Sizes, rank: u64) -> Vec<u64> {
-        if sizes == Sizes::Uniform {
-            return vec![options.mb * 1_000_000 / 4096 * 4096; options.count as usize];
-        }
-        let mut state = (options.seed + 77 * rank).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let raw: Vec<f64> = (0..options.count)
-            .map(|index| {
-                let along = index as f64 / options.count as f64;
-                (0.04 + along.powf(0.8)) * (0.85 + 0.3 * random(&mut state))
-            })
-            .collect();
-        let scale = options.gb * 1e9 / raw.iter().sum::<f64>();
-        raw.iter().map(|size| ((size * scale) as u64).max(4096) / 4096 * 4096).collect()
     }
 
     fn order(options: &Options, order: Order) -> Vec<u64> {
@@ -284,7 +274,7 @@ mod shot {
     }
 
     fn open(options: &Options, setup: &Setup, sizes: &[u64]) -> Box<dyn Engine> {
-        let total = options.sizes.iter().map(|kind| self::sizes(options, *kind, setup.rank).iter().sum()).max();
+        let total = options.sizes.iter().map(|kind| options.sizes_of(*kind, setup.rank).iter().sum()).max();
         match options.engine {
             EngineKind::Bivouac => Box::new(Bivouac::open(options, setup, options.ready)),
             EngineKind::Direct | EngineKind::Memset => Box::new(Bivouac::open(options, setup, true)),
@@ -315,7 +305,7 @@ mod shot {
             segment
         });
         let raw = device.context().new_stream().expect("stream");
-        let of = |case: &Case| sizes(&options, case.sizes, rank);
+        let of = |case: &Case| options.sizes_of(case.sizes, rank);
         let cases = options.cases();
         let largest = cases.iter().flat_map(of).max().expect("a case");
         let span = device.allocate(largest).expect("room");
@@ -354,7 +344,11 @@ mod shot {
     }
 
     /// What one rank measured in a shot, by the names that are printed.
-    type Row = Vec<(&'static str, f64)>;
+    struct Row {
+        values: Vec<(&'static str, f64)>,
+        /// Of every call.
+        each: [(&'static str, Vec<f64>); 3],
+    }
 
     /// Writes all versions and reads them back.
     fn run(
@@ -400,11 +394,15 @@ mod shot {
             })
             .collect();
         let wall_s = wall.elapsed().as_secs_f64();
-        let is_written = options.steps.as_deref().filter(|_| world.rank() == 0);
-        let said = engine.figures(is_written);
+        let said = engine.figures();
         let total = sizes.iter().sum::<u64>() as f64 / 1e9;
         let (append_s, restore_s): (f64, f64) = (appends.iter().sum(), restores.iter().sum());
-        vec![
+        let each = [
+            ("append_each_s", appends.clone()),
+            ("restore_each_s", restores.clone()),
+            ("distance_each", said.distances.clone()),
+        ];
+        let values = vec![
             ("gb", total),
             ("init_s", init),
             ("append_s", append_s),
@@ -421,19 +419,20 @@ mod shot {
             ("device_append_us", said.device_append * 1e6),
             ("device_restore_us", said.device_restore * 1e6),
             ("hit_rate", said.hit_rate),
-            ("distance", said.distance),
+            ("distance", said.distances.iter().sum::<f64>() / said.distances.len().max(1) as f64),
             ("pinned_gb", said.pinned / 1e9),
             ("down_gb", said.moved[0] / 1e9),
             ("out_gb", said.moved[1] / 1e9),
             ("in_gb", said.moved[2] / 1e9),
             ("up_gb", said.moved[3] / 1e9),
-        ]
+        ];
+        Row { values, each }
     }
 
     /// The root prints the means over the ranks, and the worst rank's blocking time.
     fn report(options: &Options, case: &Case, world: &SimpleCommunicator, mine: &Row) {
         let ranks = world.size() as usize;
-        let values: Vec<f64> = mine.iter().map(|(_, value)| *value).collect();
+        let values: Vec<f64> = mine.values.iter().map(|(_, value)| *value).collect();
         let mut all = vec![0.0; if world.rank() == 0 { values.len() * ranks } else { 0 }];
         if world.rank() != 0 {
             return world.process_at_rank(0).gather_into(&values[..]);
@@ -464,11 +463,15 @@ mod shot {
         say("small_pages", options.small_pages.into());
         let column = |at: usize| all.chunks(values.len()).map(move |row| row[at]);
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
-        for (at, (key, _)) in mine.iter().enumerate() {
+        for (at, (key, _)) in mine.values.iter().enumerate() {
             say(key, rounded(column(at).sum::<f64>() / ranks as f64).into());
             if matches!(*key, "append_s" | "restore_s") {
                 say(&format!("worst_{key}"), rounded(column(at).fold(0.0, f64::max)).into());
             }
+        }
+        for (key, values) in mine.each.iter().filter(|_| options.each) {
+            let short: Vec<f64> = values.iter().map(|value| (value * 1e7).round() / 1e7).collect();
+            line.insert((*key).into(), short.into());
         }
         println!("{}", serde_json::Value::Object(line));
     }

@@ -1,11 +1,10 @@
 //! The engine that is measured.
 
 use super::shot::{Engine, Figures, Options, Setup, gib};
-use bivouac::cache::{Keep, Tier};
+use bivouac::cache::Keep;
 use bivouac::config::{PinOrder, Touch};
 use bivouac::device::{DeviceSpan, Stream};
 use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryStats, Operation, Span, Step};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,45 +83,21 @@ impl Engine for Bivouac {
         self.history.restore(version, &mut fields, &*self.stream).expect("restore");
     }
 
-    fn figures(&mut self, file: Option<&Path>) -> Figures {
+    fn figures(&mut self) -> Figures {
         let stats = self.history.stats();
         let (hits, restores) = (stats.hits - self.before.hits, stats.restores - self.before.restores);
         let steps = self.history.take_steps();
-        if let Some(path) = file {
-            write(path, &steps, &self.history.take_spans());
-        }
-        let mean = |operation, of: fn(&Step) -> f64| {
-            let values: Vec<f64> = steps.iter().filter(|step| step.operation == operation).map(of).collect();
-            values.iter().sum::<f64>() / values.len().max(1) as f64
+        let of = |operation, value: fn(&Step) -> f64| -> Vec<f64> {
+            steps.iter().filter(|step| step.operation == operation).map(value).collect()
         };
+        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len().max(1) as f64;
         Figures {
             hit_rate: hits as f64 / restores as f64,
             pinned: stats.host_bytes.1 as f64,
             moved: std::array::from_fn(|link| (stats.moved_bytes[link] - self.before.moved_bytes[link]) as f64),
-            distance: mean(Operation::Restore, |step| step.distance as f64),
-            device_append: mean(Operation::Append, |step| step.device_seconds),
-            device_restore: mean(Operation::Restore, |step| step.device_seconds),
+            distances: of(Operation::Restore, |step| step.distance as f64),
+            device_append: mean(of(Operation::Append, |step| step.device_seconds)),
+            device_restore: mean(of(Operation::Restore, |step| step.device_seconds)),
         }
     }
-}
-
-/// Steps, and transfers beside them, as CSV.
-fn write(path: &Path, steps: &[Step], spans: &[Span]) {
-    let tier = |tier| match tier {
-        Tier::Device => "device",
-        Tier::Host => "memory",
-        Tier::Store => "file",
-    };
-    let mut text = "call,version,bytes,seconds,device_seconds,tier,distance\n".to_owned();
-    for step in steps {
-        let Step { operation, version, bytes, seconds, device_seconds, distance, .. } = step;
-        let tier = tier(step.tier);
-        text += &format!("{operation:?},{version},{bytes},{seconds:.9},{device_seconds:.9},{tier},{distance}\n");
-    }
-    std::fs::write(path, text).expect("steps");
-    let mut text = "what,version,bytes,from_s,to_s\n".to_owned();
-    for span in spans {
-        text += &format!("{},{},{},{:.6},{:.6}\n", span.what, span.version, span.bytes, span.from_s, span.to_s);
-    }
-    std::fs::write(path.with_extension("spans.csv"), text).expect("spans");
 }

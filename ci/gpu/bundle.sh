@@ -28,5 +28,5 @@ benches=(--bench device --bench shot --bench beside --bench cache --example rtm)
     cp "$path" "$folder/$name"
 done
 strip "$folder"/*
-cp ci/gpu/run.sh "$folder/"
+cp ci/gpu/run.sh benches/shots.sh "$folder/"
 ls -l "$folder"

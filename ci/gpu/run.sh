@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
-#   out/gpu/run.sh [--shots] > result.json      --shots: also the shots of benches/README.md (minutes, 50 GB of memory)
+#   out/gpu/run.sh [--shots [options of benches/shots.sh]] > result.json      shots take half an hour and 90 GB of memory
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true
@@ -32,7 +32,7 @@ images="$scratch/images"
 rtm() {
     local ranks=$1
     shift
-    (cd "$scratch" && mpirun --oversubscribe -n "$ranks" "$OLDPWD/rtm" --grid 1024x512 --steps 3000 --every 10 --shots 4 "$@") |
+    (cd "$scratch" && mpirun --oversubscribe --bind-to none -n "$ranks" "$OLDPWD/rtm" --grid 1024x512 --steps 3000 --every 10 --shots 4 "$@") |
         tee -a "$scratch/rtm.log" | sed -n 's/^image=\([0-9a-f]*\).*/\1/p' >> "$images"
 }
 ranks=1
@@ -44,16 +44,12 @@ rtm 1 --reference
 check rtm_images test "$(sort -u "$images" | wc -l)" -eq 1
 
 ./device > "$scratch/figures" 2> /dev/null
+beside() { mpirun --oversubscribe --bind-to none -n "$1" ./beside --bench "${@:2}" 2> /dev/null >> "$scratch/figures"; }
+beside 1 step
+beside 1 pin
+for pin in never turns at-once; do beside 1 ready --pin $pin; done
 if [ "${1:-}" = --shots ]; then
-    shot() { mpirun --oversubscribe -n "$1" ./shot --bench "${@:2}" 2> /dev/null >> "$scratch/figures"; }
-    shot 1 --engine floor
-    for settings in "--ready --host 44" "--ready --host 44 --interval 0" "--host 44" "--ready --host 32"; do
-        # shellcheck disable=SC2086
-        shot 1 $settings
-        # shellcheck disable=SC2086
-        [ "$gpus" -lt 2 ] || shot 2 $settings
-    done
-    for peer in blocking on-demand managed; do shot 1 --engine "$peer" --host 32; done
+    ./shots.sh --program ./shot --scratch "$scratch" "${@:2}" >> "$scratch/figures"
 fi
 
 list() { printf '%s\n' "$@" | python3 -c 'import json, sys; print(json.dumps([line.strip() for line in sys.stdin if line.strip()]))'; }
