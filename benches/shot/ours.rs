@@ -4,7 +4,7 @@ use super::shot::{Engine, Figures, Options, Setup, gib};
 use bivouac::cache::Keep;
 use bivouac::config::{PinOrder, Touch};
 use bivouac::device::{DeviceSpan, Stream};
-use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryStats, Operation, Span, Step};
+use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryStats, Operation, Step};
 use std::sync::Arc;
 use std::time::Duration;
 
