@@ -572,6 +572,7 @@ impl Session {
             placement: history.placement,
             touch: history.touch,
             pin: history.pin,
+            stagger: config.job.stagger,
             room: config.job.timeouts.room,
             ..CacheConfig::default()
         };

@@ -237,7 +237,11 @@ impl Engine {
         let header = layout.header(self.key(spec), agreement, identity.size, rank, origin);
         let device_failed = |source| CaptureError::Device { rank, name: name(), version, source };
         let mut causes = Vec::new();
-        match self.wait_for_slot(spec.operation, layout.total_len) {
+        let _call = spec.device.map(|device| device.caches.capturing());
+        let urgent = spec.device.map(|device| device.caches.urge());
+        let slot = self.wait_for_slot(spec.operation, layout.total_len);
+        drop(urgent);
+        match slot {
             Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot) {
                 Ok(taken) => return Ok(taken),
                 Err(FillError::Device(error)) => return Err(device_failed(error)),
