@@ -577,7 +577,7 @@ impl Session {
             ..CacheConfig::default()
         };
         change(&mut caches);
-        Ok(Caches::open(device, segment, caches)?)
+        Ok(Caches::open_beside(device, segment, caches, self.engine.waiting.clone())?)
     }
 
     /// Counters and times of this rank.
@@ -848,6 +848,7 @@ impl Pending {
     /// [`Error::NotCommitted`] as soon as it is known that the level will not be reached.
     pub fn wait(&self, level: Level) -> Result<Level> {
         self.engine.beat();
+        let _waiting = self.engine.waiting.begin();
         loop {
             let waited = self.progress().waited(level);
             match waited {

@@ -32,6 +32,7 @@ pub mod stats;
 mod status;
 mod tasks;
 pub mod threads;
+mod waiting;
 pub mod write;
 
 pub use engine::{CaptureError, Engine, Identity, Setup};
@@ -39,3 +40,4 @@ pub use progress::{LevelVerdict, Progress, Report, Waited};
 pub use stats::{PerTier, Stats};
 pub use status::{Supervision, Teller};
 pub use threads::Threads;
+pub(crate) use waiting::Waiting;

@@ -13,8 +13,8 @@
 //! of asking, so the pace of a rank is even enough without smaller ones.
 //!
 //! Staggering is a courtesy and never a reason to hang. Who waits for a turn for longer than `stagger.patience` goes on without.
-//! The pace does not hold while a call of the application waits for room, for a version, or for flushes: slowing a flush down
-//! protects nobody then. When the caches are closed nothing is held back.
+//! The pace does not hold while a call of the application waits for room, for a version, for flushes or for a level of a checkpoint
+//! ([`Waiting`]): slowing a flush down protects nobody then. When the caches are closed nothing is held back.
 #![forbid(unsafe_code)]
 
 use super::steps::{CallKind, Steps};
@@ -25,8 +25,9 @@ use crate::base::units::MIB;
 use crate::config::{BurstOrder, BurstScope, FlushRate, StaggerConfig};
 use crate::device::{Device, DeviceError, DeviceSpan, Stream};
 use crate::segment::{Order, Segment, Token};
+use crate::transfer::Waiting;
 use crate::transfer::pacing::{self, ControlSettings, Pace, RateControl};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,8 @@ pub(super) struct Bursts {
     pacing: Option<Mutex<Pacing>>,
     patience: Duration,
     started: Instant,
-    /// Calls of the application that wait for the caches.
-    waiting: AtomicUsize,
+    /// Calls of the application that wait for flushes.
+    pub(super) waiting: Waiting,
     /// Waited for turns and for the pace, in nanoseconds; turns that did not come in time.
     turn_nanos: AtomicU64,
     pace_nanos: AtomicU64,
@@ -83,14 +84,19 @@ impl Pacing {
 }
 
 impl Bursts {
-    pub(super) fn new(config: &StaggerConfig, device: &dyn Device, segment: Option<&Arc<Segment>>) -> Bursts {
+    pub(super) fn new(
+        config: &StaggerConfig,
+        device: &dyn Device,
+        segment: Option<&Arc<Segment>>,
+        waiting: Waiting,
+    ) -> Bursts {
         let pacing = Pacing::new(config.rate, config.slowdown);
         Bursts {
             turns: config.bursts.and_then(|capacity| turns(config, capacity, device, segment)),
             pacing: pacing.map(Mutex::new),
             patience: config.patience,
             started: Instant::now(),
-            waiting: AtomicUsize::new(0),
+            waiting,
             turn_nanos: AtomicU64::new(0),
             pace_nanos: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
@@ -103,12 +109,6 @@ impl Bursts {
 
     fn pacing(&self) -> Option<MutexGuard<'_, Pacing>> {
         self.pacing.as_ref().map(|pacing| pacing.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Notes that a call of the application waits for the caches, until the answer is dropped.
-    pub(super) fn urge(&self) -> Urgent<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Urgent(self)
     }
 
     /// Notes a call of the application, until the answer is dropped.
@@ -154,15 +154,6 @@ fn turns(config: &StaggerConfig, capacity: u32, device: &dyn Device, segment: Op
     turns.inspect_err(|error| log::warn!("event=no-turns link={link} error={error}")).ok()
 }
 
-/// A call of the application waits for the caches.
-pub(in crate::transfer) struct Urgent<'a>(&'a Bursts);
-
-impl Drop for Urgent<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A call of the application.
 pub(in crate::transfer) struct Call<'a>(&'a Bursts);
 
@@ -198,11 +189,6 @@ impl Caches {
     /// Notes that a capture with device regions is under way, until the answer is dropped.
     pub(in crate::transfer) fn capturing(&self) -> Call<'_> {
         self.shared.bursts.call(CallKind::Write)
-    }
-
-    /// Notes that it waits for what flushes make free, likewise.
-    pub(in crate::transfer) fn urge(&self) -> Urgent<'_> {
-        self.shared.bursts.urge()
     }
 }
 
@@ -291,7 +277,7 @@ impl Burst<'_> {
     fn wait_for_pace(&self, bytes: u64) {
         let (shared, bursts) = (self.shared, &self.shared.bursts);
         let begun = Instant::now();
-        while !shared.is_stopping() && bursts.waiting.load(Ordering::Relaxed) == 0 {
+        while !shared.is_stopping() && !bursts.waiting.is_any() {
             let wait = bursts.pacing().map_or(Duration::ZERO, |mut pacing| pacing.pace.next(bytes, bursts.now()));
             if wait.is_zero() {
                 return;

@@ -236,7 +236,7 @@ impl Shared {
     }
 
     fn wait_at_most<'a>(&self, mut books: MutexGuard<'a, Books>, limit: Duration) -> MutexGuard<'a, Books> {
-        let _urgent = self.bursts.urge();
+        let _waiting = self.bursts.waiting.begin();
         books.waiting += 1;
         let mut books = self.wait_on(&self.application, books, limit);
         books.waiting -= 1;

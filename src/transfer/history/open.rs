@@ -11,6 +11,7 @@ use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions}
 use crate::config::{PinOrder, Placement, StaggerConfig, Touch};
 use crate::device::{Device, Priority};
 use crate::segment::Segment;
+use crate::transfer::Waiting;
 use crate::transfer::threads::spawn;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -87,6 +88,19 @@ impl Caches {
         segment: Option<Arc<Segment>>,
         config: CacheConfig,
     ) -> Result<Caches, HistoryError> {
+        Caches::open_beside(device, segment, config, Waiting::default())
+    }
+
+    /// The same beside an engine, whose calls may wait for flushes of these caches.
+    ///
+    /// # Errors
+    /// As [`Caches::open`].
+    pub(crate) fn open_beside(
+        device: Arc<dyn Device>,
+        segment: Option<Arc<Segment>>,
+        config: CacheConfig,
+        waiting: Waiting,
+    ) -> Result<Caches, HistoryError> {
         let store_failed = |reason: String| {
             let directory = config.store_directory.as_ref().map_or_else(String::new, |path| path.display().to_string());
             HistoryError::Store { directory, reason }
@@ -118,7 +132,7 @@ impl Caches {
             shards: 0,
             trace: Trace::new(config.trace),
         };
-        let bursts = Bursts::new(&config.stagger, &*device, segment.as_ref());
+        let bursts = Bursts::new(&config.stagger, &*device, segment.as_ref(), waiting);
         let shared = Arc::new(Shared {
             device,
             range,
