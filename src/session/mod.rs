@@ -530,7 +530,8 @@ impl Session {
     /// Local.
     ///
     /// # Blocking
-    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background.
+    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background. With turns at
+    /// links (`stagger.bursts`): for a look at the node's topology, some tens of milliseconds.
     ///
     /// # Errors
     /// [`Error::History`].

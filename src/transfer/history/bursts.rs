@@ -200,7 +200,8 @@ impl Shared {
         stats
     }
 
-    /// A flush of so many bytes, which holds nothing yet.
+    /// A flush of so many bytes, which holds nothing yet. For the application's steps it is under way from here on: one beside which
+    /// it only waits is neither a quiet step nor a loaded one.
     pub(super) fn burst(&self, version: u64, bytes: u64) -> Burst<'_> {
         if let Some(mut pacing) = self.bursts.pacing() {
             pacing.steps.on_flush(self.bursts.now());
