@@ -82,11 +82,10 @@ impl Steps {
         if self.calls > 1 {
             return None;
         }
-        let has_begun = self.computing.is_some();
         self.collect(now);
         self.computing = None;
         match kind {
-            CallKind::Write if !self.is_told => self.finish().filter(|_| has_begun),
+            CallKind::Write if !self.is_told => self.finish(),
             CallKind::Write => None,
             CallKind::Other => {
                 self.is_mixed = true;
@@ -108,17 +107,15 @@ impl Steps {
     /// The application says that a step has ended. The answer is that step; the first time there is none, because nobody knows
     /// when it began.
     pub(super) fn on_told(&mut self, now: Duration) -> Option<Step> {
-        if self.computing.is_some() || !self.is_told {
-            self.collect(now);
-            self.computing = (self.calls == 0).then_some(now);
-        }
+        self.collect(now);
+        self.computing = (self.calls == 0).then_some(now);
         self.is_mixed = false;
         let step = self.finish();
         let was_told = std::mem::replace(&mut self.is_told, true);
         step.filter(|_| was_told)
     }
 
-    /// Adds what the application computed until now.
+    /// Adds what the application computed until now; nothing inside a call.
     fn collect(&mut self, now: Duration) {
         let (time, bytes) = self.flushes.take(now);
         if let Some(since) = self.computing {

@@ -107,3 +107,108 @@ impl Turns {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::{Generation, Incarnation};
+    use crate::base::units::GIB;
+    use crate::segment::SegmentSpec;
+
+    const LINK: Token = Token::Link(2);
+
+    /// The turns of two ranks of a node, of which one may have one at a time.
+    fn ranks(order: Order) -> (tempfile::TempDir, [Turns; 2]) {
+        let place = tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm");
+        let spec = SegmentSpec {
+            directory: place.path().to_owned(),
+            name: "turns".into(),
+            job: 1,
+            group: 2,
+            generation: Generation(3),
+            incarnation: Incarnation([4; 16]),
+            budget: 4 * MIB,
+            node_ranks: 2,
+            group_size: 2,
+        };
+        let segments = [Segment::create(&spec).expect("create"), Segment::attach(&spec, 1).expect("attach")];
+        let turns = segments.map(|segment| Turns::new(Arc::new(segment), LINK, order, 1).expect("turns"));
+        (place, turns)
+    }
+
+    fn begins(turns: &Turns, bytes: u64) -> bool {
+        turns.try_begin(bytes).expect("usable")
+    }
+
+    #[test]
+    fn threads_of_a_rank_share_a_turn_until_it_is_long() {
+        let (_place, [first, second]) = ranks(Order::FirstCome);
+        first.queue(MIB);
+        assert!(begins(&first, MIB));
+        second.queue(MIB);
+        assert!(!begins(&second, MIB));
+        first.pass(TURN_BYTES - 1);
+        first.queue(MIB);
+        assert!(begins(&first, MIB), "its other thread joins");
+        first.end();
+        assert!(!begins(&second, MIB), "one of them is still at it");
+        first.pass(1);
+        first.queue(MIB);
+        assert!(!begins(&first, MIB), "enough of this turn");
+        first.end();
+        assert!(!begins(&first, MIB), "the other rank came first");
+        assert!(begins(&second, MIB));
+        second.end();
+        assert!(begins(&first, MIB));
+        first.end();
+    }
+
+    #[test]
+    fn only_in_round_robin_a_turn_ends_before_its_flush() {
+        for (order, ends) in [(Order::RoundRobin, true), (Order::ShortestFirst, false), (Order::FirstCome, false)] {
+            let (_place, [first, _second]) = ranks(order);
+            first.queue(GIB);
+            assert!(begins(&first, GIB) && !first.is_over());
+            first.pass(TURN_BYTES);
+            assert_eq!(first.is_over(), ends, "{order:?}");
+            first.end();
+            first.queue(GIB);
+            assert!(begins(&first, GIB) && !first.is_over(), "a new turn counts anew");
+            first.end();
+        }
+    }
+
+    #[test]
+    fn a_rank_wishes_for_what_all_its_threads_have_to_move() {
+        let (_place, [first, second]) = ranks(Order::ShortestFirst);
+        let blocker = first.segment.try_take(LINK, 1, Order::FirstCome).expect("usable").expect("free");
+        first.queue(2 * MIB);
+        first.queue(2 * MIB);
+        second.queue(3 * MIB);
+        assert!(!begins(&first, 2 * MIB) && !begins(&second, 3 * MIB));
+        drop(blocker);
+        assert!(!begins(&first, 2 * MIB), "four are more than three");
+        first.leave(2 * MIB);
+        assert!(begins(&first, 2 * MIB), "two are less");
+        first.end();
+        assert!(begins(&second, 3 * MIB));
+        second.end();
+    }
+
+    #[test]
+    fn the_last_thread_that_gives_up_takes_the_wish_along() {
+        let (_place, [first, second]) = ranks(Order::FirstCome);
+        let blocker = second.segment.try_take(LINK, 1, Order::FirstCome).expect("usable").expect("free");
+        first.queue(MIB);
+        first.queue(MIB);
+        assert!(!begins(&first, MIB));
+        second.queue(MIB);
+        assert!(!begins(&second, MIB));
+        first.leave(MIB);
+        drop(blocker);
+        assert!(!begins(&second, MIB), "the other thread still waits");
+        first.leave(MIB);
+        assert!(begins(&second, MIB));
+        second.end();
+    }
+}
