@@ -39,6 +39,8 @@ has clang || need clang
 [ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang*.so*' || any_file '/usr/lib*/libclang*.so*' ||
     any_file '/usr/lib/*/libclang*.so*' || need libclang-dev
 any_file '/usr/include/numa.h' || { has pkg-config && pkg-config --exists numa; } || need libnuma-dev
+any_file '/usr/include/hwloc.h' || { has pkg-config && pkg-config --exists 'hwloc >= 2.8'; } || need libhwloc-dev
+any_file '/usr/include/libudev.h' || { has pkg-config && pkg-config --exists libudev; } || need libudev-dev
 if $with_mpich; then
     { has mpirun.mpich && has mpicc.mpich; } || need mpich libmpich-dev
 fi

@@ -5,7 +5,7 @@
 mod common;
 
 use bivouac::comm::threads::world;
-use bivouac::config::Budget;
+use bivouac::config::{Budget, FlushRate, StaggerConfig};
 use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac::session::place::{Place, Workers};
@@ -13,7 +13,7 @@ use bivouac::{Caches, Config, Level, Pending, Restorer, Session};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -31,6 +31,7 @@ struct Machine {
     workers: Workers,
     abandon: Duration,
     model: HostModel,
+    stagger: StaggerConfig,
 }
 
 impl Machine {
@@ -44,6 +45,7 @@ impl Machine {
             workers: Workers::Threads,
             abandon: Duration::from_secs(20),
             model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
+            stagger: StaggerConfig::default(),
         }
     }
 
@@ -72,6 +74,7 @@ impl Machine {
         config.job.global_enabled = false;
         config.job.global_directory = root.join("global");
         config.job.timeouts.abandon = self.abandon;
+        config.job.stagger = self.stagger;
         config.job.timeouts.room = Duration::from_secs(10);
         config.node.memory_budget = Budget::Bytes(self.memory_bytes);
         config.node.memory_directory = root.join("memory");
@@ -252,6 +255,38 @@ fn reaches(pending: bivouac::Result<Pending>, level: Level) {
 fn names_the_victim(rank: u32, ended: Result<Level, String>, why: &str) {
     let error = ended.expect_err("the victim had no bytes");
     assert!(error.contains(&format!("rank {VICTIM}")) && error.contains(why), "rank {rank} heard: {error}");
+}
+
+/// Three ranks whose shards take a fifth of a second each, and come down one after the other.
+#[test]
+fn shards_that_take_turns_are_committed_and_restored() {
+    let stagger = StaggerConfig { bursts: Some(1), patience: Duration::from_secs(600), ..StaggerConfig::default() };
+    let machine = Machine { stagger, ..Machine::slow(0.2) };
+    let waited = machine.run(RANKS, |rank, session| {
+        let caches = rank.caches(session);
+        let last = (1..=3).map(|version| rank.capture(session, &caches, version)).last();
+        reaches(last.expect("three of them"), Level::Process);
+        let stats = caches.stats();
+        assert_eq!(stats.turns_given_up, 0);
+        stats.turn_seconds
+    });
+    assert!(waited.iter().sum::<f64>() > 0.2, "{waited:?}");
+    let restored = machine.run(RANKS, |rank, session| rank.restart(session));
+    assert!(restored.iter().all(|restored| matches!(restored, Some((3, "memory")))), "{restored:?}");
+}
+
+/// At this rate 40 shards of 2 MiB take more than a minute.
+#[test]
+fn who_waits_for_a_checkpoint_is_not_held_up_by_the_pace() {
+    let stagger = StaggerConfig { rate: FlushRate::Bytes(MIB), ..StaggerConfig::default() };
+    let machine = Machine { stagger, device_bytes: 128 * MIB, ..Machine::new() };
+    let begun = Instant::now();
+    machine.run(1, |rank, session| {
+        let caches = rank.caches(session);
+        let last = (1..=40).map(|version| rank.capture(session, &caches, version)).last();
+        reaches(last.expect("forty of them"), Level::Process);
+    });
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds what ci/gpu/run.sh runs on a machine with GPUs but without cargo or a network: stripped test and bench binaries, in
-# out/gpu/. That machine needs the CUDA driver, NVRTC, Open MPI of the same major version, and libnuma.
+# out/gpu/. That machine needs the CUDA driver, NVRTC, Open MPI of the same major version, libnuma and libhwloc.
 #   ci/gpu/bundle.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

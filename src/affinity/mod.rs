@@ -1,10 +1,11 @@
-//! Where memory is placed: the NUMA node that a rank computes on.
+//! Where things lie in a node: the NUMA node that a rank computes on, and the PCIe links of its GPUs ([`links`]).
 //!
 //! Memory that the application's thread touches first is placed by the system. Memory that a background thread populates
 //! ahead for it would land wherever that thread happens to run, so the background thread is told which node to prefer.
 //! Without the `numa` feature, on a machine with one node, or where libnuma cannot work, nothing is done.
 
 pub mod cpus;
+pub mod links;
 #[cfg(feature = "numa")]
 mod numa;
 

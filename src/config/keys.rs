@@ -125,6 +125,12 @@ pub(super) const KEYS: &[Key] = &[
     key!("history.touch", node.history.touch, TOUCH),
     key!("history.pin", node.history.pin, PIN_ORDER),
     key!("history.placement", node.history.placement, PLACEMENT),
+    key!("stagger.bursts", job.stagger.bursts, BURSTS),
+    key!("stagger.scope", job.stagger.scope, BURST_SCOPE),
+    key!("stagger.order", job.stagger.order, BURST_ORDER),
+    key!("stagger.patience", job.stagger.patience, SPAN),
+    key!("stagger.rate", job.stagger.rate, FLUSH_RATE),
+    key!("stagger.slowdown", job.stagger.slowdown, FRACTION),
     key!("run.directory", node.run_directory, OPTIONAL_PATH),
 ];
 

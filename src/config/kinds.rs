@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
+use super::stagger::{BURSTS_MAX, BurstOrder, BurstScope, FlushRate};
 use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Placement, Progress, Scheme, Touch};
 use crate::base::calendar::{UTC_MAX, parse_utc};
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_duration};
@@ -225,6 +226,70 @@ pub(super) const PLACEMENT: Kind<Placement> = Kind {
             Placement::Contiguous => "contiguous".to_owned(),
         })
     },
+};
+
+/// The word for no bound.
+const UNLIMITED: &str = "unlimited";
+
+pub(super) const BURSTS: Kind<Option<u32>> = Kind {
+    allowed: "\"unlimited\", or a whole number from 1 to 8",
+    read: |raw| match raw.text().map(str::trim) {
+        Some(UNLIMITED) => Some(None),
+        _ => raw.integer().and_then(|n| u32::try_from(n).ok()).filter(|n| (1..=BURSTS_MAX).contains(n)).map(Some),
+    },
+    show: |value| value.map_or_else(|| Raw::Text(UNLIMITED.to_owned()), |n| Raw::Integer(n.into())),
+};
+
+pub(super) const BURST_SCOPE: Kind<BurstScope> = Kind {
+    allowed: "\"link\" or \"node\"",
+    read: |raw| match raw.text()?.trim() {
+        "link" => Some(BurstScope::Link),
+        "node" => Some(BurstScope::Node),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            BurstScope::Link => "link".to_owned(),
+            BurstScope::Node => "node".to_owned(),
+        })
+    },
+};
+
+pub(super) const BURST_ORDER: Kind<BurstOrder> = Kind {
+    allowed: "\"shortest-first\", \"round-robin\" or \"first-come\"",
+    read: |raw| match raw.text()?.trim() {
+        "shortest-first" => Some(BurstOrder::ShortestFirst),
+        "round-robin" => Some(BurstOrder::RoundRobin),
+        "first-come" => Some(BurstOrder::FirstCome),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            BurstOrder::ShortestFirst => "shortest-first".to_owned(),
+            BurstOrder::RoundRobin => "round-robin".to_owned(),
+            BurstOrder::FirstCome => "first-come".to_owned(),
+        })
+    },
+};
+
+pub(super) const FLUSH_RATE: Kind<FlushRate> = Kind {
+    allowed: "\"unlimited\", \"auto\", or bytes per second like \"10 GB\" or as a number, from 1 MiB",
+    read: |raw| match raw.text().map(str::trim) {
+        Some(UNLIMITED) => Some(FlushRate::Unlimited),
+        Some("auto") => Some(FlushRate::Auto),
+        _ => size(raw).filter(|bytes| *bytes >= MIB).map(FlushRate::Bytes),
+    },
+    show: |value| match value {
+        FlushRate::Unlimited => Raw::Text(UNLIMITED.to_owned()),
+        FlushRate::Auto => Raw::Text("auto".to_owned()),
+        FlushRate::Bytes(bytes) => show_integer(bytes),
+    },
+};
+
+pub(super) const FRACTION: Kind<f64> = Kind {
+    allowed: "a fraction from 0 to 1, as a number",
+    read: |raw| raw.float().filter(|value| (0.0..=1.0).contains(value)),
+    show: |value| Raw::Float(*value),
 };
 
 pub(super) const DIRECT: Kind<Direct> = Kind {

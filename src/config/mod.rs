@@ -40,6 +40,7 @@ mod keys;
 mod kinds;
 mod nearest;
 mod redundancy;
+mod stagger;
 mod text;
 
 pub use compare::KeyDifference;
@@ -47,6 +48,7 @@ pub use error::{ConfigError, Origin};
 pub use redundancy::{
     DomainSource, NamePolicies, NamePolicy, NotAScheme, NotNamePolicies, PartStore, RedundancyConfig, Scheme,
 };
+pub use stagger::{BurstOrder, BurstScope, FlushRate, StaggerConfig};
 
 use crate::base::units::{KIB, MIB};
 use std::ffi::OsString;
@@ -204,6 +206,8 @@ pub struct JobConfig {
     pub exit: ExitConfig,
     /// How long waiting may last.
     pub timeouts: Timeouts,
+    /// How the ranks of a node spread their flushes from device memory.
+    pub stagger: StaggerConfig,
 }
 
 impl Default for JobConfig {
@@ -223,6 +227,7 @@ impl Default for JobConfig {
             interval: Interval::default(),
             exit: ExitConfig::default(),
             timeouts: Timeouts::default(),
+            stagger: StaggerConfig::default(),
         }
     }
 }

@@ -68,6 +68,14 @@ fn unusual() -> Config {
                 check_every: Duration::ZERO,
             },
             timeouts: Timeouts { warn: second(1), abandon: second(2), room: Duration::ZERO, drain: second(4) },
+            stagger: StaggerConfig {
+                bursts: Some(8),
+                scope: BurstScope::Node,
+                order: BurstOrder::RoundRobin,
+                patience: Duration::from_millis(500),
+                rate: FlushRate::Bytes(10_000_000_000),
+                slowdown: 0.5,
+            },
         },
         node: NodeConfig {
             memory_directory: "/mnt/tmpfs".into(),
@@ -201,6 +209,13 @@ store_budget = "1 TiB"
 touch = "between"
 pin = "never"
 placement = "contiguous"
+[stagger]
+bursts = 8
+scope = "node"
+order = "round-robin"
+patience = "500ms"
+rate = "10 GB"
+slowdown = 0.5
 "#;
 
 #[test]
@@ -291,6 +306,12 @@ fn values_are_read_in_all_their_notations() {
     for (name, value) in [("BIVOUAC_EXIT_END_TIME", "1769860800"), ("BIVOUAC_EXIT_END_TIME", "2026-01-31T12:00:00Z")] {
         assert_eq!(with(&[(name, value)]).unwrap().job.exit.end_time, Some(1_769_860_800), "{value}");
     }
+    let rates = ["'unlimited'", "'auto'", "'10 GB'", "10000000000"]
+        .map(|rate| read(&format!("stagger.rate = {rate}")).job.stagger.rate);
+    let fixed = FlushRate::Bytes(10_000_000_000);
+    assert_eq!(rates, [FlushRate::Unlimited, FlushRate::Auto, fixed, fixed]);
+    assert_eq!(read("stagger.bursts = 'unlimited'").job.stagger.bursts, None);
+    assert_eq!(with(&[("BIVOUAC_STAGGER_BURSTS", "2")]).unwrap().job.stagger.bursts, Some(2));
     assert!(with(&[("BIVOUAC_JOB_TAKE_OVER", "1")]).unwrap().job.take_over);
 }
 
@@ -323,6 +344,12 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("history.touch", vec!["'Beside'", "1"]),
         ("history.pin", vec!["'once'"]),
         ("history.placement", vec!["'paged'"]),
+        ("stagger.bursts", vec!["0", "9", "-1", "'1'", "'none'", "4294967297"]),
+        ("stagger.scope", vec!["'switch'", "1"]),
+        ("stagger.order", vec!["'shortest'", "''"]),
+        ("stagger.patience", vec!["-1", "'soon'"]),
+        ("stagger.rate", vec!["0", "'0 GB'", "1048575", "'fast'", "-1", "1.5"]),
+        ("stagger.slowdown", vec!["-0.01", "1.01", "nan", "'2%'"]),
         ("interval.seconds", vec!["-1", "inf", "nan", "'soon'", "'99999999999d'", "36501e5"]),
         ("interval.overhead_percent", vec!["101", "-0.1", "nan", "'5'"]),
         ("interval.steps", vec!["-1"]),

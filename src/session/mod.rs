@@ -530,7 +530,8 @@ impl Session {
     /// Local.
     ///
     /// # Blocking
-    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background.
+    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background. With turns at
+    /// links (`stagger.bursts`): for a look at the node's topology, some tens of milliseconds.
     ///
     /// # Errors
     /// [`Error::History`].
@@ -572,11 +573,12 @@ impl Session {
             placement: history.placement,
             touch: history.touch,
             pin: history.pin,
+            stagger: config.job.stagger,
             room: config.job.timeouts.room,
             ..CacheConfig::default()
         };
         change(&mut caches);
-        Ok(Caches::open(device, segment, caches)?)
+        Ok(Caches::open_beside(device, segment, caches, self.engine.waiting.clone())?)
     }
 
     /// Counters and times of this rank.
@@ -847,6 +849,7 @@ impl Pending {
     /// [`Error::NotCommitted`] as soon as it is known that the level will not be reached.
     pub fn wait(&self, level: Level) -> Result<Level> {
         self.engine.beat();
+        let _waiting = self.engine.waiting.begin();
         loop {
             let waited = self.progress().waited(level);
             match waited {

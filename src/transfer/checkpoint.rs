@@ -237,6 +237,7 @@ impl Engine {
         let header = layout.header(self.key(spec), agreement, identity.size, rank, origin);
         let device_failed = |source| CaptureError::Device { rank, name: name(), version, source };
         let mut causes = Vec::new();
+        let _call = spec.device.map(|device| device.caches.capturing());
         match self.wait_for_slot(spec.operation, layout.total_len) {
             Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot) {
                 Ok(taken) => return Ok(taken),
@@ -382,6 +383,7 @@ impl Engine {
     /// A slot of `bytes`, waiting for room if need be; `None` if the tier is off, the reason if there is no room.
     fn wait_for_slot(&self, operation: u64, bytes: u64) -> Result<Option<SlotMut>, String> {
         let Some(segment) = &self.setup.memory else { return Ok(None) };
+        let _waiting = self.waiting.begin();
         let clock = &self.setup.clock;
         let started = clock.now();
         let mut waited = false;

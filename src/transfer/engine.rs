@@ -8,6 +8,7 @@ use super::progress::{LevelVerdict, Report};
 use super::stats::Stats;
 use super::status::{Supervision, Told};
 use super::tasks::Task;
+use super::waiting::Waiting;
 use super::write::WriteJob;
 use crate::affinity::current_node;
 use crate::base::ids::text_hash;
@@ -216,6 +217,8 @@ pub struct Engine {
     changed: Condvar,
     work_ready: Condvar,
     stop: AtomicBool,
+    /// Calls of the application that wait for flushes.
+    pub(crate) waiting: Waiting,
     /// `should_exit` has said yes.
     pub is_ending: AtomicBool,
 }
@@ -242,6 +245,7 @@ impl Engine {
             changed: Condvar::new(),
             work_ready: Condvar::new(),
             stop: AtomicBool::new(false),
+            waiting: Waiting::default(),
             is_ending: AtomicBool::new(false),
         }
     }
@@ -633,6 +637,7 @@ impl Engine {
 
     /// Waits until nothing is in flight any more, at most for `limit`; true if so.
     pub fn drain(&self, limit: Duration) -> bool {
+        let _waiting = self.waiting.begin();
         let deadline = self.setup.clock.now() + limit;
         let clock = self.setup.clock.clone();
         self.wait_until(move |state| {

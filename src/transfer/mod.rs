@@ -11,7 +11,7 @@
 //! |---|---|---|---|---|
 //! | `bvk-comm` (0 or 1) | `Threads` of the session | `Engine::step`: messages, verdicts | nothing but short sleeps | stop flag; joined by `close`, by drop, and before `MPI_Finalize` |
 //! | `bvk-write-N` (`engine.writers`) | `Threads` of the session | `Engine::work`: pieces of writes, manifests, retention, claim renewal | local and global file systems | stop flag; joined by `close`; after drop they end with the piece in hand |
-//! | `bvk-d2h` (1 for each `Caches`) | `history::Caches` | `Engine::on_landed` at the end of a download: seals a slot, leaves the vote with the engine | the device | stop flag, after the last staged shard; joined when the `Caches` are dropped |
+//! | `bvk-d2h` (2 for each `Caches`) | `history::Caches` | `Engine::on_landed` at the end of a download: seals a slot, leaves the vote with the engine | the device, its turn, the pace | stop flag, after the last staged shard; joined when the `Caches` are dropped |
 //!
 //! All of them block every signal, and inherit the CPU mask that the process was given. Only the one stepping the
 //! driver calls MPI. Lock order: driver, then state; neither is held across I/O, and the state lock never across MPI.
@@ -32,6 +32,7 @@ pub mod stats;
 mod status;
 mod tasks;
 pub mod threads;
+mod waiting;
 pub mod write;
 
 pub use engine::{CaptureError, Engine, Identity, Setup};
@@ -39,3 +40,4 @@ pub use progress::{LevelVerdict, Progress, Report, Waited};
 pub use stats::{PerTier, Stats};
 pub use status::{Supervision, Teller};
 pub use threads::Threads;
+pub(crate) use waiting::Waiting;

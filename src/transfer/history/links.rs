@@ -105,7 +105,8 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
         let mut books = shared.lock();
         books.cache.done(&job, outcome.is_ok(), shared.now());
         books.trace.span(name_of(link), job.id.version, job.bytes, begun, shared.started);
-        books.note_moved(link, job.bytes, begun, outcome.is_ok());
+        let paced = outcome.as_ref().copied().unwrap_or_default();
+        books.note_moved(link, job.bytes, begun.elapsed().saturating_sub(paced), outcome.is_ok());
         shared.changed(books);
     }
 }
@@ -135,14 +136,14 @@ impl Books {
         }
     }
 
-    /// Counts what a link has moved since `begun`, or failed to, and how fast that was.
-    pub(super) fn note_moved(&mut self, link: Link, bytes: u64, begun: Instant, is_good: bool) {
+    /// Counts what a link has moved in `time`, or failed to, and how fast that was.
+    pub(super) fn note_moved(&mut self, link: Link, bytes: u64, time: Duration, is_good: bool) {
         if !is_good {
             self.trace.stats.failures[link as usize] += 1;
             return;
         }
         self.trace.stats.moved_bytes[link as usize] += bytes;
-        let rate = bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        let rate = bytes as f64 / time.as_secs_f64().max(1e-9);
         self.cache.set_rate(link, rate as u64);
     }
 }
@@ -169,8 +170,9 @@ impl Shared {
         books
     }
 
-    /// Moves the bytes of one job.
-    fn run(&self, job: &Job, stream: &dyn Stream) -> Result<(), HistoryError> {
+    /// Moves the bytes of one job. The answer is how long it was held back to keep to a rate.
+    fn run(&self, job: &Job, stream: &dyn Stream) -> Result<Duration, HistoryError> {
+        let mut burst = (job.link == Link::Down).then(|| self.burst(job.id.version, job.bytes));
         let cuts = runs(&job.from, &job.to, job.bytes);
         let host = |(from, to, bytes): &(u64, u64, u64)| {
             let offset = if job.link.from() == Tier::Host { *from } else { *to };
@@ -189,7 +191,10 @@ impl Shared {
                         copies.push((self.range.span(from + at, length)?, part));
                         at += length;
                     }
-                    stream.download(&mut copies, None)?;
+                    match &mut burst {
+                        Some(burst) => burst.download(stream, &mut copies)?,
+                        None => stream.download(&mut copies, None)?,
+                    }
                 }
                 Link::Up => {
                     let views = self.lines.view(host(cut)).ok_or_else(lines_gone)?;
@@ -220,7 +225,7 @@ impl Shared {
                 }
             }
         }
-        Ok(())
+        Ok(burst.map_or(Duration::ZERO, |burst| burst.paced()))
     }
 
     /// Reads or writes pieces of the file, several at a time: one at a time leaves the device idle in between.

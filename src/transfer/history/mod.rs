@@ -32,6 +32,7 @@
 //! One lock guards the planner and the layouts. It is never held across a copy, a file access or a call into a driver.
 #![forbid(unsafe_code)]
 
+mod bursts;
 mod error;
 mod layout;
 mod lines;
@@ -39,7 +40,9 @@ mod links;
 mod open;
 mod spill;
 mod staging;
+mod steps;
 mod trace;
+mod turns;
 
 pub use error::HistoryError;
 pub use layout::FieldInfo;
@@ -53,6 +56,7 @@ use crate::format::ElementType;
 use crate::region::Element;
 use crate::segment::Segment;
 use crate::tier::posix::PageBuffer;
+use bursts::Bursts;
 use layout::{Cut, Layout};
 use lines::Lines;
 use spill::Spill;
@@ -63,6 +67,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use steps::CallKind;
 use trace::Trace;
 
 /// Bytes that go through host memory at a time where a version passes both caches by.
@@ -87,6 +92,7 @@ struct Shared {
     lines: Lines,
     spill: Option<Spill>,
     config: CacheConfig,
+    bursts: Bursts,
     started: Instant,
     books: Mutex<Books>,
     /// Wakes the application's threads.
@@ -230,6 +236,7 @@ impl Shared {
     }
 
     fn wait_at_most<'a>(&self, mut books: MutexGuard<'a, Books>, limit: Duration) -> MutexGuard<'a, Books> {
+        let _waiting = self.bursts.waiting.begin();
         books.waiting += 1;
         let mut books = self.wait_on(&self.application, books, limit);
         books.waiting -= 1;
@@ -334,6 +341,7 @@ impl History {
     ) -> Result<(), HistoryError> {
         let begun = Instant::now();
         let shared = &self.shared;
+        let _call = shared.bursts.call(CallKind::Write);
         shared.settle_enqueued(false);
         let lengths = fields.iter().map(|field| (field.name, field.element, field.bytes()));
         let layout = Arc::new(Layout::new(lengths, shared.config.block_bytes));
@@ -557,6 +565,7 @@ impl History {
     pub fn restore(&self, version: u64, fields: &mut [FieldMut<'_>], stream: &dyn Stream) -> Result<(), HistoryError> {
         let begun = Instant::now();
         let shared = &self.shared;
+        let _call = shared.bursts.call(CallKind::Other);
         shared.settle_enqueued(true);
         let id = EntryId { history: self.id, version };
         let mut books = shared.lock();
@@ -754,10 +763,7 @@ impl History {
 
     /// Counters of this rank's caches.
     pub fn stats(&self) -> HistoryStats {
-        let books = self.shared.lock();
-        let mut stats = books.trace.stats.clone();
-        stats.host_bytes = self.shared.lines.bytes();
-        stats
+        self.shared.stats()
     }
 
     /// The appends and restores since the last call, one by one.
@@ -775,6 +781,7 @@ impl History {
     /// # Blocking
     /// For the slowest tier.
     pub fn wait_flushed(&self) {
+        let _call = self.shared.bursts.call(CallKind::Other);
         self.shared.settle_enqueued(true);
         let mut books = self.shared.lock();
         while !books.cache.is_flushed() && !self.shared.is_stopping() {

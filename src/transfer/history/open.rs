@@ -1,15 +1,17 @@
 //! Opening and closing the caches.
 #![forbid(unsafe_code)]
 
+use super::bursts::Bursts;
 use super::lines::Lines;
 use super::links::{link_loop, memory_loop, name_of, pin_loop};
 use super::spill::Spill;
 use super::trace::Trace;
 use super::{Books, Caches, History, HistoryError, Shared};
 use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
-use crate::config::{PinOrder, Placement, Touch};
+use crate::config::{PinOrder, Placement, StaggerConfig, Touch};
 use crate::device::{Device, Priority};
 use crate::segment::Segment;
+use crate::transfer::Waiting;
 use crate::transfer::threads::spawn;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -45,6 +47,8 @@ pub struct CacheConfig {
     pub touch: Touch,
     /// How it is pinned.
     pub pin: PinOrder,
+    /// How flushes are kept out of other ranks' way, and out of the application's.
+    pub stagger: StaggerConfig,
     /// How long a call waits for room.
     pub room: Duration,
     /// Record every step and span.
@@ -63,6 +67,7 @@ impl Default for CacheConfig {
             line_bytes: 256 << 20,
             touch: Touch::default(),
             pin: PinOrder::default(),
+            stagger: StaggerConfig::default(),
             room: Duration::from_secs(600),
             trace: false,
         }
@@ -73,7 +78,8 @@ impl Caches {
     /// Reserves the GPU cache on `device`, maps its first step, and starts the threads that make the rest ready.
     ///
     /// # Blocking
-    /// For the first step of mapping, well below a millisecond.
+    /// For the first step of mapping, well below a millisecond. With turns at links (`stagger.bursts`): for a look at the
+    /// node's topology, some tens of milliseconds.
     ///
     /// # Errors
     /// [`HistoryError::Device`], [`HistoryError::Store`] if the file cannot be made or a thread not be started.
@@ -81,6 +87,19 @@ impl Caches {
         device: Arc<dyn Device>,
         segment: Option<Arc<Segment>>,
         config: CacheConfig,
+    ) -> Result<Caches, HistoryError> {
+        Caches::open_beside(device, segment, config, Waiting::default())
+    }
+
+    /// The same beside an engine, whose calls may wait for flushes of these caches.
+    ///
+    /// # Errors
+    /// As [`Caches::open`].
+    pub(crate) fn open_beside(
+        device: Arc<dyn Device>,
+        segment: Option<Arc<Segment>>,
+        config: CacheConfig,
+        waiting: Waiting,
     ) -> Result<Caches, HistoryError> {
         let store_failed = |reason: String| {
             let directory = config.store_directory.as_ref().map_or_else(String::new, |path| path.display().to_string());
@@ -113,6 +132,7 @@ impl Caches {
             shards: 0,
             trace: Trace::new(config.trace),
         };
+        let bursts = Bursts::new(&config.stagger, &*device, segment.as_ref(), waiting);
         let shared = Arc::new(Shared {
             device,
             range,
@@ -120,6 +140,7 @@ impl Caches {
             lines: Lines::default(),
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
+            bursts,
             started: Instant::now(),
             books: Mutex::new(books),
             application: Condvar::new(),

@@ -111,11 +111,14 @@ impl Landing {
         let Landing { staged, mut slot, version, land } = self;
         let begun = Instant::now();
         let copies = staged.copies.iter().cloned();
-        let outcome = stream.download(&mut targets(copies, slot.as_mut_slice()), None);
         let (shared, bytes) = (staged.shared.clone(), staged.bytes);
+        let mut burst = shared.burst(version, bytes);
+        let outcome = burst.download(stream, &mut targets(copies, slot.as_mut_slice()));
+        let paced = burst.paced();
+        drop(burst);
         let mut books = shared.lock();
         books.trace.span(name_of(Link::Down), version, bytes, begun, shared.started);
-        books.note_moved(Link::Down, bytes, begun, outcome.is_ok());
+        books.note_moved(Link::Down, bytes, begun.elapsed().saturating_sub(paced), outcome.is_ok());
         drop(books);
         drop(staged);
         land(outcome.map(|()| slot));

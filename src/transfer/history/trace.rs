@@ -42,7 +42,8 @@ impl Step {
 /// Something that a thread was busy with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// `append`, `restore`, `d2h`, `h2f`, `f2h`, `h2d`, `touch`, `pin`, `map`.
+    /// `append`, `restore`, `d2h`, `h2f`, `f2h`, `h2d`, `touch`, `pin`, `map`; where flushes are staggered, `burst`: the part of a
+    /// `d2h` from the first piece on, that is, without the wait for its turn.
     pub what: &'static str,
     /// The version; 0 for memory.
     pub version: u64,
@@ -77,6 +78,14 @@ pub struct HistoryStats {
     pub moved_bytes: [u64; 4],
     /// Jobs of the links that failed, likewise.
     pub failures: [u64; 4],
+    /// How long flushes from the device waited for this rank's turn, in seconds.
+    pub turn_seconds: f64,
+    /// Flushes that went on without one, because it did not come in time.
+    pub turns_given_up: u64,
+    /// How long flushes were held back to keep to a rate, in seconds.
+    pub pace_seconds: f64,
+    /// The rate that they are held to now, in bytes per second; `None`: none.
+    pub flush_rate: Option<u64>,
 }
 
 /// Collects them.

@@ -1,0 +1,72 @@
+//! Section `[stagger]`: how the ranks of a node spread their flushes from device memory.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// Ranks that may hold a token of the node segment at once, at most.
+pub(super) const BURSTS_MAX: u32 = 8;
+
+/// How flushes from device to host memory are kept out of each other's way, and out of the application's (ICS'19, section 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StaggerConfig {
+    /// How many ranks may flush at once over what `scope` names, 1 to 8; `None`: all.
+    pub bursts: Option<u32>,
+    /// What the ranks take turns at.
+    pub scope: BurstScope,
+    /// Whose turn is next.
+    pub order: BurstOrder,
+    /// How long a flush waits for its turn before it goes on without.
+    pub patience: Duration,
+    /// How fast each rank flushes.
+    pub rate: FlushRate,
+    /// With [`FlushRate::Auto`]: by how much flushes may lengthen the application's steps, as a fraction of a step.
+    pub slowdown: f64,
+}
+
+impl Default for StaggerConfig {
+    fn default() -> Self {
+        StaggerConfig {
+            bursts: None,
+            scope: BurstScope::default(),
+            order: BurstOrder::default(),
+            // A device of 80 GB on a link of 25 GB/s is done in about three seconds.
+            patience: Duration::from_secs(10),
+            rate: FlushRate::default(),
+            slowdown: 0.02,
+        }
+    }
+}
+
+/// What the ranks of a node take turns at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BurstScope {
+    /// Each PCIe link that several GPUs share.
+    #[default]
+    Link,
+    /// The node: where host memory is slower than the links together.
+    Node,
+}
+
+/// Whose turn is next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BurstOrder {
+    /// The smallest flush.
+    #[default]
+    ShortestFirst,
+    /// One rank after the other, 64 MiB at a time.
+    RoundRobin,
+    /// Who has waited longest.
+    FirstCome,
+}
+
+/// How fast a rank flushes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FlushRate {
+    /// As fast as it can.
+    #[default]
+    Unlimited,
+    /// As fast as does not lengthen the application's steps by more than [`StaggerConfig::slowdown`].
+    Auto,
+    /// So many bytes per second.
+    Bytes(u64),
+}
