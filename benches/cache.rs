@@ -1,4 +1,4 @@
-//! The cache planner: what a decision costs, and what contiguous placement costs against scattered placement.
+//! The cache planner: what a decision costs, and what it decides beside algorithm 1 of HPDC'23.
 //!
 //! Prints one JSON object a line, after a line that names the machine:
 //!
@@ -6,18 +6,25 @@
 //! cargo bench --bench cache | tee benches/results/cache-NAME.jsonl
 //! ```
 //!
-//! * `window`, `scattered`: the time of one eviction decision over so many fragments (a fifth of them gaps), median.
+//! * `window`, `pieces`: one eviction decision for 32 MB over so many fragments of 1 to 2 MB: gaps (a fifth), copies that can leave at
+//!   once, as many that become evictable in up to a millisecond, and a few that stay. `window` is algorithm 1, for caches in which
+//!   a version lies in one range, and may use the gaps that it finds; `pieces` is what is built, and has used all gaps already. Median
+//!   time of a decision, and what it decides: the longest wait among its victims, and their bytes.
 //! * `trace`: a simulation of an adjoint computation. 384 versions, small at first and large at last, are hinted, written and
 //!   read back at a fixed interval; all links move at fixed rates, one job after the other. Its times are simulated, so they
 //!   are the same on every machine; only `decision_us` is measured.
 #![forbid(unsafe_code)]
 
+#[path = "cache/window.rs"]
+mod window;
+
 use bivouac::base::rng::Rng;
-use bivouac::cache::evict::{self, Fragment, Plan, Use};
-use bivouac::cache::{Admission, Cache, EntryId, Job, Keep, Link, Options, Placement, Read, Tier, TierOptions};
+use bivouac::cache::evict::{self, Candidate, Use};
+use bivouac::cache::{Admission, Cache, EntryId, Job, Keep, Link, Options, Read, Tier, TierOptions};
 use serde_json::json;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use window::{Fragment, window};
 
 const GB: u64 = 1_000_000_000;
 const MB: u64 = 1_000_000;
@@ -28,12 +35,14 @@ fn fragments(count: u64) -> Vec<Fragment> {
     let mut rng = Rng::new(count);
     let fragment = |version| {
         let bytes = MB + rng.below(MB);
-        if rng.chance(1, 5) {
-            return Fragment::Gap(bytes / 2);
+        match rng.below(50) {
+            0 => return Fragment::Pinned,
+            1..=10 => return Fragment::Gap(bytes / 2),
+            _ => {}
         }
         let wait = if rng.chance(1, 2) { 0 } else { rng.below(1_000_000) };
         let next = if rng.chance(1, 10) { Use::Unhinted } else { Use::Hinted(rng.below(4 * count)) };
-        Fragment::Entry { id: EntryId { history: 0, version }, bytes, wait, next }
+        Fragment::Copy(Candidate { id: EntryId { history: 0, version }, bytes, wait, next })
     };
     (0..count).map(fragment).collect()
 }
@@ -43,24 +52,37 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-type Decider = fn(&[Fragment], u64) -> Option<Plan>;
+fn micros(mut decide: impl FnMut()) -> f64 {
+    let mut once = || {
+        let start = Instant::now();
+        decide();
+        start.elapsed().as_secs_f64()
+    };
+    (median((0..301).map(|_| once()).collect()) * 1e8).round() / 100.0
+}
 
-fn time_decisions() {
-    let deciders: [(&str, Decider); 2] = [("window", evict::window), ("scattered", evict::scattered)];
-    for (name, decide) in deciders {
-        for count in [100, 1_000, 10_000] {
-            let view = fragments(count);
-            // Of the gaps' size and some more, so that the scattered decider has victims to find.
-            let gaps: u64 = view.iter().map(|f| if let Fragment::Gap(bytes) = f { *bytes } else { 0 }).sum();
-            let bytes = if name == "scattered" { gaps + 8 * MB } else { 8 * MB };
-            let once = || {
-                let start = Instant::now();
-                black_box(decide(black_box(&view), bytes)).expect("there is enough");
-                start.elapsed().as_secs_f64()
-            };
-            let micros = median((0..301).map(|_| once()).collect()) * 1e6;
-            println!("{}", json!({"figure": name, "fragments": count, "us": (micros * 100.0).round() / 100.0}));
-        }
+fn decisions() {
+    let bytes = 32 * MB;
+    for count in [100, 1_000, 10_000] {
+        let view = fragments(count);
+        let candidates: Vec<Candidate> =
+            view.iter().filter_map(|f| if let Fragment::Copy(one) = f { Some(*one) } else { None }).collect();
+        let say = |name: &str, victims: &[Candidate], us: f64| {
+            let wait = victims.iter().map(|victim| victim.wait).max().unwrap_or(0);
+            let evicted = victims.iter().map(|victim| victim.bytes).sum::<u64>();
+            let (wait, evicted) = (wait as f64 / 1e3, evicted as f64 / MB as f64);
+            println!(
+                "{}",
+                json!({"figure": name, "fragments": count, "us": us, "wait_us": wait, "evicted_mb": evicted})
+            );
+        };
+        let us = micros(|| _ = black_box(window(black_box(&view), bytes)));
+        say("window", &window(&view, bytes).expect("there is enough"), us);
+        // The copy of the list is made anew for each decision, as the planner does.
+        let us = micros(|| _ = black_box(evict::choose(black_box(&candidates).clone(), bytes)));
+        let plan = evict::choose(candidates.clone(), bytes).expect("there is enough");
+        let victims: Vec<Candidate> = candidates.into_iter().filter(|one| plan.victims.contains(&one.id)).collect();
+        say("pieces", &victims, us);
     }
 }
 
@@ -107,14 +129,10 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(placement: Placement) -> Simulation {
+    fn new() -> Simulation {
         let tier = |unit, capacity| TierOptions { unit, capacity };
-        let options = Options {
-            device: tier(64 << 10, 4 * GB),
-            host: tier(4 << 10, 32 * GB),
-            store: tier(4 << 10, 100 * GB),
-            placement,
-        };
+        let options =
+            Options { device: tier(64 << 10, 4 * GB), host: tier(4 << 10, 32 * GB), store: tier(4 << 10, 100 * GB) };
         let mut cache = Cache::new(options);
         for (tier, bytes) in [(Tier::Device, 4 * GB), (Tier::Host, 32 * GB)] {
             cache.add_span(tier, 0, bytes);
@@ -230,9 +248,9 @@ fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 1e4
 }
 
-fn trace(placement: Placement, name: &str, order: &[u64]) {
+fn trace(name: &str, order: &[u64]) {
     let sizes = sizes();
-    let mut simulation = Simulation::new(placement);
+    let mut simulation = Simulation::new();
     order.iter().for_each(|version| simulation.cache.hint(id(*version)));
     let (mut write, mut around) = (Duration::ZERO, 0);
     for (version, bytes) in sizes.iter().enumerate() {
@@ -258,7 +276,7 @@ fn trace(placement: Placement, name: &str, order: &[u64]) {
     println!(
         "{}",
         json!({
-            "figure": "trace", "placement": format!("{placement:?}").to_lowercase(), "order": name, "versions": VERSIONS,
+            "figure": "trace", "order": name, "versions": VERSIONS,
             "gb": gb(sizes.iter().sum()), "write_blocked_s": seconds(write), "read_blocked_s": seconds(read),
             "blocked_s": seconds(write + read), "hit_rate": (hits as f64 / VERSIONS as f64 * 1e3).round() / 1e3,
             "writes_around_device": around, "reads_from_device_host_store": direct,
@@ -280,10 +298,8 @@ fn machine() -> String {
 
 fn main() {
     println!("{}", json!({"machine": machine(), "command": "cargo bench --bench cache"}));
-    time_decisions();
+    decisions();
     for (name, order) in orders() {
-        for placement in [Placement::Contiguous, Placement::Scattered] {
-            trace(placement, name, &order);
-        }
+        trace(name, &order);
     }
 }

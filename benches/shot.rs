@@ -34,7 +34,7 @@ mod shot {
     use super::peers::{Blocking, Floor, Managed, OnDemand};
     use bivouac::base::ids::{Generation, Incarnation};
     use bivouac::cache::{Keep, Tier};
-    use bivouac::config::{PinOrder, Placement, Touch};
+    use bivouac::config::{PinOrder, Touch};
     use bivouac::device::cuda::CudaDevice;
     use bivouac::device::{Device, DeviceSpan, Stream};
     use bivouac::segment::{Segment, SegmentSpec};
@@ -124,9 +124,6 @@ mod shot {
         /// Host memory in small pages.
         #[arg(long)]
         small_pages: bool,
-        /// Versions in one piece each.
-        #[arg(long)]
-        contiguous: bool,
         /// Where the file goes.
         #[arg(long, default_value = ".")]
         directory: PathBuf,
@@ -287,7 +284,6 @@ mod shot {
                     device_bytes: gpu,
                     host_bytes: host,
                     store_directory: Some(options.directory.clone()),
-                    placement: if options.contiguous { Placement::Contiguous } else { Placement::Scattered },
                     touch: if options.between { Touch::Between } else { Touch::Beside },
                     pin: if options.at_once { PinOrder::AtOnce } else { PinOrder::InTurns },
                     trace: true,
@@ -431,7 +427,7 @@ mod shot {
         println!(
             "{{\"figure\": \"shot\", \"engine\": \"{}\", \"ranks\": {ranks}, \"sizes\": \"{}\", \"order\": \"{}\", \"hints\": \"{}\", \
              \"interval_ms\": {}, \"count\": {}, \"gpu_gib\": {}, \"host_gib\": {}, \"wait\": {}, \"tight\": {}, \"ready\": {}, \"persist\": {}, \
-             \"touch\": \"{}\", \"pin\": \"{}\", \"placement\": \"{}\", \"small_pages\": {}, \"gb\": {:.2}, \"init_s\": {:.4}, \"append_s\": {:.4}, \"restore_s\": {:.4}, \
+             \"touch\": \"{}\", \"pin\": \"{}\", \"small_pages\": {}, \"gb\": {:.2}, \"init_s\": {:.4}, \"append_s\": {:.4}, \"restore_s\": {:.4}, \
              \"worst_append_s\": {:.4}, \"worst_restore_s\": {:.4}, \"flush_wait_s\": {:.3}, \"forward_s\": {:.3}, \"wall_s\": {:.3}, \
              \"append_gb_s\": {:.1}, \"restore_gb_s\": {:.1}, \"both_gb_s\": {:.1}, \"first_append_ms\": {:.3}, \"hit_rate\": {:.4}, \
              \"pinned_gb\": {:.1}, \"down_gb\": {:.1}, \"out_gb\": {:.1}, \"in_gb\": {:.1}, \"up_gb\": {:.1}, \"distance\": {:.1}}}",
@@ -449,7 +445,6 @@ mod shot {
             options.persist,
             if options.between { "between" } else { "beside" },
             if options.at_once { "at-once" } else { "turns" },
-            if options.contiguous { "contiguous" } else { "scattered" },
             options.small_pages,
             mean(0) / 1e9,
             mean(1),

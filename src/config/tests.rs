@@ -86,7 +86,6 @@ fn unusual() -> Config {
                 store_budget: Budget::Bytes(1 << 40),
                 touch: Touch::Between,
                 pin: PinOrder::Never,
-                placement: Placement::Contiguous,
             },
         },
     }
@@ -200,7 +199,6 @@ host_budget = "25%"
 store_budget = "1 TiB"
 touch = "between"
 pin = "never"
-placement = "contiguous"
 "#;
 
 #[test]
@@ -322,7 +320,6 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("device.budget", vec!["0", "'101%'", "-1"]),
         ("history.touch", vec!["'Beside'", "1"]),
         ("history.pin", vec!["'once'"]),
-        ("history.placement", vec!["'paged'"]),
         ("interval.seconds", vec!["-1", "inf", "nan", "'soon'", "'99999999999d'", "36501e5"]),
         ("interval.overhead_percent", vec!["101", "-0.1", "nan", "'5'"]),
         ("interval.steps", vec!["-1"]),
