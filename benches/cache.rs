@@ -1,4 +1,4 @@
-//! The cache planner: what a decision costs, and what contiguous placement costs against scattered placement.
+//! The cache planner: what a decision costs, and what it decides beside algorithm 1 of HPDC'23.
 //!
 //! Prints one JSON object a line, after a line that names the machine:
 //!
@@ -6,18 +6,25 @@
 //! cargo bench --bench cache | tee benches/results/cache-NAME.jsonl
 //! ```
 //!
-//! * `window`, `scattered`: the time of one eviction decision over so many fragments (a fifth of them gaps), median.
-//! * `trace`: a simulation of an adjoint computation. 384 versions, small at first and large at last, are hinted, written and
-//!   read back at a fixed interval; all links move at fixed rates, one job after the other. Its times are simulated, so they
-//!   are the same on every machine; only `decision_us` is measured.
+//! * `window`, `pieces`: one eviction decision for 32 MB over so many fragments of 1 to 2 MB: gaps (a fifth), copies that can leave at
+//!   once, as many that become evictable in up to a millisecond, and a few that stay. `window` is algorithm 1, for caches in which
+//!   a version lies in one range, and may use the gaps that it finds; `pieces` is what is built, and has used all gaps already. Median
+//!   time of a decision, and what it decides: the longest wait among its victims, and their bytes.
+//! * `trace`: a simulation of an adjoint computation. 44 GB in 384 versions, small at first and large at last, and in 12,288,
+//!   are hinted, written and read back at a fixed interval; all links move at fixed rates, one job after the other. Its times are simulated, so they
+//!   are the same on every machine; only `call_us_mean` is measured: the mean time of a call of the planner.
 #![forbid(unsafe_code)]
 
+#[path = "cache/window.rs"]
+mod window;
+
 use bivouac::base::rng::Rng;
-use bivouac::cache::evict::{self, Fragment, Plan, Use};
-use bivouac::cache::{Admission, Cache, EntryId, Job, Keep, Link, Options, Placement, Read, Tier, TierOptions};
+use bivouac::cache::evict::{self, Candidate, Use};
+use bivouac::cache::{Admission, Cache, EntryId, Job, Keep, Link, Options, Read, Tier, TierOptions};
 use serde_json::json;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use window::{Fragment, window};
 
 const GB: u64 = 1_000_000_000;
 const MB: u64 = 1_000_000;
@@ -28,12 +35,14 @@ fn fragments(count: u64) -> Vec<Fragment> {
     let mut rng = Rng::new(count);
     let fragment = |version| {
         let bytes = MB + rng.below(MB);
-        if rng.chance(1, 5) {
-            return Fragment::Gap(bytes / 2);
+        match rng.below(50) {
+            0 => return Fragment::Pinned,
+            1..=10 => return Fragment::Gap(bytes / 2),
+            _ => {}
         }
         let wait = if rng.chance(1, 2) { 0 } else { rng.below(1_000_000) };
         let next = if rng.chance(1, 10) { Use::Unhinted } else { Use::Hinted(rng.below(4 * count)) };
-        Fragment::Entry { id: EntryId { history: 0, version }, bytes, wait, next }
+        Fragment::Copy(Candidate { id: EntryId { history: 0, version }, bytes, wait, next })
     };
     (0..count).map(fragment).collect()
 }
@@ -43,24 +52,37 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-type Decider = fn(&[Fragment], u64) -> Option<Plan>;
+fn micros(mut decide: impl FnMut()) -> f64 {
+    let mut once = || {
+        let start = Instant::now();
+        decide();
+        start.elapsed().as_secs_f64()
+    };
+    (median((0..301).map(|_| once()).collect()) * 1e8).round() / 100.0
+}
 
-fn time_decisions() {
-    let deciders: [(&str, Decider); 2] = [("window", evict::window), ("scattered", evict::scattered)];
-    for (name, decide) in deciders {
-        for count in [100, 1_000, 10_000] {
-            let view = fragments(count);
-            // Of the gaps' size and some more, so that the scattered decider has victims to find.
-            let gaps: u64 = view.iter().map(|f| if let Fragment::Gap(bytes) = f { *bytes } else { 0 }).sum();
-            let bytes = if name == "scattered" { gaps + 8 * MB } else { 8 * MB };
-            let once = || {
-                let start = Instant::now();
-                black_box(decide(black_box(&view), bytes)).expect("there is enough");
-                start.elapsed().as_secs_f64()
-            };
-            let micros = median((0..301).map(|_| once()).collect()) * 1e6;
-            println!("{}", json!({"figure": name, "fragments": count, "us": (micros * 100.0).round() / 100.0}));
-        }
+fn decisions() {
+    let bytes = 32 * MB;
+    for count in [100, 1_000, 10_000] {
+        let view = fragments(count);
+        let candidates: Vec<Candidate> =
+            view.iter().filter_map(|f| if let Fragment::Copy(one) = f { Some(*one) } else { None }).collect();
+        let say = |name: &str, victims: &[Candidate], us: f64| {
+            let wait = victims.iter().map(|victim| victim.wait).max().unwrap_or(0);
+            let evicted = victims.iter().map(|victim| victim.bytes).sum::<u64>();
+            let (wait, evicted) = (wait as f64 / 1e3, evicted as f64 / MB as f64);
+            println!(
+                "{}",
+                json!({"figure": name, "fragments": count, "us": us, "wait_us": wait, "evicted_mb": evicted})
+            );
+        };
+        let us = micros(|| _ = black_box(window(black_box(&view), bytes)));
+        say("window", &window(&view, bytes).expect("there is enough"), us);
+        // The copy of the list is made anew for each decision, as the planner does.
+        let us = micros(|| _ = black_box(evict::choose(black_box(&candidates).clone(), bytes)));
+        let plan = evict::choose(candidates.clone(), bytes).expect("there is enough");
+        let victims: Vec<Candidate> = candidates.into_iter().filter(|one| plan.victims.contains(&one.id)).collect();
+        say("pieces", &victims, us);
     }
 }
 
@@ -70,24 +92,24 @@ fn time_decisions() {
 const RATES: [f64; 4] = [55e9, 2.3e9, 2.7e9, 55e9];
 /// Inside GPU memory.
 const DEVICE_RATE: f64 = 1.9e12;
-const INTERVAL: Duration = Duration::from_millis(10);
-const VERSIONS: u64 = 384;
+/// For each 384 versions.
+const COMPUTING: Duration = Duration::from_millis(10 * 384);
 
-/// From about 25 to about 210 MB, each a fifth more or less than the trend.
-fn sizes() -> Vec<u64> {
+/// From about 25 to about 210 MB, each a fifth more or less than the trend, if they are 384; otherwise that much in all.
+fn sizes(count: u64) -> Vec<u64> {
     let mut rng = Rng::new(384);
     let size = |version| {
-        let trend = 25 * MB + 185 * MB * version / VERSIONS;
+        let trend = (25 * MB + 185 * MB * version / count) * 384 / count;
         trend * 4 / 5 + rng.below(trend * 2 / 5)
     };
-    (0..VERSIONS).map(size).collect()
+    (0..count).map(size).collect()
 }
 
-fn orders() -> [(&'static str, Vec<u64>); 3] {
-    let mut irregular: Vec<u64> = (0..VERSIONS).collect();
+fn orders(count: u64) -> [(&'static str, Vec<u64>); 3] {
+    let mut irregular: Vec<u64> = (0..count).collect();
     let mut rng = Rng::new(1);
     (1..irregular.len()).rev().for_each(|at| irregular.swap(at, rng.below(at as u64 + 1) as usize));
-    [("sequential", (0..VERSIONS).collect()), ("reverse", (0..VERSIONS).rev().collect()), ("irregular", irregular)]
+    [("sequential", (0..count).collect()), ("reverse", (0..count).rev().collect()), ("irregular", irregular)]
 }
 
 fn id(version: u64) -> EntryId {
@@ -103,27 +125,31 @@ struct Simulation {
     jobs: Vec<(Duration, Job)>,
     moved: [u64; 4],
     pieces: Vec<usize>,
-    decisions: Vec<f64>,
+    calls: Vec<f64>,
 }
 
 impl Simulation {
-    fn new(placement: Placement) -> Simulation {
+    fn new() -> Simulation {
         let tier = |unit, capacity| TierOptions { unit, capacity };
-        let options = Options {
-            device: tier(64 << 10, 4 * GB),
-            host: tier(4 << 10, 32 * GB),
-            store: tier(4 << 10, 100 * GB),
-            placement,
-        };
+        let options =
+            Options { device: tier(64 << 10, 4 * GB), host: tier(4 << 10, 32 * GB), store: tier(4 << 10, 100 * GB) };
         let mut cache = Cache::new(options);
         for (tier, bytes) in [(Tier::Device, 4 * GB), (Tier::Host, 32 * GB)] {
             cache.add_span(tier, 0, bytes);
             cache.set_fully_mapped(tier, true);
         }
         Link::ALL.into_iter().for_each(|link| cache.set_rate(link, RATES[link as usize] as u64));
-        let (jobs, pieces, decisions) = (Vec::new(), Vec::new(), Vec::new());
+        let (jobs, pieces, calls) = (Vec::new(), Vec::new(), Vec::new());
         let free_at = [Duration::ZERO; 4];
-        Simulation { cache, now: Duration::ZERO, free_at, jobs, moved: [0; 4], pieces, decisions }
+        Simulation { cache, now: Duration::ZERO, free_at, jobs, moved: [0; 4], pieces, calls }
+    }
+
+    /// Calls the planner, and takes the time.
+    fn ask<T>(&mut self, call: impl FnOnce(&mut Cache, Duration) -> T) -> T {
+        let start = Instant::now();
+        let answer = call(&mut self.cache, self.now);
+        self.calls.push(start.elapsed().as_secs_f64());
+        answer
     }
 
     /// Occupies a link for a transfer that starts as soon as it is free; says when that ends.
@@ -138,10 +164,7 @@ impl Simulation {
     fn pump(&mut self) {
         for link in Link::ALL {
             loop {
-                let start = Instant::now();
-                let job = self.cache.next(link, self.now);
-                self.decisions.push(start.elapsed().as_secs_f64());
-                let Some(job) = job else { break };
+                let Some(job) = self.ask(|cache, now| cache.next(link, now)) else { break };
                 if link == Link::Up || link == Link::Down {
                     self.pieces.push(if link == Link::Up { job.to.len() } else { job.from.len() });
                 }
@@ -158,7 +181,7 @@ impl Simulation {
         let (end, job) = self.jobs.swap_remove(at);
         self.now = self.now.max(end);
         self.moved[job.link as usize] += job.bytes;
-        self.cache.done(&job, true, self.now);
+        self.ask(|cache, now| cache.done(&job, true, now));
         self.pump();
         true
     }
@@ -181,10 +204,7 @@ impl Simulation {
 
     fn append(&mut self, version: u64, bytes: u64) -> Tier {
         let tier = loop {
-            let start = Instant::now();
-            let answer = self.cache.admit(id(version), bytes, Keep::Discard, self.now);
-            self.decisions.push(start.elapsed().as_secs_f64());
-            match answer {
+            match self.ask(|cache, now| cache.admit(id(version), bytes, Keep::Discard, now)) {
                 Admission::Device(_) => break Tier::Device,
                 Admission::Host(_) => break Tier::Host,
                 Admission::Store(_) => break Tier::Store,
@@ -198,7 +218,7 @@ impl Simulation {
             Tier::Store => self.occupy(Link::Out, bytes),
         };
         self.advance(end);
-        self.cache.written(id(version), true);
+        self.ask(|cache, _| cache.written(id(version), true));
         tier
     }
 
@@ -206,7 +226,7 @@ impl Simulation {
     fn read(&mut self, version: u64, bytes: u64) -> (Tier, bool) {
         let mut at_once = true;
         let tier = loop {
-            match self.cache.read(id(version)) {
+            match self.ask(|cache, _| cache.read(id(version))) {
                 Read::Device(_) => break Tier::Device,
                 Read::Host(_) => break Tier::Host,
                 Read::Store(_) => break Tier::Store,
@@ -221,7 +241,7 @@ impl Simulation {
             Tier::Store => self.occupy(Link::In, bytes),
         };
         self.advance(end);
-        self.cache.read_done(id(version), tier, true);
+        self.ask(|cache, _| cache.read_done(id(version), tier, true));
         (tier, at_once && tier == Tier::Device)
     }
 }
@@ -230,13 +250,14 @@ fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e4).round() / 1e4
 }
 
-fn trace(placement: Placement, name: &str, order: &[u64]) {
-    let sizes = sizes();
-    let mut simulation = Simulation::new(placement);
+fn trace(name: &str, order: &[u64]) {
+    let count = order.len() as u64;
+    let (sizes, interval) = (sizes(count), COMPUTING / count as u32);
+    let mut simulation = Simulation::new();
     order.iter().for_each(|version| simulation.cache.hint(id(*version)));
     let (mut write, mut around) = (Duration::ZERO, 0);
     for (version, bytes) in sizes.iter().enumerate() {
-        simulation.advance(simulation.now + INTERVAL);
+        simulation.advance(simulation.now + interval);
         let start = simulation.now;
         around += u64::from(simulation.append(version as u64, *bytes) != Tier::Device);
         write += simulation.now - start;
@@ -244,7 +265,7 @@ fn trace(placement: Placement, name: &str, order: &[u64]) {
     simulation.cache.start_prefetch(0);
     let (mut read, mut hits, mut direct, mut distances) = (Duration::ZERO, 0, [0u64; 3], 0);
     for version in order {
-        simulation.advance(simulation.now + INTERVAL);
+        simulation.advance(simulation.now + interval);
         distances += simulation.cache.prefetch_distance(0);
         let start = simulation.now;
         let (tier, hit) = simulation.read(*version, sizes[*version as usize]);
@@ -254,19 +275,19 @@ fn trace(placement: Placement, name: &str, order: &[u64]) {
     }
     let gb = |bytes: u64| (bytes as f64 / GB as f64 * 100.0).round() / 100.0;
     let pieces = &simulation.pieces;
-    let decisions = simulation.decisions.len() as f64;
+    let calls = simulation.calls.len() as f64;
     println!(
         "{}",
         json!({
-            "figure": "trace", "placement": format!("{placement:?}").to_lowercase(), "order": name, "versions": VERSIONS,
+            "figure": "trace", "order": name, "versions": count,
             "gb": gb(sizes.iter().sum()), "write_blocked_s": seconds(write), "read_blocked_s": seconds(read),
-            "blocked_s": seconds(write + read), "hit_rate": (hits as f64 / VERSIONS as f64 * 1e3).round() / 1e3,
+            "blocked_s": seconds(write + read), "hit_rate": (hits as f64 / count as f64 * 1e3).round() / 1e3,
             "writes_around_device": around, "reads_from_device_host_store": direct,
-            "prefetch_distance_mean": (distances as f64 / VERSIONS as f64 * 10.0).round() / 10.0,
+            "prefetch_distance_mean": (distances as f64 / count as f64 * 10.0).round() / 10.0,
             "gb_down_out_in_up": simulation.moved.map(gb),
             "device_pieces_mean": (pieces.iter().sum::<usize>() as f64 / pieces.len() as f64 * 100.0).round() / 100.0,
             "device_pieces_max": pieces.iter().max(),
-            "decision_us_mean": (simulation.decisions.iter().sum::<f64>() / decisions * 1e7).round() / 10.0,
+            "call_us_mean": (simulation.calls.iter().sum::<f64>() / calls * 1e7).round() / 10.0,
         })
     );
 }
@@ -280,10 +301,8 @@ fn machine() -> String {
 
 fn main() {
     println!("{}", json!({"machine": machine(), "command": "cargo bench --bench cache"}));
-    time_decisions();
-    for (name, order) in orders() {
-        for placement in [Placement::Contiguous, Placement::Scattered] {
-            trace(placement, name, &order);
-        }
+    decisions();
+    for (name, order) in [384, 12_288].into_iter().flat_map(orders) {
+        trace(name, &order);
     }
 }

@@ -4,7 +4,6 @@
 use bivouac::base::ids::{Generation, Incarnation};
 use bivouac::base::rng;
 use bivouac::cache::{Keep, Tier};
-use bivouac::config::Placement;
 use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac::segment::{Segment, SegmentSpec};
@@ -110,41 +109,39 @@ fn orders(count: u64) -> [(&'static str, Vec<u64>); 3] {
 #[test]
 fn every_version_comes_back_in_every_order() {
     let count = 40;
-    for placement in [Placement::Contiguous, Placement::Scattered] {
-        for (name, order) in orders(count) {
-            for hints in ["none", "one", "all"] {
-                for keep in [Keep::Discard, Keep::Persist] {
-                    let bed = Bed::new(HostModel::default());
-                    let caches = bed.caches([8, 24, 256], |config| config.placement = placement);
-                    let history = caches.history("wave", keep);
-                    if hints == "all" {
-                        history.hint(order.iter().copied());
+    for (name, order) in orders(count) {
+        for hints in ["none", "one", "all"] {
+            for keep in [Keep::Discard, Keep::Persist] {
+                let bed = Bed::new(HostModel::default());
+                let caches = bed.caches([8, 24, 256], |_| {});
+                let history = caches.history("wave", keep);
+                if hints == "all" {
+                    history.hint(order.iter().copied());
+                }
+                for version in 0..count {
+                    bed.append(&history, version, size(version))
+                        .unwrap_or_else(|error| panic!("{name} {hints} {keep:?}: {error}"));
+                }
+                history.start_prefetch();
+                for version in &order {
+                    if hints == "one" {
+                        history.hint([*version]);
                     }
-                    for version in 0..count {
-                        bed.append(&history, version, size(version))
-                            .unwrap_or_else(|error| panic!("{placement:?} {name} {hints} {keep:?}: {error}"));
+                    bed.check(&history, *version, size(*version));
+                }
+                let stats = history.stats();
+                assert_eq!((stats.appends, stats.restores), (count, count));
+                assert_eq!(stats.failures, [0; 4]);
+                match keep {
+                    Keep::Discard => {
+                        let again = bed.span(size(3));
+                        let error = history.restore(3, &mut [FieldMut::device::<u8>("p", &again)], &*bed.stream);
+                        assert!(matches!(error, Err(HistoryError::Gone { version: 3, .. })), "{error:?}");
                     }
-                    history.start_prefetch();
-                    for version in &order {
-                        if hints == "one" {
-                            history.hint([*version]);
-                        }
-                        bed.check(&history, *version, size(*version));
-                    }
-                    let stats = history.stats();
-                    assert_eq!((stats.appends, stats.restores), (count, count));
-                    assert_eq!(stats.failures, [0; 4]);
-                    match keep {
-                        Keep::Discard => {
-                            let again = bed.span(size(3));
-                            let error = history.restore(3, &mut [FieldMut::device::<u8>("p", &again)], &*bed.stream);
-                            assert!(matches!(error, Err(HistoryError::Gone { version: 3, .. })), "{error:?}");
-                        }
-                        Keep::Persist => {
-                            history.wait_flushed();
-                            for version in [3, 39, 0] {
-                                bed.check(&history, version, size(version));
-                            }
+                    Keep::Persist => {
+                        history.wait_flushed();
+                        for version in [3, 39, 0] {
+                            bed.check(&history, version, size(version));
                         }
                     }
                 }

@@ -28,7 +28,7 @@
 //! | `life` | which states a copy goes through: one table (HPDC'23, figure 1) |
 //! | `space` | where bytes lie: the allocation table with gaps |
 //! | `order` | what is read next: the restore-order queue |
-//! | `evict` | what makes room: algorithm 1, and the same choice without contiguity |
+//! | `evict` | what makes room |
 //! | `entry` | one version and its copies |
 //! | `room` | what may leave a tier, and when |
 //! | `links` | what a link moves next: flushes, prefetches |
@@ -67,7 +67,7 @@ mod tests;
 pub use life::{State, Step};
 pub use links::{IN_FLIGHT_MAX, Job, TRIES_MAX};
 pub use planner::{Admission, Cache, Options, Read, Reason, TierOptions};
-pub use space::{Placement, runs};
+pub use space::runs;
 
 /// One version of a history.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

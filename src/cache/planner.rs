@@ -6,7 +6,7 @@ use super::life::{State, Step};
 use super::links::Flight;
 use super::order::Order;
 use super::room::{Room, Terms};
-use super::space::{Placement, Space};
+use super::space::Space;
 use super::{EntryId, Keep, Link, Owner, Piece, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,8 +30,6 @@ pub struct Options {
     pub host: TierOptions,
     /// A file, which has all its bytes from the start.
     pub store: TierOptions,
-    /// How a version lies in a tier.
-    pub placement: Placement,
 }
 
 /// An answer to [`Cache::admit`] and [`Cache::stage`].
@@ -102,8 +100,8 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    fn new(options: TierOptions, placement: Placement) -> Seat {
-        let space = Space::new(options.unit, placement);
+    fn new(options: TierOptions) -> Seat {
+        let space = Space::new(options.unit);
         Seat { space, capacity: options.capacity, mapping: options.capacity > 0 }
     }
 }
@@ -144,8 +142,7 @@ impl Cache {
     /// # Panics
     /// If a unit is 0.
     pub fn new(options: Options) -> Cache {
-        let mut tiers =
-            [options.device, options.host, options.store].map(|options_of| Seat::new(options_of, options.placement));
+        let mut tiers = [options.device, options.host, options.store].map(Seat::new);
         let store = &mut tiers[Tier::Store as usize];
         store.space.add_span(0, options.store.capacity);
         store.mapping = false;

@@ -1,10 +1,9 @@
 //! Room in a tier: what may leave it, when, and the decision to let it go.
 #![forbid(unsafe_code)]
 
-use super::evict::{self, Fragment, Plan, Use};
+use super::evict::{self, Candidate, Plan, Use};
 use super::planner::Cache;
-use super::space::Item;
-use super::{EntryId, Keep, Link, Owner, Piece, Placement, State, Tier};
+use super::{EntryId, Keep, Link, Owner, Piece, State, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -78,40 +77,18 @@ impl Cache {
         if tier == Tier::Device && seat.mapping {
             return None;
         }
-        let view = self.view(tier, terms, waits);
-        let bytes = seat.space.rounded(bytes);
-        match seat.space.placement() {
-            Placement::Contiguous => evict::window(&view, bytes),
-            Placement::Scattered => evict::scattered(&view, bytes),
-        }
+        let missing = seat.space.rounded(bytes).saturating_sub(seat.space.free_bytes());
+        evict::choose(self.candidates(tier, terms, waits).collect(), missing)
     }
 
-    /// A tier as the deciders see it: in the order of addresses, or with the pieces of each version gathered.
-    pub(super) fn view(&self, tier: Tier, terms: Terms, waits: &Waits) -> Vec<Fragment> {
+    /// The copies that may leave a tier, now or later.
+    fn candidates(&self, tier: Tier, terms: Terms, waits: &Waits) -> impl Iterator<Item = Candidate> {
         let space = &self.tiers[tier as usize].space;
-        let fragment = |owner: Owner, bytes: u64| match owner {
-            Owner::Shard(_) => Fragment::Pinned,
-            Owner::Entry(id) => match self.wait(id, tier, terms, waits) {
-                Some(wait) => Fragment::Entry { id, bytes, wait, next: self.use_of_copy(id, tier) },
-                None => Fragment::Pinned,
-            },
-        };
-        if space.placement() == Placement::Contiguous {
-            let items = space.items().map(|item| match item {
-                Item::Gap(bytes) => Fragment::Gap(bytes),
-                Item::Used(owner, bytes) => fragment(owner, bytes),
-                Item::Border => Fragment::Pinned,
-            });
-            return items.collect();
-        }
-        let mut held: BTreeMap<Owner, u64> = BTreeMap::new();
-        for item in space.items() {
-            if let Item::Used(owner, bytes) = item {
-                *held.entry(owner).or_default() += bytes;
-            }
-        }
-        let entries = held.into_iter().map(|(owner, bytes)| fragment(owner, bytes));
-        entries.chain([Fragment::Gap(space.free_bytes())]).collect()
+        self.residents[tier as usize].iter().filter_map(move |&id| {
+            let wait = self.wait(id, tier, terms, waits)?;
+            let bytes = space.freed_by(&self.entries[&id].copy(tier)?.pieces);
+            Some(Candidate { id, bytes, wait, next: self.use_of_copy(id, tier) })
+        })
     }
 
     /// When a copy will be used: one that another stands in for, after everything else.
@@ -159,11 +136,9 @@ impl Cache {
         let rate = self.rates[link as usize];
         let mut room = u64::MAX;
         if tier == Tier::Device {
-            let can_go = self.view(Tier::Host, Terms::NOW, &Waits::new());
-            room = can_go.iter().fold(0, |sum, fragment| match fragment {
-                Fragment::Gap(bytes) | Fragment::Entry { bytes, .. } => sum + bytes,
-                Fragment::Pinned => sum,
-            });
+            let none = Waits::new();
+            let can_go = self.candidates(Tier::Host, Terms::NOW, &none).map(|candidate| candidate.bytes);
+            room = can_go.sum::<u64>() + self.tiers[Tier::Host as usize].space.free_bytes();
         }
         let (mut waits, mut ahead, mut landing) = (Waits::new(), 0, 0);
         for flight in self.flights.values().filter(|flight| flight.link == link) {

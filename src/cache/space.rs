@@ -7,26 +7,6 @@
 use super::{Owner, Piece};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How the bytes of one version lie in a tier.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Placement {
-    /// In one piece (HPDC'23, section 4.1.5): one transfer each, but gaps that are too small are lost.
-    Contiguous,
-    /// In as few pieces as the gaps allow: no gap is ever too small.
-    Scattered,
-}
-
-/// What lies in a span, in the order of addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Item {
-    /// Nothing.
-    Gap(u64),
-    /// A piece of someone's; of a piece that sticks out of the span the bytes inside.
-    Used(Owner, u64),
-    /// The end of a span that no other one touches.
-    Border,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Used {
     bytes: u64,
@@ -40,7 +20,6 @@ struct Used {
 #[derive(Clone, Debug)]
 pub struct Space {
     unit: u64,
-    placement: Placement,
     spans: BTreeMap<u64, u64>,
     /// Ranges that take no new pieces and wait for those that they have.
     closing: BTreeMap<u64, u64>,
@@ -57,11 +36,10 @@ impl Space {
     ///
     /// # Panics
     /// If `unit` is 0.
-    pub fn new(unit: u64, placement: Placement) -> Self {
+    pub fn new(unit: u64) -> Self {
         assert!(unit > 0, "a space has a unit");
         Space {
             unit,
-            placement,
             spans: BTreeMap::new(),
             closing: BTreeMap::new(),
             used: BTreeMap::new(),
@@ -70,11 +48,6 @@ impl Space {
             bytes: 0,
             free: 0,
         }
-    }
-
-    /// How pieces are placed.
-    pub fn placement(&self) -> Placement {
-        self.placement
     }
 
     /// What an allocation of `bytes` takes: whole units, at least one.
@@ -94,20 +67,21 @@ impl Space {
 
     /// Whether an allocation of `bytes` would fit if nothing else were here.
     pub fn could_fit(&self, bytes: u64) -> bool {
-        let need = self.rounded(bytes);
-        match self.placement {
-            Placement::Contiguous => self.spans.values().any(|bytes| *bytes >= need),
-            Placement::Scattered => self.bytes >= need,
-        }
+        self.bytes >= self.rounded(bytes)
     }
 
     /// Whether an allocation of `bytes` would succeed now.
     pub fn has_room(&self, bytes: u64) -> bool {
-        let need = self.rounded(bytes);
-        match self.placement {
-            Placement::Contiguous => self.sizes.last().is_some_and(|(bytes, _)| *bytes >= need),
-            Placement::Scattered => self.free >= need,
-        }
+        self.free >= self.rounded(bytes)
+    }
+
+    /// How many bytes would become free if these pieces were given back: what lies in a closed range would not.
+    pub fn freed_by(&self, pieces: &[Piece]) -> u64 {
+        let inside = |piece: &Piece| match self.closing.is_empty() {
+            true => piece.bytes,
+            false => clips(&self.spans, *piece).map(|part| part.bytes).sum(),
+        };
+        pieces.iter().map(inside).sum()
     }
 
     /// Adds space; a part of a unit at either end is left out.
@@ -160,11 +134,10 @@ impl Space {
         before.into_iter().chain(self.used.range(range.offset..range.end())).map(|(_, used)| used.owner)
     }
 
-    /// Takes space for `bytes`, rounded up to units; `None` if the gaps do not suffice.
+    /// Takes space for `bytes`, rounded up to units; `None` if there are fewer free bytes.
     ///
-    /// Contiguous: the smallest gap that is large enough. Scattered: the same if there is one; otherwise the largest
-    /// gaps first and the smallest sufficient one last, which gives the fewest pieces; it fails only if there are fewer
-    /// free bytes.
+    /// The smallest gap that is large enough, if there is one; otherwise the largest gaps first and the smallest sufficient
+    /// one last, which gives the fewest pieces.
     pub fn allocate(&mut self, bytes: u64, owner: Owner) -> Option<Vec<Piece>> {
         if !self.has_room(bytes) {
             return None;
@@ -194,39 +167,6 @@ impl Space {
             let parts: Vec<Piece> = clips(&self.spans, *piece).collect();
             parts.into_iter().for_each(|part| self.add_gap(part));
         }
-    }
-
-    /// Everything in the spans, in the order of addresses, with a border between spans that do not touch.
-    pub fn items(&self) -> impl Iterator<Item = Item> + '_ {
-        self.spans.iter().flat_map(|(&offset, &bytes)| {
-            let span = Piece { offset, bytes };
-            self.items_of(span).chain([Item::Border])
-        })
-    }
-
-    fn items_of(&self, span: Piece) -> impl Iterator<Item = Item> + '_ {
-        let mut at = span.offset;
-        let first = self.used.range(..=at).next_back().filter(|(start, used)| *start + used.bytes > at);
-        let mut inside = first.into_iter().chain(self.used.range(at + 1..span.end())).peekable();
-        std::iter::from_fn(move || {
-            if at >= span.end() {
-                return None;
-            }
-            let item = match inside.peek() {
-                Some((start, _)) if **start > at => Item::Gap(**start - at),
-                Some((start, used)) => Item::Used(used.owner, (**start + used.bytes).min(span.end()) - at),
-                None => Item::Gap(span.end() - at),
-            };
-            match item {
-                Item::Gap(bytes) => at += bytes,
-                Item::Used(_, bytes) => {
-                    inside.next();
-                    at += bytes;
-                }
-                Item::Border => unreachable!("a span has no border inside"),
-            }
-            Some(item)
-        })
     }
 
     /// All used pieces with their owners, in the order of addresses.
@@ -287,21 +227,23 @@ impl Space {
             assert_eq!(known.map(|part| part.bytes).sum::<u64>(), piece.bytes, "pieces lie in the space");
             end = piece.end();
         }
-        let gaps: Vec<u64> = self.gaps.values().copied().collect();
-        assert_eq!(gaps.iter().sum::<u64>(), self.free);
+        assert_eq!(self.gaps.values().sum::<u64>(), self.free);
         assert_eq!(self.spans.values().sum::<u64>(), self.bytes);
         let sizes: BTreeSet<_> = self.gaps.iter().map(|(&offset, &bytes)| (bytes, offset)).collect();
         assert_eq!(sizes, self.sizes);
-        let mut found = Vec::new();
-        let mut after_gap = false;
-        for item in self.items() {
-            assert!(!(after_gap && matches!(item, Item::Gap(_))), "gaps are joined");
-            after_gap = matches!(item, Item::Gap(_));
-            if let Item::Gap(bytes) = item {
-                found.push(bytes);
+        let mut unused = BTreeMap::new();
+        for (&offset, &bytes) in &self.spans {
+            let span = Piece { offset, bytes };
+            let mut at = offset;
+            let inside = self.pieces().filter(|(piece, _)| piece.offset < span.end() && piece.end() > offset);
+            for (piece, _) in inside.chain([(Piece { offset: span.end(), bytes: 0 }, Owner::Shard(0))]) {
+                if piece.offset > at {
+                    unused.insert(at, piece.offset - at);
+                }
+                at = piece.end();
             }
         }
-        assert_eq!(found, gaps, "what is not used is a gap");
+        assert_eq!(unused, self.gaps, "what is not used is a gap");
     }
 }
 
@@ -369,10 +311,14 @@ mod tests {
 
     const ME: Owner = Owner::Shard(0);
 
-    fn space(unit: u64, placement: Placement, bytes: u64) -> Space {
-        let mut space = Space::new(unit, placement);
+    fn space(unit: u64, bytes: u64) -> Space {
+        let mut space = Space::new(unit);
         space.add_span(0, bytes);
         space
+    }
+
+    fn gaps(space: &Space) -> Vec<Piece> {
+        space.gaps.iter().map(|(&offset, &bytes)| piece(offset, bytes)).collect()
     }
 
     fn piece(offset: u64, bytes: u64) -> Piece {
@@ -380,8 +326,8 @@ mod tests {
     }
 
     /// Used bytes at 0, 20, 30, 60: gaps of 10, 20 and 40.
-    fn with_gaps(placement: Placement) -> Space {
-        let mut space = space(1, placement, 100);
+    fn with_gaps() -> Space {
+        let mut space = space(1, 100);
         let all: Vec<_> = [10, 10, 10, 10, 20].map(|bytes| space.allocate(bytes, ME).unwrap()).into();
         space.free(&all[1]);
         space.free(&all[4]);
@@ -393,20 +339,8 @@ mod tests {
     }
 
     #[test]
-    fn contiguous_takes_the_smallest_gap_that_is_large_enough() {
-        let mut space = space(1, Placement::Contiguous, 100);
-        let all: Vec<_> = [30, 10, 20, 10, 30].map(|bytes| space.allocate(bytes, ME).unwrap()).into();
-        space.free(&all[0]);
-        space.free(&all[2]);
-        assert_eq!(space.allocate(15, ME), Some(vec![piece(40, 15)]));
-        assert_eq!(space.allocate(31, ME), None);
-        assert_eq!(space.free_bytes(), 35);
-        space.check();
-    }
-
-    #[test]
-    fn scattered_takes_one_gap_if_it_can_and_few_otherwise() {
-        let mut space = space(1, Placement::Scattered, 100);
+    fn a_version_lies_in_one_gap_if_it_can_and_in_few_otherwise() {
+        let mut space = space(1, 100);
         let all: Vec<_> = [30, 10, 20, 10, 12, 18].map(|bytes| space.allocate(bytes, ME).unwrap()).into();
         [0, 2, 4].iter().for_each(|at: &usize| space.free(&all[*at]));
         let mut one = space.clone();
@@ -420,16 +354,16 @@ mod tests {
 
     #[test]
     fn freed_pieces_join_with_the_gaps_around_them() {
-        let mut space = with_gaps(Placement::Contiguous);
+        let mut space = with_gaps();
         let pieces: Vec<Piece> = space.pieces().map(|(piece, _)| piece).collect();
         space.free(&pieces);
-        assert_eq!(space.items().collect::<Vec<_>>(), [Item::Gap(100), Item::Border]);
+        assert_eq!(gaps(&space), [piece(0, 100)]);
         space.check();
     }
 
     #[test]
     fn sizes_are_rounded_up_to_units_and_spans_down() {
-        let mut space = Space::new(8, Placement::Contiguous);
+        let mut space = Space::new(8);
         space.add_span(3, 30);
         assert_eq!(space.bytes(), 24);
         assert_eq!(space.allocate(0, ME), Some(vec![piece(8, 8)]));
@@ -441,10 +375,10 @@ mod tests {
 
     #[test]
     fn spans_join_only_where_their_offsets_touch() {
-        let mut space = space(1, Placement::Contiguous, 10);
+        let mut space = space(1, 10);
         space.add_span(20, 10);
-        assert!(!space.could_fit(11));
-        assert_eq!(space.allocate(11, ME), None);
+        assert_eq!(gaps(&space), [piece(0, 10), piece(20, 10)]);
+        assert!(space.could_fit(20) && !space.could_fit(21));
         space.add_span(10, 10);
         assert_eq!(space.allocate(30, ME), Some(vec![piece(0, 30)]));
         space.check();
@@ -452,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_span_is_removed_only_when_it_is_free() {
-        let mut space = space(1, Placement::Contiguous, 30);
+        let mut space = space(1, 30);
         let first = space.allocate(5, ME).unwrap();
         assert!(!space.remove_span(piece(0, 10)));
         assert!(!space.remove_span(piece(25, 10)));
@@ -465,20 +399,20 @@ mod tests {
 
     #[test]
     fn a_closed_span_takes_nothing_new_and_is_vacant_when_its_last_piece_has_left() {
-        let mut space = space(1, Placement::Contiguous, 40);
+        let mut space = space(1, 40);
         let (first, second) = (space.allocate(15, ME).unwrap(), space.allocate(10, ME).unwrap());
         // A range that cuts the second piece in two.
         assert!(!space.close_span(piece(20, 20)));
         space.check();
         assert_eq!((space.bytes(), space.free_bytes()), (20, 0));
-        assert_eq!(space.items().collect::<Vec<_>>(), [Item::Used(ME, 15), Item::Used(ME, 5), Item::Border]);
+        assert_eq!([&first, &second].map(|pieces| space.freed_by(pieces)), [15, 5]);
         space.free(&second);
         assert_eq!(space.free_bytes(), 5);
         assert!(space.close_span(piece(20, 20)));
         space.free(&first);
         space.check();
         space.add_span(20, 20);
-        assert_eq!(space.items().collect::<Vec<_>>(), [Item::Gap(40), Item::Border]);
+        assert_eq!(gaps(&space), [piece(0, 40)]);
     }
 
     #[test]
@@ -490,12 +424,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_allocated_never_overlaps_and_scattered_never_fails_while_bytes_suffice(
-            scattered: bool,
+        fn what_is_allocated_never_overlaps_and_nothing_fails_while_bytes_suffice(
             steps in prop::collection::vec((0u8..10, 0u64..40), 0..80),
         ) {
-            let placement = if scattered { Placement::Scattered } else { Placement::Contiguous };
-            let mut space = Space::new(4, placement);
+            let mut space = Space::new(4);
             let (mut held, mut closing): (Vec<Vec<Piece>>, Vec<Piece>) = (Vec::new(), Vec::new());
             for (what, value) in steps {
                 match what {
@@ -521,14 +453,11 @@ mod tests {
                         }
                     }
                     4..=7 => {
-                        let (free, fits) = (space.free_bytes(), space.has_room(value));
+                        let fits = space.free_bytes() >= space.rounded(value);
+                        prop_assert_eq!(space.has_room(value), fits);
                         let pieces = space.allocate(value, ME);
                         prop_assert_eq!(pieces.is_some(), fits);
-                        if scattered {
-                            prop_assert_eq!(fits, free >= space.rounded(value));
-                        }
                         if let Some(pieces) = pieces {
-                            prop_assert!(scattered || pieces.len() == 1);
                             prop_assert_eq!(pieces.iter().map(|piece| piece.bytes).sum::<u64>(), space.rounded(value));
                             held.push(pieces);
                         }
@@ -536,7 +465,9 @@ mod tests {
                     _ => {
                         if !held.is_empty() {
                             let pieces = held.swap_remove(value as usize % held.len());
+                            let (free, freed) = (space.free_bytes(), space.freed_by(&pieces));
                             space.free(&pieces);
+                            prop_assert_eq!(space.free_bytes(), free + freed);
                         }
                     }
                 }

@@ -45,9 +45,9 @@ struct World {
     moved: [u64; 4],
 }
 
-fn options(placement: Placement, sizes: [u64; 3]) -> Options {
+fn options(sizes: [u64; 3]) -> Options {
     let tier = |capacity| TierOptions { unit: 1, capacity };
-    Options { device: tier(sizes[0]), host: tier(sizes[1]), store: tier(sizes[2]), placement }
+    Options { device: tier(sizes[0]), host: tier(sizes[1]), store: tier(sizes[2]) }
 }
 
 fn id(history: u32, version: u64) -> EntryId {
@@ -55,7 +55,7 @@ fn id(history: u32, version: u64) -> EntryId {
 }
 
 impl World {
-    fn new(placement: Placement, sizes: [u64; 3], seed: u64, failing: u64) -> World {
+    fn new(sizes: [u64; 3], seed: u64, failing: u64) -> World {
         let mut unmapped = Vec::new();
         for tier in [Tier::Device, Tier::Host] {
             let quarter = sizes[tier as usize].div_ceil(4);
@@ -68,7 +68,7 @@ impl World {
         }
         unmapped.reverse();
         World {
-            cache: Cache::new(options(placement, sizes)),
+            cache: Cache::new(options(sizes)),
             rng: Rng::new(seed),
             now: Duration::ZERO,
             failing,
@@ -86,8 +86,8 @@ impl World {
         }
     }
 
-    fn mapped(placement: Placement, sizes: [u64; 3]) -> World {
-        let mut world = World::new(placement, sizes, 1, 0);
+    fn mapped(sizes: [u64; 3]) -> World {
+        let mut world = World::new(sizes, 1, 0);
         while world.map_more() {}
         world
     }
@@ -540,10 +540,6 @@ impl World {
     }
 }
 
-fn placement() -> impl Strategy<Value = Placement> {
-    prop_oneof![Just(Placement::Contiguous), Just(Placement::Scattered)]
-}
-
 /// Sizes of the tiers; some do not exist.
 fn sizes() -> impl Strategy<Value = [u64; 3]> {
     prop_oneof![
@@ -563,13 +559,12 @@ proptest! {
 
     #[test]
     fn no_version_is_lost_nothing_overlaps_and_nobody_waits_in_vain(
-        placement in placement(),
         sizes in sizes(),
         seed: u64,
         failing in prop_oneof![Just(0u64), Just(0), Just(10), Just(50)],
         ops in prop::collection::vec(op(), 1..90),
     ) {
-        let mut world = World::new(placement, sizes, seed, failing);
+        let mut world = World::new(sizes, seed, failing);
         for op in ops {
             world.apply(op);
         }
@@ -589,8 +584,8 @@ fn orders(count: u64) -> [(&'static str, Vec<u64>); 3] {
 
 /// Hints all, writes all, starts, and reads all, with links that take no time. Says how many bytes went up and in; all
 /// reads are hits.
-fn replay(placement: Placement, tiers: [u64; 3], sizes: &[u64], order: &[u64]) -> [u64; 2] {
-    let mut world = World::mapped(placement, tiers);
+fn replay(tiers: [u64; 3], sizes: &[u64], order: &[u64]) -> [u64; 2] {
+    let mut world = World::mapped(tiers);
     order.iter().for_each(|version| world.hint(id(0, *version)));
     for (version, bytes) in sizes.iter().enumerate() {
         assert!(world.append(id(0, version as u64), *bytes, Keep::Discard, true));
@@ -606,18 +601,14 @@ fn replay(placement: Placement, tiers: [u64; 3], sizes: &[u64], order: &[u64]) -
     [Link::Up, Link::In].map(|link| world.moved[link as usize])
 }
 
-const PLACEMENTS: [Placement; 2] = [Placement::Contiguous, Placement::Scattered];
-
 #[test]
 fn prefetches_are_one_from_the_optimum_for_equal_sizes() {
     // With full hints the farthest next use leaves first (Belady). What the device holds at the start need not come up, what
     // the host holds need not come in; one place goes to the version that was written last.
-    for (placement, (name, order)) in
-        PLACEMENTS.into_iter().flat_map(|placement| orders(100).map(|all| (placement, all)))
-    {
-        let [up, came_in] = replay(placement, [8 * 4, 24 * 4, 1000], &[4; 100], &order);
-        assert!((92 * 4..=93 * 4).contains(&up), "{placement:?} {name}: {up} up");
-        assert!((68 * 4..=77 * 4).contains(&came_in), "{placement:?} {name}: {came_in} in");
+    for (name, order) in orders(100) {
+        let [up, came_in] = replay([8 * 4, 24 * 4, 1000], &[4; 100], &order);
+        assert!((92 * 4..=93 * 4).contains(&up), "{name}: {up} up");
+        assert!((68 * 4..=77 * 4).contains(&came_in), "{name}: {came_in} in");
     }
 }
 
@@ -627,12 +618,10 @@ fn prefetches_are_near_the_optimum_for_all_sizes() {
     let sizes: Vec<u64> = (0..100).map(|at| 2 + at / 20 + rng.below(4)).collect();
     let all: u64 = sizes.iter().sum();
     let (device, host) = (48, 144);
-    for (placement, (name, order)) in
-        PLACEMENTS.into_iter().flat_map(|placement| orders(100).map(|all| (placement, all)))
-    {
-        let [up, came_in] = replay(placement, [device, host, 2000], &sizes, &order);
-        assert!(up <= (all - device) * 106 / 100, "{placement:?} {name}: {up} of {all} up");
-        assert!(came_in <= (all - host) * 112 / 100, "{placement:?} {name}: {came_in} of {all} in");
+    for (name, order) in orders(100) {
+        let [up, came_in] = replay([device, host, 2000], &sizes, &order);
+        assert!(up <= (all - device) * 106 / 100, "{name}: {up} of {all} up");
+        assert!(came_in <= (all - host) * 112 / 100, "{name}: {came_in} of {all} in");
     }
 }
 
@@ -640,7 +629,7 @@ fn prefetches_are_near_the_optimum_for_all_sizes() {
 
 /// A world in which all is mapped, with versions of the given sizes, flushed as far as they are.
 fn with_versions(tiers: [u64; 3], sizes: &[u64], keep: Keep) -> World {
-    let mut world = World::mapped(Placement::Scattered, tiers);
+    let mut world = World::mapped(tiers);
     for (version, bytes) in sizes.iter().enumerate() {
         assert!(world.append(id(0, version as u64), *bytes, keep, true));
     }
@@ -650,7 +639,7 @@ fn with_versions(tiers: [u64; 3], sizes: &[u64], keep: Keep) -> World {
 
 #[test]
 fn nothing_is_evicted_before_the_device_is_fully_mapped() {
-    let mut world = World::new(Placement::Contiguous, [16, 64, 0], 1, 0);
+    let mut world = World::new([16, 64, 0], 1, 0);
     assert!(world.map_more());
     assert!(world.append(id(0, 0), 4, Keep::Discard, true));
     world.cache.add_span(Tier::Host, 0, 64);
@@ -664,7 +653,7 @@ fn nothing_is_evicted_before_the_device_is_fully_mapped() {
 
 #[test]
 fn a_wait_says_how_long_and_ages() {
-    let mut world = World::mapped(Placement::Contiguous, [8, 64, 0]);
+    let mut world = World::mapped([8, 64, 0]);
     world.cache.set_rate(Link::Down, 8);
     assert!(world.append(id(0, 0), 8, Keep::Discard, true));
     let expected = |world: &mut World, seconds| {
@@ -724,7 +713,7 @@ fn a_read_waits_for_the_job_that_brings_its_version_and_for_nothing_else() {
 
 #[test]
 fn a_link_that_fails_is_given_up_for_that_version() {
-    let mut world = World::mapped(Placement::Scattered, [8, 64, 0]);
+    let mut world = World::mapped([8, 64, 0]);
     world.failing = 100;
     assert!(world.append(id(0, 0), 8, Keep::Persist, true));
     world.settle();
@@ -735,7 +724,7 @@ fn a_link_that_fails_is_given_up_for_that_version() {
 
 #[test]
 fn after_the_start_what_may_be_discarded_goes_out_only_when_room_is_lacking() {
-    let mut world = World::mapped(Placement::Scattered, [8, 16, 64]);
+    let mut world = World::mapped([8, 16, 64]);
     world.cache.start_prefetch(0);
     assert!(world.append(id(0, 0), 8, Keep::Discard, true));
     assert!(world.append(id(0, 1), 8, Keep::Discard, true));
@@ -750,7 +739,7 @@ fn after_the_start_what_may_be_discarded_goes_out_only_when_room_is_lacking() {
 
 #[test]
 fn released_memory_is_vacant_once_what_lies_there_is_flushed() {
-    let mut world = World::mapped(Placement::Contiguous, [16, 64, 0]);
+    let mut world = World::mapped([16, 64, 0]);
     assert!(world.append(id(0, 0), 16, Keep::Discard, true));
     let range = Piece { offset: 8, bytes: 8 };
     assert!(!world.cache.release(Tier::Device, range));

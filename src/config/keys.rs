@@ -124,7 +124,6 @@ pub(super) const KEYS: &[Key] = &[
     key!("history.store_budget", node.history.store_budget, BUDGET),
     key!("history.touch", node.history.touch, TOUCH),
     key!("history.pin", node.history.pin, PIN_ORDER),
-    key!("history.placement", node.history.placement, PLACEMENT),
     key!("stagger.bursts", job.stagger.bursts, BURSTS),
     key!("stagger.scope", job.stagger.scope, BURST_SCOPE),
     key!("stagger.order", job.stagger.order, BURST_ORDER),

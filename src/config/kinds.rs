@@ -6,7 +6,7 @@
 
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::stagger::{BURSTS_MAX, BurstOrder, BurstScope, FlushRate};
-use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Placement, Progress, Scheme, Touch};
+use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Progress, Scheme, Touch};
 use crate::base::calendar::{UTC_MAX, parse_utc};
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_duration};
 use std::fmt;
@@ -209,21 +209,6 @@ pub(super) const PIN_ORDER: Kind<PinOrder> = Kind {
             PinOrder::InTurns => "turns".to_owned(),
             PinOrder::AtOnce => "at-once".to_owned(),
             PinOrder::Never => "never".to_owned(),
-        })
-    },
-};
-
-pub(super) const PLACEMENT: Kind<Placement> = Kind {
-    allowed: "\"scattered\" or \"contiguous\"",
-    read: |raw| match raw.text()?.trim() {
-        "scattered" => Some(Placement::Scattered),
-        "contiguous" => Some(Placement::Contiguous),
-        _ => None,
-    },
-    show: |value| {
-        Raw::Text(match value {
-            Placement::Scattered => "scattered".to_owned(),
-            Placement::Contiguous => "contiguous".to_owned(),
         })
     },
 };

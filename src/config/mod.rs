@@ -378,8 +378,6 @@ pub struct HistoryConfig {
     pub touch: Touch,
     /// How the ranks of a node pin it.
     pub pin: PinOrder,
-    /// How versions lie in the caches.
-    pub placement: Placement,
 }
 
 impl Default for HistoryConfig {
@@ -389,7 +387,6 @@ impl Default for HistoryConfig {
             store_budget: Budget::Percent(50.0),
             touch: Touch::default(),
             pin: PinOrder::default(),
-            placement: Placement::default(),
         }
     }
 }
@@ -414,16 +411,6 @@ pub enum PinOrder {
     AtOnce,
     /// Not at all: copies run at the speed of pageable memory.
     Never,
-}
-
-/// How a version lies in a cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Placement {
-    /// In one piece; room is made by algorithm 1 of HPDC'23.
-    Contiguous,
-    /// In as few pieces as the gaps allow.
-    #[default]
-    Scattered,
 }
 
 /// A memory budget.

@@ -94,7 +94,6 @@ fn unusual() -> Config {
                 store_budget: Budget::Bytes(1 << 40),
                 touch: Touch::Between,
                 pin: PinOrder::Never,
-                placement: Placement::Contiguous,
             },
         },
     }
@@ -208,7 +207,6 @@ host_budget = "25%"
 store_budget = "1 TiB"
 touch = "between"
 pin = "never"
-placement = "contiguous"
 [stagger]
 bursts = 8
 scope = "node"
@@ -343,7 +341,6 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("device.budget", vec!["0", "'101%'", "-1"]),
         ("history.touch", vec!["'Beside'", "1"]),
         ("history.pin", vec!["'once'"]),
-        ("history.placement", vec!["'paged'"]),
         ("stagger.bursts", vec!["0", "9", "-1", "'1'", "'none'", "4294967297"]),
         ("stagger.scope", vec!["'switch'", "1"]),
         ("stagger.order", vec!["'shortest'", "''"]),

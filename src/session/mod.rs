@@ -570,7 +570,6 @@ impl Session {
             store_bytes: percent(history.store_budget, directory.as_ref().map_or(0, free)),
             store_directory: directory,
             block_bytes: config.job.block_bytes,
-            placement: history.placement,
             touch: history.touch,
             pin: history.pin,
             stagger: config.job.stagger,

@@ -8,7 +8,7 @@ use super::spill::Spill;
 use super::trace::Trace;
 use super::{Books, Caches, History, HistoryError, Shared};
 use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
-use crate::config::{PinOrder, Placement, StaggerConfig, Touch};
+use crate::config::{PinOrder, StaggerConfig, Touch};
 use crate::device::{Device, Priority};
 use crate::segment::Segment;
 use crate::transfer::Waiting;
@@ -39,8 +39,6 @@ pub struct CacheConfig {
     pub store_directory: Option<PathBuf>,
     /// Bytes per block digest.
     pub block_bytes: u64,
-    /// How versions lie in the caches.
-    pub placement: Placement,
     /// Host memory is leased and touched in steps of this size.
     pub line_bytes: u64,
     /// When it is touched.
@@ -63,7 +61,6 @@ impl Default for CacheConfig {
             store_bytes: 1 << 40,
             store_directory: None,
             block_bytes: 256 << 10,
-            placement: Placement::default(),
             line_bytes: 256 << 20,
             touch: Touch::default(),
             pin: PinOrder::default(),
@@ -114,10 +111,6 @@ impl Caches {
             device: TierOptions { unit: DEVICE_UNIT, capacity: range.bytes() },
             host: TierOptions { unit: HOST_UNIT, capacity: host_bytes },
             store: TierOptions { unit: HOST_UNIT, capacity: store_bytes },
-            placement: match config.placement {
-                Placement::Contiguous => crate::cache::Placement::Contiguous,
-                Placement::Scattered => crate::cache::Placement::Scattered,
-            },
         });
         let books = Books {
             cache,

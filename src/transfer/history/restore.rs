@@ -1,0 +1,225 @@
+//! Restoring: from the fastest tier that has a good copy, with the digests compared.
+#![forbid(unsafe_code)]
+
+use super::field::{FieldDataMut, check, compare, digest_slice, put};
+use super::layout::{Cut, Layout};
+use super::steps::CallKind;
+use super::{Announced, BOUNCE_BYTES, Books, FieldMut, History, HistoryError, Operation, Step, lines_gone};
+use crate::base::Digest;
+use crate::cache::{EntryId, Keep, Link, Piece, Read, Tier};
+use crate::device::Stream;
+use crate::tier::posix::PageBuffer;
+use std::time::Instant;
+
+impl History {
+    /// Copies a version back: all fields that `fields` names, which may be some of those appended. Its digests are compared.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For a copy inside the device if the version is in the GPU cache. Otherwise for the transfer from where it is, and for
+    /// one that is bringing it already, at most for `timeouts.room`.
+    ///
+    /// # Errors
+    /// [`HistoryError::Unknown`], [`HistoryError::Gone`], [`HistoryError::Lost`], [`HistoryError::Field`],
+    /// [`HistoryError::TimedOut`], [`HistoryError::Device`], [`HistoryError::Store`]. The fields then hold nothing of use.
+    pub fn restore(&self, version: u64, fields: &mut [FieldMut<'_>], stream: &dyn Stream) -> Result<(), HistoryError> {
+        let begun = Instant::now();
+        let shared = &self.shared;
+        let _call = shared.bursts.call(CallKind::Other);
+        shared.settle_enqueued(true);
+        let id = EntryId { history: self.id, version };
+        let mut books = shared.lock();
+        let distance = books.cache.prefetch_distance(self.id);
+        // A mistake in the call is no damage: it is found before the version is touched.
+        let targets = match books.entries.get(&id) {
+            Some(entry) => self.targets(version, &entry.layout, fields)?,
+            None => Vec::new(),
+        };
+        loop {
+            let (tier, pieces) = match books.cache.read(id) {
+                Read::Device(pieces) => (Tier::Device, pieces),
+                Read::Host(pieces) => (Tier::Host, pieces),
+                Read::Store(pieces) => (Tier::Store, pieces),
+                Read::Wait if begun.elapsed() >= shared.config.room || shared.is_stopping() => {
+                    let (history, seconds) = (self.name.clone(), begun.elapsed().as_secs_f64());
+                    return Err(HistoryError::TimedOut { history, version, seconds });
+                }
+                Read::Wait => {
+                    books = shared.wait(books);
+                    continue;
+                }
+                answer => return Err(self.not_there(&mut books, id, answer)),
+            };
+            let known = books.entries.get(&id).and_then(|entry| Some((entry.layout.clone(), entry.digests.clone()?)));
+            drop(books);
+            let mut announced = None;
+            let outcome = match &known {
+                Some((layout, digests)) => {
+                    self.read_from(tier, layout, digests, &pieces, &targets, fields, stream, &mut announced)
+                }
+                None => Err(HistoryError::Unknown { history: self.name.clone(), version }),
+            };
+            books = shared.lock();
+            match &outcome {
+                Ok(_) => books.cache.read_done(id, tier, true),
+                // Only what is wrong with the copy itself is held against it.
+                Err(HistoryError::Damaged { .. } | HistoryError::Store { .. }) => {
+                    books.cache.read_done(id, tier, false)
+                }
+                Err(_) => books.cache.read_undone(id, tier),
+            }
+            match outcome {
+                Ok(seconds) => {
+                    let bytes = known.map_or(0, |(layout, _)| layout.bytes);
+                    let step = Step { distance, ..Step::new(version, Operation::Restore, bytes, tier, seconds) };
+                    books.trace.step(step, begun, shared.started);
+                    if self.keep == Keep::Discard && books.cache.states(id) == [None; 3] {
+                        books.entries.remove(&id);
+                    }
+                    shared.changed_for(books, if tier == Tier::Device { &[Link::Up] } else { &Link::ALL });
+                    drop(announced);
+                    return Ok(());
+                }
+                Err(error @ (HistoryError::Device(_) | HistoryError::Unknown { .. })) => {
+                    shared.changed(books);
+                    return Err(error);
+                }
+                Err(error) => {
+                    log::warn!("event=copy-given-up history={:?} version={version} error={error}", self.name);
+                    if let Some(entry) = books.entries.get_mut(&id) {
+                        entry.complaint = Some(error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn not_there(&self, books: &mut Books, id: EntryId, answer: Read) -> HistoryError {
+        let (history, version) = (self.name.clone(), id.version);
+        match answer {
+            Read::Gone => HistoryError::Gone { history, version },
+            Read::Lost => {
+                let complaint = books.entries.get(&id).and_then(|entry| entry.complaint.as_ref());
+                let reason = complaint.map_or_else(|| "its copy failed".to_owned(), ToString::to_string);
+                HistoryError::Lost { history, version, reason }
+            }
+            _ => HistoryError::Unknown { history, version },
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn read_from<'a>(
+        &'a self,
+        tier: Tier,
+        layout: &Layout,
+        digests: &[Digest],
+        pieces: &[Piece],
+        targets: &[usize],
+        fields: &mut [FieldMut<'_>],
+        stream: &dyn Stream,
+        announced: &mut Option<Announced<'a>>,
+    ) -> Result<f64, HistoryError> {
+        let cuts: Vec<(Cut, usize)> = layout
+            .cuts(pieces)
+            .into_iter()
+            .filter_map(|cut| Some((cut, targets.iter().position(|field| *field == cut.field)?)))
+            .collect();
+        match tier {
+            Tier::Device => self.read_device(layout, digests, &cuts, targets, fields, stream, announced),
+            Tier::Host => {
+                for (cut, target) in &cuts {
+                    let place = Piece { offset: cut.place, bytes: cut.bytes };
+                    let views = self.shared.lines.view(place).ok_or_else(lines_gone)?;
+                    let mut at = cut.start;
+                    for view in views {
+                        put(&mut fields[*target], at, &view, stream)?;
+                        at += view.len() as u64;
+                    }
+                }
+                check(layout, digests, targets, fields, "memory", stream).map(|()| 0.0)
+            }
+            Tier::Store => {
+                let spill = self.shared.spill.as_ref().ok_or_else(lines_gone)?;
+                let mut bounce = PageBuffer::new(BOUNCE_BYTES.min(layout.bytes) as usize);
+                for (cut, target) in &cuts {
+                    for at in (0..cut.bytes).step_by(BOUNCE_BYTES as usize) {
+                        let bytes = &mut bounce[..BOUNCE_BYTES.min(cut.bytes - at) as usize];
+                        spill.read(bytes, cut.place + at).map_err(|error| self.shared.store_failed(&error))?;
+                        put(&mut fields[*target], cut.start + at, bytes, stream)?;
+                    }
+                }
+                check(layout, digests, targets, fields, "local", stream).map(|()| 0.0)
+            }
+        }
+    }
+
+    /// Which field of the version each field of the caller is.
+    fn targets(&self, version: u64, layout: &Layout, fields: &[FieldMut<'_>]) -> Result<Vec<usize>, HistoryError> {
+        self.check_names(version, fields.iter().map(|field| field.name))?;
+        let mut targets = Vec::with_capacity(fields.len());
+        for field in fields {
+            let refuse = |reason: String| {
+                let (history, field) = (self.name.clone(), field.name.to_owned());
+                HistoryError::Field { history, version, field, reason }
+            };
+            let index = layout.fields.iter().position(|info| info.name == field.name);
+            let index = index.ok_or_else(|| refuse("no such field was appended".into()))?;
+            let info = &layout.fields[index];
+            if info.bytes != field.bytes() {
+                return Err(refuse(format!(
+                    "{} bytes were appended, and the target has {}",
+                    info.bytes,
+                    field.bytes()
+                )));
+            }
+            if info.element != field.element {
+                return Err(refuse(format!("{} was appended, and the target is {}", info.element, field.element)));
+            }
+            targets.push(index);
+        }
+        Ok(targets)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn read_device<'a>(
+        &'a self,
+        layout: &Layout,
+        digests: &[Digest],
+        cuts: &[(Cut, usize)],
+        targets: &[usize],
+        fields: &mut [FieldMut<'_>],
+        stream: &dyn Stream,
+        announced: &mut Option<Announced<'a>>,
+    ) -> Result<f64, HistoryError> {
+        let mut runs = Vec::with_capacity(cuts.len());
+        for (cut, target) in cuts {
+            let source = self.shared.range.span(cut.place, cut.bytes)?;
+            let to = match &fields[*target].data {
+                FieldDataMut::Device(span) => Some(span.part(cut.start, cut.bytes)?),
+                FieldDataMut::Host(_) => None,
+            };
+            runs.push(layout.run(cut, source, to));
+        }
+        let copied = stream.copy_blocks(runs, layout.block_bytes)?;
+        *announced = Some(Announced::new(&self.shared, Link::Up));
+        for (cut, target) in cuts {
+            if let FieldDataMut::Host(slice) = &mut fields[*target].data {
+                let bytes = &mut slice[cut.start as usize..(cut.start + cut.bytes) as usize];
+                stream.download(&mut [(self.shared.range.span(cut.place, cut.bytes)?, bytes)], None)?;
+            }
+        }
+        compare(layout, digests, &copied.digests()?, targets.iter().copied(), "device")?;
+        // What came over the link is what lay in the cache.
+        let mut found = digests.to_vec();
+        for (field, target) in fields.iter().zip(targets) {
+            if let FieldDataMut::Host(slice) = &field.data {
+                let blocks = layout.fields[*target].blocks(layout.block_bytes);
+                digest_slice(slice, layout.block_bytes, &mut found[blocks]);
+            }
+        }
+        compare(layout, digests, &found, targets.iter().copied(), "device")?;
+        Ok(copied.seconds()?)
+    }
+}
