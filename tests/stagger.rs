@@ -340,18 +340,19 @@ fn paced(bytes_per_s: u64) -> StaggerConfig {
     StaggerConfig { rate: FlushRate::Bytes(bytes_per_s), ..StaggerConfig::default() }
 }
 
+/// 16 MiB go at once, the rest at a rate that any machine is faster than.
 #[test]
 fn a_fixed_rate_is_kept() {
     let node = Node::new();
-    let rank = node.rank(&node.first, 128, 1e9, paced(64 * MIB));
+    let rank = node.rank(&node.first, 128, 1e9, paced(MIB));
     let begun = Instant::now();
-    rank.append(0..12, 4 * MIB);
-    rank.wait_for_flushed(48 * MIB);
-    // 16 MiB at once, the rest at the rate.
-    assert!(begun.elapsed() >= Duration::from_millis(500), "{:?}", begun.elapsed());
+    rank.append(0..1, 16 * MIB);
+    rank.append(1..2, 5 * MIB);
+    rank.wait_for_flushed(21 * MIB);
+    assert!(begun.elapsed() >= Duration::from_millis(4500), "{:?}", begun.elapsed());
     let stats = rank.caches.stats();
-    assert!(stats.pace_seconds > 0.1, "{stats:?}");
-    assert_eq!(stats.flush_rate, Some(64 * MIB));
+    assert!(stats.pace_seconds > 0.5, "{stats:?}");
+    assert_eq!(stats.flush_rate, Some(MIB));
 }
 
 #[test]
