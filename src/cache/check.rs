@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::planner::Cache;
+use super::queue::{QUEUES, Queue};
 use super::{IN_FLIGHT_MAX, Keep, Link, Owner, Piece, State, Tier};
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ impl Cache {
         self.check_space();
         self.check_copies();
         self.check_users();
+        self.check_queues();
     }
 
     pub(super) fn debug_check(&self) {
@@ -67,6 +69,20 @@ impl Cache {
                 }
             }
         }
+    }
+
+    /// The queues hold what the entries say, in their places.
+    fn check_queues(&self) {
+        let mut queues: [Queue; QUEUES] = Default::default();
+        for (id, entry) in &self.entries {
+            let places = self.places(*id, entry);
+            assert_eq!(entry.places, places, "{id:?} stands where it belongs");
+            for (queue, place) in queues.iter_mut().zip(places) {
+                place.into_iter().for_each(|place| queue.insert(id.history, place));
+            }
+        }
+        assert_eq!(queues, self.queues);
+        assert_eq!(self.entries.values().map(|entry| entry.bytes).sum::<u64>(), self.entry_bytes);
     }
 
     /// What uses copies is known, and no link has too many jobs.

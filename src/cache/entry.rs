@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::life::{self, State, Step};
-use super::{Keep, Link, Piece, Tier};
+use super::queue::{Place, QUEUES};
+use super::{Keep, Link, Piece, TRIES_MAX, Tier};
 
 /// The copy of a version on one tier.
 #[derive(Clone, Debug)]
@@ -59,6 +60,8 @@ pub(super) struct Entry {
     pub writing: Option<Tier>,
     /// All copies are doomed: it is as good as gone.
     pub leaving: bool,
+    /// Where it stands in the queues.
+    pub places: [Option<Place>; QUEUES],
 }
 
 impl Entry {
@@ -67,7 +70,18 @@ impl Entry {
         copies[tier as usize] = Some(Copy::new(pieces, Step::Write));
         let writing = Some(tier);
         let (failures, flying) = ([0; 4], [false; 4]);
-        Entry { bytes, keep, serial, read: false, copies, failures, flying, writing, leaving: false }
+        Entry {
+            bytes,
+            keep,
+            serial,
+            read: false,
+            copies,
+            failures,
+            flying,
+            writing,
+            leaving: false,
+            places: [None; QUEUES],
+        }
     }
 
     pub fn copy(&self, tier: Tier) -> Option<&Copy> {
@@ -99,6 +113,36 @@ impl Entry {
 
     pub fn is_flying(&self, link: Link) -> bool {
         self.flying[link as usize]
+    }
+
+    /// Whether a link is to flush it, as far as there is room.
+    pub fn needs_flush(&self, link: Link) -> bool {
+        let Some(copy) = self.good(link.from()) else { return false };
+        let useful = match self.keep {
+            Keep::Persist => true,
+            Keep::Discard => copy.state == State::WriteComplete,
+        };
+        useful
+            && !self.is_below(link.from())
+            && self.copy(link.to()).is_none()
+            && self.failures[link as usize] < TRIES_MAX
+    }
+
+    /// Whether its copy may leave a tier at once.
+    pub fn may_leave(&self, tier: Tier) -> bool {
+        self.copy(tier).is_some_and(|copy| !copy.doomed && copy.is_idle()) && self.is_dispensable(tier)
+    }
+
+    /// Whether nothing is lost without its copy on a tier: a slower one has the bytes, or another one, of a version that is
+    /// discarded when it was read.
+    pub fn is_dispensable(&self, tier: Tier) -> bool {
+        let has_other = || Tier::ALL.into_iter().any(|other| other != tier && self.good(other).is_some());
+        let spared = || self.is_consumed(tier) && self.keep == Keep::Discard && has_other();
+        self.copy(tier).is_some_and(|copy| copy.state.may_leave()) && (self.is_below(tier) || spared())
+    }
+
+    pub fn is_consumed(&self, tier: Tier) -> bool {
+        self.copy(tier).is_some_and(|copy| copy.state == State::Consumed)
     }
 
     /// Brings the states of all copies into line after something has changed. `wanted`: it will be read (again).

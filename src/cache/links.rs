@@ -16,8 +16,7 @@ use super::entry::Copy;
 use super::evict::Use;
 use super::planner::Cache;
 use super::room::{Room, Terms};
-use super::{EntryId, Keep, Link, Owner, Piece, State, Step, Tier};
-use std::cmp::Reverse;
+use super::{EntryId, Keep, Link, Owner, Piece, Step, Tier};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -91,6 +90,7 @@ impl Cache {
         entry.copies[link.to() as usize] = Some(Copy::new(to.clone(), step));
         entry.flying[link as usize] = true;
         self.residents[link.to() as usize].insert(id);
+        self.requeue(id);
         self.tickets += 1;
         self.flights.insert(self.tickets, Flight { id, link, bytes, started: now });
         self.debug_check();
@@ -143,35 +143,16 @@ impl Cache {
     }
 
     /// What a link has to flush, in the order in which it does.
-    pub(super) fn flush_queue(&self, link: Link) -> Vec<EntryId> {
-        let tier = link.from();
-        let candidates = self.residents[tier as usize].iter().filter(|id| self.needs_flush(**id, link));
-        let mut queue: Vec<(Reverse<Use>, u64, EntryId)> =
-            candidates.map(|id| (Reverse(self.next_use(*id)), self.entries[id].serial, *id)).collect();
-        queue.sort_unstable();
-        queue.into_iter().map(|(_, _, id)| id).collect()
-    }
-
-    fn needs_flush(&self, id: EntryId, link: Link) -> bool {
-        let entry = &self.entries[&id];
-        let Some(copy) = entry.good(link.from()) else { return false };
-        let useful = match entry.keep {
-            Keep::Persist => true,
-            Keep::Discard => copy.state == State::WriteComplete,
-        };
-        useful
-            && !entry.is_below(link.from())
-            && entry.copy(link.to()).is_none()
-            && entry.failures[link as usize] < TRIES_MAX
-            && self.could_fit(link.to(), entry.bytes)
+    pub(super) fn flush_queue(&self, link: Link) -> impl Iterator<Item = EntryId> {
+        let queue = &self.queues[usize::from(link == Link::Out)];
+        let all = queue.iter(|history, when| self.use_at(history, when)).map(|(_, id)| id);
+        all.filter(move |id| self.could_fit(link.to(), self.entries[id].bytes))
     }
 
     /// What a link flushes next, and on which terms: the first in the queue that may be flushed now and finds room.
     fn flush_choice(&self, link: Link) -> Option<(EntryId, Terms)> {
-        let queue = self.flush_queue(link);
-        if queue.is_empty() {
-            return None;
-        }
+        let mut queue = self.flush_queue(link).peekable();
+        queue.peek()?;
         let starved = self.starved(link);
         let lazy = link == Link::Out && self.is_file_spared();
         // What did not fit: on the same terms nothing larger does.
@@ -222,14 +203,12 @@ impl Cache {
     fn is_file_spared(&self) -> bool {
         let bytes = |tier: Tier| self.tiers[tier as usize].space.bytes();
         let free = self.tiers[Tier::Host as usize].space.free_bytes();
-        let sizes = self.entries.values().map(|entry| entry.bytes);
-        let (largest, sum) = sizes.fold((0, 0), |(largest, sum): (u64, u64), bytes| (largest.max(bytes), sum + bytes));
         let hints: u64 = self.histories.values().map(|history| history.order.len() as u64).sum();
         let to_come = hints.saturating_sub(self.entries.len() as u64);
         if to_come == 0 {
             return 2 * free >= bytes(Tier::Host);
         }
-        sum + to_come * 2 * largest <= bytes(Tier::Device) + bytes(Tier::Host)
+        self.entry_bytes + to_come * 2 * self.largest <= bytes(Tier::Device) + bytes(Tier::Host)
     }
 
     /// When what a prefetch finds no room for will be used, the nearest if there are several. A prefetch that lacks room

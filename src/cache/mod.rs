@@ -29,6 +29,7 @@
 //! | `space` | where bytes lie: the allocation table with gaps |
 //! | `order` | what is read next: the restore-order queue |
 //! | `evict` | what makes room |
+//! | `queue` | in which order versions are flushed and leave |
 //! | `entry` | one version and its copies |
 //! | `room` | what may leave a tier, and when |
 //! | `links` | what a link moves next: flushes, prefetches |
@@ -59,6 +60,7 @@ pub mod life;
 mod links;
 pub mod order;
 mod planner;
+mod queue;
 mod room;
 pub mod space;
 #[cfg(test)]

@@ -34,12 +34,21 @@ impl Order {
         self.hints.remove(&position).is_some()
     }
 
+    /// Where the next hint of a version stands; that stays as it is while others are read. `None` if none is pending.
+    pub fn position(&self, version: u64) -> Option<u64> {
+        self.positions.get(&version).map(|positions| positions[0])
+    }
+
+    /// Where the first pending hint stands.
+    pub fn head(&self) -> Option<u64> {
+        self.hints.first_key_value().map(|(position, _)| *position)
+    }
+
     /// How far the next hint of a version stands behind the head; `None` if none is pending.
     ///
     /// Hints in between that reads out of order have taken away still count: whatever is compared, the order is exact.
     pub fn distance(&self, version: u64) -> Option<u64> {
-        let (head, _) = self.hints.first_key_value()?;
-        self.positions.get(&version).map(|positions| positions[0] - head)
+        Some(self.position(version)? - self.head()?)
     }
 
     /// The versions that are hinted, from the head on, repeated ones repeatedly.

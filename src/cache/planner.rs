@@ -5,6 +5,7 @@ use super::entry::Entry;
 use super::life::{State, Step};
 use super::links::Flight;
 use super::order::Order;
+use super::queue::{QUEUES, Queue};
 use super::room::{Room, Terms};
 use super::space::Space;
 use super::{EntryId, Keep, Link, Owner, Piece, Tier};
@@ -123,6 +124,11 @@ pub struct Cache {
     pub(super) entries: BTreeMap<EntryId, Entry>,
     /// Who has a copy on each tier.
     pub(super) residents: [BTreeSet<EntryId>; 3],
+    /// What Down and Out flush, and what may leave each tier.
+    pub(super) queues: [Queue; QUEUES],
+    /// Bytes of all versions that are here, and of the largest that ever was.
+    pub(super) entry_bytes: u64,
+    pub(super) largest: u64,
     pub(super) histories: BTreeMap<u32, History>,
     /// Jobs under way, by ticket.
     pub(super) flights: BTreeMap<u64, Flight>,
@@ -150,6 +156,9 @@ impl Cache {
             tiers,
             entries: BTreeMap::new(),
             residents: Default::default(),
+            queues: Default::default(),
+            entry_bytes: 0,
+            largest: 0,
             histories: BTreeMap::new(),
             flights: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -228,6 +237,8 @@ impl Cache {
         self.serials += 1;
         self.entries.insert(id, Entry::new(bytes, keep, self.serials, tier, pieces.clone()));
         self.residents[tier as usize].insert(id);
+        self.entry_bytes += bytes;
+        self.largest = self.largest.max(bytes);
         self.histories.entry(id.history).or_default();
         self.debug_check();
         match tier {
@@ -485,6 +496,7 @@ impl Cache {
         if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.leaving) {
             entry.settle(wanted);
         }
+        self.requeue(id);
     }
 
     /// Takes a version out: its copies leave as soon as nothing uses them.
@@ -509,9 +521,13 @@ impl Cache {
             }
         }
         if entry.leaving && entry.copies.iter().all(Option::is_none) {
+            let (places, bytes) = (entry.places, entry.bytes);
             self.entries.remove(&id);
+            self.entry_bytes -= bytes;
+            self.move_in_queues(id, places, [None; QUEUES]);
             self.forget_if_closed(id.history);
         }
+        self.requeue(id);
     }
 
     fn forget_if_closed(&mut self, history: u32) {

@@ -99,8 +99,7 @@ impl Cache {
         let when = self.when(id);
         let flush = |link| entry.needs_flush(link).then_some(when);
         let leave = |tier| entry.may_leave(tier).then(|| if entry.is_consumed(tier) { When::Consumed } else { when });
-        let whens =
-            [flush(Link::Down), flush(Link::Out), leave(Tier::Device), leave(Tier::Host), leave(Tier::Store)];
+        let whens = [flush(Link::Down), flush(Link::Out), leave(Tier::Device), leave(Tier::Host), leave(Tier::Store)];
         whens.map(|when| when.map(|when| (Reverse(when), entry.serial, id.version)))
     }
 

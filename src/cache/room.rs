@@ -3,7 +3,7 @@
 
 use super::evict::{self, Candidate, Plan, Use};
 use super::planner::Cache;
-use super::{EntryId, Keep, Link, Owner, Piece, State, Tier};
+use super::{EntryId, Link, Owner, Piece, State, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -35,16 +35,6 @@ pub(super) enum Room {
 pub(super) type Waits = BTreeMap<EntryId, u64>;
 
 impl Cache {
-    /// When a version will be used next.
-    pub(super) fn next_use(&self, id: EntryId) -> Use {
-        let history = self.histories.get(&id.history);
-        match history.and_then(|history| history.order.distance(id.version)) {
-            Some(distance) => Use::Hinted(distance),
-            None if self.entries.get(&id).is_some_and(|entry| entry.read) => Use::Consumed,
-            None => Use::Unhinted,
-        }
-    }
-
     /// Whether `bytes` could ever lie in a tier.
     pub(super) fn could_fit(&self, tier: Tier, bytes: u64) -> bool {
         let seat = &self.tiers[tier as usize];
@@ -78,7 +68,26 @@ impl Cache {
             return None;
         }
         let missing = seat.space.rounded(bytes).saturating_sub(seat.space.free_bytes());
-        evict::choose(self.candidates(tier, terms, waits).collect(), missing)
+        let candidates = match terms.unread || !waits.is_empty() {
+            true => self.candidates(tier, terms, waits).collect(),
+            false => self.first_to_leave(tier, terms.later_than, missing),
+        };
+        evict::choose(candidates, missing)
+    }
+
+    /// Of the copies that may leave a tier at once those that are used latest, as many as give `missing` bytes.
+    fn first_to_leave(&self, tier: Tier, later_than: Option<Use>, missing: u64) -> Vec<Candidate> {
+        let space = &self.tiers[tier as usize].space;
+        let (mut found, mut held) = (Vec::new(), 0);
+        for (next, id) in self.queues[2 + tier as usize].iter(|history, when| self.use_at(history, when)) {
+            if held >= missing || later_than.is_some_and(|limit| next <= limit) {
+                break;
+            }
+            let bytes = self.entries[&id].copy(tier).map_or(0, |copy| space.freed_by(&copy.pieces));
+            held += bytes;
+            found.push(Candidate { id, bytes, wait: 0, next });
+        }
+        found
     }
 
     /// The copies that may leave a tier, now or later.
@@ -107,25 +116,15 @@ impl Cache {
         if copy.doomed || limited {
             return None;
         }
-        let below = entry.is_below(tier);
-        let spared = copy.state == State::Consumed && entry.keep == Keep::Discard && Self::has_other(entry, tier);
-        let may_leave = match copy.state {
-            State::Flushed | State::Consumed => below || spared,
-            State::ReadComplete => terms.unread && below,
-            _ => false,
-        };
-        if may_leave {
+        let is_unread = copy.state == State::ReadComplete;
+        if entry.is_dispensable(tier) || (terms.unread && is_unread && entry.is_below(tier)) {
             return copy.is_idle().then_some(0);
         }
         // A flush of it may be queued, or under way and then be its only user.
         let link = tier.flush()?;
         let flushing = u32::from(entry.is_flying(link));
-        let pinned = copy.state == State::ReadComplete || copy.users + copy.readers != flushing;
+        let pinned = is_unread || copy.users + copy.readers != flushing;
         if pinned { None } else { waits.get(&id).copied() }
-    }
-
-    fn has_other(entry: &super::entry::Entry, tier: Tier) -> bool {
-        Tier::ALL.into_iter().any(|other| other != tier && entry.good(other).is_some())
     }
 
     /// Predicts when what is flushed from a tier becomes evictable: first what is under way, less the time that it has
