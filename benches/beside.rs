@@ -25,7 +25,7 @@ fn main() {
 mod beside {
     use super::node::{self, median, quantile};
     use bivouac::cache::Keep;
-    use bivouac::config::PinOrder;
+    use bivouac::config::{BurstScope, FlushRate, PinOrder, StaggerConfig};
     use bivouac::device::cuda::CudaDevice;
     use bivouac::device::{Device, DeviceSpan, Stream};
     use bivouac::segment::Segment;
@@ -59,6 +59,7 @@ mod beside {
 
     #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
     enum Pin {
+        Auto,
         Never,
         Turns,
         AtOnce,
@@ -78,11 +79,17 @@ mod beside {
         #[arg(long, default_value_t = 20)]
         rounds: usize,
         /// How host memory is pinned.
-        #[arg(long, value_enum, default_value = "turns")]
+        #[arg(long, value_enum, default_value = "auto")]
         pin: Pin,
         /// Host memory is leased in steps of so many MiB.
         #[arg(long, default_value_t = 256)]
         line: u64,
+        /// How many ranks of the node may flush at once; 0: all.
+        #[arg(long, default_value_t = 0)]
+        bursts: u32,
+        /// Bytes per second at which a rank flushes: unlimited, auto, or a number.
+        #[arg(long, default_value = "unlimited")]
+        rate: String,
         /// Given by cargo.
         #[arg(long, hide = true)]
         bench: bool,
@@ -149,11 +156,22 @@ mod beside {
             device_bytes: (options.versions + 2) * VERSION,
             host_bytes: host,
             pin: match options.pin {
+                Pin::Auto => PinOrder::Auto,
                 Pin::Never => PinOrder::Never,
                 Pin::Turns => PinOrder::InTurns,
                 Pin::AtOnce => PinOrder::AtOnce,
             },
             line_bytes: options.line << 20,
+            stagger: StaggerConfig {
+                bursts: (options.bursts > 0).then_some(options.bursts),
+                scope: BurstScope::Node,
+                rate: match options.rate.as_str() {
+                    "unlimited" => FlushRate::Unlimited,
+                    "auto" => FlushRate::Auto,
+                    number => FlushRate::Bytes(number.parse().expect("bytes per second")),
+                },
+                ..StaggerConfig::default()
+            },
             ..CacheConfig::default()
         };
         Caches::open(device.clone(), Some(segment.clone()), config).expect("caches")
@@ -203,7 +221,7 @@ mod beside {
             let (mut beside, mut end) = (Vec::new(), None);
             while end.is_none() && begun.elapsed() < Duration::from_secs(60) {
                 let seconds = app.step(options.kernels, ARRAY);
-                //STEP caches.step();
+                caches.step();
                 match down(&history) {
                     now if now < total => beside.push(seconds),
                     _ => end = Some(begun.elapsed().as_secs_f64()),
@@ -213,7 +231,7 @@ mod beside {
             let mut alone: Vec<f64> = Vec::new();
             for _ in 0..beside.len().max(10) {
                 alone.push(app.step(options.kernels, ARRAY));
-                //STEP caches.step();
+                caches.step();
             }
             if round > 0 {
                 quiet.extend(alone);

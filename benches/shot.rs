@@ -88,6 +88,20 @@ mod shot {
         Variable,
     }
 
+    #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
+    pub enum TouchKind {
+        Auto,
+        Beside,
+        Between,
+    }
+
+    #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
+    pub enum PinKind {
+        Auto,
+        Turns,
+        AtOnce,
+    }
+
     /// One shot.
     #[derive(Clone, Copy, Debug)]
     struct Case {
@@ -179,12 +193,12 @@ mod shot {
         /// Begin when all memory is mapped and pinned.
         #[arg(long)]
         pub ready: bool,
-        /// Touch host memory between flushes instead of beside them.
-        #[arg(long)]
-        pub between: bool,
-        /// Pin at once instead of in turns.
-        #[arg(long)]
-        pub at_once: bool,
+        /// When host memory is touched: auto, beside flushes, between them.
+        #[arg(long, value_enum, default_value = "auto")]
+        pub touch: TouchKind,
+        /// How it is pinned: auto, in turns, at once.
+        #[arg(long, value_enum, default_value = "auto")]
+        pub pin: PinKind,
         /// Host memory in small pages.
         #[arg(long)]
         pub small_pages: bool,
@@ -458,8 +472,8 @@ mod shot {
         say("ready", options.ready.into());
         say("warm", options.warm.into());
         say("persist", options.persist.into());
-        say("touch", if options.between { "between" } else { "beside" }.into());
-        say("pin", if options.at_once { "at-once" } else { "turns" }.into());
+        say("touch", name(&options.touch).into());
+        say("pin", name(&options.pin).into());
         say("small_pages", options.small_pages.into());
         let column = |at: usize| all.chunks(values.len()).map(move |row| row[at]);
         let rounded = |value: f64| (value * 1e4).round() / 1e4;

@@ -66,10 +66,10 @@ for interval in 10 20; do shot hipc-3 1 "${hipc[@]}" --sizes variable --interval
 shot hipc-3 1 "${hipc[@]}" --sizes variable --engine direct --interval 10,20
 # Figure 5c: when memory is touched and how it is pinned; 6a and 6b: more ranks.
 for ranks in 1 2 4; do
-    for how in "" "--between" "--at-once" "--between --at-once"; do
-        # shellcheck disable=SC2086
-        shot hipc-5c $ranks "${hipc[@]}" --interval 10 $how
+    for touch in beside between; do
+        for pin in turns at-once; do shot hipc-5c $ranks "${hipc[@]}" --interval 10 --touch $touch --pin $pin; done
     done
+    shot hipc-5c $ranks "${hipc[@]}" --interval 10
     shot hipc-6 $ranks "${hipc[@]}" --interval 20
     shot hipc-6 $ranks "${hipc[@]}" --interval 20 --engine direct
 done

@@ -1,6 +1,6 @@
 //! The engine that is measured.
 
-use super::shot::{Engine, Figures, Options, Setup, gib};
+use super::shot::{Engine, Figures, Options, PinKind, Setup, TouchKind, gib};
 use bivouac::cache::Keep;
 use bivouac::config::{PinOrder, Touch};
 use bivouac::device::{DeviceSpan, Stream};
@@ -26,8 +26,16 @@ impl Bivouac {
             device_bytes: gib(options.gpu),
             host_bytes: gib(options.host),
             store_directory: Some(options.directory.clone()),
-            touch: if options.between { Touch::Between } else { Touch::Beside },
-            pin: if options.at_once { PinOrder::AtOnce } else { PinOrder::InTurns },
+            touch: match options.touch {
+                TouchKind::Auto => Touch::Auto,
+                TouchKind::Beside => Touch::Beside,
+                TouchKind::Between => Touch::Between,
+            },
+            pin: match options.pin {
+                PinKind::Auto => PinOrder::Auto,
+                PinKind::Turns => PinOrder::InTurns,
+                PinKind::AtOnce => PinOrder::AtOnce,
+            },
             trace: true,
             ..CacheConfig::default()
         };

@@ -8,7 +8,6 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// Ancestors that are looked at: wrappers between a launcher and the process.
 const ANCESTORS_MAX: usize = 8;
@@ -33,11 +32,14 @@ pub fn run_on(cpus: &Cpus) {
     }
 }
 
-/// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`), or none in particular.
-pub fn for_background(device: Option<&str>) -> Cpus {
+/// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`; empty: none in particular).
+pub fn for_background(device: &str) -> Cpus {
     let read = |path: String| std::fs::read_to_string(path).ok();
-    let near = device.and_then(|id| read(format!("/sys/bus/pci/devices/{}/local_cpulist", id.to_lowercase())));
-    let status = |pid: u32| read(Path::new("/proc").join(pid.to_string()).join("status").display().to_string());
+    let near = match device {
+        "" => None,
+        id => read(format!("/sys/bus/pci/devices/{}/local_cpulist", id.to_lowercase())),
+    };
+    let status = |pid: u32| read(format!("/proc/{pid}/status"));
     choose(&of_this_thread(), &launchers(&status), &near.and_then(|text| parse(&text)).unwrap_or_default())
 }
 

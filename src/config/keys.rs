@@ -120,6 +120,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("engine.writers", node.writers, WRITERS),
     key!("engine.progress", node.progress, PROGRESS),
     key!("device.budget", node.device_budget, BUDGET),
+    key!("device.cpus", node.device_cpus, THREAD_CPUS),
     key!("history.host_budget", node.history.host_budget, BUDGET),
     key!("history.store_budget", node.history.store_budget, BUDGET),
     key!("history.touch", node.history.touch, TOUCH),

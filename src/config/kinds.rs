@@ -6,7 +6,7 @@
 
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::stagger::{BURSTS_MAX, BurstOrder, BurstScope, FlushRate};
-use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Progress, Scheme, Touch};
+use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Progress, Scheme, ThreadCpus, Touch};
 use crate::base::calendar::{UTC_MAX, parse_utc};
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_duration};
 use std::fmt;
@@ -181,15 +181,32 @@ pub(super) const BUDGET: Kind<Budget> = Kind {
     },
 };
 
-pub(super) const TOUCH: Kind<Touch> = Kind {
-    allowed: "\"beside\" or \"between\"",
+pub(super) const THREAD_CPUS: Kind<ThreadCpus> = Kind {
+    allowed: "\"near\" or \"own\"",
     read: |raw| match raw.text()?.trim() {
+        "near" => Some(ThreadCpus::Near),
+        "own" => Some(ThreadCpus::Own),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            ThreadCpus::Near => "near".to_owned(),
+            ThreadCpus::Own => "own".to_owned(),
+        })
+    },
+};
+
+pub(super) const TOUCH: Kind<Touch> = Kind {
+    allowed: "\"auto\", \"beside\" or \"between\"",
+    read: |raw| match raw.text()?.trim() {
+        "auto" => Some(Touch::Auto),
         "beside" => Some(Touch::Beside),
         "between" => Some(Touch::Between),
         _ => None,
     },
     show: |value| {
         Raw::Text(match value {
+            Touch::Auto => "auto".to_owned(),
             Touch::Beside => "beside".to_owned(),
             Touch::Between => "between".to_owned(),
         })
@@ -197,8 +214,9 @@ pub(super) const TOUCH: Kind<Touch> = Kind {
 };
 
 pub(super) const PIN_ORDER: Kind<PinOrder> = Kind {
-    allowed: "\"turns\", \"at-once\" or \"never\"",
+    allowed: "\"auto\", \"turns\", \"at-once\" or \"never\"",
     read: |raw| match raw.text()?.trim() {
+        "auto" => Some(PinOrder::Auto),
         "turns" => Some(PinOrder::InTurns),
         "at-once" => Some(PinOrder::AtOnce),
         "never" => Some(PinOrder::Never),
@@ -206,6 +224,7 @@ pub(super) const PIN_ORDER: Kind<PinOrder> = Kind {
     },
     show: |value| {
         Raw::Text(match value {
+            PinOrder::Auto => "auto".to_owned(),
             PinOrder::InTurns => "turns".to_owned(),
             PinOrder::AtOnce => "at-once".to_owned(),
             PinOrder::Never => "never".to_owned(),

@@ -341,6 +341,8 @@ pub struct NodeConfig {
     pub progress: Progress,
     /// GPU memory of each rank for caching, of the device that it uses.
     pub device_budget: Budget,
+    /// Where the threads of the GPU caches run.
+    pub device_cpus: ThreadCpus,
     /// The caches of histories.
     pub history: HistoryConfig,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
@@ -361,6 +363,7 @@ impl Default for NodeConfig {
             writers: 2,
             progress: Progress::Auto,
             device_budget: Budget::Percent(10.0),
+            device_cpus: ThreadCpus::default(),
             history: HistoryConfig::default(),
             run_directory: None,
         }
@@ -391,11 +394,23 @@ impl Default for HistoryConfig {
     }
 }
 
+/// Where background threads run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ThreadCpus {
+    /// On the CPUs near the device, of those that the launcher had for the process: more than one core, if it was bound to one.
+    #[default]
+    Near,
+    /// On the CPUs that the process itself is bound to.
+    Own,
+}
+
 /// When node memory is touched for the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Touch {
-    /// Beside the flushes.
+    /// As measured rates suggest.
     #[default]
+    Auto,
+    /// Beside the flushes.
     Beside,
     /// Only while no flush is under way.
     Between,
@@ -404,8 +419,10 @@ pub enum Touch {
 /// How the ranks of a node pin host memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PinOrder {
-    /// One after the other, part by part.
+    /// As measured rates suggest.
     #[default]
+    Auto,
+    /// One after the other, part by part.
     InTurns,
     /// All at once.
     AtOnce,

@@ -89,6 +89,7 @@ fn unusual() -> Config {
             progress: Progress::Stepped,
             run_directory: Some("run".into()),
             device_budget: Budget::Bytes(3 << 30),
+            device_cpus: ThreadCpus::Own,
             history: HistoryConfig {
                 host_budget: Budget::Percent(25.0),
                 store_budget: Budget::Bytes(1 << 40),
@@ -202,6 +203,7 @@ progress = "stepped"
 directory = 'run'
 [device]
 budget = "3 GiB"
+cpus = "own"
 [history]
 host_budget = "25%"
 store_budget = "1 TiB"
@@ -339,6 +341,7 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("engine.write", vec!["4096", "65537", "'2 GiB'", "'4 MB'"]),
         ("engine.progress", vec!["'Thread'"]),
         ("device.budget", vec!["0", "'101%'", "-1"]),
+        ("device.cpus", vec!["'far'", "0"]),
         ("history.touch", vec!["'Beside'", "1"]),
         ("history.pin", vec!["'once'"]),
         ("stagger.bursts", vec!["0", "9", "-1", "'1'", "'none'", "4294967297"]),

@@ -162,6 +162,11 @@ impl Segment {
         self.shared.header.data_len()
     }
 
+    /// Ranks of the node that have a place in the segment.
+    pub fn node_ranks(&self) -> u32 {
+        self.shared.header.node_ranks
+    }
+
     /// Turns asking for huge pages on (the default) or off. Concerns extents that are populated from now on.
     pub fn set_huge_pages(&self, on: bool) {
         self.shared.populator.set_huge_pages(on);

@@ -570,6 +570,7 @@ impl Session {
             store_bytes: percent(history.store_budget, directory.as_ref().map_or(0, free)),
             store_directory: directory,
             block_bytes: config.job.block_bytes,
+            cpus: config.node.device_cpus,
             touch: history.touch,
             pin: history.pin,
             stagger: config.job.stagger,

@@ -1,17 +1,13 @@
-//! The threads: two for each link, one that makes memory ready, and one that pins it.
+//! The threads that move versions: two for each link.
 #![forbid(unsafe_code)]
 
 use super::{Books, HistoryError, Landing, PATIENCE, Shared, lines_gone};
 use crate::cache::{Job, Link, Piece, Tier, runs};
-use crate::config::{PinOrder, Touch};
 use crate::device::{DeviceSpan, Stream};
-use crate::segment::{Order, Token, TokenGuard};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Steps in which device memory is mapped after the first.
-pub(super) const MAP_STEP_BYTES: u64 = 256 << 20;
 /// The file is read and written in pieces of this size.
 const FILE_PIECE_BYTES: usize = 4 << 20;
 /// Threads that write one version. Two versions are under way at once; four writers in all filled the disk that this was
@@ -21,15 +17,6 @@ const READERS: usize = 1;
 /// How often a thread looks for an announced job before it sleeps after all: a millisecond or so, the time in which an H200
 /// copies 2 GiB.
 const LOOKS_MAX: u32 = 1000;
-/// How long the memory thread sleeps between tries.
-const PAUSE: Duration = Duration::from_millis(1);
-/// The least that is leased at a time.
-const LINE_BYTES_MIN: u64 = 4 << 20;
-/// How long it sleeps while there is no history; the first one wakes it.
-const IDLE: Duration = Duration::from_secs(10);
-/// How long it waits for node memory that others hold before it looks again.
-const LEASE_PAUSE: Duration = Duration::from_millis(200);
-
 /// The name that a link has in traces and thread names.
 pub(super) fn name_of(link: Link) -> &'static str {
     match link {
@@ -97,7 +84,13 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
             Next::Stop => return,
         };
         let begun = Instant::now();
+        if link == Link::Down {
+            shared.ways().on_flush(shared.now());
+        }
         let outcome = shared.run(&job, &**stream);
+        if link == Link::Down {
+            shared.ways().on_flushed(if outcome.is_ok() { job.bytes } else { 0 }, shared.now());
+        }
         if let Err(error) = &outcome {
             let (history, version) = (job.id.history, job.id.version);
             log::warn!("event=link-failed link={} history={history} version={version} error={error}", name_of(link));
@@ -265,143 +258,4 @@ impl Shared {
         let directory = self.spill.as_ref().map_or_else(String::new, |spill| spill.directory().display().to_string());
         HistoryError::Store { directory, reason: error.to_string() }
     }
-
-    /// Maps a step of device memory and makes it known.
-    pub(super) fn map_step(&self, offset: u64, bytes: u64) -> bool {
-        let begun = Instant::now();
-        match self.range.map(offset, bytes) {
-            Ok(()) => {
-                let mut books = self.lock();
-                books.cache.add_span(Tier::Device, offset, bytes);
-                books.trace.span("map", 0, bytes, begun, self.started);
-                self.changed(books);
-                true
-            }
-            Err(error) => {
-                log::warn!("event=gpu-cache-smaller mapped={offset} wanted={} error={error}", self.range.bytes());
-                false
-            }
-        }
-    }
-
-    fn fully_mapped(&self, tier: Tier) {
-        let mut books = self.lock();
-        books.cache.set_fully_mapped(tier, true);
-        self.changed(books);
-    }
-
-    fn is_link_busy(&self) -> bool {
-        let books = self.lock();
-        books.staged > 0 || books.cache.is_moving(Link::Down)
-    }
-}
-
-/// Makes memory ready: first the rest of the GPU cache, then host memory, lease by lease, each touched.
-pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
-    let mut at = mapped;
-    while at < shared.range.bytes() && !shared.is_stopping() {
-        let step = MAP_STEP_BYTES.min(shared.range.bytes() - at);
-        if !shared.map_step(at, step) {
-            break;
-        }
-        at += step;
-    }
-    shared.fully_mapped(Tier::Device);
-    while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
-        std::thread::park_timeout(IDLE);
-    }
-    let (mut leased, mut step) = (0, shared.config.line_bytes);
-    while leased < shared.config.host_bytes && !shared.is_stopping() {
-        let bytes = step.min(shared.config.host_bytes - leased);
-        match lease(shared, bytes) {
-            Ok(true) => leased += bytes,
-            Ok(false) if step > LINE_BYTES_MIN => step = (step / 2).max(LINE_BYTES_MIN),
-            Ok(false) => {
-                // Somebody else has the memory: go on without it, and look again when something may have been given back.
-                shared.fully_mapped(Tier::Host);
-                std::thread::park_timeout(LEASE_PAUSE);
-            }
-            Err(error) if step > LINE_BYTES_MIN => {
-                log::debug!("event=no-lease bytes={bytes} error={error}");
-                step = (step / 2).max(LINE_BYTES_MIN);
-            }
-            Err(error) => {
-                log::warn!("event=no-lease bytes={bytes} error={error}");
-                break;
-            }
-        }
-    }
-    shared.fully_mapped(Tier::Host);
-}
-
-/// Pins the lines as they come.
-pub(super) fn pin_loop(shared: &Shared) {
-    while !shared.is_stopping() && shared.config.pin != PinOrder::Never {
-        match shared.lines.first_unpinned() {
-            Some(offset) => {
-                if !pin_line(shared, offset) {
-                    return;
-                }
-            }
-            None if shared.lines.bytes().0 >= shared.config.host_bytes => return,
-            None if shared.lines.bytes().0 == 0 => std::thread::park_timeout(LEASE_PAUSE),
-            None => std::thread::park_timeout(5 * PAUSE),
-        }
-    }
-}
-
-/// One more lease, touched, and known to the planner; false if there is no room now.
-fn lease(shared: &Shared, bytes: u64) -> Result<bool, crate::segment::SegmentError> {
-    let Some(segment) = &shared.segment else { return Ok(false) };
-    while shared.config.touch == Touch::Between && shared.is_link_busy() && !shared.is_stopping() {
-        std::thread::park_timeout(PAUSE);
-    }
-    let begun = Instant::now();
-    let Some(lease) = segment.lease_in_background(bytes)? else { return Ok(false) };
-    let offset = shared.lines.add(lease);
-    let mut books = shared.lock();
-    books.cache.add_span(Tier::Host, offset, bytes);
-    books.trace.span("touch", 0, bytes, begun, shared.started);
-    shared.changed(books);
-    Ok(true)
-}
-
-/// Pins a line part by part, each in this rank's turn; false if that does not work here.
-fn pin_line(shared: &Shared, offset: u64) -> bool {
-    let Some(segment) = &shared.segment else { return false };
-    for part in shared.lines.unpinned(offset) {
-        let bytes = part.end - part.start;
-        let _turn = match shared.config.pin {
-            PinOrder::Never => return false,
-            PinOrder::AtOnce => None,
-            PinOrder::InTurns => turn(shared, bytes),
-        };
-        if shared.is_stopping() {
-            return false;
-        }
-        let begun = Instant::now();
-        if let Err(error) = shared.lines.pin(offset, part, segment, &*shared.device) {
-            // Copies go on at the speed of pageable memory.
-            log::warn!("event=not-pinned bytes={bytes} error={error}");
-            return false;
-        }
-        shared.lock().trace.span("pin", 0, bytes, begun, shared.started);
-    }
-    true
-}
-
-/// Waits for this rank's turn to pin; `None` if turns cannot be had.
-fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
-    let segment = shared.segment.as_ref()?;
-    while !shared.stop.load(Ordering::Acquire) {
-        match segment.try_take(Token::Pinning, bytes, Order::RoundRobin) {
-            Ok(Some(guard)) => return Some(guard),
-            Ok(None) => std::thread::park_timeout(Duration::from_micros(100)),
-            Err(_) => return None,
-        }
-    }
-    if let Err(error) = segment.withdraw(Token::Pinning) {
-        log::debug!("event=wish-not-withdrawn error={error}");
-    }
-    None
 }

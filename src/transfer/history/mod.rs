@@ -40,12 +40,14 @@ mod layout;
 mod lines;
 mod links;
 mod open;
+mod preparing;
 mod restore;
 mod spill;
 mod staging;
 mod steps;
 mod trace;
 mod turns;
+mod ways;
 
 pub use append::Return;
 pub use error::HistoryError;
@@ -71,6 +73,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use steps::CallKind;
 use trace::Trace;
+use ways::Ways;
 
 /// Bytes that go through host memory at a time where a version passes both caches by.
 const BOUNCE_BYTES: u64 = 8 << 20;
@@ -95,6 +98,8 @@ struct Shared {
     spill: Option<Spill>,
     config: CacheConfig,
     bursts: Bursts,
+    /// What was measured about making host memory ready; its lock is never held with another.
+    ways: Mutex<Ways>,
     started: Instant,
     books: Mutex<Books>,
     /// Wakes the application's threads.

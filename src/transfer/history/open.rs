@@ -3,12 +3,15 @@
 
 use super::bursts::Bursts;
 use super::lines::Lines;
-use super::links::{link_loop, memory_loop, name_of, pin_loop};
+use super::links::{link_loop, name_of};
+use super::preparing::{memory_loop, pin_loop};
 use super::spill::Spill;
 use super::trace::Trace;
+use super::ways::Ways;
 use super::{Books, Caches, History, HistoryError, Shared};
+use crate::affinity::cpus;
 use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
-use crate::config::{PinOrder, StaggerConfig, Touch};
+use crate::config::{PinOrder, StaggerConfig, ThreadCpus, Touch};
 use crate::device::{Device, Priority};
 use crate::segment::Segment;
 use crate::transfer::Waiting;
@@ -41,6 +44,8 @@ pub struct CacheConfig {
     pub block_bytes: u64,
     /// Host memory is leased and touched in steps of this size.
     pub line_bytes: u64,
+    /// Where the threads of the caches run.
+    pub cpus: ThreadCpus,
     /// When it is touched.
     pub touch: Touch,
     /// How it is pinned.
@@ -62,6 +67,7 @@ impl Default for CacheConfig {
             store_directory: None,
             block_bytes: 256 << 10,
             line_bytes: 256 << 20,
+            cpus: ThreadCpus::default(),
             touch: Touch::default(),
             pin: PinOrder::default(),
             stagger: StaggerConfig::default(),
@@ -125,6 +131,7 @@ impl Caches {
             shards: 0,
             trace: Trace::new(config.trace),
         };
+        let node_ranks = segment.as_ref().map_or(1, |segment| segment.node_ranks());
         let bursts = Bursts::new(&config.stagger, &*device, segment.as_ref(), waiting);
         let shared = Arc::new(Shared {
             device,
@@ -134,6 +141,7 @@ impl Caches {
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
             bursts,
+            ways: Mutex::new(Ways::new(node_ranks)),
             started: Instant::now(),
             books: Mutex::new(books),
             application: Condvar::new(),
@@ -150,6 +158,17 @@ impl Caches {
         }
         let caches = Caches { shared: shared.clone(), threads: Mutex::default() };
         let mut threads = Vec::new();
+        let cpus = match config.cpus {
+            ThreadCpus::Near => cpus::for_background(&shared.device.info().bus_id),
+            ThreadCpus::Own => cpus::of_this_thread(),
+        };
+        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
+            let cpus = cpus.clone();
+            spawn(name, move || {
+                cpus::run_on(&cpus);
+                body();
+            })
+        };
         let told = |error: std::io::Error| store_failed(format!("a thread could not be started: {error}"));
         for (link, number) in
             Link::ALL.into_iter().flat_map(|link| (0..IN_FLIGHT_MAX).map(move |number| (link, number)))
@@ -157,11 +176,11 @@ impl Caches {
             let stream = shared.device.stream(Priority::Low)?;
             let shared = shared.clone();
             let body = move || link_loop(&shared, link, &stream);
-            threads.push(spawn(format!("bvk-{}-{number}", name_of(link)), body).map_err(told)?);
+            threads.push(spawn(format!("bvk-{}-{number}", name_of(link)), Box::new(body)).map_err(told)?);
         }
         let pinning = shared.clone();
-        threads.push(spawn("bvk-pin".into(), move || pin_loop(&pinning)).map_err(told)?);
-        threads.push(spawn("bvk-map".into(), move || memory_loop(&shared, first)).map_err(told)?);
+        threads.push(spawn("bvk-pin".into(), Box::new(move || pin_loop(&pinning))).map_err(told)?);
+        threads.push(spawn("bvk-map".into(), Box::new(move || memory_loop(&shared, first))).map_err(told)?);
         *caches.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
         Ok(caches)
     }
@@ -226,8 +245,8 @@ impl Shared {
     }
 
     fn step_before(&self, end: u64) -> u64 {
-        let steps = (end - FIRST_MAP_BYTES - 1) / super::links::MAP_STEP_BYTES;
-        FIRST_MAP_BYTES + steps * super::links::MAP_STEP_BYTES
+        let steps = (end - FIRST_MAP_BYTES - 1) / super::preparing::MAP_STEP_BYTES;
+        FIRST_MAP_BYTES + steps * super::preparing::MAP_STEP_BYTES
     }
 }
 

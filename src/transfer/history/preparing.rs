@@ -1,0 +1,188 @@
+//! Memory made ready behind the application's back: GPU memory mapped, node memory leased and touched, and pinned. In which way is
+//! decided in [`super::ways`].
+#![forbid(unsafe_code)]
+
+use super::Shared;
+use super::ways::Ways;
+use crate::cache::{Link, Tier};
+use crate::config::{PinOrder, Touch};
+use crate::segment::{Order, SegmentError, Token, TokenGuard};
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Steps in which device memory is mapped after the first.
+pub(super) const MAP_STEP_BYTES: u64 = 256 << 20;
+/// How long a thread sleeps between tries.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long a line waits for a moment without a flush, at most, if that is only tried.
+const TRIAL: Duration = Duration::from_millis(50);
+/// The least that is leased at a time.
+const LINE_BYTES_MIN: u64 = 4 << 20;
+/// How long the memory thread sleeps while there is no history; the first one wakes it.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long it waits for node memory that others hold before it looks again.
+const LEASE_PAUSE: Duration = Duration::from_millis(200);
+
+impl Shared {
+    /// Maps a step of device memory and makes it known.
+    pub(super) fn map_step(&self, offset: u64, bytes: u64) -> bool {
+        let begun = Instant::now();
+        match self.range.map(offset, bytes) {
+            Ok(()) => {
+                let mut books = self.lock();
+                books.cache.add_span(Tier::Device, offset, bytes);
+                books.trace.span("map", 0, bytes, begun, self.started);
+                self.changed(books);
+                true
+            }
+            Err(error) => {
+                log::warn!("event=gpu-cache-smaller mapped={offset} wanted={} error={error}", self.range.bytes());
+                false
+            }
+        }
+    }
+
+    fn fully_mapped(&self, tier: Tier) {
+        let mut books = self.lock();
+        books.cache.set_fully_mapped(tier, true);
+        self.changed(books);
+    }
+
+    /// Is anything coming down from the device?
+    fn is_flushing(&self) -> bool {
+        let books = self.lock();
+        books.staged > 0 || books.cache.is_moving(Link::Down)
+    }
+
+    /// What was measured about making memory ready.
+    pub(super) fn ways(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Makes memory ready: first the rest of the GPU cache, then host memory, lease by lease, each touched.
+pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
+    let mut at = mapped;
+    while at < shared.range.bytes() && !shared.is_stopping() {
+        let step = MAP_STEP_BYTES.min(shared.range.bytes() - at);
+        if !shared.map_step(at, step) {
+            break;
+        }
+        at += step;
+    }
+    shared.fully_mapped(Tier::Device);
+    while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
+        std::thread::park_timeout(IDLE);
+    }
+    let (mut leased, mut step) = (0, shared.config.line_bytes);
+    while leased < shared.config.host_bytes && !shared.is_stopping() {
+        let bytes = step.min(shared.config.host_bytes - leased);
+        match lease(shared, bytes) {
+            Ok(true) => leased += bytes,
+            Ok(false) if step > LINE_BYTES_MIN => step = (step / 2).max(LINE_BYTES_MIN),
+            Ok(false) => {
+                // Somebody else has the memory: go on without it, and look again when something may have been given back.
+                shared.fully_mapped(Tier::Host);
+                std::thread::park_timeout(LEASE_PAUSE);
+            }
+            Err(error) if step > LINE_BYTES_MIN => {
+                log::debug!("event=no-lease bytes={bytes} error={error}");
+                step = (step / 2).max(LINE_BYTES_MIN);
+            }
+            Err(error) => {
+                log::warn!("event=no-lease bytes={bytes} error={error}");
+                break;
+            }
+        }
+    }
+    shared.fully_mapped(Tier::Host);
+}
+
+/// Pins the lines as they come.
+pub(super) fn pin_loop(shared: &Shared) {
+    while !shared.is_stopping() && shared.config.pin != PinOrder::Never {
+        match shared.lines.first_unpinned() {
+            Some(offset) => {
+                if !pin_line(shared, offset) {
+                    return;
+                }
+            }
+            None if shared.lines.bytes().0 >= shared.config.host_bytes => {
+                log::debug!("event=host-memory-ready {:?}", shared.ways());
+                return;
+            }
+            None if shared.lines.bytes().0 == 0 => std::thread::park_timeout(LEASE_PAUSE),
+            None => std::thread::park_timeout(5 * PAUSE),
+        }
+    }
+}
+
+/// One more lease, touched, and known to the planner; false if there is no room now.
+fn lease(shared: &Shared, bytes: u64) -> Result<bool, SegmentError> {
+    let Some(segment) = &shared.segment else { return Ok(false) };
+    let patience = match shared.config.touch {
+        Touch::Beside => Duration::ZERO,
+        Touch::Between => Duration::MAX,
+        Touch::Auto if shared.ways().touches_beside() => Duration::ZERO,
+        Touch::Auto => TRIAL,
+    };
+    let asked = Instant::now();
+    while asked.elapsed() < patience && shared.is_flushing() && !shared.is_stopping() {
+        std::thread::park_timeout(PAUSE);
+    }
+    let begun = Instant::now();
+    shared.ways().on_touch(shared.now());
+    let leased = segment.lease_in_background(bytes);
+    shared.ways().on_touched(if matches!(leased, Ok(Some(_))) { bytes } else { 0 }, shared.now());
+    let Some(lease) = leased? else { return Ok(false) };
+    let offset = shared.lines.add(lease);
+    let mut books = shared.lock();
+    books.cache.add_span(Tier::Host, offset, bytes);
+    books.trace.span("touch", 0, bytes, begun, shared.started);
+    shared.changed(books);
+    Ok(true)
+}
+
+/// Pins a line part by part, each in this rank's turn; false if that does not work here.
+fn pin_line(shared: &Shared, offset: u64) -> bool {
+    let Some(segment) = &shared.segment else { return false };
+    for part in shared.lines.unpinned(offset) {
+        let bytes = part.end - part.start;
+        let at_once = match shared.config.pin {
+            PinOrder::Never => return false,
+            PinOrder::AtOnce => true,
+            PinOrder::InTurns => false,
+            PinOrder::Auto => shared.ways().pins_at_once(),
+        };
+        let _turn = if at_once { None } else { turn(shared, bytes) };
+        if shared.is_stopping() {
+            return false;
+        }
+        let begun = Instant::now();
+        if let Err(error) = shared.lines.pin(offset, part, segment, &*shared.device) {
+            // Copies go on at the speed of pageable memory.
+            log::warn!("event=not-pinned bytes={bytes} error={error}");
+            return false;
+        }
+        shared.ways().on_pinned(bytes, begun.elapsed(), at_once);
+        shared.lock().trace.span("pin", 0, bytes, begun, shared.started);
+    }
+    true
+}
+
+/// Waits for this rank's turn to pin; `None` if turns cannot be had.
+fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
+    let segment = shared.segment.as_ref()?;
+    while !shared.stop.load(Ordering::Acquire) {
+        match segment.try_take(Token::Pinning, bytes, Order::RoundRobin) {
+            Ok(Some(guard)) => return Some(guard),
+            Ok(None) => std::thread::park_timeout(Duration::from_micros(100)),
+            Err(_) => return None,
+        }
+    }
+    if let Err(error) = segment.withdraw(Token::Pinning) {
+        log::debug!("event=wish-not-withdrawn error={error}");
+    }
+    None
+}

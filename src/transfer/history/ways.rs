@@ -1,0 +1,262 @@
+//! In which of the possible ways host memory is made ready: decided from rates that are measured while it happens.
+//!
+//! HiPC'22 (section IV) found that touching beside flushes slows both down, that ranks which pin at the same time slow
+//! each other down, and that the better way depends on the machine and on the interval; it chooses by a model that it describes in words.
+//! This is ours, in bytes per second:
+//!
+//! ```text
+//!          alone  beside the other
+//! flush      F        F'
+//! touch      P        P'
+//! pin        R        R'            of one rank, beside n - 1 others
+//!
+//! A byte that is touched and filled takes   1/F + 1/P         one after the other,
+//!                                           1/min(F', P')     at the same time.
+//! touch beside flushes   if   1/min(F', P') <= 1/F + 1/P
+//! pin at once            if   n R' >= R
+//! ```
+//!
+//! The interval between versions drops out: while both ways keep up with it the application does not wait in either, and when it
+//! is too short for one, the faster one waits less. What was not measured yet counts as no reason to take turns with
+//! oneself: memory is touched beside flushes, and pinned in turns with other ranks. The first lines and parts try the other way, too.
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+use std::time::Duration;
+
+/// Lines that are touched between flushes, to see how fast that is.
+const LINES_TRIED_BETWEEN: Range<u64> = 4..8;
+/// Parts that are pinned beside other ranks, to see how fast that is; those before are pinned in turns.
+const PARTS_TRIED_AT_ONCE: Range<u64> = 8..24;
+/// The share of the time of a touch in which the link was busy: above, it counts as beside flushes; below, as alone.
+const BUSY_MIN: f64 = 0.5;
+const IDLE_MAX: f64 = 0.1;
+
+/// Bytes and the time that they took.
+#[derive(Clone, Copy, Default, Debug)]
+struct Meter {
+    bytes: u64,
+    time: Duration,
+}
+
+impl Meter {
+    fn note(&mut self, bytes: u64, time: Duration) {
+        self.bytes += bytes;
+        self.time += time;
+    }
+
+    /// Bytes per second; `None` before anything was measured.
+    fn rate(self) -> Option<f64> {
+        let seconds = self.time.as_secs_f64();
+        (self.bytes > 0 && seconds > 0.0).then(|| self.bytes as f64 / seconds)
+    }
+}
+
+/// What was measured, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Ways {
+    /// Ranks of the node.
+    ranks: u32,
+    /// Alone, and beside the other.
+    flush: [Meter; 2],
+    touch: [Meter; 2],
+    pin: [Meter; 2],
+    lines: u64,
+    parts: u64,
+    /// Flushes under way; since when the present stretch of the link's work is counted, and whether memory was being touched then.
+    flushing: u32,
+    stretch: (Duration, bool),
+    /// How long the link was busy before the present stretch.
+    busy: Duration,
+    is_touching: bool,
+    /// When the present touch began, and how long the link had been busy then.
+    touch_begun: (Duration, Duration),
+}
+
+impl Ways {
+    pub(super) fn new(ranks: u32) -> Ways {
+        Ways {
+            ranks,
+            flush: Default::default(),
+            touch: Default::default(),
+            pin: Default::default(),
+            lines: 0,
+            parts: 0,
+            flushing: 0,
+            stretch: Default::default(),
+            busy: Duration::ZERO,
+            is_touching: false,
+            touch_begun: Default::default(),
+        }
+    }
+
+    /// A flush from the device begins.
+    pub(super) fn on_flush(&mut self, now: Duration) {
+        if self.flushing == 0 {
+            self.stretch = (now, self.is_touching);
+        }
+        self.flushing += 1;
+    }
+
+    /// A flush has ended, and has moved so many bytes.
+    pub(super) fn on_flushed(&mut self, bytes: u64, now: Duration) {
+        let (since, touched) = self.stretch;
+        let time = now.saturating_sub(since);
+        if touched == self.is_touching {
+            self.flush[usize::from(touched)].note(bytes, time);
+        }
+        self.busy += time;
+        self.flushing = self.flushing.saturating_sub(1);
+        self.stretch = (now, self.is_touching);
+    }
+
+    /// The touching of a line begins.
+    pub(super) fn on_touch(&mut self, now: Duration) {
+        self.is_touching = true;
+        self.touch_begun = (now, self.busy(now));
+    }
+
+    /// A line is touched.
+    pub(super) fn on_touched(&mut self, bytes: u64, now: Duration) {
+        let (begun, busy) = self.touch_begun;
+        let time = now.saturating_sub(begun);
+        let share = (self.busy(now) - busy).as_secs_f64() / time.as_secs_f64().max(1e-9);
+        if share >= BUSY_MIN {
+            self.touch[1].note(bytes, time);
+        } else if share <= IDLE_MAX {
+            self.touch[0].note(bytes, time);
+        }
+        self.is_touching = false;
+        self.lines += 1;
+    }
+
+    /// A part is pinned: in this rank's turn, or at once.
+    pub(super) fn on_pinned(&mut self, bytes: u64, time: Duration, at_once: bool) {
+        self.pin[usize::from(at_once)].note(bytes, time);
+        self.parts += 1;
+    }
+
+    fn busy(&self, now: Duration) -> Duration {
+        self.busy + if self.flushing > 0 { now.saturating_sub(self.stretch.0) } else { Duration::ZERO }
+    }
+
+    /// Is the next line touched beside flushes?
+    pub(super) fn touches_beside(&self) -> bool {
+        let rates = (self.flush[0].rate(), self.flush[1].rate(), self.touch[0].rate(), self.touch[1].rate());
+        match rates {
+            (Some(flush), Some(flush_beside), Some(touch), Some(touch_beside)) => {
+                1.0 / flush_beside.min(touch_beside) <= 1.0 / flush + 1.0 / touch
+            }
+            _ => !LINES_TRIED_BETWEEN.contains(&self.lines),
+        }
+    }
+
+    /// Is the next part pinned without waiting for a turn?
+    pub(super) fn pins_at_once(&self) -> bool {
+        if self.ranks <= 1 || PARTS_TRIED_AT_ONCE.contains(&self.parts) {
+            return true;
+        }
+        match (self.pin[0].rate(), self.pin[1].rate()) {
+            (Some(in_turn), Some(at_once)) => f64::from(self.ranks) * at_once >= in_turn,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GB: u64 = 1_000_000_000;
+
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    /// Ways that have measured these rates, in GB/s: flush and touch, each alone and beside the other.
+    fn measured(flush: [u64; 2], touch: [u64; 2]) -> Ways {
+        let mut ways = Ways::new(1);
+        for beside in [0, 1] {
+            ways.flush[beside].note(flush[beside] * GB, Duration::from_secs(1));
+            ways.touch[beside].note(touch[beside] * GB, Duration::from_secs(1));
+        }
+        ways
+    }
+
+    #[test]
+    fn touching_beside_flushes_is_chosen_where_both_together_are_done_sooner() {
+        // An H200: neither slows the other down.
+        assert!(measured([55, 52], [15, 14]).touches_beside());
+        // As in the paper: touching leaves a fraction of both, (1/20 + 1/3) < 1/2.
+        assert!(!measured([20, 10], [3, 2]).touches_beside());
+        // The border: 1/2 against 1/4 + 1/4.
+        assert!(measured([4, 2], [4, 2]).touches_beside());
+        assert!(!measured([4, 1], [4, 3]).touches_beside());
+    }
+
+    #[test]
+    fn a_few_lines_try_the_other_way_until_all_is_known() {
+        let mut ways = Ways::new(1);
+        let mut tried = Vec::new();
+        for line in 0..12 {
+            tried.push(ways.touches_beside());
+            ways.on_touch(ms(10 * line));
+            ways.on_touched(GB, ms(10 * line + 5));
+        }
+        assert_eq!(tried.iter().filter(|beside| !**beside).count(), 4, "{tried:?}");
+        assert!(tried[..4].iter().all(|beside| *beside) && tried[8..].iter().all(|beside| *beside));
+    }
+
+    #[test]
+    fn flushes_count_once_however_many_are_under_way() {
+        let mut ways = Ways::new(1);
+        ways.on_flush(ms(0));
+        ways.on_flush(ms(1));
+        ways.on_flushed(GB, ms(10));
+        ways.on_flushed(GB, ms(20));
+        // Idle from 20 to 100.
+        ways.on_flush(ms(100));
+        ways.on_flushed(2 * GB, ms(120));
+        assert_eq!(ways.flush[0].rate(), Some(1e11));
+        assert_eq!((ways.busy(ms(500)), ways.flushing), (ms(40), 0));
+    }
+
+    #[test]
+    fn what_ran_beside_is_told_from_what_ran_alone() {
+        let mut ways = Ways::new(1);
+        ways.on_touch(ms(0));
+        ways.on_flush(ms(1));
+        ways.on_flushed(GB, ms(9));
+        ways.on_touched(GB, ms(10));
+        assert!(ways.flush[1].bytes == GB && ways.touch[1].bytes == GB, "{ways:?}");
+        ways.on_touch(ms(20));
+        ways.on_touched(GB, ms(30));
+        ways.on_flush(ms(40));
+        ways.on_flushed(GB, ms(50));
+        assert!(ways.flush[0].bytes == GB && ways.touch[0].bytes == GB, "{ways:?}");
+        // A touch that begins during a flush makes it neither.
+        ways.on_flush(ms(60));
+        ways.on_touch(ms(65));
+        ways.on_flushed(GB, ms(70));
+        ways.on_touched(GB, ms(90));
+        assert!(ways.flush.iter().all(|meter| meter.bytes == GB) && ways.touch.iter().all(|meter| meter.bytes == GB));
+    }
+
+    #[test]
+    fn ranks_pin_at_once_where_together_they_are_as_fast_as_one() {
+        let pin = |ranks: u32, in_turn: u64, at_once: u64| {
+            let mut ways = Ways::new(ranks);
+            let mut first = Vec::new();
+            for part in 0..30 {
+                let free = ways.pins_at_once();
+                first.push(free);
+                ways.on_pinned(if free { at_once } else { in_turn } * GB, Duration::from_secs(1), free);
+                assert!(part >= 8 || !free || ranks == 1);
+            }
+            ways.pins_at_once()
+        };
+        assert!(pin(1, 10, 1), "nobody to take turns with");
+        assert!(pin(2, 10, 5) && pin(4, 10, 3));
+        assert!(!pin(2, 10, 4) && !pin(8, 10, 1));
+    }
+}
