@@ -163,8 +163,7 @@ impl Simulation {
     /// Gives the links what there is to do.
     fn pump(&mut self) {
         for link in Link::ALL {
-            loop {
-                let Some(job) = self.ask(|cache, now| cache.next(link, now)) else { break };
+            while let Some(job) = self.ask(|cache, now| cache.next(link, now)) {
                 if link == Link::Up || link == Link::Down {
                     self.pieces.push(if link == Link::Up { job.to.len() } else { job.from.len() });
                 }
