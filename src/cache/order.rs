@@ -56,6 +56,16 @@ impl Order {
         self.hints.values().copied()
     }
 
+    /// The same from a position on, with the positions.
+    pub fn iter_from(&self, position: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.hints.range(position..).map(|(position, version)| (*position, *version))
+    }
+
+    /// Whether the hint at a position is pending.
+    pub fn is_pending(&self, position: u64) -> bool {
+        self.hints.contains_key(&position)
+    }
+
     /// How many hints are pending.
     pub fn len(&self) -> usize {
         self.hints.len()

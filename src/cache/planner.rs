@@ -113,6 +113,8 @@ pub(super) struct History {
     pub order: Order,
     pub started: bool,
     pub closed: bool,
+    /// Where in the restore order `claim_ahead` stopped: what is hinted before is claimed, or not on the device.
+    pub stopped_at: Option<u64>,
     /// Versions that are not here any more.
     pub ended: BTreeMap<u64, End>,
 }
@@ -189,6 +191,7 @@ impl Cache {
         let seat = &mut self.tiers[tier as usize];
         seat.space.add_span(offset, bytes);
         assert!(seat.space.bytes() <= seat.capacity, "a tier stays within its capacity");
+        self.look_again();
         self.debug_check();
     }
 
@@ -197,10 +200,12 @@ impl Cache {
     /// for device and host.
     pub fn set_fully_mapped(&mut self, tier: Tier, fully: bool) {
         self.tiers[tier as usize].mapping = !fully;
+        self.look_again();
     }
 
     /// Takes a free range from a tier; false, and nothing is changed, if some of it is used or not there.
     pub fn remove_span(&mut self, tier: Tier, range: Piece) -> bool {
+        self.look_again();
         self.tiers[tier as usize].space.remove_span(range)
     }
 
@@ -212,6 +217,7 @@ impl Cache {
         self.tiers[tier as usize].space.close_span(range);
         self.evict_range(tier, range);
         let vacant = self.tiers[tier as usize].space.close_span(range);
+        self.look_again();
         self.debug_check();
         vacant
     }
@@ -487,7 +493,15 @@ impl Cache {
         }
         self.reap(id);
         self.settle(id);
-        self.claim_ahead(id.history);
+        let Some(history) = self.histories.get(&id.history) else { return };
+        // What is hinted behind the place where it stopped changes nothing for it.
+        let is_behind = |stop: u64| {
+            let position = history.order.position(id.version);
+            history.order.is_pending(stop) && position.is_none_or(|position| position > stop)
+        };
+        if !history.stopped_at.is_some_and(is_behind) {
+            self.claim_ahead(id.history);
+        }
     }
 
     /// Brings the states of a version's copies into line.
@@ -538,21 +552,33 @@ impl Cache {
         }
     }
 
+    /// Other versions may fit, or not fit any more: where `claim_ahead` stopped says nothing.
+    fn look_again(&mut self) {
+        self.histories.values_mut().for_each(|history| history.stopped_at = None);
+    }
+
     /// Claims what the prefetcher finds on the device already: all from the head of the restore order on, up to the first
     /// version that has to be brought. What lies behind that one may have to make room for it.
     fn claim_ahead(&mut self, history: u32) {
         let Some(started) = self.histories.get(&history).filter(|history| history.started) else { return };
-        let mut claims = Vec::new();
-        for version in started.order.iter() {
+        let (mut claims, mut stopped_at) = (Vec::new(), None);
+        for (position, version) in started.order.iter_from(0) {
             let id = EntryId { history, version };
             let Some(entry) = self.entries.get(&id) else { continue };
+            let has_to_be_brought =
+                || entry.is_flying(Link::In) || self.can_move_up(id, Link::Up) || self.can_move_up(id, Link::In);
             match entry.good(Tier::Device) {
                 Some(copy) if copy.state == State::ReadComplete => {}
                 Some(_) => claims.push(id),
-                None if entry.is_flying(Link::In) => break,
-                None if self.can_move_up(id, Link::Up) || self.can_move_up(id, Link::In) => break,
+                None if has_to_be_brought() => {
+                    stopped_at = Some(position);
+                    break;
+                }
                 None => {}
             }
+        }
+        if let Some(started) = self.histories.get_mut(&history) {
+            started.stopped_at = stopped_at;
         }
         for id in claims {
             let copy = self.entries.get_mut(&id).and_then(|entry| entry.copy_mut(Tier::Device));
