@@ -31,7 +31,7 @@ mod beside {
     use bivouac::segment::Segment;
     use bivouac::transfer::history::{CacheConfig, Caches, Field, History};
     use clap::{Parser, ValueEnum};
-    use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+    use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PinnedHostSlice, PushKernelArg, result};
     use cudarc::nvrtc::compile_ptx;
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
@@ -72,6 +72,9 @@ mod beside {
         /// Kernels in a step; each moves 3 GiB within the GPU.
         #[arg(long, default_value_t = 12)]
         kernels: usize,
+        /// MiB that a step also copies to host memory and back, as a halo exchange does.
+        #[arg(long, default_value_t = 0)]
+        halo: usize,
         /// Versions of 128 MiB that are flushed in one round.
         #[arg(long, default_value_t = 120)]
         versions: u64,
@@ -99,14 +102,17 @@ mod beside {
         stream: Arc<CudaStream>,
         triad: CudaFunction,
         arrays: [DeviceSpan; 3],
+        halo: PinnedHostSlice<u8>,
     }
 
     impl App {
-        fn new(device: &CudaDevice) -> App {
+        fn new(device: &CudaDevice, halo: usize) -> App {
             let stream = device.context().new_stream().expect("stream");
             let module = device.context().load_module(compile_ptx(TRIAD).expect("kernel")).expect("module");
             let triad = module.load_function("triad").expect("kernel");
-            App { stream, triad, arrays: std::array::from_fn(|_| device.allocate(ARRAY).expect("room")) }
+            // SAFETY: bytes may have any value, and they are written before they are read.
+            let halo = unsafe { device.context().alloc_pinned(halo.max(1)) }.expect("pinned memory");
+            App { stream, triad, arrays: std::array::from_fn(|_| device.allocate(ARRAY).expect("room")), halo }
         }
 
         fn launch(&self, bytes: u64) {
@@ -123,10 +129,25 @@ mod beside {
             unsafe { launch.launch(grid) }.expect("launch");
         }
 
+        /// Enqueues the copy of the halo to host memory and back.
+        fn exchange(&self) {
+            let (array, stream) = (self.arrays[0].address(), self.stream.cu_stream());
+            let host = self.halo.as_ptr().expect("pinned").cast_mut();
+            // SAFETY: the array and the pinned memory are longer than the halo, and both live until the stream is done.
+            unsafe {
+                let bytes = std::slice::from_raw_parts_mut(host, self.halo.len());
+                result::memcpy_dtoh_async(bytes, array, stream).expect("copy");
+                result::memcpy_htod_async(array, bytes, stream).expect("copy");
+            }
+        }
+
         /// Seconds of `kernels` passes over `bytes` of each array, from the first launch to the end of the last.
         fn step(&self, kernels: usize, bytes: u64) -> f64 {
             let begun = Instant::now();
             (0..kernels).for_each(|_| self.launch(bytes));
+            if self.halo.len() > 1 {
+                self.exchange();
+            }
             self.stream.synchronize().expect("kernels");
             begun.elapsed().as_secs_f64()
         }
@@ -137,7 +158,7 @@ mod beside {
         let universe = mpi::initialize().expect("MPI");
         let world = universe.world();
         let Some(device) = node::gpu(&world) else { return };
-        let app = App::new(&device);
+        let app = App::new(&device, options.halo << 20);
         let host = 2 * options.versions * VERSION;
         node::warm(host);
         world.barrier();

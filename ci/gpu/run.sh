@@ -41,11 +41,45 @@ while [ "$ranks" -le "$gpus" ]; do
     ranks=$((ranks * 2))
 done
 rtm 1 --reference
+# How much of the transfers lay beside computation.
+rtm "$gpus" --dir rtm-traced --timeline "$scratch/trace.json" > /dev/null
+python3 - "$scratch/trace.json" "$gpus" >> "$scratch/figures" <<'END'
+import json, sys
+events = [event for event in json.load(open(sys.argv[1]))["traceEvents"] if event["ph"] == "X"]
+def spans(rank, tid):
+    return sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["pid"] == rank and event["tid"] == tid)
+def merged(spans):
+    out = []
+    for begin, end in spans:
+        if out and begin <= out[-1][1]: out[-1][1] = max(out[-1][1], end)
+        else: out.append([begin, end])
+    return out
+def both(one, other):
+    return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in one for b in other)
+line = {"figure": "rtm, transfers beside computation", "ranks": int(sys.argv[2])}
+for name, tid in (("flush", 2), ("prefetch", 5)):
+    busy = beside = 0
+    for rank in {event["pid"] for event in events}:
+        link, compute = merged(spans(rank, tid)), merged(spans(rank, 0))
+        busy += sum(end - begin for begin, end in link)
+        beside += both(link, compute)
+    line[name + "_s"], line[name + "_beside_compute"] = round(busy / 1e6, 4), round(beside / max(busy, 1e-9), 3)
+print(json.dumps(line))
+END
 check rtm_images test "$(sort -u "$images" | wc -l)" -eq 1
 
-./device > "$scratch/figures" 2> /dev/null
+./device >> "$scratch/figures" 2> /dev/null
 beside() { mpirun --oversubscribe --bind-to none -n "$1" ./beside --bench "${@:2}" 2> /dev/null >> "$scratch/figures"; }
-beside 1 step
+for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
+    beside "$ranks" step --rounds 8
+    beside "$ranks" step --rounds 8 --rate auto
+    beside "$ranks" step --rounds 8 --halo 64
+    beside "$ranks" step --rounds 8 --halo 64 --rate auto
+done
+if [ "$gpus" -gt 1 ]; then
+    beside "$gpus" step --rounds 8 --bursts 1
+    beside "$gpus" step --rounds 8 --halo 64 --bursts 1
+fi
 beside 1 pin
 for pin in never turns at-once; do beside 1 ready --pin $pin; done
 if [ "${1:-}" = --shots ]; then
