@@ -13,6 +13,7 @@
 //! | `direct` | (d) histories; all host memory is allocated pinned by one call of the driver before the shot, which is its initialisation |
 //! | `memset` | (e) histories; all host memory is mapped, set to zero and registered before the shot, likewise |
 //! | `floor` | (f) bare copies inside the device |
+//! | `file` | raw writes and reads around the page cache of what does not fit, by 1, 2 and 4 threads: what the disk gives |
 //!
 //! Blocking time is what the application's thread spends in appends and restores. Initialisation is stated apart, and so is the
 //! wait for flushes between the passes.
@@ -66,6 +67,7 @@ mod shot {
         Direct,
         Memset,
         Floor,
+        File,
     }
 
     #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
@@ -298,7 +300,7 @@ mod shot {
                 Box::new(OnDemand::new(setup, gib(options.host), &options.directory, spills))
             }
             EngineKind::Managed => Box::new(Managed::new(setup, gib(options.gpu), sizes)),
-            EngineKind::Floor => Box::new(Floor::new(setup, gib(options.gpu))),
+            EngineKind::Floor | EngineKind::File => Box::new(Floor::new(setup, gib(options.gpu))),
         }
     }
 
@@ -308,6 +310,10 @@ mod shot {
         let world = universe.world();
         let rank = world.rank() as u64;
         let Some(device) = node::gpu(&world) else { return };
+        if options.engine == EngineKind::File {
+            let spilled = options.gb * 1e9 - (gib(options.gpu) + gib(options.host)) as f64;
+            return peers::raw_file(&options.directory, spilled.max(4e9) as u64, &options.set);
+        }
         if options.warm {
             warm(gib(options.host + 6.0));
             world.barrier();

@@ -53,6 +53,7 @@ shot fits 1 --ready --host 64 --interval 0
 shot fits 1 --ready --host 64 --interval 0 --fields 2000
 shot fits 1 --engine blocking --host 50
 shot fits 1 --engine on-demand --host 50
+shot papers 1 --engine file --gb 49.2
 shot papers 1 --ready --order reverse,irregular --sizes uniform,variable
 shot papers 1 --engine blocking
 shot papers 1 --engine on-demand

@@ -72,6 +72,35 @@ pub fn set_and_register(setup: &Setup, bytes: u64) -> f64 {
     seconds
 }
 
+/// What the disk gives: prints a line for each number of threads.
+pub fn raw_file(directory: &Path, bytes: u64, set: &str) {
+    const PIECE: u64 = 4 << 20;
+    let pieces = bytes / PIECE;
+    let rate = |threads: u64, work: &(dyn Fn(&mut [u8], u64) + Sync)| {
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                scope.spawn(move || {
+                    let mut memory = vec![7u8; 2 * PIECE as usize];
+                    let skip = memory.as_ptr().align_offset(4096);
+                    let piece = &mut memory[skip..skip + PIECE as usize];
+                    (thread..pieces).step_by(threads as usize).for_each(|at| work(piece, at * PIECE));
+                });
+            }
+        });
+        (pieces * PIECE) as f64 / begun.elapsed().as_secs_f64() / 1e9
+    };
+    for threads in [1, 2, 4] {
+        let file = file(directory);
+        let write = rate(threads, &|piece, at| file.write_all_at(piece, at).expect("write"));
+        let read = rate(threads, &|piece, at| file.read_exact_at(piece, at).expect("read"));
+        println!(
+            "{{\"figure\": \"file\", \"set\": \"{set}\", \"threads\": {threads}, \"gb\": {:.1}, \"write_gb_s\": {write:.2}, \"read_gb_s\": {read:.2}}}",
+            bytes as f64 / 1e9
+        );
+    }
+}
+
 /// An unnamed file around the page cache.
 fn file(directory: &Path) -> File {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT;

@@ -121,11 +121,10 @@ impl History {
         stream: &dyn Stream,
         announced: &mut Option<Announced<'a>>,
     ) -> Result<f64, HistoryError> {
-        let cuts: Vec<(Cut, usize)> = layout
-            .cuts(pieces)
-            .into_iter()
-            .filter_map(|cut| Some((cut, targets.iter().position(|field| *field == cut.field)?)))
-            .collect();
+        let mut target_of = vec![None; layout.fields.len()];
+        targets.iter().enumerate().for_each(|(target, field)| target_of[*field] = Some(target));
+        let cuts: Vec<(Cut, usize)> =
+            layout.cuts(pieces).into_iter().filter_map(|cut| Some((cut, target_of[cut.field]?))).collect();
         match tier {
             Tier::Device => self.read_device(layout, digests, &cuts, targets, fields, stream, announced),
             Tier::Host => {
@@ -164,7 +163,12 @@ impl History {
                 let (history, field) = (self.name.clone(), field.name.to_owned());
                 HistoryError::Field { history, version, field, reason }
             };
-            let index = layout.fields.iter().position(|info| info.name == field.name);
+            // Mostly the one after the last.
+            let next = targets.last().map_or(0, |last| last + 1);
+            let index = match layout.fields.get(next) {
+                Some(info) if info.name == field.name => Some(next),
+                _ => layout.fields.iter().position(|info| info.name == field.name),
+            };
             let index = index.ok_or_else(|| refuse("no such field was appended".into()))?;
             let info = &layout.fields[index];
             if info.bytes != field.bytes() {
