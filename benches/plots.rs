@@ -161,7 +161,7 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
         bars("hpdc-5a", "Waiting for the flush, uniform sizes (HPDC'23, 5a)", &["hpdc-5"], "uniform"),
         bars("hpdc-5b", "Waiting for the flush, variable sizes (HPDC'23, 5b)", &["hpdc-5"], "variable"),
         bars("hpdc-6a", "Not waiting, uniform sizes (HPDC'23, 6a)", &["hpdc-6"], "uniform"),
-        bars("hpdc-6b", "Not waiting, variable sizes (HPDC'23, 6b)", &["hpdc-6"], "variable"),
+        bars("hpdc-6b", "Not waiting, variable sizes (HPDC'23, 6b)", &["hpdc-6", "papers"], "variable"),
         lines(
             "hpdc-7a",
             "Reading, step by step (HPDC'23, 7)",
