@@ -180,11 +180,13 @@ impl Caches {
         self.shared.lines.bytes()
     }
 
-    /// Is all memory mapped, leased and pinned that will be? Not before the first history was made.
+    /// Is all memory mapped, leased and pinned that will be? Not before the first history was made, and not while other
+    /// processes of the node hold host memory that these caches are to have.
     pub fn is_ready(&self) -> bool {
-        let (leased, pinned) = self.shared.lines.bytes();
-        let wanted = self.shared.config.host_bytes;
-        leased >= wanted && (pinned >= wanted || self.shared.config.pin == PinOrder::Never)
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_ended =
+            |name| threads.iter().any(|thread| thread.thread().name() == Some(name) && thread.is_finished());
+        has_ended("bvk-map") && (has_ended("bvk-pin") || self.shared.lines.first_unpinned().is_none())
     }
 
     /// Gives device memory back to the application: of the end of the cache, as much of `bytes` as can be had without losing a
