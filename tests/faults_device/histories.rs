@@ -9,7 +9,7 @@ use bivouac::device::Priority::{High, Low};
 use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceError, DeviceSpan, Stream};
 use bivouac::segment::{Segment, SegmentSpec};
-use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError};
+use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Return};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -144,6 +144,13 @@ fn bytes(version: u64) -> Vec<u8> {
     content(0, version, 1, BYTES)
 }
 
+/// A history of caches that have all the memory that they will have: before that, versions may have nowhere to go.
+fn ready(caches: &Caches, name: &str, keep: Keep) -> History {
+    let history = caches.history(name, keep);
+    wait_until("the caches are ready", || caches.is_ready());
+    history
+}
+
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -174,7 +181,7 @@ fn caches_without_any_device_memory_are_refused_with_the_reason() {
     }
     // The device is as good as before.
     let caches = bed.caches([8, 8, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..3);
     assert_eq!(bed.check(&history, 0), Tier::Device);
 }
@@ -186,8 +193,7 @@ fn a_later_step_without_device_memory_leaves_a_smaller_cache() {
     // The first step is 1 GiB, the others are a quarter of that.
     bed.device.set(Call::Map, Fault::OutOfMemory, 2, ALWAYS);
     let caches = bed.caches([1024 + 3 * 256, 32, 0]);
-    let history = caches.history("wave", Keep::Persist);
-    wait_until("the step fails", || bed.device.hits() > 0);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..10);
     history.wait_flushed();
     assert!(logs::has(&["event=gpu-cache-smaller", "mapped=1342177280", "wanted=1879048192", "no device memory"]));
@@ -204,14 +210,12 @@ fn memory_that_cannot_be_pinned_is_used_as_it_is() {
     let bed = Bed::new();
     bed.device.set(Call::Pin, Fault::OutOfMemory, 1, ALWAYS);
     let caches = bed.caches([4, 32, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..20);
-    wait_until("all of it is leased", || caches.host_bytes().0 == 32 * MIB);
-    wait_until("a part cannot be pinned", || bed.device.hits() > 0);
-    let pinned = caches.host_bytes().1;
-    assert!((1..32 * MIB).contains(&pinned), "{pinned}");
+    let (leased, pinned) = caches.host_bytes();
+    assert!(leased == 32 * MIB && (1..32 * MIB).contains(&pinned), "{leased} {pinned}");
+    assert_eq!(bed.device.hits(), 1, "it is not tried again and again");
     assert!(logs::has(&["event=not-pinned", "no device memory for a test"]));
-    wait_until("nothing more is to come", || caches.is_ready());
     (0..20).for_each(|version| _ = bed.check(&history, version));
     assert_eq!(history.stats().failures, [0; 4]);
 }
@@ -223,7 +227,7 @@ fn a_flush_that_fails_once_is_made_again() {
     let bed = Bed::new();
     bed.device.set(Call::Download(Low), Fault::Fail, 2, 1);
     let caches = bed.caches([4, 32, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..20);
     history.wait_flushed();
     let stats = history.stats();
@@ -240,7 +244,7 @@ fn a_flush_that_always_fails_leaves_its_version_on_the_device() {
     let bed = Bed::new();
     bed.device.set(Call::Download(Low), Fault::Fail, 0, ALWAYS);
     let caches = bed.caches([4, 16, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     let begun = Instant::now();
     // Three fit into the GPU cache, with the border of 64 KiB, and 15 into host memory.
     let refused = (0..100).find_map(|version| Some((version, bed.append(&history, version).err()?)));
@@ -263,7 +267,7 @@ fn without_any_download_an_append_without_room_gets_the_device_s_error() {
     bed.device.set(Call::Download(Low), Fault::Fail, 0, ALWAYS);
     bed.device.set(Call::Download(High), Fault::Fail, 0, ALWAYS);
     let caches = bed.caches([4, 16, 16]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..3);
     for _ in 0..3 {
         let error = bed.append(&history, 3).expect_err("nothing comes down");
@@ -280,7 +284,7 @@ fn a_prefetch_that_fails_leaves_the_version_in_host_memory() {
     let bed = Bed::new();
     bed.device.set(Call::Upload(Low), Fault::Fail, 0, ALWAYS);
     let caches = bed.caches([4, 32, 0]);
-    let history = caches.history("wave", Keep::Discard);
+    let history = ready(&caches, "wave", Keep::Discard);
     history.hint((0..20).rev());
     bed.append_all(&history, 0..20);
     history.start_prefetch();
@@ -293,7 +297,7 @@ fn a_prefetch_that_fails_leaves_the_version_in_host_memory() {
 fn a_restore_whose_copy_fails_says_so_and_works_the_next_time() {
     let bed = Bed::new();
     let caches = bed.caches([4, 32, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..20);
     history.wait_flushed();
     let on_host = bed.version_in(&history, 0..20, Tier::Host);
@@ -316,7 +320,7 @@ fn a_restore_whose_copy_fails_says_so_and_works_the_next_time() {
 fn an_append_whose_copy_fails_leaves_no_version() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     for fault in [Fault::Fail, Fault::FailLater, Fault::OutOfMemory] {
         bed.device.set(Call::CopyBlocks(High), fault, 0, 1);
         let error = bed.append(&history, 1).expect_err("the device failed");
@@ -327,6 +331,26 @@ fn an_append_whose_copy_fails_leaves_no_version() {
     (1..12).for_each(|version| _ = bed.check(&history, version));
 }
 
+/// Nobody waits for its copy, so nobody hears of it before somebody wants it back.
+#[test]
+fn an_enqueued_append_whose_copy_fails_is_unknown_afterwards() {
+    logs::collect();
+    let bed = Bed::new();
+    let caches = bed.caches([4, 16, 0]);
+    let history = ready(&caches, "wave", Keep::Persist);
+    let span = bed.span(&bytes(71));
+    bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 1);
+    for version in [71, 72] {
+        let fields = [Field::device::<u8>("p", &span)];
+        history.append_and(version, &fields, &*bed.stream, Return::Enqueued).expect("enqueued");
+    }
+    assert!(matches!(bed.restore(&history, 71), Err(HistoryError::Unknown { version: 71, .. })));
+    assert!(logs::has(&["event=append-failed", "version=71", "copy_blocks: a test said so"]));
+    assert!(bed.restore(&history, 72).expect("the next one was copied") == bytes(71));
+    bed.append(&history, 71).expect("its number is free");
+    bed.check(&history, 71);
+}
+
 // The whole device.
 
 #[test]
@@ -335,7 +359,7 @@ fn a_device_that_is_lost_takes_its_own_histories_along_and_no_others() {
     for call in [Call::Download(Low), Call::CopyBlocks(High)] {
         let bed = Bed::new();
         let (caches, neighbours) = (bed.caches([4, 16, 16]), other.caches([4, 16, 0]));
-        let (history, neighbour) = (caches.history("wave", Keep::Persist), neighbours.history("wave", Keep::Persist));
+        let (history, neighbour) = (ready(&caches, "wave", Keep::Persist), ready(&neighbours, "wave", Keep::Persist));
         let span = bed.span(&bytes(0));
         let append = |version| history.append(version, &[Field::device::<u8>("p", &span)], &*bed.stream);
         let restore = |version| history.restore(version, &mut [FieldMut::device::<u8>("p", &span)], &*bed.stream);
@@ -363,7 +387,7 @@ fn a_version_that_is_damaged_on_the_device_comes_from_host_memory() {
     logs::collect();
     let bed = Bed::new();
     let caches = bed.caches([4, 32, 0]);
-    let history = caches.history("device-damage", Keep::Persist);
+    let history = ready(&caches, "device-damage", Keep::Persist);
     bed.append_all(&history, 0..20);
     history.wait_flushed();
     let version = bed.version_in(&history, 0..20, Tier::Device);
@@ -377,7 +401,7 @@ fn a_version_that_is_damaged_on_the_device_comes_from_host_memory() {
 fn a_version_that_is_damaged_in_host_memory_comes_from_the_file() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 64]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..40);
     history.wait_flushed();
     let version = bed.version_in(&history, 0..40, Tier::Host);
@@ -389,7 +413,7 @@ fn a_version_that_is_damaged_in_host_memory_comes_from_the_file() {
 fn a_version_whose_last_copy_is_damaged_is_lost_with_the_place_of_the_damage() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 64]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..40);
     history.wait_flushed();
     let version = bed.version_in(&history, 0..40, Tier::Store);
@@ -407,7 +431,7 @@ fn a_version_whose_last_copy_is_damaged_is_lost_with_the_place_of_the_damage() {
 fn a_version_that_is_damaged_everywhere_is_lost() {
     let bed = Bed::new();
     let caches = bed.caches([4, 16, 64]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..2);
     history.wait_flushed();
     assert_eq!(bed.device.damage(&bytes(1)), 1);
@@ -421,7 +445,7 @@ fn what_a_flush_has_damaged_is_never_handed_out() {
     let bed = Bed::new();
     bed.device.set(Call::Download(Low), Fault::Damage, 0, ALWAYS);
     let caches = bed.caches([8, 32, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     bed.append_all(&history, 0..4);
     history.wait_flushed();
     assert_eq!(bed.device.hits(), 4);
@@ -439,7 +463,7 @@ fn what_a_prefetch_has_damaged_comes_from_host_memory() {
     let bed = Bed::new();
     bed.device.set(Call::Upload(Low), Fault::Damage, 0, ALWAYS);
     let caches = bed.caches([4, 32, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     history.hint((0..20).rev());
     bed.append_all(&history, 0..20);
     history.start_prefetch();
@@ -456,7 +480,7 @@ fn what_a_prefetch_has_damaged_comes_from_host_memory() {
 fn damage_on_the_way_to_or_from_the_application_is_told() {
     let bed = Bed::new();
     let caches = bed.caches([8, 0, 0]);
-    let history = caches.history("wave", Keep::Persist);
+    let history = ready(&caches, "wave", Keep::Persist);
     let table = bytes(1);
     bed.device.set(Call::Upload(High), Fault::Damage, 0, 1);
     let error = history.append(1, &[Field::host("table", &table)], &*bed.stream).expect_err("damaged on the way");
