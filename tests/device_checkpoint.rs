@@ -6,13 +6,12 @@ mod common;
 mod machine;
 
 use bivouac::config::{FlushRate, StaggerConfig};
-use bivouac::device::Device;
 use bivouac::session::place::Workers;
-use bivouac::{Level, Restorer, Session};
+use bivouac::{Level, Restorer};
 use machine::*;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Barrier};
+use std::path::Path;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// Three ranks whose shards take a fifth of a second each, and come down one after the other.
@@ -376,8 +375,9 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
 #[cfg(feature = "cuda")]
 #[test]
 fn mixed_regions_come_back_on_a_gpu() {
-    use bivouac::device::Priority;
     use bivouac::device::cuda::CudaDevice;
+    use bivouac::device::{Device, Priority};
+    use std::sync::Arc;
     let gpu = match CudaDevice::open(0) {
         Ok(gpu) => Arc::new(gpu),
         Err(error) => {
@@ -413,9 +413,11 @@ fn mixed_regions_come_back_on_a_gpu() {
 mod under_mpi {
     use super::*;
     use crate::common::{Worker, run_workers};
+    use bivouac::Session;
     use bivouac::config::Progress;
     use mpi::Threading;
     use mpi::traits::Communicator;
+    use std::path::PathBuf;
 
     const FOLDER: &str = "BIVOUAC_TEST_FOLDER";
 
