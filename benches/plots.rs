@@ -80,7 +80,7 @@ fn blocked(row: &Value) -> f64 {
     number(row, "init_s") + number(row, "append_s") + number(row, "restore_s")
 }
 
-/// Points grouped by a name, in order of appearance; sorted by x.
+/// Points grouped by a name, in order of appearance; sorted by x, one for each.
 fn grouped<'a>(
     rows: impl Iterator<Item = &'a Value>,
     name: impl Fn(&Value) -> String,
@@ -94,7 +94,13 @@ fn grouped<'a>(
             None => groups.push(Series { name, points: vec![point] }),
         }
     }
-    groups.iter_mut().for_each(|series| series.points.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    for series in &mut groups {
+        series.points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        // Runs of the same setting are one point, their mean.
+        let same = series.points.chunk_by(|one, other| one.0 == other.0);
+        let mean = |run: &[(f64, f64)]| (run[0].0, run.iter().map(|point| point.1).sum::<f64>() / run.len() as f64);
+        series.points = same.map(mean).collect();
+    }
     groups
 }
 
@@ -321,7 +327,7 @@ where
         .y_label_area_size(64)
         .build_cartesian_2d(x, y)?;
     let named = |value: &f64| match picture.names.is_empty() {
-        true => format!("{value}"),
+        true => format!("{}", (value * 100.0).round() / 100.0),
         false if (value - value.round()).abs() < 0.01 => {
             picture.names.get(value.round() as usize).cloned().unwrap_or_default()
         }
@@ -353,6 +359,11 @@ where
             chart.draw_series(series.points.iter().map(bar))?.label(&series.name).legend(legend);
         }
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
     Ok(())
 }

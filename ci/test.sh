@@ -34,10 +34,17 @@ run() {
 
 document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps; }
 
+# Tests that passed and tested nothing, or less than they could: how many for which reason.
+skipped() {
+    sed -n 's/.*\(SKIPPED.*\)/\1/; s/<.*//; s/ \*\*\*$//; s/&quot;/"/g; /^SKIPPED/p' "${CARGO_TARGET_DIR:-target}/nextest/ci/junit.xml" |
+        sort | uniq -c
+}
+
 # Tests that start mpirun use all cores themselves: one at a time (.config/nextest.toml says the same to nextest).
 all_tests() {
     if command -v cargo-nextest > /dev/null; then
         cargo nextest run --locked --profile ci
+        skipped
         return
     fi
     cargo test --quiet --locked --lib --bins

@@ -3,259 +3,16 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod machine;
 
-use bivouac::comm::threads::world;
-use bivouac::config::{Budget, FlushRate, StaggerConfig};
-use bivouac::device::host::{HostDevice, HostModel};
-use bivouac::device::{Device, DeviceSpan, Priority, Stream};
-use bivouac::session::place::{Place, Workers};
-use bivouac::{Caches, Config, Level, Pending, Restorer, Session};
+use bivouac::config::{FlushRate, StaggerConfig};
+use bivouac::session::place::Workers;
+use bivouac::{Level, Restorer};
+use machine::*;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Barrier};
+use std::path::Path;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const MIB: u64 = 1 << 20;
-const NAME: &str = "state";
-const RANKS: u32 = 3;
-const VICTIM: u32 = 1;
-
-/// A node and how its ranks run.
-struct Machine {
-    root: TempDir,
-    memory_bytes: u64,
-    device_bytes: u64,
-    memory_enabled: bool,
-    local_every: u64,
-    workers: Workers,
-    abandon: Duration,
-    model: HostModel,
-    stagger: StaggerConfig,
-}
-
-impl Machine {
-    fn new() -> Machine {
-        Machine {
-            root: TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder"),
-            memory_bytes: 256 * MIB,
-            device_bytes: 32 * MIB,
-            memory_enabled: true,
-            local_every: 1 << 40,
-            workers: Workers::Threads,
-            abandon: Duration::from_secs(20),
-            model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
-            stagger: StaggerConfig::default(),
-        }
-    }
-
-    /// With links on which the regions of one version take so many seconds.
-    fn slow(seconds: f64) -> Machine {
-        let mut machine = Machine::new();
-        machine.model.link_bytes_per_s = Some(DEVICE_BYTES as f64 / seconds);
-        machine
-    }
-
-    fn folder(&self, name: &str) -> PathBuf {
-        self.root.path().join(name)
-    }
-
-    fn config(&self) -> Config {
-        self.config_in(self.root.path())
-    }
-
-    fn config_in(&self, root: &Path) -> Config {
-        let mut config = Config::default();
-        config.job.name = Some("device".into());
-        config.job.block_bytes = 16 << 10;
-        config.job.take_over = true;
-        config.job.memory_enabled = self.memory_enabled;
-        config.job.local.every = self.local_every;
-        config.job.global_enabled = false;
-        config.job.global_directory = root.join("global");
-        config.job.timeouts.abandon = self.abandon;
-        config.job.stagger = self.stagger;
-        config.job.timeouts.room = Duration::from_secs(10);
-        config.node.memory_budget = Budget::Bytes(self.memory_bytes);
-        config.node.memory_directory = root.join("memory");
-        config.node.local_directory = Some(root.join("local"));
-        config.node.local_allow_tmpfs = true;
-        config.node.device_budget = Budget::Bytes(self.device_bytes);
-        config.node.history.host_budget = Budget::Bytes(1);
-        config.node.history.store_budget = Budget::Bytes(1);
-        config
-    }
-
-    /// Runs `body` on all ranks, each on its own thread; the session is dropped after it, as in a job that dies.
-    fn run<T: Send>(&self, ranks: u32, body: impl Fn(&Rank, &Session) -> T + Sync) -> Vec<T> {
-        self.run_to_the_end(ranks, |rank, session| body(rank, &session))
-    }
-
-    fn run_to_the_end<T: Send>(&self, ranks: u32, body: impl Fn(&Rank, Session) -> T + Sync) -> Vec<T> {
-        for folder in ["memory", "local"] {
-            std::fs::create_dir_all(self.folder(folder)).expect("a folder");
-        }
-        let body = &body;
-        std::thread::scope(|scope| {
-            let start = |(rank, comm)| {
-                let config = self.config();
-                scope.spawn(move || {
-                    let place = Place::here(&config, self.workers, "ranks".into()).expect("a place");
-                    let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
-                    body(&Rank::new(rank, self.model), session)
-                })
-            };
-            let started: Vec<_> = (0..ranks).zip(world(&vec![0; ranks as usize])).map(start).collect();
-            started.into_iter().map(|rank| rank.join().expect("a rank failed")).collect()
-        })
-    }
-}
-
-/// A rank and its device.
-struct Rank {
-    rank: u32,
-    device: Arc<dyn Device>,
-    /// The device, unless it is a GPU.
-    twin: Option<Arc<HostDevice>>,
-    stream: Arc<dyn Stream>,
-}
-
-const P_BYTES: usize = 2 << 20;
-/// Ends inside a block, and not at a multiple of 64.
-const Q_BYTES: usize = 100_001;
-const MESH_BYTES: usize = 300_003;
-const DEVICE_BYTES: u64 = (P_BYTES + Q_BYTES) as u64;
-
-fn content(rank: u32, version: u64, what: u8, bytes: usize) -> Vec<u8> {
-    let mut state = (u64::from(rank) << 40 ^ version << 8 ^ u64::from(what)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(bytes).collect()
-}
-
-impl Rank {
-    fn new(rank: u32, model: HostModel) -> Rank {
-        let twin = Arc::new(HostDevice::new(model));
-        let stream = twin.stream(Priority::High).expect("a stream");
-        Rank { rank, device: twin.clone(), twin: Some(twin), stream }
-    }
-
-    fn lose_device(&self) {
-        self.twin.as_ref().expect("the device is a twin").lose("fell off the bus");
-    }
-
-    fn caches(&self, session: &Session) -> Caches {
-        session.caches(self.device.clone()).expect("caches")
-    }
-
-    /// Device memory with these bytes.
-    fn span(&self, bytes: &[u8]) -> DeviceSpan {
-        let span = self.device.allocate(bytes.len().max(1) as u64).and_then(|span| span.part(0, bytes.len() as u64));
-        let span = span.expect("room");
-        match &self.twin {
-            // Past the link, which may be slow.
-            Some(twin) => twin.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)),
-            None => self.stream.upload(&[(bytes, span.clone())], None),
-        }
-        .expect("our own memory");
-        span
-    }
-
-    fn bytes(&self, span: &DeviceSpan) -> Vec<u8> {
-        let mut bytes = vec![0; span.bytes() as usize];
-        match &self.twin {
-            Some(twin) => twin.compute(&[span], |slices| bytes.copy_from_slice(slices[0])),
-            None => self.stream.download(&mut [(span.clone(), &mut bytes)], None),
-        }
-        .expect("our own memory");
-        bytes
-    }
-
-    /// Captures regions on host and device; on odd ranks `q` is in host memory. What was captured is overwritten at once by
-    /// work on the same stream.
-    fn capture(&self, session: &Session, caches: &Caches, version: u64) -> bivouac::Result<Pending> {
-        let rank = self.rank;
-        let p = self.span(&content(rank, version, 1, P_BYTES));
-        let (q, mesh) = (content(rank, version, 2, Q_BYTES), content(rank, version, 3, MESH_BYTES));
-        let (q_device, empty) = (self.span(&q), self.span(&[]));
-        let mut checkpoint = session.checkpoint(NAME, version)?;
-        checkpoint.save_device_shaped::<f64>("p", &p, &[64, (P_BYTES / 512) as u64])?;
-        checkpoint.save("mesh", &mesh)?;
-        match rank % 2 {
-            0 => checkpoint.save_device::<u8>("q", &q_device)?,
-            _ => checkpoint.save("q", &q)?,
-        }
-        checkpoint.save_device::<f32>("empty", &empty)?;
-        checkpoint.value("version", &version)?;
-        let pending = checkpoint.capture_on(caches, &*self.stream)?;
-        self.stream.copy(&self.span(&vec![0xff; P_BYTES]), &p).expect("enqueued");
-        self.stream.finish().expect("copied");
-        Ok(pending)
-    }
-
-    /// Loads all regions into device memory, and all of them into host memory.
-    fn load(&self, restorer: &mut Restorer) -> bivouac::Result<()> {
-        let version: u64 = restorer.value("version")?;
-        for (name, what, bytes) in [("p", 1, P_BYTES), ("q", 2, Q_BYTES), ("mesh", 3, MESH_BYTES), ("empty", 4, 0)] {
-            let expected = content(self.rank, version, what, bytes);
-            let (target, mut host) = (self.span(&vec![0; bytes]), vec![0u8; bytes]);
-            match name {
-                "p" => {
-                    restorer.load_device::<f64>(name, &target, &*self.stream)?;
-                    let mut values = vec![0.0f64; bytes / 8];
-                    restorer.load(name, &mut values)?;
-                    host.copy_from_slice(bytemuck::cast_slice(&values));
-                    assert_eq!(restorer.shape(name)?, [64, (P_BYTES / 512) as u64]);
-                }
-                "empty" => restorer.load_device::<f32>(name, &target, &*self.stream)?,
-                _ => {
-                    restorer.load_device::<u8>(name, &target, &*self.stream)?;
-                    restorer.load(name, &mut host)?;
-                }
-            }
-            assert!(self.bytes(&target) == expected, "{name} of rank {} in device memory", self.rank);
-            assert!(host == expected, "{name} of rank {} in host memory", self.rank);
-        }
-        Ok(())
-    }
-
-    /// The version that was restored, and from where.
-    fn restart(&self, session: &Session) -> Option<(u64, &'static str)> {
-        let restored = session.restart(NAME, |restorer| self.load(restorer)).expect("a restart");
-        restored.map(|restored| (restored.version, restored.tier))
-    }
-
-    /// A checkpoint of host memory only.
-    fn try_host(&self, session: &Session, version: u64) -> Result<Level, String> {
-        let bytes = content(self.rank, version, 9, 4000);
-        let mut checkpoint = session.checkpoint("host", version).expect("begins");
-        checkpoint.save("bytes", &bytes).expect("a region");
-        committed(checkpoint.capture(), Level::Process)
-    }
-
-    fn take_host(&self, session: &Session, version: u64) {
-        assert!(self.try_host(session, version).expect("committed") >= Level::Process);
-    }
-}
-
-fn committed(pending: bivouac::Result<Pending>, level: Level) -> Result<Level, String> {
-    pending.and_then(|pending| pending.wait(level)).map_err(|error| error.to_string())
-}
-
-/// It is committed at the level. The first checkpoint of a run goes to every tier, so it may be at a higher one already.
-fn reaches(pending: bivouac::Result<Pending>, level: Level) {
-    assert!(committed(pending, level).expect("committed") >= level);
-}
-
-/// All ranks were told who it was, and why.
-fn names_the_victim(rank: u32, ended: Result<Level, String>, why: &str) {
-    let error = ended.expect_err("the victim had no bytes");
-    assert!(error.contains(&format!("rank {VICTIM}")) && error.contains(why), "rank {rank} heard: {error}");
-}
 
 /// Three ranks whose shards take a fifth of a second each, and come down one after the other.
 #[test]
@@ -619,6 +376,8 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
 #[test]
 fn mixed_regions_come_back_on_a_gpu() {
     use bivouac::device::cuda::CudaDevice;
+    use bivouac::device::{Device, Priority};
+    use std::sync::Arc;
     let gpu = match CudaDevice::open(0) {
         Ok(gpu) => Arc::new(gpu),
         Err(error) => {
@@ -654,9 +413,11 @@ fn mixed_regions_come_back_on_a_gpu() {
 mod under_mpi {
     use super::*;
     use crate::common::{Worker, run_workers};
+    use bivouac::Session;
     use bivouac::config::Progress;
     use mpi::Threading;
     use mpi::traits::Communicator;
+    use std::path::PathBuf;
 
     const FOLDER: &str = "BIVOUAC_TEST_FOLDER";
 

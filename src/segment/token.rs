@@ -29,6 +29,9 @@
 //! A *holder* that hangs is not robbed: nobody can tell whether its transfer still runs.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod schedules;
+
 use super::SegmentError;
 use super::layout::{SegmentHeader, TOKEN_HOLDERS_MAX, TOKEN_LINKS, TOKENS, token_word};
 use super::live::{Segment, Shared};
@@ -219,8 +222,15 @@ fn taken(word: u64, node_rank: u32) -> u64 {
     (word | 0xffff).wrapping_add(1) | (u64::from(node_rank) + 1)
 }
 
+/// Comes before each access to a word that other ranks change. Tests let another rank run here.
+fn between_accesses() {
+    #[cfg(test)]
+    schedules::switch();
+}
+
 /// Frees a place if it still holds the word that was seen.
 fn give_back(place: &AtomicU64, seen: u64) -> bool {
+    between_accesses();
     place.compare_exchange(seen, seen & !0xffff, AcqRel, Relaxed).is_ok()
 }
 
@@ -257,11 +267,15 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
+    /// For one access.
     fn word(&self, at: u64) -> &AtomicU64 {
+        between_accesses();
         self.map.word(self.header.token_offset(self.token) + at)
     }
 
+    /// For one access.
     fn wish(&self, node_rank: u32) -> &AtomicU64 {
+        between_accesses();
         self.map.word(self.header.wish_offset(node_rank, self.token))
     }
 
@@ -330,16 +344,16 @@ impl Table<'_> {
 
     /// Takes a free place, unless somebody is quicker. Returns the offset of its word, and the word.
     fn take(&self, place: u32) -> Option<(u64, u64)> {
-        let at = self.header.token_offset(self.token) + u64::from(place) * 8;
-        let seen = self.map.word(at).load(Acquire);
+        let at = u64::from(place) * 8;
+        let seen = self.word(at).load(Acquire);
         let word = taken(seen, self.node_rank);
         // AcqRel: what the holder before did under the token is seen by us.
-        let is_ours = holder(seen).is_none() && self.map.word(at).compare_exchange(seen, word, AcqRel, Relaxed).is_ok();
+        let is_ours = holder(seen).is_none() && self.word(at).compare_exchange(seen, word, AcqRel, Relaxed).is_ok();
         if is_ours {
             self.own_wish().store(0, Release);
             self.word(token_word::SERVED).store(u64::from(self.node_rank) + 1, Relaxed);
         }
-        is_ours.then_some((at, word))
+        is_ours.then_some((self.header.token_offset(self.token) + at, word))
     }
 }
 
@@ -352,10 +366,10 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
-    const LINK: Token = Token::Link(3);
+    pub(super) const LINK: Token = Token::Link(3);
 
     /// The handles of all ranks of a node, in one process.
-    fn ranks<const N: usize>() -> (tempfile::TempDir, [Segment; N]) {
+    pub(super) fn ranks<const N: usize>() -> (tempfile::TempDir, [Segment; N]) {
         let place = tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm");
         let spec = spec(place.path(), N as u32);
         let segments = std::array::from_fn(|rank| match rank {
@@ -365,7 +379,7 @@ mod tests {
         (place, segments)
     }
 
-    fn spec(directory: &std::path::Path, node_ranks: u32) -> SegmentSpec {
+    pub(super) fn spec(directory: &std::path::Path, node_ranks: u32) -> SegmentSpec {
         SegmentSpec {
             directory: directory.to_owned(),
             name: "tokens".into(),

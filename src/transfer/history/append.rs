@@ -35,8 +35,8 @@ impl History {
     /// neither it nor host memory will have any: for the write to the next tier. At most for `timeouts.room`.
     ///
     /// # Errors
-    /// [`HistoryError::Exists`], [`HistoryError::NoRoom`], [`HistoryError::TimedOut`], [`HistoryError::Device`],
-    /// [`HistoryError::Store`]; the version is then not in the history.
+    /// [`HistoryError::Exists`], [`HistoryError::Field`], [`HistoryError::NoRoom`], [`HistoryError::TimedOut`],
+    /// [`HistoryError::Device`], [`HistoryError::Store`], [`HistoryError::Damaged`]; the version is then not in the history.
     pub fn append(&self, version: u64, fields: &[Field<'_>], stream: &dyn Stream) -> Result<(), HistoryError> {
         self.append_and(version, fields, stream, Return::Done)
     }

@@ -68,8 +68,8 @@ pub enum HistoryError {
         /// What is different.
         reason: String,
     },
-    /// Bytes that were read are not those that were appended. The copy is given up; the error comes out only as the reason of
-    /// [`HistoryError::Lost`].
+    /// Bytes that were read are not those that were appended. The copy is given up; from a restore the error comes out only as the
+    /// reason of [`HistoryError::Lost`]. From an append: host fields did not arrive in the GPU cache as they were.
     #[error("{tier} tier, field {field:?}, block {block}: digest {found} instead of {expected}")]
     Damaged {
         /// Where the copy was.

@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The threads that make memory ready; they end when that is done.
+const MAP_THREAD: &str = "bvk-map";
+const PIN_THREAD: &str = "bvk-pin";
 /// Allocation unit in device memory: copies of that size still run well.
 const DEVICE_UNIT: u64 = 64 << 10;
 /// Allocation unit in host memory and in the file: pages, for direct I/O.
@@ -152,9 +155,8 @@ impl Caches {
             process: std::process::id(),
         });
         let first = FIRST_MAP_BYTES.min(shared.range.bytes());
-        if first > 0 && !shared.map_step(0, first) {
-            let bytes = first;
-            return Err(crate::device::DeviceError::OutOfMemory { what: "the GPU cache", bytes }.into());
+        if first > 0 {
+            shared.map_step(0, first)?;
         }
         let caches = Caches { shared: shared.clone(), threads: Mutex::default() };
         let mut threads = Vec::new();
@@ -179,8 +181,8 @@ impl Caches {
             threads.push(spawn(format!("bvk-{}-{number}", name_of(link)), Box::new(body)).map_err(told)?);
         }
         let pinning = shared.clone();
-        threads.push(spawn("bvk-pin".into(), Box::new(move || pin_loop(&pinning))).map_err(told)?);
-        threads.push(spawn("bvk-map".into(), Box::new(move || memory_loop(&shared, first))).map_err(told)?);
+        threads.push(spawn(PIN_THREAD.into(), Box::new(move || pin_loop(&pinning))).map_err(told)?);
+        threads.push(spawn(MAP_THREAD.into(), Box::new(move || memory_loop(&shared, first))).map_err(told)?);
         *caches.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
         Ok(caches)
     }
@@ -200,11 +202,13 @@ impl Caches {
         self.shared.lines.bytes()
     }
 
-    /// Is all memory mapped, leased and pinned that will be? Not before the first history was made.
+    /// Is all memory mapped, leased and pinned that will be? Not before the first history was made, and not while other
+    /// processes of the node hold host memory that these caches are to have.
     pub fn is_ready(&self) -> bool {
-        let (leased, pinned) = self.shared.lines.bytes();
-        let wanted = self.shared.config.host_bytes;
-        leased >= wanted && (pinned >= wanted || self.shared.config.pin == PinOrder::Never)
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_ended =
+            |name| threads.iter().any(|thread| thread.thread().name() == Some(name) && thread.is_finished());
+        has_ended(MAP_THREAD) && (has_ended(PIN_THREAD) || self.shared.lines.first_unpinned().is_none())
     }
 
     /// Gives device memory back to the application: of the end of the cache, as much of `bytes` as can be had without losing a

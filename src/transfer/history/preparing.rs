@@ -6,6 +6,7 @@ use super::Shared;
 use super::ways::Ways;
 use crate::cache::{Link, Tier};
 use crate::config::{PinOrder, Touch};
+use crate::device::DeviceError;
 use crate::segment::{Order, SegmentError, Token, TokenGuard};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -26,21 +27,17 @@ const LEASE_PAUSE: Duration = Duration::from_millis(200);
 
 impl Shared {
     /// Maps a step of device memory and makes it known.
-    pub(super) fn map_step(&self, offset: u64, bytes: u64) -> bool {
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn map_step(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
         let begun = Instant::now();
-        match self.range.map(offset, bytes) {
-            Ok(()) => {
-                let mut books = self.lock();
-                books.cache.add_span(Tier::Device, offset, bytes);
-                books.trace.span("map", 0, bytes, begun, self.started);
-                self.changed(books);
-                true
-            }
-            Err(error) => {
-                log::warn!("event=gpu-cache-smaller mapped={offset} wanted={} error={error}", self.range.bytes());
-                false
-            }
-        }
+        self.range.map(offset, bytes)?;
+        let mut books = self.lock();
+        books.cache.add_span(Tier::Device, offset, bytes);
+        books.trace.span("map", 0, bytes, begun, self.started);
+        self.changed(books);
+        Ok(())
     }
 
     fn fully_mapped(&self, tier: Tier) {
@@ -66,7 +63,8 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     let mut at = mapped;
     while at < shared.range.bytes() && !shared.is_stopping() {
         let step = MAP_STEP_BYTES.min(shared.range.bytes() - at);
-        if !shared.map_step(at, step) {
+        if let Err(error) = shared.map_step(at, step) {
+            log::warn!("event=gpu-cache-smaller mapped={at} wanted={} error={error}", shared.range.bytes());
             break;
         }
         at += step;

@@ -45,7 +45,7 @@ pub(super) struct Landing {
 
 impl Caches {
     /// Enqueues a copy of device regions into the GPU cache on the application's stream; `None` if it has no room that comes
-    /// sooner than a download would be done.
+    /// sooner than a download would be done, or the device has none for the copy's own tables.
     ///
     /// # Errors
     /// What the device says.
@@ -70,7 +70,14 @@ impl Caches {
             runs.push(layout.run(&cut, part.span.part(cut.start, cut.bytes)?, Some(place)));
         }
         if !runs.is_empty() {
-            staged.copied = Some(stream.copy_blocks(runs, block_bytes)?);
+            staged.copied = match stream.copy_blocks(runs, block_bytes) {
+                // For the tables of the copy: past the cache it needs fewer, and earlier copies may have given theirs back.
+                Err(error @ DeviceError::OutOfMemory { .. }) => {
+                    log::warn!("event=not-staged bytes={} error={error}", layout.bytes);
+                    return Ok(None);
+                }
+                copied => Some(copied?),
+            };
         }
         Ok(Some(staged))
     }

@@ -1,0 +1,281 @@
+//! A device that fails when it is told to: the host twin behind switches.
+//!
+//! A fault is set on a kind of call, for its n-th call from now on and for as many as wanted. The call then answers with an error
+//! and does nothing, or it does what it should and delivers one wrong byte, or the whole device is lost in it. Calls of the
+//! application's streams (high priority) are told from those of the caches' threads (low priority).
+
+use bivouac::base::Digest;
+use bivouac::device::host::HostDevice;
+use bivouac::device::{
+    Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
+};
+use std::sync::{Arc, Mutex, Weak};
+
+type Result<T> = std::result::Result<T, DeviceError>;
+
+/// A kind of call, for copies with the side that makes them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    Reserve,
+    Map,
+    Pin,
+    CopyBlocks(Priority),
+    Download(Priority),
+    Upload(Priority),
+}
+
+/// What happens to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It answers [`DeviceError::OutOfMemory`].
+    OutOfMemory,
+    /// It answers [`DeviceError::Failed`].
+    Fail,
+    /// Enqueued work does so when it is waited for. For [`Call::CopyBlocks`].
+    FailLater,
+    /// The byte in the middle of the first transfer is wrong. For downloads and uploads.
+    Damage,
+    /// The device is lost in this call, and with it all that come later.
+    Lose,
+}
+
+/// So many calls pass, and then so many are hit.
+#[derive(Debug)]
+struct Rule {
+    call: Call,
+    fault: Fault,
+    pass: u64,
+    hits: u64,
+}
+
+#[derive(Debug, Default)]
+struct Switches {
+    rules: Mutex<Vec<Rule>>,
+    /// How many calls were hit.
+    hit: Mutex<u64>,
+    ranges: Mutex<Vec<Weak<dyn Reservation>>>,
+}
+
+/// The host twin behind switches.
+#[derive(Debug)]
+pub struct FaultyDevice {
+    twin: Arc<HostDevice>,
+    switches: Arc<Switches>,
+}
+
+pub const ALWAYS: u64 = u64::MAX;
+
+impl FaultyDevice {
+    pub fn around(twin: Arc<HostDevice>) -> Arc<FaultyDevice> {
+        Arc::new(FaultyDevice { twin, switches: Arc::default() })
+    }
+
+    /// Of the calls of that kind from now on, `pass` pass and the next `hits` are hit.
+    pub fn set(&self, call: Call, fault: Fault, pass: u64, hits: u64) {
+        self.switches.rules.lock().expect("no panic").push(Rule { call, fault, pass, hits });
+    }
+
+    /// How many calls were hit until now.
+    pub fn hits(&self) -> u64 {
+        *self.switches.hit.lock().expect("no panic")
+    }
+
+    /// Flips a bit in every place of the mapped reservations that holds these bytes, as a bad memory cell does; how many there
+    /// were.
+    pub fn damage(&self, bytes: &[u8]) -> usize {
+        let stream = self.twin.stream(Priority::High).expect("a stream");
+        let ranges: Vec<_> = self.switches.ranges.lock().expect("no panic").iter().filter_map(Weak::upgrade).collect();
+        let mut places = 0;
+        for range in ranges {
+            let span = range.span(0, range.bytes()).expect("all of it is mapped");
+            let mut memory = vec![0; span.bytes() as usize];
+            stream.download(&mut [(span.clone(), &mut memory)], None).expect("the twin works");
+            for at in super::places_of(bytes, &memory) {
+                let byte = span.part(at as u64, 1).expect("inside");
+                stream.upload(&[(&[bytes[0] ^ 1], byte)], None).expect("the twin works");
+                places += 1;
+            }
+        }
+        places
+    }
+}
+
+impl Switches {
+    /// What happens to this call.
+    fn fault(&self, call: Call) -> Option<Fault> {
+        let mut fault = None;
+        for rule in self.rules.lock().expect("no panic").iter_mut().filter(|rule| rule.call == call) {
+            if rule.pass > 0 {
+                rule.pass -= 1;
+            } else if rule.hits > 0 && fault.is_none() {
+                rule.hits -= 1;
+                fault = Some(rule.fault);
+            }
+        }
+        *self.hit.lock().expect("no panic") += u64::from(fault.is_some());
+        fault
+    }
+
+    /// The error of a call that fails at once; what else is to happen, otherwise.
+    fn check(&self, twin: &HostDevice, call: Call) -> Result<Option<Fault>> {
+        let fault = self.fault(call);
+        match fault {
+            Some(Fault::OutOfMemory) => Err(DeviceError::OutOfMemory { what: "a test", bytes: 1 }),
+            Some(Fault::Fail) => Err(failed(call)),
+            Some(Fault::Lose) => {
+                twin.lose("a test pulled the plug");
+                Ok(None)
+            }
+            Some(Fault::FailLater | Fault::Damage) | None => Ok(fault),
+        }
+    }
+}
+
+fn failed(call: Call) -> DeviceError {
+    let call = match call {
+        Call::Reserve => "reserve",
+        Call::Map => "map",
+        Call::Pin => "pin",
+        Call::CopyBlocks(_) => "copy_blocks",
+        Call::Download(_) => "download",
+        Call::Upload(_) => "upload",
+    };
+    DeviceError::Failed { ordinal: 0, call, reason: "a test said so".into() }
+}
+
+impl Device for FaultyDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.twin.info()
+    }
+
+    fn free_memory(&self) -> Result<u64> {
+        self.twin.free_memory()
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<DeviceSpan> {
+        self.twin.allocate(bytes)
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Arc<dyn Reservation>> {
+        self.switches.check(&self.twin, Call::Reserve)?;
+        let inner = self.twin.reserve(bytes)?;
+        self.switches.ranges.lock().expect("no panic").push(Arc::downgrade(&inner));
+        Ok(Arc::new(FaultyRange { inner, twin: self.twin.clone(), switches: self.switches.clone() }))
+    }
+
+    fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>> {
+        let inner = self.twin.stream(priority)?;
+        Ok(Arc::new(FaultyStream { inner, priority, twin: self.twin.clone(), switches: self.switches.clone() }))
+    }
+
+    fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
+        self.switches.check(&self.twin, Call::Pin)?;
+        self.twin.pin(memory)
+    }
+}
+
+#[derive(Debug)]
+struct FaultyRange {
+    inner: Arc<dyn Reservation>,
+    twin: Arc<HostDevice>,
+    switches: Arc<Switches>,
+}
+
+impl Reservation for FaultyRange {
+    fn bytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+
+    fn map(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.switches.check(&self.twin, Call::Map)?;
+        self.inner.map(offset, bytes)
+    }
+
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.inner.unmap(offset, bytes)
+    }
+
+    fn span(&self, offset: u64, bytes: u64) -> Result<DeviceSpan> {
+        self.inner.span(offset, bytes)
+    }
+}
+
+#[derive(Debug)]
+struct FaultyStream {
+    inner: Arc<dyn Stream>,
+    priority: Priority,
+    twin: Arc<HostDevice>,
+    switches: Arc<Switches>,
+}
+
+impl FaultyStream {
+    fn check(&self, call: Call) -> Result<Option<Fault>> {
+        self.switches.check(&self.twin, call)
+    }
+}
+
+/// Makes the byte in the middle wrong.
+fn damage(bytes: &mut [u8]) {
+    if let Some(byte) = bytes.get_mut(bytes.len() / 2) {
+        *byte ^= 1;
+    }
+}
+
+impl Stream for FaultyStream {
+    fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
+        let call = Call::CopyBlocks(self.priority);
+        let fault = self.check(call)?;
+        let copied = self.inner.copy_blocks(runs, block_bytes)?;
+        Ok(if fault == Some(Fault::FailLater) { Box::new(FailedCopy(copied, failed(call))) } else { copied })
+    }
+
+    fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
+        self.inner.copy(from, to)
+    }
+
+    fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {
+        let fault = self.check(Call::Download(self.priority))?;
+        self.inner.download(copies, gate)?;
+        if let (Some(Fault::Damage), Some((_, bytes))) = (fault, copies.first_mut()) {
+            damage(bytes);
+        }
+        Ok(())
+    }
+
+    fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()> {
+        let fault = self.check(Call::Upload(self.priority))?;
+        let (Some(Fault::Damage), Some(((first, span), rest))) = (fault, copies.split_first()) else {
+            return self.inner.upload(copies, gate);
+        };
+        let mut wrong = first.to_vec();
+        damage(&mut wrong);
+        let mut copies = vec![(&wrong[..], span.clone())];
+        copies.extend_from_slice(rest);
+        self.inner.upload(&copies, gate)
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.inner.finish()
+    }
+}
+
+/// Work that went wrong, which is heard when it is waited for.
+struct FailedCopy(Box<dyn Copied>, DeviceError);
+
+impl Copied for FailedCopy {
+    fn is_done(&self) -> Result<bool> {
+        self.0.is_done().and_then(|done| if done { Err(self.1.clone()) } else { Ok(false) })
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.0.wait().and(Err(self.1.clone()))
+    }
+
+    fn digests(&self) -> Result<Vec<Digest>> {
+        self.0.digests().and(Err(self.1.clone()))
+    }
+
+    fn seconds(&self) -> Result<f64> {
+        self.0.seconds().and(Err(self.1.clone()))
+    }
+}
