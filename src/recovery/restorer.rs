@@ -228,9 +228,9 @@ impl Restorer {
         region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
     }
 
-    /// Appends all versions of a history that was saved under the name of `history`
-    /// ([`Checkpoint::save_history`](crate::Checkpoint::save_history)), in ascending order, and says how many. Give hints before, and let
-    /// every attempt make a history of its own:
+    /// Appends all versions of a history that was saved under the name of `history`, in ascending order, and says how many
+    /// ([`Checkpoint::save_history`](crate::Checkpoint::save_history)). Give hints before, and let every attempt make a history of
+    /// its own:
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches) -> bivouac::Result<()> {
@@ -252,8 +252,8 @@ impl Restorer {
     /// On the tier that holds the copy, and as [`History::append`]. Host memory for the largest version is used.
     ///
     /// # Errors
-    /// As [`Restorer::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does not
-    /// take a version, because it has one of that number above all. It then has some of the versions: drop it.
+    /// As [`Restorer::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does
+    /// not take a version, because it has one of that number above all. It then has some of the versions: drop it.
     pub fn load_history(&mut self, history: &History) -> Result<u64, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let refused = |error| LoadError::History { rank, key, source: Box::new(error) };

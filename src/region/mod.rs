@@ -1,4 +1,5 @@
-//! What the application hands over: typed slices, device memory, small values, and what is read while it is captured, seen as bytes.
+//! What the application hands over, seen as bytes: typed slices, device memory, small values, and what is read while it is
+//! captured.
 //!
 //! A type can be saved when every bit pattern of its bytes is a valid value and it has no padding
 //! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.

@@ -721,12 +721,12 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Adds the versions of a history that are there now, whatever tier they lie on: each field of each as a region
-    /// `<history>/<version>/<field>`, and a value `<history>/versions` that lists them. They are read when the checkpoint is captured, stay in
-    /// the history as they are, and come back with [`Restorer::load_history`]. Versions that were consumed, or whose copy failed after an
-    /// append that had returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)), are not among them.
+    /// `<history>/<version>/<field>`, and a value `<history>/versions` that lists them. They are read when the checkpoint is
+    /// captured, stay in the history as they are, and come back with [`Restorer::load_history`]. Not among them are versions that
+    /// were consumed, or whose append had returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and failed.
     ///
-    /// On all ranks the history has the same name, and the same versions with the same fields; lengths are free. Between this and the
-    /// capture no version may be consumed.
+    /// On all ranks the history has the same name, and the same versions with the same fields; lengths are free. Between this
+    /// and the capture no version may be consumed.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session, history: &bivouac::History, step: u64) -> bivouac::Result<()> {
@@ -741,14 +741,14 @@ impl<'a> Checkpoint<'a> {
     /// Local.
     ///
     /// # Blocking
-    /// For copies into the GPU cache that are enqueued. Then [`Checkpoint::capture`] blocks for the transfers: from GPU and host memory, and
-    /// from the file.
+    /// For copies into the GPU cache that are enqueued. Then [`Checkpoint::capture`] blocks for the transfers: from GPU and host
+    /// memory, and from the file.
     ///
     /// # Errors
-    /// [`Error::Region`]: a name is unusable or was used before, or a field ends inside an element. [`Error::History`] when the device
-    /// fails, or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint is of no use: drop it.
-    /// A version that turns out to be damaged on all tiers, or consumed, is an error of the capture ([`Error::Capture`]), which all
-    /// ranks hear.
+    /// [`Error::Region`]: a name is unusable or was used before, or a field ends inside an element. [`Error::History`] when the
+    /// device fails, or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint
+    /// is of no use: drop it. A version that turns out to be damaged on all tiers, or consumed, is an error of the capture
+    /// ([`Error::Capture`]), which all ranks hear.
     pub fn save_history(&mut self, history: &'a History) -> Result<()> {
         let (index, kept) = history.kept()?;
         for field in kept {

@@ -1,8 +1,9 @@
-//! Sealing: a history as part of a collective checkpoint. Each field of each version is a region that is read, when it is captured,
-//! from the tier where the version lies straight into its place, and compared with the digests made when it was appended.
+//! Sealing: a history as part of a collective checkpoint. Each field of each version is a region that is read, when it is
+//! captured, from the tier where the version lies straight into its place, and compared with the digests made when it was
+//! appended.
 //!
-//! The versions stay as they are: nothing is claimed, consumed or brought to another tier, and what is being read stays until it was.
-//! A value, the *index*, lists versions and fields, so that a history that was empty is told from one that was not sealed.
+//! The versions stay as they are: nothing is claimed, consumed or brought to another tier, and what is being read stays until it
+//! was. A value, the *index*, lists versions and fields, so that a history that was empty is told from one that was not sealed.
 #![forbid(unsafe_code)]
 
 use super::field::{compare_blocks, digest_slice};
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
     use crate::base::ids::{Generation, Incarnation};
     use crate::base::units::MIB;
-    use crate::cache::{Keep, Read};
+    use crate::cache::{Keep, Read, State};
     use crate::device::host::{HostDevice, HostModel};
     use crate::segment::{Segment, SegmentSpec};
     use crate::transfer::history::{CacheConfig, Caches, Field};
@@ -276,10 +277,13 @@ mod tests {
         let p = &kept[1];
         for tier in Tier::ALL {
             let before = history.stats().sealed_bytes;
+            let states = || history.shared.lock().cache.states(EntryId { history: history.id, version: 3 });
             let (mut target, mut digests) = (vec![0; BYTES], [Digest::default(); BYTES.div_ceil(BLOCK as usize)]);
             p.read(0, BLOCK, &mut target, &mut digests).expect("a good copy");
             assert!(target == bytes, "from {tier:?}");
-            // Two blocks at a time, as into a file.
+            // The damaged copy above is given up by now. Two blocks at a time, as into a file.
+            let unread = states();
+            assert!(unread.iter().flatten().all(|state| [State::Flushed, State::WriteComplete].contains(state)));
             target.fill(0);
             for (index, target) in target.chunks_mut(2 * BLOCK as usize).enumerate() {
                 let blocks = target.len().div_ceil(BLOCK as usize);
@@ -292,7 +296,7 @@ mod tests {
             assert_eq!(digests, expected);
             let mut after = before;
             after[tier as usize] += 2 * BYTES as u64;
-            assert_eq!(history.stats().sealed_bytes, after);
+            assert_eq!((history.stats().sealed_bytes, states()), (after, unread), "the copies stay as they were");
             assert_eq!(damage(p, BYTES as u64 - 1), tier);
             // Nothing is wrong with other blocks: only who reads the damaged one gives the copy up.
             let (target, digest) = (&mut target[..BLOCK as usize], &mut digests[..1]);
