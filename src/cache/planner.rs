@@ -379,6 +379,17 @@ impl Cache {
 
     /// Asks where to read a version. An answer that names places holds that copy until [`read_done`](Cache::read_done).
     pub fn read(&mut self, id: EntryId) -> Read {
+        self.hold(id, true)
+    }
+
+    /// Asks where to read a version that stays to be read: nothing is claimed, and the restore order stays as it is. An answer that
+    /// names places holds that copy until [`read_undone`](Cache::read_undone), or `read_done` with `false` if it is bad. `Wait`:
+    /// it is still being written.
+    pub fn peek(&mut self, id: EntryId) -> Read {
+        self.hold(id, false)
+    }
+
+    fn hold(&mut self, id: EntryId, claims: bool) -> Read {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.leaving) else {
             let history = self.histories.get(&id.history);
             return match history.and_then(|history| history.ended.get(&id.version)) {
@@ -389,11 +400,11 @@ impl Cache {
         };
         let Some(tier) = entry.best() else { return Read::Wait };
         let is_coming = |link: Link| entry.is_flying(link) && link.to() < tier;
-        if is_coming(Link::Up) || is_coming(Link::In) {
+        if claims && (is_coming(Link::Up) || is_coming(Link::In)) {
             return Read::Wait;
         }
         let copy = entry.copy_mut(tier).expect("the best copy exists");
-        if copy.state != State::ReadComplete {
+        if claims && copy.state != State::ReadComplete {
             copy.step(Step::Claim);
         }
         copy.readers += 1;

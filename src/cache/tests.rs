@@ -327,15 +327,8 @@ impl World {
         let Some((tier, pieces)) = self.find(id) else { return };
         let turns = self.rng.below(4);
         self.turns(turns);
-        let version = self.versions.get_mut(&id).expect("what can be read was written");
-        let mut at = 0;
-        for (from, _, run) in runs(&pieces, &[Piece { offset: 0, bytes: version.bytes }], version.bytes) {
-            for byte in from..from + run {
-                let found = self.memory[tier as usize][byte as usize];
-                assert_eq!(found, Some((id, version.write, at)), "byte {at} of {id:?} on {tier:?}");
-                at += 1;
-            }
-        }
+        self.finds(id, tier, &pieces);
+        let version = self.versions.get_mut(&id).expect("it is there");
         match ok {
             true => version.read = true,
             false => version.hurt = true,
@@ -351,6 +344,44 @@ impl World {
             if self.versions[&id].keep == Keep::Discard && !hinted {
                 self.versions.remove(&id);
                 self.gone.insert(id);
+            }
+        }
+    }
+
+    /// Something else than the application's reading looks at a version, and it stays to be read.
+    fn peek(&mut self, id: EntryId, ok: bool) {
+        let (before, order) = (self.cache.states(id), self.cache.prefetch_distance(id.history));
+        let (tier, pieces) = match self.cache.peek(id) {
+            Read::Device(pieces) => (Tier::Device, pieces),
+            Read::Host(pieces) => (Tier::Host, pieces),
+            Read::Store(pieces) => (Tier::Store, pieces),
+            Read::Lost => return assert!(self.lost.contains(&id) || self.versions.get(&id).is_some_and(|v| v.hurt)),
+            Read::Wait => panic!("no version is being written"),
+            Read::Gone | Read::Unknown => return assert!(!self.versions.contains_key(&id), "{id:?} is there"),
+        };
+        assert_eq!((self.cache.states(id), self.cache.prefetch_distance(id.history)), (before, order));
+        let turns = self.rng.below(8);
+        self.turns(turns);
+        self.finds(id, tier, &pieces);
+        match ok {
+            true => self.cache.read_undone(id, tier),
+            false => {
+                self.versions.get_mut(&id).expect("it is there").hurt = true;
+                self.cache.read_done(id, tier, false);
+            }
+        }
+        self.cache.check();
+    }
+
+    /// What was written lies in these places.
+    fn finds(&self, id: EntryId, tier: Tier, pieces: &[Piece]) {
+        let version = self.versions.get(&id).expect("what can be read was written");
+        let mut at = 0;
+        for (from, _, run) in runs(pieces, &[Piece { offset: 0, bytes: version.bytes }], version.bytes) {
+            for byte in from..from + run {
+                let found = self.memory[tier as usize][byte as usize];
+                assert_eq!(found, Some((id, version.write, at)), "byte {at} of {id:?} on {tier:?}");
+                at += 1;
             }
         }
     }
@@ -414,6 +445,10 @@ enum Op {
         pick: u64,
         ok: bool,
     },
+    Peek {
+        pick: u64,
+        ok: bool,
+    },
     Turns(u64),
     Settle,
     Map,
@@ -446,6 +481,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => history().prop_map(|history| Op::Start { history }),
         8 => history().prop_map(|history| Op::ReadNext { history }),
         3 => (any::<u64>(), 0u8..6).prop_map(|(pick, ok)| Op::ReadAny { pick, ok: ok > 0 }),
+        3 => (any::<u64>(), 0u8..12).prop_map(|(pick, ok)| Op::Peek { pick, ok: ok > 0 }),
         8 => (1u64..12).prop_map(Op::Turns),
         1 => Just(Op::Settle),
         3 => Just(Op::Map),
@@ -460,6 +496,13 @@ impl World {
     fn appended(&self, history: u32) -> u64 {
         let all = self.versions.keys().chain(&self.gone).filter(|id| id.history == history);
         all.map(|id| id.version + 1).max().unwrap_or(0)
+    }
+
+    /// A version that is there, or was, or never was.
+    fn pick(&self, pick: u64) -> EntryId {
+        let all: Vec<EntryId> = self.versions.keys().chain(&self.gone).copied().collect();
+        let count = all.len() as u64;
+        all.get((pick % (count + 1)) as usize).copied().unwrap_or(id(2, 7))
     }
 
     fn apply(&mut self, op: Op) {
@@ -490,9 +533,12 @@ impl World {
                 }
             }
             Op::ReadAny { pick, ok } => {
-                let all: Vec<EntryId> = self.versions.keys().chain(&self.gone).copied().collect();
-                let count = all.len() as u64;
-                self.read(all.get((pick % (count + 1)) as usize).copied().unwrap_or(id(2, 7)), ok);
+                let id = self.pick(pick);
+                self.read(id, ok);
+            }
+            Op::Peek { pick, ok } => {
+                let id = self.pick(pick);
+                self.peek(id, ok);
             }
             Op::Turns(count) => self.turns(count),
             Op::Settle => self.settle(),
@@ -759,4 +805,21 @@ fn a_copy_that_cannot_be_read_is_replaced_by_the_one_below() {
     assert!(matches!(world.cache.read(id(0, 0)), Read::Host(_)));
     world.cache.read_done(id(0, 0), Tier::Host, false);
     assert_eq!(world.cache.read(id(0, 0)), Read::Lost);
+}
+
+#[test]
+fn a_version_that_is_peeked_at_stays_and_is_as_unread_as_before() {
+    let mut world = with_versions([8, 64, 0], &[8], Keep::Discard);
+    let before = world.cache.states(id(0, 0));
+    assert_eq!(before, [Some(State::Flushed), Some(State::WriteComplete), None]);
+    assert!(matches!(world.cache.peek(id(0, 0)), Read::Device(_)));
+    assert_eq!(world.cache.states(id(0, 0)), before);
+    let pieces = |bytes| vec![Piece { offset: 0, bytes }];
+    let admitted = world.cache.admit(id(0, 1), 8, Keep::Discard, Duration::ZERO);
+    assert!(matches!(admitted, Admission::Host(_)), "it may not leave while it is looked at: {admitted:?}");
+    world.cache.written(id(0, 1), true);
+    world.cache.read_undone(id(0, 0), Tier::Device);
+    assert_eq!(world.cache.states(id(0, 0)), before);
+    let admitted = world.cache.admit(id(0, 2), 8, Keep::Discard, Duration::ZERO);
+    assert_eq!(admitted, Admission::Device(pieces(8)), "and may afterwards");
 }

@@ -9,6 +9,7 @@ use crate::tier::directory::{DirectoryTier, Series};
 use crate::tier::source::{Source, UploadError};
 use crate::tier::{TierError, TierKind};
 use crate::transfer::PerTier;
+use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
@@ -60,6 +61,16 @@ pub enum LoadError {
         region: String,
         /// What the device says.
         source: DeviceError,
+    },
+    /// The history did not take a version.
+    #[error("rank {rank}: a version of {key} was not loaded into the history: {source}")]
+    History {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// What the history says.
+        source: Box<HistoryError>,
     },
     /// Every copy that this rank can reach is damaged or gone.
     #[error("rank {rank}: no usable copy of {what} of {key}: {}", causes.join("; "))]
@@ -215,6 +226,55 @@ impl Restorer {
         self.load_with(&region, |source, region| Ok(source.read_region(region, &mut bytes)?))?;
         let rank = self.rank;
         region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
+    }
+
+    /// Appends all versions of a history that was saved under the name of `history`, in ascending order, and says how many
+    /// ([`Checkpoint::save_history`](crate::Checkpoint::save_history)). Give hints before, and let every attempt make a history of
+    /// its own:
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches) -> bivouac::Result<()> {
+    /// let mut history = None;
+    /// session.restart("adjoint", |r| {
+    ///     let loaded = caches.history("wavefield", bivouac::cache::Keep::Discard);
+    ///     loaded.hint((0..r.value("step")?).rev());
+    ///     r.load_history(&loaded)?;
+    ///     history = Some(loaded);
+    ///     Ok(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// On the tier that holds the copy, and as [`History::append`]. Host memory for the largest version is used.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does
+    /// not take a version, because it has one of that number above all. It then has some of the versions: drop it.
+    pub fn load_history(&mut self, history: &History) -> Result<u64, LoadError> {
+        let (rank, key) = (self.rank, self.key);
+        let refused = |error| LoadError::History { rank, key, source: Box::new(error) };
+        let index: Index = self.value(&index_name(history.name()))?;
+        let stream = history.stream().map_err(refused)?;
+        let mut buffer = Vec::new();
+        for (version, names) in &index {
+            let find = |name: &String| self.find(&region_name(history.name(), *version, name));
+            let regions = names.iter().map(find).collect::<Result<Vec<Region>, LoadError>>()?;
+            let bytes = regions.iter().map(|region| region.bytes).sum::<u64>() as usize;
+            buffer.resize(bytes.max(buffer.len()), 0u8);
+            let (mut rest, mut fields) = (&mut buffer[..], Vec::new());
+            for (region, name) in regions.iter().zip(names) {
+                let (target, behind) = rest.split_at_mut(region.bytes as usize);
+                self.load_with(region, |source, region| Ok(source.read_region(region, target)?))?;
+                fields.push(Field::host_bytes(name, region.element, target));
+                rest = behind;
+            }
+            history.append(*version, &fields, &*stream).map_err(refused)?;
+        }
+        Ok(index.len() as u64)
     }
 
     /// The extents of a region.

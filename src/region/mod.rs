@@ -1,13 +1,17 @@
-//! What the application hands over: typed slices, device memory and small values, seen as bytes.
+//! What the application hands over, seen as bytes: typed slices, device memory, small values, and what is read while it is
+//! captured.
 //!
 //! A type can be saved when every bit pattern of its bytes is a valid value and it has no padding
 //! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.
 #![forbid(unsafe_code)]
 
+use crate::base::Digest;
 use crate::device::DeviceSpan;
 use crate::format::{ElementType, FormatError, Region, RegionKind, codec};
 use serde::{Serialize, de::DeserializeOwned};
 use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
 
 /// A type whose slices can be saved and loaded.
 ///
@@ -58,6 +62,25 @@ pub enum RegionData<'a> {
     Host(Cow<'a, [u8]>),
     /// In device memory.
     Device(&'a DeviceSpan),
+    /// Somewhere else: they are read when the region is captured.
+    Kept(Arc<dyn ReadBlocks + 'a>),
+}
+
+/// Bytes that are read when their region is captured, straight into their place, and come with digests that are older than
+/// that: what lands is compared with them.
+pub trait ReadBlocks: fmt::Debug + Send + Sync {
+    /// Length in bytes.
+    fn bytes(&self) -> u64;
+
+    /// Reads the blocks from byte `at` on, a multiple of `block_bytes`, into `target`, which ends with a block or with the region;
+    /// their digests into `digests`.
+    ///
+    /// # Errors
+    /// Why there are no such bytes, in words; `target` and `digests` then hold nothing of use.
+    ///
+    /// # Blocking
+    /// On whatever holds the bytes.
+    fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String>;
 }
 
 impl RegionData<'_> {
@@ -66,6 +89,7 @@ impl RegionData<'_> {
         match self {
             RegionData::Host(bytes) => bytes.len() as u64,
             RegionData::Device(span) => span.bytes(),
+            RegionData::Kept(kept) => kept.bytes(),
         }
     }
 }
@@ -95,12 +119,12 @@ pub enum RegionError {
         /// Elements in the slice.
         elements: u64,
     },
-    /// Device memory is not a whole number of elements long.
-    #[error("region {name:?}: {bytes} bytes of device memory are not a whole number of elements of type {element}")]
+    /// Device memory, or a field of a history, is not a whole number of elements long.
+    #[error("region {name:?}: {bytes} bytes are not a whole number of elements of type {element}")]
     Partial {
         /// The name.
         name: String,
-        /// Length of the device memory.
+        /// Its length.
         bytes: u64,
         /// The element type.
         element: ElementType,
@@ -151,6 +175,23 @@ pub fn device_array<'a, T: Element>(
         return Err(RegionError::Partial { name: name.into(), bytes, element: T::TYPE });
     }
     describe(name, RegionKind::Array, T::TYPE, shape, RegionData::Device(span))
+}
+
+/// Describes what is read when it is captured as a region of one dimension.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name, or bytes that end inside an element.
+pub fn kept_array<'a>(
+    name: &str,
+    element: ElementType,
+    kept: impl ReadBlocks + 'a,
+) -> Result<SavedRegion<'a>, RegionError> {
+    let bytes = kept.bytes();
+    let elements = bytes / element.bytes().max(1);
+    if elements * element.bytes() != bytes {
+        return Err(RegionError::Partial { name: name.into(), bytes, element });
+    }
+    describe(name, RegionKind::Array, element, &[elements], RegionData::Kept(Arc::new(kept)))
 }
 
 fn check_array<T: Element>(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionError> {

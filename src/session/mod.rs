@@ -60,11 +60,12 @@ use crate::region::{self, Element, RegionError, SavedRegion};
 use crate::tier::TierKind;
 use crate::tier::directory::is_component;
 use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
-use crate::transfer::history::{CacheConfig, Caches};
+use crate::transfer::history::{CacheConfig, Caches, History, index_name};
 use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
 use place::{Place, Workers, segment_prefix};
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -224,6 +225,7 @@ impl Session {
             name: name.into(),
             version,
             regions: Vec::new(),
+            names: HashSet::new(),
             begun,
             done: false,
         })
@@ -667,6 +669,7 @@ pub struct Checkpoint<'a> {
     name: String,
     version: u64,
     regions: Vec<SavedRegion<'a>>,
+    names: HashSet<String>,
     begun: Duration,
     done: bool,
 }
@@ -717,8 +720,45 @@ impl<'a> Checkpoint<'a> {
         self.add(saved)
     }
 
+    /// Adds the versions of a history that are there now, whatever tier they lie on: each field of each as a region
+    /// `<history>/<version>/<field>`, and a value `<history>/versions` that lists them. They are read when the checkpoint is
+    /// captured, stay in the history as they are, and come back with [`Restorer::load_history`]. Not among them are versions that
+    /// were consumed, or whose append had returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and failed.
+    ///
+    /// On all ranks the history has the same name, and the same versions with the same fields; lengths are free. Between this
+    /// and the capture no version may be consumed.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, history: &bivouac::History, step: u64) -> bivouac::Result<()> {
+    /// let mut ckpt = session.checkpoint("adjoint", step)?;
+    /// ckpt.save_history(history)?;
+    /// ckpt.value("step", &step)?;
+    /// ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For copies into the GPU cache that are enqueued. Then [`Checkpoint::capture`] blocks for the transfers: from GPU and host
+    /// memory, and from the file.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: a name is unusable or was used before, or a field ends inside an element. [`Error::History`] when the
+    /// device fails, or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint
+    /// is of no use: drop it. A version that turns out to be damaged on all tiers, or consumed, is an error of the capture
+    /// ([`Error::Capture`]), which all ranks hear.
+    pub fn save_history(&mut self, history: &'a History) -> Result<()> {
+        let (index, kept) = history.kept()?;
+        for field in kept {
+            self.add(region::kept_array(&field.region_name(), field.element(), field)?)?;
+        }
+        self.value(&index_name(history.name()), &index)
+    }
+
     fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
-        if self.regions.iter().any(|other| other.region.name == saved.region.name) {
+        if !self.names.insert(saved.region.name.clone()) {
             return Err(RegionError::Twice { name: saved.region.name }.into());
         }
         self.regions.push(saved);
@@ -736,8 +776,8 @@ impl<'a> Checkpoint<'a> {
     /// into no slot: for the write to the next tier.
     ///
     /// # Errors
-    /// [`Error::Capture`] when no tier of this rank could take the shard, or when it has regions in device memory
-    /// ([`Checkpoint::capture_on`] takes those); the other ranks hear of it in their verdict.
+    /// [`Error::Capture`] when no tier of this rank could take the shard, when a version of a history cannot be read, or when it
+    /// has regions in device memory ([`Checkpoint::capture_on`] takes those); the other ranks hear of it in their verdict.
     pub fn capture(self) -> Result<Pending> {
         self.take(None)
     }

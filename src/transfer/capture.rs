@@ -1,7 +1,8 @@
 //! Copying the application's regions: into a memory slot, or block by block into a file.
 //!
 //! The digests of host regions are made on the way, in the same pass over the source that copies it; those of device regions
-//! are made on the device, before their bytes cross the link. The head is written last. The slot path touches nothing
+//! are made on the device, before their bytes cross the link; versions of histories have theirs, which what lands is compared with.
+//! The head is written last. The slot path touches nothing
 //! but the slot, and is made of parts, because device regions may arrive in it later than host regions. The file path (for
 //! shards that no slot can hold) stages through one buffer of the configured write size, so that memory stays bounded.
 
@@ -30,7 +31,7 @@ pub struct DevicePart<'a> {
 /// The device regions of a shard, in order.
 pub fn device_parts<'a>(layout: &Layout, regions: &'a [SavedRegion<'_>]) -> Vec<DevicePart<'a>> {
     let part = |(placed, saved): (&Region, &'a SavedRegion<'_>)| match saved.data {
-        RegionData::Host(_) => None,
+        RegionData::Host(_) | RegionData::Kept(_) => None,
         RegionData::Device(span) => {
             let first = placed.first_block as usize;
             let blocks = first..first + placed.blocks(layout.block_size) as usize;
@@ -89,6 +90,40 @@ pub fn copy_host(layout: &Layout, regions: &[SavedRegion<'_>], target: &mut [u8]
     }
 }
 
+/// A region that is read while it is captured could not be.
+#[derive(Debug, thiserror::Error)]
+#[error("region {region:?}: {reason}")]
+pub struct Unreadable {
+    /// Which.
+    pub region: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Reads kept regions into `target`, a whole shard, and their digests into `digests`.
+///
+/// # Errors
+/// [`Unreadable`]; `target` then holds nothing of use.
+///
+/// # Blocking
+/// On what keeps them.
+pub fn read_kept(
+    layout: &Layout,
+    regions: &[SavedRegion<'_>],
+    target: &mut [u8],
+    digests: &mut [Digest],
+) -> Result<(), Unreadable> {
+    let body = &mut target[layout.body_offset as usize..];
+    for (placed, saved) in layout.meta.regions.iter().zip(regions) {
+        let RegionData::Kept(kept) = &saved.data else { continue };
+        let target = &mut body[placed.offset as usize..][..placed.bytes as usize];
+        let digests = &mut digests[placed.first_block as usize..][..placed.blocks(layout.block_size) as usize];
+        let read = kept.read(0, layout.block_size, target, digests);
+        read.map_err(|reason| Unreadable { region: placed.name.clone(), reason })?;
+    }
+    Ok(())
+}
+
 /// Copies device regions into `target`, a whole shard.
 ///
 /// # Errors
@@ -130,6 +165,9 @@ pub enum FileError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// There are no bytes to write.
+    #[error(transparent)]
+    Region(#[from] Unreadable),
 }
 
 /// Writes the shard as the only one of a container, durable but still under its temp name. Device regions need the stream;
@@ -176,6 +214,10 @@ pub fn into_file(
                     stream.download(&mut [(part, &mut staged[..bytes])], None)?;
                     check(header, placed, at, &staged[..bytes], blocks, upload)?;
                 }
+                (RegionData::Kept(kept), _) => {
+                    let read = kept.read(at as u64, layout.block_size, &mut staged[..bytes], blocks);
+                    read.map_err(|reason| Unreadable { region: placed.name.clone(), reason })?;
+                }
                 (RegionData::Device(span), None) => {
                     let reason = "device memory cannot be read without a stream";
                     return Err(DeviceError::Range { offset: 0, bytes: span.bytes(), reason }.into());
@@ -194,8 +236,8 @@ pub fn into_file(
     Ok(entry)
 }
 
-/// Are these the bytes that lay on the device? This is the only way by which bytes come to a durable tier without passing
-/// through a [`WriteJob`](super::write::WriteJob), which checks all that it writes.
+/// Are these the bytes that lay on the device? A capture into a file is the only way by which bytes come to a durable tier
+/// without passing through a [`WriteJob`](super::write::WriteJob), which checks all that it writes.
 fn check(
     header: &ShardHeader,
     region: &Region,

@@ -1,6 +1,6 @@
 //! Checkpoints in flight: capture, verdicts, and when a slot may be reused.
 
-use super::capture::{self, FileError};
+use super::capture::{self, FileError, Unreadable};
 use super::engine::{CaptureError, Decision, Engine, SeriesHistory, State};
 use super::flow::{Flow, FlowEffect, LevelState};
 use super::history::Caches;
@@ -100,11 +100,19 @@ enum FillError {
     Tier(String),
     /// The device failed, and no tier can have its bytes.
     Device(DeviceError),
+    /// A region has no bytes that any tier could have.
+    Region(Unreadable),
 }
 
 impl From<DeviceError> for FillError {
     fn from(error: DeviceError) -> FillError {
         FillError::Device(error)
+    }
+}
+
+impl From<Unreadable> for FillError {
+    fn from(error: Unreadable) -> FillError {
+        FillError::Region(error)
     }
 }
 
@@ -235,14 +243,18 @@ impl Engine {
         let layout = Layout::new(meta, self.setup.config.job.block_bytes)
             .map_err(|source| CaptureError::Layout { rank, source })?;
         let header = layout.header(self.key(spec), agreement, identity.size, rank, origin);
-        let device_failed = |source| CaptureError::Device { rank, name: name(), version, source };
+        // The cause, if another tier may do.
+        let cause_of = |error| match error {
+            FillError::Tier(cause) => Ok(cause),
+            FillError::Device(source) => Err(CaptureError::Device { rank, name: name(), version, source }),
+            FillError::Region(source) => Err(CaptureError::Region { rank, name: name(), version, source }),
+        };
         let mut causes = Vec::new();
         let _call = spec.device.map(|device| device.caches.capturing());
         match self.wait_for_slot(spec.operation, layout.total_len) {
             Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot) {
                 Ok(taken) => return Ok(taken),
-                Err(FillError::Device(error)) => return Err(device_failed(error)),
-                Err(FillError::Tier(cause)) => causes.push(cause),
+                Err(error) => causes.push(cause_of(error)?),
             },
             Ok(None) => causes.push("memory tier: off".into()),
             Err(cause) => causes.push(cause),
@@ -256,8 +268,7 @@ impl Engine {
                     self.lock().stats.direct_captures += 1;
                     return Ok(Taken::Placed(Box::new(placed)));
                 }
-                Some(Err(FillError::Device(error))) => return Err(device_failed(error)),
-                Some(Err(FillError::Tier(cause))) => causes.push(cause),
+                Some(Err(error)) => causes.push(cause_of(error)?),
                 None => {}
             }
         }
@@ -282,6 +293,7 @@ impl Engine {
         };
         // While the device copies, if it does.
         capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests);
+        capture::read_kept(layout, &spec.regions, slot.as_mut_slice(), &mut digests)?;
         let unsealed =
             |digests| Unsealed { name: spec.name.clone(), layout: layout.clone(), header: header.clone(), digests };
         if let Some(mut staged) = staged {
@@ -377,6 +389,7 @@ impl Engine {
                 Err(FillError::Tier(error.to_string()))
             }
             Err(FileError::Device(error)) => Err(FillError::Device(error)),
+            Err(FileError::Region(error)) => Err(FillError::Region(error)),
         })
     }
 

@@ -132,6 +132,18 @@ pub enum CaptureError {
         /// What the device says.
         source: crate::device::DeviceError,
     },
+    /// A version of a history could not be read.
+    #[error("rank {rank}: version {version} of {name:?} could not be captured: {source}")]
+    Region {
+        /// This rank.
+        rank: Rank,
+        /// Series.
+        name: String,
+        /// Version.
+        version: u64,
+        /// Which region, and why.
+        source: super::capture::Unreadable,
+    },
     /// No tier could take the shard.
     #[error("rank {rank}: version {version} of {name:?} could not be captured: {}", causes.join("; "))]
     NoTier {

@@ -105,3 +105,10 @@ pub enum HistoryError {
         seconds: f64,
     },
 }
+
+impl HistoryError {
+    /// Is the copy at fault that was read, so that another one may do?
+    pub(super) fn is_of_copy(&self) -> bool {
+        matches!(self, HistoryError::Damaged { .. } | HistoryError::Store { .. })
+    }
+}

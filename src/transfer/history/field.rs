@@ -33,6 +33,11 @@ impl<'a> Field<'a> {
         Field { name, element: T::TYPE, data: FieldData::Host(bytemuck::cast_slice(slice)) }
     }
 
+    /// Bytes of elements of a type that is known at run time only.
+    pub(crate) fn host_bytes(name: &'a str, element: ElementType, bytes: &'a [u8]) -> Field<'a> {
+        Field { name, element, data: FieldData::Host(bytes) }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         match self.data {
             FieldData::Device(span) => span.bytes(),
@@ -171,14 +176,23 @@ pub(super) fn compare(
 ) -> Result<(), HistoryError> {
     for info in fields.map(|field| &layout.fields[field]) {
         let blocks = info.blocks(layout.block_bytes);
-        let pairs = expected[blocks.clone()].iter().zip(&found[blocks]);
-        if let Some((block, (expected, found))) = pairs.enumerate().find(|(_, (expected, found))| expected != found) {
-            let field = info.name.clone();
-            let (expected, found) = (*expected, *found);
-            return Err(HistoryError::Damaged { tier, field, block: block as u64, expected, found });
-        }
+        compare_blocks(info, 0, &expected[blocks.clone()], &found[blocks], tier)?;
     }
     Ok(())
+}
+
+/// The same for the blocks of a field from the one of index `first` on.
+pub(super) fn compare_blocks(
+    info: &FieldInfo,
+    first: u64,
+    expected: &[Digest],
+    found: &[Digest],
+    tier: &'static str,
+) -> Result<(), HistoryError> {
+    let differs = expected.iter().zip(found).enumerate().find(|(_, (expected, found))| expected != found);
+    let Some((index, (expected, found))) = differs else { return Ok(()) };
+    let (field, block) = (info.name.clone(), first + index as u64);
+    Err(HistoryError::Damaged { tier, field, block, expected: *expected, found: *found })
 }
 
 impl FieldInfo {

@@ -3,6 +3,7 @@
 
 use crate::cache::Piece;
 use crate::format::ElementType;
+use std::ops::Range;
 
 /// Fields begin at multiples of this, so that GPU loads of 16 bytes stay aligned and runs can be cut at any allocation unit.
 const FIELD_ALIGN: u64 = 256;
@@ -44,6 +45,15 @@ pub(super) struct Cut {
     pub bytes: u64,
     /// Where it lies in the tier.
     pub place: u64,
+}
+
+impl Cut {
+    /// The part of it that lies in a range of its field, if any does.
+    pub fn within(&self, range: &Range<u64>) -> Option<Cut> {
+        let (start, end) = (self.start.max(range.start), (self.start + self.bytes).min(range.end));
+        let place = self.place + start.saturating_sub(self.start);
+        (start < end).then(|| Cut { start, bytes: end - start, place, ..*self })
+    }
 }
 
 impl Layout {
@@ -122,6 +132,16 @@ mod tests {
                     next += cut.bytes;
                 }
                 prop_assert_eq!(next, *bytes);
+                // Cut once more, at any byte.
+                let half = bytes / 2;
+                for range in [0..half, half..*bytes] {
+                    let mut next = range.start;
+                    for (whole, part) in cuts.iter().filter(|cut| cut.field == index).filter_map(|cut| Some((cut, cut.within(&range)?))) {
+                        prop_assert_eq!((part.start, part.place - whole.place), (next, part.start - whole.start));
+                        next += part.bytes;
+                    }
+                    prop_assert_eq!(next, range.end);
+                }
             }
         }
     }

@@ -23,7 +23,8 @@
 //! Device regions of collective checkpoints pass through the same GPU cache on their way to node memory ([`staging`](self)).
 //!
 //! A history belongs to its rank alone: no call of it communicates. Its versions are never candidates of a restart, and its
-//! memory and file vanish with the process.
+//! memory and file vanish with the process. What has to outlive it is sealed: made part of a collective checkpoint
+//! ([`Checkpoint::save_history`](crate::Checkpoint::save_history)).
 //!
 //! Sources: HPDC'23 (caching and prefetching), sections 2 and 4; HiPC'22 (cache allocation), section IV.
 //!
@@ -42,6 +43,7 @@ mod links;
 mod open;
 mod preparing;
 mod restore;
+mod seal;
 mod spill;
 mod staging;
 mod steps;
@@ -54,6 +56,7 @@ pub use error::HistoryError;
 pub use field::{Field, FieldMut};
 pub use layout::FieldInfo;
 pub use open::CacheConfig;
+pub(crate) use seal::{Index, index_name, region_name};
 pub use trace::{HistoryStats, Operation, Span, Step};
 
 use crate::base::Digest;

@@ -6,9 +6,10 @@ use super::layout::{Cut, Layout};
 use super::steps::CallKind;
 use super::{Announced, BOUNCE_BYTES, Books, FieldMut, History, HistoryError, Operation, Step, lines_gone};
 use crate::base::Digest;
-use crate::cache::{EntryId, Keep, Link, Piece, Read, Tier};
+use crate::cache::{Cache, EntryId, Keep, Link, Piece, Read, Tier};
 use crate::device::Stream;
 use crate::tier::posix::PageBuffer;
+use std::sync::MutexGuard;
 use std::time::Instant;
 
 impl History {
@@ -38,20 +39,8 @@ impl History {
             None => Vec::new(),
         };
         loop {
-            let (tier, pieces) = match books.cache.read(id) {
-                Read::Device(pieces) => (Tier::Device, pieces),
-                Read::Host(pieces) => (Tier::Host, pieces),
-                Read::Store(pieces) => (Tier::Store, pieces),
-                Read::Wait if begun.elapsed() >= shared.config.room || shared.is_stopping() => {
-                    let (history, seconds) = (self.name.clone(), begun.elapsed().as_secs_f64());
-                    return Err(HistoryError::TimedOut { history, version, seconds });
-                }
-                Read::Wait => {
-                    books = shared.wait(books);
-                    continue;
-                }
-                answer => return Err(self.not_there(&mut books, id, answer)),
-            };
+            let (held, tier, pieces) = self.find(books, id, begun, Cache::read)?;
+            books = held;
             let known = books.entries.get(&id).and_then(|entry| Some((entry.layout.clone(), entry.digests.clone()?)));
             drop(books);
             let mut announced = None;
@@ -64,11 +53,7 @@ impl History {
             books = shared.lock();
             match &outcome {
                 Ok(_) => books.cache.read_done(id, tier, true),
-                // Only what is wrong with the copy itself is held against it.
-                Err(HistoryError::Damaged { .. } | HistoryError::Store { .. }) => {
-                    books.cache.read_done(id, tier, false)
-                }
-                Err(_) => books.cache.read_undone(id, tier),
+                Err(error) => self.not_read(&mut books, id, tier, error),
             }
             match outcome {
                 Ok(seconds) => {
@@ -82,17 +67,67 @@ impl History {
                     drop(announced);
                     return Ok(());
                 }
-                Err(error @ (HistoryError::Device(_) | HistoryError::Unknown { .. })) => {
+                Err(error) if !error.is_of_copy() => {
                     shared.changed(books);
                     return Err(error);
                 }
-                Err(error) => {
-                    log::warn!("event=copy-given-up history={:?} version={version} error={error}", self.name);
-                    if let Some(entry) = books.entries.get_mut(&id) {
-                        entry.complaint = Some(error);
-                    }
-                }
+                Err(_) => {}
             }
+        }
+    }
+
+    /// Holds the copy of a version that `ask` names, and waits for one that is being written or brought.
+    ///
+    /// # Errors
+    /// As [`History::restore`].
+    pub(super) fn find<'a>(
+        &'a self,
+        mut books: MutexGuard<'a, Books>,
+        id: EntryId,
+        begun: Instant,
+        ask: impl Fn(&mut Cache, EntryId) -> Read,
+    ) -> Result<(MutexGuard<'a, Books>, Tier, Vec<Piece>), HistoryError> {
+        loop {
+            let (tier, pieces) = match ask(&mut books.cache, id) {
+                Read::Device(pieces) => (Tier::Device, pieces),
+                Read::Host(pieces) => (Tier::Host, pieces),
+                Read::Store(pieces) => (Tier::Store, pieces),
+                Read::Wait => {
+                    books = self.wait_for(books, id.version, begun)?;
+                    continue;
+                }
+                answer => return Err(self.not_there(&mut books, id, answer)),
+            };
+            return Ok((books, tier, pieces));
+        }
+    }
+
+    /// Lets a call that began at `begun` sleep until the books change.
+    ///
+    /// # Errors
+    /// [`HistoryError::TimedOut`].
+    pub(super) fn wait_for<'a>(
+        &'a self,
+        books: MutexGuard<'a, Books>,
+        version: u64,
+        begun: Instant,
+    ) -> Result<MutexGuard<'a, Books>, HistoryError> {
+        if begun.elapsed() >= self.shared.config.room || self.shared.is_stopping() {
+            let (history, seconds) = (self.name.clone(), begun.elapsed().as_secs_f64());
+            return Err(HistoryError::TimedOut { history, version, seconds });
+        }
+        Ok(self.shared.wait(books))
+    }
+
+    /// Ends a read that has failed: only what is wrong with the copy itself is held against it.
+    pub(super) fn not_read(&self, books: &mut Books, id: EntryId, tier: Tier, error: &HistoryError) {
+        if !error.is_of_copy() {
+            return books.cache.read_undone(id, tier);
+        }
+        log::warn!("event=copy-given-up history={:?} version={} error={error}", self.name, id.version);
+        books.cache.read_done(id, tier, false);
+        if let Some(entry) = books.entries.get_mut(&id) {
+            entry.complaint = Some(error.clone());
         }
     }
 

@@ -1,0 +1,394 @@
+//! Histories in collective checkpoints: sealed in the middle of a backward pass, with versions on all tiers, and loaded after a
+//! restart. The real session on ranks that are threads of this process, each with a host twin for a device.
+#![forbid(unsafe_code)]
+
+use bivouac::base::digest::digest_bytes;
+use bivouac::cache::Keep;
+use bivouac::comm::threads::world;
+use bivouac::config::Budget;
+use bivouac::device::host::{HostDevice, HostModel};
+use bivouac::device::{Device, DeviceSpan, Priority, Stream};
+use bivouac::session::place::{Place, Workers};
+use bivouac::transfer::history::Return;
+use bivouac::{Caches, Config, Error, Field, FieldMut, History, Level, LoadError, Pending, Session};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+const NAME: &str = "adjoint";
+const WAVE: &str = "wave";
+const VERSIONS: u64 = 20;
+/// Where the backward pass is sealed: versions below this one are left.
+const LEFT: u64 = 10;
+const VICTIM: u32 = 1;
+
+/// A node and its budgets, in bytes.
+struct Machine {
+    root: TempDir,
+    memory: u64,
+    memory_enabled: bool,
+    /// GPU cache, host memory and file of each rank.
+    caches: [u64; 3],
+    model: HostModel,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        Machine {
+            root: TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder"),
+            memory: 256 * MIB,
+            memory_enabled: true,
+            caches: [4 * MIB, 3 * MIB, 64 * MIB],
+            model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
+        }
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.job.name = Some("seal".into());
+        config.job.block_bytes = 16 << 10;
+        config.job.take_over = true;
+        config.job.memory_enabled = self.memory_enabled;
+        config.job.local.every = 1;
+        config.job.global_enabled = false;
+        config.job.global_directory = self.folder("global");
+        config.job.timeouts.abandon = Duration::from_secs(20);
+        config.job.timeouts.room = Duration::from_secs(10);
+        config.node.memory_budget = Budget::Bytes(self.memory);
+        config.node.memory_directory = self.folder("memory");
+        config.node.local_directory = Some(self.folder("local"));
+        config.node.local_allow_tmpfs = true;
+        let [device, host, store] = self.caches.map(Budget::Bytes);
+        config.node.device_budget = device;
+        config.node.history.host_budget = host;
+        config.node.history.store_budget = store;
+        config
+    }
+
+    /// Runs `body` on all ranks, each on its own thread; the session is dropped after it, as in a job that dies.
+    fn run<T: Send>(&self, ranks: u32, body: impl Fn(&Rank, &Session, &Caches) -> T + Sync) -> Vec<T> {
+        for folder in ["memory", "local"] {
+            std::fs::create_dir_all(self.folder(folder)).expect("a folder");
+        }
+        let body = &body;
+        std::thread::scope(|scope| {
+            let start = |(rank, comm)| {
+                let config = self.config();
+                scope.spawn(move || {
+                    let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
+                    let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
+                    let rank = Rank::new(rank, self.model);
+                    let lines = |config: &mut bivouac::transfer::history::CacheConfig| config.line_bytes = MIB;
+                    let caches = session.caches_with(rank.device.clone(), lines).expect("caches");
+                    body(&rank, &session, &caches)
+                })
+            };
+            let started: Vec<_> = (0..ranks).zip(world(&vec![0; ranks as usize])).map(start).collect();
+            started.into_iter().map(|rank| rank.join().expect("a rank failed")).collect()
+        })
+    }
+}
+
+/// A rank and its device.
+struct Rank {
+    rank: u32,
+    device: Arc<HostDevice>,
+    stream: Arc<dyn Stream>,
+}
+
+fn content(rank: u32, version: u64, what: u8, bytes: u64) -> Vec<u8> {
+    let mut state = (u64::from(rank) << 40 ^ version << 8 ^ u64::from(what)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.flatten().take(bytes as usize).collect()
+}
+
+/// Length of the field `p`, in device memory: whole numbers of `f64`, and not of blocks.
+fn p_bytes(version: u64) -> u64 {
+    600_000 + version * 30_008
+}
+
+/// Length of the field `mask`, in host memory.
+fn mask_bytes(version: u64) -> u64 {
+    10_001 + version
+}
+
+impl Rank {
+    fn new(rank: u32, model: HostModel) -> Rank {
+        let device = Arc::new(HostDevice::new(model));
+        let stream = device.stream(Priority::High).expect("a stream");
+        Rank { rank, device, stream }
+    }
+
+    fn span(&self, bytes: &[u8]) -> DeviceSpan {
+        let span = self.device.allocate(bytes.len() as u64).expect("room");
+        self.device.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)).expect("our own memory");
+        span
+    }
+
+    fn append(&self, history: &History, version: u64, until: Return) {
+        let p = self.span(&content(self.rank, version, 1, p_bytes(version)));
+        let mask = content(self.rank, version, 2, mask_bytes(version));
+        let none: [u32; 0] = [];
+        let fields = [Field::device::<f64>("p", &p), Field::host("mask/1", &mask), Field::host("none", &none)];
+        history.append_and(version, &fields, &*self.stream, until).expect("room");
+        let zeros = self.span(&vec![0; p.bytes() as usize]);
+        self.stream.copy(&zeros, &p).expect("enqueued");
+        self.stream.finish().expect("overwritten");
+    }
+
+    /// Restores a version; digests of what came back, which is right.
+    fn restore(&self, history: &History, version: u64) -> String {
+        let (p, mut mask) = (self.span(&vec![0; p_bytes(version) as usize]), vec![0u8; mask_bytes(version) as usize]);
+        let fields = &mut [FieldMut::device::<f64>("p", &p), FieldMut::host("mask/1", &mut mask)];
+        history.restore(version, fields, &*self.stream).expect("it is there");
+        let p = self.device.compute(&[&p], |slices| slices[0].to_vec()).expect("our own memory");
+        assert!(p == content(self.rank, version, 1, p_bytes(version)), "p of version {version}");
+        assert!(mask == content(self.rank, version, 2, mask_bytes(version)), "mask of version {version}");
+        format!("{version} {} {}", digest_bytes(&p), digest_bytes(&mask))
+    }
+
+    /// The forward pass.
+    fn forward(&self, caches: &Caches) -> History {
+        let history = caches.history(WAVE, Keep::Discard);
+        history.hint((0..VERSIONS).rev());
+        (0..VERSIONS).for_each(|version| self.append(&history, version, Return::Done));
+        history.start_prefetch();
+        history
+    }
+
+    fn backward(&self, history: &History, versions: std::ops::Range<u64>) -> Vec<String> {
+        versions.rev().map(|version| self.restore(history, version)).collect()
+    }
+}
+
+fn seal(session: &Session, version: u64, history: &History) -> bivouac::Result<Pending> {
+    let mut checkpoint = session.checkpoint(NAME, version)?;
+    checkpoint.save_history(history)?;
+    checkpoint.value("left", &LEFT)?;
+    checkpoint.capture()
+}
+
+/// The history that is restored, how many versions it has, and from which tier they came.
+fn load(session: &Session, caches: &Caches) -> (History, u64, &'static str) {
+    let mut loaded = None;
+    let restored = session.restart(NAME, |restorer| {
+        let history = caches.history(WAVE, Keep::Discard);
+        history.hint((0..restorer.value("left")?).rev());
+        let versions = restorer.load_history(&history)?;
+        history.start_prefetch();
+        loaded = Some((history, versions));
+        Ok(())
+    });
+    let restored = restored.expect("a restart").expect("a checkpoint");
+    let (history, versions) = loaded.expect("it was loaded");
+    (history, versions, restored.tier)
+}
+
+/// Seals in the middle of a backward pass, goes on with it, dies, and goes on from the restored history.
+fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: &str) {
+    let uninterrupted = machine.run(ranks, |rank, session, caches| {
+        let history = rank.forward(caches);
+        rank.backward(&history, LEFT..VERSIONS);
+        // Until the links have brought what there is room for, so that it lies on all three tiers.
+        while history.stats().moved_bytes[3] == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let pending = seal(session, 1, &history).expect("captured");
+        let sealed = history.stats().sealed_bytes;
+        assert_eq!(sealed.iter().sum::<u64>(), (0..LEFT).map(|v| p_bytes(v) + mask_bytes(v)).sum::<u64>());
+        assert!(sealed.iter().all(|bytes| *bytes > 0), "versions lay on all three tiers: {sealed:?}");
+        assert_eq!(session.stats().direct_captures, u64::from(tier == "local"));
+        assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
+        // The versions have stayed as they were.
+        let rest = rank.backward(&history, 0..LEFT);
+        assert_eq!(history.stats().failures, [0; 4]);
+        rest
+    });
+    let continued = machine.run(ranks, |rank, session, caches| {
+        let (history, versions, from) = load(session, caches);
+        assert_eq!((versions, from), (LEFT, tier));
+        let names: Vec<_> = history.fields(3).expect("it is there").into_iter().map(|info| info.name).collect();
+        assert_eq!(names, ["p", "mask/1", "none"]);
+        rank.backward(&history, 0..LEFT)
+    });
+    assert_eq!(continued, uninterrupted);
+}
+
+#[test]
+fn a_sealed_history_comes_back_from_node_memory() {
+    a_backward_pass_goes_on_after_a_restart(&Machine::new(), 1, "memory");
+    a_backward_pass_goes_on_after_a_restart(&Machine::new(), 3, "memory");
+}
+
+/// With some node memory, in which the shard does not fit beside the history, and with none.
+#[test]
+fn a_history_that_no_slot_can_hold_goes_straight_to_a_file() {
+    a_backward_pass_goes_on_after_a_restart(&Machine { memory: 6 * MIB, ..Machine::new() }, 1, "local");
+    a_backward_pass_goes_on_after_a_restart(&Machine { memory: 24 * MIB, ..Machine::new() }, 3, "local");
+}
+
+#[test]
+fn an_empty_history_is_told_from_none() {
+    let machine = Machine::new();
+    machine.run(1, |_, session, caches| {
+        let pending = seal(session, 1, &caches.history(WAVE, Keep::Persist)).expect("captured");
+        pending.wait(Level::Process).expect("committed");
+    });
+    machine.run(1, |_, session, caches| {
+        assert_eq!(load(session, caches).1, 0);
+        let missing = session.restart(NAME, |restorer| {
+            let other = caches.history("another", Keep::Persist);
+            assert!(matches!(restorer.load_history(&other), Err(LoadError::Missing { .. })));
+            Ok(())
+        });
+        assert!(missing.expect("a restart").is_some());
+    });
+}
+
+/// The copy of an append that has returned early is still running, and its version is in the checkpoint.
+#[test]
+fn what_is_enqueued_is_sealed() {
+    let slow = HostModel { copy_bytes_per_s: Some(5e6), ..Machine::new().model };
+    let machine = Machine { model: slow, ..Machine::new() };
+    machine.run(1, |rank, session, caches| {
+        let history = caches.history(WAVE, Keep::Discard);
+        let (p, none) = (rank.span(&content(0, 7, 1, MIB)), [Field::host::<u8>("mask", &[])]);
+        let until = Return::Enqueued;
+        history.append_and(7, &[Field::device::<u8>("p", &p)], &*rank.stream, until).expect("room");
+        history.append_and(9, &none, &*rank.stream, until).expect("room");
+        seal(session, 1, &history).expect("captured").wait(Level::Process).expect("committed");
+    });
+    machine.run(1, |rank, session, caches| {
+        let (history, versions, _) = load(session, caches);
+        assert_eq!(versions, 2);
+        let mut p = vec![0u8; MIB as usize];
+        history.restore(7, &mut [FieldMut::host("p", &mut p)], &*rank.stream).expect("it is there");
+        assert!(p == content(0, 7, 1, MIB));
+        history.restore(9, &mut [], &*rank.stream).expect("it is there");
+    });
+}
+
+#[test]
+fn mistakes_in_calls_are_told() {
+    let machine = Machine::new();
+    machine.run(1, |rank, session, caches| {
+        let history = caches.history(WAVE, Keep::Discard);
+        (0..3).for_each(|version| rank.append(&history, version, Return::Done));
+        let mut twice = session.checkpoint(NAME, 1).expect("begins");
+        twice.save_history(&history).expect("regions");
+        let error = twice.save_history(&history).expect_err("the same names").to_string();
+        assert!(error.contains("\"wave/0/p\" is saved twice"), "{error}");
+        drop(twice);
+        let mut taken = session.checkpoint(NAME, 2).expect("begins");
+        taken.save("wave/2/p", &[1u8]).expect("a region");
+        assert!(matches!(taken.save_history(&history), Err(Error::Region(_))));
+        drop(taken);
+        let mut consumed = session.checkpoint(NAME, 3).expect("begins");
+        consumed.save_history(&history).expect("regions");
+        rank.restore(&history, 1);
+        let error = consumed.capture().err().expect("it has gone").to_string();
+        assert!(error.contains("wave/1/p") && error.contains("was restored before"), "{error}");
+        let odd = rank.span(&[0; 9]);
+        history.append(5, &[Field::device::<u64>("odd", &odd)], &*rank.stream).expect("room");
+        let mut partial = session.checkpoint(NAME, 4).expect("begins");
+        let error = partial.save_history(&history).expect_err("a part of an element").to_string();
+        assert!(error.contains("\"wave/5/odd\"") && error.contains("whole number"), "{error}");
+        drop(partial);
+        history.restore(5, &mut [], &*rank.stream).expect("it is there");
+        seal(session, 5, &history).expect("captured").wait(Level::Process).expect("committed");
+        // It has what is to be loaded already.
+        let error = session.restart(NAME, |restorer| Ok(restorer.load_history(&history).map(drop)?));
+        let error = error.expect_err("they exist").to_string();
+        assert!(error.contains("has a version 0 already"), "{error}");
+    });
+    machine.run(1, |rank, session, caches| {
+        let (history, versions, _) = load(session, caches);
+        assert_eq!(versions, 2, "the consumed one is not among them");
+        rank.restore(&history, 2);
+        rank.restore(&history, 0);
+    });
+}
+
+#[test]
+fn ranks_with_other_versions_are_named() {
+    Machine::new().run(3, |rank, session, caches| {
+        let history = caches.history(WAVE, Keep::Discard);
+        (0..3).for_each(|version| rank.append(&history, version, Return::Done));
+        if rank.rank == VICTIM {
+            rank.restore(&history, 2);
+        }
+        let pending = seal(session, 1, &history).expect("captured");
+        let error = pending.wait(Level::Process).expect_err("they differ").to_string();
+        assert!(error.contains(&format!("rank {VICTIM}")), "{error}");
+    });
+}
+
+/// Flips a bit in the only place of the node's memory that holds these bytes.
+fn damage(machine: &Machine, bytes: &[u8]) {
+    let mut found = 0;
+    for entry in std::fs::read_dir(machine.folder("memory")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read(&path).expect("readable");
+        if let Some(at) = text.windows(bytes.len()).position(|window| window == bytes) {
+            let file = std::fs::File::options().write(true).open(&path).expect("writable");
+            file.write_all_at(&[bytes[0] ^ 1], at as u64).expect("written");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "the bytes are in one file");
+}
+
+/// Versions that pass the GPU cache by. One rank's copy in memory is damaged: the one in the file is captured, if there is one, or
+/// all ranks hear what happened.
+#[test]
+fn a_damaged_copy_is_replaced_by_the_next_one_or_is_a_no_of_that_rank() {
+    for store in [64 * MIB, 1] {
+        let machine = Machine { caches: [MIB, 8 * MIB, store], ..Machine::new() };
+        let version = 70;
+        machine.run(3, |rank, session, caches| {
+            let history = caches.history(WAVE, Keep::Persist);
+            rank.append(&history, version, Return::Done);
+            if store > 1 {
+                history.wait_flushed();
+            }
+            if rank.rank == VICTIM {
+                damage(&machine, &content(VICTIM, version, 1, p_bytes(version))[70_000..70_100]);
+            }
+            match (seal(session, 1, &history), store) {
+                (Ok(pending), 1) => {
+                    let error = pending.wait(Level::Process).expect_err("the victim has no bytes").to_string();
+                    assert!(error.contains(&format!("rank {VICTIM}")) && error.contains("is lost"), "{error}");
+                }
+                (Err(error), 1) => {
+                    let error = error.to_string();
+                    assert!(rank.rank == VICTIM && error.contains("memory tier, field \"p\", block 4"), "{error}");
+                }
+                (pending, _) => {
+                    pending.expect("captured").wait(Level::Process).expect("committed");
+                    let sealed = history.stats().sealed_bytes;
+                    let from_file = if rank.rank == VICTIM { p_bytes(version) + mask_bytes(version) } else { 0 };
+                    assert_eq!((sealed[0], sealed[2]), (0, from_file), "rank {}", rank.rank);
+                }
+            }
+        });
+        if store > 1 {
+            machine.run(3, |rank, session, caches| {
+                let (history, versions, _) = load(session, caches);
+                assert_eq!(versions, 1);
+                rank.restore(&history, version);
+            });
+        }
+    }
+}
