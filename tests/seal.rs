@@ -232,7 +232,7 @@ fn a_sealed_history_comes_back_from_node_memory() {
     a_backward_pass_goes_on_after_a_restart(&Machine::new(), 3, "memory");
 }
 
-/// With some node memory, in which the shard does not fit beside the history, and with none.
+/// With some node memory, in which the shard does not fit beside the history.
 #[test]
 fn a_history_that_no_slot_can_hold_goes_straight_to_a_file() {
     a_backward_pass_goes_on_after_a_restart(&Machine { memory: 6 * MIB, ..Machine::new() }, 1, "local");
