@@ -392,3 +392,88 @@ fn a_damaged_copy_is_replaced_by_the_next_one_or_is_a_no_of_that_rank() {
         }
     }
 }
+
+fn append_host(history: &History, version: u64, bytes: &[u8], rank: &Rank) {
+    history.append(version, &[Field::host("m", bytes)], &*rank.stream).expect("room");
+}
+
+/// Between save and capture the version is consumed, and its number is used for another one, of the same length or shorter.
+#[test]
+fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
+    for length in [500_000, 3] {
+        Machine::new().run(1, |rank, session, caches| {
+            let history = caches.history(WAVE, Keep::Discard);
+            append_host(&history, 1, &content(0, 1, 1, 500_000), rank);
+            let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+            checkpoint.save_history(&history).expect("regions");
+            history.restore(1, &mut [], &*rank.stream).expect("it is there");
+            let new = content(0, 1, 9, length);
+            append_host(&history, 1, &new, rank);
+            let error = checkpoint.capture().err().expect("the old one is gone").to_string();
+            assert!(error.contains("version 1"), "{error}");
+            let mut back = vec![0u8; length as usize];
+            history.restore(1, &mut [FieldMut::host("m", &mut back)], &*rank.stream).expect("the new one is good");
+            assert!(back == new);
+        });
+    }
+}
+
+#[test]
+fn a_version_that_the_application_knows_to_be_lost_stops_no_later_seal() {
+    let machine = Machine { caches: [MIB, 8 * MIB, 1], ..Machine::new() };
+    machine.run(1, |rank, session, caches| {
+        let history = caches.history(WAVE, Keep::Discard);
+        rank.append(&history, 70, Return::Done);
+        rank.append(&history, 71, Return::Done);
+        damage(&machine, &content(0, 70, 1, p_bytes(70))[70_000..70_100]);
+        let capture = |version: u64| {
+            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            checkpoint.save_history(&history).expect("regions");
+            checkpoint.capture().map(|pending| pending.wait(Level::Process).map_err(|error| error.to_string()))
+        };
+        assert!(capture(1).is_err(), "nobody was told yet");
+        let p = rank.span(&vec![0; p_bytes(70) as usize]);
+        let lost = history.restore(70, &mut [FieldMut::device::<f64>("p", &p)], &*rank.stream);
+        assert!(lost.is_err_and(|error| error.to_string().contains("is lost")));
+        assert!(matches!(capture(2), Ok(Ok(_))));
+        assert!(rank.restore(&history, 71).starts_with("71 "));
+    });
+}
+
+#[test]
+fn a_seal_ends_the_enqueued_append_of_another_thread() {
+    let model = HostModel { link_bytes_per_s: Some(2e6), ..Machine::new().model };
+    let machine = Machine { model, ..Machine::new() };
+    machine.run(1, |rank, session, caches| {
+        let history = caches.history(WAVE, Keep::Discard);
+        let bytes = content(0, 1, 1, MIB);
+        std::thread::scope(|scope| {
+            let (begun, is_begun) = std::sync::mpsc::channel();
+            let history = &history;
+            scope.spawn(move || {
+                let stream = rank.device.stream(Priority::High).expect("a stream");
+                begun.send(()).expect("somebody listens");
+                let fields = [Field::host("m", &bytes)];
+                history.append_and(1, &fields, &*stream, Return::Enqueued).expect("room");
+            });
+            is_begun.recv().expect("begun");
+            // Into the half second of its upload; should it be missed, the test has less to say.
+            std::thread::sleep(Duration::from_millis(100));
+            let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+            checkpoint.save_history(history).expect("not timeouts.room later, with an error");
+        });
+    });
+}
+
+#[test]
+fn a_history_without_its_caches_is_not_sealed_as_empty() {
+    Machine::new().run(1, |rank, session, _| {
+        let caches = session.caches(rank.device.clone()).expect("caches");
+        let history = caches.history(WAVE, Keep::Persist);
+        rank.append(&history, 1, Return::Done);
+        drop(caches);
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        let error = checkpoint.save_history(&history).expect_err("its versions are gone").to_string();
+        assert!(error.contains("closed"), "{error}");
+    });
+}

@@ -2,8 +2,10 @@
 //!
 //! A launcher often binds each process to one core (Open MPI does so for two processes or fewer), and threads inherit that. Background
 //! threads that share the application's only core stand in its way, and in each other's: on a machine with 16 cores
-//! making host memory ready took 2.3 times as long. So they may run wherever the launcher itself was allowed to put the process, of
-//! that on the CPUs that are near the device they serve. Control groups hold whatever is asked for here.
+//! making host memory ready took 2.3 times as long. So where a launcher has bound the process to a single core they may run wherever
+//! the launcher itself may, of that on the CPUs that are near the device they serve. A process that has more than one core, or that
+//! no launcher started, keeps its threads where its user put it, and so does a job that shares its node with others and is not
+//! confined to its CPUs.
 #![forbid(unsafe_code)]
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -35,12 +37,30 @@ pub fn run_on(cpus: &Cpus) {
 /// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`; empty: none in particular).
 pub fn for_background(device: &str) -> Cpus {
     let read = |path: String| std::fs::read_to_string(path).ok();
-    let near = match device {
-        "" => None,
-        id => read(format!("/sys/bus/pci/devices/{}/local_cpulist", id.to_lowercase())),
-    };
+    let list = |path: String| read(path).and_then(|text| parse(&text)).unwrap_or_default();
+    let own = of_this_thread();
+    let core = own.first().map(|cpu| list(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")));
     let status = |pid: u32| read(format!("/proc/{pid}/status"));
-    choose(&of_this_thread(), &launchers(&status), &near.and_then(|text| parse(&text)).unwrap_or_default())
+    let launcher = launchers(&status);
+    let near = match device {
+        "" => Cpus::new(),
+        id => list(format!("/sys/bus/pci/devices/{}/local_cpulist", id.to_lowercase())),
+    };
+    match may_widen(&own, &core.unwrap_or_default(), &launcher, &|name| std::env::var(name).ok()) {
+        true => choose(&own, &launcher, &near),
+        false => choose(&own, &own, &near),
+    }
+}
+
+/// Did a launcher put the process on a single core, although the job has more of them?
+fn may_widen(own: &Cpus, core: &Cpus, launcher: &Cpus, variable: &dyn Fn(&str) -> Option<String>) -> bool {
+    let is_launched = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"]
+        .into_iter()
+        .any(|name| variable(name).is_some());
+    let is_one_core = own.len() == 1 || own.is_subset(core);
+    // SLURM without control groups leaves its own processes the whole node.
+    let granted = variable("SLURM_CPUS_ON_NODE").and_then(|count| count.parse::<usize>().ok());
+    is_launched && is_one_core && granted.is_none_or(|granted| launcher.len() <= granted)
 }
 
 /// Of what the launcher had, what is near the device; without either, what the process has.
@@ -109,6 +129,21 @@ mod tests {
         assert_eq!(choose(&own, &all, &cpus("40-47")), all, "a device of another part of the machine");
         assert_eq!(choose(&own, &cpus("4-7"), &Cpus::new()), own, "never away from what the process may use");
         assert_eq!(choose(&own, &Cpus::new(), &Cpus::new()), own);
+    }
+
+    #[test]
+    fn only_a_launcher_that_bound_to_one_core_is_overruled() {
+        let (core, all) = (cpus("3,11"), cpus("0-15"));
+        let with = |names: &'static [(&'static str, &'static str)]| {
+            move |name: &str| names.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned())
+        };
+        let mpi = with(&[("OMPI_COMM_WORLD_RANK", "0")]);
+        assert!(may_widen(&cpus("3"), &core, &all, &mpi) && may_widen(&cpus("3,11"), &core, &all, &mpi));
+        assert!(!may_widen(&cpus("0-3"), &core, &all, &mpi), "the user gave it four");
+        assert!(!may_widen(&cpus("3"), &core, &all, &with(&[])), "taskset");
+        let slurm = with(&[("SLURM_PROCID", "0"), ("SLURM_CPUS_ON_NODE", "4")]);
+        assert!(!may_widen(&cpus("3"), &core, &all, &slurm), "the rest of the node is others'");
+        assert!(may_widen(&cpus("3"), &core, &cpus("0-3"), &slurm));
     }
 
     #[test]

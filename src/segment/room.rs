@@ -13,7 +13,6 @@
 
 use super::SegmentError;
 use super::layout::EXTENT_MIN;
-use crate::affinity::cpus;
 use crate::base::units::MIB;
 use crate::config::Budget;
 use std::path::{Path, PathBuf};
@@ -100,7 +99,8 @@ impl Gauge {
     /// Threads of one rank that populate in the background: at most [`THREADS_MAX`], and at most the rank's share of the processors
     /// that the calling thread may use.
     pub(super) fn threads(&self) -> usize {
-        (cpus::of_this_thread().len() / self.node_ranks as usize).clamp(1, THREADS_MAX)
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        (processors / self.node_ranks as usize).clamp(1, THREADS_MAX)
     }
 
     fn memory(&self) -> Option<(u64, u64)> {

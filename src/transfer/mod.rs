@@ -13,8 +13,8 @@
 //! | `bvk-write-N` (`engine.writers`) | `Threads` of the session | `Engine::work`: pieces of writes, manifests, retention, claim renewal | local and global file systems | stop flag; joined by `close`; after drop they end with the piece in hand |
 //! | `bvk-d2h` (2 for each `Caches`) | `history::Caches` | `Engine::on_landed` at the end of a download: seals a slot, leaves the vote with the engine | the device, its turn, the pace | stop flag, after the last staged shard; joined when the `Caches` are dropped |
 //!
-//! All of them block every signal, and inherit the CPU mask that the process was given. Only the one stepping the
-//! driver calls MPI. Lock order: driver, then state; neither is held across I/O, and the state lock never across MPI.
+//! All of them block every signal. They inherit the CPU mask that the process was given, but for those of `Caches`
+//! (`affinity::cpus`). Only the one stepping the driver calls MPI. Lock order: driver, then state; neither is held across I/O, and the state lock never across MPI.
 #![forbid(unsafe_code)]
 
 pub mod capture;

@@ -485,6 +485,11 @@ fn damage_on_the_way_to_or_from_the_application_is_told() {
     bed.device.set(Call::Upload(High), Fault::Damage, 0, 1);
     let error = history.append(1, &[Field::host("table", &table)], &*bed.stream).expect_err("damaged on the way");
     says(&error, &["device tier, field \"table\", block 2: digest"]);
+    // Nobody waits for this one, so it is not there afterwards.
+    bed.device.set(Call::Upload(High), Fault::Damage, 0, 1);
+    let fields = [Field::host("table", &table)];
+    history.append_and(1, &fields, &*bed.stream, Return::Enqueued).expect("enqueued");
+    assert!(matches!(bed.restore(&history, 1), Err(HistoryError::Unknown { version: 1, .. })));
     history.append(1, &[Field::host("table", &table)], &*bed.stream).expect("room");
     let mut back = vec![0u8; BYTES];
     bed.device.set(Call::Download(High), Fault::Damage, 0, 1);

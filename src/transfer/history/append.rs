@@ -1,10 +1,10 @@
 //! Appending: a place for the version, its fields copied there, and their digests.
 #![forbid(unsafe_code)]
 
-use super::field::{FieldData, compare, digest_slice, digests_of, get};
+use super::field::{FieldData, FromHost, digests_of, get};
 use super::layout::Layout;
 use super::steps::CallKind;
-use super::{Announced, BOUNCE_BYTES, Entry, Field, History, HistoryError, Operation, Step, lines_gone};
+use super::{Announced, BOUNCE_BYTES, Enqueued, Entry, Field, History, HistoryError, Operation, Step, lines_gone};
 use crate::base::Digest;
 use crate::cache::{Admission, EntryId, Link, Piece, Reason, Tier};
 use crate::device::Stream;
@@ -127,7 +127,7 @@ impl History {
                     continue;
                 }
             };
-            let entry = Entry { layout: layout.clone(), digests: None, complaint: None };
+            let entry = Entry { layout: layout.clone(), digests: None, complaint: None, is_told_lost: false };
             books.entries.insert(id, entry);
             return Ok(place);
         }
@@ -163,19 +163,14 @@ impl History {
         }
         let copied = stream.copy_blocks(runs, layout.block_bytes)?;
         if until == Return::Enqueued {
-            self.shared.lock().enqueued.push_back((id, copied));
+            let from_host = FromHost::new(layout, fields);
+            self.shared.lock().enqueued.push_back(Enqueued { id, copied, from_host });
             return Ok(None);
         }
         *announced = Some(Announced::new(&self.shared, Link::Down));
+        let from_host = FromHost::new(layout, fields);
         let digests = copied.digests()?;
-        // What came over the link is what the application has.
-        let mut expected = digests.clone();
-        for (field, info) in fields.iter().zip(&layout.fields) {
-            if let FieldData::Host(slice) = field.data {
-                digest_slice(slice, layout.block_bytes, &mut expected[info.blocks(layout.block_bytes)]);
-            }
-        }
-        compare(layout, &expected, &digests, 0..layout.fields.len(), "device")?;
+        from_host.check(layout, &digests)?;
         Ok(Some((digests, copied.seconds()?)))
     }
 

@@ -253,9 +253,9 @@ impl Burst<'_> {
         }
     }
 
-    /// How long the pace held it back: time in which the link could have been faster.
-    pub(super) fn paced(&self) -> Duration {
-        self.paced
+    /// How long it was held back, by the pace and for turns: time in which the link was not at it.
+    pub(super) fn held_back(&self) -> Duration {
+        self.waited + self.paced
     }
 
     /// Waits until the next piece may go. The pace comes first: who waits for it at the beginning has no turn yet.

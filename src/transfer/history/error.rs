@@ -41,6 +41,12 @@ pub enum HistoryError {
         /// The version.
         version: u64,
     },
+    /// Its caches were dropped, and its versions with them.
+    #[error("the caches of history {history:?} were closed: it has no versions any more")]
+    Closed {
+        /// The history.
+        history: String,
+    },
     /// No tier has room, and nothing that is under way will make any.
     #[error(
         "no room for version {version} of history {history:?} ({}): {reason}; raise device.budget, history.host_budget or \

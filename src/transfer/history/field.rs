@@ -118,6 +118,35 @@ pub(super) fn digest_slice(slice: &[u8], block_bytes: u64, digests: &mut [Digest
     blocks.for_each(|(block, digest)| *digest = crate::base::digest::digest_bytes(block));
 }
 
+/// Digests of what the application has in host memory, by the blocks of the version.
+pub(super) struct FromHost(Vec<(usize, Vec<Digest>)>);
+
+impl FromHost {
+    /// Makes them for the fields that lie in host memory.
+    pub(super) fn new(layout: &Layout, fields: &[Field<'_>]) -> FromHost {
+        let made = fields.iter().zip(&layout.fields).enumerate().filter_map(|(at, (field, info))| match field.data {
+            FieldData::Device(_) => None,
+            FieldData::Host(slice) => {
+                let mut digests = vec![Digest::default(); info.blocks(layout.block_bytes).len()];
+                digest_slice(slice, layout.block_bytes, &mut digests);
+                Some((at, digests))
+            }
+        });
+        FromHost(made.collect())
+    }
+
+    /// What came over the link is what the application had.
+    ///
+    /// # Errors
+    /// [`HistoryError::Damaged`].
+    pub(super) fn check(&self, layout: &Layout, found: &[Digest]) -> Result<(), HistoryError> {
+        self.0.iter().try_for_each(|(field, expected)| {
+            let info = &layout.fields[*field];
+            compare_blocks(info, 0, expected, &found[info.blocks(layout.block_bytes)], "device")
+        })
+    }
+}
+
 /// Gets bytes out of a field of the caller.
 pub(super) fn get(field: &Field<'_>, at: u64, bytes: &mut [u8], stream: &dyn Stream) -> Result<(), HistoryError> {
     match field.data {

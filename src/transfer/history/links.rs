@@ -98,8 +98,8 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
         let mut books = shared.lock();
         books.cache.done(&job, outcome.is_ok(), shared.now());
         books.trace.span(name_of(link), job.id.version, job.bytes, begun, shared.started);
-        let paced = outcome.as_ref().copied().unwrap_or_default();
-        books.note_moved(link, job.bytes, begun.elapsed().saturating_sub(paced), outcome.is_ok());
+        let held_back = outcome.as_ref().copied().unwrap_or_default();
+        books.note_moved(link, job.bytes, begun.elapsed().saturating_sub(held_back), outcome.is_ok());
         shared.changed(books);
     }
 }
@@ -218,7 +218,7 @@ impl Shared {
                 }
             }
         }
-        Ok(burst.map_or(Duration::ZERO, |burst| burst.paced()))
+        Ok(burst.map_or(Duration::ZERO, |burst| burst.held_back()))
     }
 
     /// Reads or writes pieces of the file, several at a time: one at a time leaves the device idle in between.

@@ -64,6 +64,7 @@ use crate::cache::{Cache, EntryId, Job, Keep, Link};
 use crate::device::{Copied, Device, Reservation};
 use crate::segment::Segment;
 use bursts::Bursts;
+use field::FromHost;
 use layout::Layout;
 use lines::Lines;
 use spill::Spill;
@@ -101,6 +102,8 @@ struct Shared {
     spill: Option<Spill>,
     config: CacheConfig,
     bursts: Bursts,
+    /// Host memory is leased, as far as it will be.
+    is_leased: AtomicBool,
     /// What was measured about making host memory ready; its lock is never held with another.
     ways: Mutex<Ways>,
     started: Instant,
@@ -128,7 +131,7 @@ struct Books {
     waiting: usize,
     entries: BTreeMap<EntryId, Entry>,
     /// Appends whose copies were enqueued and not yet seen to end.
-    enqueued: VecDeque<(EntryId, Box<dyn Copied>)>,
+    enqueued: VecDeque<Enqueued>,
     /// Staged shards that wait for their download, oldest first.
     landings: VecDeque<Landing>,
     /// Shards that have room in the GPU cache, and how many ever asked for it.
@@ -143,6 +146,16 @@ struct Entry {
     digests: Option<Arc<[Digest]>>,
     /// What was wrong with the last copy that was given up.
     complaint: Option<HistoryError>,
+    /// A restore has answered that it is lost.
+    is_told_lost: bool,
+}
+
+/// An append whose copy was enqueued.
+struct Enqueued {
+    id: EntryId,
+    copied: Box<dyn Copied>,
+    /// Digests of the fields that came from host memory.
+    from_host: FromHost,
 }
 
 /// Versions of one name, kept by one rank. Dropping it forgets them.
@@ -213,14 +226,20 @@ impl Shared {
     fn settle_enqueued(&self, all: bool) {
         loop {
             let mut books = self.lock();
-            let Some((id, copied)) = books.enqueued.pop_front() else { return };
-            if !all && matches!(copied.is_done(), Ok(false)) {
-                books.enqueued.push_front((id, copied));
+            let Some(next) = books.enqueued.pop_front() else { return };
+            if !all && matches!(next.copied.is_done(), Ok(false)) {
+                books.enqueued.push_front(next);
                 return;
             }
+            let layout = books.entries.get(&next.id).map(|entry| entry.layout.clone());
             drop(books);
-            let digests = copied.digests();
+            let digests = next.copied.digests().map_err(HistoryError::from);
+            let digests = digests.and_then(|digests| match &layout {
+                Some(layout) => next.from_host.check(layout, &digests).map(|()| digests),
+                None => Ok(digests),
+            });
             let mut books = self.lock();
+            let id = next.id;
             if let Err(error) = &digests {
                 log::warn!("event=append-failed history={} version={} error={error}", id.history, id.version);
             }

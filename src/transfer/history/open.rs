@@ -144,6 +144,7 @@ impl Caches {
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
             bursts,
+            is_leased: AtomicBool::new(false),
             ways: Mutex::new(Ways::new(node_ranks)),
             started: Instant::now(),
             books: Mutex::new(books),

@@ -95,6 +95,7 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
         }
     }
     shared.fully_mapped(Tier::Host);
+    shared.is_leased.store(true, Ordering::Release);
 }
 
 /// Pins the lines as they come.
@@ -106,7 +107,7 @@ pub(super) fn pin_loop(shared: &Shared) {
                     return;
                 }
             }
-            None if shared.lines.bytes().0 >= shared.config.host_bytes => {
+            None if shared.is_leased.load(Ordering::Acquire) => {
                 log::debug!("event=host-memory-ready {:?}", shared.ways());
                 return;
             }

@@ -9,7 +9,7 @@ use crate::base::Digest;
 use crate::cache::{Cache, EntryId, Keep, Link, Piece, Read, Tier};
 use crate::device::Stream;
 use crate::tier::posix::PageBuffer;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 impl History {
@@ -33,15 +33,23 @@ impl History {
         let id = EntryId { history: self.id, version };
         let mut books = shared.lock();
         let distance = books.cache.prefetch_distance(self.id);
-        // A mistake in the call is no damage: it is found before the version is touched.
-        let targets = match books.entries.get(&id) {
-            Some(entry) => self.targets(version, &entry.layout, fields)?,
-            None => Vec::new(),
-        };
         loop {
-            let (held, tier, pieces) = self.find(books, id, begun, Cache::read)?;
+            // A mistake in the call is no damage: it is found before the version is touched.
+            let (layout, targets) = match books.entries.get(&id) {
+                Some(entry) => (Some(entry.layout.clone()), self.targets(version, &entry.layout, fields)?),
+                None => (None, Vec::new()),
+            };
+            let (held, tier, pieces) =
+                self.find(books, id, begun, Cache::read).inspect_err(|error| self.note_told(id, error))?;
             books = held;
             let known = books.entries.get(&id).and_then(|entry| Some((entry.layout.clone(), entry.digests.clone()?)));
+            if let (Some((now, _)), Some(then)) = (&known, &layout)
+                && !Arc::ptr_eq(now, then)
+            {
+                // Another thread has appended it anew while this one waited.
+                books.cache.read_undone(id, tier);
+                continue;
+            }
             drop(books);
             let mut announced = None;
             let outcome = match &known {
@@ -73,6 +81,15 @@ impl History {
                 }
                 Err(_) => {}
             }
+        }
+    }
+
+    /// The application hears that a version is lost.
+    fn note_told(&self, id: EntryId, error: &HistoryError) {
+        if matches!(error, HistoryError::Lost { .. })
+            && let Some(entry) = self.shared.lock().entries.get_mut(&id)
+        {
+            entry.is_told_lost = true;
         }
     }
 
@@ -116,7 +133,13 @@ impl History {
             let (history, seconds) = (self.name.clone(), begun.elapsed().as_secs_f64());
             return Err(HistoryError::TimedOut { history, version, seconds });
         }
-        Ok(self.shared.wait(books))
+        if books.enqueued.is_empty() {
+            return Ok(self.shared.wait(books));
+        }
+        // What another thread has enqueued meanwhile ends when somebody looks at it.
+        drop(books);
+        self.shared.settle_enqueued(true);
+        Ok(self.shared.lock())
     }
 
     /// Ends a read that has failed: only what is wrong with the copy itself is held against it.

@@ -9,7 +9,7 @@
 use super::field::{compare_blocks, digest_slice};
 use super::layout::{Cut, FieldInfo, Layout};
 use super::steps::CallKind;
-use super::{History, HistoryError, lines_gone};
+use super::{Entry, History, HistoryError, lines_gone};
 use crate::base::Digest;
 use crate::cache::{Cache, EntryId, Piece, Tier};
 use crate::device::{Priority, Stream};
@@ -53,17 +53,20 @@ impl History {
         Ok(self.shared.device.stream(Priority::High)?)
     }
 
-    /// The versions that are here now, and all their fields.
+    /// The versions that are here now, and all their fields; without those of which a restore has said that they are lost.
     ///
     /// # Blocking
     /// For copies that are enqueued, and versions that another thread is appending; at most for `timeouts.room`.
     ///
     /// # Errors
-    /// [`HistoryError::TimedOut`], [`HistoryError::Device`].
+    /// [`HistoryError::TimedOut`], [`HistoryError::Device`], [`HistoryError::Closed`].
     pub(crate) fn kept(&self) -> Result<(Index, Vec<KeptField<'_>>), HistoryError> {
         let begun = Instant::now();
         let stream = self.stream()?;
         self.shared.settle_enqueued(true);
+        if self.shared.is_stopping() {
+            return Err(HistoryError::Closed { history: self.name.clone() });
+        }
         let ids = EntryId { history: self.id, version: 0 }..=EntryId { history: self.id, version: u64::MAX };
         let mut books = self.shared.lock();
         while let Some((id, _)) = books.entries.range(ids.clone()).find(|(_, entry)| entry.digests.is_none()) {
@@ -71,7 +74,8 @@ impl History {
             books = self.wait_for(books, version, begun)?;
         }
         let (mut index, mut kept) = (Index::new(), Vec::new());
-        for (id, entry) in books.entries.range(ids) {
+        // What a restore has answered to be lost is not sealed: the application knows.
+        for (id, entry) in books.entries.range(ids).filter(|(_, entry)| !entry.is_told_lost) {
             let Some(digests) = &entry.digests else { continue };
             let (layout, version) = (&entry.layout, id.version);
             index.push((version, layout.fields.iter().map(|info| info.name.clone()).collect()));
@@ -105,7 +109,15 @@ impl KeptField<'_> {
         let _call = shared.bursts.call(CallKind::Other);
         let id = EntryId { history: self.history.id, version: self.version };
         loop {
-            let (books, tier, pieces) = self.history.find(shared.lock(), id, begun, Cache::peek)?;
+            let (mut books, tier, pieces) = self.history.find(shared.lock(), id, begun, Cache::peek)?;
+            // A version of the same number that was appended since is another one.
+            let is_same =
+                |entry: &Entry| entry.digests.as_ref().is_some_and(|digests| Arc::ptr_eq(digests, &self.digests));
+            if !books.entries.get(&id).is_some_and(is_same) {
+                books.cache.read_undone(id, tier);
+                shared.changed(books);
+                return Err(HistoryError::Gone { history: self.history.name.clone(), version: self.version });
+            }
             drop(books);
             let read = self.read_from(tier, &pieces, at, target);
             let checked = read.and_then(|()| self.check(tier, at, target, digests));

@@ -123,11 +123,11 @@ impl Landing {
         let mut burst = shared.burst(version, bytes);
         let outcome = burst.download(stream, &mut targets(copies, slot.as_mut_slice()));
         shared.ways().on_flushed(if outcome.is_ok() { bytes } else { 0 }, shared.now());
-        let paced = burst.paced();
+        let held_back = burst.held_back();
         drop(burst);
         let mut books = shared.lock();
         books.trace.span(name_of(Link::Down), version, bytes, begun, shared.started);
-        books.note_moved(Link::Down, bytes, begun.elapsed().saturating_sub(paced), outcome.is_ok());
+        books.note_moved(Link::Down, bytes, begun.elapsed().saturating_sub(held_back), outcome.is_ok());
         drop(books);
         drop(staged);
         land(outcome.map(|()| slot));
