@@ -46,10 +46,8 @@ pub fn for_background(device: &str) -> Cpus {
         "" => Cpus::new(),
         id => list(format!("/sys/bus/pci/devices/{}/local_cpulist", id.to_lowercase())),
     };
-    match may_widen(&own, &core.unwrap_or_default(), &launcher, &|name| std::env::var(name).ok()) {
-        true => choose(&own, &launcher, &near),
-        false => choose(&own, &own, &near),
-    }
+    let is_free = may_widen(&own, &core.unwrap_or_default(), &launcher, &|name| std::env::var(name).ok());
+    choose(&own, if is_free { &launcher } else { &own }, &near)
 }
 
 /// Did a launcher put the process on a single core, although the job has more of them?

@@ -203,11 +203,12 @@ impl Shared {
     /// A flush of so many bytes, which holds nothing yet. For the application's steps it is under way from here on: one beside which
     /// it only waits is neither a quiet step nor a loaded one.
     pub(super) fn burst(&self, version: u64, bytes: u64) -> Burst<'_> {
+        self.ways().on_flush(self.now());
         if let Some(mut pacing) = self.bursts.pacing() {
             pacing.steps.on_flush(self.bursts.now());
         }
         let (waited, paced) = (Duration::ZERO, Duration::ZERO);
-        Burst { shared: self, version, bytes, passed: 0, begun: None, hold: Hold::Nothing, waited, paced }
+        Burst { shared: self, version, bytes, arrived: 0, passed: 0, begun: None, hold: Hold::Nothing, waited, paced }
     }
 }
 
@@ -216,6 +217,8 @@ pub(super) struct Burst<'a> {
     shared: &'a Shared,
     version: u64,
     bytes: u64,
+    /// How much of it has arrived.
+    arrived: u64,
     /// How much of it was let through, and since when.
     passed: u64,
     begun: Option<Instant>,
@@ -247,10 +250,13 @@ impl Burst<'_> {
         copies: &mut [(DeviceSpan, &mut [u8])],
     ) -> Result<(), DeviceError> {
         let bursts = &self.shared.bursts;
+        let bytes: u64 = copies.iter().map(|(span, _)| span.bytes()).sum();
         match bursts.turns.is_some() || bursts.pacing.is_some() {
-            true => stream.download(copies, Some(&mut |bytes| self.pass(bytes))),
-            false => stream.download(copies, None),
+            true => stream.download(copies, Some(&mut |bytes| self.pass(bytes)))?,
+            false => stream.download(copies, None)?,
         }
+        self.arrived += bytes;
+        Ok(())
     }
 
     /// How long it was held back, by the pace and for turns: time in which the link was not at it.
@@ -344,6 +350,7 @@ fn pause(begun: Instant) -> Duration {
 
 impl Drop for Burst<'_> {
     fn drop(&mut self) {
+        self.shared.ways().on_flushed(self.arrived, self.shared.now());
         let bursts = &self.shared.bursts;
         if let (Some(turns), Hold::Turn) = (&bursts.turns, self.hold) {
             turns.end();

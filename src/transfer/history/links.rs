@@ -84,13 +84,7 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
             Next::Stop => return,
         };
         let begun = Instant::now();
-        if link == Link::Down {
-            shared.ways().on_flush(shared.now());
-        }
         let outcome = shared.run(&job, &**stream);
-        if link == Link::Down {
-            shared.ways().on_flushed(if outcome.is_ok() { job.bytes } else { 0 }, shared.now());
-        }
         if let Err(error) = &outcome {
             let (history, version) = (job.id.history, job.id.version);
             log::warn!("event=link-failed link={} history={history} version={version} error={error}", name_of(link));

@@ -119,10 +119,8 @@ impl Landing {
         let begun = Instant::now();
         let copies = staged.copies.iter().cloned();
         let (shared, bytes) = (staged.shared.clone(), staged.bytes);
-        shared.ways().on_flush(shared.now());
         let mut burst = shared.burst(version, bytes);
         let outcome = burst.download(stream, &mut targets(copies, slot.as_mut_slice()));
-        shared.ways().on_flushed(if outcome.is_ok() { bytes } else { 0 }, shared.now());
         let held_back = burst.held_back();
         drop(burst);
         let mut books = shared.lock();
