@@ -9,8 +9,6 @@ use bivouac::config::{FlushRate, StaggerConfig};
 use bivouac::session::place::Workers;
 use bivouac::{Level, Restorer};
 use machine::*;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -300,21 +298,6 @@ fn a_session_that_is_gone_leaves_nothing_to_wait_for() {
         let restored = rank.restart(session).expect("version 1 was committed");
         assert!([1, 2].contains(&restored.0), "{restored:?}");
     });
-}
-
-/// Flips a bit in the only place of the folder's files that holds these bytes.
-fn damage(folder: &Path, bytes: &[u8]) {
-    let mut found = 0;
-    for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let text = std::fs::read(&path).expect("readable");
-        if let Some(at) = text.windows(bytes.len()).position(|window| window == bytes) {
-            let file = std::fs::File::options().write(true).open(&path).expect("writable");
-            file.write_all_at(&[bytes[0] ^ 1], at as u64).expect("written");
-            found += 1;
-        }
-    }
-    assert_eq!(found, 1, "the bytes are in one file");
 }
 
 #[test]

@@ -2,141 +2,47 @@
 //! restart. The real session on ranks that are threads of this process, each with a host twin for a device.
 #![forbid(unsafe_code)]
 
+mod machine;
+
 use bivouac::base::digest::digest_bytes;
 use bivouac::cache::Keep;
-use bivouac::comm::threads::world;
-use bivouac::config::Budget;
-use bivouac::device::host::{HostDevice, HostModel};
-use bivouac::device::{Device, DeviceSpan, Priority, Stream};
-use bivouac::session::place::{Place, Workers};
+use bivouac::device::Priority;
+use bivouac::device::host::HostModel;
 use bivouac::transfer::history::Return;
-use bivouac::{Caches, Config, Error, Field, FieldMut, History, Level, LoadError, Pending, Session};
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::Arc;
+use bivouac::{Caches, Error, Field, FieldMut, History, Level, LoadError, Pending, Session};
+use machine::{MIB, Machine, Rank, VICTIM, content, damage};
 use std::time::Duration;
-use tempfile::TempDir;
 
-const MIB: u64 = 1 << 20;
 const NAME: &str = "adjoint";
 const WAVE: &str = "wave";
 const VERSIONS: u64 = 20;
 /// Where the backward pass is sealed: versions below this one are left.
 const LEFT: u64 = 10;
-const VICTIM: u32 = 1;
 
-/// A node and its budgets, in bytes.
-struct Machine {
-    root: TempDir,
-    memory: u64,
-    memory_enabled: bool,
-    /// GPU cache, host memory and file of each rank.
-    caches: [u64; 3],
-    model: HostModel,
+/// A node whose histories have little memory.
+fn node() -> Machine {
+    Machine { device_bytes: 4 * MIB, history_bytes: [3 * MIB, 64 * MIB], local_every: 1, ..Machine::new() }
 }
 
-impl Machine {
-    fn new() -> Machine {
-        Machine {
-            root: TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder"),
-            memory: 256 * MIB,
-            memory_enabled: true,
-            caches: [4 * MIB, 3 * MIB, 64 * MIB],
-            model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
-        }
-    }
-
-    fn folder(&self, name: &str) -> PathBuf {
-        self.root.path().join(name)
-    }
-
-    fn config(&self) -> Config {
-        let mut config = Config::default();
-        config.job.name = Some("seal".into());
-        config.job.block_bytes = 16 << 10;
-        config.job.take_over = true;
-        config.job.memory_enabled = self.memory_enabled;
-        config.job.local.every = 1;
-        config.job.global_enabled = false;
-        config.job.global_directory = self.folder("global");
-        config.job.timeouts.abandon = Duration::from_secs(20);
-        config.job.timeouts.room = Duration::from_secs(10);
-        config.node.memory_budget = Budget::Bytes(self.memory);
-        config.node.memory_directory = self.folder("memory");
-        config.node.local_directory = Some(self.folder("local"));
-        config.node.local_allow_tmpfs = true;
-        let [device, host, store] = self.caches.map(Budget::Bytes);
-        config.node.device_budget = device;
-        config.node.history.host_budget = host;
-        config.node.history.store_budget = store;
-        config
-    }
-
-    /// Runs `body` on all ranks, each on its own thread; the session is dropped after it, as in a job that dies.
-    fn run<T: Send>(&self, ranks: u32, body: impl Fn(&Rank, &Session, &Caches) -> T + Sync) -> Vec<T> {
-        for folder in ["memory", "local"] {
-            std::fs::create_dir_all(self.folder(folder)).expect("a folder");
-        }
-        let body = &body;
-        std::thread::scope(|scope| {
-            let start = |(rank, comm)| {
-                let config = self.config();
-                scope.spawn(move || {
-                    let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
-                    let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
-                    let rank = Rank::new(rank, self.model);
-                    let lines = |config: &mut bivouac::transfer::history::CacheConfig| config.line_bytes = MIB;
-                    let caches = session.caches_with(rank.device.clone(), lines).expect("caches");
-                    body(&rank, &session, &caches)
-                })
-            };
-            let started: Vec<_> = (0..ranks).zip(world(&vec![0; ranks as usize])).map(start).collect();
-            started.into_iter().map(|rank| rank.join().expect("a rank failed")).collect()
-        })
-    }
-}
-
-/// A rank and its device.
-struct Rank {
-    rank: u32,
-    device: Arc<HostDevice>,
-    stream: Arc<dyn Stream>,
-}
-
-fn content(rank: u32, version: u64, what: u8, bytes: u64) -> Vec<u8> {
-    let mut state = (u64::from(rank) << 40 ^ version << 8 ^ u64::from(what)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(bytes as usize).collect()
+/// Runs `body` on all ranks, each with caches of its own.
+fn run<T: Send>(machine: &Machine, ranks: u32, body: impl Fn(&Rank, &Session, &Caches) -> T + Sync) -> Vec<T> {
+    machine.run(ranks, |rank, session| {
+        let caches = session.caches_with(rank.device.clone(), |config| config.line_bytes = MIB).expect("caches");
+        body(rank, session, &caches)
+    })
 }
 
 /// Length of the field `p`, in device memory: whole numbers of `f64`, and not of blocks.
-fn p_bytes(version: u64) -> u64 {
-    600_000 + version * 30_008
+fn p_bytes(version: u64) -> usize {
+    600_000 + version as usize * 30_008
 }
 
 /// Length of the field `mask`, in host memory.
-fn mask_bytes(version: u64) -> u64 {
-    10_001 + version
+fn mask_bytes(version: u64) -> usize {
+    10_001 + version as usize
 }
 
 impl Rank {
-    fn new(rank: u32, model: HostModel) -> Rank {
-        let device = Arc::new(HostDevice::new(model));
-        let stream = device.stream(Priority::High).expect("a stream");
-        Rank { rank, device, stream }
-    }
-
-    fn span(&self, bytes: &[u8]) -> DeviceSpan {
-        let span = self.device.allocate(bytes.len() as u64).expect("room");
-        self.device.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)).expect("our own memory");
-        span
-    }
-
     fn append(&self, history: &History, version: u64, until: Return) {
         let p = self.span(&content(self.rank, version, 1, p_bytes(version)));
         let mask = content(self.rank, version, 2, mask_bytes(version));
@@ -150,10 +56,10 @@ impl Rank {
 
     /// Restores a version; digests of what came back, which is right.
     fn restore(&self, history: &History, version: u64) -> String {
-        let (p, mut mask) = (self.span(&vec![0; p_bytes(version) as usize]), vec![0u8; mask_bytes(version) as usize]);
+        let (p, mut mask) = (self.span(&vec![0; p_bytes(version)]), vec![0u8; mask_bytes(version)]);
         let fields = &mut [FieldMut::device::<f64>("p", &p), FieldMut::host("mask/1", &mut mask)];
         history.restore(version, fields, &*self.stream).expect("it is there");
-        let p = self.device.compute(&[&p], |slices| slices[0].to_vec()).expect("our own memory");
+        let p = self.bytes(&p);
         assert!(p == content(self.rank, version, 1, p_bytes(version)), "p of version {version}");
         assert!(mask == content(self.rank, version, 2, mask_bytes(version)), "mask of version {version}");
         format!("{version} {} {}", digest_bytes(&p), digest_bytes(&mask))
@@ -198,7 +104,7 @@ fn load(session: &Session, caches: &Caches) -> (History, u64, &'static str) {
 
 /// Seals in the middle of a backward pass, goes on with it, dies, and goes on from the restored history.
 fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: &str) {
-    let uninterrupted = machine.run(ranks, |rank, session, caches| {
+    let uninterrupted = run(machine, ranks, |rank, session, caches| {
         let history = rank.forward(caches);
         rank.backward(&history, LEFT..VERSIONS);
         // Until the links have brought what there is room for, so that it lies on all three tiers.
@@ -207,7 +113,7 @@ fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: 
         }
         let pending = seal(session, 1, &history).expect("captured");
         let sealed = history.stats().sealed_bytes;
-        assert_eq!(sealed.iter().sum::<u64>(), (0..LEFT).map(|v| p_bytes(v) + mask_bytes(v)).sum::<u64>());
+        assert_eq!(sealed.iter().sum::<u64>(), (0..LEFT).map(|v| (p_bytes(v) + mask_bytes(v)) as u64).sum::<u64>());
         assert!(sealed.iter().all(|bytes| *bytes > 0), "versions lay on all three tiers: {sealed:?}");
         assert_eq!(session.stats().direct_captures, u64::from(tier == "local"));
         assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
@@ -216,7 +122,7 @@ fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: 
         assert_eq!(history.stats().failures, [0; 4]);
         rest
     });
-    let continued = machine.run(ranks, |rank, session, caches| {
+    let continued = run(machine, ranks, |rank, session, caches| {
         let (history, versions, from) = load(session, caches);
         assert_eq!((versions, from), (LEFT, tier));
         let names: Vec<_> = history.fields(3).expect("it is there").into_iter().map(|info| info.name).collect();
@@ -228,25 +134,25 @@ fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: 
 
 #[test]
 fn a_sealed_history_comes_back_from_node_memory() {
-    a_backward_pass_goes_on_after_a_restart(&Machine::new(), 1, "memory");
-    a_backward_pass_goes_on_after_a_restart(&Machine::new(), 3, "memory");
+    a_backward_pass_goes_on_after_a_restart(&node(), 1, "memory");
+    a_backward_pass_goes_on_after_a_restart(&node(), 3, "memory");
 }
 
 /// With some node memory, in which the shard does not fit beside the history.
 #[test]
 fn a_history_that_no_slot_can_hold_goes_straight_to_a_file() {
-    a_backward_pass_goes_on_after_a_restart(&Machine { memory: 6 * MIB, ..Machine::new() }, 1, "local");
-    a_backward_pass_goes_on_after_a_restart(&Machine { memory: 24 * MIB, ..Machine::new() }, 3, "local");
+    a_backward_pass_goes_on_after_a_restart(&Machine { memory_bytes: 6 * MIB, ..node() }, 1, "local");
+    a_backward_pass_goes_on_after_a_restart(&Machine { memory_bytes: 24 * MIB, ..node() }, 3, "local");
 }
 
 #[test]
 fn an_empty_history_is_told_from_none() {
-    let machine = Machine::new();
-    machine.run(1, |_, session, caches| {
+    let machine = node();
+    run(&machine, 1, |_, session, caches| {
         let pending = seal(session, 1, &caches.history(WAVE, Keep::Persist)).expect("captured");
         pending.wait(Level::Process).expect("committed");
     });
-    machine.run(1, |_, session, caches| {
+    run(&machine, 1, |_, session, caches| {
         assert_eq!(load(session, caches).1, 0);
         let missing = session.restart(NAME, |restorer| {
             let other = caches.history("another", Keep::Persist);
@@ -260,30 +166,30 @@ fn an_empty_history_is_told_from_none() {
 /// The copy of an append that has returned early is still running, and its version is in the checkpoint.
 #[test]
 fn what_is_enqueued_is_sealed() {
-    let slow = HostModel { copy_bytes_per_s: Some(5e6), ..Machine::new().model };
-    let machine = Machine { model: slow, ..Machine::new() };
-    machine.run(1, |rank, session, caches| {
+    let slow = HostModel { copy_bytes_per_s: Some(5e6), ..node().model };
+    let machine = Machine { model: slow, ..node() };
+    run(&machine, 1, |rank, session, caches| {
         let history = caches.history(WAVE, Keep::Discard);
-        let (p, none) = (rank.span(&content(0, 7, 1, MIB)), [Field::host::<u8>("mask", &[])]);
+        let (p, none) = (rank.span(&content(0, 7, 1, MIB as usize)), [Field::host::<u8>("mask", &[])]);
         let until = Return::Enqueued;
         history.append_and(7, &[Field::device::<u8>("p", &p)], &*rank.stream, until).expect("room");
         history.append_and(9, &none, &*rank.stream, until).expect("room");
         seal(session, 1, &history).expect("captured").wait(Level::Process).expect("committed");
     });
-    machine.run(1, |rank, session, caches| {
+    run(&machine, 1, |rank, session, caches| {
         let (history, versions, _) = load(session, caches);
         assert_eq!(versions, 2);
         let mut p = vec![0u8; MIB as usize];
         history.restore(7, &mut [FieldMut::host("p", &mut p)], &*rank.stream).expect("it is there");
-        assert!(p == content(0, 7, 1, MIB));
+        assert!(p == content(0, 7, 1, MIB as usize));
         history.restore(9, &mut [], &*rank.stream).expect("it is there");
     });
 }
 
 #[test]
 fn mistakes_in_calls_are_told() {
-    let machine = Machine::new();
-    machine.run(1, |rank, session, caches| {
+    let machine = node();
+    run(&machine, 1, |rank, session, caches| {
         let history = caches.history(WAVE, Keep::Discard);
         (0..3).for_each(|version| rank.append(&history, version, Return::Done));
         let mut twice = session.checkpoint(NAME, 1).expect("begins");
@@ -313,7 +219,7 @@ fn mistakes_in_calls_are_told() {
         let error = error.expect_err("they exist").to_string();
         assert!(error.contains("has a version 0 already"), "{error}");
     });
-    machine.run(1, |rank, session, caches| {
+    run(&machine, 1, |rank, session, caches| {
         let (history, versions, _) = load(session, caches);
         assert_eq!(versions, 2, "the consumed one is not among them");
         rank.restore(&history, 2);
@@ -323,7 +229,7 @@ fn mistakes_in_calls_are_told() {
 
 #[test]
 fn ranks_with_other_versions_are_named() {
-    Machine::new().run(3, |rank, session, caches| {
+    run(&node(), 3, |rank, session, caches| {
         let history = caches.history(WAVE, Keep::Discard);
         (0..3).for_each(|version| rank.append(&history, version, Return::Done));
         if rank.rank == VICTIM {
@@ -335,36 +241,21 @@ fn ranks_with_other_versions_are_named() {
     });
 }
 
-/// Flips a bit in the only place of the node's memory that holds these bytes.
-fn damage(machine: &Machine, bytes: &[u8]) {
-    let mut found = 0;
-    for entry in std::fs::read_dir(machine.folder("memory")).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        let text = std::fs::read(&path).expect("readable");
-        if let Some(at) = text.windows(bytes.len()).position(|window| window == bytes) {
-            let file = std::fs::File::options().write(true).open(&path).expect("writable");
-            file.write_all_at(&[bytes[0] ^ 1], at as u64).expect("written");
-            found += 1;
-        }
-    }
-    assert_eq!(found, 1, "the bytes are in one file");
-}
-
 /// Versions that pass the GPU cache by. One rank's copy in memory is damaged: the one in the file is captured, if there is one, or
 /// all ranks hear what happened.
 #[test]
 fn a_damaged_copy_is_replaced_by_the_next_one_or_is_a_no_of_that_rank() {
     for store in [64 * MIB, 1] {
-        let machine = Machine { caches: [MIB, 8 * MIB, store], ..Machine::new() };
+        let machine = Machine { device_bytes: MIB, history_bytes: [8 * MIB, store], ..node() };
         let version = 70;
-        machine.run(3, |rank, session, caches| {
+        run(&machine, 3, |rank, session, caches| {
             let history = caches.history(WAVE, Keep::Persist);
             rank.append(&history, version, Return::Done);
             if store > 1 {
                 history.wait_flushed();
             }
             if rank.rank == VICTIM {
-                damage(&machine, &content(VICTIM, version, 1, p_bytes(version))[70_000..70_100]);
+                damage(&machine.folder("memory"), &content(VICTIM, version, 1, p_bytes(version))[70_000..70_100]);
             }
             match (seal(session, 1, &history), store) {
                 (Ok(pending), 1) => {
@@ -378,13 +269,14 @@ fn a_damaged_copy_is_replaced_by_the_next_one_or_is_a_no_of_that_rank() {
                 (pending, _) => {
                     pending.expect("captured").wait(Level::Process).expect("committed");
                     let sealed = history.stats().sealed_bytes;
-                    let from_file = if rank.rank == VICTIM { p_bytes(version) + mask_bytes(version) } else { 0 };
+                    let from_file =
+                        if rank.rank == VICTIM { (p_bytes(version) + mask_bytes(version)) as u64 } else { 0 };
                     assert_eq!((sealed[0], sealed[2]), (0, from_file), "rank {}", rank.rank);
                 }
             }
         });
         if store > 1 {
-            machine.run(3, |rank, session, caches| {
+            run(&machine, 3, |rank, session, caches| {
                 let (history, versions, _) = load(session, caches);
                 assert_eq!(versions, 1);
                 rank.restore(&history, version);
@@ -401,7 +293,7 @@ fn append_host(history: &History, version: u64, bytes: &[u8], rank: &Rank) {
 #[test]
 fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
     for length in [500_000, 3] {
-        Machine::new().run(1, |rank, session, caches| {
+        run(&node(), 1, |rank, session, caches| {
             let history = caches.history(WAVE, Keep::Discard);
             append_host(&history, 1, &content(0, 1, 1, 500_000), rank);
             let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
@@ -411,7 +303,7 @@ fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
             append_host(&history, 1, &new, rank);
             let error = checkpoint.capture().err().expect("the old one is gone").to_string();
             assert!(error.contains("version 1"), "{error}");
-            let mut back = vec![0u8; length as usize];
+            let mut back = vec![0u8; length];
             history.restore(1, &mut [FieldMut::host("m", &mut back)], &*rank.stream).expect("the new one is good");
             assert!(back == new);
         });
@@ -420,19 +312,19 @@ fn a_version_appended_anew_is_neither_sealed_for_the_old_one_nor_given_up() {
 
 #[test]
 fn a_version_that_the_application_knows_to_be_lost_stops_no_later_seal() {
-    let machine = Machine { caches: [MIB, 8 * MIB, 1], ..Machine::new() };
-    machine.run(1, |rank, session, caches| {
+    let machine = Machine { device_bytes: MIB, history_bytes: [8 * MIB, 1], ..node() };
+    run(&machine, 1, |rank, session, caches| {
         let history = caches.history(WAVE, Keep::Discard);
         rank.append(&history, 70, Return::Done);
         rank.append(&history, 71, Return::Done);
-        damage(&machine, &content(0, 70, 1, p_bytes(70))[70_000..70_100]);
+        damage(&machine.folder("memory"), &content(0, 70, 1, p_bytes(70))[70_000..70_100]);
         let capture = |version: u64| {
             let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
             checkpoint.save_history(&history).expect("regions");
             checkpoint.capture().map(|pending| pending.wait(Level::Process).map_err(|error| error.to_string()))
         };
         assert!(capture(1).is_err(), "nobody was told yet");
-        let p = rank.span(&vec![0; p_bytes(70) as usize]);
+        let p = rank.span(&vec![0; p_bytes(70)]);
         let lost = history.restore(70, &mut [FieldMut::device::<f64>("p", &p)], &*rank.stream);
         assert!(lost.is_err_and(|error| error.to_string().contains("is lost")));
         assert!(matches!(capture(2), Ok(Ok(_))));
@@ -442,11 +334,11 @@ fn a_version_that_the_application_knows_to_be_lost_stops_no_later_seal() {
 
 #[test]
 fn a_seal_ends_the_enqueued_append_of_another_thread() {
-    let model = HostModel { link_bytes_per_s: Some(2e6), ..Machine::new().model };
-    let machine = Machine { model, ..Machine::new() };
-    machine.run(1, |rank, session, caches| {
+    let model = HostModel { link_bytes_per_s: Some(2e6), ..node().model };
+    let machine = Machine { model, ..node() };
+    run(&machine, 1, |rank, session, caches| {
         let history = caches.history(WAVE, Keep::Discard);
-        let bytes = content(0, 1, 1, MIB);
+        let bytes = content(0, 1, 1, MIB as usize);
         std::thread::scope(|scope| {
             let (begun, is_begun) = std::sync::mpsc::channel();
             let history = &history;
@@ -467,7 +359,7 @@ fn a_seal_ends_the_enqueued_append_of_another_thread() {
 
 #[test]
 fn a_history_without_its_caches_is_not_sealed_as_empty() {
-    Machine::new().run(1, |rank, session, _| {
+    run(&node(), 1, |rank, session, _| {
         let caches = session.caches(rank.device.clone()).expect("caches");
         let history = caches.history(WAVE, Keep::Persist);
         rank.append(&history, 1, Return::Done);

@@ -8,6 +8,7 @@ use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac::session::place::{Place, Workers};
 use bivouac::{Caches, Config, Level, Pending, Restorer, Session};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub struct Machine {
     pub root: TempDir,
     pub memory_bytes: u64,
     pub device_bytes: u64,
+    /// Host memory and file of histories.
+    pub history_bytes: [u64; 2],
     pub memory_enabled: bool,
     pub local_every: u64,
     pub workers: Workers,
@@ -37,6 +40,7 @@ impl Machine {
             root: TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder"),
             memory_bytes: 256 * MIB,
             device_bytes: 32 * MIB,
+            history_bytes: [1, 1],
             memory_enabled: true,
             local_every: 1 << 40,
             workers: Workers::Threads,
@@ -78,8 +82,9 @@ impl Machine {
         config.node.local_directory = Some(root.join("local"));
         config.node.local_allow_tmpfs = true;
         config.node.device_budget = Budget::Bytes(self.device_bytes);
-        config.node.history.host_budget = Budget::Bytes(1);
-        config.node.history.store_budget = Budget::Bytes(1);
+        let [host, store] = self.history_bytes.map(Budget::Bytes);
+        config.node.history.host_budget = host;
+        config.node.history.store_budget = store;
         config
     }
 
@@ -252,4 +257,19 @@ pub fn reaches(pending: bivouac::Result<Pending>, level: Level) {
 pub fn names_the_victim(rank: u32, ended: Result<Level, String>, why: &str) {
     let error = ended.expect_err("the victim had no bytes");
     assert!(error.contains(&format!("rank {VICTIM}")) && error.contains(why), "rank {rank} heard: {error}");
+}
+
+/// Flips a bit in the only place of the folder's files that holds these bytes.
+pub fn damage(folder: &Path, bytes: &[u8]) {
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read(&path).expect("readable");
+        if let Some(at) = text.windows(bytes.len()).position(|window| window == bytes) {
+            let file = std::fs::File::options().write(true).open(&path).expect("writable");
+            file.write_all_at(&[bytes[0] ^ 1], at as u64).expect("written");
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "the bytes are in one file");
 }
