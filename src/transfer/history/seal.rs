@@ -279,6 +279,10 @@ mod tests {
         };
         let caches = Caches::open(device, Some(segment), config).expect("caches");
         let history = caches.history("wave", Keep::Persist);
+        // A flush that waits for host memory is none to `wait_flushed`.
+        while !caches.is_ready() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
         let fields = [Field::host("small", &bytes[..5]), Field::host("p", &bytes)];
         history.append(3, &fields, &*history.stream().expect("a stream")).expect("room");
