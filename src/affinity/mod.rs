@@ -6,8 +6,11 @@
 
 pub mod cpus;
 pub mod links;
+pub mod machine;
 #[cfg(feature = "numa")]
 mod numa;
+pub mod pages;
+pub mod record;
 
 /// A NUMA node by the operating system's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
