@@ -8,6 +8,7 @@
 //! confined to its CPUs.
 #![forbid(unsafe_code)]
 
+use crate::base::units::parse_cpus;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
 
@@ -37,7 +38,7 @@ pub fn run_on(cpus: &Cpus) {
 /// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`; empty: none in particular).
 pub fn for_background(device: &str) -> Cpus {
     let read = |path: String| std::fs::read_to_string(path).ok();
-    let list = |path: String| read(path).and_then(|text| parse(&text)).unwrap_or_default();
+    let list = |path: String| read(path).and_then(|text| parse_cpus(&text)).unwrap_or_default();
     let own = of_this_thread();
     let core = own.first().map(|cpu| list(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")));
     let status = |pid: u32| read(format!("/proc/{pid}/status"));
@@ -75,7 +76,7 @@ fn launchers(status: &dyn Fn(u32) -> Option<String>) -> Cpus {
     let look = |pid: u32| {
         let text = status(pid)?;
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        Some((parse(field("Cpus_allowed_list:")?)?, field("PPid:")?.parse::<u32>().ok()?))
+        Some((parse_cpus(field("Cpus_allowed_list:")?)?, field("PPid:")?.parse::<u32>().ok()?))
     };
     let Some((own, mut pid)) = look(std::process::id()) else { return Cpus::new() };
     for _ in 0..ANCESTORS_MAX {
@@ -88,35 +89,12 @@ fn launchers(status: &dyn Fn(u32) -> Option<String>) -> Cpus {
     own
 }
 
-/// A list such as `0-3,8,10-11`.
-fn parse(text: &str) -> Option<Cpus> {
-    let mut cpus = Cpus::new();
-    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if last >= 1 << 16 {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn cpus(text: &str) -> Cpus {
-        parse(text).expect("a list")
-    }
-
-    #[test]
-    fn lists_of_cpus_are_read_and_garbage_is_not() {
-        assert_eq!(cpus("0-2,5,7-7\n"), Cpus::from([0, 1, 2, 5, 7]));
-        assert_eq!(cpus("\n"), Cpus::new());
-        for bad in ["x", "1-", "-1", "1-x", "0-99999999"] {
-            assert_eq!(parse(bad), None, "{bad}");
-        }
+        parse_cpus(text).expect("a list")
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Byte sizes and durations as people write them.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -79,6 +80,37 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number.parse::<f64>().ok()? * scale).ok()
 }
 
+/// CPU numbers from here on are refused: no system has them.
+pub const CPUS_MAX: usize = 1 << 16;
+
+/// A list of CPU numbers as the kernel and its tools write it: `0-3,8,10-11`. Nothing is the empty set.
+pub fn parse_cpus(text: &str) -> Option<BTreeSet<usize>> {
+    let mut cpus = BTreeSet::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last >= CPUS_MAX || first > last {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// The same list as text, with neighbours drawn together.
+pub fn show_cpus(cpus: &BTreeSet<usize>) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for cpu in cpus.iter().copied() {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let range =
+        |(first, last): (usize, usize)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +145,19 @@ mod tests {
     fn page_ceil_saturates() {
         assert_eq!((page_ceil(0), page_ceil(1), page_ceil(4096)), (0, 4096, 4096));
         assert_eq!(page_ceil(u64::MAX) % PAGE, 0);
+    }
+
+    #[test]
+    fn lists_of_cpus_are_read_and_garbage_is_not() {
+        for (text, cpus, shown) in
+            [("0-2,5,7-7\n", vec![0, 1, 2, 5, 7], "0-2,5,7"), ("\n", vec![], ""), ("8,0,1", vec![0, 1, 8], "0-1,8")]
+        {
+            let read = parse_cpus(text).unwrap();
+            assert_eq!(read, cpus.into_iter().collect());
+            assert_eq!(show_cpus(&read), shown);
+        }
+        for bad in ["x", "1-", "-1", "1-x", "0-99999999", "3-1"] {
+            assert_eq!(parse_cpus(bad), None, "{bad}");
+        }
     }
 }

@@ -131,6 +131,9 @@ pub(super) const KEYS: &[Key] = &[
     key!("stagger.patience", job.stagger.patience, SPAN),
     key!("stagger.rate", job.stagger.rate, FLUSH_RATE),
     key!("stagger.slowdown", job.stagger.slowdown, FRACTION),
+    key!("affinity.mode", job.affinity, AFFINITY_MODE),
+    key!("affinity.cpus", node.affinity.cpus, OPTIONAL_CPUS),
+    key!("affinity.check_every", node.affinity.check_every, SPAN),
     key!("run.directory", node.run_directory, OPTIONAL_PATH),
 ];
 

@@ -6,9 +6,12 @@
 
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::stagger::{BURSTS_MAX, BurstOrder, BurstScope, FlushRate};
-use super::{Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Progress, Scheme, ThreadCpus, Touch};
+use super::{
+    AffinityMode, Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Progress, Scheme, ThreadCpus, Touch,
+};
 use crate::base::calendar::{UTC_MAX, parse_utc};
-use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_duration};
+use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_cpus, parse_duration, show_cpus};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -194,6 +197,36 @@ pub(super) const THREAD_CPUS: Kind<ThreadCpus> = Kind {
             ThreadCpus::Own => "own".to_owned(),
         })
     },
+};
+
+pub(super) const AFFINITY_MODE: Kind<AffinityMode> = Kind {
+    allowed: "\"full\", \"threads\", \"pages\", \"capture\" or \"off\"",
+    read: |raw| match raw.text()?.trim() {
+        "full" => Some(AffinityMode::Full),
+        "threads" => Some(AffinityMode::Threads),
+        "pages" => Some(AffinityMode::Pages),
+        "capture" => Some(AffinityMode::Capture),
+        "off" => Some(AffinityMode::Off),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            AffinityMode::Full => "full".to_owned(),
+            AffinityMode::Threads => "threads".to_owned(),
+            AffinityMode::Pages => "pages".to_owned(),
+            AffinityMode::Capture => "capture".to_owned(),
+            AffinityMode::Off => "off".to_owned(),
+        })
+    },
+};
+
+pub(super) const OPTIONAL_CPUS: Kind<Option<BTreeSet<usize>>> = Kind {
+    allowed: "\"unset\", or a list of CPU numbers like \"0-3,8\"",
+    read: |raw| match raw.text()?.trim() {
+        UNSET => Some(None),
+        list => parse_cpus(list).filter(|cpus| !cpus.is_empty()).map(Some),
+    },
+    show: |value| Raw::Text(value.as_ref().map_or_else(|| UNSET.to_owned(), show_cpus)),
 };
 
 pub(super) const TOUCH: Kind<Touch> = Kind {

@@ -30,10 +30,11 @@
 //! # Unset
 //!
 //! TOML has no word for "nothing". The keys that may stay open (`job.name`, `job.group`, `exit.signal`,
-//! `exit.stop_file`, `exit.end_time`, `local.directory`, `redundancy.names`, `run.directory`) accept the word `unset`, so
-//! that an environment variable can also take back what a file says.
+//! `exit.stop_file`, `exit.end_time`, `local.directory`, `redundancy.names`, `affinity.cpus`, `run.directory`) accept the word
+//! `unset`, so that an environment variable can also take back what a file says.
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod compare;
 mod error;
 mod keys;
@@ -43,6 +44,7 @@ mod redundancy;
 mod stagger;
 mod text;
 
+pub use affinity::{AffinityConfig, AffinityMode};
 pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
 pub use redundancy::{
@@ -208,6 +210,8 @@ pub struct JobConfig {
     pub timeouts: Timeouts,
     /// How the ranks of a node spread their flushes from device memory.
     pub stagger: StaggerConfig,
+    /// What is recorded of threads and pages, and what a restart does with it.
+    pub affinity: AffinityMode,
 }
 
 impl Default for JobConfig {
@@ -228,6 +232,7 @@ impl Default for JobConfig {
             exit: ExitConfig::default(),
             timeouts: Timeouts::default(),
             stagger: StaggerConfig::default(),
+            affinity: AffinityMode::default(),
         }
     }
 }
@@ -345,6 +350,8 @@ pub struct NodeConfig {
     pub device_cpus: ThreadCpus,
     /// The caches of histories.
     pub history: HistoryConfig,
+    /// Where threads go after a restart, and how often they are looked at.
+    pub affinity: AffinityConfig,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
     /// value counts. `bivouac run` sets it.
     pub run_directory: Option<PathBuf>,
@@ -365,6 +372,7 @@ impl Default for NodeConfig {
             device_budget: Budget::Percent(10.0),
             device_cpus: ThreadCpus::default(),
             history: HistoryConfig::default(),
+            affinity: AffinityConfig::default(),
             run_directory: None,
         }
     }

@@ -76,6 +76,7 @@ fn unusual() -> Config {
                 rate: FlushRate::Bytes(10_000_000_000),
                 slowdown: 0.5,
             },
+            affinity: AffinityMode::Capture,
         },
         node: NodeConfig {
             memory_directory: "/mnt/tmpfs".into(),
@@ -96,6 +97,7 @@ fn unusual() -> Config {
                 touch: Touch::Between,
                 pin: PinOrder::Never,
             },
+            affinity: AffinityConfig { cpus: Some([0, 1, 2, 8].into()), check_every: Duration::from_millis(1500) },
         },
     }
 }
@@ -216,6 +218,10 @@ order = "round-robin"
 patience = "500ms"
 rate = "10 GB"
 slowdown = 0.5
+[affinity]
+mode = "capture"
+cpus = "0-2,8"
+check_every = 1.5
 "#;
 
 #[test]
@@ -350,6 +356,8 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("stagger.patience", vec!["-1", "'soon'"]),
         ("stagger.rate", vec!["0", "'0 GB'", "1048575", "'fast'", "-1", "1.5"]),
         ("stagger.slowdown", vec!["-0.01", "1.01", "nan", "'2%'"]),
+        ("affinity.mode", vec!["'on'", "true", "''"]),
+        ("affinity.cpus", vec!["''", "'3-1'", "'a'", "0", "'0-999999'"]),
         ("interval.seconds", vec!["-1", "inf", "nan", "'soon'", "'99999999999d'", "36501e5"]),
         ("interval.overhead_percent", vec!["101", "-0.1", "nan", "'5'"]),
         ("interval.steps", vec!["-1"]),

@@ -1,0 +1,42 @@
+//! Section `[affinity]`: where threads and pages were, and whether they go back there.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What is recorded of threads and pages, and what a restart does with it (Middleware'14).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AffinityMode {
+    /// Recorded; a restart puts threads and pages back.
+    #[default]
+    Full,
+    /// Recorded; a restart puts threads back.
+    Threads,
+    /// Recorded; a restart puts pages back.
+    Pages,
+    /// Recorded, and a restart does nothing with it.
+    Capture,
+    /// Not even recorded.
+    Off,
+}
+
+impl AffinityMode {
+    /// Does a restart set the CPU masks of threads?
+    pub fn has_threads(self) -> bool {
+        matches!(self, AffinityMode::Full | AffinityMode::Threads)
+    }
+
+    /// Does a restart bring pages to their NUMA nodes?
+    pub fn has_pages(self) -> bool {
+        matches!(self, AffinityMode::Full | AffinityMode::Pages)
+    }
+}
+
+/// The part of the section that a node may choose.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AffinityConfig {
+    /// CPUs that the ranks of this node share after a restart instead of those that were recorded; `None`: the recorded ones.
+    pub cpus: Option<BTreeSet<usize>>,
+    /// How often threads and pages are looked at between checkpoints; zero: never.
+    pub check_every: Duration,
+}
