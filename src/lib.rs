@@ -23,6 +23,8 @@ pub mod session;
 pub mod tier;
 pub mod transfer;
 
+pub use affinity::keeper::AffinityReport;
+pub use affinity::pinning::Pin;
 pub use base::Level;
 pub use config::Config;
 pub use format::ElementType;

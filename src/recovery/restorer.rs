@@ -1,9 +1,10 @@
 //! What the application loads from, inside a restart attempt.
 
 use super::remote::Peers;
+use crate::affinity::keeper::{Keeper, Placement};
 use crate::base::{CheckpointKey, Clock, Rank};
 use crate::device::{DeviceError, DeviceSpan, Stream};
-use crate::format::{ElementType, Manifest, Region, RegionKind};
+use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
 use crate::region::{self, Element, RegionError};
 use crate::tier::directory::{DirectoryTier, Series};
 use crate::tier::source::{Source, UploadError};
@@ -109,6 +110,8 @@ pub struct Restorer {
     failure: Option<String>,
     read: PerTier<u64>,
     damaged: PerTier<u64>,
+    /// Where pages of regions belong.
+    placement: Option<Placement>,
 }
 
 impl Restorer {
@@ -135,6 +138,24 @@ impl Restorer {
             failure: None,
             read: PerTier::default(),
             damaged: PerTier::default(),
+            placement: None,
+        }
+    }
+
+    /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
+    /// cannot be read changes nothing.
+    pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
+        let Ok(region) = self.find(region::AFFINITY) else { return };
+        if region.bytes > codec::LIMIT as u64 {
+            return;
+        }
+        let mut bytes = vec![0; region.bytes as usize];
+        // Not worth giving a copy up for: what the application loads is in other blocks.
+        let read = self.source(&region.name).map(|source| source.read_region(&region, &mut bytes));
+        match read {
+            Ok(Ok(())) => self.placement = keeper.restore(&bytes),
+            Ok(Err(error)) => log::warn!("event=affinity-unread rank={} error=\"{error}\"", self.rank),
+            Err(error) => log::warn!("event=affinity-unread rank={} error=\"{error}\"", self.rank),
         }
     }
 
@@ -168,7 +189,14 @@ impl Restorer {
     pub fn load<T: Element>(&mut self, name: &str, target: &mut [T]) -> Result<(), LoadError> {
         let region = self.find_array::<T>(name, size_of_val(target) as u64)?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(target);
-        self.load_with(&region, |source, region| Ok(source.read_region(region, bytes)?))
+        if let Some(placement) = &self.placement {
+            placement.before_load(name, bytes);
+        }
+        self.load_with(&region, |source, region| Ok(source.read_region(region, bytes)?))?;
+        if let Some(placement) = &self.placement {
+            placement.after_load(name, bytes);
+        }
+        Ok(())
     }
 
     /// Loads a region into device memory of exactly its length, whether it was saved from host or device memory. Its blocks
@@ -291,7 +319,8 @@ impl Restorer {
     /// [`LoadError::NoCopy`].
     pub fn regions(&mut self) -> Result<Vec<(String, ElementType)>, LoadError> {
         let source = self.source("the region table")?;
-        Ok(source.head().meta.regions.iter().map(|region| (region.name.clone(), region.element)).collect())
+        let regions = source.head().meta.regions.iter().filter(|region| !region::is_reserved(&region.name));
+        Ok(regions.map(|region| (region.name.clone(), region.element)).collect())
     }
 
     /// Shard bytes read per tier so far.
@@ -318,11 +347,10 @@ impl Restorer {
     fn find(&mut self, name: &str) -> Result<Region, LoadError> {
         let (rank, key) = (self.rank, self.key);
         let source = self.source("the region table")?;
-        source.head().region(name).cloned().ok_or_else(|| LoadError::Missing {
-            rank,
-            key,
-            region: name.into(),
-            present: source.head().meta.regions.iter().map(|region| region.name.clone()).collect(),
+        source.head().region(name).cloned().ok_or_else(|| {
+            let names = source.head().meta.regions.iter().map(|region| region.name.clone());
+            let present = names.filter(|name| !region::is_reserved(name)).collect();
+            LoadError::Missing { rank, key, region: name.into(), present }
         })
     }
 

@@ -13,6 +13,16 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+/// What the names of Bivouac's own regions begin with; the application's cannot.
+const RESERVED: &str = ".bivouac/";
+/// The region that says where the rank's threads and pages were.
+pub const AFFINITY: &str = ".bivouac/affinity";
+
+/// Is this the name of a region of Bivouac's own?
+pub fn is_reserved(name: &str) -> bool {
+    name.starts_with(RESERVED)
+}
+
 /// A type whose slices can be saved and loaded.
 ///
 /// Implemented for the numeric primitives and for arrays of them. For a record of your own derive
@@ -97,8 +107,10 @@ impl RegionData<'_> {
 /// Why something cannot be a region.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
-    /// The name is empty, too long, or has control characters.
-    #[error("region name {name:?} is not usable: use 1 to 256 bytes without control characters")]
+    /// The name is empty, too long, has control characters, or is one of Bivouac's own.
+    #[error(
+        "region name {name:?} is not usable: use 1 to 256 bytes without control characters, not beginning with {RESERVED:?}"
+    )]
     Name {
         /// The name.
         name: String,
@@ -214,6 +226,13 @@ pub fn value<T: Serialize>(name: &str, value: &T) -> Result<SavedRegion<'static>
     describe(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
 }
 
+/// A region of Bivouac's own, one of those that [`is_reserved`] knows.
+pub fn reserved(name: &str, bytes: Vec<u8>) -> SavedRegion<'static> {
+    debug_assert!(is_reserved(name), "{name}");
+    let shape = [bytes.len() as u64];
+    unchecked(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
+}
+
 /// Decodes a value.
 ///
 /// # Errors
@@ -229,9 +248,19 @@ fn describe<'a>(
     shape: &[u64],
     data: RegionData<'a>,
 ) -> Result<SavedRegion<'a>, RegionError> {
-    if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) || is_reserved(name) {
         return Err(RegionError::Name { name: name.into() });
     }
+    Ok(unchecked(name, kind, element, shape, data))
+}
+
+fn unchecked<'a>(
+    name: &str,
+    kind: RegionKind,
+    element: ElementType,
+    shape: &[u64],
+    data: RegionData<'a>,
+) -> SavedRegion<'a> {
     let region = Region {
         name: name.into(),
         kind,
@@ -241,7 +270,7 @@ fn describe<'a>(
         offset: 0,
         first_block: 0,
     };
-    Ok(SavedRegion { region, data })
+    SavedRegion { region, data }
 }
 
 #[cfg(test)]
@@ -279,5 +308,6 @@ mod tests {
         assert!(matches!(array("t", &[1u8, 2], &[u64::MAX, 3]), Err(RegionError::Shape { .. })));
         assert!(matches!(array("", &[1u8], &[1]), Err(RegionError::Name { .. })));
         assert!(matches!(array("a\nb", &[1u8], &[1]), Err(RegionError::Name { .. })));
+        assert!(matches!(value(AFFINITY, &1u8), Err(RegionError::Name { .. })), "a name of ours");
     }
 }

@@ -44,11 +44,13 @@ pub mod place;
 
 pub use error::{Error, Result};
 
+use crate::affinity::keeper::{AffinityReport, Whereabouts};
+use crate::affinity::pinning::Pin;
 use crate::base::Level;
 use crate::base::calendar::unix_now;
 use crate::base::units::page_ceil;
 use crate::comm::Comm;
-use crate::config::{Budget, Config};
+use crate::config::{AffinityMode, Budget, Config};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::device::{Device, DeviceSpan, Stream};
 use crate::format::supervision::RestoredFrom;
@@ -56,7 +58,7 @@ use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
 use crate::recovery::remote::Peers;
 use crate::recovery::{Elected, Election, Restorer, Want};
-use crate::region::{self, Element, RegionError, SavedRegion};
+use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
 use crate::tier::TierKind;
 use crate::tier::directory::is_component;
 use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
@@ -64,6 +66,7 @@ use crate::transfer::history::{CacheConfig, Caches, History, index_name};
 use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
 use place::{Place, Workers, segment_prefix};
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::marker::PhantomData;
@@ -212,6 +215,7 @@ impl Session {
     /// [`Error::Name`]; the other ranks hear of it in their verdict.
     pub fn checkpoint<'a>(&'a self, name: &str, version: u64) -> Result<Checkpoint<'a>> {
         self.engine.step_beat();
+        self.catch_up();
         let begun = self.engine.clock().now();
         // The number is drawn first: a call that is refused here counts on the other ranks, and all numbers stay in step.
         let operation = self.engine.next_operation();
@@ -355,6 +359,9 @@ impl Session {
             self.engine.beat();
             let elect = self.engine.clock().now().saturating_sub(started);
             let mut restorer = self.restorer(name, &election, &elected);
+            if let Some(keeper) = self.engine.affinity() {
+                restorer.go_back(keeper);
+            }
             let failure = match load(&mut restorer) {
                 Ok(()) => restorer.failure().map(|text| (text.to_owned(), true)),
                 Err(Error::Load(error)) => Some((error.to_string(), error.is_damage())),
@@ -478,6 +485,7 @@ impl Session {
     pub fn should_checkpoint(&self) -> Result<bool> {
         self.engine.step_beat();
         self.engine.pump();
+        self.catch_up();
         self.decisions.borrow_mut().should_checkpoint(&self.engine)
     }
 
@@ -581,6 +589,51 @@ impl Session {
         };
         change(&mut caches);
         Ok(Caches::open_beside(device, segment, caches, self.engine.waiting.clone())?)
+    }
+
+    /// Lets threads that have started since a restart have the CPUs of their predecessors.
+    fn catch_up(&self) {
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.catch_up();
+        }
+    }
+
+    /// What of affinity is restored from now on, whatever the configuration says. All that the configuration lets be recorded is
+    /// recorded all the same.
+    ///
+    /// # Collective
+    /// Local, but ranks that differ restore differently.
+    pub fn set_affinity(&self, mode: AffinityMode) {
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.set_mode(mode);
+        }
+    }
+
+    /// Puts the threads of this rank where `pin` says: within what the job was given on this node, of which each rank gets its share.
+    /// Threads that start later are put there by the next [`Session::checkpoint`] or [`Session::should_checkpoint`]. Does nothing where
+    /// affinity is off.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session) {
+    /// session.pin(bivouac::Pin::Compact);
+    /// # }
+    /// ```
+    ///
+    /// # Collective
+    /// Local; with the same `pin` on all ranks of a node they keep out of each other's way.
+    pub fn pin(&self, pin: Pin) {
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.pin(pin);
+        }
+    }
+
+    /// What is known about threads and pages of this rank: what the last restart brought back and what it could not, and what has
+    /// wandered since. `None`: affinity is off (`affinity.mode`).
+    ///
+    /// # Collective
+    /// Local.
+    pub fn affinity(&self) -> Option<AffinityReport> {
+        self.engine.affinity().map(|keeper| keeper.report())
     }
 
     /// Counters and times of this rank.
@@ -815,6 +868,19 @@ impl<'a> Checkpoint<'a> {
     fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
         self.done = true;
         self.engine.beat();
+        if let Some(keeper) = self.engine.affinity() {
+            let address = device.as_ref().map_or_else(String::new, |on| on.caches.device().info().bus_id.clone());
+            let regions = self.regions.iter().filter_map(|saved| {
+                let at = match &saved.data {
+                    RegionData::Host(Cow::Borrowed(bytes)) => Whereabouts::Host(bytes.as_ptr().addr(), bytes.len()),
+                    RegionData::Device(_) => Whereabouts::Device(&address),
+                    RegionData::Host(Cow::Owned(_)) | RegionData::Kept(_) => return None,
+                };
+                Some((saved.region.name.as_str(), at))
+            });
+            let record = region::reserved(region::AFFINITY, keeper.record(regions));
+            self.regions.push(record);
+        }
         let spec = CaptureSpec {
             operation: self.operation,
             name: self.name.clone(),

@@ -10,10 +10,11 @@
 use super::domains::node_domains;
 use super::error::{Error, Result};
 use super::place::{Place, Workers, default_local, job_key, segment_prefix};
+use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, Rank};
 use crate::comm::Comm;
-use crate::config::{Config, JobConfig, Timeouts};
+use crate::config::{AffinityMode, Config, JobConfig, Timeouts};
 use crate::coordination::core::{Effect, Event};
 use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Round, Verdict};
 use crate::format::codec;
@@ -160,7 +161,15 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Arc<En
     }
     let teller = config.node.run_directory.as_ref().filter(|_| rank == Rank::ROOT);
     let teller = teller.map(|directory| teller_of(&place.directory.join(directory), place, &identity));
+    let records = place.is_real && place.workers != Workers::Inline && config.job.affinity != AffinityMode::Off;
+    let settings = || Settings {
+        mode: config.job.affinity,
+        config: config.node.affinity.clone(),
+        rank: rank.0,
+        neighbours: identity.node_ranks.iter().map(|rank| rank.0).collect(),
+    };
     let setup = Setup {
+        affinity: records.then(|| Arc::new(Keeper::new(settings()))),
         supervision: Supervision::of(introduction.supervised, teller),
         identity,
         clock: place.clock.clone(),

@@ -11,6 +11,7 @@ use super::tasks::Task;
 use super::waiting::Waiting;
 use super::write::WriteJob;
 use crate::affinity::current_node;
+use crate::affinity::keeper::Keeper;
 use crate::base::ids::text_hash;
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
 use crate::comm::{Label, Parcel, Slice};
@@ -79,6 +80,8 @@ pub struct Setup {
     pub local: Option<DirectoryTier>,
     /// The global tier, if it is in use.
     pub global: Option<DirectoryTier>,
+    /// The account of where this rank's threads and pages are, unless that is off.
+    pub affinity: Option<Arc<Keeper>>,
     /// This rank's part in the redundancy sets.
     pub protection: Protection,
     /// The run's claim (root only).
@@ -271,6 +274,11 @@ impl Engine {
     /// Who we are.
     pub fn identity(&self) -> &Identity {
         &self.setup.identity
+    }
+
+    /// The account of where this rank's threads and pages are, unless that is off.
+    pub fn affinity(&self) -> Option<&Arc<Keeper>> {
+        self.setup.affinity.as_ref()
     }
 
     /// The configuration.

@@ -4,6 +4,7 @@ use super::engine::{Engine, State};
 use super::fetch::{ANSWERS_MAX, Request};
 use super::node::NodeContainer;
 use super::write::{WriteJob, WriteSpec, Written};
+use crate::affinity::keeper::Keeper;
 use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
 use crate::base::{CheckpointKey, Generation, Level, Rank};
@@ -48,6 +49,8 @@ pub(super) enum Work {
     Piece(Arc<WriteJob>, usize),
     Exchange(Arc<Exchange>, Job),
     Answer(Request),
+    /// A look at where threads and pages are, when there is nothing else to do.
+    Look(Arc<Keeper>),
 }
 
 impl Engine {
@@ -81,9 +84,12 @@ impl Engine {
         if state.is_opening {
             return None;
         }
-        let (operation, tier) = state.writes.pop_front()?;
-        state.is_opening = true;
-        Some(Work::Open(operation, tier))
+        if let Some((operation, tier)) = state.writes.pop_front() {
+            state.is_opening = true;
+            return Some(Work::Open(operation, tier));
+        }
+        drop(state);
+        self.setup.affinity.as_ref().filter(|keeper| keeper.has_work()).map(|keeper| Work::Look(keeper.clone()))
     }
 
     pub(super) fn run(&self, work: Work, staging: &mut Option<PageBuffer>) {
@@ -91,6 +97,7 @@ impl Engine {
             Work::Task(task) => self.run_task(task),
             Work::Open(operation, tier) => self.open_write(operation, tier),
             Work::Answer(request) => self.answer(request),
+            Work::Look(keeper) => keeper.work(&mut || !self.is_stopping()),
             Work::Exchange(exchange, job) => {
                 exchange.run(job, staging, self.setup.clock.now());
                 self.settle_exchanges();

@@ -1,6 +1,7 @@
 //! The engine's threads: started together, stopped together. The module's table lists them.
 
 use super::engine::Engine;
+use crate::affinity::cpus;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
 use std::sync::Arc;
@@ -29,13 +30,19 @@ impl Threads {
     /// The system's answer if a thread cannot be started; those already running are stopped.
     pub fn start(engine: &Arc<Engine>, with_comm: bool) -> io::Result<Threads> {
         let mut threads = Threads { engine: engine.clone(), comm: None, writers: Vec::new() };
+        let cpus = cpus::for_background("");
+        let start = |name: String, body: fn(&Engine)| {
+            let (engine, cpus) = (engine.clone(), cpus.clone());
+            spawn(name, move || {
+                cpus::run_on(&cpus);
+                body(&engine);
+            })
+        };
         for index in 0..engine.config().node.writers {
-            let engine = engine.clone();
-            threads.writers.push(spawn(format!("bvk-write-{index}"), move || write_loop(&engine))?);
+            threads.writers.push(start(format!("bvk-write-{index}"), write_loop)?);
         }
         if with_comm {
-            let engine = engine.clone();
-            threads.comm = Some(spawn("bvk-comm".into(), move || comm_loop(&engine))?);
+            threads.comm = Some(start("bvk-comm".into(), comm_loop)?);
         }
         Ok(threads)
     }

@@ -1,0 +1,245 @@
+//! The program that `tests/affinity.rs` runs under `mpirun` on a machine with several NUMA nodes: puts threads and pages in
+//! places of its own choice, takes a checkpoint and is killed; started again it does nothing about threads and pages, restores,
+//! and writes down where they are. It expects nothing: the test decides.
+//!
+//! `affinity-worker save` places two threads a rank and four regions, waits until the checkpoint is on the global tier, and kills itself.
+//! `affinity-worker restore CASE…` restores once for each case, each with a session of its own; a case is a mode of affinity, or
+//! `full,touched` where the main thread has touched all memory first.
+//!
+//! The lines of a rank go to standard output, each beginning with its rank and the case (or `saved`):
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `thread main 4`, `thread worker 5` | the CPUs of the two threads |
+//! | `region NAME 0x2048 2x1024` | on which nodes its pages are: node, times, number of pages; `-`: on none |
+//! | `data NAME good` | or `WRONG` |
+//! | `report …` | what the session says that it did |
+//!
+//! Where pages are is asked of hwloc, not of the code that is tested.
+#![forbid(unsafe_code)]
+
+use bivouac::config::AffinityMode;
+use bivouac::{Config, Level, Session};
+use clap::{Parser, Subcommand};
+use hwlocality::Topology;
+use hwlocality::memory::binding::MemoryBindingFlags;
+use hwlocality::memory::nodeset::NodeSet;
+use hwlocality::object::types::ObjectType;
+use mpi::Threading;
+use mpi::traits::*;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::error::Error;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// The series of the worker's checkpoints.
+const NAME: &str = "affinity";
+const PAGE: usize = 4096;
+
+#[derive(Parser)]
+struct Options {
+    #[command(subcommand)]
+    phase: Phase,
+    /// Bytes of a region that lie together on a node.
+    #[arg(long, default_value_t = 65_536, global = true)]
+    piece: usize,
+    /// Pieces of the large regions.
+    #[arg(long, default_value_t = 32, global = true)]
+    pieces: usize,
+}
+
+#[derive(Subcommand)]
+enum Phase {
+    /// Places threads and pages, takes a checkpoint and ends by a signal.
+    Save,
+    /// Restores.
+    Restore {
+        /// Modes of affinity.
+        cases: Vec<String>,
+    },
+}
+
+/// A region, and on which node each piece of it is put.
+struct Region {
+    name: &'static str,
+    bytes: Vec<u8>,
+    nodes: fn(piece: usize, home: usize, count: usize) -> usize,
+}
+
+/// The regions of a rank, untouched.
+fn regions(options: &Options) -> Vec<Region> {
+    let memory = |pieces: usize, more: usize| vec![0; pieces * options.piece + more];
+    vec![
+        Region { name: "own", bytes: memory(options.pieces, 0), nodes: |_, home, _| home },
+        // No thread of the rank computes there.
+        Region { name: "orphan", bytes: memory(options.pieces, 0), nodes: |_, home, count| (home + count / 2) % count },
+        Region { name: "dealt", bytes: memory(options.pieces, 0), nodes: |piece, _, count| piece % count },
+        Region { name: "odd", bytes: memory(options.pieces / 2, 10_001), nodes: |piece, home, count| (home + piece / 5) % count },
+    ]
+}
+
+/// The CPUs of each node with memory, of those that this process may use.
+fn nodes_of(topology: &Topology) -> Vec<Vec<usize>> {
+    let nodes = topology.objects_with_type(ObjectType::NUMANode);
+    let cpus = nodes.map(|node| node.cpuset().into_iter().flat_map(|set| set.iter_set()).map(usize::from).collect());
+    cpus.collect()
+}
+
+fn run_on(cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(None, &set).expect("CPUs of this machine");
+}
+
+fn own_cpus() -> String {
+    let set = sched_getaffinity(None).expect("a mask");
+    let cpus: Vec<String> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu.to_string()).collect();
+    cpus.join(",")
+}
+
+/// What byte `at` of a region is filled with.
+fn content(rank: usize, name: &str, at: usize) -> u8 {
+    (at / PAGE * 31 + at % 251 + rank * 7 + name.len()) as u8
+}
+
+/// The nodes of a region's pages, in runs.
+fn places(topology: &Topology, bytes: &[u8]) -> String {
+    let first = bytes.as_ptr().align_offset(PAGE);
+    let mut runs: Vec<(String, usize)> = Vec::new();
+    for page in bytes[first..].chunks(PAGE) {
+        // The first byte is enough, and a page that is not there has no place.
+        let found = topology.area_memory_location::<_, NodeSet>(&page[..1], MemoryBindingFlags::empty());
+        let node = found.ok().and_then(|set| set.first_set());
+        let node = node.map_or("-".to_owned(), |node| usize::from(node).to_string());
+        match runs.last_mut() {
+            Some((last, count)) if *last == node => *count += 1,
+            _ => runs.push((node, 1)),
+        }
+    }
+    runs.iter().map(|(node, count)| format!("{node}x{count}")).collect::<Vec<_>>().join(" ")
+}
+
+/// The second thread: says where it is when asked.
+struct Worker {
+    ask: Sender<()>,
+    hear: Receiver<String>,
+}
+
+impl Worker {
+    fn start(cpus: Option<Vec<usize>>) -> Worker {
+        let (ask, asked) = channel();
+        let (say, hear) = channel();
+        let body = move || {
+            if let Some(cpus) = cpus {
+                run_on(&cpus);
+            }
+            while asked.recv().is_ok() {
+                let _ = say.send(own_cpus());
+            }
+        };
+        std::thread::Builder::new().name("second".into()).spawn(body).expect("a thread");
+        Worker { ask, hear }
+    }
+
+    fn cpus(&self) -> String {
+        self.ask.send(()).expect("it lives");
+        self.hear.recv().expect("it lives")
+    }
+}
+
+fn show(rank: usize, case: &str, topology: &Topology, worker: &Worker, regions: &[Region]) {
+    println!("{rank} {case} thread main {}", own_cpus());
+    println!("{rank} {case} thread worker {}", worker.cpus());
+    for region in regions {
+        println!("{rank} {case} region {} {}", region.name, places(topology, &region.bytes));
+    }
+}
+
+fn save(rank: usize, options: &Options, session: &Session, topology: &Topology) -> Result<(), Box<dyn Error>> {
+    let nodes = nodes_of(topology);
+    let home = rank % nodes.len();
+    let place = rank / nodes.len();
+    let pick = |which: usize| nodes[home][(2 * place + which) % nodes[home].len()];
+    let mut regions = regions(options);
+    for region in &mut regions {
+        for (piece, bytes) in region.bytes.chunks_mut(options.piece).enumerate() {
+            run_on(&nodes[(region.nodes)(piece, home, nodes.len())]);
+            let start = piece * options.piece;
+            bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = content(rank, region.name, start + at));
+        }
+    }
+    run_on(&[pick(0)]);
+    let worker = Worker::start(Some(vec![pick(1)]));
+    worker.cpus();
+    // The second one is exact wherever pages lie: the whole map has been made by then.
+    for version in 1..=2 {
+        let mut checkpoint = session.checkpoint(NAME, version)?;
+        for region in &regions {
+            checkpoint.save(region.name, &region.bytes)?;
+        }
+        checkpoint.capture()?.wait(Level::System)?;
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+    }
+    show(rank, "saved", topology, &worker, &regions);
+    Ok(())
+}
+
+fn restore(rank: usize, case: &str, options: &Options, session: &Session, topology: &Topology) -> Result<(), Box<dyn Error>> {
+    let (mode, touched) = case.split_once(',').map_or((case, false), |(mode, _)| (mode, true));
+    session.set_affinity(match mode {
+        "full" => AffinityMode::Full,
+        "threads" => AffinityMode::Threads,
+        "pages" => AffinityMode::Pages,
+        _ => AffinityMode::Off,
+    });
+    let mut regions = regions(options);
+    if touched {
+        regions.iter_mut().for_each(|region| region.bytes.fill(1));
+    }
+    // Half of the ranks have their threads before the restart, the others start them later.
+    let early = (rank % 2 == 0).then(|| Worker::start(None));
+    let restored = session.restart(NAME, |restorer| {
+        for region in &mut regions {
+            restorer.load(region.name, &mut region.bytes)?;
+        }
+        Ok(())
+    })?;
+    let worker = early.unwrap_or_else(|| Worker::start(None));
+    worker.cpus();
+    session.should_checkpoint()?;
+    show(rank, case, topology, &worker, &regions);
+    for region in &regions {
+        let is_good = region.bytes.iter().enumerate().all(|(at, byte)| *byte == content(rank, region.name, at));
+        println!("{rank} {case} data {} {}", region.name, if is_good { "good" } else { "WRONG" });
+    }
+    println!("{rank} {case} version {:?}", restored.map(|restored| restored.version));
+    println!("{rank} {case} report {:?}", session.affinity());
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    env_logger::init();
+    let options = Options::parse();
+    let (universe, _) = mpi::initialize_with_threading(Threading::Multiple).ok_or("MPI is initialised already")?;
+    let world = universe.world();
+    let rank = world.rank() as usize;
+    let topology = Topology::new()?;
+    match &options.phase {
+        Phase::Save => {
+            let session = Session::open(&world, Config::from_env()?)?;
+            save(rank, &options, &session, &topology)?;
+            world.barrier();
+            nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL)?;
+        }
+        Phase::Restore { cases } => {
+            let before = sched_getaffinity(None)?;
+            for case in cases {
+                // Each case begins as a fresh process does.
+                sched_setaffinity(None, &before)?;
+                let session = Session::open(&world, Config::from_env()?)?;
+                restore(rank, case, &options, &session, &topology)?;
+                session.close()?;
+            }
+        }
+    }
+    Ok(())
+}
