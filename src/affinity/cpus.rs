@@ -89,7 +89,7 @@ fn launchers(status: &dyn Fn(u32) -> Option<String>) -> Cpus {
 }
 
 /// A list such as `0-3,8,10-11`.
-fn parse(text: &str) -> Option<Cpus> {
+pub(super) fn parse(text: &str) -> Option<Cpus> {
     let mut cpus = Cpus::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
