@@ -263,7 +263,9 @@ impl Machine {
             return Err(format!("CPU {} is there twice or out of bounds", cpu.number));
         }
         let mut seen = BTreeSet::new();
-        if let Some(node) = self.nodes.iter().find(|node| node.number as usize >= NODES_MAX || !seen.insert(node.number)) {
+        if let Some(node) =
+            self.nodes.iter().find(|node| node.number as usize >= NODES_MAX || !seen.insert(node.number))
+        {
             return Err(format!("node {} is there twice or out of bounds", node.number));
         }
         match self.cpus.iter().find(|cpu| !seen.contains(&cpu.node)) {

@@ -109,7 +109,8 @@ fn devices(root: &Path) -> Vec<DevicePart> {
 
 /// The bytes of a line such as `Node 0 MemTotal: 24682416 kB`; 0 if there is none.
 fn total(meminfo: &str) -> u64 {
-    let kilobytes = meminfo.lines().find_map(|line| line.split_once("MemTotal:")?.1.split_whitespace().next()?.parse().ok());
+    let kilobytes =
+        meminfo.lines().find_map(|line| line.split_once("MemTotal:")?.1.split_whitespace().next()?.parse().ok());
     kilobytes.map_or(0, |kilobytes: u64| kilobytes.saturating_mul(1024))
 }
 
