@@ -1,12 +1,31 @@
 //! A machine as far as placement goes: CPUs, NUMA nodes, and the PCI devices whose place matters.
 //!
 //! Numbers are those of the operating system, because masks and page queries speak them. The order of the lists is the logical
-//! one, that of hwloc: CPUs that share a core, a cache, a node or a package stand side by side, so that a position means the same
-//! on two machines that are built alike but numbered differently. A node without memory, which hwloc does not show, is listed
-//! behind the others.
+//! one: CPUs that share a core, a cache, a node or a package stand side by side, so that a position means the same
+//! on two machines that are built alike but numbered differently. Nodes stand in the order of their first CPUs; those
+//! without CPUs (high-bandwidth memory, memory of accelerators) follow, each group after the nodes that it is nearest to, and
+//! those without memory, which hwloc does not show, come last.
+//!
+//! [`Machine::here`] reads this machine through hwloc (feature `hwloc`), or from `/sys` by a small reader of our own. Both come to the
+//! same answer, and all ranks of a node do, whatever each of them is confined to.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "hwloc")]
+mod hwloc;
+mod parts;
+mod sysfs;
+
+use super::cpus::Cpus;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+/// The most CPUs, and one more than the highest number of one: what Linux itself can be built for on any platform.
+pub const CPUS_MAX: usize = 8192;
+/// The most NUMA nodes, and one more than the highest number of one: Linux has no more bits for them.
+pub const NODES_MAX: usize = 1024;
+/// The most devices that are listed.
+pub const DEVICES_MAX: usize = 4096;
 
 /// A logical processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -33,7 +52,7 @@ pub struct Node {
 }
 
 /// What a PCI device is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum PciKind {
     /// A display device: a GPU.
     Gpu,
@@ -48,7 +67,7 @@ pub struct PciDevice {
     pub address: String,
     /// What it is.
     pub kind: PciKind,
-    /// Numbers of the nodes that it hangs at.
+    /// Numbers of the nodes that it hangs at: those of the CPUs that are nearest, in logical order.
     pub nodes: Vec<u32>,
 }
 
@@ -64,3 +83,225 @@ pub struct Machine {
     /// In the order of their addresses.
     pub devices: Vec<PciDevice>,
 }
+
+/// A machine without the operating system's numbers: two machines of one shape are built alike.
+///
+/// How much memory a node has is no part of it (it changes with the kernel), nor are network cards (virtual ones come and go).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// Core, cache, package and position of the node of each CPU.
+    cpus: Vec<(u32, u32, u32, Option<usize>)>,
+    /// Has it memory?
+    nodes: Vec<bool>,
+    distances: Vec<u16>,
+    /// Positions of the nodes of each GPU, sorted: the addresses are numbers, too.
+    gpus: Vec<Vec<Option<usize>>>,
+}
+
+/// How much alike two machines are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Likeness {
+    /// The same shape and the same numbers.
+    Same,
+    /// The same shape, other numbers of CPUs or nodes.
+    Renumbered,
+    /// Another shape.
+    Other,
+}
+
+impl Machine {
+    /// The machine that this process runs on, read once per process; of nothing else does it depend on the process. Where
+    /// neither hwloc nor `/sys` can be read it is `Machine::default()`.
+    ///
+    /// # Blocking
+    /// The first call, for a look at the node's topology: some tens of milliseconds. No driver of a device is started.
+    pub fn here() -> &'static Machine {
+        static HERE: OnceLock<Machine> = OnceLock::new();
+        HERE.get_or_init(|| {
+            let machine = read();
+            if let Err(error) = machine.check() {
+                log::warn!("event=machine-unread error=\"{error}\": nothing is placed");
+                return Machine::default();
+            }
+            let (cpus, nodes, devices) = (machine.cpus.len(), machine.nodes.len(), machine.devices.len());
+            log::debug!("event=machine cpus={cpus} nodes={nodes} devices={devices}");
+            machine
+        })
+    }
+
+    /// A machine from hwloc's XML (`lstopo --of xml`).
+    ///
+    /// # Errors
+    /// What hwloc says, in words.
+    #[cfg(feature = "hwloc")]
+    pub fn from_xml(xml: &str) -> Result<Machine, String> {
+        hwloc::from_xml(xml)
+    }
+
+    /// A machine from hwloc's short form, such as `pack:2 numa:4 l3:1 core:8 pu:2`.
+    ///
+    /// # Errors
+    /// What hwloc says, in words.
+    #[cfg(feature = "hwloc")]
+    pub fn from_synthetic(description: &str) -> Result<Machine, String> {
+        hwloc::from_synthetic(description)
+    }
+
+    /// The CPU with this number.
+    pub fn cpu(&self, number: u32) -> Option<&Cpu> {
+        self.cpus.iter().find(|cpu| cpu.number == number)
+    }
+
+    /// The node with this number.
+    pub fn node(&self, number: u32) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.number == number)
+    }
+
+    /// The place of a node in the logical order.
+    pub fn node_position(&self, number: u32) -> Option<usize> {
+        self.nodes.iter().position(|node| node.number == number)
+    }
+
+    /// The device with this address; case does not count.
+    pub fn device(&self, address: &str) -> Option<&PciDevice> {
+        self.devices.iter().find(|device| device.address.eq_ignore_ascii_case(address))
+    }
+
+    /// Numbers of all CPUs.
+    pub fn all_cpus(&self) -> Cpus {
+        self.cpus.iter().map(|cpu| cpu.number as usize).collect()
+    }
+
+    /// Numbers of the CPUs that are nearest to a node.
+    pub fn cpus_of_node(&self, number: u32) -> Cpus {
+        self.cpus.iter().filter(|cpu| cpu.node == number).map(|cpu| cpu.number as usize).collect()
+    }
+
+    /// Of these CPUs those that the machine has, in logical order.
+    pub fn in_order(&self, cpus: &Cpus) -> Vec<u32> {
+        let numbers = self.cpus.iter().map(|cpu| cpu.number);
+        numbers.filter(|number| cpus.contains(&(*number as usize))).collect()
+    }
+
+    /// Numbers of the nodes with memory, in logical order. With one or none of them there is nothing to place.
+    pub fn nodes_with_memory(&self) -> Vec<u32> {
+        self.nodes.iter().filter(|node| node.bytes > 0).map(|node| node.number).collect()
+    }
+
+    /// The firmware's distance between two nodes by number; `None` if it is not known.
+    pub fn distance(&self, from: u32, to: u32) -> Option<u16> {
+        let (from, to) = (self.node_position(from)?, self.node_position(to)?);
+        self.distances.get(from * self.nodes.len() + to).copied()
+    }
+
+    /// The node itself if it has memory, otherwise the nearest that has: by distance, then by the place in the logical order.
+    pub fn nearest_with_memory(&self, number: u32) -> Option<u32> {
+        let own = self.node_position(number)?;
+        let with_memory = self.nodes.iter().enumerate().filter(|(_, node)| node.bytes > 0);
+        let nearest = with_memory.min_by_key(|(at, node)| {
+            (node.number != number, self.distance(number, node.number).unwrap_or(u16::MAX), at.abs_diff(own))
+        });
+        nearest.map(|(_, node)| node.number)
+    }
+
+    /// What is left of the machine without numbers.
+    pub fn shape(&self) -> Shape {
+        let position = |number: u32| self.node_position(number);
+        let cpus = self.cpus.iter().map(|cpu| (cpu.core, cpu.cache, cpu.package, position(cpu.node))).collect();
+        let gpus = self.devices.iter().filter(|device| device.kind == PciKind::Gpu);
+        let mut gpus: Vec<Vec<Option<usize>>> =
+            gpus.map(|gpu| gpu.nodes.iter().map(|node| position(*node)).collect()).collect();
+        gpus.sort_unstable();
+        let nodes = self.nodes.iter().map(|node| node.bytes > 0).collect();
+        Shape { cpus, nodes, distances: self.distances.clone(), gpus }
+    }
+
+    /// How much this machine is like another one.
+    pub fn likeness(&self, other: &Machine) -> Likeness {
+        if self.shape() != other.shape() {
+            return Likeness::Other;
+        }
+        let cpus = self.cpus.iter().zip(&other.cpus).all(|(own, other)| own.number == other.number);
+        let nodes = self.nodes.iter().zip(&other.nodes).all(|(own, other)| own.number == other.number);
+        if cpus && nodes { Likeness::Same } else { Likeness::Renumbered }
+    }
+
+    /// Is it consistent, and within bounds? For machines that came from elsewhere: numbers are unique and below [`CPUS_MAX`] and
+    /// [`NODES_MAX`], cores, caches and packages are counted without gaps in logical order, and every node that is named exists.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_numbers()?;
+        for (what, of) in [
+            ("cores", (|cpu| cpu.core) as fn(&Cpu) -> u32),
+            ("caches", |cpu| cpu.cache),
+            ("packages", |cpu| cpu.package),
+        ] {
+            let mut count = 0;
+            for cpu in &self.cpus {
+                if of(cpu) > count {
+                    return Err(format!("{what} are not counted in order at CPU {}", cpu.number));
+                }
+                count = count.max(of(cpu) + 1);
+            }
+        }
+        let count = self.nodes.len();
+        if !self.distances.is_empty() && self.distances.len() != count * count {
+            return Err(format!("{} distances between {count} nodes", self.distances.len()));
+        }
+        self.check_devices()
+    }
+
+    fn check_numbers(&self) -> Result<(), String> {
+        let (cpus, nodes) = (self.cpus.len(), self.nodes.len());
+        if cpus > CPUS_MAX || nodes > NODES_MAX {
+            return Err(format!("{cpus} CPUs and {nodes} nodes"));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(cpu) = self.cpus.iter().find(|cpu| cpu.number as usize >= CPUS_MAX || !seen.insert(cpu.number)) {
+            return Err(format!("CPU {} is there twice or out of bounds", cpu.number));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(node) =
+            self.nodes.iter().find(|node| node.number as usize >= NODES_MAX || !seen.insert(node.number))
+        {
+            return Err(format!("node {} is there twice or out of bounds", node.number));
+        }
+        match self.cpus.iter().find(|cpu| !seen.contains(&cpu.node)) {
+            Some(cpu) => Err(format!("CPU {} is on node {}, which is not there", cpu.number, cpu.node)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_devices(&self) -> Result<(), String> {
+        if self.devices.len() > DEVICES_MAX {
+            return Err(format!("{} devices", self.devices.len()));
+        }
+        for device in &self.devices {
+            let is_known = |node: &u32| self.node_position(*node).is_some();
+            let is_small = device.nodes.len() <= self.nodes.len() && device.address.len() <= ADDRESS_BYTES_MAX;
+            if !is_small || !device.nodes.iter().all(is_known) {
+                return Err(format!("the device at {:.32?} hangs at nodes that are not there", device.address));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The most bytes in the address of a device.
+pub(super) const ADDRESS_BYTES_MAX: usize = 32;
+
+/// This machine, through hwloc or else from `/sys`.
+fn read() -> Machine {
+    let root = std::path::Path::new("/sys");
+    #[cfg(feature = "hwloc")]
+    match hwloc::here(root) {
+        Ok(machine) => return machine,
+        Err(error) => log::warn!("event=no-topology error=\"{error}\": read from /sys"),
+    }
+    sysfs::read(root).map(parts::Parts::assemble).unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -7,6 +7,7 @@
 pub mod cpus;
 pub mod links;
 pub mod machine;
+pub mod mapping;
 #[cfg(feature = "numa")]
 mod numa;
 pub mod pages;
