@@ -9,9 +9,15 @@ pub mod links;
 pub mod machine;
 pub mod mapping;
 #[cfg(feature = "numa")]
-mod numa;
+pub mod numa;
+#[cfg(not(feature = "numa"))]
+#[path = "numa_absent.rs"]
+pub mod numa;
 pub mod pages;
+pub mod placing;
 pub mod record;
+pub mod scan;
+pub mod threads;
 
 /// A NUMA node by the operating system's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,17 +1,56 @@
-//! The four calls of libnuma that are needed (the crate `libnuma` panics on ordinary machines).
+//! What the operating system does about NUMA nodes, as safe calls: on which node a page lies, moving it, the memory policy of a
+//! thread, and making memory present or absent. The declarations of libnuma are written by hand (the crate `libnuma` panics
+//! on ordinary machines).
+//!
+//! Addresses are plain numbers here: the system looks them up itself and answers those that mean nothing with an error. No
+//! call reads through them, and moving a page changes neither its bytes nor its address.
+//!
+//! A system may refuse all of this: containers commonly forbid these calls without `CAP_SYS_NICE`. Callers go on without;
+//! [`told`] says so in the log, once.
 
 use super::Node;
-use std::ffi::c_int;
+use super::record::Policy;
+use rustix::mm::Advice;
+use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-// SAFETY: these are the declarations of numa.h (libnuma 2); all take and return plain integers.
+// SAFETY: these are the declarations of numa.h and numaif.h (libnuma 2).
 #[link(name = "numa")]
 unsafe extern "C" {
     fn numa_available() -> c_int;
     fn numa_max_node() -> c_int;
     fn numa_node_of_cpu(cpu: c_int) -> c_int;
-    fn numa_set_preferred(node: c_int);
-    fn numa_set_localalloc();
+    fn move_pages(
+        pid: c_int,
+        count: c_ulong,
+        pages: *const *mut c_void,
+        nodes: *const c_int,
+        status: *mut c_int,
+        flags: c_int,
+    ) -> c_long;
+    fn get_mempolicy(mode: *mut c_int, nodes: *mut c_ulong, bits: c_ulong, at: *mut c_void, flags: c_uint) -> c_long;
+    fn set_mempolicy(mode: c_int, nodes: *const c_ulong, bits: c_ulong) -> c_long;
+}
+
+/// Policy of a thread: memory comes from one node while that has room (`MPOL_PREFERRED`).
+const PREFERRED: u32 = 1;
+/// Pages that other processes map, too, stay where they are (`MPOL_MF_MOVE`).
+const MOVE_OWN: c_int = 1 << 1;
+/// Nodes of a mask: as many as Linux can be built for.
+const NODES_MAX: usize = 1024;
+/// The mask, and its length as the system wants it: it takes one off.
+const WORD_BITS: usize = c_ulong::BITS as usize;
+const MASK_BITS: c_ulong = NODES_MAX as c_ulong + 1;
+type Mask = [c_ulong; NODES_MAX / WORD_BITS];
+
+/// What a page has for a status that the system did not get to.
+const UNTRIED: c_int = c_int::MIN;
+
+/// Bytes of the smallest page.
+fn page() -> usize {
+    rustix::param::page_size()
 }
 
 /// The highest node number; 0 where libnuma cannot work, or there is one node only.
@@ -35,15 +74,315 @@ pub(super) fn current_node() -> Option<Node> {
 }
 
 pub(super) fn with_preferred<T>(node: Node, body: impl FnOnce() -> T) -> T {
-    match c_int::try_from(node.0) {
-        Ok(number) if max_node() > 0 && number <= max_node() => {
-            // SAFETY: libnuma is available and the node exists; the call changes only this thread's memory policy.
-            unsafe { numa_set_preferred(number) };
-            let result = body();
-            // SAFETY: as above; the engine's threads have the default policy otherwise.
-            unsafe { numa_set_localalloc() };
-            result
+    if !c_int::try_from(node.0).is_ok_and(|number| max_node() > 0 && number <= max_node()) {
+        return body();
+    }
+    let before = match policy() {
+        Ok(policy) => policy,
+        Err(error) => {
+            told("get_mempolicy", &error);
+            return body();
         }
-        _ => body(),
+    };
+    if let Err(error) = set_policy(&Policy { mode: PREFERRED, nodes: vec![node.0] }) {
+        // A node without memory, or one that this process may not use.
+        log::debug!("event=not-preferred node={} error=\"{error}\"", node.0);
+        return body();
+    }
+    let result = body();
+    if let Err(error) = set_policy(&before) {
+        told("set_mempolicy", &error);
+    }
+    result
+}
+
+/// Says once, for the first call that the system refuses altogether, that memory is left where it is.
+pub fn told(call: &str, error: &io::Error) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    if !IS_TOLD.swap(true, Ordering::Relaxed) {
+        log::warn!("event=no-numa call={call} error=\"{error}\": memory stays where the system puts it");
+    }
+}
+
+/// Where the pages with these addresses lie: the number of a node, or the negative of an error number: `-ENOENT` for one that
+/// has no memory, `-EFAULT` for one that is the shared page of zeros, or not mapped. Nothing is touched.
+///
+/// # Errors
+/// Of the system, for all of them: it has no NUMA, or forbids the question.
+pub fn query(addresses: &[usize]) -> io::Result<Vec<i32>> {
+    let mut status = vec![UNTRIED; addresses.len()];
+    if addresses.is_empty() {
+        return Ok(status);
+    }
+    // SAFETY: `addresses` and `status` have as many entries as the count says, and a usize is laid out as a pointer. Without
+    // nodes the call only writes `status`; the addresses themselves are not read through.
+    let result = unsafe {
+        let pages = addresses.as_ptr().cast::<*mut c_void>();
+        move_pages(0, addresses.len() as c_ulong, pages, std::ptr::null(), status.as_mut_ptr(), 0)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
+}
+
+/// Moves the pages with these addresses to a node, contents and all, and says for each where it is now, or the negative of an
+/// error number: `-EBUSY` for one that could not be moved because somebody holds it, `-ENOMEM` if the node is full, `-EACCES` if
+/// other processes map it, too. Of a huge page all moves. Pages without memory stay so.
+///
+/// # Errors
+/// The system forbids it (`EPERM`), or there is no such node or none with memory (`ENODEV`), or this process may not use it (`EACCES`).
+pub fn migrate(addresses: &[usize], node: u32) -> io::Result<Vec<i32>> {
+    let target = c_int::try_from(node).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
+    let mut status = Vec::with_capacity(addresses.len());
+    let mut failure = libc::EBUSY;
+    while status.len() < addresses.len() {
+        let rest = &addresses[status.len()..];
+        let (mut answers, outcome) = migrate_some(rest, target);
+        match outcome {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                // What comes after would fail alike.
+                failure = libc::ENOMEM;
+                answers.resize(rest.len(), UNTRIED);
+            }
+            Err(error) => return Err(error),
+        }
+        status.extend(answers);
+    }
+    settle(addresses, target, -failure, &mut status)?;
+    Ok(status)
+}
+
+/// One call: the status of the first so many pages (at least one), after which it must be called again. The system moves pages
+/// in batches and ends with the first one that fails, without a status for it; the next status after it was written before.
+fn migrate_some(addresses: &[usize], target: c_int) -> (Vec<c_int>, io::Result<()>) {
+    let nodes = vec![target; addresses.len()];
+    let mut status = vec![UNTRIED; addresses.len()];
+    // SAFETY: all three have as many entries as the count says, and a usize is laid out as a pointer. The call changes where
+    // pages of this process lie, not what they hold, so that no reference can tell; it writes only `status`.
+    let result = unsafe {
+        let pages = addresses.as_ptr().cast::<*mut c_void>();
+        move_pages(0, addresses.len() as c_ulong, pages, nodes.as_ptr(), status.as_mut_ptr(), MOVE_OWN)
+    };
+    if result < 0 {
+        return (status, Err(io::Error::last_os_error()));
+    }
+    if result > 0
+        && let Some(first) = status.iter().position(|status| *status == UNTRIED)
+        && let Some(length) = status[first..].iter().position(|status| *status != UNTRIED)
+    {
+        status.truncate(first + length + 1);
+    }
+    (status, Ok(()))
+}
+
+/// Asks for the pages again that do not seem to be on their node: the second page of a huge page is said to be busy while the
+/// first one takes it along, and a batch that failed has no status. Those that are elsewhere have failed with `failure` unless
+/// the system gave them a reason of their own.
+fn settle(addresses: &[usize], target: c_int, failure: c_int, status: &mut [c_int]) -> io::Result<()> {
+    let open: Vec<usize> = (0..status.len()).filter(|i| status[*i] != target).collect();
+    let found = query(&open.iter().map(|i| addresses[*i]).collect::<Vec<_>>())?;
+    for (i, found) in open.into_iter().zip(found) {
+        status[i] = match (found, status[i]) {
+            (found, _) if found == target || found < 0 => found,
+            (_, reason) if reason < 0 && reason != UNTRIED => reason,
+            _ => failure,
+        };
+    }
+    Ok(())
+}
+
+/// The NUMA policy of the calling thread.
+///
+/// # Errors
+/// Of the system.
+pub fn policy() -> io::Result<Policy> {
+    let (mut mode, mut mask): (c_int, Mask) = (0, [0; _]);
+    // SAFETY: `mask` has room for the bits that are announced, less the one that the system takes off; without an address and
+    // flags the call tells of the thread.
+    let result = unsafe { get_mempolicy(&mut mode, mask.as_mut_ptr(), MASK_BITS, std::ptr::null_mut(), 0) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_set = |node: &u32| mask[*node as usize / WORD_BITS] >> (*node as usize % WORD_BITS) & 1 == 1;
+    Ok(Policy { mode: mode as u32, nodes: (0..NODES_MAX as u32).filter(is_set).collect() })
+}
+
+/// Sets the NUMA policy of the calling thread: where memory comes from that it touches first from now on.
+///
+/// # Errors
+/// Of the system: it knows no such policy, or none of the nodes has memory that this process may use.
+pub fn set_policy(policy: &Policy) -> io::Result<()> {
+    let mut mask: Mask = [0; _];
+    for node in &policy.nodes {
+        let word = mask.get_mut(*node as usize / WORD_BITS).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (*node as usize % WORD_BITS);
+    }
+    let mode = c_int::try_from(policy.mode).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: `mask` has as many bits as announced, less the one that the system takes off; the call changes only the policy of
+    // this thread, which no memory safety rests on.
+    let result = unsafe { set_mempolicy(mode, mask.as_ptr(), MASK_BITS) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The whole pages inside.
+fn whole_pages(bytes: &mut [u8]) -> &mut [u8] {
+    let page = page();
+    let skip = bytes.as_ptr().align_offset(page).min(bytes.len());
+    let length = (bytes.len() - skip) / page * page;
+    &mut bytes[skip..skip + length]
+}
+
+/// Gives memory to all pages of these bytes by the policy of the calling thread, without changing a byte. The pages at both ends
+/// may be shared with other data, and get it, too.
+///
+/// # Errors
+/// `ENOMEM`: there is no memory.
+pub fn populate(bytes: &mut [u8]) -> io::Result<()> {
+    static IS_KNOWN: AtomicBool = AtomicBool::new(true);
+    let whole = whole_pages(bytes);
+    if IS_KNOWN.load(Ordering::Relaxed) && !whole.is_empty() {
+        // SAFETY: the pages lie in `bytes`, which is borrowed for writing; the call makes them present as a write of what they
+        // hold would.
+        match unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), whole.len(), Advice::LinuxPopulateWrite) } {
+            Ok(()) => {
+                touch(bytes, bytes.len());
+                return Ok(());
+            }
+            // A kernel before 5.14.
+            Err(rustix::io::Errno::INVAL) => IS_KNOWN.store(false, Ordering::Relaxed),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    touch(bytes, page());
+    Ok(())
+}
+
+/// Writes one byte in so many, and the last one, with what they hold.
+fn touch(bytes: &mut [u8], step: usize) {
+    let last = bytes.len().saturating_sub(1);
+    for at in (0..bytes.len()).step_by(step.max(1)).chain([last]) {
+        if let Some(byte) = bytes.get_mut(at) {
+            // Without the box the compiler would see that nothing changes.
+            *byte = std::hint::black_box(*byte);
+        }
+    }
+}
+
+/// Takes the memory of the whole pages inside away: private anonymous ones are zero from now on, and get memory when they are
+/// written to again.
+///
+/// # Errors
+/// Of the system: the pages are locked.
+pub fn discard(bytes: &mut [u8]) -> io::Result<()> {
+    let whole = whole_pages(bytes);
+    if whole.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the pages lie wholly in `bytes`, which is borrowed for writing, so nobody else relies on what they hold; they
+    // stay mapped and read as zeros (or as the file behind them), which are bytes like others.
+    unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), whole.len(), Advice::LinuxDontNeed) }
+        .map_err(io::Error::from)
+}
+
+/// The whole pages inside get no huge pages from now on. A huge page that is there stays until it is discarded.
+///
+/// # Errors
+/// Of the system. One that knows no huge pages is fine.
+pub fn forbid_huge(bytes: &mut [u8]) -> io::Result<()> {
+    let whole = whole_pages(bytes);
+    if whole.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the pages lie wholly in `bytes`; the call changes neither what they hold nor whether they are present.
+    match unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), whole.len(), Advice::LinuxNoHugepage) } {
+        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 16 pages, and whether this machine lets them be asked for; none: the reason is printed.
+    fn pages() -> Option<(Vec<u8>, Vec<usize>)> {
+        let bytes = vec![0; 8 << 20];
+        let start = bytes.as_ptr() as usize;
+        let first = (start + (4 << 20)) & !(page() - 1);
+        let addresses: Vec<usize> = (0..16).map(|i| first + i * page()).collect();
+        match query(&addresses) {
+            Ok(_) => Some((bytes, addresses)),
+            Err(error) => {
+                eprintln!("SKIPPED: this machine does not answer move_pages: {error}");
+                None
+            }
+        }
+    }
+
+    fn part<'a>(bytes: &'a mut [u8], addresses: &[usize]) -> &'a mut [u8] {
+        let from = addresses[0] - bytes.as_ptr() as usize;
+        &mut bytes[from..from + addresses.len() * page()]
+    }
+
+    #[test]
+    fn pages_are_populated_unchanged_found_discarded_and_found_missing() {
+        let Some((mut bytes, addresses)) = pages() else { return };
+        let part = part(&mut bytes, &addresses);
+        discard(part).unwrap();
+        assert!(query(&addresses).unwrap().iter().all(|status| *status < 0));
+        forbid_huge(part).unwrap();
+        populate(&mut part[..page() + 1]).unwrap();
+        let found = query(&addresses).unwrap();
+        assert!(found[0] >= 0 && found[1] >= 0 && found[2] < 0, "{found:?}");
+        part.fill(7);
+        populate(part).unwrap();
+        assert!(query(&addresses).unwrap().iter().all(|status| *status >= 0));
+        assert!(part.iter().all(|byte| *byte == 7));
+        // Half a page stays.
+        discard(&mut part[..page() * 3 / 2]).unwrap();
+        assert!(part[..page()].iter().all(|byte| *byte == 0) && part[page()..].iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn touching_makes_pages_present_and_changes_nothing() {
+        let Some((mut bytes, addresses)) = pages() else { return };
+        let part = part(&mut bytes, &addresses);
+        discard(part).unwrap();
+        touch(part, page());
+        assert!(query(&addresses).unwrap().iter().all(|status| *status >= 0));
+        assert!(part.iter().all(|byte| *byte == 0));
+        touch(&mut [], 1);
+    }
+
+    #[test]
+    fn pages_are_moved_to_where_they_are_and_nowhere_else() {
+        let Some((mut bytes, addresses)) = pages() else { return };
+        part(&mut bytes, &addresses).fill(3);
+        let node = query(&addresses).unwrap()[0];
+        match migrate(&addresses, node as u32) {
+            Ok(status) => assert_eq!(status, vec![node; 16]),
+            Err(error) => return eprintln!("SKIPPED: this machine forbids to move pages: {error}"),
+        }
+        for nowhere in [900, u32::MAX] {
+            let error = migrate(&addresses, nowhere).unwrap_err();
+            assert!(matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EACCES)), "{error}");
+        }
+        assert!(part(&mut bytes, &addresses).iter().all(|byte| *byte == 3));
+        assert!(query(&[]).unwrap().is_empty());
+        let missing = query(&[8]).unwrap();
+        assert!(missing[0] < 0, "{missing:?}");
+    }
+
+    #[test]
+    fn a_thread_has_the_policy_that_it_was_given() {
+        let Ok(before) = policy() else { return eprintln!("SKIPPED: no get_mempolicy here") };
+        let wanted = Policy { mode: PREFERRED, nodes: vec![0] };
+        set_policy(&wanted).unwrap();
+        assert_eq!(policy().unwrap(), wanted);
+        set_policy(&before).unwrap();
+        assert_eq!(policy().unwrap(), before);
+        for nonsense in [Policy { mode: PREFERRED, nodes: vec![u32::MAX] }, Policy { mode: u32::MAX, nodes: vec![] }] {
+            assert!(set_policy(&nonsense).is_err());
+        }
+        assert_eq!(policy().unwrap(), before);
     }
 }

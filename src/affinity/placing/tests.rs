@@ -1,0 +1,107 @@
+//! What needs no second node: which page is wanted where, how the work is cut, and that nothing but the target changes.
+//! `tests/numa.rs` places pages on machines with several nodes.
+
+use super::*;
+
+fn place_at(start: usize, bytes: u64) -> Place {
+    Place { start, bytes }
+}
+
+fn piece(pages: Range<u64>, node: u32) -> Piece {
+    Piece { pages, node }
+}
+
+#[test]
+fn a_page_is_wanted_where_its_first_byte_is() {
+    let at = |wanted: &[Wanted]| pieces(place_at(0x10_0000 + 100, 10 * 4096), wanted);
+    assert_eq!(at(&[(0..40_960, Some(1))]), [piece(0..11, 1)]);
+    let border = 4096 * 3 - 100;
+    assert_eq!(at(&[(0..border, Some(0)), (border..40_960, Some(1))]), [piece(0..3, 0), piece(3..11, 1)]);
+    let inside = [(0..border + 1, Some(0)), (border + 1..40_960, Some(1))];
+    assert_eq!(at(&inside), [piece(0..4, 0), piece(4..11, 1)], "the page begins in the first range");
+    let hole = [(0..border, Some(0)), (border..border + 4096, None), (border + 4096..40_960, Some(0))];
+    assert_eq!(at(&hole), [piece(0..3, 0), piece(4..11, 0)]);
+    assert_eq!(at(&[(0..border, Some(2)), (border..40_960, Some(2))]), [piece(0..11, 2)]);
+}
+
+#[test]
+fn ranges_that_make_no_sense_do_no_harm() {
+    let at = |wanted: &[Wanted]| pieces(place_at(0x10_0000, 10 * 4096), wanted);
+    #[allow(clippy::reversed_empty_ranges)]
+    let backward = 9000..100;
+    assert_eq!(at(&[(backward, Some(0)), (5..5, Some(1)), (u64::MAX - 1..u64::MAX, Some(2))]), []);
+    assert_eq!(at(&[(4096..u64::MAX, Some(0)), (0..8192, Some(1))]), [piece(0..2, 1), piece(2..10, 0)]);
+    assert_eq!(pieces(place_at(0x10_0000, 0), &[(0..9, Some(0))]), []);
+}
+
+#[test]
+fn pages_that_are_shared_are_not_whole() {
+    assert_eq!(place_at(4096, 8192).whole_pages(), 0..2);
+    assert_eq!(place_at(4096 + 1, 8192).whole_pages(), 1..2);
+    assert_eq!(place_at(4096, 50).whole_pages(), 0..0);
+    assert_eq!(place_at(4096 + 50, 50).whole_pages(), 1..1);
+    assert_eq!((place_at(4096 + 50, 50).pages(), place_at(8191, 2).pages(), place_at(8191, 1).pages()), (1, 2, 1));
+}
+
+#[test]
+fn shares_are_the_pieces_each_byte_once() {
+    let mut bytes = vec![0u8; 24 << 20];
+    let target = &mut bytes[100..];
+    let place = Place::of(target);
+    let pages = place.pages();
+    let pieces = [piece(0..700, 0), piece(700..701, 1), piece(710..3000, 2), piece(3000..pages, 0)];
+    let shared = blocks::shared_by(&[place.block(700), place.block(3000)]);
+    let shares = shares(target, place, &pieces, &shared);
+    let mut all: Vec<(u64, u64, u32, bool)> = Vec::new();
+    for (node, shares) in shares {
+        for share in shares {
+            assert_eq!(share.bytes.as_ptr() as usize, place.start + place.bytes_of(&(share.first..pages)).start);
+            assert!(share.place.pages() <= PART_PAGES);
+            share.bytes.fill(node as u8 + 1);
+            all.push((share.first, share.place.pages(), node, share.is_shared));
+        }
+    }
+    all.sort_unstable();
+    for piece in &pieces {
+        let own = all.iter().filter(|share| piece.pages.contains(&share.0));
+        assert_eq!(own.map(|share| share.1).sum::<u64>(), piece.pages.end - piece.pages.start);
+    }
+    for (first, count, _, is_shared) in &all {
+        assert!((*first..first + count).all(|page| shared.contains(place.block(page)) == *is_shared));
+    }
+    let at = |page: u64| bytes[100..][place.bytes_of(&(page..pages)).start];
+    assert_eq!([0, 699, 700, 701, 710, 2999, 3000, pages - 1].map(at), [1, 1, 2, 0, 3, 3, 1, 1]);
+    assert_eq!(bytes[..100], [0; 100]);
+}
+
+#[test]
+fn untouched_memory_gets_its_pages_and_touched_memory_keeps_its_bytes() {
+    if numa::query(&[0]).is_err() {
+        return eprintln!("SKIPPED: this machine does not say where pages lie");
+    }
+    let mut bytes = vec![0u8; 16 << 20];
+    let middle = 7 << 20;
+    bytes[..middle].fill(5);
+    let last = bytes.len() - 1;
+    let target = &mut bytes[4097..last];
+    let length = target.len() as u64;
+    let before = verify(target, &[(0..length, Some(0))]);
+    assert!(before.right < before.wanted && before.wrong[&Reason::Absent] > 0, "{before}");
+    let report = place(target, &[(0..length / 2, Some(0)), (length / 2..length, Some(0))], &BTreeMap::new());
+    assert_eq!((report.wanted, report.right, report.dropped), (before.wanted, before.wanted, 0), "{report}");
+    assert!(report.wanted >= 4095, "{report}");
+    assert!(report.populated >= 9 << 8, "{report:?}");
+    assert!(bytes[..middle].iter().all(|byte| *byte == 5) && bytes[middle..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_node_that_is_not_there_is_said_and_nothing_is_lost() {
+    let mut bytes = vec![7u8; 8 << 20];
+    let length = bytes.len() as u64;
+    for node in [999, u32::MAX] {
+        let report = place(&mut bytes, &[(0..length, Some(node))], &BTreeMap::from([(node, Cpus::from([9999]))]));
+        assert_eq!((report.right, report.wrong_pages()), (0, report.wanted), "{report}");
+        assert!(report.wanted > 0);
+    }
+    assert!(bytes.iter().all(|byte| *byte == 7));
+}

@@ -1,0 +1,346 @@
+//! The program that `tests/numa.rs` runs on machines with several NUMA nodes: each argument is a scenario, which ends with a line
+//! `passed NAME` or with a panic. Nothing here is MPI's.
+//!
+//! The scenario `time` needs no second node: it says what asking and populating cost where it runs.
+
+use bivouac::affinity::cpus::{self, Cpus};
+use bivouac::affinity::pages::{PAGE_BYTES, Run};
+use bivouac::affinity::placing::{PlaceReport, Reason, Wanted, place, verify};
+use bivouac::affinity::record::Policy;
+use bivouac::affinity::{Node, numa, scan, with_preferred};
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+const PAGE: usize = PAGE_BYTES as usize;
+const BLOCK: usize = 2 << 20;
+
+/// A list such as `0-3,8`.
+fn list(path: &str) -> Vec<u32> {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let parts = text.trim().split(',').filter(|part| !part.is_empty());
+    let numbers = parts.flat_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        first.parse::<u32>().unwrap()..=last.parse().unwrap()
+    });
+    numbers.collect()
+}
+
+/// The machine that this runs on.
+struct Machine {
+    /// Nodes with memory.
+    nodes: Vec<u32>,
+    /// Nodes without.
+    memoryless: Vec<u32>,
+    cpus: BTreeMap<u32, Cpus>,
+    /// Does the system make huge pages unasked?
+    is_huge: bool,
+}
+
+impl Machine {
+    fn look() -> Machine {
+        let folder = "/sys/devices/system/node";
+        let nodes = list(&format!("{folder}/has_memory"));
+        let all = list(&format!("{folder}/online"));
+        let cpus = all.iter().map(|node| {
+            (*node, list(&format!("{folder}/node{node}/cpulist")).into_iter().map(|cpu| cpu as usize).collect())
+        });
+        let huge = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+        Machine {
+            memoryless: all.iter().copied().filter(|node| !nodes.contains(node)).collect(),
+            cpus: cpus.collect(),
+            nodes,
+            is_huge: huge.contains("[always]"),
+        }
+    }
+
+    /// Nodes with memory, around and around.
+    fn node(&self, index: usize) -> u32 {
+        self.nodes[index % self.nodes.len()]
+    }
+}
+
+/// Untouched memory, of which a part that begins at the border of a block is used.
+struct Memory(Vec<u8>);
+
+impl Memory {
+    fn new(bytes: usize) -> Memory {
+        Memory(vec![0; bytes + 2 * BLOCK])
+    }
+
+    fn blocks(&mut self) -> &mut [u8] {
+        let from = self.0.as_ptr().align_offset(BLOCK);
+        let length = (self.0.len() - from) / BLOCK * BLOCK;
+        &mut self.0[from..from + length]
+    }
+}
+
+fn pages_of(bytes: &[u8]) -> Vec<usize> {
+    let first = bytes.as_ptr() as usize / PAGE * PAGE;
+    (first..bytes.as_ptr() as usize + bytes.len()).step_by(PAGE).collect()
+}
+
+fn nodes_of(bytes: &[u8]) -> Vec<i32> {
+    numa::query(&pages_of(bytes)).unwrap()
+}
+
+/// A byte for each place that tells it from its neighbours and from other pages.
+fn pattern(index: usize) -> u8 {
+    (index * 31 + index / PAGE * 7 + 1) as u8
+}
+
+/// Writes the pattern on a CPU of this node, with memory from there.
+fn touch(bytes: &mut [u8], node: u32) {
+    with_preferred(Some(Node(node)), || bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i)));
+    assert!(nodes_of(bytes).iter().all(|found| *found == node as i32), "node {node} has no room for the test");
+}
+
+fn kept(bytes: &[u8]) -> bool {
+    bytes.iter().enumerate().all(|(i, byte)| *byte == pattern(i))
+}
+
+/// Pieces of some length, each on the next node.
+fn in_pieces(machine: &Machine, length: usize, piece: usize) -> Vec<Wanted> {
+    let range = |from: usize| from as u64..(from + piece).min(length) as u64;
+    (0..length).step_by(piece).enumerate().map(|(i, from)| (range(from), Some(machine.node(i)))).collect()
+}
+
+/// All pages are right, and fewer were before.
+fn all_right(before: &PlaceReport, after: &PlaceReport) {
+    assert!(before.right < before.wanted, "nothing was to be done: {before}");
+    assert_eq!((after.wanted, after.right, after.wrong_pages()), (before.wanted, before.wanted, 0), "{after}");
+}
+
+/// The wrappers themselves: policy, populating, asking, moving.
+fn calls(machine: &Machine) {
+    let before = numa::policy().unwrap();
+    for (index, node) in machine.nodes.iter().copied().enumerate() {
+        let mut memory = Memory::new(2 * BLOCK);
+        let bytes = &mut memory.blocks()[..2 * BLOCK];
+        assert!(nodes_of(bytes).iter().all(|status| *status < 0));
+        with_preferred(Some(Node(node)), || {
+            assert_eq!(numa::policy().unwrap(), Policy { mode: 1, nodes: vec![node] });
+            numa::populate(bytes).unwrap();
+        });
+        assert!(nodes_of(bytes).iter().all(|found| *found == node as i32), "populated on node {node}");
+        touch(bytes, node);
+        let next = machine.node(index + 1);
+        let status = numa::migrate(&pages_of(bytes), next).unwrap();
+        assert!(status.iter().all(|found| *found == next as i32), "moved from {node} to {next}: {status:?}");
+        assert!(nodes_of(bytes) == status && kept(bytes));
+        numa::discard(bytes).unwrap();
+        assert!(nodes_of(bytes).iter().all(|status| *status < 0) && bytes.iter().all(|byte| *byte == 0));
+    }
+    for node in &machine.memoryless {
+        let mut memory = Memory::new(BLOCK);
+        let bytes = &mut memory.blocks()[..BLOCK];
+        with_preferred(Some(Node(*node)), || numa::populate(bytes).unwrap());
+        assert!(nodes_of(bytes).iter().all(|found| machine.nodes.contains(&(*found as u32))));
+        assert!(numa::migrate(&pages_of(bytes), *node).is_err());
+        let report = place(bytes, &[(0..BLOCK as u64, Some(*node))], &machine.cpus);
+        assert_eq!(report.wrong, BTreeMap::from([(Reason::NoNode, 512)]), "{report}");
+    }
+    assert_eq!(numa::policy().unwrap(), before);
+}
+
+/// A region in pieces is found by few questions as by all.
+fn scanned(machine: &Machine) {
+    let mut memory = Memory::new(24 * BLOCK);
+    let bytes = &mut memory.blocks()[100..24 * BLOCK];
+    let wanted = in_pieces(machine, bytes.len(), 7 * BLOCK);
+    place(bytes, &wanted, &machine.cpus);
+    let (start, length) = (bytes.as_ptr() as usize, bytes.len() as u64);
+    let mut asked = 0;
+    let mut query = |pages: &[usize]| {
+        asked += pages.len();
+        numa::query(pages)
+    };
+    let few = scan::bounded(start, length, 4096, &mut query).unwrap();
+    assert!(asked < 200, "{asked} questions");
+    let all = scan::whole(start, length, &mut || true, &mut numa::query).unwrap().unwrap();
+    let runs: Vec<Run> = wanted.iter().map(|(bytes, node)| Run { pages: pages(bytes), node: *node }).collect();
+    assert_eq!((few.offset, &few.runs), (100, &all.runs));
+    assert_eq!(all.runs.iter().map(|run| run.pages).sum::<u64>(), 24 * 512);
+    assert_eq!(
+        all.runs.iter().map(|run| run.node).collect::<Vec<_>>(),
+        runs.iter().map(|run| run.node).collect::<Vec<_>>()
+    );
+}
+
+fn pages(bytes: &Range<u64>) -> u64 {
+    (bytes.end - bytes.start).div_ceil(PAGE_BYTES)
+}
+
+/// Memory that nobody has touched gets its pages where they are wanted, whatever the borders.
+fn fresh(machine: &Machine) {
+    for (offset, piece) in [(0, 3 * BLOCK), (100, 3 * BLOCK + 5 * PAGE + 7), (PAGE, BLOCK / 2), (0, PAGE)] {
+        let length = if piece == PAGE { 4 * BLOCK } else { 16 * BLOCK };
+        let mut memory = Memory::new(length);
+        let bytes = &mut memory.blocks()[offset..length];
+        let wanted = in_pieces(machine, bytes.len(), piece);
+        let before = verify(bytes, &wanted);
+        assert_eq!(before.right, 0);
+        let report = place(bytes, &wanted, &machine.cpus);
+        all_right(&before, &report);
+        assert_eq!(verify(bytes, &wanted).right, report.right);
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+}
+
+/// Pages that are present on one node go where they are wanted. Contents stay unless a huge page was taken apart.
+fn touched(machine: &Machine) {
+    for (offset, piece) in [(0, 3 * BLOCK), (100, 3 * BLOCK + 5 * PAGE), (0, PAGE)] {
+        let length = if piece == PAGE { 4 * BLOCK } else { 16 * BLOCK };
+        let mut memory = Memory::new(length);
+        let all = &mut memory.blocks()[..length];
+        touch(all, machine.node(1));
+        let around = all[..offset].to_vec();
+        let bytes = &mut all[offset..];
+        bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i));
+        let wanted = in_pieces(machine, bytes.len(), piece);
+        let before = verify(bytes, &wanted);
+        let report = place(bytes, &wanted, &machine.cpus);
+        all_right(&before, &report);
+        assert!(report.migrated > 0 || report.dropped > 0);
+        let is_apart = machine.is_huge && !piece.is_multiple_of(BLOCK);
+        assert_eq!(report.dropped > 0, is_apart, "{report:?}");
+        assert_eq!(kept(bytes), !is_apart);
+        assert_eq!(all[..offset], around);
+    }
+}
+
+/// Memory beside the target stays as it is and where it is, also where both are in one huge page.
+fn neighbours(machine: &Machine) {
+    for node in [machine.node(1), machine.node(2)] {
+        let mut memory = Memory::new(4 * BLOCK);
+        let all = &mut memory.blocks()[..4 * BLOCK];
+        touch(all, machine.node(0));
+        let inside = BLOCK / 2 + 100..3 * BLOCK + BLOCK / 4 + 50;
+        let target = &mut all[inside.clone()];
+        let wanted = [(0..target.len() as u64, Some(node))];
+        let before = verify(target, &wanted);
+        let report = place(target, &wanted, &machine.cpus);
+        // The page at each end is shared with a neighbour: it may go either way.
+        assert!(before.right == 0 && report.wrong_pages() <= if machine.is_huge { 2 } else { 0 }, "{report}");
+        assert_eq!(machine.is_huge, report.dropped > 0, "{report:?}");
+        let home = machine.node(0) as i32;
+        let page = |byte: usize| byte / PAGE * PAGE;
+        assert!(nodes_of(&all[..page(inside.start)]).iter().all(|found| *found == home), "before the target");
+        assert!(nodes_of(&all[page(inside.end) + PAGE..]).iter().all(|found| *found == home), "behind the target");
+        let is_kept = |range: Range<usize>| range.into_iter().all(|i| all[i] == pattern(i));
+        assert!(is_kept(0..inside.start) && is_kept(inside.end..all.len()), "contents beside the target");
+        assert!(is_kept(BLOCK..3 * BLOCK), "contents of whole blocks");
+    }
+}
+
+/// A page that somebody holds (here a pipe; a GPU's or a network card's driver does it alike) stays, whole and in place.
+fn held(machine: &Machine) {
+    let mut memory = Memory::new(3 * BLOCK);
+    let bytes = &mut memory.blocks()[..3 * BLOCK];
+    touch(bytes, machine.node(0));
+    let (_read, write) = std::io::pipe().unwrap();
+    let page = BLOCK + 5 * PAGE;
+    let part = libc::iovec { iov_base: bytes[page..].as_mut_ptr().cast(), iov_len: PAGE };
+    // SAFETY: the pipe takes a reference to a page of `bytes`, which outlive it here, and nobody reads from it.
+    let taken = unsafe { libc::vmsplice(write.as_raw_fd(), &part, 1, 0) };
+    assert_eq!(taken, PAGE as isize, "{}", std::io::Error::last_os_error());
+    // The page is wanted where it is not, and so are others of its block that are wanted elsewhere again.
+    let wanted = in_pieces(machine, bytes.len() - BLOCK / 2, BLOCK / 4 + PAGE).into_iter();
+    let wanted: Vec<Wanted> =
+        wanted.map(|(range, node)| (range, node.filter(|node| *node != machine.node(0)))).collect();
+    let report = place(bytes, &wanted, &machine.cpus);
+    let block = BLOCK..2 * BLOCK;
+    let is_kept = |range: Range<usize>| range.into_iter().all(|i| bytes[i] == pattern(i));
+    if machine.is_huge {
+        assert!(is_kept(block.clone()), "a huge page that is held must not be dropped: {report:?}");
+        assert!(nodes_of(&bytes[block]).iter().all(|found| *found == machine.node(0) as i32));
+        assert!(report.wrong[&Reason::Held] > 100, "{report}");
+    } else {
+        let is_wanted = wanted.iter().any(|(range, node)| range.contains(&(page as u64)) && node.is_some());
+        assert_eq!(report.wrong.get(&Reason::Held).copied(), is_wanted.then_some(1), "{report}");
+        assert!(is_kept(0..bytes.len()));
+    }
+    assert!(report.right > 0);
+}
+
+/// A node takes what it has room for; the rest is elsewhere, and that is said.
+fn full(machine: &Machine) {
+    let node = machine.node(1);
+    let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).unwrap();
+    let free = text.lines().find(|line| line.contains("MemFree:")).unwrap();
+    let free: usize = free.split_whitespace().rev().nth(1).unwrap().parse::<usize>().unwrap() << 10;
+    let length = (free + (16 << 20)) / BLOCK * BLOCK;
+    for is_touched in [false, true] {
+        let mut memory = Memory::new(length);
+        let bytes = &mut memory.blocks()[..length];
+        if is_touched {
+            for byte in bytes.iter_mut().step_by(PAGE) {
+                *byte = 9;
+            }
+        }
+        let report = place(bytes, &[(0..length as u64, Some(node))], &machine.cpus);
+        assert!(report.right > report.wanted / 2, "{report}");
+        assert_eq!(report.right + report.wrong_pages(), report.wanted);
+        assert!(report.wrong.get(&Reason::NodeFull).is_some_and(|pages| *pages > 0), "{report}");
+        assert!(!is_touched || bytes.iter().step_by(PAGE).all(|byte| *byte == 9));
+        println!("full: touched={is_touched} {report}");
+    }
+}
+
+/// What asking and populating cost, for 1 GiB.
+fn time(machine: &Machine) {
+    let length = 1 << 30;
+    let mut memory = Memory::new(length);
+    let bytes = &mut memory.blocks()[..length];
+    let wanted = [(0..length as u64, Some(machine.node(0)))];
+    let timed = |what: &str, body: &mut dyn FnMut() -> String| {
+        let start = Instant::now();
+        let said = body();
+        println!("time {what} ms={:.1} {said}", start.elapsed().as_secs_f64() * 1e3);
+    };
+    let (start, bytes_all) = (bytes.as_ptr() as usize, length as u64);
+    timed("place, untouched", &mut || place(bytes, &wanted, &machine.cpus).to_string());
+    timed("place, all there", &mut || place(bytes, &wanted, &machine.cpus).to_string());
+    timed("verify", &mut || verify(bytes, &wanted).to_string());
+    timed("scan whole", &mut || {
+        format!("{:?}", scan::whole(start, bytes_all, &mut || true, &mut numa::query).unwrap().unwrap().runs.len())
+    });
+    timed("scan bounded", &mut || {
+        format!("{:?}", scan::bounded(start, bytes_all, 4096, &mut numa::query).unwrap().runs.len())
+    });
+    numa::discard(bytes).unwrap();
+    timed("populate, one thread", &mut || format!("{:?}", numa::populate(bytes)));
+    numa::discard(bytes).unwrap();
+    timed("touch by the application", &mut || {
+        bytes.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        String::new()
+    });
+}
+
+fn main() {
+    let machine = Machine::look();
+    println!(
+        "nodes={:?} memoryless={:?} huge={} cpus={:?}",
+        machine.nodes,
+        machine.memoryless,
+        machine.is_huge,
+        cpus::of_this_thread()
+    );
+    for scenario in std::env::args().skip(1) {
+        let start = Instant::now();
+        match scenario.as_str() {
+            "calls" => calls(&machine),
+            "scanned" => scanned(&machine),
+            "fresh" => fresh(&machine),
+            "touched" => touched(&machine),
+            "neighbours" => neighbours(&machine),
+            "held" => held(&machine),
+            "full" => full(&machine),
+            "time" => time(&machine),
+            other => panic!("no scenario {other:?}"),
+        }
+        println!("passed {scenario} after {:.1} s", start.elapsed().as_secs_f64());
+    }
+}
