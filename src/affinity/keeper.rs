@@ -7,10 +7,10 @@
 
 use super::cpus::{self, Cpus};
 use super::machine::Machine;
-use super::mapping::{Here, Mapping};
+use super::mapping::{Mapping, Now, Target};
 use super::pages::{PAGE_BYTES, PageMap};
 use super::pinning::{self, Pin};
-use super::placing::{self, PlaceReport};
+use super::placing::{self, PlaceReport, Wanted};
 use super::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
 use super::threads::{self, Thread};
 use super::{numa, scan};
@@ -86,6 +86,8 @@ pub struct Settings {
 
 struct State {
     mode: AffinityMode,
+    /// The GPUs that regions were on.
+    gpus: BTreeSet<String>,
     threads: Vec<ThreadPlace>,
     threads_seen: Option<Instant>,
     thread_count: Option<u64>,
@@ -128,6 +130,7 @@ impl Keeper {
         let early = live.into_iter().map(|thread| thread.id).collect();
         let state = State {
             mode: settings.mode,
+            gpus: BTreeSet::new(),
             threads: Vec::new(),
             threads_seen: None,
             thread_count: None,
@@ -163,6 +166,7 @@ impl Keeper {
         let mut state = self.lock();
         state.see_threads();
         let regions = regions.into_iter().filter_map(|(name, at)| match at {
+            Whereabouts::Device(address) if address.is_empty() => None,
             Whereabouts::Device(address) => Some((name.to_owned(), RegionPlace::Device(address.to_owned()))),
             Whereabouts::Host(address, bytes) if self.machine.nodes_with_memory().len() > 1 => {
                 Some((name.to_owned(), state.pages_of(address, bytes)?))
@@ -170,7 +174,7 @@ impl Keeper {
             Whereabouts::Host(..) => None,
         });
         let regions = regions.collect();
-        let record = Record {
+        let mut record = Record {
             machine: self.machine.clone(),
             given: self.given.clone(),
             neighbours: self.settings.neighbours.clone(),
@@ -178,7 +182,12 @@ impl Keeper {
             policy: numa::policy().unwrap_or_default(),
             regions,
         };
-        record.encode()
+        record.encode().unwrap_or_else(|error| {
+            // Pages that lie one by one on changing nodes, over terabytes.
+            log::warn!("event=affinity-unrecorded rank={} error=\"{error}\"", self.settings.rank);
+            record.regions.clear();
+            record.encode().unwrap_or_default()
+        })
     }
 }
 
@@ -202,14 +211,18 @@ impl Keeper {
         if !mode.has_threads() && !mode.has_pages() {
             return None;
         }
-        let here = Here {
+        let gpus: Vec<String> = state.gpus.iter().cloned().collect();
+        let cpus = self.settings.config.cpus.as_ref();
+        let cpus: Option<Vec<u32>> = cpus.map(|cpus| cpus.iter().map(|cpu| *cpu as u32).collect());
+        let now = Now {
             machine: self.machine,
             allowed: &self.given,
             neighbours: &self.settings.neighbours,
             rank,
-            cpus: self.settings.config.cpus.as_ref(),
+            gpus: &gpus,
+            cpus: cpus.as_deref(),
         };
-        let mapping = Mapping::new(&record, &here);
+        let mapping = Mapping::new(&record, &now);
         state.report.losses = mapping.losses().iter().map(ToString::to_string).collect();
         for loss in &state.report.losses {
             log::warn!("event=affinity-lost rank={rank} loss=\"{loss}\"");
@@ -223,7 +236,7 @@ impl Keeper {
         if mode.has_threads() {
             settle_own_threads();
         }
-        mode.has_pages().then(|| Placement { keeper: self.clone(), record, mapping })
+        if mode.has_pages() { Placement::new(self, &record, mapping) } else { None }
     }
 
     /// Gives threads that have started since a restart the masks of their predecessors.
@@ -427,8 +440,11 @@ fn restore_policy(policy: &Policy, mapping: &Mapping) {
     if policy.mode == 0 || numa::policy().is_ok_and(|now| now.mode != 0) {
         return;
     }
-    let nodes = policy.nodes.iter().flat_map(|node| mapping.nodes_for(*node)).collect();
-    let policy = Policy { mode: policy.mode, nodes };
+    let nodes = policy.nodes.iter().flat_map(|node| match mapping.node_for(*node) {
+        Target::Node(node) => vec![node],
+        Target::Spread(nodes) => nodes,
+    });
+    let policy = Policy { mode: policy.mode, nodes: nodes.collect() };
     if let Err(error) = numa::set_policy(&policy) {
         numa::told("set_mempolicy", &error);
     }
@@ -450,22 +466,39 @@ fn settle_own_threads() {
 /// Where the pages of the regions of a checkpoint belong on this machine.
 pub struct Placement {
     keeper: Arc<Keeper>,
-    record: Record,
+    maps: BTreeMap<String, PageMap>,
     mapping: Mapping,
+    /// The CPUs of each node that the job was given.
+    cpus: BTreeMap<u32, Cpus>,
 }
 
 impl Placement {
-    /// Makes the memory present on the nodes that the region was on, before its bytes are loaded. Bytes may change.
-    pub fn before_load(&self, region: &str, target: &mut [u8]) {
-        let Some(wanted) = self.wanted(region, target) else { return };
-        let report = placing::place(target, &wanted, &self.keeper.given);
-        self.keeper.lock().report.pages.add(&report);
+    fn new(keeper: &Arc<Keeper>, record: &Record, mapping: Mapping) -> Option<Placement> {
+        let (machine, given) = (keeper.machine, &keeper.given);
+        let nodes = machine.nodes_with_memory();
+        if nodes.len() < 2 {
+            return None;
+        }
+        let map = |(name, place): &(String, RegionPlace)| match place {
+            RegionPlace::Host { pages, .. } => Some((name.clone(), pages.clone())),
+            RegionPlace::Device(_) => None,
+        };
+        let maps = record.regions.iter().filter_map(map).collect();
+        let cpus = nodes.into_iter().map(|node| (node, &machine.cpus_of_node(node) & given)).collect();
+        Some(Placement { keeper: keeper.clone(), maps, mapping, cpus })
     }
 
-    /// Looks whether they are there, after the load.
-    pub fn after_load(&self, region: &str, target: &[u8]) {
-        let Some(wanted) = self.wanted(region, target) else { return };
-        let report = placing::verify(target, &wanted);
+    /// Makes the memory of a region present on the nodes that it was on, before its bytes are loaded. What it holds may be lost.
+    ///
+    /// # Blocking
+    /// For a look at all of its pages, and for making them present or moving them.
+    pub fn before_load(&self, region: &str, target: &mut [u8]) {
+        let bytes = target.len() as u64;
+        let Some(map) = self.maps.get(region).filter(|map| map.check(bytes).is_ok()) else { return };
+        let wanted = self.mapping.place(map, bytes, target.as_ptr().addr() as u64);
+        let wanted: Vec<Wanted> = wanted.ranges(bytes).collect();
+        let report = placing::place(target, &wanted, &self.cpus);
+        log::debug!("event=placed rank={} region={region:?} {report}", self.keeper.settings.rank);
         self.keeper.lock().report.pages.add(&report);
     }
 }

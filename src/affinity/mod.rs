@@ -5,6 +5,7 @@
 //! Without the `numa` feature, on a machine with one node, or where libnuma cannot work, nothing is done.
 
 pub mod cpus;
+pub mod keeper;
 pub mod links;
 pub mod machine;
 pub mod mapping;
@@ -14,6 +15,7 @@ pub mod numa;
 #[path = "numa_absent.rs"]
 pub mod numa;
 pub mod pages;
+pub mod pinning;
 pub mod placing;
 pub mod record;
 pub mod scan;

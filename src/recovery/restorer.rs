@@ -192,11 +192,7 @@ impl Restorer {
         if let Some(placement) = &self.placement {
             placement.before_load(name, bytes);
         }
-        self.load_with(&region, |source, region| Ok(source.read_region(region, bytes)?))?;
-        if let Some(placement) = &self.placement {
-            placement.after_load(name, bytes);
-        }
-        Ok(())
+        self.load_with(&region, |source, region| Ok(source.read_region(region, bytes)?))
     }
 
     /// Loads a region into device memory of exactly its length, whether it was saved from host or device memory. Its blocks

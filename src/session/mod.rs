@@ -869,7 +869,7 @@ impl<'a> Checkpoint<'a> {
         self.done = true;
         self.engine.beat();
         if let Some(keeper) = self.engine.affinity() {
-            let address = device.as_ref().map_or_else(String::new, |on| on.caches.device().info().bus_id.clone());
+            let address = device.as_ref().map_or_else(String::new, |on| on.caches.device_address());
             let regions = self.regions.iter().filter_map(|saved| {
                 let at = match &saved.data {
                     RegionData::Host(Cow::Borrowed(bytes)) => Whereabouts::Host(bytes.as_ptr().addr(), bytes.len()),
