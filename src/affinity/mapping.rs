@@ -178,14 +178,21 @@ impl<'a> Decision<'a> {
         let pinned = record.threads.iter().filter(|thread| thread.role != Role::Bivouac && thread.cpus != record.given);
         let pinned: Cpus = if now.cpus.is_some() {
             // The user's list is for those that were not pinned as well.
-            record.threads.iter().filter(|thread| thread.role != Role::Bivouac).flat_map(|thread| &thread.cpus).copied().collect()
+            record
+                .threads
+                .iter()
+                .filter(|thread| thread.role != Role::Bivouac)
+                .flat_map(|thread| &thread.cpus)
+                .copied()
+                .collect()
         } else {
             pinned.flat_map(|thread| &thread.cpus).copied().collect()
         };
         let used = places(&record.machine, &pinned);
         let allowed = places(now.machine, now.allowed);
         let likeness = record.machine.likeness(now.machine);
-        let decision = Decision { record, now, likeness, rule: Rule::Shares, used, share: allowed, images: BTreeMap::new() };
+        let decision =
+            Decision { record, now, likeness, rule: Rule::Shares, used, share: allowed, images: BTreeMap::new() };
         decision.by_list().decide()
     }
 

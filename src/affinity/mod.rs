@@ -10,6 +10,7 @@ pub mod machine;
 pub mod mapping;
 #[cfg(feature = "numa")]
 mod numa;
+mod packed;
 pub mod pages;
 pub mod record;
 

@@ -97,9 +97,8 @@ impl<'a> Fit<'a> {
 
     fn fill(&mut self, level: Level, old: &[usize], new: &[usize]) {
         let bins = groups(level, self.new, new).into_iter();
-        let mut bins: Vec<Bin> = bins
-            .map(|Group { key, cpus, .. }| Bin { key, cpus, taken: Vec::new(), kin: BTreeSet::new() })
-            .collect();
+        let mut bins: Vec<Bin> =
+            bins.map(|Group { key, cpus, .. }| Bin { key, cpus, taken: Vec::new(), kin: BTreeSet::new() }).collect();
         let mut groups = groups(level, self.old, old);
         groups.sort_by_key(|group| std::cmp::Reverse(group.cpus.len()));
         for group in &groups {

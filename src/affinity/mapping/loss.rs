@@ -57,7 +57,9 @@ impl fmt::Display for Loss {
         match self {
             Loss::MachineUnknown => write!(f, "the machine is not known"),
             Loss::ListNotAllowed => write!(f, "no CPU that was named for the restart is allowed"),
-            Loss::Shares { then, now } if then == now => write!(f, "each of the {now} ranks of the node took its share"),
+            Loss::Shares { then, now } if then == now => {
+                write!(f, "each of the {now} ranks of the node took its share")
+            }
             Loss::Shares { then, now } => {
                 write!(f, "{then} ranks were on the node and {now} are: each took its share")
             }
@@ -109,11 +111,8 @@ pub(super) fn of(decision: &Decision<'_>, targets: &BTreeMap<u32, Target>) -> Ve
 
 fn of_cpus(decision: &Decision<'_>, losses: &mut Vec<Loss>) {
     let (old, new): (&Machine, &Machine) = (&decision.record.machine, decision.now.machine);
-    let pairs: Vec<(&Cpu, &Cpu)> = decision
-        .used
-        .iter()
-        .filter_map(|at| Some((&old.cpus[*at], &new.cpus[*decision.images.get(at)?])))
-        .collect();
+    let pairs: Vec<(&Cpu, &Cpu)> =
+        decision.used.iter().filter_map(|at| Some((&old.cpus[*at], &new.cpus[*decision.images.get(at)?]))).collect();
     if decision.likeness == Likeness::Same {
         let numbers = decision.used.iter().map(|at| old.cpus[*at].number as usize);
         let missing: Cpus = numbers.filter(|cpu| !decision.now.allowed.contains(cpu)).collect();
