@@ -8,7 +8,7 @@
 use super::cpus::{self, Cpus};
 use super::machine::Machine;
 use super::mapping::{Mapping, Now, Target};
-use super::pages::{PAGE_BYTES, PageMap};
+use super::pages::{PAGE_BYTES, PageMap, Run};
 use super::pinning::{self, Pin};
 use super::placing::{self, PlaceReport, Wanted};
 use super::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
@@ -112,10 +112,29 @@ enum Wish {
 
 struct Mapped {
     map: PageMap,
+    /// The page behind each of its runs.
+    ends: Vec<u64>,
     taken: Instant,
     is_whole: bool,
     /// A whole map is to be made in the background.
     is_wished: bool,
+}
+
+impl Mapped {
+    /// A map that has just been made, of all pages.
+    fn whole(map: PageMap) -> Mapped {
+        let sum = |end: &mut u64, run: &Run| {
+            *end += run.pages;
+            Some(*end)
+        };
+        let ends = map.runs.iter().scan(0, sum).collect();
+        Mapped { map, ends, taken: Instant::now(), is_whole: true, is_wished: false }
+    }
+
+    fn node_at(&self, page: u64) -> Option<u32> {
+        let run = self.ends.partition_point(|end| *end <= page);
+        self.map.runs.get(run)?.node
+    }
 }
 
 impl Keeper {
@@ -270,7 +289,8 @@ impl Keeper {
         let wanted: Vec<(&Thread, Cpus)> = match &state.wish {
             Wish::Nothing => return,
             Wish::Recorded(wanted) => {
-                let mask = |place: &ThreadPlace| wanted.iter().find(|wanted| is_same(wanted, place)).map(|it| it.cpus.clone());
+                let mask =
+                    |place: &ThreadPlace| wanted.iter().find(|wanted| is_same(wanted, place)).map(|it| it.cpus.clone());
                 live.iter().zip(&places).filter_map(|(thread, place)| Some((thread, mask(place)?))).collect()
             }
             Wish::Pinned(pin) => self.pinned(pin, &live, &places),
@@ -294,7 +314,8 @@ impl Keeper {
         let neighbours = &self.settings.neighbours;
         let position = neighbours.iter().position(|rank| *rank == self.settings.rank).unwrap_or(0);
         let share = pinning::share(self.machine, &self.given, position, neighbours.len());
-        let of = |role: Role| live.iter().zip(places).filter(move |(_, place)| place.role == role).map(|(thread, _)| thread);
+        let of =
+            |role: Role| live.iter().zip(places).filter(move |(_, place)| place.role == role).map(|(thread, _)| thread);
         let later = of(Role::Other).filter(|thread| !self.early.contains(&thread.id));
         let threads: Vec<&Thread> = of(Role::Main).chain(later).collect();
         let masks = pinning::masks(pin, self.machine, &self.given, &share, threads.len());
@@ -325,7 +346,7 @@ impl Keeper {
             Some(key) => {
                 let map = whole_map(key, goes_on);
                 if let (Some(map), Some(mapped)) = (map, self.lock().maps.get_mut(&key)) {
-                    *mapped = Mapped { map, taken: Instant::now(), is_whole: true, is_wished: false };
+                    *mapped = Mapped::whole(map);
                 }
             }
             None => self.check(goes_on),
@@ -344,8 +365,8 @@ impl Keeper {
         for key in known {
             let Some(map) = whole_map(key, goes_on) else { break };
             if let Some(mapped) = self.lock().maps.get_mut(&key) {
-                wandered += mapped.map.differing(&map);
-                *mapped = Mapped { map, taken: Instant::now(), is_whole: true, is_wished: false };
+                wandered += mapped.map.compare(&map).wrong;
+                *mapped = Mapped::whole(map);
             }
         }
         let mut state = self.lock();
@@ -388,7 +409,7 @@ impl State {
             if let Some(known) = known {
                 let page = |at: &usize| (at / PAGE_BYTES as usize - address / PAGE_BYTES as usize) as u64;
                 let node = |status: &i32| u32::try_from(*status).ok();
-                let differs = |(at, status)| known.map.node_at(page(at)) != node(status);
+                let differs = |(at, status)| known.node_at(page(at)) != node(status);
                 is_right &= !addresses.iter().zip(&answers).any(differs);
             }
             Ok(answers)
@@ -404,7 +425,7 @@ impl State {
         if self.maps.len() >= MAPS_MAX {
             self.maps.clear();
         }
-        let mapped = Mapped { map: map.clone(), taken: Instant::now(), is_whole: false, is_wished: true };
+        let mapped = Mapped { is_whole: false, is_wished: true, ..Mapped::whole(map.clone()) };
         self.maps.insert(key, mapped);
         Some(RegionPlace::Host { pages: map, age_ms: 0, is_whole: false })
     }

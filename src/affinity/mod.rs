@@ -14,6 +14,7 @@ pub mod numa;
 #[cfg(not(feature = "numa"))]
 #[path = "numa_absent.rs"]
 pub mod numa;
+mod packed;
 pub mod pages;
 pub mod pinning;
 pub mod placing;

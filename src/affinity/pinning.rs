@@ -106,7 +106,7 @@ mod tests {
             assert!(count > 16 || met.len() == 16 && shares.concat().len() == 16, "{count}");
         }
         assert_eq!(share(&machine, &set(&[3, 7, 11]), 0, 2), [3, 11], "what is allowed");
-        assert_eq!(share(&machine, &Cpus::new(), 0, 2), []);
+        assert!(share(&machine, &Cpus::new(), 0, 2).is_empty());
     }
 
     #[test]

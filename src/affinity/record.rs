@@ -1,10 +1,19 @@
 //! What a checkpoint says about where things were: the record that lies in each shard.
+//!
+//! It is small: some hundred bytes for the machine, a few for each pinned thread, and two or more for each run of pages. It comes back
+//! from files that may be damaged or foreign, so everything is checked before it is used, and its size is bounded.
 #![forbid(unsafe_code)]
 
+mod wire;
+
 use super::cpus::Cpus;
-use super::machine::Machine;
+use super::machine::{ADDRESS_BYTES_MAX, CPUS_MAX, Machine, NODES_MAX};
 use super::pages::PageMap;
+use crate::format::FormatError;
 use serde::{Deserialize, Serialize};
+
+/// The most bytes in the name of a thread: four times what the system gives.
+const NAME_BYTES_MAX: usize = 64;
 
 /// Whose a thread is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -71,3 +80,57 @@ pub struct Record {
     /// Its regions, by name.
     pub regions: Vec<(String, RegionPlace)>,
 }
+
+impl Record {
+    /// As bytes, for a shard.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it breaks a rule of [`Record::check`] or takes more than 16 MiB (millions of runs of pages): it could not be
+    /// decoded.
+    pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
+        self.check().map_err(|reason| FormatError::invalid("affinity record", reason))?;
+        wire::encode(self)
+    }
+
+    /// From bytes of a shard, checked. Any bytes are harmless.
+    ///
+    /// # Errors
+    /// [`FormatError`] if they are damaged, of a newer version, or break a rule of [`Record::check`].
+    pub fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
+        wire::decode(bytes)
+    }
+
+    /// Is it consistent, and within bounds? Nodes of pages need not be those of the machine: little may be known of that. That a map fits
+    /// its region is checked where the region is known ([`PageMap::check`]).
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.machine.check()?;
+        let sets = std::iter::once(&self.given).chain(self.threads.iter().map(|thread| &thread.cpus));
+        if let Some(cpu) = sets.filter_map(|cpus| cpus.last()).find(|cpu| **cpu >= CPUS_MAX) {
+            return Err(format!("CPU {cpu}"));
+        }
+        if !self.neighbours.is_sorted_by(|a, b| a < b) {
+            return Err("the ranks of the node are not ascending".to_owned());
+        }
+        if let Some(thread) = self.threads.iter().find(|thread| thread.name.len() > NAME_BYTES_MAX) {
+            return Err(format!("the name of a thread has {} bytes", thread.name.len()));
+        }
+        if self.policy.nodes.len() > NODES_MAX || self.policy.nodes.iter().any(|node| *node as usize >= NODES_MAX) {
+            return Err("the policy names absurd nodes".to_owned());
+        }
+        self.regions.iter().try_for_each(|(name, place)| match place {
+            RegionPlace::Host { pages, .. } => {
+                pages.check_form().map_err(|error| format!("region {name:.64}: {error}"))
+            }
+            RegionPlace::Device(address) if address.len() > ADDRESS_BYTES_MAX => {
+                Err(format!("region {name:.64}: its GPU"))
+            }
+            RegionPlace::Device(_) => Ok(()),
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

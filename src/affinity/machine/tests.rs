@@ -185,7 +185,7 @@ fn machines_from_elsewhere_are_checked() {
         |machine| machine.cpus[0].package = 1,
         |machine| machine.nodes[1].number = 0,
         |machine| machine.nodes[1].number = u32::MAX,
-        |machine| drop(machine.distances.pop()),
+        |machine| _ = machine.distances.pop(),
         |machine| {
             machine.devices.push(PciDevice { address: String::new(), kind: PciKind::Gpu, nodes: vec![17] });
         },
