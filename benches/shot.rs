@@ -13,16 +13,24 @@
 //! | `direct` | (d) histories; all host memory is allocated pinned by one call of the driver before the shot, which is its initialisation |
 //! | `memset` | (e) histories; all host memory is mapped, set to zero and registered before the shot, likewise |
 //! | `floor` | (f) bare copies inside the device |
+//! | `copy` | the same with digests, as histories copy, and nothing else of them |
 //! | `file` | raw writes and reads around the page cache of what does not fit, by 1, 2 and 4 threads: what the disk gives |
 //!
 //! Blocking time is what the application's thread spends in appends and restores. Initialisation is stated apart, and so is the
 //! wait for flushes between the passes.
+//!
+//! With `--enqueue` nothing of the application's thread is timed: the computation is a kernel on the application's stream, one step ahead;
+//! appends are enqueued behind it. What counts is how much longer a pass takes than the kernels alone (`kernels_s`), which are run
+//! first. Restores of histories have no such mode: they end when the digests are compared.
 
 #[cfg(not(feature = "cuda"))]
 fn main() {
     eprintln!("SKIPPED: built without the feature `cuda`");
 }
 
+#[cfg(feature = "cuda")]
+#[path = "shot/compute.rs"]
+mod compute;
 #[cfg(feature = "cuda")]
 #[path = "shot/node.rs"]
 mod node;
@@ -43,6 +51,7 @@ fn main() {
 
 #[cfg(feature = "cuda")]
 mod shot {
+    use super::compute::{Kernels, idle};
     use super::node::{self, median, warm};
     use super::ours::Bivouac;
     use super::peers::{self, Blocking, Floor, Managed, OnDemand};
@@ -56,7 +65,7 @@ mod shot {
     use mpi::traits::*;
     use std::path::PathBuf;
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
     enum EngineKind {
@@ -67,6 +76,7 @@ mod shot {
         Direct,
         Memset,
         Floor,
+        Copy,
         File,
     }
 
@@ -179,6 +189,12 @@ mod shot {
         /// A barrier after each version.
         #[arg(long, value_delimiter = ',', action = clap::ArgAction::Set, default_value = "false")]
         tight: Vec<bool>,
+        /// The computation is a kernel on the application's stream, and copies are enqueued behind it (engines bivouac, blocking, floor).
+        #[arg(long)]
+        pub enqueue: bool,
+        /// The application's thread stays awake between two versions.
+        #[arg(long)]
+        awake: bool,
         /// Fields of equal size that make up a version.
         #[arg(long, default_value_t = 1)]
         pub fields: u64,
@@ -262,6 +278,8 @@ mod shot {
         /// Node memory, for the engine that uses it.
         pub segment: Option<Arc<Segment>>,
         pub rank: u64,
+        /// Are copies enqueued, and not waited for?
+        pub enqueue: bool,
     }
 
     fn order(options: &Options, order: Order) -> Vec<u64> {
@@ -279,16 +297,6 @@ mod shot {
         versions
     }
 
-    /// The computation: nothing, for an exact time.
-    fn compute(seconds: f64) {
-        let until = Instant::now() + Duration::from_secs_f64(seconds);
-        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            if left > Duration::from_micros(300) {
-                std::thread::sleep(left - Duration::from_micros(200));
-            }
-        }
-    }
-
     fn open(options: &Options, setup: &Setup, sizes: &[u64]) -> Box<dyn Engine> {
         let total = options.sizes.iter().map(|kind| options.sizes_of(*kind, setup.rank).iter().sum()).max();
         match options.engine {
@@ -300,6 +308,7 @@ mod shot {
                 Box::new(OnDemand::new(setup, gib(options.host), &options.directory, spills))
             }
             EngineKind::Managed => Box::new(Managed::new(setup, gib(options.gpu), sizes)),
+            EngineKind::Copy => Box::new(Floor::with_digests(setup, gib(options.gpu))),
             EngineKind::Floor | EngineKind::File => Box::new(Floor::new(setup, gib(options.gpu))),
         }
     }
@@ -333,7 +342,10 @@ mod shot {
         let filling = device.adopt(&raw).expect("own stream");
         filling.upload(&[(&fill, span.clone())], None).expect("upload");
         drop(fill);
-        let setup = Setup { device, raw, span, segment, rank };
+        let can_enqueue = [EngineKind::Bivouac, EngineKind::Blocking, EngineKind::Floor].contains(&options.engine);
+        assert!(can_enqueue || !options.enqueue, "this engine waits for each copy");
+        let mut kernels = options.enqueue.then(|| Kernels::new(&device, &raw));
+        let setup = Setup { device, raw, span, segment, rank, enqueue: options.enqueue };
         world.barrier();
         // The peers that pin all memory first differ in that from the engine that has it pinned already.
         let pinning = match options.engine {
@@ -353,7 +365,8 @@ mod shot {
                 engine = open(&options, &setup, &sizes);
             }
             engine.reset();
-            let mine = run(&options, case, &mut *engine, &sizes, &world, if index == 0 { init } else { 0.0 });
+            let init = if index == 0 { init } else { 0.0 };
+            let mine = run(&options, case, &mut *engine, &mut kernels, &sizes, &world, init);
             report(&options, case, &world, &mine);
         }
         drop(engine);
@@ -375,14 +388,25 @@ mod shot {
         options: &Options,
         case: &Case,
         engine: &mut dyn Engine,
+        kernels: &mut Option<Kernels>,
         sizes: &[u64],
         world: &SimpleCommunicator,
         init: f64,
     ) -> Row {
         let order = order(options, case.order);
         let seconds = case.interval / 1e3;
-        let step = |work: &mut dyn FnMut()| {
-            compute(seconds);
+        let kernels_s = kernels.as_mut().map_or(0.0, |kernels| {
+            let begun = Instant::now();
+            (0..options.count).for_each(|_| kernels.step(seconds));
+            kernels.end();
+            begun.elapsed().as_secs_f64()
+        });
+        let end = |kernels: &mut Option<Kernels>| kernels.iter_mut().for_each(Kernels::end);
+        let step = |kernels: &mut Option<Kernels>, work: &mut dyn FnMut()| {
+            match kernels {
+                Some(kernels) => kernels.step(seconds),
+                None => idle(seconds, options.awake),
+            }
             if case.tight {
                 world.barrier();
             }
@@ -395,8 +419,10 @@ mod shot {
             engine.hint(&order);
         }
         let wall = Instant::now();
-        let appends: Vec<f64> =
-            (0..options.count).map(|version| step(&mut || engine.append(version, sizes[version as usize]))).collect();
+        let appends: Vec<f64> = (0..options.count)
+            .map(|version| step(kernels, &mut || engine.append(version, sizes[version as usize])))
+            .collect();
+        end(kernels);
         let forward_s = wall.elapsed().as_secs_f64();
         let begun = Instant::now();
         if case.wait {
@@ -410,9 +436,10 @@ mod shot {
                 if case.hints == Hints::One {
                     engine.hint(&[*version]);
                 }
-                step(&mut || engine.restore(*version, sizes[*version as usize]))
+                step(kernels, &mut || engine.restore(*version, sizes[*version as usize]))
             })
             .collect();
+        end(kernels);
         let wall_s = wall.elapsed().as_secs_f64();
         let said = engine.figures();
         let total = sizes.iter().sum::<u64>() as f64 / 1e9;
@@ -430,6 +457,8 @@ mod shot {
             ("flush_wait_s", flush_s),
             ("forward_s", forward_s),
             ("wall_s", wall_s),
+            ("backward_s", wall_s - forward_s - flush_s),
+            ("kernels_s", kernels_s),
             ("append_gb_s", total / append_s.max(1e-9)),
             ("restore_gb_s", total / restore_s.max(1e-9)),
             ("both_gb_s", 2.0 * total / (append_s + restore_s).max(1e-9)),
@@ -475,6 +504,8 @@ mod shot {
         say("host_gib", options.host.into());
         say("wait", case.wait.into());
         say("tight", case.tight.into());
+        say("enqueue", options.enqueue.into());
+        say("awake", options.awake.into());
         say("ready", options.ready.into());
         say("warm", options.warm.into());
         say("persist", options.persist.into());

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the shots whose figures are stored, and prints a JSON line for each:
-#   benches/shots.sh [--program PATH] [--scratch DIR] [--seconds LIMIT] [SET…] > shots.jsonl
+#   benches/shots.sh [--program PATH] [--scratch DIR] [--seconds LIMIT] [--ranks N,…] [SET…] > shots.jsonl
 # A SET is a name below; without one, all that GPUs and time allow. What was left out for lack of time is said on standard error.
 # On a machine without cargo: out/gpu/run.sh --shots (see ci/gpu/bundle.sh). Then: cargo bench --bench plots
 #
@@ -8,13 +8,14 @@
 # stated for it. Sweeps use half of everything, which keeps all ratios: 192 versions, 2 GiB, 16 GiB.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-program='' scratch=$(mktemp -d) limit=100000
+program='' scratch=$(mktemp -d) limit=100000 only=''
 sets=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --program) program=$2; shift 2 ;;
         --scratch) scratch=$2; shift 2 ;;
         --seconds) limit=$2; shift 2 ;;
+        --ranks) only=$2; shift 2 ;;
         -h | --help) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
         *) sets+=("$1"); shift ;;
     esac
@@ -24,6 +25,7 @@ if [ -z "$program" ]; then
     program=$(cargo bench --no-run --bench shot 2>&1 | sed -n 's/.*Executable.*(\(.*\))/\1/p')
 fi
 program=$(realpath "$program")
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 gpus=$(nvidia-smi -L | wc -l)
 begun=$SECONDS
 
@@ -34,6 +36,7 @@ shot() {
     local set=$1 ranks=$2
     shift 2
     wanted "$set" || return 0
+    [ -z "$only" ] || [[ ",$only," == *",$ranks,"* ]] || return 0
     if [ "$ranks" -gt "$gpus" ] || [ $((SECONDS - begun)) -ge "$limit" ]; then
         echo "left out: $set, $ranks ranks, $*" >&2
         return 0
@@ -58,6 +61,20 @@ shot papers 1 --ready --order reverse,irregular --sizes uniform,variable
 shot papers 1 --engine blocking
 shot papers 1 --engine on-demand
 shot papers 1 --engine managed
+# Copies enqueued behind kernels: how much longer a pass takes. And what a call that waits consists of.
+shot enqueued 1 --engine floor --enqueue
+shot enqueued 1 --engine blocking --host 50 --enqueue
+shot enqueued 1 --ready --host 64 --enqueue --order reverse,irregular
+for awake in '' --awake; do
+    shot call 1 --engine floor --count 30 --interval 0,10 $awake
+    shot call 1 --engine copy --count 30 --interval 0,10 $awake
+    shot call 1 --ready --host 8 --count 30 --interval 0,10 $awake
+done
+# GPUs at once: bare copies to host memory, and ours until all is flushed.
+for ranks in 1 2 4; do
+    shot at-once $ranks --engine blocking --count 96 --host 13 --interval 0 --tight true
+    shot at-once $ranks --ready --count 96 --gpu 2 --host 13 --interval 0 --wait true
+done
 # HiPC'22: a cold start. Figures 5a and 5b, uniform sizes; 3b and 3c, variable sizes.
 for interval in 10 20 60; do shot hipc-5 1 "${hipc[@]}" --interval $interval; done
 shot hipc-5 1 "${hipc[@]}" --engine direct --interval 10,20,60
@@ -100,4 +117,4 @@ for host in 4 8 32; do
     shot hipc-6c 1 --count 128 --gpu 2 --interval 20 --host $host
     shot hipc-6c 1 --count 128 --gpu 2 --interval 20 --host $host --engine direct
 done
-shot hipc-4 1 --count 256 --gpu 32 --host 4 --interval 10
+shot hipc-4 1 --count 256 --gpu 32 --host 4 --interval 10 --each

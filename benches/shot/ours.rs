@@ -4,7 +4,9 @@ use super::shot::{Engine, Figures, Options, PinKind, Setup, TouchKind, gib};
 use bivouac::cache::Keep;
 use bivouac::config::{PinOrder, Touch};
 use bivouac::device::{DeviceSpan, Stream};
-use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryStats, Operation, Step};
+use bivouac::transfer::history::{
+    CacheConfig, Caches, Field, FieldMut, History, HistoryStats, Operation, Return, Step,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ pub struct Bivouac {
     names: Vec<String>,
     stream: Arc<dyn Stream>,
     keep: Keep,
+    until: Return,
     /// What the caches had counted when the shot began.
     before: HistoryStats,
 }
@@ -48,7 +51,8 @@ impl Bivouac {
         let names = (0..options.fields).map(|index| format!("p{index}")).collect();
         let stream = setup.device.adopt(&setup.raw).expect("own stream");
         let before = history.stats();
-        Bivouac { history, caches, span: setup.span.clone(), names, stream, keep, before }
+        let until = if setup.enqueue { Return::Enqueued } else { Return::Done };
+        Bivouac { history, caches, span: setup.span.clone(), names, stream, keep, until, before }
     }
 
     /// The fields of a version: equal parts of the application's buffer.
@@ -70,7 +74,7 @@ impl Engine for Bivouac {
     fn append(&mut self, version: u64, bytes: u64) {
         let parts = self.cut(bytes);
         let fields: Vec<Field> = parts.iter().map(|(name, span)| Field::device::<u8>(name, span)).collect();
-        self.history.append(version, &fields, &*self.stream).expect("append");
+        self.history.append_and(version, &fields, &*self.stream, self.until).expect("append");
     }
 
     fn hint(&mut self, versions: &[u64]) {

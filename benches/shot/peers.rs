@@ -1,7 +1,7 @@
 //! The peers of the shot: what an application would do without Bivouac, with the same memory.
 
 use super::shot::{Engine, Setup};
-use bivouac::device::{Device, DeviceSpan, HostRange};
+use bivouac::device::{Device, DeviceSpan, HostRange, Run, Stream};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};
@@ -119,9 +119,10 @@ enum Place {
     File(u64),
 }
 
-/// (a) Every copy is waited for, to host memory and from it, to the file and from it.
+/// (a) Every copy is waited for, to host memory and from it, to the file and from it. Enqueued: only those with the file are.
 pub struct Blocking {
     stream: Arc<CudaStream>,
+    enqueue: bool,
     span: DeviceSpan,
     host: Pinned,
     bounce: Pinned,
@@ -138,6 +139,7 @@ impl Blocking {
         let context = setup.device.context();
         Blocking {
             stream: setup.raw.clone(),
+            enqueue: setup.enqueue,
             span: setup.span.clone(),
             host: Pinned::new(context, host),
             bounce: Pinned::new(context, BOUNCE),
@@ -153,7 +155,7 @@ fn down(stream: &CudaStream, span: &DeviceSpan, address: u64, bytes: u64) {
     unsafe { result::memcpy_dtoh_async(bytes_at(address, bytes), span.address(), stream.cu_stream()) }.expect("copy");
 }
 
-/// Brings a version back, over the bounce buffer if it is in the file, and waits for it.
+/// Brings a version back, over the bounce buffer if it is in the file.
 fn bring(stream: &CudaStream, span: &DeviceSpan, place: Place, bytes: u64, file: &File, bounce: &Pinned) {
     let address = match place {
         Place::Host(address) => address,
@@ -164,7 +166,6 @@ fn bring(stream: &CudaStream, span: &DeviceSpan, place: Place, bytes: u64, file:
     };
     // SAFETY: as in `down`.
     unsafe { result::memcpy_htod_async(span.address(), bytes_at(address, bytes), stream.cu_stream()) }.expect("copy");
-    stream.synchronize().expect("copy");
 }
 
 impl Engine for Blocking {
@@ -177,7 +178,9 @@ impl Engine for Blocking {
         let place = match self.host.take(bytes) {
             Some(address) => {
                 down(&self.stream, &self.span, address, bytes);
-                self.stream.synchronize().expect("copy");
+                if !self.enqueue {
+                    self.stream.synchronize().expect("copy");
+                }
                 Place::Host(address)
             }
             None => {
@@ -192,7 +195,11 @@ impl Engine for Blocking {
     }
 
     fn restore(&mut self, version: u64, bytes: u64) {
-        bring(&self.stream, &self.span, self.places[&version], bytes, &self.file, &self.bounce);
+        let place = self.places[&version];
+        bring(&self.stream, &self.span, place, bytes, &self.file, &self.bounce);
+        if !self.enqueue || matches!(place, Place::File(_)) {
+            self.stream.synchronize().expect("copy");
+        }
     }
 }
 
@@ -313,6 +320,7 @@ impl Engine for OnDemand {
     fn restore(&mut self, version: u64, bytes: u64) {
         let place = self.shared.state.lock().expect("lock").places[&version];
         bring(&self.stream, &self.span, place, bytes, &self.shared.file, &self.bounce);
+        self.stream.synchronize().expect("copy");
     }
 }
 
@@ -476,26 +484,46 @@ impl Drop for Managed {
     }
 }
 
-/// (f) Bare copies inside the device, into a ring of the GPU budget.
+/// (f) Bare copies inside the device, into a ring of the GPU budget; or copies with digests.
 pub struct Floor {
     stream: Arc<CudaStream>,
+    enqueue: bool,
+    digests: Option<Arc<dyn Stream>>,
     span: DeviceSpan,
     ring: DeviceSpan,
 }
 
+/// Bytes of a block, as histories have them.
+const BLOCK: u64 = 256 << 10;
+
 impl Floor {
     pub fn new(setup: &Setup, bytes: u64) -> Floor {
         let ring = setup.device.allocate(bytes.max(setup.span.bytes())).expect("room");
-        Floor { stream: setup.raw.clone(), span: setup.span.clone(), ring }
+        let (stream, span) = (setup.raw.clone(), setup.span.clone());
+        Floor { stream, enqueue: setup.enqueue, digests: None, span, ring }
+    }
+
+    pub fn with_digests(setup: &Setup, bytes: u64) -> Floor {
+        let stream = setup.device.adopt(&setup.raw).expect("own stream");
+        Floor { digests: Some(stream), ..Floor::new(setup, bytes) }
     }
 
     fn copy(&self, version: u64, bytes: u64, back: bool) {
         let slots = self.ring.bytes() / self.span.bytes();
-        let place = self.ring.address() + version % slots * self.span.bytes();
-        let (from, to) = if back { (place, self.span.address()) } else { (self.span.address(), place) };
+        let place = self.ring.part(version % slots * self.span.bytes(), bytes).expect("inside");
+        let own = self.span.part(0, bytes).expect("inside");
+        let (from, to) = if back { (place, own) } else { (own, place) };
+        if let Some(stream) = &self.digests {
+            let copied = stream.copy_blocks(vec![Run::whole(from, Some(to), 0)], BLOCK).expect("copy");
+            copied.digests().expect("copy");
+            return;
+        }
         // SAFETY: both ranges have that length.
-        unsafe { result::memcpy_dtod_async(to, from, bytes as usize, self.stream.cu_stream()) }.expect("copy");
-        self.stream.synchronize().expect("copy");
+        unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes as usize, self.stream.cu_stream()) }
+            .expect("copy");
+        if !self.enqueue {
+            self.stream.synchronize().expect("copy");
+        }
     }
 }
 

@@ -11,6 +11,9 @@ gpus=$(nvidia-smi -L | wc -l)
 passed=()
 failed=()
 
+# Figures are kept for the end, and shown as they come: a run that is cut short is not lost.
+figure() { tee -a "$scratch/figures" >&2; }
+
 check() {
     local name=$1
     shift
@@ -41,9 +44,9 @@ while [ "$ranks" -le "$gpus" ]; do
     ranks=$((ranks * 2))
 done
 rtm 1 --reference
-# How much of the transfers lay beside computation.
-rtm "$gpus" --dir rtm-traced --timeline "$scratch/trace.json" > /dev/null
-python3 - "$scratch/trace.json" "$gpus" >> "$scratch/figures" <<'END'
+# How much of the transfers lay beside computation, with a GPU cache that holds a part of a shot: otherwise nothing is fetched.
+BIVOUAC_DEVICE_BUDGET='256 MiB' rtm "$gpus" --dir rtm-traced --timeline "$scratch/trace.json" > /dev/null
+python3 - "$scratch/trace.json" "$gpus" <<'END' | figure
 import json, sys
 events = [event for event in json.load(open(sys.argv[1]))["traceEvents"] if event["ph"] == "X"]
 def spans(rank, tid):
@@ -68,8 +71,17 @@ print(json.dumps(line))
 END
 check rtm_images test "$(sort -u "$images" | wc -l)" -eq 1
 
-./device >> "$scratch/figures" 2> /dev/null
-beside() { mpirun --oversubscribe --bind-to none -n "$1" ./beside --bench "${@:2}" 2> /dev/null >> "$scratch/figures"; }
+# bench NAME COMMAND…
+bench() {
+    if ! "${@:2}" 2> "$scratch/bench.log" > "$scratch/bench.out"; then
+        failed+=("$1")
+        echo "== $* failed:" >&2
+        tail -30 "$scratch/bench.log" >&2
+    fi
+    figure < "$scratch/bench.out"
+}
+bench device ./device
+beside() { bench beside timeout 120 mpirun --oversubscribe --bind-to none -n "$1" ./beside --bench "${@:2}"; }
 for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
     beside "$ranks" step --rounds 8
     beside "$ranks" step --rounds 8 --rate auto
@@ -81,9 +93,11 @@ if [ "$gpus" -gt 1 ]; then
     beside "$gpus" step --rounds 8 --halo 64 --bursts 1
 fi
 beside 1 pin
-for pin in never turns at-once; do beside 1 ready --pin $pin; done
+for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
+    for pin in never turns at-once; do beside "$ranks" ready --pin $pin; done
+done
 if [ "${1:-}" = --shots ]; then
-    ./shots.sh --program ./shot --scratch "$scratch" "${@:2}" >> "$scratch/figures"
+    ./shots.sh --program ./shot --scratch "$scratch" "${@:2}" | figure
 fi
 
 list() { printf '%s\n' "$@" | python3 -c 'import json, sys; print(json.dumps([line.strip() for line in sys.stdin if line.strip()]))'; }
