@@ -92,8 +92,8 @@ if [ "$gpus" -gt 1 ]; then
     beside "$gpus" step --rounds 8 --bursts 1
     beside "$gpus" step --rounds 8 --halo 64 --bursts 1
 fi
-beside 1 pin
 for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
+    beside "$ranks" pin
     for pin in never turns at-once; do beside "$ranks" ready --pin $pin; done
 done
 if [ "${1:-}" = --shots ]; then
