@@ -9,6 +9,7 @@
 #     --cpus N           CPUs, as many on each node (default 8)
 #     --memory MIB       of all nodes that have memory (default 2048)
 #     --memoryless N     the last N nodes have CPUs and no memory (default 0)
+#     --dealt            CPUs are dealt to the nodes in turn, each in a package of its own: 0 and N to the first
 #     --ring             distance 10 more for each hop around a ring (default: 20 to all others)
 #     --huge WHEN        transparent huge pages: always, madvise (default) or never
 #     --balancing        the system moves pages after the threads that use them (default: it does not)
@@ -34,7 +35,7 @@ die() {
     echo "machine.sh: $*" >&2
     exit 125
 }
-usage() { sed -n '7,21s/^# \{0,3\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '7,22s/^# \{0,3\}//p' "${BASH_SOURCE[0]}"; }
 is_number() { [[ "$1" =~ ^[0-9]{1,6}$ ]]; }
 
 can() {
@@ -71,12 +72,13 @@ prepare() {
     fi
 }
 
-nodes=4 cpus=8 memory=2048 memoryless=0 ring=false huge=madvise balancing=disable limit=120 append="" verbose=false
+nodes=4 cpus=8 memory=2048 memoryless=0 ring=false dealt=false huge=madvise balancing=disable limit=120 append="" verbose=false
 shares=()
 options() {
     while [ $# -gt 0 ]; do
         case "$1" in
         --ring) ring=true ;;
+        --dealt) dealt=true ;;
         --balancing) balancing=enable ;;
         --verbose) verbose=true ;;
         --nodes | --cpus | --memory | --memoryless | --limit)
@@ -109,9 +111,16 @@ topology() {
     local with_memory=$((nodes - memoryless)) per_node=$((cpus / nodes)) node other hops
     local each=$((memory / with_memory))
     [ "$each" -ge 128 ] || die "--memory: 128 MiB for each node at least"
-    machine=(-m "$((each * with_memory))M" -smp "$cpus,sockets=$nodes,cores=$per_node,threads=1")
+    local sockets=$nodes
+    ! $dealt || sockets=$cpus
+    machine=(-m "$((each * with_memory))M" -smp "$cpus,sockets=$sockets,cores=$((cpus / sockets)),threads=1")
     for ((node = 0; node < nodes; node++)); do
-        local own="node,nodeid=$node,cpus=$((node * per_node))-$((node * per_node + per_node - 1))"
+        local own="node,nodeid=$node" cpu
+        if $dealt; then
+            for ((cpu = node; cpu < cpus; cpu += nodes)); do own+=",cpus=$cpu"; done
+        else
+            own+=",cpus=$((node * per_node))-$((node * per_node + per_node - 1))"
+        fi
         if [ "$node" -lt "$with_memory" ]; then
             machine+=(-object "memory-backend-ram,id=memory$node,size=${each}M")
             own+=",memdev=memory$node"

@@ -73,15 +73,21 @@ fn regions(options: &Options) -> Vec<Region> {
         // No thread of the rank computes there.
         Region { name: "orphan", bytes: memory(options.pieces, 0), nodes: |_, home, count| (home + count / 2) % count },
         Region { name: "dealt", bytes: memory(options.pieces, 0), nodes: |piece, _, count| piece % count },
-        Region { name: "odd", bytes: memory(options.pieces / 2, 10_001), nodes: |piece, home, count| (home + piece / 5) % count },
+        Region {
+            name: "odd",
+            bytes: memory(options.pieces / 2, 10_001),
+            nodes: |piece, home, count| (home + piece / 5) % count,
+        },
     ]
 }
 
 /// The CPUs of each node with memory, of those that this process may use.
 fn nodes_of(topology: &Topology) -> Vec<Vec<usize>> {
     let nodes = topology.objects_with_type(ObjectType::NUMANode);
-    let cpus = nodes.map(|node| node.cpuset().into_iter().flat_map(|set| set.iter_set()).map(usize::from).collect());
-    cpus.collect()
+    let cpus = |node: &hwlocality::object::TopologyObject| {
+        node.cpuset().map(|set| set.iter_set().map(usize::from).collect()).unwrap_or_default()
+    };
+    nodes.map(cpus).collect()
 }
 
 fn run_on(cpus: &[usize]) {
@@ -183,7 +189,13 @@ fn save(rank: usize, options: &Options, session: &Session, topology: &Topology) 
     Ok(())
 }
 
-fn restore(rank: usize, case: &str, options: &Options, session: &Session, topology: &Topology) -> Result<(), Box<dyn Error>> {
+fn restore(
+    rank: usize,
+    case: &str,
+    options: &Options,
+    session: &Session,
+    topology: &Topology,
+) -> Result<(), Box<dyn Error>> {
     let (mode, touched) = case.split_once(',').map_or((case, false), |(mode, _)| (mode, true));
     session.set_affinity(match mode {
         "full" => AffinityMode::Full,

@@ -1,0 +1,246 @@
+//! Threads and pages after a restart, in machines with several NUMA nodes: `numa/machine.sh` boots them in QEMU, and
+//! `programs/affinity_worker.rs` is saved and killed in one machine and restored in others that share nothing with it but a folder.
+//!
+//! Each scenario can fail: the same program restored with affinity off has its threads and pages elsewhere.
+#![cfg(all(feature = "numa", feature = "hwloc"))]
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Ranks of the job.
+const RANKS: usize = 4;
+/// The regions that the program saves.
+const REGIONS: [&str; 4] = ["own", "orphan", "dealt", "odd"];
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/numa/machine.sh")
+}
+
+/// What the ranks of a job said: by case, rank and what it is about.
+#[derive(Default, Debug)]
+struct Said(BTreeMap<(String, usize, String), String>);
+
+impl Said {
+    fn of(out: &str) -> Said {
+        let mut said = Said::default();
+        for line in out.lines() {
+            let mut words = line.splitn(5, ' ');
+            let (Some(rank), Some(case), Some(kind), Some(name)) =
+                (words.next(), words.next(), words.next(), words.next())
+            else {
+                continue;
+            };
+            let Ok(rank) = rank.parse() else { continue };
+            let rest = words.next().unwrap_or_default();
+            let (key, value) = match kind {
+                "thread" | "region" | "data" => (format!("{kind} {name}"), rest.to_owned()),
+                _ => (kind.to_owned(), format!("{name} {rest}")),
+            };
+            said.0.insert((case.to_owned(), rank, key), value);
+        }
+        said
+    }
+
+    fn get(&self, case: &str, rank: usize, key: &str) -> &str {
+        let found = self.0.get(&(case.to_owned(), rank, key.to_owned()));
+        found.unwrap_or_else(|| panic!("rank {rank} said nothing of {key:?} in {case:?}: {self:#?}"))
+    }
+
+    /// The nodes of a region's pages.
+    fn pages(&self, case: &str, rank: usize, region: &str) -> Vec<String> {
+        let runs = self.get(case, rank, &format!("region {region}")).split_whitespace();
+        let runs = runs.map(|run| run.split_once('x').expect("node, times, pages"));
+        runs.flat_map(|(node, pages)| vec![node.to_owned(); pages.parse().expect("pages")]).collect()
+    }
+
+    fn threads(&self, case: &str, rank: usize) -> [&str; 2] {
+        ["thread main", "thread worker"].map(|key| self.get(case, rank, key))
+    }
+
+    /// All data came back, and from the newest version.
+    fn check_data(&self, case: &str) {
+        for rank in 0..RANKS {
+            for region in REGIONS {
+                assert_eq!(self.get(case, rank, &format!("data {region}")), "good", "{case} rank {rank} {region}");
+            }
+            assert_eq!(self.get(case, rank, "version").trim(), "Some(2)");
+            assert!(self.get(case, rank, "report").contains("threads_failed: 0"), "{}", self.get(case, rank, "report"));
+        }
+    }
+
+    /// Pages that `other` has on another node, of those that are in the region with all of their bytes.
+    fn differing(&self, case: &str, other: &Said, as_case: &str) -> usize {
+        let differing = |rank: usize, region: &str| {
+            let (here, there) = (self.pages(case, rank, region), other.pages(as_case, rank, region));
+            assert!(here.len().abs_diff(there.len()) <= 1, "{case} {region}: {} pages, {}", here.len(), there.len());
+            let inner = |pages: &[String]| pages[1..pages.len().min(here.len()).min(there.len()) - 2].to_vec();
+            inner(&here).iter().zip(inner(&there)).filter(|(a, b)| **a != *b).count()
+        };
+        (0..RANKS).flat_map(|rank| REGIONS.map(|region| differing(rank, region))).sum()
+    }
+
+    fn has_threads_of(&self, case: &str, other: &Said, as_case: &str) -> bool {
+        (0..RANKS).all(|rank| self.threads(case, rank) == other.threads(as_case, rank))
+    }
+}
+
+/// A job's folder, which all machines see.
+struct Job {
+    folder: tempfile::TempDir,
+    piece: usize,
+}
+
+impl Job {
+    /// `None`: there can be no machines here, which is said loudly.
+    fn new(piece: usize) -> Option<Job> {
+        let output = Command::new(script()).arg("can").stdin(Stdio::null()).output().unwrap();
+        if !output.status.success() {
+            eprintln!(
+                "\n*** SKIPPED: no machine with several NUMA nodes here, so restarts on them were not tested.\n{}{}\
+                 Run on Debian or Ubuntu, as root: ci/setup.sh --with-tests && cargo build --examples && \
+                 cargo test --test affinity ***\n",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            return None;
+        }
+        Some(Job { folder: tempfile::tempdir().unwrap(), piece })
+    }
+
+    /// Runs the program with these arguments, one after the other, in a machine with these options.
+    fn run(&self, machine: &[&str], phases: &[&str]) -> Said {
+        let own = std::env::current_exe().unwrap();
+        let program = own.ancestors().nth(2).unwrap().join("examples/affinity-worker");
+        assert!(program.exists(), "{} is missing: cargo build --examples", program.display());
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let lines: Vec<String> = phases
+            .iter()
+            .map(|phase| {
+                format!(
+                    "mpirun --oversubscribe --bind-to none -n {RANKS} {} --piece {} {phase}\n",
+                    program.display(),
+                    self.piece
+                )
+            })
+            .collect();
+        let commands =
+            format!(". {}/launch/env.sh; cd {}\n{}", root.display(), self.folder.path().display(), lines.concat());
+        let mut command = Command::new(script());
+        command.args(["--limit", "150", "--share"]).arg(self.folder.path()).args(machine).args(["--", "bash", "-c"]);
+        command.arg(commands).env("BIVOUAC_LOCAL_ENABLED", "false").env("BIVOUAC_MEMORY_BUDGET", "200 MiB");
+        // Memory that is asked for in large pieces is always untouched.
+        command
+            .env("MALLOC_MMAP_THRESHOLD_", "131072")
+            .env("BIVOUAC_GLOBAL_DIRECTORY", self.folder.path().join("global"));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let out = String::from_utf8_lossy(&output.stdout);
+        println!("{machine:?}\n{out}{}", String::from_utf8_lossy(&output.stderr));
+        Said::of(&out)
+    }
+}
+
+/// The threads and pages of a job that was killed are back in a new machine of the same kind, whether its memory had been touched
+/// or not, and each half of it alone when asked for; and they are not when it is off.
+#[test]
+fn a_new_machine_of_the_same_kind() {
+    let Some(job) = Job::new(64 << 10) else { return };
+    let saved = job.run(&[], &["save"]);
+    let cases = ["full", "full,touched", "threads", "pages", "off"];
+    let now = job.run(&[], &[&format!("restore {}", cases.join(" "))]);
+    for case in cases {
+        now.check_data(case);
+    }
+    for case in ["full", "full,touched"] {
+        assert_eq!(now.differing(case, &saved, "saved"), 0, "{case}");
+        assert!(now.has_threads_of(case, &saved, "saved"), "{case}");
+    }
+    assert!(now.differing("off", &saved, "saved") > 2000 && !now.has_threads_of("off", &saved, "saved"));
+    assert!(now.differing("threads", &saved, "saved") > 1000 && now.has_threads_of("threads", &saved, "saved"));
+    assert!(now.differing("pages", &saved, "saved") == 0 && !now.has_threads_of("pages", &saved, "saved"));
+
+    // Other numbers: CPUs 0 and 4 share the first node, where 0 and 1 did. What was together stays together.
+    let dealt = job.run(&["--dealt"], &["restore full off"]);
+    dealt.check_data("full");
+    let mut used = BTreeSet::new();
+    for rank in 0..RANKS {
+        let node = |cpu: &str| cpu.parse::<usize>().expect("one CPU") % 4;
+        let [main, worker] = dealt.threads("full", rank);
+        assert_ne!(main, worker);
+        assert_eq!(node(main), node(worker), "the threads of rank {rank} still share a node");
+        assert!(used.insert(main.to_owned()) && used.insert(worker.to_owned()), "ranks do not collide");
+        let own = dealt.pages("full", rank, "own");
+        assert!(own[1..own.len() - 2].iter().all(|page| *page == node(main).to_string()), "pages follow their threads");
+    }
+    // The orphans of a rank were on the node of another's threads, and each node had a quarter of what was dealt.
+    assert_eq!(counts(&dealt.pages("full", 0, "dealt")), counts(&saved.pages("saved", 0, "dealt")));
+    assert_eq!(dealt.pages("full", 0, "orphan")[9], dealt.pages("full", 2, "own")[9]);
+    assert!(dealt.differing("off", &dealt, "full") > 2000);
+
+    // Half the machine: every rank has its share, and no page is without a place that the plan gave it.
+    let half = job.run(&["--nodes", "2", "--cpus", "4"], &["restore full"]);
+    half.check_data("full");
+    let main: BTreeSet<&str> = (0..RANKS).map(|rank| half.threads("full", rank)[0]).collect();
+    assert_eq!(main.len(), RANKS, "each rank has a CPU of its own");
+    for rank in 0..RANKS {
+        let report = half.get("full", rank, "report");
+        assert!(report.contains("wrong: {}") && !report.contains("losses: []"), "{report}");
+        let node = half.threads("full", rank)[0].parse::<usize>().expect("one CPU") / 2;
+        let own = half.pages("full", rank, "own");
+        assert!(own[1..own.len() - 2].iter().all(|page| *page == node.to_string()), "pages follow their threads");
+    }
+}
+
+fn counts(pages: &[String]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    pages.iter().for_each(|node| *counts.entry(node.as_str()).or_default() += 1);
+    counts
+}
+
+/// Saved and restored in one machine with these options: what is restored comes from node memory, as after a killed process.
+fn one_machine(options: &[&str], piece: usize) {
+    let Some(job) = Job::new(piece) else { return };
+    let said = job.run(options, &["save", "restore full full,touched off"]);
+    for case in ["full", "full,touched"] {
+        said.check_data(case);
+        assert_eq!(said.differing(case, &said, "saved"), 0, "{case}");
+        assert!(said.has_threads_of(case, &said, "saved"), "{case}");
+    }
+    assert!(said.differing("off", &said, "saved") > 1000);
+}
+
+#[test]
+fn huge_pages_and_pieces_that_are_smaller() {
+    one_machine(&["--huge", "always"], 192 << 10);
+}
+
+/// The slow half: named, because each machine takes ten seconds and more.
+fn is_whole() -> bool {
+    let is_asked = std::env::var_os("BIVOUAC_TEST_NUMA").is_some_and(|word| word == "all");
+    if !is_asked {
+        eprintln!("\n*** SKIPPED: a slow part. Run: BIVOUAC_TEST_NUMA=all cargo test --test affinity ***\n");
+    }
+    is_asked
+}
+
+#[test]
+fn a_node_without_memory_and_a_system_that_moves_pages() {
+    if is_whole() {
+        one_machine(&["--nodes", "4", "--memoryless", "1", "--balancing", "--ring"], 64 << 10);
+    }
+}
+
+#[test]
+fn eight_nodes_with_huge_pages() {
+    if is_whole() {
+        one_machine(&["--nodes", "8", "--cpus", "8", "--huge", "always"], 2 << 20);
+    }
+}
+
+#[test]
+fn two_nodes() {
+    if is_whole() {
+        one_machine(&["--nodes", "2", "--cpus", "4"], 64 << 10);
+    }
+}
