@@ -266,7 +266,8 @@ fn records_that_make_no_sense_are_harmless() {
 fn wanted_pages_follow_the_map_and_spread_by_huge_pages() {
     let machine = flat(1, 4, 2);
     let record = record(&machine, &[&[6]], &[3, 1]);
-    let mapping = Place::whole(&flat(1, 2, 2)).map(&record, 0);
+    let confined = Place { allowed: Cpus::from([2, 3]), ..Place::whole(&flat(1, 2, 2)) };
+    let mapping = confined.map(&record, 0);
     assert_eq!((mapping.node_for(3), mapping.node_for(2)), (Target::Node(1), Target::Spread(vec![0, 1])));
     let huge = HUGE_BYTES / PAGE_BYTES;
     let map =
@@ -304,7 +305,7 @@ mod with_hwloc {
             let masks: Vec<Vec<usize>> = old.cpus.chunks(3).map(|cpus| vec![cpus[0].number as usize]).collect();
             let masks: Vec<&[usize]> = masks.iter().map(Vec::as_slice).collect();
             let nodes: Vec<u32> = old.nodes.iter().map(|node| node.number).collect();
-            let record = record(old, &masks, &nodes);
+            let record = record(old, &masks, &old.nodes_with_memory());
             for (new, other) in machines.iter().zip(kinds) {
                 let mapping = Place::whole(new).map(&record, 0);
                 let found = pinned(&mapping, &record);
