@@ -152,7 +152,7 @@ impl<'a> Fit<'a> {
             // Parts of one group stay together, and away from others: what did not share a core or a cache need not now.
             !is_kin,
             (bin.taken.len() + cpus.len()).div_ceil(bin.cpus.len()),
-            if level == Level::Node { self.from_gpu(group.key, bin.key) } else { 0 },
+            if level == Level::Node { self.gpu_distance(group.key, bin.key) } else { 0 },
             !bin.taken.is_empty() && !is_kin,
             bin.key != group.key,
             known.is_some_and(|known| !known.contains(&package(self.new, bin.cpus[0]))),
@@ -161,7 +161,7 @@ impl<'a> Fit<'a> {
     }
 
     /// How far from the GPUs a new node is for CPUs of an old one that were near them; how near, for others that were not.
-    fn from_gpu(&self, old: u32, new: u32) -> u16 {
+    fn gpu_distance(&self, old: u32, new: u32) -> u16 {
         if self.gpus.new.is_empty() || self.gpus.old.is_empty() {
             return 0;
         }
