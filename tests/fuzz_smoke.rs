@@ -17,6 +17,9 @@
 mod fuzz_targets;
 mod golden_files;
 
+use bivouac::affinity::machine::{Cpu, Machine, Node, PciDevice, PciKind};
+use bivouac::affinity::pages::{PageMap, Run};
+use bivouac::affinity::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
 use bivouac::base::rng::Rng;
 use bivouac::base::{Generation, Incarnation, Rank};
 use bivouac::catalog::Candidate;
@@ -221,6 +224,34 @@ fn messages() -> Vec<Vec<u8>> {
     all.iter().map(|message| codec::encode("message", message).expect("encodes")).collect()
 }
 
+/// The record of a rank with pinned threads, on a machine with four nodes.
+fn affinity_record() -> Vec<u8> {
+    let cpu = |number| Cpu { number, core: number / 2, cache: number / 4, package: number / 8, node: number / 4 };
+    let gpu = |node: u32| PciDevice { address: format!("0000:{node}7:00.0"), kind: PciKind::Gpu, nodes: vec![node] };
+    let thread = |order: u32| ThreadPlace {
+        role: if order == 0 { Role::Main } else { Role::Other },
+        name: "heat2d".into(),
+        order,
+        cpus: (order as usize * 2..order as usize * 2 + 2).collect(),
+    };
+    let runs = (0..40).map(|at| Run { pages: 100 + at, node: (at % 5 > 0).then_some(at as u32 % 4) });
+    let host = |runs| RegionPlace::Host { pages: PageMap::from_runs(64, runs), age_ms: 9, is_whole: false };
+    let record = Record {
+        machine: Machine {
+            cpus: (0..16).map(cpu).collect(),
+            nodes: (0..4).map(|number| Node { number, bytes: 1 << 34 }).collect(),
+            distances: (0..16).map(|at| if at % 5 == 0 { 10 } else { 21 }).collect(),
+            devices: vec![gpu(1), gpu(3)],
+        },
+        given: (0..16).collect(),
+        neighbours: vec![0, 1],
+        threads: (0..6).map(thread).collect(),
+        policy: Policy { mode: 1, nodes: vec![2] },
+        regions: vec![("u".into(), host(runs)), ("v".into(), RegionPlace::Device("0000:17:00.0".into()))],
+    };
+    record.encode().expect("encodes")
+}
+
 /// The control area of a real segment with sealed slots.
 fn segment() -> Vec<u8> {
     let folder = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("/dev/shm");
@@ -249,7 +280,7 @@ fn segment() -> Vec<u8> {
 
 // ------------------------------------------------------------------------------------------- the runner
 
-const TARGETS: u64 = 8;
+const TARGETS: u64 = 9;
 /// Rounds in CI: some seconds for all targets together, in a debug build.
 const ROUNDS: u64 = 20_000;
 
@@ -343,6 +374,11 @@ fn hostile_topologies_neither_panic_nor_allocate() {
     let slurm =
         b"SwitchName=s0 Nodes=node[1-8]\nSwitchName=s1 Nodes=node[09-17],x\nSwitchName=t Switches=s[0-1]\n".to_vec();
     fuzz("topology", &[sample, short, slurm], sign_nothing, fuzz_targets::topology);
+}
+
+#[test]
+fn hostile_affinity_records_neither_panic_nor_allocate() {
+    fuzz("affinity_record", &[affinity_record()], sign_nothing, fuzz_targets::affinity_record);
 }
 
 #[test]

@@ -6,6 +6,9 @@
 #![allow(dead_code)] // Each program uses a part of this.
 
 use bivouac::Config;
+use bivouac::affinity::machine::{Cpu, Machine, Node};
+use bivouac::affinity::mapping::{Mapping, Now, Target};
+use bivouac::affinity::record::{Record, RegionPlace};
 use bivouac::coordination::core::Message;
 use bivouac::format::container::{FOOTER_LEN, Footer};
 use bivouac::format::shard::Head;
@@ -162,6 +165,44 @@ pub fn topology(bytes: &[u8]) -> Reached {
         (Reached::Frame, other) => other,
         (file, _) => file,
     }
+}
+
+/// An affinity record: decoded, and mapped to a small machine as a restart does.
+pub fn affinity_record(bytes: &[u8]) -> Reached {
+    let record = match Record::decode(bytes) {
+        Ok(record) => record,
+        Err(error) => return reached(&error),
+    };
+    let machine = Machine {
+        cpus: (0..8)
+            .map(|number| Cpu { number, core: number, cache: number / 4, package: 0, node: number / 4 })
+            .collect(),
+        nodes: (0..2).map(|number| Node { number, bytes: 1 << 30 }).collect(),
+        ..Machine::default()
+    };
+    let (allowed, gpus) = ((1..7).collect(), [String::from("0000:17:00.0")]);
+    let now =
+        Now { machine: &machine, allowed: &allowed, neighbours: &record.neighbours, rank: 1, gpus: &gpus, cpus: None };
+    let mapping = Mapping::new(&record, &now);
+    for thread in &record.threads {
+        let cpus = mapping.cpus_for(thread);
+        assert!(cpus.is_none_or(|cpus| !cpus.is_empty() && cpus.is_subset(&allowed)));
+    }
+    assert!(mapping.losses().iter().all(|loss| (1..1 << 16).contains(&loss.to_string().len())));
+    for (_, place) in &record.regions {
+        let RegionPlace::Host { pages, .. } = place else { continue };
+        for node in pages.counts().into_keys().flatten() {
+            assert!(matches!(mapping.node_for(node), Target::Node(0 | 1) | Target::Spread(_)));
+        }
+        // A map that does not belong to the region is used by nobody; one that does is moved to where the region is now.
+        let bytes = pages.pages() * 4096 - u64::from(pages.offset).min(pages.pages() * 4096);
+        if bytes < 1 << 40 && pages.check(bytes).is_ok() {
+            let wanted = mapping.place(pages, bytes, 0x7000_0123);
+            assert_eq!(wanted.check(bytes), Ok(()));
+            wanted.mixed_blocks(0x7000_0123).iter().for_each(|block| assert_eq!(block % (2 << 20), 0));
+        }
+    }
+    Reached::Value
 }
 
 /// The largest file that a header may ask for here. Sparse: it takes no memory.

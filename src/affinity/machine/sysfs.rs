@@ -23,8 +23,11 @@ pub(super) fn read(root: &Path) -> Option<Parts> {
     Some(Parts { cpus, nodes: found, distances, devices: devices(root) })
 }
 
+/// Distances by the numbers of two nodes.
+type Distances = BTreeMap<(u32, u32), u16>;
+
 /// Nodes by number with their CPUs, and the distances between them; nothing on a kernel without NUMA.
-pub(super) fn nodes(root: &Path) -> (Vec<(Node, Cpus)>, BTreeMap<(u32, u32), u16>) {
+pub(super) fn nodes(root: &Path) -> (Vec<(Node, Cpus)>, Distances) {
     let folder = root.join("devices/system/node");
     let numbers: Vec<u32> = list(&folder.join("online"))
         .unwrap_or_default()

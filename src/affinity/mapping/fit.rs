@@ -1,9 +1,9 @@
 //! Fits groups of old CPUs into nodes, caches and cores of a new machine, from the large to the small. Pure.
 //!
 //! At each level the old CPUs form groups and the new ones bins, by node first, then by cache, by core, and one by one. The largest groups
-//! choose first. A group goes to a bin that has room for all of it; if no bin has, but all together have, it is divided into the
-//! groups of the next level, which stay as close as they can; if there are not enough CPUs any more, it shares the bin that is least
-//! loaded. Then the same is done inside each bin at the next level.
+//! choose first. A group goes to a bin that has room for all of it; if no bin has, it is divided into the groups of the next level, which
+//! stay as close as they can. Then the same is done inside each bin at the next level. Where there are fewer new CPUs than old ones each has
+//! room for as many as it takes, and groups fill bins singly before they double up.
 #![forbid(unsafe_code)]
 
 use super::Gpus;
@@ -51,6 +51,8 @@ struct Group {
 struct Bin {
     key: u32,
     cpus: Vec<usize>,
+    /// How many old CPUs may come.
+    room: usize,
     taken: Vec<usize>,
     /// The groups that are there or of which parts are.
     kin: BTreeSet<usize>,
@@ -58,7 +60,7 @@ struct Bin {
 
 impl Bin {
     fn free(&self) -> usize {
-        self.cpus.len().saturating_sub(self.taken.len())
+        self.room.saturating_sub(self.taken.len())
     }
 }
 
@@ -96,9 +98,16 @@ impl<'a> Fit<'a> {
     }
 
     fn fill(&mut self, level: Level, old: &[usize], new: &[usize]) {
-        let bins = groups(level, self.new, new).into_iter();
-        let mut bins: Vec<Bin> =
-            bins.map(|Group { key, cpus, .. }| Bin { key, cpus, taken: Vec::new(), kin: BTreeSet::new() }).collect();
+        // So many on each: together the bins have room for all, and so a single CPU always finds one.
+        let each = old.len().div_ceil(new.len()).max(1);
+        let bin = |Group { key, cpus, .. }| Bin {
+            key,
+            room: cpus.len() * each,
+            cpus,
+            taken: Vec::new(),
+            kin: BTreeSet::new(),
+        };
+        let mut bins: Vec<Bin> = groups(level, self.new, new).into_iter().map(bin).collect();
         let mut groups = groups(level, self.old, old);
         groups.sort_by_key(|group| std::cmp::Reverse(group.cpus.len()));
         for group in &groups {
@@ -118,23 +127,13 @@ impl<'a> Fit<'a> {
         let size = cpus.len();
         let costs: Vec<_> = (0..bins.len()).map(|at| self.cost(level, group, cpus, bins, at)).collect();
         let with_room = (0..bins.len()).filter(|at| bins[*at].free() >= size).min_by_key(|at| costs[*at]);
-        let free: usize = bins.iter().map(Bin::free).sum();
-        let largest = bins.iter().map(|bin| bin.cpus.len()).max().unwrap_or(0);
-        let chosen = match with_room {
-            Some(at) => at,
-            None if size > 1 && (free >= size || largest < size) => {
-                let parts = std::iter::successors(part.finer(), |level| level.finer());
-                let mut parts = parts.map(|level| (level, groups(level, self.old, cpus)));
-                if let Some((finer, parts)) = parts.find(|(_, parts)| parts.len() > 1) {
-                    parts.iter().for_each(|one| self.put(level, finer, group, &one.cpus, bins));
-                }
-                return;
+        let Some(chosen) = with_room else {
+            let parts = std::iter::successors(part.finer(), |level| level.finer());
+            let mut parts = parts.map(|level| (level, groups(level, self.old, cpus)));
+            if let Some((finer, parts)) = parts.find(|(_, parts)| parts.len() > 1) {
+                parts.iter().for_each(|one| self.put(level, finer, group, &one.cpus, bins));
             }
-            None => {
-                let load = |at: &usize| ((bins[*at].taken.len() + size) << 20) / bins[*at].cpus.len();
-                let least = (0..bins.len()).min_by_key(|at| (load(at), bins[*at].taken.len(), costs[*at]));
-                least.unwrap_or(0)
-            }
+            return;
         };
         let bin = &mut bins[chosen];
         bin.taken.extend(cpus);
@@ -150,9 +149,10 @@ impl<'a> Fit<'a> {
         let package = |machine: &Machine, at: usize| machine.cpus[at].package;
         let known = self.packages.get(&package(self.old, cpus[0]));
         (
-            if level == Level::Node { self.from_gpu(group.key, bin.key) } else { 0 },
             // Parts of one group stay together, and away from others: what did not share a core or a cache need not now.
             !is_kin,
+            (bin.taken.len() + cpus.len()).div_ceil(bin.cpus.len()),
+            if level == Level::Node { self.gpu_distance(group.key, bin.key) } else { 0 },
             !bin.taken.is_empty() && !is_kin,
             bin.key != group.key,
             known.is_some_and(|known| !known.contains(&package(self.new, bin.cpus[0]))),
@@ -161,7 +161,7 @@ impl<'a> Fit<'a> {
     }
 
     /// How far from the GPUs a new node is for CPUs of an old one that were near them; how near, for others that were not.
-    fn from_gpu(&self, old: u32, new: u32) -> u16 {
+    fn gpu_distance(&self, old: u32, new: u32) -> u16 {
         if self.gpus.new.is_empty() || self.gpus.old.is_empty() {
             return 0;
         }

@@ -156,7 +156,7 @@ fn unpack_machine(cpus: &[u8], nodes: &[u8], distances: &[u8], devices: Vec<PciD
         Cpu { number, core, cache, package, node }
     };
     let nodes: Vec<u64> = unpack(nodes).take(2 * NODES_MAX + 1).collect::<Option<_>>()?;
-    if cpus.len() != count * 5 || nodes.len() % 2 != 0 {
+    if cpus.len() != count * 5 || !nodes.len().is_multiple_of(2) {
         return None;
     }
     let (numbers, bytes) = nodes.split_at(nodes.len() / 2);
