@@ -213,7 +213,7 @@ fn touched(machine: &Machine) {
 
 /// Memory beside the target stays as it is and where it is, also where both are in one huge page.
 fn neighbours(machine: &Machine) {
-    for node in [machine.node(1), machine.node(2)] {
+    for node in [machine.node(1), machine.node(machine.nodes.len() - 1)] {
         let mut memory = Memory::new(4 * BLOCK);
         let all = &mut memory.blocks()[..4 * BLOCK];
         touch(all, machine.node(0));
@@ -265,13 +265,70 @@ fn held(machine: &Machine) {
     assert!(report.right > 0);
 }
 
+/// Memory of files and memory that a child process has, too, keeps its contents, wherever it can be moved to.
+fn not_own(machine: &Machine) {
+    let path = format!("/dev/shm/bivouac-numa-{}", std::process::id());
+    let length = 4 * BLOCK;
+    let contents: Vec<u8> = (0..length).map(pattern).collect();
+    with_preferred(Some(Node(machine.node(0))), || fs::write(&path, &contents)).unwrap();
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    for kind in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping of a file of this length, which nobody else has; it is never unmapped.
+        let bytes = unsafe {
+            let start = libc::mmap(std::ptr::null_mut(), length, access, kind, file.as_raw_fd(), 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            std::slice::from_raw_parts_mut(start.cast::<u8>(), length)
+        };
+        assert!(kept(bytes));
+        let wanted = in_pieces(machine, length, BLOCK / 2 + PAGE);
+        let before = verify(bytes, &wanted);
+        let report = place(bytes, &wanted, &machine.cpus);
+        assert!(kept(bytes), "{report}");
+        assert_eq!((report.dropped, report.right + report.wrong_pages()), (0, report.wanted));
+        assert!(before.right < before.wanted && report.right > before.right, "{before} then {report}");
+    }
+    fs::remove_file(&path).unwrap();
+
+    let mut memory = Memory::new(length);
+    let bytes = &mut memory.blocks()[..length];
+    touch(bytes, machine.node(0));
+    // SAFETY: the child makes one system call, and then ends.
+    let child = unsafe {
+        match libc::fork() {
+            0 => {
+                libc::pause();
+                libc::_exit(0)
+            }
+            child => child,
+        }
+    };
+    assert!(child > 0);
+    let wanted = in_pieces(machine, length, BLOCK / 2 + PAGE);
+    let before = verify(bytes, &wanted);
+    let report = place(bytes, &wanted, &machine.cpus);
+    assert_eq!(
+        (report.right, report.wrong.get(&Reason::NotOwn)),
+        (before.right, Some(&before.wrong_pages())),
+        "{report}"
+    );
+    assert!(kept(bytes));
+    // SAFETY: it is this process's child, and nobody else waits for it.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+    }
+    // Alone again it may move them.
+    all_right(&before, &place(bytes, &wanted, &machine.cpus));
+}
+
 /// A node takes what it has room for; the rest is elsewhere, and that is said.
 fn full(machine: &Machine) {
     let node = machine.node(1);
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).unwrap();
-    let free = text.lines().find(|line| line.contains("MemFree:")).unwrap();
-    let free: usize = free.split_whitespace().rev().nth(1).unwrap().parse::<usize>().unwrap() << 10;
-    let length = (free + (16 << 20)) / BLOCK * BLOCK;
+    let total = text.lines().find(|line| line.contains("MemTotal:")).unwrap();
+    let total: usize = total.split_whitespace().rev().nth(1).unwrap().parse::<usize>().unwrap() << 10;
+    let length = total / BLOCK * BLOCK;
     for is_touched in [false, true] {
         let mut memory = Memory::new(length);
         let bytes = &mut memory.blocks()[..length];
@@ -337,6 +394,7 @@ fn main() {
             "touched" => touched(&machine),
             "neighbours" => neighbours(&machine),
             "held" => held(&machine),
+            "not-own" => not_own(&machine),
             "full" => full(&machine),
             "time" => time(&machine),
             other => panic!("no scenario {other:?}"),
