@@ -53,7 +53,7 @@ fn run(options: &[&str], scenarios: &[&str]) {
 
 #[test]
 fn four_nodes_with_small_pages() {
-    run(&["--nodes", "4", "--memory", "1024", "--huge", "never"], &[&SCENARIOS[..], &["full"]].concat());
+    run(&["--nodes", "4", "--memory", "1024", "--huge", "never"], &[&SCENARIOS[..], &["full", "forbidden"]].concat());
 }
 
 #[test]
