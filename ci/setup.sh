@@ -8,8 +8,8 @@ usage() {
 ci/setup.sh [--with-mpich] [--with-tests]
   --with-mpich   MPICH beside Open MPI (which stays the default)
   --with-tests   rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
-                 hosts need (SLURM and a few tools, no service is started); without the rights to install those, their
-                 tests are skipped
+                 hosts need (SLURM and a few tools, no service is started) and the machines with several NUMA nodes (QEMU);
+                 without the rights to install those, their tests are skipped
 END
 }
 
@@ -120,6 +120,25 @@ install_test_hosts() {
     allow_services
 }
 
+# For the machines with several NUMA nodes (tests/numa/machine.sh), and their kernel, which is not installed.
+install_test_machine() {
+    [ "$(uname -m)" = x86_64 ] || return 0
+    packages=()
+    has qemu-system-x86_64 || need qemu-system-x86
+    has busybox || need busybox-static
+    has xz || need xz-utils
+    has zstd || need zstd # Ubuntu packs its kernel with it.
+    if [ "${#packages[@]}" -gt 0 ]; then
+        if ! may_install; then
+            echo "tests on several NUMA nodes will be skipped; they need:" >&2
+            echo "    sudo apt-get install -y --no-install-recommends ${packages[*]}" >&2
+            return 0
+        fi
+        install_packages
+    fi
+    "$(dirname "${BASH_SOURCE[0]}")/../tests/numa/machine.sh" prepare || echo "no kernel for tests on several NUMA nodes" >&2
+}
+
 if [ "${#packages[@]}" -gt 0 ]; then
     if may_install; then
         install_packages
@@ -187,6 +206,7 @@ END
 
 if $with_tests; then
     install_test_hosts
+    install_test_machine
     (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc)
     for tool in rustfmt clippy; do
         binary=$([ "$tool" = clippy ] && echo cargo-clippy || echo cargo-fmt)

@@ -45,6 +45,11 @@ const WORD_BITS: usize = c_ulong::BITS as usize;
 const MASK_BITS: c_ulong = NODES_MAX as c_ulong + 1;
 type Mask = [c_ulong; NODES_MAX / WORD_BITS];
 
+/// Bytes of a huge page. Each page of one that is held fails as a batch of its own, slowly: after so many the others of
+/// its block are given up.
+const BLOCK_BYTES: usize = 2 << 20;
+const BLOCK_TRIES: u32 = 3;
+
 /// What a page has for a status that the system did not get to.
 const UNTRIED: c_int = c_int::MIN;
 
@@ -133,6 +138,7 @@ pub fn migrate(addresses: &[usize], node: u32) -> io::Result<Vec<i32>> {
     let target = c_int::try_from(node).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
     let mut status = Vec::with_capacity(addresses.len());
     let mut failure = libc::EBUSY;
+    let mut failed_block = (usize::MAX, 0);
     while status.len() < addresses.len() {
         let rest = &addresses[status.len()..];
         let (mut answers, outcome) = migrate_some(rest, target);
@@ -146,6 +152,15 @@ pub fn migrate(addresses: &[usize], node: u32) -> io::Result<Vec<i32>> {
             Err(error) => return Err(error),
         }
         status.extend(answers);
+        let block = |index: usize| addresses.get(index).map(|address| address / BLOCK_BYTES);
+        if let (Some(last), next) = (block(status.len() - 1), block(status.len())) {
+            failed_block = (last, if failed_block.0 == last { failed_block.1 + 1 } else { 1 });
+            if next == Some(last) && failed_block.1 == BLOCK_TRIES {
+                let same =
+                    addresses[status.len()..].iter().take_while(|address| **address / BLOCK_BYTES == last).count();
+                status.resize(status.len() + same, UNTRIED);
+            }
+        }
     }
     settle(addresses, target, -failure, &mut status)?;
     Ok(status)

@@ -91,9 +91,19 @@ fn pattern(index: usize) -> u8 {
     (index * 31 + index / PAGE * 7 + 1) as u8
 }
 
+/// Runs the body on the CPUs of a node, with memory from there.
+fn on_node(machine: &Machine, node: u32, body: impl FnOnce() + Send) {
+    let body = || {
+        cpus::run_on(&machine.cpus[&node]);
+        with_preferred(Some(Node(node)), body);
+    };
+    std::thread::scope(|scope| scope.spawn(body).join()).unwrap();
+}
+
 /// Writes the pattern on a CPU of this node, with memory from there.
-fn touch(bytes: &mut [u8], node: u32) {
-    with_preferred(Some(Node(node)), || bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i)));
+fn touch(machine: &Machine, bytes: &mut [u8], node: u32) {
+    // A system that moves pages to the threads that use them has no reason to.
+    on_node(machine, node, || bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i)));
     assert!(nodes_of(bytes).iter().all(|found| *found == node as i32), "node {node} has no room for the test");
 }
 
@@ -125,7 +135,7 @@ fn calls(machine: &Machine) {
             numa::populate(bytes).unwrap();
         });
         assert!(nodes_of(bytes).iter().all(|found| *found == node as i32), "populated on node {node}");
-        touch(bytes, node);
+        touch(machine, bytes, node);
         let next = machine.node(index + 1);
         let status = numa::migrate(&pages_of(bytes), next).unwrap();
         assert!(status.iter().all(|found| *found == next as i32), "moved from {node} to {next}: {status:?}");
@@ -182,7 +192,9 @@ fn fresh(machine: &Machine) {
         let wanted = in_pieces(machine, bytes.len(), piece);
         let before = verify(bytes, &wanted);
         assert_eq!(before.right, 0);
-        let report = place(bytes, &wanted, &machine.cpus);
+        // Without CPUs of its node a thread still takes memory from there.
+        let anywhere = BTreeMap::new();
+        let report = place(bytes, &wanted, if offset == 0 { &machine.cpus } else { &anywhere });
         all_right(&before, &report);
         assert_eq!(verify(bytes, &wanted).right, report.right);
         assert!(bytes.iter().all(|byte| *byte == 0));
@@ -195,7 +207,7 @@ fn touched(machine: &Machine) {
         let length = if piece == PAGE { 4 * BLOCK } else { 16 * BLOCK };
         let mut memory = Memory::new(length);
         let all = &mut memory.blocks()[..length];
-        touch(all, machine.node(1));
+        touch(machine, all, machine.node(1));
         let around = all[..offset].to_vec();
         let bytes = &mut all[offset..];
         bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i));
@@ -213,10 +225,10 @@ fn touched(machine: &Machine) {
 
 /// Memory beside the target stays as it is and where it is, also where both are in one huge page.
 fn neighbours(machine: &Machine) {
-    for node in [machine.node(1), machine.node(2)] {
+    for node in [machine.node(1), machine.node(machine.nodes.len() - 1)] {
         let mut memory = Memory::new(4 * BLOCK);
         let all = &mut memory.blocks()[..4 * BLOCK];
-        touch(all, machine.node(0));
+        touch(machine, all, machine.node(0));
         let inside = BLOCK / 2 + 100..3 * BLOCK + BLOCK / 4 + 50;
         let target = &mut all[inside.clone()];
         let wanted = [(0..target.len() as u64, Some(node))];
@@ -239,7 +251,7 @@ fn neighbours(machine: &Machine) {
 fn held(machine: &Machine) {
     let mut memory = Memory::new(3 * BLOCK);
     let bytes = &mut memory.blocks()[..3 * BLOCK];
-    touch(bytes, machine.node(0));
+    touch(machine, bytes, machine.node(0));
     let (_read, write) = std::io::pipe().unwrap();
     let page = BLOCK + 5 * PAGE;
     let part = libc::iovec { iov_base: bytes[page..].as_mut_ptr().cast(), iov_len: PAGE };
@@ -265,13 +277,70 @@ fn held(machine: &Machine) {
     assert!(report.right > 0);
 }
 
+/// Memory of files and memory that a child process has, too, keeps its contents, wherever it can be moved to.
+fn not_own(machine: &Machine) {
+    let path = format!("/dev/shm/bivouac-numa-{}", std::process::id());
+    let length = 4 * BLOCK;
+    let contents: Vec<u8> = (0..length).map(pattern).collect();
+    for kind in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
+        on_node(machine, machine.node(0), || fs::write(&path, &contents).unwrap());
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping of a file of this length, which nobody else has; it is never unmapped.
+        let bytes = unsafe {
+            let start = libc::mmap(std::ptr::null_mut(), length, access, kind, file.as_raw_fd(), 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            std::slice::from_raw_parts_mut(start.cast::<u8>(), length)
+        };
+        assert!(kept(bytes));
+        let wanted = in_pieces(machine, length, BLOCK / 2 + PAGE);
+        let before = verify(bytes, &wanted);
+        let report = place(bytes, &wanted, &machine.cpus);
+        assert!(kept(bytes), "{report}");
+        assert_eq!((report.dropped, report.right + report.wrong_pages()), (0, report.wanted));
+        assert!(before.right < before.wanted && report.right > before.right, "{before} then {report}");
+        fs::remove_file(&path).unwrap();
+    }
+
+    let mut memory = Memory::new(length);
+    let bytes = &mut memory.blocks()[..length];
+    touch(machine, bytes, machine.node(0));
+    // SAFETY: the child makes one system call, and then ends.
+    let child = unsafe {
+        match libc::fork() {
+            0 => {
+                libc::pause();
+                libc::_exit(0)
+            }
+            child => child,
+        }
+    };
+    assert!(child > 0);
+    let wanted = in_pieces(machine, length, BLOCK / 2 + PAGE);
+    let before = verify(bytes, &wanted);
+    let report = place(bytes, &wanted, &machine.cpus);
+    assert_eq!(
+        (report.right, report.wrong.get(&Reason::NotOwn)),
+        (before.right, Some(&before.wrong_pages())),
+        "{report}"
+    );
+    assert!(kept(bytes));
+    // SAFETY: it is this process's child, and nobody else waits for it.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+    }
+    // Alone again it may move them.
+    all_right(&before, &place(bytes, &wanted, &machine.cpus));
+}
+
 /// A node takes what it has room for; the rest is elsewhere, and that is said.
 fn full(machine: &Machine) {
     let node = machine.node(1);
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).unwrap();
-    let free = text.lines().find(|line| line.contains("MemFree:")).unwrap();
-    let free: usize = free.split_whitespace().rev().nth(1).unwrap().parse::<usize>().unwrap() << 10;
-    let length = (free + (16 << 20)) / BLOCK * BLOCK;
+    let total = text.lines().find(|line| line.contains("MemTotal:")).unwrap();
+    let total: usize = total.split_whitespace().rev().nth(1).unwrap().parse::<usize>().unwrap() << 10;
+    let length = total / BLOCK * BLOCK;
     for is_touched in [false, true] {
         let mut memory = Memory::new(length);
         let bytes = &mut memory.blocks()[..length];
@@ -287,6 +356,32 @@ fn full(machine: &Machine) {
         assert!(!is_touched || bytes.iter().step_by(PAGE).all(|byte| *byte == 9));
         println!("full: touched={is_touched} {report}");
     }
+}
+
+/// As in a container that forbids the calls: everything is said to be wrong, and nothing happens. For good: nothing after it may
+/// need them.
+fn forbidden(machine: &Machine) {
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+    for call in [libc::SYS_move_pages, libc::SYS_mbind, libc::SYS_get_mempolicy, libc::SYS_set_mempolicy] {
+        filter.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32));
+        filter.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    }
+    filter.push(statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the filter has as many statements as `program` says, and outlives the calls, which copy it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+    assert!(numa::policy().is_err() && numa::query(&[PAGE]).is_err() && numa::migrate(&[PAGE], 0).is_err());
+    assert_eq!(with_preferred(Some(Node(machine.node(1))), || 5), 5);
+    let mut bytes: Vec<u8> = (0..2 * BLOCK).map(pattern).collect();
+    let wanted = in_pieces(machine, bytes.len(), BLOCK / 2);
+    let report = place(&mut bytes, &wanted, &machine.cpus);
+    assert_eq!(report.wrong, BTreeMap::from([(Reason::Forbidden, report.wanted)]));
+    assert!(report.wanted > 0 && report.right == 0 && kept(&bytes));
+    assert_eq!(verify(&bytes, &wanted).wrong_pages(), report.wanted);
 }
 
 /// What asking and populating cost, for 1 GiB.
@@ -320,6 +415,8 @@ fn time(machine: &Machine) {
 }
 
 fn main() {
+    let is_set = std::env::var_os("MALLOC_MMAP_THRESHOLD_").is_some();
+    assert!(is_set, "set MALLOC_MMAP_THRESHOLD_=131072, so that large memory is untouched");
     let machine = Machine::look();
     println!(
         "nodes={:?} memoryless={:?} huge={} cpus={:?}",
@@ -337,6 +434,8 @@ fn main() {
             "touched" => touched(&machine),
             "neighbours" => neighbours(&machine),
             "held" => held(&machine),
+            "not-own" => not_own(&machine),
+            "forbidden" => forbidden(&machine),
             "full" => full(&machine),
             "time" => time(&machine),
             other => panic!("no scenario {other:?}"),

@@ -26,6 +26,11 @@ impl Shared {
     pub(super) fn contains(&self, block: u64) -> bool {
         self.0.contains(&block)
     }
+
+    /// How many mappings they would make: neighbours are one.
+    fn runs(&self) -> usize {
+        self.0.iter().filter(|block| !self.0.contains(&(*block + 1))).count()
+    }
 }
 
 /// The blocks that are wanted on several nodes, and those at the ends that can be a huge page with other memory.
@@ -56,29 +61,24 @@ fn shared(place: Place, pieces: &[Piece], maps: &Maps) -> Shared {
 /// Takes huge pages in blocks with several owners apart, and sees to it that there will be none. Returns these blocks.
 pub(super) fn take_apart(target: &mut [u8], place: Place, pieces: &[Piece], maps: &Maps) -> (Shared, Progress) {
     let shared = shared(place, pieces, maps);
-    let (mut progress, mut forbidden) = (Progress::default(), Vec::<Range<u64>>::new());
+    let mut progress = Progress::default();
+    if shared.runs() > FORBIDDEN_MAX {
+        forbid_huge(target);
+    }
     let mut next = 0;
     for block in &shared.0 {
         while pieces.get(next).is_some_and(|piece| place.block(piece.pages.end - 1) < *block) {
             next += 1;
         }
-        let block = Block::new(place, *block, &pieces[next..]);
-        if block.settle(target, maps, &mut progress) {
-            match forbidden.last_mut() {
-                Some(last) if last.end == block.own.start => last.end = block.own.end,
-                _ => forbidden.push(block.own),
-            }
-        }
-    }
-    if forbidden.len() > FORBIDDEN_MAX {
-        forbidden = std::iter::once(0..place.pages()).collect();
-    }
-    for pages in forbidden {
-        if let Err(error) = numa::forbid_huge(&mut target[place.bytes_of(&pages)]) {
-            log::debug!("event=huge-pages-allowed pages={} error=\"{error}\"", pages.end - pages.start);
-        }
+        Block::new(place, *block, &pieces[next..]).settle(target, maps, &mut progress);
     }
     (shared, progress)
+}
+
+fn forbid_huge(bytes: &mut [u8]) {
+    if let Err(error) = numa::forbid_huge(bytes) {
+        log::debug!("event=huge-pages-allowed bytes={} error=\"{error}\"", bytes.len());
+    }
 }
 
 /// The pages of a block.
@@ -122,28 +122,37 @@ impl Block {
         astray
     }
 
-    /// Brings its present pages to their nodes; some may be absent afterwards. Is any?
-    fn settle(&self, target: &mut [u8], maps: &Maps, progress: &mut Progress) -> bool {
-        let Ok(before) = numa::query(&self.addresses) else { return true };
+    /// Are its pages wanted on different nodes?
+    fn is_mixed(&self) -> bool {
+        let mut wishes = self.wishes.iter().flatten();
+        let first = wishes.next();
+        wishes.any(|wish| Some(wish) != first)
+    }
+
+    /// Brings its present pages to their nodes; some may be absent afterwards.
+    fn settle(&self, target: &mut [u8], maps: &Maps, progress: &mut Progress) {
+        let Ok(before) = numa::query(&self.addresses) else { return };
         let mut groups: Vec<(u32, Vec<u64>)> = self.astray(&before).into_iter().collect();
         groups.sort_by_key(|(_, pages)| pages.len());
-        let is_absent =
-            |found: &[i32]| self.wishes.iter().zip(found).any(|(wish, status)| wish.is_some() && *status < 0);
+        let is_absent = self.wishes.iter().zip(&before).any(|(wish, status)| wish.is_some() && *status < 0);
+        if self.is_mixed() || is_absent || !groups.is_empty() {
+            // Before anything is moved: the system makes huge pages of small ones behind everybody's back.
+            forbid_huge(&mut target[self.place.bytes_of(&self.own)]);
+        }
         if groups.is_empty() {
-            return is_absent(&before);
+            return;
         }
         let (mut now, mut has_moved) = (before.clone(), vec![false; before.len()]);
         for (node, pages) in groups {
             let pages: Vec<u64> = pages.into_iter().map(|page| self.own.start + page).collect();
             progress.migrated += migrate(self.place, &pages, node, |page, why| progress.note(page..page + 1, why));
-            let Ok(found) = numa::query(&self.addresses) else { return true };
+            let Ok(found) = numa::query(&self.addresses) else { return };
             for (index, status) in found.iter().enumerate() {
                 has_moved[index] |= *status >= 0 && now[index] >= 0 && *status != now[index];
             }
             now = found;
         }
         self.drop_what_came_along(target, maps, [&before, &now], &has_moved, progress);
-        numa::query(&self.addresses).map_or(true, |now| is_absent(&now))
     }
 
     fn drop_what_came_along(
@@ -214,6 +223,7 @@ mod tests {
         assert_eq!(blocks(&[piece(511..2047, 0)]), shared_by(&[]), "the first block is not wanted anywhere");
         assert_eq!(blocks(&[piece(511..1023, 0), piece(1023..2047, 1)]), shared_by(&[]), "a border between blocks");
         assert_eq!(blocks(&[piece(511..1024, 0), piece(1024..2047, 1)]), shared_by(&[10]));
+        assert_eq!((shared_by(&[1, 2, 4, 7, 8]).runs(), shared_by(&[]).runs()), (3, 0));
         assert_eq!(blocks(&[piece(511..1024, 0), piece(1030..2047, 0)]), shared_by(&[]), "one owner");
         assert_eq!(blocks(&[piece(0..1, 0), piece(1..2, 1), piece(2..2047, 2)]), shared_by(&[8]));
     }
@@ -225,6 +235,7 @@ mod tests {
         assert_eq!(block.own, 0..12);
         let wishes: Vec<i64> = block.wishes.iter().map(|wish| wish.map_or(-1, i64::from)).collect();
         assert_eq!(wishes, [3, 3, 3, 3, 3, -1, -1, 4, 4, 4, 4, 4]);
+        assert!(block.is_mixed() && !Block::new(place, 8, &[piece(0..5, 3), piece(7..9, 3)]).is_mixed());
         assert_eq!(block.addresses.len(), 512);
         assert_eq!((block.addresses[0], block.addresses[12]), (place.start, 8 << 21));
         let mut found = vec![3; 512];

@@ -1,0 +1,107 @@
+//! Pages on NUMA nodes, in machines that have several: `numa/machine.sh` boots them in QEMU, and `programs/numa_pages.rs` places
+//! pages there and looks where they are. Each of its scenarios first sees that pages are not where they are wanted.
+#![cfg(feature = "numa")]
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// What every machine can be asked.
+const SCENARIOS: [&str; 7] = ["calls", "scanned", "fresh", "touched", "neighbours", "held", "not-own"];
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/numa/machine.sh")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Can machines be booted here? If not, that is said loudly.
+fn can() -> bool {
+    let output = Command::new(script()).arg("can").stdin(Stdio::null()).output().unwrap();
+    if !output.status.success() {
+        eprintln!(
+            "\n*** SKIPPED: no machine with several NUMA nodes here, so placing pages was not tested.\n{}\
+             Run on Debian or Ubuntu, as root: ci/setup.sh --with-tests && cargo build --examples && \
+             cargo test --test numa ***\n",
+            text(&output)
+        );
+    }
+    output.status.success()
+}
+
+/// Runs scenarios in a machine with these options.
+fn run(options: &[&str], scenarios: &[&str]) {
+    if !can() {
+        return;
+    }
+    let own = std::env::current_exe().unwrap();
+    let program = own.ancestors().nth(2).unwrap().join("examples/numa-pages");
+    assert!(program.exists(), "{} is missing: cargo build --examples", program.display());
+    let mut command = Command::new(script());
+    // Memory that is asked for in large pieces is always untouched.
+    command.env("MALLOC_MMAP_THRESHOLD_", "131072").args(["--limit", "150"]).args(options).arg("--").arg(program);
+    let output = command.args(scenarios).stdin(Stdio::null()).output().unwrap();
+    let out = text(&output);
+    println!("{out}");
+    assert!(output.status.success(), "{}: {out}", output.status);
+    for scenario in scenarios {
+        assert!(out.lines().any(|line| line.starts_with(&format!("passed {scenario} "))), "{scenario}: {out}");
+    }
+}
+
+#[test]
+fn four_nodes_with_small_pages() {
+    run(&["--nodes", "4", "--memory", "1024", "--huge", "never"], &[&SCENARIOS[..], &["full", "forbidden"]].concat());
+}
+
+#[test]
+fn four_nodes_with_huge_pages() {
+    run(&["--nodes", "4", "--memory", "1024", "--huge", "always"], &[&SCENARIOS[..], &["full"]].concat());
+}
+
+#[test]
+fn two_nodes_whose_system_moves_pages_by_itself() {
+    run(&["--nodes", "2", "--cpus", "4", "--memory", "768", "--balancing"], &SCENARIOS);
+}
+
+#[test]
+fn eight_nodes_in_a_ring_of_which_one_has_no_memory() {
+    let options = ["--nodes", "8", "--memoryless", "1", "--memory", "1792", "--ring", "--huge", "always"];
+    run(&options, &SCENARIOS);
+}
+
+/// The machine itself: what it was asked for is there, and a command's end is its end.
+#[test]
+fn a_machine_is_as_it_was_asked_for_and_passes_statuses_on() {
+    if !can() {
+        return;
+    }
+    let machine = |words: &[&str]| Command::new(script()).args(words).stdin(Stdio::null()).output().unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("numa-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let shared = folder.to_str().unwrap();
+    let look = format!(
+        "cat /sys/devices/system/node/has_memory /sys/devices/system/node/has_cpu; \
+         cat /sys/devices/system/node/node0/distance /proc/sys/kernel/numa_balancing \
+             /sys/kernel/mm/transparent_hugepage/enabled; \
+         echo kept > {shared}/file; touch {0}/not-kept; echo said >&2; exit 7",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let options = ["--nodes", "4", "--memoryless", "1", "--ring", "--huge", "never", "--share", shared, "--"];
+    let output = machine(&[&options[..], &["bash", "-c", &look]].concat());
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output));
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["0-2", "0-3", "10 20 30 20", "0", "always madvise [never]"]);
+    assert_eq!(String::from_utf8_lossy(&output.stderr).trim(), "said");
+    assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "kept\n");
+    assert!(!Path::new(env!("CARGO_MANIFEST_DIR")).join("not-kept").exists());
+    std::fs::remove_dir_all(&folder).unwrap();
+    let over = machine(&["--nodes", "1", "--cpus", "1", "--memory", "256", "--limit", "1", "--", "sleep", "99"]);
+    assert_eq!(over.status.code(), Some(124), "{}", text(&over));
+    for wrong in [&["--nodes", "0", "--", "true"][..], &["--memoryless", "4", "--", "true"], &["--nodes"], &["--what"]]
+    {
+        assert_eq!(machine(wrong).status.code(), Some(125), "{wrong:?}");
+    }
+}
