@@ -199,12 +199,14 @@ fn counts(pages: &[String]) -> BTreeMap<&str, usize> {
 }
 
 /// Saved and restored in one machine with these options: what is restored comes from node memory, as after a killed process.
-fn one_machine(options: &[&str], piece: usize) {
+/// `wandering` pages may be elsewhere: where the system moves pages by itself, it does so at any time.
+fn one_machine(options: &[&str], piece: usize, wandering: usize) {
     let Some(job) = Job::new(piece) else { return };
     let said = job.run(options, &["save", "restore full full,touched off"]);
     for case in ["full", "full,touched"] {
         said.check_data(case);
-        assert_eq!(said.differing(case, &said, "saved"), 0, "{case}");
+        let differing = said.differing(case, &said, "saved");
+        assert!(differing <= wandering, "{case}: {differing} pages are elsewhere");
         assert!(said.has_threads_of(case, &said, "saved"), "{case}");
     }
     assert!(said.differing("off", &said, "saved") > 1000);
@@ -212,7 +214,7 @@ fn one_machine(options: &[&str], piece: usize) {
 
 #[test]
 fn huge_pages_and_pieces_that_are_smaller() {
-    one_machine(&["--huge", "always"], 192 << 10);
+    one_machine(&["--huge", "always"], 192 << 10, 0);
 }
 
 /// The slow half: named, because each machine takes ten seconds and more.
@@ -227,20 +229,21 @@ fn is_whole() -> bool {
 #[test]
 fn a_node_without_memory_and_a_system_that_moves_pages() {
     if is_whole() {
-        one_machine(&["--nodes", "4", "--memoryless", "1", "--balancing", "--ring"], 64 << 10);
+        one_machine(&["--nodes", "4", "--memoryless", "1", "--balancing", "--ring"], 64 << 10, 70);
     }
 }
 
 #[test]
 fn eight_nodes_with_huge_pages() {
     if is_whole() {
-        one_machine(&["--nodes", "8", "--cpus", "8", "--huge", "always"], 2 << 20);
+        let options = ["--nodes", "8", "--cpus", "8", "--huge", "always", "--memory", "3072"];
+        one_machine(&options, 512 << 10, 0);
     }
 }
 
 #[test]
 fn two_nodes() {
     if is_whole() {
-        one_machine(&["--nodes", "2", "--cpus", "4"], 64 << 10);
+        one_machine(&["--nodes", "2", "--cpus", "4"], 64 << 10, 0);
     }
 }

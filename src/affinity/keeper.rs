@@ -399,26 +399,33 @@ impl State {
         self.thread_count = count;
     }
 
-    /// Where a region is: from the map that the background made, if that is still right where a few pages are asked for.
+    /// Where a region is. A small one is asked for page by page; of others the background makes whole maps, which are used as long as they
+    /// are right where a few pages are asked for. The calling thread is about to read the region.
     fn pages_of(&mut self, address: usize, bytes: usize) -> Option<RegionPlace> {
+        let refused = |error: &std::io::Error| numa::told("move_pages", error);
+        let mut query = |addresses: &[usize]| numa::query_before_reading(addresses);
+        if bytes <= QUESTIONS_MAX * PAGE_BYTES as usize {
+            let map = scan::whole(address, bytes as u64, &mut || true, &mut query).inspect_err(refused).ok()??;
+            return Some(RegionPlace::Host { pages: map, age_ms: 0, is_whole: true });
+        }
         let key = (address, bytes);
         let known = self.maps.get(&key).filter(|mapped| mapped.is_whole);
-        let mut is_right = known.is_some();
+        let (mut asked, mut wrong) = (0, 0);
         let mut query = |addresses: &[usize]| {
-            let answers = numa::query(addresses)?;
+            let answers = query(addresses)?;
             if let Some(known) = known {
                 let page = |at: &usize| (at / PAGE_BYTES as usize - address / PAGE_BYTES as usize) as u64;
                 let node = |status: &i32| u32::try_from(*status).ok();
-                let differs = |(at, status)| known.node_at(page(at)) != node(status);
-                is_right &= !addresses.iter().zip(&answers).any(differs);
+                asked += answers.len();
+                wrong += addresses.iter().zip(&answers).filter(|(at, it)| known.node_at(page(at)) != node(it)).count();
             }
             Ok(answers)
         };
-        let map = scan::bounded(address, bytes as u64, QUESTIONS_MAX, &mut query);
-        let map = map.inspect_err(|error| numa::told("move_pages", error)).ok()?;
-        if is_right {
+        let map = scan::bounded(address, bytes as u64, QUESTIONS_MAX, &mut query).inspect_err(refused).ok()?;
+        // Single pages wander; a region that was made anew is wrong all over.
+        if known.is_some() && wrong * 10 <= asked {
             let mapped = self.maps.get_mut(&key)?;
-            mapped.is_wished |= mapped.taken.elapsed() >= MAP_AGE;
+            mapped.is_wished |= wrong > 0 || mapped.taken.elapsed() >= MAP_AGE;
             let age_ms = mapped.taken.elapsed().as_millis() as u64;
             return Some(RegionPlace::Host { pages: mapped.map.clone(), age_ms, is_whole: true });
         }
@@ -484,6 +491,17 @@ fn settle_own_threads() {
     }
 }
 
+/// The same map with the pages of which nothing is known beside their neighbours: those before them, at the start those behind them. The
+/// load gives them memory in any case.
+fn known_all_over(map: &PageMap) -> PageMap {
+    let mut last = map.runs.iter().find_map(|run| run.node);
+    let runs = map.runs.iter().map(|run| {
+        last = run.node.or(last);
+        Run { pages: run.pages, node: last }
+    });
+    PageMap::from_runs(map.offset.into(), runs)
+}
+
 /// Where the pages of the regions of a checkpoint belong on this machine.
 pub struct Placement {
     keeper: Arc<Keeper>,
@@ -501,7 +519,7 @@ impl Placement {
             return None;
         }
         let map = |(name, place): &(String, RegionPlace)| match place {
-            RegionPlace::Host { pages, .. } => Some((name.clone(), pages.clone())),
+            RegionPlace::Host { pages, .. } => Some((name.clone(), known_all_over(pages))),
             RegionPlace::Device(_) => None,
         };
         let maps = record.regions.iter().filter_map(map).collect();
@@ -521,5 +539,21 @@ impl Placement {
         let report = placing::place(target, &wanted, &self.cpus);
         log::debug!("event=placed rank={} region={region:?} {report}", self.keeper.settings.rank);
         self.keeper.lock().report.pages.add(&report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_which_nothing_is_known_go_with_their_neighbours() {
+        let runs = |list: &[(u64, Option<u32>)]| {
+            list.iter().map(|(pages, node)| Run { pages: *pages, node: *node }).collect::<Vec<_>>()
+        };
+        let map = |list| PageMap { offset: 9, runs: runs(list) };
+        let filled = known_all_over(&map(&[(2, None), (1, Some(3)), (4, None), (1, Some(0))]));
+        assert_eq!(filled, map(&[(7, Some(3)), (1, Some(0))]));
+        assert_eq!(known_all_over(&map(&[(2, None)])), map(&[(2, None)]));
     }
 }

@@ -38,6 +38,9 @@ unsafe extern "C" {
 const PREFERRED: u32 = 1;
 /// Pages that other processes map, too, stay where they are (`MPOL_MF_MOVE`).
 const MOVE_OWN: c_int = 1 << 1;
+/// Asks for the node of an address instead of a policy (`MPOL_F_NODE`, `MPOL_F_ADDR`).
+const POLICY_NODE: c_uint = 1 << 0;
+const POLICY_ADDRESS: c_uint = 1 << 1;
 /// Nodes of a mask: as many as Linux can be built for.
 const NODES_MAX: usize = 1024;
 /// The mask, and its length as the system wants it: it takes one off.
@@ -110,7 +113,8 @@ pub fn told(call: &str, error: &io::Error) {
 }
 
 /// Where the pages with these addresses lie: the number of a node, or the negative of an error number: `-ENOENT` for one that
-/// has no memory, `-EFAULT` for one that is the shared page of zeros, or not mapped. Nothing is touched.
+/// has no memory, `-EFAULT` for one that is the shared page of zeros, or not mapped. Nothing is touched. Where automatic balancing
+/// is on, Linux 6.1 to 6.5 say of the pages that it has just marked that they have no memory.
 ///
 /// # Errors
 /// Of the system, for all of them: it has no NUMA, or forbids the question.
@@ -126,6 +130,43 @@ pub fn query(addresses: &[usize]) -> io::Result<Vec<i32>> {
         move_pages(0, addresses.len() as c_ulong, pages, std::ptr::null(), status.as_mut_ptr(), 0)
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
+}
+
+/// The same for a thread that is about to read the pages anyway: those that automatic balancing has marked lose their mark, as they
+/// would by being read, and are found.
+///
+/// # Errors
+/// As [`query`].
+pub fn query_before_reading(addresses: &[usize]) -> io::Result<Vec<i32>> {
+    let mut found = query(addresses)?;
+    if is_balancing() {
+        for (address, status) in addresses.iter().zip(&mut found).filter(|(_, status)| **status == -libc::ENOENT) {
+            *status = marked(*address).unwrap_or(*status);
+        }
+    }
+    Ok(found)
+}
+
+/// Does the system move pages after the threads that use them?
+fn is_balancing() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    *IS.get_or_init(|| std::fs::read_to_string("/proc/sys/kernel/numa_balancing").is_ok_and(|text| text.trim() != "0"))
+}
+
+/// The node of a page that has memory although `move_pages` says that it has none.
+fn marked(address: usize) -> Option<c_int> {
+    let mut is_there = 0u8;
+    let at = (address / page() * page()) as *mut c_void;
+    // SAFETY: of one page the call writes one byte, which there is; the address itself is not read through.
+    let result = unsafe { libc::mincore(at, 1, &raw mut is_there) };
+    if result != 0 || is_there & 1 == 0 {
+        return None;
+    }
+    let mut node: c_int = -1;
+    // SAFETY: `node` is where the answer goes, and no mask is asked for. The system looks the address up itself, as a read by this
+    // thread would; a page that means nothing is an error.
+    let result = unsafe { get_mempolicy(&raw mut node, std::ptr::null_mut(), 0, at, POLICY_NODE | POLICY_ADDRESS) };
+    (result == 0 && node >= 0).then_some(node)
 }
 
 /// Moves the pages with these addresses to a node, contents and all, and says for each where it is now, or the negative of an

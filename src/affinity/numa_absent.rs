@@ -21,6 +21,14 @@ pub fn query(_addresses: &[usize]) -> io::Result<Vec<i32>> {
     cannot()
 }
 
+/// Cannot tell where pages lie.
+///
+/// # Errors
+/// Always.
+pub fn query_before_reading(_addresses: &[usize]) -> io::Result<Vec<i32>> {
+    cannot()
+}
+
 /// Cannot move pages.
 ///
 /// # Errors
