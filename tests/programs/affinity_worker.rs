@@ -208,7 +208,7 @@ fn restore(
         regions.iter_mut().for_each(|region| region.bytes.fill(1));
     }
     // Half of the ranks have their threads before the restart, the others start them later.
-    let early = (rank % 2 == 0).then(|| Worker::start(None));
+    let early = (rank.is_multiple_of(2)).then(|| Worker::start(None));
     let restored = session.restart(NAME, |restorer| {
         for region in &mut regions {
             restorer.load(region.name, &mut region.bytes)?;
