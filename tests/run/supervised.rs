@@ -110,6 +110,15 @@ fn the_claim_of_a_run_that_this_one_has_not_started_is_respected() {
 }
 
 #[test]
+fn what_is_said_about_affinity_reaches_every_attempt() {
+    let bed = Bed::with("echo $BIVOUAC_AFFINITY_MODE $BIVOUAC_AFFINITY_CPUS >> said; [ $attempt = 2 ]");
+    bed.finish(bed.job(&["--affinity", "threads", "--affinity-cpus", "0-1,3"])).expect(0);
+    assert_eq!(fs::read_to_string(bed.path().join("said")).unwrap(), "threads 0-1,3\nthreads 0-1,3\n");
+    bed.finish(bed.job(&["--affinity", "most"])).expect(2);
+    bed.finish(bed.job(&["--affinity-cpus", "3-1"])).expect(2);
+}
+
+#[test]
 fn a_spare_takes_the_place_of_a_host_that_was_lost() {
     let bed = Bed::with("status $attempt 1 false; if [ $attempt = 1 ]; then touch down/b; exit 205; fi");
     let ended = bed.finish(bed.placed(&["--hosts", "a:2,b:2,c:2", "--spares", "1"]));

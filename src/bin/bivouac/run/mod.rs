@@ -22,7 +22,7 @@ use crate::Ending;
 use crate::halt;
 use crate::output::complain;
 use bivouac::base::calendar::unix_now;
-use bivouac::base::units::parse_duration;
+use bivouac::base::units::{parse_cpus, parse_duration};
 use bivouac::format::supervision::{Condition, Halt, LevelStatus, When};
 use bivouac::tier::run_directory::RunDirectory;
 use decide::{Attempt, Decision, Limits, Outcome, Requeue, Stop};
@@ -132,12 +132,24 @@ pub struct Args {
     /// Where sessions and supervisor tell each other what they do; on a file system that all nodes see
     #[arg(long, default_value = "bivouac-run", value_name = "DIR")]
     run_directory: PathBuf,
+    /// What a restart brings back of where threads and pages were (affinity.mode)
+    #[arg(long, value_name = "MODE", value_parser = ["full", "threads", "pages", "capture", "off"])]
+    affinity: Option<String>,
+    /// CPUs that the ranks of each node share after a restart, such as 0-3,8 (affinity.cpus)
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    affinity_cpus: Option<String>,
     /// Print nothing but problems and the end
     #[arg(short, long)]
     quiet: bool,
     /// The launcher with its options, the program with its own
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+/// A list of CPUs, as it was written.
+fn cpus(text: &str) -> Result<String, String> {
+    let is_list = parse_cpus(text).is_some_and(|cpus| !cpus.is_empty());
+    if is_list { Ok(text.to_owned()) } else { Err("write numbers of CPUs, such as 0-3,8".into()) }
 }
 
 /// A duration after which something is given up.
@@ -471,6 +483,9 @@ impl<'a> Supervisor<'a> {
             // claim of anybody else would have kept the attempt before from opening its session.
             variables.push(("BIVOUAC_JOB_TAKE_OVER", "true".to_owned()));
         }
+        let affinity =
+            [("BIVOUAC_AFFINITY_MODE", &self.args.affinity), ("BIVOUAC_AFFINITY_CPUS", &self.args.affinity_cpus)];
+        variables.extend(affinity.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
         let words = self.line.words(seats.as_ref(), self.job.ranks(), &variables);
         let (statuses, problems) = self.directory.read_statuses();
         problems.iter().for_each(|problem| self.journal.complain(problem));
