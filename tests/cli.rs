@@ -113,7 +113,7 @@ fn inspect_shows_header_regions_origin_agreement_and_incarnation() {
         assert_eq!(shard["incarnation"].as_str().expect("text").len(), 32);
         let regions = shard["regions"].as_array().expect("a list");
         let names: Vec<_> = regions.iter().map(|region| region["name"].as_str().expect("text")).collect();
-        assert_eq!(names, ["field", "few", "none", "step"]);
+        assert_eq!(names, ["field", "few", "none", "step", ".bivouac/affinity"]);
         assert_eq!((&regions[0]["shape"], &regions[0]["element"]), (&serde_json::json!([30, 50]), &"f64".into()));
         assert_eq!((&regions[0]["bytes"], &regions[0]["blocks"]), (&12000.into(), &3.into()));
         assert_eq!((&regions[2]["bytes"], &regions[3]["kind"]), (&0.into(), &"value".into()));
@@ -145,8 +145,8 @@ fn an_undamaged_store_is_good_and_everything_was_looked_at() {
         let checked = &document["checked"];
         let counts: Vec<_> =
             ["checkpoints", "manifests", "containers", "shards", "blocks"].map(|name| checked[name].as_u64()).into();
-        // Blocks: three of the field, one of the few, one of the value, in four shards.
-        assert_eq!(counts, [2, 2, containers, 4, 20].map(Some));
+        // Blocks: three of the field, one of the few, one of the value, one of the affinity, in four shards.
+        assert_eq!(counts, [2, 2, containers, 4, 24].map(Some));
     }
     let text = with_path(&["verify"], &store.global());
     assert!(text.status == 0 && text.out.starts_with("all good: 2 checkpoints"), "{}", text.out);

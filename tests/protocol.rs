@@ -649,7 +649,7 @@ fn mpi_finalize_before_close_and_sessions_that_are_never_closed() {
 }
 
 #[test]
-fn signals_reach_the_application_and_our_threads_stay_on_the_processors_of_the_process() {
+fn signals_reach_the_application_and_our_threads_keep_off_its_processors() {
     let mut store = Store::new();
     for progress in ["thread", "stepped"] {
         store.set("BIVOUAC_ENGINE_PROGRESS", progress);

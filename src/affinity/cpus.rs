@@ -11,6 +11,7 @@
 use crate::base::units::parse_cpus;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 /// Ancestors that are looked at: wrappers between a launcher and the process.
 const ANCESTORS_MAX: usize = 8;
@@ -38,25 +39,40 @@ pub fn run_on(cpus: &Cpus) {
     }
 }
 
-/// The CPUs that the job was given on this node: those of the launcher that bound its processes, or else those of all threads of this
+/// The CPUs that the job was given on this node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Given {
+    /// Their numbers.
+    pub cpus: Cpus,
+    /// A launcher said so: they are the same for all processes that it started here. Otherwise they are those of this process, as far as
+    /// its threads show them.
+    pub is_jobs: bool,
+}
+
+/// The CPUs that the job was given on this node: those of the launcher that started its processes, or else those of the `threads` of this
 /// process together, since whatever bound them did so inside of what the process had.
-pub fn given(threads: impl IntoIterator<Item = Cpus>) -> Cpus {
-    let launcher = Launcher::find(&status_of);
+pub fn given(threads: impl IntoIterator<Item = Cpus>) -> Given {
+    remember_start();
     let own: Cpus = threads.into_iter().flatten().chain(of_this_thread()).collect();
-    match launcher {
-        Some(launcher) if launcher.is_trusted(&|name| std::env::var(name).ok()) => &launcher.cpus | &own,
-        _ => own,
+    match Launcher::of_this_process() {
+        Some(launcher) => Given { cpus: &launcher.cpus | &own, is_jobs: true },
+        None => Given { cpus: own, is_jobs: false },
     }
+}
+
+/// The CPUs of the thread that asked first, before anything was restored.
+fn remember_start() -> &'static Cpus {
+    static START: OnceLock<Cpus> = OnceLock::new();
+    START.get_or_init(of_this_thread)
 }
 
 /// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`; empty: none in particular).
 pub fn for_background(device: &str) -> Cpus {
+    let start = remember_start();
+    let Some(launcher) = Launcher::of_this_process() else { return start.clone() };
     let read = |path: String| std::fs::read_to_string(path).ok();
     let list = |path: String| read(path).and_then(|text| parse_cpus(&text)).unwrap_or_default();
     let own = of_this_thread();
-    let Some(launcher) = Launcher::find(&status_of).filter(|it| it.is_trusted(&|name| std::env::var(name).ok())) else {
-        return own;
-    };
     let core = own.first().map(|cpu| list(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")));
     let near = match device {
         "" => own
@@ -93,41 +109,66 @@ fn choose(own: &Cpus, core: &Cpus, launchers: &Cpus, busy: &Cpus, near: &Cpus) -
     }
 }
 
-/// The process that started this one, behind wrappers that were bound with it.
+/// The process that started the processes of the job on this node: `mpirun`, or a daemon of it or of a batch system.
+#[derive(Debug, PartialEq, Eq)]
 struct Launcher {
     cpus: Cpus,
-    /// The process whose children are the processes that it started, as far as that is known.
     pid: u32,
 }
 
+/// What is known of a process.
+struct Ancestor {
+    cpus: Cpus,
+    parent: u32,
+    /// Its environment says that it is a rank, as a wrapper's does.
+    is_rank: bool,
+}
+
+/// The variables by which launchers tell a process its rank: the most particular first, because `mpirun` in a batch job has those of the job.
+const RANK_VARIABLES: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"];
+
 impl Launcher {
-    /// The first ancestor that has more CPUs than this process; its parent, if none has.
-    fn find(status: &dyn Fn(u32) -> Option<String>) -> Option<Launcher> {
+    /// The launcher of this process, if it was started as a rank, and what it may use is the job's and no other's.
+    fn of_this_process() -> Option<Launcher> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let name = RANK_VARIABLES.into_iter().find(|name| variable(name).is_some())?;
         let look = |pid: u32| {
-            let text = status(pid)?;
+            let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
             let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-            Some((parse_cpus(field("Cpus_allowed_list:")?)?, field("PPid:")?.parse::<u32>().ok()?))
+            // What may not be read is somebody else's: no wrapper.
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let mut variables = environment.split(|byte| *byte == 0);
+            let is_rank =
+                variables.any(|it| it.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'=')));
+            let cpus = parse_cpus(field("Cpus_allowed_list:")?)?;
+            Some(Ancestor { cpus, parent: field("PPid:")?.parse().ok()?, is_rank })
         };
-        let (own, parent) = look(std::process::id())?;
-        let mut pid = parent;
-        for _ in 0..ANCESTORS_MAX {
-            match (pid > 1).then(|| look(pid)).flatten() {
-                Some((cpus, _)) if cpus != own && cpus.is_superset(&own) => return Some(Launcher { cpus, pid }),
-                Some((_, next)) => pid = next,
-                None => break,
-            }
+        let mut launcher = Launcher::find(rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32), &look)?;
+        let own = of_this_thread();
+        // A daemon may be outside of what the batch system confines the job to.
+        if let Some(confined) = of_control_group() {
+            launcher.cpus = &launcher.cpus & &confined;
         }
-        Some(Launcher { cpus: own, pid: parent })
+        let is_plausible = launcher.cpus.is_superset(&own) && launcher.is_within_grant(&variable);
+        is_plausible.then_some(launcher)
     }
 
-    /// Is this the launcher of a parallel job, and are its CPUs the job's and no other's?
-    fn is_trusted(&self, variable: &dyn Fn(&str) -> Option<String>) -> bool {
-        let is_launched = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"]
-            .into_iter()
-            .any(|name| variable(name).is_some());
-        // SLURM without control groups leaves its own processes the whole node.
+    /// The first ancestor that is no rank.
+    fn find(mut pid: u32, look: &dyn Fn(u32) -> Option<Ancestor>) -> Option<Launcher> {
+        for _ in 0..ANCESTORS_MAX {
+            let found = if pid > 0 { look(pid)? } else { return None };
+            if !found.is_rank {
+                return Some(Launcher { cpus: found.cpus, pid });
+            }
+            pid = found.parent;
+        }
+        None
+    }
+
+    /// SLURM without control groups leaves its own processes the whole node: then they say nothing about the job.
+    fn is_within_grant(&self, variable: &dyn Fn(&str) -> Option<String>) -> bool {
         let granted = variable("SLURM_CPUS_ON_NODE").and_then(|count| count.parse::<usize>().ok());
-        is_launched && granted.is_none_or(|granted| self.cpus.len() <= granted)
+        granted.is_none_or(|granted| self.cpus.len() <= granted)
     }
 
     /// The CPUs that the threads of its children have, other than Bivouac's; all of them where that is not to be known.
@@ -144,8 +185,13 @@ impl Launcher {
     }
 }
 
-fn status_of(pid: u32) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{pid}/status")).ok()
+/// The CPUs that this process's control group has (version 2); `None`: there is no such limit, or it cannot be read.
+fn of_control_group() -> Option<Cpus> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let list =
+        std::fs::read_to_string(format!("/sys/fs/cgroup{}/cpuset.cpus.effective", path.trim_end_matches('/'))).ok()?;
+    parse_cpus(&list).filter(|cpus| !cpus.is_empty())
 }
 
 #[cfg(test)]
@@ -173,42 +219,42 @@ mod tests {
     }
 
     #[test]
-    fn only_the_launcher_of_a_parallel_job_is_believed() {
+    fn the_launcher_is_behind_wrappers_and_nothing_above_it_counts() {
+        let look = |pid: u32| {
+            let (list, parent, is_rank) = match pid {
+                10 => ("2", 20, true),
+                20 => ("2", 30, true),
+                30 => ("0-3", 40, false),
+                40 => ("0-7", 1, false),
+                _ => return None,
+            };
+            Some(Ancestor { cpus: cpus(list), parent, is_rank })
+        };
+        let launcher = Some(Launcher { cpus: cpus("0-3"), pid: 30 });
+        assert_eq!(Launcher::find(10, &look), launcher, "not the shell under taskset");
+        assert_eq!(Launcher::find(30, &look), launcher);
+        assert_eq!(Launcher::find(0, &look), None);
+        assert_eq!(Launcher::find(99, &look), None);
+    }
+
+    #[test]
+    fn a_launcher_that_has_more_than_was_granted_is_not_believed() {
         let with = |names: &'static [(&'static str, &'static str)]| {
             move |name: &str| names.iter().find(|(have, _)| *have == name).map(|(_, value)| (*value).to_owned())
         };
         let launcher = |list: &str| Launcher { cpus: cpus(list), pid: 1 };
-        assert!(launcher("0-15").is_trusted(&with(&[("OMPI_COMM_WORLD_RANK", "0")])));
-        assert!(!launcher("0-15").is_trusted(&with(&[])), "taskset");
-        let slurm = with(&[("SLURM_PROCID", "0"), ("SLURM_CPUS_ON_NODE", "4")]);
-        assert!(!launcher("0-15").is_trusted(&slurm), "the rest of the node is others'");
-        assert!(launcher("0-3").is_trusted(&slurm));
-    }
-
-    #[test]
-    fn the_launcher_is_behind_wrappers_that_are_bound_alike() {
-        let me = std::process::id();
-        let status = |pid: u32| {
-            let (list, parent) = match pid {
-                pid if pid == me => ("2", 900_001),
-                900_001 => ("2", 900_002),
-                900_002 => ("0-7", 1),
-                _ => return None,
-            };
-            Some(format!("Name:\tx\nPPid:\t{parent}\nCpus_allowed:\tff\nCpus_allowed_list:\t{list}\n"))
-        };
-        let found = Launcher::find(&status).expect("an ancestor");
-        assert_eq!((found.cpus, found.pid), (cpus("0-7"), 900_002));
-        let alone = |pid: u32| if pid == me { status(pid) } else { None };
-        assert_eq!(Launcher::find(&alone).expect("itself").cpus, cpus("2"));
-        assert!(Launcher::find(&|_| None).is_none());
+        assert!(launcher("0-15").is_within_grant(&with(&[])));
+        let slurm = with(&[("SLURM_CPUS_ON_NODE", "4")]);
+        assert!(!launcher("0-15").is_within_grant(&slurm), "the rest of the node is others'");
+        assert!(launcher("0-3").is_within_grant(&slurm));
     }
 
     #[test]
     fn what_this_process_may_use_was_given_to_it() {
         let own = of_this_thread();
-        assert!(given([]).is_superset(&own));
-        assert!(given([cpus("9999")]).contains(&9999), "a thread elsewhere");
+        assert!(given([]).cpus.is_superset(&own));
+        assert!(given([cpus("9999")]).cpus.contains(&9999), "a thread elsewhere");
+        assert!(!for_background("").is_empty());
     }
 
     #[test]

@@ -5,28 +5,36 @@
 //! has wandered. Nothing of it ever fails a checkpoint or a restart: what cannot be done is counted, told once and left.
 #![forbid(unsafe_code)]
 
+mod crew;
+
 use super::cpus::{self, Cpus};
 use super::machine::Machine;
-use super::mapping::{Mapping, Now, Target};
+use super::mapping::{Loss, Mapping, Now, Target};
 use super::pages::{PAGE_BYTES, PageMap, Run};
 use super::pinning::{self, Pin};
 use super::placing::{self, PlaceReport, Wanted};
 use super::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
 use super::threads::{self, Thread};
 use super::{numa, scan};
+use crate::base::units::parse_cpus;
 use crate::config::{AffinityConfig, AffinityMode};
+use crew::{Arrival, Crew, Recorded, Wish, is_same};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How old the list of threads in a record may be, unless their number has changed.
-const THREADS_AGE: Duration = Duration::from_secs(1);
+const THREADS_AGE: Duration = Duration::from_secs(10);
 /// How old the whole map of a region gets before it is made again, while checkpoints are taken.
 const MAP_AGE: Duration = Duration::from_secs(60);
-/// Pages of a region that are asked for while a checkpoint is captured.
-const QUESTIONS_MAX: usize = 2048;
-/// Regions whose maps are kept.
+/// Pages that are asked for while a checkpoint is captured: of a region whose pages are asked for one by one, of one that is sampled,
+/// and of all regions one by one (about a millisecond).
+const EXACT_MAX: u64 = 2048;
+const SAMPLES_MAX: usize = 2048;
+const EXACT_BUDGET: u64 = 8192;
+/// Regions whose maps are kept, and for how many checkpoints without them.
 const MAPS_MAX: usize = 4096;
+const MAP_UNUSED_MAX: u64 = 2;
 
 /// Where a region is, as the one who saves it knows.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +72,7 @@ pub struct AffinityReport {
 pub struct Keeper {
     settings: Settings,
     machine: &'static Machine,
-    /// What the job had on this node when the session was opened.
-    given: Cpus,
-    /// The threads that there were then.
+    /// The threads that there were when the session was opened.
     early: BTreeSet<i32>,
     state: Mutex<State>,
 }
@@ -86,28 +92,20 @@ pub struct Settings {
 
 struct State {
     mode: AffinityMode,
-    /// The GPUs that regions were on.
+    /// PCI addresses of the GPUs that this rank uses.
     gpus: BTreeSet<String>,
+    crew: Crew,
     threads: Vec<ThreadPlace>,
     threads_seen: Option<Instant>,
     thread_count: Option<u64>,
     /// Maps by address and length.
     maps: BTreeMap<(usize, usize), Mapped>,
-    wish: Wish,
-    /// How many threads there were when masks were last set.
-    served: Option<u64>,
+    /// Records made.
+    records: u64,
+    /// Other ranks may still have been moving when Bivouac's threads were sent out of the way.
+    is_unsettled: bool,
     checked: Instant,
     report: AffinityReport,
-}
-
-/// Where threads are to go, also those that are not there yet.
-enum Wish {
-    /// Nowhere.
-    Nothing,
-    /// To these masks, by role, name and order.
-    Recorded(Vec<ThreadPlace>),
-    /// Where a policy puts them.
-    Pinned(Pin),
 }
 
 struct Mapped {
@@ -118,6 +116,8 @@ struct Mapped {
     is_whole: bool,
     /// A whole map is to be made in the background.
     is_wished: bool,
+    /// The number of the last record that had it.
+    used: u64,
 }
 
 impl Mapped {
@@ -128,7 +128,7 @@ impl Mapped {
             Some(*end)
         };
         let ends = map.runs.iter().scan(0, sum).collect();
-        Mapped { map, ends, taken: Instant::now(), is_whole: true, is_wished: false }
+        Mapped { map, ends, taken: Instant::now(), is_whole: true, is_wished: false, used: 0 }
     }
 
     fn node_at(&self, page: u64) -> Option<u32> {
@@ -150,21 +150,34 @@ impl Keeper {
         let state = State {
             mode: settings.mode,
             gpus: BTreeSet::new(),
+            crew: Crew::new(given),
             threads: Vec::new(),
             threads_seen: None,
             thread_count: None,
             maps: BTreeMap::new(),
-            wish: Wish::Nothing,
-            served: None,
+            records: 0,
+            is_unsettled: false,
             checked: Instant::now(),
             report: AffinityReport::default(),
         };
-        Keeper { settings, machine, given, early, state: Mutex::new(state) }
+        Keeper { settings, machine, early, state: Mutex::new(state) }
     }
 
-    /// What is restored from now on. What is recorded stays as configured, because all ranks record alike.
+    /// What is restored from now on. What is recorded stays as configured, because all ranks record alike. Without threads nothing more is
+    /// done about those that start later.
     pub fn set_mode(&self, mode: AffinityMode) {
-        self.lock().mode = mode;
+        let mut state = self.lock();
+        state.mode = mode;
+        if !mode.has_threads() {
+            state.crew.wish(Wish::Nothing);
+        }
+    }
+
+    /// This rank uses the device with this PCI address.
+    pub fn use_device(&self, address: &str) {
+        if !address.is_empty() {
+            self.lock().gpus.insert(address.to_owned());
+        }
     }
 
     /// What has been seen and done.
@@ -176,37 +189,64 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The ranks that share what is given: of what only this process is known to have there is nothing to share.
+    fn sharers(&self, state: &State) -> Vec<u32> {
+        if state.crew.given.is_jobs { self.settings.neighbours.clone() } else { vec![self.settings.rank] }
+    }
+
     /// The record of a checkpoint with these regions, encoded.
     ///
     /// # Blocking
-    /// For a few hundred microseconds: threads are listed at most once a second unless their number changes, and of the pages of
-    /// a region few are asked for. Whole maps come from the background.
+    /// For about a millisecond: threads are listed every ten seconds unless their number changes, and of the pages of
+    /// large regions few are asked for. Whole maps come from the background.
     pub fn record<'a>(&self, regions: impl IntoIterator<Item = (&'a str, Whereabouts<'a>)>) -> Vec<u8> {
         let mut state = self.lock();
+        state.crew.main = threads::own_id();
+        if std::mem::take(&mut state.is_unsettled) {
+            settle_own_threads();
+        }
         state.see_threads();
-        let regions = regions.into_iter().filter_map(|(name, at)| match at {
-            Whereabouts::Device("") => None,
-            Whereabouts::Device(address) => Some((name.to_owned(), RegionPlace::Device(address.to_owned()))),
-            Whereabouts::Host(address, bytes) if self.machine.nodes_with_memory().len() > 1 => {
-                Some((name.to_owned(), state.pages_of(address, bytes)?))
-            }
-            Whereabouts::Host(..) => None,
-        });
-        let regions = regions.collect();
+        state.records += 1;
+        let mut budget = EXACT_BUDGET;
+        let mut places = Vec::new();
+        for (name, at) in regions {
+            let place = match at {
+                Whereabouts::Device("") => None,
+                Whereabouts::Device(address) => Some(RegionPlace::Device(address.to_owned())),
+                Whereabouts::Host(address, bytes) if self.machine.nodes_with_memory().len() > 1 => {
+                    state.pages_of(address, bytes, &mut budget)
+                }
+                Whereabouts::Host(..) => None,
+            };
+            places.extend(place.map(|place| (name.to_owned(), place)));
+        }
+        let last = state.records;
+        state.maps.retain(|_, mapped| mapped.used + MAP_UNUSED_MAX > last);
         let mut record = Record {
             machine: self.machine.clone(),
-            given: self.given.clone(),
-            neighbours: self.settings.neighbours.clone(),
+            given: state.crew.given.cpus.clone(),
+            neighbours: self.sharers(&state),
             threads: state.threads.clone(),
             policy: numa::policy().unwrap_or_default(),
-            regions,
+            regions: places,
         };
-        record.encode().unwrap_or_else(|error| {
-            // Pages that lie one by one on changing nodes, over terabytes.
-            log::warn!("event=affinity-unrecorded rank={} error=\"{error}\"", self.settings.rank);
-            record.regions.clear();
-            record.encode().unwrap_or_default()
-        })
+        drop(state);
+        loop {
+            match record.encode() {
+                Ok(bytes) => return bytes,
+                // Pages that lie one by one on changing nodes, over many gigabytes: the map that has most of them goes first.
+                Err(error) => {
+                    log::debug!("event=map-left-out rank={} error=\"{error}\"", self.settings.rank);
+                    let runs = |place: &RegionPlace| match place {
+                        RegionPlace::Host { pages, .. } => pages.runs.len(),
+                        RegionPlace::Device(_) => 0,
+                    };
+                    let largest = record.regions.iter().enumerate().max_by_key(|(_, (_, place))| runs(place));
+                    let Some((largest, _)) = largest else { return Vec::new() };
+                    record.regions.swap_remove(largest);
+                }
+            }
+        }
     }
 }
 
@@ -226,36 +266,70 @@ impl Keeper {
             }
         };
         let mut state = self.lock();
+        state.crew.main = threads::own_id();
         let mode = state.mode;
         if !mode.has_threads() && !mode.has_pages() {
             return None;
         }
+        let machine = with_allowed_memory(self.machine);
+        let mapping = self.map(&state, &machine, &record);
+        for loss in mapping.losses() {
+            log::warn!("event=affinity-lost rank={rank} loss=\"{loss}\"");
+        }
+        state.report.losses = mapping.losses().iter().map(ToString::to_string).collect();
+        let cpus: BTreeMap<u32, Cpus> = machine
+            .nodes_with_memory()
+            .into_iter()
+            .map(|node| (node, &machine.cpus_of_node(node) & &state.crew.given.cpus))
+            .collect();
+        let placement = (mode.has_pages() && cpus.len() > 1).then(|| {
+            restore_policy(&record.policy, &mapping);
+            Placement::new(self, &record, mapping.clone(), cpus)
+        });
+        if mode.has_threads() {
+            let wanted = self.wanted(&state, record, &mapping);
+            state.report.threads_wanted = wanted.pinned.len() as u64;
+            state.report.threads_left = wanted.free.len() as u64;
+            (state.report.threads_set, state.report.threads_failed) = (0, 0);
+            // What a policy has placed is not let go for a record of threads that were nowhere in particular.
+            if !wanted.pinned.is_empty() || !matches!(state.crew.wish, Wish::Pinned(_)) {
+                state.crew.wish(Wish::Recorded(Box::new(wanted)));
+                self.serve_threads(&mut state);
+            }
+            state.is_unsettled = true;
+            drop(state);
+            settle_own_threads();
+        }
+        placement
+    }
+
+    fn map(&self, state: &State, machine: &Machine, record: &Record) -> Mapping {
         let gpus: Vec<String> = state.gpus.iter().cloned().collect();
         let cpus = self.settings.config.cpus.as_ref();
         let cpus: Option<Vec<u32>> = cpus.map(|cpus| cpus.iter().map(|cpu| *cpu as u32).collect());
-        let now = Now {
-            machine: self.machine,
-            allowed: &self.given,
-            neighbours: &self.settings.neighbours,
-            rank,
-            gpus: &gpus,
-            cpus: cpus.as_deref(),
-        };
-        let mapping = Mapping::new(&record, &now);
-        state.report.losses = mapping.losses().iter().map(ToString::to_string).collect();
-        for loss in &state.report.losses {
-            log::warn!("event=affinity-lost rank={rank} loss=\"{loss}\"");
+        let neighbours = self.sharers(state);
+        let allowed = &state.crew.given.cpus;
+        let rank = self.settings.rank;
+        Mapping::new(
+            record,
+            &Now { machine, allowed, neighbours: &neighbours, rank, gpus: &gpus, cpus: cpus.as_deref() },
+        )
+    }
+
+    /// The masks of a record's threads on this machine. Where nobody says what was given, and it seems to be less than the threads had, they
+    /// are left alone until more of it is known: the main thread may have been bound before the others were started.
+    fn wanted(&self, state: &State, record: Record, mapping: &Mapping) -> Recorded {
+        let is_less = |loss: &Loss| matches!(loss, Loss::FewerCpus { .. } | Loss::NotAllowed(_));
+        let is_unknown = !state.crew.given.is_jobs && mapping.losses().iter().any(is_less);
+        let (mut pinned, mut free) = (Vec::new(), Vec::new());
+        for place in record.threads.iter().filter(|place| place.role != Role::Bivouac) {
+            match mapping.cpus_for(place) {
+                Some(cpus) if !is_unknown => pinned.push(ThreadPlace { cpus, ..place.clone() }),
+                Some(_) => {}
+                None => free.push(place.clone()),
+            }
         }
-        if mode.has_threads() {
-            state.want_threads(&record, &mapping);
-            self.serve_threads(&mut state);
-            restore_policy(&record.policy, &mapping);
-        }
-        drop(state);
-        if mode.has_threads() {
-            settle_own_threads();
-        }
-        if mode.has_pages() { Placement::new(self, &record, mapping) } else { None }
+        Recorded { record, pinned, free }
     }
 
     /// Gives threads that have started since a restart the masks of their predecessors.
@@ -264,7 +338,8 @@ impl Keeper {
     /// Nearly nothing while no thread has come or gone.
     pub fn catch_up(&self) {
         let mut state = self.lock();
-        if !matches!(state.wish, Wish::Nothing) && state.served != threads::count() {
+        state.crew.main = threads::own_id();
+        if state.crew.may_have_arrivals(threads::count()) {
             self.serve_threads(&mut state);
         }
     }
@@ -274,52 +349,72 @@ impl Keeper {
     /// core of its own: others may be MPI's.
     pub fn pin(&self, pin: Pin) {
         let mut state = self.lock();
-        state.wish = if pin == Pin::Launcher { Wish::Nothing } else { Wish::Pinned(pin) };
+        state.crew.main = threads::own_id();
+        let wish = if pin == Pin::Launcher { Wish::Nothing } else { Wish::Pinned(pin) };
+        state.crew.wish(wish);
+        (state.report.threads_set, state.report.threads_failed) = (0, 0);
         self.serve_threads(&mut state);
+        state.is_unsettled = true;
         drop(state);
         settle_own_threads();
     }
 
-    /// Sets the masks that are wished for, of the threads that are there.
+    /// Sets the masks that are wished for, of the threads that have not been served.
     fn serve_threads(&self, state: &mut State) {
-        state.served = threads::count();
-        state.threads_seen = None;
         let live = threads::list();
-        let places = threads::places(&live, threads::own_id());
-        let wanted: Vec<(&Thread, Cpus)> = match &state.wish {
+        let of_application = live.iter().filter(|thread| threads::role(thread, 0) != Role::Bivouac);
+        if state.crew.widen(of_application.map(|thread| &thread.cpus))
+            && let Wish::Recorded(wanted) = std::mem::replace(&mut state.crew.wish, Wish::Nothing)
+        {
+            // More is known to be given: the record may fit now.
+            let machine = with_allowed_memory(self.machine);
+            let mapping = self.map(state, &machine, &wanted.record);
+            let wanted = self.wanted(state, wanted.record, &mapping);
+            state.report.threads_wanted = wanted.pinned.len() as u64;
+            state.crew.wish = Wish::Recorded(Box::new(wanted));
+            state.crew.begin();
+            (state.report.threads_set, state.report.threads_failed) = (0, 0);
+        }
+        let arrivals = state.crew.arrivals(&live);
+        let masks: Vec<(&Thread, Cpus)> = match &state.crew.wish {
             Wish::Nothing => return,
-            Wish::Recorded(wanted) => {
-                let mask =
-                    |place: &ThreadPlace| wanted.iter().find(|wanted| is_same(wanted, place)).map(|it| it.cpus.clone());
-                live.iter().zip(&places).filter_map(|(thread, place)| Some((thread, mask(place)?))).collect()
-            }
-            Wish::Pinned(pin) => self.pinned(pin, &live, &places),
+            Wish::Recorded(wanted) => arrivals
+                .iter()
+                .filter_map(|arrival| Some((arrival.thread, wanted.mask(arrival, &state.crew.given.cpus)?)))
+                .collect(),
+            Wish::Pinned(pin) => self.pinned(pin, state, &arrivals),
         };
-        let (mut set, mut failed) = (0, 0);
-        for (thread, cpus) in wanted {
+        for (thread, cpus) in masks {
             match if cpus == thread.cpus { Ok(()) } else { threads::set(thread.id, &cpus) } {
-                Ok(()) => set += 1,
+                Ok(()) => state.report.threads_set += 1,
                 Err(error) => {
-                    failed += 1;
+                    state.report.threads_failed += 1;
                     let rank = self.settings.rank;
                     log::warn!("event=thread-not-set rank={rank} thread={:?} error=\"{error}\"", thread.name);
                 }
             }
         }
-        (state.report.threads_set, state.report.threads_failed) = (set, failed);
+        state.threads_seen = None;
     }
 
     /// The masks of a policy: of the calling thread first, and of the application's others by age.
-    fn pinned<'a>(&self, pin: &Pin, live: &'a [Thread], places: &[ThreadPlace]) -> Vec<(&'a Thread, Cpus)> {
-        let neighbours = &self.settings.neighbours;
-        let position = neighbours.iter().position(|rank| *rank == self.settings.rank).unwrap_or(0);
-        let share = pinning::share(self.machine, &self.given, position, neighbours.len());
-        let of =
-            |role: Role| live.iter().zip(places).filter(move |(_, place)| place.role == role).map(|(thread, _)| thread);
-        let later = of(Role::Other).filter(|thread| !self.early.contains(&thread.id));
-        let threads: Vec<&Thread> = of(Role::Main).chain(later).collect();
-        let masks = pinning::masks(pin, self.machine, &self.given, &share, threads.len());
-        threads.into_iter().zip(masks).collect()
+    fn pinned<'a>(&self, pin: &Pin, state: &State, arrivals: &[Arrival<'a>]) -> Vec<(&'a Thread, Cpus)> {
+        let sharers = self.sharers(state);
+        let given = &state.crew.given.cpus;
+        let position = sharers.iter().position(|rank| *rank == self.settings.rank).unwrap_or(0);
+        let share = pinning::share(self.machine, given, position, sharers.len());
+        let is_own = |arrival: &&Arrival<'_>| match arrival.place.role {
+            Role::Main => true,
+            Role::Other => !self.early.contains(&arrival.thread.id),
+            Role::Bivouac => false,
+        };
+        let main = |arrival: &&Arrival<'_>| u32::from(arrival.place.role != Role::Main);
+        let mut own: Vec<&Arrival<'a>> = arrivals.iter().filter(is_own).collect();
+        own.sort_by_key(main);
+        // Those that were served before have the first cores.
+        let before = state.report.threads_set as usize;
+        let masks = pinning::masks(pin, self.machine, given, &share, before + own.len());
+        own.into_iter().zip(masks.into_iter().skip(before)).map(|(arrival, cpus)| (arrival.thread, cpus)).collect()
     }
 
     /// Has the background something to do?
@@ -345,8 +440,12 @@ impl Keeper {
         match wished {
             Some(key) => {
                 let map = whole_map(key, goes_on);
-                if let (Some(map), Some(mapped)) = (map, self.lock().maps.get_mut(&key)) {
-                    *mapped = Mapped::whole(map);
+                if let Some(mapped) = self.lock().maps.get_mut(&key) {
+                    match map {
+                        Some(map) => *mapped = Mapped { used: mapped.used, ..Mapped::whole(map) },
+                        // Something more urgent came.
+                        None => mapped.is_wished = true,
+                    }
                 }
             }
             None => self.check(goes_on),
@@ -366,7 +465,7 @@ impl Keeper {
             let Some(map) = whole_map(key, goes_on) else { break };
             if let Some(mapped) = self.lock().maps.get_mut(&key) {
                 wandered += mapped.map.compare(&map).wrong;
-                *mapped = Mapped::whole(map);
+                *mapped = Mapped { used: mapped.used, ..Mapped::whole(map) };
             }
         }
         let mut state = self.lock();
@@ -394,21 +493,27 @@ impl State {
         if is_fresh && count.is_some() && count == self.thread_count {
             return;
         }
-        self.threads = threads::places(&threads::list(), threads::own_id());
+        let live = threads::list();
+        let of_application = live.iter().filter(|thread| threads::role(thread, 0) != Role::Bivouac);
+        self.crew.widen(of_application.map(|thread| &thread.cpus));
+        self.threads = threads::places(&live, self.crew.main);
         self.threads_seen = Some(Instant::now());
         self.thread_count = count;
     }
 
-    /// Where a region is. A small one is asked for page by page; of others the background makes whole maps, which are used as long as they
-    /// are right where a few pages are asked for. The calling thread is about to read the region.
-    fn pages_of(&mut self, address: usize, bytes: usize) -> Option<RegionPlace> {
+    /// Where a region is. As far as the budget goes a small one is asked for page by page; of others the background makes whole maps, which
+    /// are used as long as they are right where a few pages are asked for. The calling thread is about to read the region.
+    fn pages_of(&mut self, address: usize, bytes: usize, budget: &mut u64) -> Option<RegionPlace> {
         let refused = |error: &std::io::Error| numa::told("move_pages", error);
         let mut query = |addresses: &[usize]| numa::query_before_reading(addresses);
-        if bytes <= QUESTIONS_MAX * PAGE_BYTES as usize {
+        let pages = (bytes as u64).div_ceil(PAGE_BYTES) + 1;
+        if pages <= EXACT_MAX.min(*budget) {
+            *budget -= pages;
             let map = scan::whole(address, bytes as u64, &mut || true, &mut query).inspect_err(refused).ok()??;
             return Some(RegionPlace::Host { pages: map, age_ms: 0, is_whole: true });
         }
         let key = (address, bytes);
+        let last = self.records;
         let known = self.maps.get(&key).filter(|mapped| mapped.is_whole);
         let (mut asked, mut wrong) = (0, 0);
         let mut query = |addresses: &[usize]| {
@@ -421,41 +526,21 @@ impl State {
             }
             Ok(answers)
         };
-        let map = scan::bounded(address, bytes as u64, QUESTIONS_MAX, &mut query).inspect_err(refused).ok()?;
+        let map = scan::bounded(address, bytes as u64, SAMPLES_MAX, &mut query).inspect_err(refused).ok()?;
         // Single pages wander; a region that was made anew is wrong all over.
         if known.is_some() && wrong * 10 <= asked {
             let mapped = self.maps.get_mut(&key)?;
+            mapped.used = last;
             mapped.is_wished |= wrong > 0 || mapped.taken.elapsed() >= MAP_AGE;
             let age_ms = mapped.taken.elapsed().as_millis() as u64;
             return Some(RegionPlace::Host { pages: mapped.map.clone(), age_ms, is_whole: true });
         }
-        if self.maps.len() >= MAPS_MAX {
-            self.maps.clear();
+        if self.maps.len() < MAPS_MAX {
+            let mapped = Mapped { is_whole: false, is_wished: true, used: last, ..Mapped::whole(map.clone()) };
+            self.maps.insert(key, mapped);
         }
-        let mapped = Mapped { is_whole: false, is_wished: true, ..Mapped::whole(map.clone()) };
-        self.maps.insert(key, mapped);
         Some(RegionPlace::Host { pages: map, age_ms: 0, is_whole: false })
     }
-
-    /// Notes the masks of a record's threads, as they are on this machine.
-    fn want_threads(&mut self, record: &Record, mapping: &Mapping) {
-        let own = |place: &&ThreadPlace| place.role != Role::Bivouac;
-        let mut wanted = Vec::new();
-        self.report.threads_left = 0;
-        for place in record.threads.iter().filter(own) {
-            match mapping.cpus_for(place) {
-                Some(cpus) => wanted.push(ThreadPlace { cpus, ..place.clone() }),
-                None => self.report.threads_left += 1,
-            }
-        }
-        self.report.threads_wanted = wanted.len() as u64;
-        self.wish = if wanted.is_empty() { Wish::Nothing } else { Wish::Recorded(wanted) };
-    }
-}
-
-/// Do these say the same thread? The one that holds the session may have another name.
-fn is_same(a: &ThreadPlace, b: &ThreadPlace) -> bool {
-    (a.role, a.order) == (b.role, b.order) && (a.role == Role::Main || a.name == b.name)
 }
 
 fn whole_map((address, bytes): (usize, usize), goes_on: &mut dyn FnMut() -> bool) -> Option<PageMap> {
@@ -463,19 +548,44 @@ fn whole_map((address, bytes): (usize, usize), goes_on: &mut dyn FnMut() -> bool
     map.inspect_err(|error| numa::told("move_pages", error)).ok()?
 }
 
+/// Policies of the system by number: a policy that binds is not restored, because memory that runs out on few nodes has the
+/// system end processes.
+const PREFERRED: u32 = 1;
+const BIND: u32 = 2;
+const INTERLEAVE: u32 = 3;
+
 /// Gives the calling thread the policy of a record, if it has none of its own.
 fn restore_policy(policy: &Policy, mapping: &Mapping) {
-    if policy.mode == 0 || numa::policy().is_ok_and(|now| now.mode != 0) {
+    if ![PREFERRED, INTERLEAVE].contains(&policy.mode) || numa::policy().is_ok_and(|now| now.mode != 0) {
         return;
     }
-    let nodes = policy.nodes.iter().flat_map(|node| match mapping.node_for(*node) {
-        Target::Node(node) => vec![node],
-        Target::Spread(nodes) => nodes,
-    });
-    let policy = Policy { mode: policy.mode, nodes: nodes.collect() };
+    let nodes: BTreeSet<u32> = policy
+        .nodes
+        .iter()
+        .flat_map(|node| match mapping.node_for(*node) {
+            Target::Node(node) => vec![node],
+            Target::Spread(nodes) => nodes,
+        })
+        .collect();
+    let policy = Policy { mode: policy.mode, nodes: nodes.into_iter().collect() };
     if let Err(error) = numa::set_policy(&policy) {
         numa::told("set_mempolicy", &error);
     }
+}
+
+/// The machine without the memory that this thread may not use: it counts as nodes that have none.
+fn with_allowed_memory(machine: &Machine) -> Machine {
+    let mut machine = machine.clone();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let confined = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:")).and_then(parse_cpus);
+    let bound = numa::policy().ok().filter(|policy| policy.mode == BIND);
+    for node in &mut machine.nodes {
+        let is_confined = confined.as_ref().is_some_and(|nodes| !nodes.contains(&(node.number as usize)));
+        if is_confined || bound.as_ref().is_some_and(|policy| !policy.nodes.contains(&node.number)) {
+            node.bytes = 0;
+        }
+    }
+    machine
 }
 
 /// Sends Bivouac's writers to where they are out of the way of threads that have just been moved.
@@ -512,19 +622,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    fn new(keeper: &Arc<Keeper>, record: &Record, mapping: Mapping) -> Option<Placement> {
-        let (machine, given) = (keeper.machine, &keeper.given);
-        let nodes = machine.nodes_with_memory();
-        if nodes.len() < 2 {
-            return None;
-        }
+    fn new(keeper: &Arc<Keeper>, record: &Record, mapping: Mapping, cpus: BTreeMap<u32, Cpus>) -> Placement {
         let map = |(name, place): &(String, RegionPlace)| match place {
             RegionPlace::Host { pages, .. } => Some((name.clone(), known_all_over(pages))),
             RegionPlace::Device(_) => None,
         };
         let maps = record.regions.iter().filter_map(map).collect();
-        let cpus = nodes.into_iter().map(|node| (node, &machine.cpus_of_node(node) & given)).collect();
-        Some(Placement { keeper: keeper.clone(), maps, mapping, cpus })
+        Placement { keeper: keeper.clone(), maps, mapping, cpus }
     }
 
     /// Makes the memory of a region present on the nodes that it was on, before its bytes are loaded. What it holds may be lost.

@@ -145,10 +145,11 @@ impl Restorer {
     /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
     /// cannot be read changes nothing.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
-        let Ok(region) = self.find(region::AFFINITY) else { return };
-        if region.bytes > codec::LIMIT as u64 {
-            return;
-        }
+        // A rank that loads nothing needs no copy.
+        let failure = self.failure.clone();
+        let found = self.find(region::AFFINITY);
+        self.failure = failure;
+        let Some(region) = found.ok().filter(|region| region.bytes <= codec::LIMIT as u64) else { return };
         let mut bytes = vec![0; region.bytes as usize];
         // Not worth giving a copy up for: what the application loads is in other blocks.
         let read = self.source(&region.name).map(|source| source.read_region(&region, &mut bytes));

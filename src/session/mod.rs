@@ -588,6 +588,9 @@ impl Session {
             ..CacheConfig::default()
         };
         change(&mut caches);
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.use_device(&device.info().bus_id);
+        }
         Ok(Caches::open_beside(device, segment, caches, self.engine.waiting.clone())?)
     }
 

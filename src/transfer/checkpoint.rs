@@ -19,7 +19,7 @@ use crate::device::{DeviceError, Stream};
 use crate::format::shard::Layout;
 use crate::format::{ContainerInfo, ShardHeader, ShardMeta, codec};
 use crate::policy::{Plan, is_due};
-use crate::region::{RegionData, SavedRegion};
+use crate::region::{self, RegionData, SavedRegion};
 use crate::segment::{BOARD_OPERATIONS, SealInfo, SlotId, SlotMut};
 use crate::tier::TierKind;
 use crate::tier::directory::{Series, Upload, rank_file};
@@ -864,9 +864,9 @@ pub(super) fn lock_progress(progress: &Mutex<Progress>) -> std::sync::MutexGuard
 
 /// The regions in words, for the message that names a rank with another layout.
 fn summary(regions: &[SavedRegion<'_>]) -> String {
-    let named: Vec<String> =
-        regions.iter().take(6).map(|s| format!("{} ({})", s.region.name, s.region.element)).collect();
-    let more = regions.len().saturating_sub(named.len());
+    let own = || regions.iter().filter(|saved| !region::is_reserved(&saved.region.name));
+    let named: Vec<String> = own().take(6).map(|s| format!("{} ({})", s.region.name, s.region.element)).collect();
+    let more = own().count().saturating_sub(named.len());
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{} regions: {}{rest}", regions.len(), named.join(", "))
+    format!("{} regions: {}{rest}", own().count(), named.join(", "))
 }

@@ -92,12 +92,24 @@ impl Engine {
         self.setup.affinity.as_ref().filter(|keeper| keeper.has_work()).map(|keeper| Work::Look(keeper.clone()))
     }
 
+    /// Is there something to do that others wait for?
+    fn has_other_work(&self) -> bool {
+        let state = self.lock();
+        let is_due = self.setup.claim.is_some() && self.setup.clock.now().saturating_sub(state.renewed) >= HEARTBEAT;
+        is_due
+            || !state.tasks.is_empty()
+            || !state.requests.is_empty()
+            || !state.exchanges.is_empty()
+            || !state.writes.is_empty()
+            || state.active.is_some()
+    }
+
     pub(super) fn run(&self, work: Work, staging: &mut Option<PageBuffer>) {
         match work {
             Work::Task(task) => self.run_task(task),
             Work::Open(operation, tier) => self.open_write(operation, tier),
             Work::Answer(request) => self.answer(request),
-            Work::Look(keeper) => keeper.work(&mut || !self.is_stopping()),
+            Work::Look(keeper) => keeper.work(&mut || !self.is_stopping() && !self.has_other_work()),
             Work::Exchange(exchange, job) => {
                 exchange.run(job, staging, self.setup.clock.now());
                 self.settle_exchanges();

@@ -1,0 +1,205 @@
+//! The threads of one rank, and where they are to go: those that are there, and those that start later.
+//!
+//! A thread is told by its role, its name, and its place by age among those of that name. It is served once: what the application does
+//! with it afterwards is the application's business, and a thread that ends does not make others move up.
+#![forbid(unsafe_code)]
+
+use crate::affinity::cpus::{Cpus, Given};
+use crate::affinity::pinning::Pin;
+use crate::affinity::record::{Record, Role, ThreadPlace};
+use crate::affinity::threads::{self, Thread};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where threads are to go.
+pub(super) enum Wish {
+    /// Nowhere.
+    Nothing,
+    /// Where a record says.
+    Recorded(Box<Recorded>),
+    /// Where a policy puts them.
+    Pinned(Pin),
+}
+
+/// What a record wants of threads, on this machine.
+pub(super) struct Recorded {
+    /// It is mapped again when more turns out to be given than was known.
+    pub record: Record,
+    /// Threads that were pinned, with the masks that they get.
+    pub pinned: Vec<ThreadPlace>,
+    /// Threads that were free to run where the job may. They are left alone, but for those that inherit the mask of a pinned
+    /// thread because they start after the restart.
+    pub free: Vec<ThreadPlace>,
+}
+
+/// A thread that is served now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Arrival<'a> {
+    pub thread: &'a Thread,
+    /// How a record names it.
+    pub place: ThreadPlace,
+    /// It was not there when the wish was made.
+    pub is_late: bool,
+}
+
+pub(super) struct Crew {
+    /// The thread that holds the session.
+    pub main: i32,
+    /// What the job has on this node, as far as is known.
+    pub given: Given,
+    pub wish: Wish,
+    /// How many threads there were when arrivals were last looked for.
+    pub count: Option<u64>,
+    /// Threads, by number and start time, that have been served.
+    served: BTreeSet<(i32, u64)>,
+    /// The next place by age, for each role and name.
+    next: BTreeMap<(Role, String), u32>,
+    is_late: bool,
+}
+
+impl Crew {
+    pub fn new(given: Given) -> Crew {
+        let (served, next) = Default::default();
+        Crew { main: threads::own_id(), given, wish: Wish::Nothing, count: None, served, next, is_late: false }
+    }
+
+    /// Makes a wish: all threads are to be served anew.
+    pub fn wish(&mut self, wish: Wish) {
+        self.wish = wish;
+        self.begin();
+        self.is_late = false;
+    }
+
+    /// Lets all threads be served again.
+    pub fn begin(&mut self) {
+        self.served.clear();
+        self.next.clear();
+        self.count = None;
+    }
+
+    /// Are there threads that may not have been served?
+    pub fn may_have_arrivals(&self, count: Option<u64>) -> bool {
+        !matches!(self.wish, Wish::Nothing) && (count.is_none() || count != self.count)
+    }
+
+    /// Those of the living threads (the oldest first) that have not been served, each once.
+    pub fn arrivals<'a>(&mut self, live: &'a [Thread]) -> Vec<Arrival<'a>> {
+        self.count = threads::count();
+        let alive: BTreeSet<(i32, u64)> = live.iter().map(|thread| (thread.id, thread.started)).collect();
+        self.served.retain(|key| alive.contains(key));
+        let mut arrivals = Vec::new();
+        for thread in live {
+            if !self.served.insert((thread.id, thread.started)) {
+                continue;
+            }
+            let (role, name) = (threads::role(thread, self.main), thread.name.clone());
+            let next = self.next.entry((role, name.clone())).or_default();
+            let place = ThreadPlace { role, name, order: *next, cpus: thread.cpus.clone() };
+            *next += 1;
+            arrivals.push(Arrival { thread, place, is_late: self.is_late });
+        }
+        self.is_late = true;
+        arrivals
+    }
+
+    /// Takes note of where the application's threads may run: nobody else says what was given, if no launcher does. Did that add to what
+    /// is known?
+    pub fn widen<'a>(&mut self, masks: impl IntoIterator<Item = &'a Cpus>) -> bool {
+        if self.given.is_jobs {
+            return false;
+        }
+        let before = self.given.cpus.len();
+        masks.into_iter().for_each(|mask| self.given.cpus.extend(mask));
+        self.given.cpus.len() > before
+    }
+}
+
+impl Recorded {
+    /// The mask for a thread that has arrived; `None`: it stays as it is.
+    pub fn mask(&self, arrival: &Arrival<'_>, given: &Cpus) -> Option<Cpus> {
+        let is_it = |place: &&ThreadPlace| is_same(place, &arrival.place);
+        if let Some(pinned) = self.pinned.iter().find(is_it) {
+            return Some(pinned.cpus.clone());
+        }
+        let main = self.pinned.iter().find(|place| place.role == Role::Main)?;
+        let has_inherited = arrival.is_late && arrival.thread.cpus == main.cpus;
+        (has_inherited && self.free.iter().any(|place| is_it(&place))).then(|| given.clone())
+    }
+}
+
+/// Do these say the same thread? The one that holds the session may have another name.
+pub(super) fn is_same(a: &ThreadPlace, b: &ThreadPlace) -> bool {
+    (a.role, a.order) == (b.role, b.order) && (a.role == Role::Main || a.name == b.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpus(list: &[usize]) -> Cpus {
+        list.iter().copied().collect()
+    }
+
+    fn thread(id: i32, name: &str, mask: &[usize]) -> Thread {
+        Thread { id, name: name.into(), started: id as u64, cpus: cpus(mask) }
+    }
+
+    fn crew(main: i32, is_jobs: bool) -> Crew {
+        let mut crew = Crew::new(Given { cpus: cpus(&[0]), is_jobs });
+        crew.main = main;
+        crew
+    }
+
+    fn orders(arrivals: &[Arrival<'_>]) -> Vec<(i32, u32, bool)> {
+        arrivals.iter().map(|arrival| (arrival.thread.id, arrival.place.order, arrival.is_late)).collect()
+    }
+
+    #[test]
+    fn a_thread_is_served_once_and_keeps_its_place_when_others_end() {
+        let mut crew = crew(1, true);
+        let mut live = vec![thread(1, "app", &[0]), thread(2, "app", &[0]), thread(3, "app", &[0])];
+        assert_eq!(orders(&crew.arrivals(&live)), [(1, 0, false), (2, 0, false), (3, 1, false)]);
+        assert_eq!(orders(&crew.arrivals(&live)), []);
+        live.remove(1);
+        live.push(thread(4, "app", &[0]));
+        assert_eq!(orders(&crew.arrivals(&live)), [(4, 2, true)], "not in the place of the one that has ended");
+        crew.wish(Wish::Pinned(Pin::Compact));
+        assert_eq!(orders(&crew.arrivals(&live)), [(1, 0, false), (3, 0, false), (4, 1, false)]);
+    }
+
+    #[test]
+    fn what_was_given_is_learnt_from_threads_only_where_no_launcher_says_it() {
+        let mut own = crew(1, false);
+        assert!(!own.widen([&cpus(&[0])]) && own.widen([&cpus(&[3]), &cpus(&[0])]));
+        assert_eq!(own.given.cpus, cpus(&[0, 3]));
+        let mut told = crew(1, true);
+        assert!(!told.widen([&cpus(&[3])]));
+        assert_eq!(told.given.cpus, cpus(&[0]));
+    }
+
+    #[test]
+    fn late_threads_that_were_free_are_let_out_of_a_mask_that_they_inherit() {
+        let place =
+            |role, name: &str, order, mask: &[usize]| ThreadPlace { role, name: name.into(), order, cpus: cpus(mask) };
+        let wanted = Recorded {
+            record: Record::default(),
+            pinned: vec![place(Role::Main, "app", 0, &[5]), place(Role::Other, "app", 1, &[6])],
+            free: vec![place(Role::Other, "app", 0, &[0, 1, 2, 3])],
+        };
+        let given = cpus(&[0, 1, 2, 3]);
+        let live = [thread(1, "other", &[0, 1]), thread(2, "app", &[5]), thread(3, "app", &[5])];
+        let mut crew = crew(1, true);
+        crew.arrivals(&live[..1]);
+        let late = crew.arrivals(&live);
+        let masks: Vec<Option<Cpus>> = late.iter().map(|arrival| wanted.mask(arrival, &given)).collect();
+        assert_eq!(masks, [Some(given.clone()), Some(cpus(&[6]))]);
+        crew.begin();
+        crew.is_late = false;
+        let early = crew.arrivals(&live);
+        let masks: Vec<Option<Cpus>> = early.iter().map(|arrival| wanted.mask(arrival, &given)).collect();
+        assert_eq!(
+            masks,
+            [Some(cpus(&[5])), None, Some(cpus(&[6]))],
+            "the one that holds the session has another name"
+        );
+    }
+}
