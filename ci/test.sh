@@ -52,7 +52,7 @@ all_tests() {
     for file in tests/*.rs; do
         name=$(basename "$file" .rs)
         case "$name" in
-        mpi_* | damage* | comm_mpi* | hosts | slurm | numa) cargo test --quiet --locked --test "$name" -- --test-threads=1 ;;
+        mpi_* | damage* | comm_mpi* | hosts | slurm | numa | affinity) cargo test --quiet --locked --test "$name" -- --test-threads=1 ;;
         *) cargo test --quiet --locked --test "$name" ;;
         esac
     done

@@ -81,6 +81,16 @@ impl Said {
         (0..RANKS).flat_map(|rank| REGIONS.map(|region| differing(rank, region))).sum()
     }
 
+    /// Nearly all pages that were wanted somewhere were brought there.
+    fn check_report(&self, case: &str, rank: usize) {
+        let report = self.get(case, rank, "report");
+        let number = |name: &str| -> f64 {
+            let rest = report.split(&format!(" {name}: ")).nth(1).expect(name);
+            rest.split([',', ' ']).next().and_then(|word| word.parse().ok()).expect("a number")
+        };
+        assert!(number("wanted") > 1000.0 && number("right") > 0.97 * number("wanted"), "{case} rank {rank}: {report}");
+    }
+
     fn has_threads_of(&self, case: &str, other: &Said, as_case: &str) -> bool {
         (0..RANKS).all(|rank| self.threads(case, rank) == other.threads(as_case, rank))
     }
@@ -199,14 +209,18 @@ fn counts(pages: &[String]) -> BTreeMap<&str, usize> {
 }
 
 /// Saved and restored in one machine with these options: what is restored comes from node memory, as after a killed process.
-/// `wandering` pages may be elsewhere: where the system moves pages by itself, it does so at any time.
-fn one_machine(options: &[&str], piece: usize, wandering: usize) {
+/// Where the system moves pages by itself, it does so also between a record and a look: then what counts is what the restart says it found.
+fn one_machine(options: &[&str], piece: usize) {
+    let is_moving = options.contains(&"--balancing");
     let Some(job) = Job::new(piece) else { return };
     let said = job.run(options, &["save", "restore full full,touched off"]);
     for case in ["full", "full,touched"] {
         said.check_data(case);
-        let differing = said.differing(case, &said, "saved");
-        assert!(differing <= wandering, "{case}: {differing} pages are elsewhere");
+        if is_moving {
+            (0..RANKS).for_each(|rank| said.check_report(case, rank));
+        } else {
+            assert_eq!(said.differing(case, &said, "saved"), 0, "{case}");
+        }
         assert!(said.has_threads_of(case, &said, "saved"), "{case}");
     }
     assert!(said.differing("off", &said, "saved") > 1000);
@@ -214,7 +228,7 @@ fn one_machine(options: &[&str], piece: usize, wandering: usize) {
 
 #[test]
 fn huge_pages_and_pieces_that_are_smaller() {
-    one_machine(&["--huge", "always"], 192 << 10, 0);
+    one_machine(&["--huge", "always"], 192 << 10);
 }
 
 /// The slow half: named, because each machine takes ten seconds and more.
@@ -229,7 +243,7 @@ fn is_whole() -> bool {
 #[test]
 fn a_node_without_memory_and_a_system_that_moves_pages() {
     if is_whole() {
-        one_machine(&["--nodes", "4", "--memoryless", "1", "--balancing", "--ring"], 64 << 10, 70);
+        one_machine(&["--nodes", "4", "--memoryless", "1", "--balancing", "--ring"], 64 << 10);
     }
 }
 
@@ -237,13 +251,13 @@ fn a_node_without_memory_and_a_system_that_moves_pages() {
 fn eight_nodes_with_huge_pages() {
     if is_whole() {
         let options = ["--nodes", "8", "--cpus", "8", "--huge", "always", "--memory", "3072"];
-        one_machine(&options, 512 << 10, 0);
+        one_machine(&options, 512 << 10);
     }
 }
 
 #[test]
 fn two_nodes() {
     if is_whole() {
-        one_machine(&["--nodes", "2", "--cpus", "4"], 64 << 10, 0);
+        one_machine(&["--nodes", "2", "--cpus", "4"], 64 << 10);
     }
 }
