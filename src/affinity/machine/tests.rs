@@ -193,7 +193,7 @@ fn machines_from_elsewhere_are_checked() {
     let good = flat(2, 2, 4);
     good.check().expect("sound");
     Machine::default().check().expect("nothing is known, and that is no error");
-    let bad: [fn(&mut Machine); 9] = [
+    let bad: [fn(&mut Machine); 10] = [
         |machine| machine.cpus[3].number = 2,
         |machine| machine.cpus[3].number = 1 << 20,
         |machine| machine.cpus[3].node = 9,
@@ -204,6 +204,10 @@ fn machines_from_elsewhere_are_checked() {
         |machine| _ = machine.distances.pop(),
         |machine| {
             machine.devices.push(PciDevice { address: String::new(), kind: PciKind::Gpu, nodes: vec![17] });
+        },
+        |machine| {
+            let nodes = vec![0; DEVICE_NODES_MAX + 1];
+            machine.devices.push(PciDevice { address: String::new(), kind: PciKind::Gpu, nodes });
         },
     ];
     for (index, damage) in bad.iter().enumerate() {
