@@ -23,7 +23,7 @@ use super::cpus::{self, Cpus};
 use super::pages::PAGE_BYTES;
 use super::scan::BLOCK_PAGES;
 use super::{Node, numa, with_preferred};
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use report::Progress;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -242,6 +242,19 @@ impl Queue<'_> {
     }
 }
 
+/// Signals are the application's: they are blocked before threads exist, which inherit that, so that there is no moment at which
+/// one of them could run a handler. Returns what [`unblock_signals`] brings back.
+fn block_signals() -> Option<SigSet> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    before.inspect_err(|error| log::debug!("event=signals-not-blocked error={error}")).ok()
+}
+
+fn unblock_signals(before: Option<SigSet>) {
+    if let Some(Err(error)) = before.map(|before| before.thread_set_mask()) {
+        log::warn!("event=signals-blocked error={error}");
+    }
+}
+
 /// Handles all shares, each on a thread of its node.
 fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progress {
     let queues: Vec<Queue> = shares
@@ -255,14 +268,11 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
     let mut progress = Progress::default();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
+        let signals = block_signals();
         for queue in &queues {
             let cpus = cpus.get(&queue.node).filter(|cpus| !cpus.is_empty());
             for _ in 0..queue.threads(cpus) {
                 let work = move || {
-                    // Signals are the application's.
-                    if let Err(error) = SigSet::all().thread_block() {
-                        log::debug!("event=signals-not-blocked error={error}");
-                    }
                     if let Some(cpus) = cpus {
                         cpus::run_on(cpus);
                     }
@@ -271,6 +281,7 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
                 threads.extend(std::thread::Builder::new().name("bvk-place".into()).spawn_scoped(scope, work));
             }
         }
+        unblock_signals(signals);
         threads.into_iter().filter_map(|thread| thread.join().ok()).for_each(|part| progress.add(part));
     });
     // Where no thread could be had.
