@@ -120,3 +120,36 @@ fn the_threads_start_with_signals_blocked_and_the_caller_keeps_its_own() {
     place(&mut bytes, &[(0..8 << 20, Some(0))], &BTreeMap::new());
     assert_eq!(SigSet::thread_get_mask().expect("a mask"), own);
 }
+
+/// Are huge pages forbidden at this address?
+fn is_forbidden(address: usize) -> bool {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let mut is_here = false;
+    for line in text.lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = range.and_then(|(start, end)| Some((number(start)?, number(end)?))) {
+            is_here = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_here) {
+            return flags.split_whitespace().any(|flag| flag == "nh");
+        }
+    }
+    false
+}
+
+#[test]
+fn huge_pages_are_forbidden_for_blocks_that_are_worth_it() {
+    let block = (BLOCK_PAGES * PAGE_BYTES) as usize;
+    let mut bytes = vec![0u8; 16 * block];
+    let from = bytes.as_ptr().align_offset(block);
+    let bytes = &mut bytes[from..];
+    let mut put = |from: usize, length: usize, wanted: &[Wanted]| {
+        place(&mut bytes[from..from + length], wanted, &BTreeMap::new());
+        is_forbidden(bytes[from..].as_ptr() as usize)
+    };
+    if !put(9 * block + 4096, 2 * block, &[(0..2 * block as u64, Some(0))]) {
+        return eprintln!("SKIPPED: this machine does not tell of pages, or not of huge ones");
+    }
+    assert!(!put(block + 4096, block / 2, &[(0..block as u64 / 2, Some(0))]), "small, and all on one node");
+    assert!(put(5 * block + 4096, 8192, &[(0..4096, Some(0)), (4096..8192, Some(1))]), "small, and on two nodes");
+}
