@@ -32,8 +32,9 @@ use std::sync::{Mutex, PoisonError};
 /// Bytes of the memory, counted from its start, and the number of the node that they are wanted on; `None`: no matter where.
 pub type Wanted = (Range<u64>, Option<u32>);
 
-/// Pages that a thread handles at once: 4 MiB.
-const PART_PAGES: u64 = 1024;
+/// Pages that a thread handles at once: 64 MiB. With each call to move pages the system empties the page caches of all CPUs under a
+/// lock of the whole machine, so that calls should be few; what is kept of so many pages while they move is half a MiB.
+const PART_PAGES: u64 = (64 << 20) / PAGE_BYTES;
 /// Threads of one node: one clears pages at a fraction of what memory can take.
 const THREADS_MAX: usize = 4;
 /// Pages that are worth a thread of their own: 64 MiB.
@@ -140,7 +141,7 @@ fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
 ///
 /// # Blocking
 /// As long as it takes to clear or copy the pages. Memory that this takes beside the pages: some bytes for each range that is
-/// wanted, and a few hundred KiB.
+/// wanted, and a MiB for each thread.
 pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -> PlaceReport {
     let place = Place::of(target);
     let pieces = pieces(place, wanted);

@@ -45,7 +45,7 @@ fn pages_that_are_shared_are_not_whole() {
 
 #[test]
 fn shares_are_the_pieces_each_byte_once() {
-    let mut bytes = vec![0u8; 24 << 20];
+    let mut bytes = vec![0u8; 200 << 20];
     let target = &mut bytes[100..];
     let place = Place::of(target);
     let pages = place.pages();
@@ -62,6 +62,7 @@ fn shares_are_the_pieces_each_byte_once() {
         }
     }
     all.sort_unstable();
+    assert!(all.iter().filter(|share| share.1 == PART_PAGES).count() >= 2, "migrations are large");
     for piece in &pieces {
         let own = all.iter().filter(|share| piece.pages.contains(&share.0));
         assert_eq!(own.map(|share| share.1).sum::<u64>(), piece.pages.end - piece.pages.start);
