@@ -8,7 +8,9 @@
 //! 2. **The rest**, on threads of each node that is wanted: pages that are present elsewhere are *migrated*, because they may be
 //!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread
 //!    that runs on the node and prefers it.
-//! 3. **A look** at where every page is now, with the reason for each that is not where it is wanted.
+//! 3. **The count**: where every page is now, with the reason for each that is not where it is wanted. The threads count what they
+//!    have in hand, so that a page that was right is asked for once, and others twice; only those of blocks with several
+//!    owners are looked at again when all threads are done, because what one of them does there may move another one's pages.
 //!
 //! Nothing here fails: what could not be done is in the report.
 #![forbid(unsafe_code)]
@@ -153,7 +155,7 @@ pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -
     let maps = maps::read();
     let (shared, mut progress) = blocks::take_apart(target, place, &pieces, &maps);
     progress.add(run(shares(target, place, &pieces, &shared), cpus));
-    look(place, &pieces, &maps, progress)
+    progress.finish(place, &maps)
 }
 
 /// Says where the pages of `target` are, compared with what is wanted. Changes nothing.
@@ -162,7 +164,9 @@ pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -
 /// About 40 ms for each GiB.
 pub fn verify(target: &[u8], wanted: &[Wanted]) -> PlaceReport {
     let place = Place::of(target);
-    look(place, &pieces(place, wanted), &maps::read(), Progress::default())
+    let mut progress = Progress::default();
+    pieces(place, wanted).into_iter().for_each(|piece| progress.leave_open(piece.pages, piece.node));
+    progress.finish(place, &maps::read())
 }
 
 /// A part of a piece, handled at once.
@@ -291,19 +295,20 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
 }
 
 impl Share<'_> {
-    /// Migrates what is on other nodes and populates what is nowhere. The calling thread prefers the node.
+    /// Migrates what is on other nodes, populates what is nowhere, and counts. The calling thread prefers the node.
     fn settle(self, node: u32, progress: &mut Progress) {
         let Share { place, bytes, first, is_shared } = self;
-        let found = match numa::query(&place.addresses(0..place.pages())) {
+        let all = first..first + place.pages();
+        let mut now = match numa::query(&place.addresses(0..place.pages())) {
             Ok(found) => found,
-            Err(error) => return progress.note(first..first + place.pages(), Reason::of(&error)),
+            Err(error) => return progress.give_up(&all, Reason::of(&error)),
         };
         if !is_shared {
-            bring(place, first, 0, &found, node, progress);
+            bring(place, first, 0..place.pages(), &mut now, node, progress);
         }
         let mut page = 0;
         while page < place.pages() {
-            let is_absent = |page: &u64| found[*page as usize] < 0;
+            let is_absent = |page: &u64| now[*page as usize] < 0;
             let length = (page..place.pages()).take_while(is_absent).count() as u64;
             if length > 0 {
                 let pages = page..page + length;
@@ -313,19 +318,27 @@ impl Share<'_> {
                 }
                 // Linux 6.1 to 6.5 take pages for absent that automatic balancing has marked; populating takes the mark off.
                 if let Ok(found) = numa::query(&place.addresses(pages.clone())) {
-                    bring(place, first, pages.start, &found, node, progress);
+                    now[pages.start as usize..pages.end as usize].copy_from_slice(&found);
+                    bring(place, first, pages, &mut now, node, progress);
                 }
             }
             page += length + 1;
         }
+        match is_shared {
+            true => progress.leave_open(all, node),
+            false => progress.count(all, &now, node),
+        }
     }
 }
 
-/// Migrates pages that were found on other nodes; `found` begins with the page `from` of a share whose first page is `first`.
-fn bring(place: Place, first: u64, from: u64, found: &[i32], node: u32, progress: &mut Progress) {
-    let astray = found.iter().zip(from..).filter(|(status, _)| is_astray(**status, node)).map(|(_, page)| page);
-    let astray: Vec<u64> = astray.collect();
-    progress.migrated += migrate(place, &astray, node, |page, why| progress.note(first + page..first + page + 1, why));
+/// Migrates those of these pages of a share that were found on other nodes; `now` says where each page of the share is, before and
+/// after. The first page of the share is `first`.
+fn bring(place: Place, first: u64, pages: Range<u64>, now: &mut [i32], node: u32, progress: &mut Progress) {
+    let astray: Vec<u64> = pages.filter(|page| is_astray(now[*page as usize], node)).collect();
+    progress.migrated += migrate(place, &astray, node, |page, outcome| match outcome {
+        Ok(found) => now[page as usize] = found,
+        Err(why) => progress.note(first + page..first + page + 1, why),
+    });
 }
 
 /// Is a page with this status present on another node?
@@ -333,8 +346,8 @@ fn is_astray(status: i32, node: u32) -> bool {
     u32::try_from(status).is_ok_and(|found| found != node)
 }
 
-/// Migrates some pages and says how many came; the others are noted.
-fn migrate(place: Place, pages: &[u64], node: u32, mut note: impl FnMut(u64, Reason)) -> u64 {
+/// Migrates some pages and says how many came, and of each where it is then or why it did not come.
+fn migrate(place: Place, pages: &[u64], node: u32, mut tell: impl FnMut(u64, Result<i32, Reason>)) -> u64 {
     if pages.is_empty() {
         return 0;
     }
@@ -343,44 +356,18 @@ fn migrate(place: Place, pages: &[u64], node: u32, mut note: impl FnMut(u64, Rea
         Ok(status) => {
             let mut came = 0;
             for (page, status) in pages.iter().zip(status) {
-                match u32::try_from(status) {
-                    Ok(found) if found == node => came += 1,
-                    _ => note(*page, Reason::of_page(status)),
-                }
+                let has_come = u32::try_from(status) == Ok(node);
+                came += u64::from(has_come);
+                tell(*page, if has_come { Ok(status) } else { Err(Reason::of_page(status)) });
             }
             came
         }
         Err(error) => {
             let reason = Reason::of(&error);
-            pages.iter().for_each(|page| note(*page, reason));
+            pages.iter().for_each(|page| tell(*page, Err(reason)));
             0
         }
     }
-}
-
-/// Compares where pages are with where they are wanted.
-fn look(place: Place, pieces: &[Piece], maps: &maps::Maps, mut progress: Progress) -> PlaceReport {
-    let mut report = progress.begin();
-    for piece in pieces {
-        for from in piece.pages.clone().step_by(PART_PAGES as usize) {
-            let pages = from..piece.pages.end.min(from + PART_PAGES);
-            report.wanted += pages.end - pages.start;
-            let Ok(found) = numa::query(&place.addresses(pages.clone())) else {
-                report.wrong(Reason::Forbidden, pages.end - pages.start);
-                continue;
-            };
-            for (page, status) in pages.zip(found) {
-                match u32::try_from(status) {
-                    Ok(node) if node == piece.node => report.right += 1,
-                    found => {
-                        let is_own = maps.is_private_anonymous(place.address(page));
-                        report.wrong(progress.reason(page, found.is_ok(), is_own), 1);
-                    }
-                }
-            }
-        }
-    }
-    report
 }
 
 #[cfg(test)]

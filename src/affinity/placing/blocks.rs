@@ -166,7 +166,11 @@ impl Block {
         let (mut now, mut has_moved) = (before.clone(), vec![false; before.len()]);
         for (node, pages) in groups {
             let pages: Vec<u64> = pages.into_iter().map(|page| self.own.start + page).collect();
-            progress.migrated += migrate(self.place, &pages, node, |page, why| progress.note(page..page + 1, why));
+            progress.migrated += migrate(self.place, &pages, node, |page, outcome| {
+                if let Err(why) = outcome {
+                    progress.note(page..page + 1, why);
+                }
+            });
             let Ok(found) = numa::query(&self.addresses) else { return };
             for (index, status) in found.iter().enumerate() {
                 has_moved[index] |= *status >= 0 && now[index] >= 0 && *status != now[index];

@@ -1,6 +1,9 @@
 //! What became of pages that were wanted on a node.
 #![forbid(unsafe_code)]
 
+use super::Place;
+use super::maps::Maps;
+use crate::affinity::numa;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -124,9 +127,68 @@ pub(super) struct Progress {
     populated: Vec<Range<u64>>,
     pub(super) migrated: u64,
     pub(super) dropped: u64,
+    /// Pages that are where they are wanted.
+    right: u64,
+    /// Those that are not, and whether they are present.
+    wrong: Vec<(Range<u64>, bool)>,
+    /// Those that nobody could ask for.
+    unknown: BTreeMap<Reason, u64>,
+    /// Those that are to be asked for in the end, and where they are wanted.
+    open: Vec<(Range<u64>, u32)>,
 }
 
+/// Pages that are asked for at once.
+const PART_PAGES: u64 = 4096;
+
 impl Progress {
+    /// Counts pages that were found so in the end.
+    pub(super) fn count(&mut self, pages: Range<u64>, found: &[i32], node: u32) {
+        for (page, status) in pages.zip(found) {
+            let is_present = match u32::try_from(*status) {
+                Ok(found) if found == node => {
+                    self.right += 1;
+                    continue;
+                }
+                found => found.is_ok(),
+            };
+            match self.wrong.last_mut() {
+                Some((last, was)) if *was == is_present && last.end == page => last.end += 1,
+                _ => self.wrong.push((page..page + 1, is_present)),
+            }
+        }
+    }
+
+    /// Counts pages as wrong that nobody can ask for.
+    pub(super) fn give_up(&mut self, pages: &Range<u64>, reason: Reason) {
+        *self.unknown.entry(reason).or_default() += pages.end - pages.start;
+    }
+
+    /// Pages that [`finish`](Self::finish) asks for.
+    pub(super) fn leave_open(&mut self, pages: Range<u64>, node: u32) {
+        self.open.push((pages, node));
+    }
+
+    /// Asks for what is open and says what became of all.
+    pub(super) fn finish(mut self, place: Place, maps: &Maps) -> PlaceReport {
+        for (pages, node) in std::mem::take(&mut self.open) {
+            for from in pages.clone().step_by(PART_PAGES as usize) {
+                let part = from..pages.end.min(from + PART_PAGES);
+                match numa::query(&place.addresses(part.clone())) {
+                    Ok(found) => self.count(part, &found, node),
+                    Err(_) => self.give_up(&part, Reason::Forbidden),
+                }
+            }
+        }
+        let mut report = self.begin();
+        for (pages, is_present) in &self.wrong {
+            for page in pages.clone() {
+                let is_own = maps.is_private_anonymous(place.address(page));
+                report.wrong(self.reason(page, *is_present, is_own), 1);
+            }
+        }
+        report
+    }
+
     /// Notes why these pages are not where they should be. Neighbours with one reason are one note.
     pub(super) fn note(&mut self, pages: Range<u64>, reason: Reason) {
         match self.noted.last_mut() {
@@ -148,18 +210,30 @@ impl Progress {
         self.populated.extend(other.populated);
         self.migrated += other.migrated;
         self.dropped += other.dropped;
+        self.right += other.right;
+        self.wrong.extend(other.wrong);
+        other.unknown.into_iter().for_each(|(reason, pages)| *self.unknown.entry(reason).or_default() += pages);
+        self.open.extend(other.open);
     }
 
-    /// A report of what was done. From now on [`reason`](Self::reason) may be asked.
-    pub(super) fn begin(&mut self) -> PlaceReport {
+    /// A report of what was done, and of the pages that need no reason. From now on [`reason`](Self::reason) may be asked.
+    fn begin(&mut self) -> PlaceReport {
         self.noted.sort_by_key(|(pages, _)| pages.start);
         self.populated.sort_by_key(|pages| pages.start);
         let populated = self.populated.iter().map(|pages| pages.end - pages.start).sum();
-        PlaceReport { populated, migrated: self.migrated, dropped: self.dropped, ..PlaceReport::default() }
+        let wrong: u64 = self.wrong.iter().map(|(pages, _)| pages.end - pages.start).sum();
+        PlaceReport {
+            wanted: self.right + wrong + self.unknown.values().sum::<u64>(),
+            right: self.right,
+            wrong: std::mem::take(&mut self.unknown),
+            populated,
+            migrated: self.migrated,
+            dropped: self.dropped,
+        }
     }
 
     /// Why a page is wrong that is or is not present, and that is or is not private anonymous memory.
-    pub(super) fn reason(&self, page: u64, is_present: bool, is_own: bool) -> Reason {
+    fn reason(&self, page: u64, is_present: bool, is_own: bool) -> Reason {
         let next = self.noted.partition_point(|(pages, _)| pages.start <= page);
         let noted = self.noted[..next].last().filter(|(pages, _)| pages.contains(&page));
         let next = self.populated.partition_point(|pages| pages.start <= page);
@@ -194,6 +268,21 @@ mod tests {
         assert_eq!(progress.reason(13, true, true), Reason::Elsewhere);
         assert_eq!(progress.reason(13, true, false), Reason::NotOwn);
         assert_eq!(progress.reason(13, false, true), Reason::Absent);
+    }
+
+    #[test]
+    fn threads_count_what_they_have_in_hand() {
+        let (mut one, mut other) = (Progress::default(), Progress::default());
+        one.count(10..15, &[1, 1, 0, -2, -14], 1);
+        one.note(12..13, Reason::Held);
+        other.count(0..3, &[2, 0, 0], 2);
+        other.populate(1..2);
+        other.give_up(&(3..10), Reason::Forbidden);
+        one.add(other);
+        let report = one.finish(Place { start: 4096, bytes: 20 * 4096 }, &Maps::default());
+        let wrong = [(Reason::Forbidden, 7), (Reason::NodeFull, 1), (Reason::Held, 1), (Reason::NotOwn, 1)];
+        let wrong = wrong.into_iter().chain([(Reason::Absent, 2)]).collect();
+        assert_eq!(report, PlaceReport { wanted: 15, right: 3, wrong, populated: 1, ..PlaceReport::default() });
     }
 
     #[test]
