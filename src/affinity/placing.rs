@@ -224,11 +224,11 @@ impl Queue<'_> {
     /// Handles shares until none is left.
     fn drain(&self) -> Progress {
         with_preferred(Some(Node(self.node)), || {
-            let mut progress = Progress::default();
+            let (mut progress, missed) = (Progress::default(), missed(self.node));
             loop {
                 let next = self.shares.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 match next {
-                    Some(share) => share.settle(self.node, &mut progress),
+                    Some(share) => share.settle(self.node, missed, &mut progress),
                     None => return progress,
                 }
             }
@@ -294,9 +294,20 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
     progress
 }
 
+/// Why pages that the calling thread populates for this node get memory elsewhere: the node is full, unless the thread could
+/// not be made to prefer it.
+fn missed(node: u32) -> Reason {
+    match numa::policy() {
+        Ok(policy) if policy.nodes == [node] => Reason::NodeFull,
+        Ok(_) => Reason::NoNode,
+        Err(_) => Reason::Forbidden,
+    }
+}
+
 impl Share<'_> {
-    /// Migrates what is on other nodes, populates what is nowhere, and counts. The calling thread prefers the node.
-    fn settle(self, node: u32, progress: &mut Progress) {
+    /// Migrates what is on other nodes, populates what is nowhere, and counts. The calling thread prefers the node; what it
+    /// populates elsewhere is there because of `missed`.
+    fn settle(self, node: u32, missed: Reason, progress: &mut Progress) {
         let Share { place, bytes, first, is_shared } = self;
         let all = first..first + place.pages();
         let mut now = match numa::query(&place.addresses(0..place.pages())) {
@@ -313,7 +324,7 @@ impl Share<'_> {
             if length > 0 {
                 let pages = page..page + length;
                 match numa::populate(&mut bytes[place.bytes_of(&pages)]) {
-                    Ok(()) => progress.populate(first + pages.start..first + pages.end),
+                    Ok(()) => progress.populate(first + pages.start..first + pages.end, missed),
                     Err(error) => progress.note(first + pages.start..first + pages.end, Reason::of(&error)),
                 }
                 // Linux 6.1 to 6.5 take pages for absent that automatic balancing has marked; populating takes the mark off.

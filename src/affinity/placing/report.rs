@@ -124,7 +124,8 @@ impl fmt::Display for PlaceReport {
 #[derive(Default, Debug)]
 pub(super) struct Progress {
     noted: Vec<(Range<u64>, Reason)>,
-    populated: Vec<Range<u64>>,
+    /// And why those of them that are elsewhere are.
+    populated: Vec<(Range<u64>, Reason)>,
     pub(super) migrated: u64,
     pub(super) dropped: u64,
     /// Pages that are where they are wanted.
@@ -135,6 +136,20 @@ pub(super) struct Progress {
     unknown: BTreeMap<Reason, u64>,
     /// Those that are to be asked for in the end, and where they are wanted.
     open: Vec<(Range<u64>, u32)>,
+}
+
+/// Adds pages to others; neighbours with one reason are one entry.
+fn push(list: &mut Vec<(Range<u64>, Reason)>, pages: Range<u64>, reason: Reason) {
+    match list.last_mut() {
+        Some((last, why)) if *why == reason && last.end == pages.start => last.end = pages.end,
+        _ => list.push((pages, reason)),
+    }
+}
+
+/// The reason of the entry that a page is in.
+fn find(sorted: &[(Range<u64>, Reason)], page: u64) -> Option<Reason> {
+    let next = sorted.partition_point(|(pages, _)| pages.start <= page);
+    sorted[..next].last().filter(|(pages, _)| pages.contains(&page)).map(|(_, reason)| *reason)
 }
 
 /// Pages that are asked for at once.
@@ -191,18 +206,12 @@ impl Progress {
 
     /// Notes why these pages are not where they should be. Neighbours with one reason are one note.
     pub(super) fn note(&mut self, pages: Range<u64>, reason: Reason) {
-        match self.noted.last_mut() {
-            Some((last, why)) if *why == reason && last.end == pages.start => last.end = pages.end,
-            _ => self.noted.push((pages, reason)),
-        }
+        push(&mut self.noted, pages, reason);
     }
 
-    /// Notes that these pages got memory.
-    pub(super) fn populate(&mut self, pages: Range<u64>) {
-        match self.populated.last_mut() {
-            Some(last) if last.end == pages.start => last.end = pages.end,
-            _ => self.populated.push(pages),
-        }
+    /// Notes that these pages got memory, and why they are elsewhere if they are.
+    pub(super) fn populate(&mut self, pages: Range<u64>, missed: Reason) {
+        push(&mut self.populated, pages, missed);
     }
 
     pub(super) fn add(&mut self, other: Progress) {
@@ -219,8 +228,8 @@ impl Progress {
     /// A report of what was done, and of the pages that need no reason. From now on [`reason`](Self::reason) may be asked.
     fn begin(&mut self) -> PlaceReport {
         self.noted.sort_by_key(|(pages, _)| pages.start);
-        self.populated.sort_by_key(|pages| pages.start);
-        let populated = self.populated.iter().map(|pages| pages.end - pages.start).sum();
+        self.populated.sort_by_key(|(pages, _)| pages.start);
+        let populated = self.populated.iter().map(|(pages, _)| pages.end - pages.start).sum();
         let wrong: u64 = self.wrong.iter().map(|(pages, _)| pages.end - pages.start).sum();
         PlaceReport {
             wanted: self.right + wrong + self.unknown.values().sum::<u64>(),
@@ -234,17 +243,12 @@ impl Progress {
 
     /// Why a page is wrong that is or is not present, and that is or is not private anonymous memory.
     fn reason(&self, page: u64, is_present: bool, is_own: bool) -> Reason {
-        let next = self.noted.partition_point(|(pages, _)| pages.start <= page);
-        let noted = self.noted[..next].last().filter(|(pages, _)| pages.contains(&page));
-        let next = self.populated.partition_point(|pages| pages.start <= page);
-        let is_populated = self.populated[..next].last().is_some_and(|pages| pages.contains(&page));
-        match noted {
-            Some((_, reason)) => *reason,
-            None if !is_present => Reason::Absent,
-            // Its thread preferred the node, and the system took another.
-            None if is_populated => Reason::NodeFull,
-            None if !is_own => Reason::NotOwn,
-            None => Reason::Elsewhere,
+        match (find(&self.noted, page), find(&self.populated, page)) {
+            (Some(reason), _) => reason,
+            (None, _) if !is_present => Reason::Absent,
+            (None, Some(missed)) => missed,
+            (None, None) if !is_own => Reason::NotOwn,
+            (None, None) => Reason::Elsewhere,
         }
     }
 }
@@ -259,12 +263,13 @@ mod tests {
         progress.note(10..12, Reason::Held);
         progress.note(12..13, Reason::Held);
         progress.note(2..3, Reason::NotOwn);
-        progress.populate(20..22);
-        progress.populate(22..24);
-        assert_eq!((progress.noted.len(), progress.populated.len()), (2, 1));
-        assert_eq!(progress.begin().populated, 4);
-        let reasons: Vec<Reason> = [2, 10, 12, 23].iter().map(|page| progress.reason(*page, true, true)).collect();
-        assert_eq!(reasons, [Reason::NotOwn, Reason::Held, Reason::Held, Reason::NodeFull]);
+        progress.populate(20..22, Reason::NodeFull);
+        progress.populate(22..24, Reason::NodeFull);
+        progress.populate(24..25, Reason::NoNode);
+        assert_eq!((progress.noted.len(), progress.populated.len()), (2, 2));
+        assert_eq!(progress.begin().populated, 5);
+        let reasons: Vec<Reason> = [2, 10, 12, 23, 24].iter().map(|page| progress.reason(*page, true, true)).collect();
+        assert_eq!(reasons, [Reason::NotOwn, Reason::Held, Reason::Held, Reason::NodeFull, Reason::NoNode]);
         assert_eq!(progress.reason(13, true, true), Reason::Elsewhere);
         assert_eq!(progress.reason(13, true, false), Reason::NotOwn);
         assert_eq!(progress.reason(13, false, true), Reason::Absent);
@@ -276,7 +281,7 @@ mod tests {
         one.count(10..15, &[1, 1, 0, -2, -14], 1);
         one.note(12..13, Reason::Held);
         other.count(0..3, &[2, 0, 0], 2);
-        other.populate(1..2);
+        other.populate(1..2, Reason::NodeFull);
         other.give_up(&(3..10), Reason::Forbidden);
         one.add(other);
         let report = one.finish(Place { start: 4096, bytes: 20 * 4096 }, &Maps::default());

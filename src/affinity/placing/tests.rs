@@ -105,6 +105,13 @@ fn a_node_that_is_not_there_is_said_and_nothing_is_lost() {
         assert!(report.wanted > 0);
     }
     assert!(bytes.iter().all(|byte| *byte == 7));
+    let mut fresh = vec![0u8; 8 << 20];
+    let report = place(&mut fresh, &[(0..length, Some(999))], &BTreeMap::new());
+    let expected = if numa::query(&[0]).is_ok() { Reason::NoNode } else { Reason::Forbidden };
+    assert_eq!(report.wrong, BTreeMap::from([(expected, report.wanted)]), "{report}");
+    if numa::policy().is_ok() {
+        assert_eq!(missed(999), Reason::NoNode, "no thread can prefer it");
+    }
 }
 
 #[test]
