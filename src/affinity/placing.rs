@@ -1,7 +1,7 @@
 //! Bringing the pages of some memory to the nodes they are wanted on, before it is loaded.
 //!
 //! The memory is the caller's to write to and about to be overwritten: what it holds afterwards is unspecified where pages were
-//! dropped. In three steps:
+//! dropped. Little memory that is right already is only looked at, and the rest of this costs it nothing; otherwise, in three steps:
 //!
 //! 1. **Blocks with several owners** ([`blocks`]): 2 MiB that are wanted on several nodes, or that other memory has a part in. A
 //!    huge page there is taken apart, and huge pages are forbidden for the memory's part of the block. On the calling thread.
@@ -25,6 +25,7 @@ use super::cpus::{self, Cpus};
 use super::pages::PAGE_BYTES;
 use super::scan::BLOCK_PAGES;
 use super::{Node, numa, with_preferred};
+use maps::Maps;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use report::Progress;
 use std::collections::BTreeMap;
@@ -37,6 +38,10 @@ pub type Wanted = (Range<u64>, Option<u32>);
 /// Pages that a thread handles at once: 64 MiB. With each call to move pages the system empties the page caches of all CPUs under a
 /// lock of the whole machine, so that calls should be few; what is kept of so many pages while they move is half a MiB.
 const PART_PAGES: u64 = (64 << 20) / PAGE_BYTES;
+/// Pages that are asked for before anything is done: 4 MiB.
+const FIRST_PAGES: u64 = (4 << 20) / PAGE_BYTES;
+/// So few pages are placed by the calling thread: 1 MiB.
+const SMALL_PAGES: u64 = (1 << 20) / PAGE_BYTES;
 /// Threads of one node: one clears pages at a fraction of what memory can take.
 const THREADS_MAX: usize = 4;
 /// Pages that are worth a thread of their own: 64 MiB.
@@ -147,15 +152,35 @@ fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
 pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -> PlaceReport {
     let place = Place::of(target);
     let pieces = pieces(place, wanted);
-    let Some(first) = pieces.first() else { return PlaceReport::default() };
-    if let Err(error) = numa::query(&[place.address(first.pages.start)]) {
-        numa::told("move_pages", &error);
-        return PlaceReport::refused(pieces.iter().map(|piece| piece.pages.end - piece.pages.start).sum());
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return PlaceReport::default() };
+    let pages = first.pages.start..last.pages.end.min(first.pages.start + FIRST_PAGES);
+    match numa::query(&place.addresses(pages.clone())) {
+        Ok(found) if pages.end == last.pages.end && are_right(&pieces, &found) => {
+            return PlaceReport::all_right(page_count(&pieces));
+        }
+        Ok(_) => {}
+        Err(error) => {
+            numa::told("move_pages", &error);
+            return PlaceReport::refused(page_count(&pieces));
+        }
     }
-    let maps = maps::read();
+    let maps = Maps::of_this_process();
     let (shared, mut progress) = blocks::take_apart(target, place, &pieces, &maps);
     progress.add(run(shares(target, place, &pieces, &shared), cpus));
     progress.finish(place, &maps)
+}
+
+fn page_count(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.pages.end - piece.pages.start).sum()
+}
+
+/// Is every page of the pieces where it is wanted? `found` begins with the first page of the first piece.
+fn are_right(pieces: &[Piece], found: &[i32]) -> bool {
+    let from = pieces.first().map_or(0, |piece| piece.pages.start);
+    pieces.iter().all(|piece| {
+        let found = found.get((piece.pages.start - from) as usize..(piece.pages.end - from) as usize);
+        found.is_some_and(|found| found.iter().all(|status| u32::try_from(*status) == Ok(piece.node)))
+    })
 }
 
 /// Says where the pages of `target` are, compared with what is wanted. Changes nothing.
@@ -166,7 +191,7 @@ pub fn verify(target: &[u8], wanted: &[Wanted]) -> PlaceReport {
     let place = Place::of(target);
     let mut progress = Progress::default();
     pieces(place, wanted).into_iter().for_each(|piece| progress.leave_open(piece.pages, piece.node));
-    progress.finish(place, &maps::read())
+    progress.finish(place, &Maps::of_this_process())
 }
 
 /// A part of a piece, handled at once.
@@ -260,7 +285,7 @@ fn unblock_signals(before: Option<SigSet>) {
     }
 }
 
-/// Handles all shares, each on a thread of its node.
+/// Handles all shares, each on a thread of its node; a few pages on the calling thread.
 fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progress {
     let queues: Vec<Queue> = shares
         .into_iter()
@@ -271,10 +296,19 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
         })
         .collect();
     let mut progress = Progress::default();
+    if queues.iter().map(Queue::pages).sum::<u64>() > SMALL_PAGES {
+        run_threads(&queues, cpus).into_iter().for_each(|part| progress.add(part));
+    }
+    // Few pages, or no thread could be had.
+    queues.iter().filter(|queue| queue.pages() > 0).for_each(|queue| progress.add(queue.drain()));
+    progress
+}
+
+fn run_threads(queues: &[Queue], cpus: &BTreeMap<u32, Cpus>) -> Vec<Progress> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         let signals = block_signals();
-        for queue in &queues {
+        for queue in queues {
             let cpus = cpus.get(&queue.node).filter(|cpus| !cpus.is_empty());
             for _ in 0..queue.threads(cpus) {
                 let work = move || {
@@ -287,11 +321,8 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
             }
         }
         unblock_signals(signals);
-        threads.into_iter().filter_map(|thread| thread.join().ok()).for_each(|part| progress.add(part));
-    });
-    // Where no thread could be had.
-    queues.iter().filter(|queue| queue.pages() > 0).for_each(|queue| progress.add(queue.drain()));
-    progress
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
 }
 
 /// Why pages that the calling thread populates for this node get memory elsewhere: the node is full, unless the thread could

@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn blocks_have_several_owners_inside_or_at_the_ends() {
-        let maps = Maps::default();
+        let maps = Maps::none();
         // From the second page of block 8 to the end of block 11.
         let place = Place { start: (8 << 21) + 4096, bytes: (4 << 21) - 4096 };
         let blocks = |pieces: &[Piece]| shared(place, pieces, &maps);

@@ -90,6 +90,11 @@ impl PlaceReport {
         PlaceReport { wanted: pages, wrong: BTreeMap::from([(Reason::Forbidden, pages)]), ..PlaceReport::default() }
     }
 
+    /// There was nothing to do.
+    pub(super) fn all_right(pages: u64) -> PlaceReport {
+        PlaceReport { wanted: pages, right: pages, ..PlaceReport::default() }
+    }
+
     pub(super) fn wrong(&mut self, reason: Reason, pages: u64) {
         *self.wrong.entry(reason).or_default() += pages;
     }
@@ -284,7 +289,7 @@ mod tests {
         other.populate(1..2, Reason::NodeFull);
         other.give_up(&(3..10), Reason::Forbidden);
         one.add(other);
-        let report = one.finish(Place { start: 4096, bytes: 20 * 4096 }, &Maps::default());
+        let report = one.finish(Place { start: 4096, bytes: 20 * 4096 }, &Maps::none());
         let wrong = [(Reason::Forbidden, 7), (Reason::NodeFull, 1), (Reason::Held, 1), (Reason::NotOwn, 1)];
         let wrong = wrong.into_iter().chain([(Reason::Absent, 2)]).collect();
         assert_eq!(report, PlaceReport { wanted: 15, right: 3, wrong, populated: 1, ..PlaceReport::default() });

@@ -161,3 +161,32 @@ fn huge_pages_are_forbidden_for_blocks_that_are_worth_it() {
     assert!(!put(block + 4096, block / 2, &[(0..block as u64 / 2, Some(0))]), "small, and all on one node");
     assert!(put(5 * block + 4096, 8192, &[(0..4096, Some(0)), (4096..8192, Some(1))]), "small, and on two nodes");
 }
+
+#[test]
+fn all_pages_must_be_right_for_nothing_to_be_done() {
+    let pieces = [piece(10..12, 1), piece(12..13, 0), piece(15..16, 2)];
+    assert!(are_right(&pieces, &[1, 1, 0, -2, 7, 2]));
+    for (at, status) in [(0, 0), (1, -2), (2, 1), (5, -14)] {
+        let mut found = [1, 1, 0, -2, 7, 2];
+        found[at] = status;
+        assert!(!are_right(&pieces, &found));
+    }
+    assert!(!are_right(&pieces, &[1, 1, 0, -2, 7]), "a page that was not asked for");
+}
+
+#[test]
+fn small_memory_is_placed_by_the_calling_thread_which_keeps_its_policy() {
+    if numa::query(&[0]).is_err() {
+        return eprintln!("SKIPPED: this machine does not say where pages lie");
+    }
+    let before = numa::policy().ok();
+    // So large that its pages are untouched.
+    let mut bytes = vec![0u8; 64 << 20];
+    let bytes = &mut bytes[(8 << 20) + 100..(9 << 20) - 4096];
+    let wanted = [(0..bytes.len() as u64, Some(0))];
+    let report = place(bytes, &wanted, &BTreeMap::new());
+    assert!(report.right == report.wanted && report.populated > 200, "{report:?}");
+    let again = place(bytes, &wanted, &BTreeMap::new());
+    assert_eq!(again, PlaceReport::all_right(report.wanted));
+    assert_eq!(numa::policy().ok(), before);
+}
