@@ -17,7 +17,7 @@ mod sysfs;
 
 use super::cpus::Cpus;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 /// The most CPUs, and one more than the highest number of one: what Linux itself can be built for on any platform.
@@ -26,6 +26,8 @@ pub const CPUS_MAX: usize = 8192;
 pub const NODES_MAX: usize = 1024;
 /// The most devices that are listed.
 pub const DEVICES_MAX: usize = 4096;
+/// The most nodes that a device hangs at; of one that is near to more these are the first.
+pub const DEVICE_NODES_MAX: usize = 64;
 
 /// A logical processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -206,7 +208,9 @@ impl Machine {
 
     /// What is left of the machine without numbers.
     pub fn shape(&self) -> Shape {
-        let position = |number: u32| self.node_position(number);
+        let positions: BTreeMap<u32, usize> =
+            self.nodes.iter().enumerate().map(|(at, node)| (node.number, at)).collect();
+        let position = |number: u32| positions.get(&number).copied();
         let cpus = self.cpus.iter().map(|cpu| (cpu.core, cpu.cache, cpu.package, position(cpu.node))).collect();
         let gpus = self.devices.iter().filter(|device| device.kind == PciKind::Gpu);
         let mut gpus: Vec<Vec<Option<usize>>> =
@@ -278,10 +282,10 @@ impl Machine {
         if self.devices.len() > DEVICES_MAX {
             return Err(format!("{} devices", self.devices.len()));
         }
+        let known: BTreeSet<u32> = self.nodes.iter().map(|node| node.number).collect();
         for device in &self.devices {
-            let is_known = |node: &u32| self.node_position(*node).is_some();
-            let is_small = device.nodes.len() <= self.nodes.len() && device.address.len() <= ADDRESS_BYTES_MAX;
-            if !is_small || !device.nodes.iter().all(is_known) {
+            let is_small = device.nodes.len() <= DEVICE_NODES_MAX && device.address.len() <= ADDRESS_BYTES_MAX;
+            if !is_small || !device.nodes.iter().all(|node| known.contains(node)) {
                 return Err(format!("the device at {:.32?} hangs at nodes that are not there", device.address));
             }
         }

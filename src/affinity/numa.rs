@@ -293,23 +293,36 @@ fn whole_pages(bytes: &mut [u8]) -> &mut [u8] {
 /// # Errors
 /// `ENOMEM`: there is no memory.
 pub fn populate(bytes: &mut [u8]) -> io::Result<()> {
-    static IS_KNOWN: AtomicBool = AtomicBool::new(true);
     let whole = whole_pages(bytes);
-    if IS_KNOWN.load(Ordering::Relaxed) && !whole.is_empty() {
-        // SAFETY: the pages lie in `bytes`, which is borrowed for writing; the call makes them present as a write of what they
-        // hold would.
-        match unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), whole.len(), Advice::LinuxPopulateWrite) } {
+    if can_populate() && !whole.is_empty() {
+        match populate_whole(whole) {
             Ok(()) => {
                 touch(bytes, bytes.len());
                 return Ok(());
             }
-            // A kernel before 5.14.
-            Err(rustix::io::Errno::INVAL) => IS_KNOWN.store(false, Ordering::Relaxed),
+            // A mapping of a special kind, such as one of a device.
+            Err(rustix::io::Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
     touch(bytes, page());
     Ok(())
+}
+
+/// Does the system know `MADV_POPULATE_WRITE`? Kernels before 5.14 do not. Asked once, of memory that is like any other: what a
+/// special mapping answers says nothing about the next one.
+fn can_populate() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let mut own = vec![0u8; 2 * page()];
+        populate_whole(whole_pages(&mut own)) != Err(rustix::io::Errno::INVAL)
+    })
+}
+
+/// Gives memory to whole pages.
+fn populate_whole(whole: &mut [u8]) -> rustix::io::Result<()> {
+    // SAFETY: the bytes are borrowed for writing, and the call makes their pages present as a write of what they hold would.
+    unsafe { rustix::mm::madvise(whole.as_mut_ptr().cast(), whole.len(), Advice::LinuxPopulateWrite) }
 }
 
 /// Writes one byte in so many, and the last one, with what they hold.

@@ -1,14 +1,16 @@
 //! Bringing the pages of some memory to the nodes they are wanted on, before it is loaded.
 //!
 //! The memory is the caller's to write to and about to be overwritten: what it holds afterwards is unspecified where pages were
-//! dropped. In three steps:
+//! dropped. Little memory that is right already is only looked at, and the rest of this costs it nothing; otherwise, in three steps:
 //!
 //! 1. **Blocks with several owners** ([`blocks`]): 2 MiB that are wanted on several nodes, or that other memory has a part in. A
 //!    huge page there is taken apart, and huge pages are forbidden for the memory's part of the block. On the calling thread.
 //! 2. **The rest**, on threads of each node that is wanted: pages that are present elsewhere are *migrated*, because they may be
 //!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread
 //!    that runs on the node and prefers it.
-//! 3. **A look** at where every page is now, with the reason for each that is not where it is wanted.
+//! 3. **The count**: where every page is now, with the reason for each that is not where it is wanted. The threads count what they
+//!    have in hand, so that a page that was right is asked for once, and others twice; only those of blocks with several
+//!    owners are looked at again when all threads are done, because what one of them does there may move another one's pages.
 //!
 //! Nothing here fails: what could not be done is in the report.
 #![forbid(unsafe_code)]
@@ -23,7 +25,8 @@ use super::cpus::{self, Cpus};
 use super::pages::PAGE_BYTES;
 use super::scan::BLOCK_PAGES;
 use super::{Node, numa, with_preferred};
-use nix::sys::signal::SigSet;
+use maps::Maps;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use report::Progress;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,8 +35,13 @@ use std::sync::{Mutex, PoisonError};
 /// Bytes of the memory, counted from its start, and the number of the node that they are wanted on; `None`: no matter where.
 pub type Wanted = (Range<u64>, Option<u32>);
 
-/// Pages that a thread handles at once: 4 MiB.
-const PART_PAGES: u64 = 1024;
+/// Pages that a thread handles at once: 64 MiB. With each call to move pages the system empties the page caches of all CPUs under a
+/// lock of the whole machine, so that calls should be few; what is kept of so many pages while they move is half a MiB.
+const PART_PAGES: u64 = (64 << 20) / PAGE_BYTES;
+/// Pages that are asked for before anything is done: 4 MiB.
+const FIRST_PAGES: u64 = (4 << 20) / PAGE_BYTES;
+/// So few pages are placed by the calling thread: 1 MiB.
+const SMALL_PAGES: u64 = (1 << 20) / PAGE_BYTES;
 /// Threads of one node: one clears pages at a fraction of what memory can take.
 const THREADS_MAX: usize = 4;
 /// Pages that are worth a thread of their own: 64 MiB.
@@ -140,19 +148,39 @@ fn pieces(place: Place, wanted: &[Wanted]) -> Vec<Piece> {
 ///
 /// # Blocking
 /// As long as it takes to clear or copy the pages. Memory that this takes beside the pages: some bytes for each range that is
-/// wanted, and a few hundred KiB.
+/// wanted, and a MiB for each thread.
 pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -> PlaceReport {
     let place = Place::of(target);
     let pieces = pieces(place, wanted);
-    let Some(first) = pieces.first() else { return PlaceReport::default() };
-    if let Err(error) = numa::query(&[place.address(first.pages.start)]) {
-        numa::told("move_pages", &error);
-        return PlaceReport::refused(pieces.iter().map(|piece| piece.pages.end - piece.pages.start).sum());
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return PlaceReport::default() };
+    let pages = first.pages.start..last.pages.end.min(first.pages.start + FIRST_PAGES);
+    match numa::query(&place.addresses(pages.clone())) {
+        Ok(found) if pages.end == last.pages.end && are_right(&pieces, &found) => {
+            return PlaceReport::all_right(page_count(&pieces));
+        }
+        Ok(_) => {}
+        Err(error) => {
+            numa::told("move_pages", &error);
+            return PlaceReport::refused(page_count(&pieces));
+        }
     }
-    let maps = maps::read();
+    let maps = Maps::of_this_process();
     let (shared, mut progress) = blocks::take_apart(target, place, &pieces, &maps);
     progress.add(run(shares(target, place, &pieces, &shared), cpus));
-    look(place, &pieces, &maps, progress)
+    progress.finish(place, &maps)
+}
+
+fn page_count(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.pages.end - piece.pages.start).sum()
+}
+
+/// Is every page of the pieces where it is wanted? `found` begins with the first page of the first piece.
+fn are_right(pieces: &[Piece], found: &[i32]) -> bool {
+    let from = pieces.first().map_or(0, |piece| piece.pages.start);
+    pieces.iter().all(|piece| {
+        let found = found.get((piece.pages.start - from) as usize..(piece.pages.end - from) as usize);
+        found.is_some_and(|found| found.iter().all(|status| u32::try_from(*status) == Ok(piece.node)))
+    })
 }
 
 /// Says where the pages of `target` are, compared with what is wanted. Changes nothing.
@@ -161,7 +189,9 @@ pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -
 /// About 40 ms for each GiB.
 pub fn verify(target: &[u8], wanted: &[Wanted]) -> PlaceReport {
     let place = Place::of(target);
-    look(place, &pieces(place, wanted), &maps::read(), Progress::default())
+    let mut progress = Progress::default();
+    pieces(place, wanted).into_iter().for_each(|piece| progress.leave_open(piece.pages, piece.node));
+    progress.finish(place, &Maps::of_this_process())
 }
 
 /// A part of a piece, handled at once.
@@ -219,11 +249,11 @@ impl Queue<'_> {
     /// Handles shares until none is left.
     fn drain(&self) -> Progress {
         with_preferred(Some(Node(self.node)), || {
-            let mut progress = Progress::default();
+            let (mut progress, missed) = (Progress::default(), missed(self.node));
             loop {
                 let next = self.shares.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 match next {
-                    Some(share) => share.settle(self.node, &mut progress),
+                    Some(share) => share.settle(self.node, missed, &mut progress),
                     None => return progress,
                 }
             }
@@ -242,7 +272,20 @@ impl Queue<'_> {
     }
 }
 
-/// Handles all shares, each on a thread of its node.
+/// Signals are the application's: they are blocked before threads exist, which inherit that, so that there is no moment at which
+/// one of them could run a handler. Returns what [`unblock_signals`] brings back.
+fn block_signals() -> Option<SigSet> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    before.inspect_err(|error| log::debug!("event=signals-not-blocked error={error}")).ok()
+}
+
+fn unblock_signals(before: Option<SigSet>) {
+    if let Some(Err(error)) = before.map(|before| before.thread_set_mask()) {
+        log::warn!("event=signals-blocked error={error}");
+    }
+}
+
+/// Handles all shares, each on a thread of its node; a few pages on the calling thread.
 fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progress {
     let queues: Vec<Queue> = shares
         .into_iter()
@@ -253,16 +296,22 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
         })
         .collect();
     let mut progress = Progress::default();
+    if queues.iter().map(Queue::pages).sum::<u64>() > SMALL_PAGES {
+        run_threads(&queues, cpus).into_iter().for_each(|part| progress.add(part));
+    }
+    // Few pages, or no thread could be had.
+    queues.iter().filter(|queue| queue.pages() > 0).for_each(|queue| progress.add(queue.drain()));
+    progress
+}
+
+fn run_threads(queues: &[Queue], cpus: &BTreeMap<u32, Cpus>) -> Vec<Progress> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for queue in &queues {
+        let signals = block_signals();
+        for queue in queues {
             let cpus = cpus.get(&queue.node).filter(|cpus| !cpus.is_empty());
             for _ in 0..queue.threads(cpus) {
                 let work = move || {
-                    // Signals are the application's.
-                    if let Err(error) = SigSet::all().thread_block() {
-                        log::debug!("event=signals-not-blocked error={error}");
-                    }
                     if let Some(cpus) = cpus {
                         cpus::run_on(cpus);
                     }
@@ -271,49 +320,67 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
                 threads.extend(std::thread::Builder::new().name("bvk-place".into()).spawn_scoped(scope, work));
             }
         }
-        threads.into_iter().filter_map(|thread| thread.join().ok()).for_each(|part| progress.add(part));
-    });
-    // Where no thread could be had.
-    queues.iter().filter(|queue| queue.pages() > 0).for_each(|queue| progress.add(queue.drain()));
-    progress
+        unblock_signals(signals);
+        threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+/// Why pages that the calling thread populates for this node get memory elsewhere: the node is full, unless the thread could
+/// not be made to prefer it.
+fn missed(node: u32) -> Reason {
+    match numa::policy() {
+        Ok(policy) if policy.nodes == [node] => Reason::NodeFull,
+        Ok(_) => Reason::NoNode,
+        Err(_) => Reason::Forbidden,
+    }
 }
 
 impl Share<'_> {
-    /// Migrates what is on other nodes and populates what is nowhere. The calling thread prefers the node.
-    fn settle(self, node: u32, progress: &mut Progress) {
+    /// Migrates what is on other nodes, populates what is nowhere, and counts. The calling thread prefers the node; what it
+    /// populates elsewhere is there because of `missed`.
+    fn settle(self, node: u32, missed: Reason, progress: &mut Progress) {
         let Share { place, bytes, first, is_shared } = self;
-        let found = match numa::query(&place.addresses(0..place.pages())) {
+        let all = first..first + place.pages();
+        let mut now = match numa::query(&place.addresses(0..place.pages())) {
             Ok(found) => found,
-            Err(error) => return progress.note(first..first + place.pages(), Reason::of(&error)),
+            Err(error) => return progress.give_up(&all, Reason::of(&error)),
         };
         if !is_shared {
-            bring(place, first, 0, &found, node, progress);
+            bring(place, first, 0..place.pages(), &mut now, node, progress);
         }
         let mut page = 0;
         while page < place.pages() {
-            let is_absent = |page: &u64| found[*page as usize] < 0;
+            let is_absent = |page: &u64| now[*page as usize] < 0;
             let length = (page..place.pages()).take_while(is_absent).count() as u64;
             if length > 0 {
                 let pages = page..page + length;
                 match numa::populate(&mut bytes[place.bytes_of(&pages)]) {
-                    Ok(()) => progress.populate(first + pages.start..first + pages.end),
+                    Ok(()) => progress.populate(first + pages.start..first + pages.end, missed),
                     Err(error) => progress.note(first + pages.start..first + pages.end, Reason::of(&error)),
                 }
                 // Linux 6.1 to 6.5 take pages for absent that automatic balancing has marked; populating takes the mark off.
                 if let Ok(found) = numa::query(&place.addresses(pages.clone())) {
-                    bring(place, first, pages.start, &found, node, progress);
+                    now[pages.start as usize..pages.end as usize].copy_from_slice(&found);
+                    bring(place, first, pages, &mut now, node, progress);
                 }
             }
             page += length + 1;
         }
+        match is_shared {
+            true => progress.leave_open(all, node),
+            false => progress.count(all, &now, node),
+        }
     }
 }
 
-/// Migrates pages that were found on other nodes; `found` begins with the page `from` of a share whose first page is `first`.
-fn bring(place: Place, first: u64, from: u64, found: &[i32], node: u32, progress: &mut Progress) {
-    let astray = found.iter().zip(from..).filter(|(status, _)| is_astray(**status, node)).map(|(_, page)| page);
-    let astray: Vec<u64> = astray.collect();
-    progress.migrated += migrate(place, &astray, node, |page, why| progress.note(first + page..first + page + 1, why));
+/// Migrates those of these pages of a share that were found on other nodes; `now` says where each page of the share is, before and
+/// after. The first page of the share is `first`.
+fn bring(place: Place, first: u64, pages: Range<u64>, now: &mut [i32], node: u32, progress: &mut Progress) {
+    let astray: Vec<u64> = pages.filter(|page| is_astray(now[*page as usize], node)).collect();
+    progress.migrated += migrate(place, &astray, node, |page, outcome| match outcome {
+        Ok(found) => now[page as usize] = found,
+        Err(why) => progress.note(first + page..first + page + 1, why),
+    });
 }
 
 /// Is a page with this status present on another node?
@@ -321,8 +388,8 @@ fn is_astray(status: i32, node: u32) -> bool {
     u32::try_from(status).is_ok_and(|found| found != node)
 }
 
-/// Migrates some pages and says how many came; the others are noted.
-fn migrate(place: Place, pages: &[u64], node: u32, mut note: impl FnMut(u64, Reason)) -> u64 {
+/// Migrates some pages and says how many came, and of each where it is then or why it did not come.
+fn migrate(place: Place, pages: &[u64], node: u32, mut tell: impl FnMut(u64, Result<i32, Reason>)) -> u64 {
     if pages.is_empty() {
         return 0;
     }
@@ -331,44 +398,18 @@ fn migrate(place: Place, pages: &[u64], node: u32, mut note: impl FnMut(u64, Rea
         Ok(status) => {
             let mut came = 0;
             for (page, status) in pages.iter().zip(status) {
-                match u32::try_from(status) {
-                    Ok(found) if found == node => came += 1,
-                    _ => note(*page, Reason::of_page(status)),
-                }
+                let has_come = u32::try_from(status) == Ok(node);
+                came += u64::from(has_come);
+                tell(*page, if has_come { Ok(status) } else { Err(Reason::of_page(status)) });
             }
             came
         }
         Err(error) => {
             let reason = Reason::of(&error);
-            pages.iter().for_each(|page| note(*page, reason));
+            pages.iter().for_each(|page| tell(*page, Err(reason)));
             0
         }
     }
-}
-
-/// Compares where pages are with where they are wanted.
-fn look(place: Place, pieces: &[Piece], maps: &maps::Maps, mut progress: Progress) -> PlaceReport {
-    let mut report = progress.begin();
-    for piece in pieces {
-        for from in piece.pages.clone().step_by(PART_PAGES as usize) {
-            let pages = from..piece.pages.end.min(from + PART_PAGES);
-            report.wanted += pages.end - pages.start;
-            let Ok(found) = numa::query(&place.addresses(pages.clone())) else {
-                report.wrong(Reason::Forbidden, pages.end - pages.start);
-                continue;
-            };
-            for (page, status) in pages.zip(found) {
-                match u32::try_from(status) {
-                    Ok(node) if node == piece.node => report.right += 1,
-                    found => {
-                        let is_own = maps.is_private_anonymous(place.address(page));
-                        report.wrong(progress.reason(page, found.is_ok(), is_own), 1);
-                    }
-                }
-            }
-        }
-    }
-    report
 }
 
 #[cfg(test)]

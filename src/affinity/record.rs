@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 /// The most bytes in the name of a thread: four times what the system gives.
 const NAME_BYTES_MAX: usize = 64;
 
+/// The most threads.
+const THREADS_MAX: usize = 1 << 16;
+
 /// Whose a thread is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Role {
@@ -113,6 +116,9 @@ impl Record {
         }
         if !self.neighbours.is_sorted_by(|a, b| a < b) {
             return Err("the ranks of the node are not ascending".to_owned());
+        }
+        if self.threads.len() > THREADS_MAX {
+            return Err(format!("{} threads", self.threads.len()));
         }
         if let Some(thread) = self.threads.iter().find(|thread| thread.name.len() > NAME_BYTES_MAX) {
             return Err(format!("the name of a thread has {} bytes", thread.name.len()));

@@ -14,6 +14,8 @@ use std::io;
 pub const BLOCK_PAGES: u64 = 512;
 /// Pages that are asked for at once: the system answers them under locks that the application may want, too.
 const PART_PAGES: usize = 4096;
+/// The most runs that a whole scan tells apart: more are single pages on changing nodes, of which the nodes of each say little.
+const WHOLE_RUNS_MAX: usize = 1 << 16;
 
 /// The node of each of these pages (by their addresses) or a negative number, as `move_pages` says it.
 pub type Query<'a> = dyn FnMut(&[usize]) -> io::Result<Vec<i32>> + 'a;
@@ -128,7 +130,8 @@ fn runs_of(known: &BTreeMap<u64, Option<u32>>, count: u64) -> Vec<Run> {
     runs
 }
 
-/// The map with every page asked for. Between parts of a few thousand pages `goes_on` is asked; `None`: it said no.
+/// The map with every page asked for. Between parts of a few thousand pages `goes_on` is asked; `None`: it said no. After 65,536 runs
+/// nothing more is asked, and of the pages behind them it is said that nothing is known.
 ///
 /// # Errors
 /// Those of `query`.
@@ -139,8 +142,11 @@ pub fn whole(
     query: &mut Query,
 ) -> io::Result<Option<PageMap>> {
     let count = page_count(start, bytes);
-    let mut runs = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     for from in (0..count).step_by(PART_PAGES) {
+        if runs.len() > WHOLE_RUNS_MAX {
+            break;
+        }
         if !goes_on() {
             return Ok(None);
         }
@@ -149,6 +155,9 @@ pub fn whole(
             push(&mut runs, 1, node);
         }
     }
+    runs.truncate(WHOLE_RUNS_MAX);
+    let known = runs.iter().map(|run| run.pages).sum::<u64>();
+    push(&mut runs, count - known, None);
     Ok(Some(PageMap { offset: offset(start), runs }))
 }
 
@@ -235,6 +244,28 @@ mod tests {
         };
         assert_eq!(whole(START, bytes(&runs), &mut goes_on, &mut answering(&runs, &mut asked)).unwrap(), None);
         assert_eq!(asked, 2 * PART_PAGES);
+    }
+
+    #[test]
+    fn single_pages_on_changing_nodes_are_not_all_told_apart() {
+        let pages = WHOLE_RUNS_MAX as u64 + 40_000;
+        for first_unknown in [0, 1] {
+            let node = |page: u64| (page % 2 == first_unknown).then_some(1u32);
+            let runs = merged(&(0..pages).map(|page| (1, node(page))).collect::<Vec<_>>());
+            // By address, since looking through all runs for each page takes long.
+            let mut asked = 0;
+            let mut query = |addresses: &[usize]| {
+                asked += addresses.len();
+                let page = |address: &usize| (address / 4096 - START / 4096) as u64;
+                Ok(addresses.iter().map(|address| node(page(address)).map_or(-2, |node| node as i32)).collect())
+            };
+            let map = whole(START, bytes(&runs), &mut || true, &mut query).unwrap().unwrap();
+            let equal = WHOLE_RUNS_MAX - 1;
+            assert_eq!(map.runs[..equal], runs[..equal]);
+            assert_eq!((map.pages(), map.runs.last().unwrap().node), (pages, None));
+            assert!(map.runs.len() <= WHOLE_RUNS_MAX + 1 && asked <= WHOLE_RUNS_MAX + 2 * PART_PAGES, "{asked}");
+            map.check_form().unwrap();
+        }
     }
 
     #[test]

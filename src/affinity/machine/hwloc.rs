@@ -28,9 +28,13 @@ fn in_words(error: impl std::fmt::Display) -> String {
 /// This machine. `/sys` at `root` adds what hwloc does not show: nodes without memory, and distances to them.
 ///
 /// # Errors
-/// What hwloc says, in words.
+/// What hwloc says, in words; or that it was told by its environment (`HWLOC_XMLFILE`, `HWLOC_SYNTHETIC`) to show another machine.
 pub(super) fn here(root: &Path) -> Result<Machine, String> {
-    let mut parts = parts(&builder()?.build().map_err(in_words)?);
+    let topology = builder()?.build().map_err(in_words)?;
+    if !topology.is_this_system() {
+        return Err("hwloc's environment shows another machine".to_owned());
+    }
+    let mut parts = parts(&topology);
     let (nodes, distances) = sysfs::nodes(root);
     for (node, cpus) in &nodes {
         // CPUs beside a node without memory belong to the next best node for hwloc, and to this one for the kernel.

@@ -1,7 +1,7 @@
 //! What a reader found, and how a machine is made of it: the part that all readers share. Pure.
 #![forbid(unsafe_code)]
 
-use super::{Cpu, Cpus, Machine, Node, PciDevice, PciKind};
+use super::{Cpu, Cpus, DEVICE_NODES_MAX, Machine, Node, PciDevice, PciKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A CPU as a reader found it. Cores, caches and packages are named by anything that tells them apart.
@@ -93,7 +93,8 @@ fn order(nodes: &mut [Node], cpus: &[Cpu], distances: &BTreeMap<(u32, u32), u16>
 fn device(part: &DevicePart, cpus: &[Cpu], nodes: &[Node]) -> PciDevice {
     let near: BTreeSet<u32> =
         cpus.iter().filter(|cpu| part.cpus.contains(&(cpu.number as usize))).map(|cpu| cpu.node).collect();
-    let nodes = nodes.iter().map(|node| node.number).filter(|node| near.contains(node)).collect();
+    let nodes =
+        nodes.iter().map(|node| node.number).filter(|node| near.contains(node)).take(DEVICE_NODES_MAX).collect();
     PciDevice { address: part.address.clone(), kind: part.kind, nodes }
 }
 

@@ -62,6 +62,22 @@ fn both_readers_agree_on_this_machine() {
     assert_eq!(hwloc::here(root).expect("hwloc"), from_sys(root));
 }
 
+/// The environment is the process's, so another process has it: this test once more.
+#[cfg(feature = "hwloc")]
+#[test]
+fn a_machine_that_hwlocs_environment_describes_is_not_this_one() {
+    let root = Path::new("/sys");
+    if std::env::var_os("HWLOC_SYNTHETIC").is_some() {
+        assert!(hwloc::here(root).is_err());
+        return assert_eq!(Machine::here(), &from_sys(root));
+    }
+    let name = "affinity::machine::tests::a_machine_that_hwlocs_environment_describes_is_not_this_one";
+    let mut again = std::process::Command::new(std::env::current_exe().expect("this program"));
+    let output = again.args([name, "--exact"]).env("HWLOC_SYNTHETIC", "numa:3 core:5 pu:1").output().expect("started");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && out.contains("1 passed"), "{out}");
+}
+
 /// Two packages of two cores with two CPUs, numbered as common firmware does: siblings are half of all apart. The node of the
 /// second package has no memory, and a third node has memory and no CPUs.
 fn write_odd_machine(root: &Path) {
@@ -177,7 +193,7 @@ fn machines_from_elsewhere_are_checked() {
     let good = flat(2, 2, 4);
     good.check().expect("sound");
     Machine::default().check().expect("nothing is known, and that is no error");
-    let bad: [fn(&mut Machine); 9] = [
+    let bad: [fn(&mut Machine); 10] = [
         |machine| machine.cpus[3].number = 2,
         |machine| machine.cpus[3].number = 1 << 20,
         |machine| machine.cpus[3].node = 9,
@@ -188,6 +204,10 @@ fn machines_from_elsewhere_are_checked() {
         |machine| _ = machine.distances.pop(),
         |machine| {
             machine.devices.push(PciDevice { address: String::new(), kind: PciKind::Gpu, nodes: vec![17] });
+        },
+        |machine| {
+            let nodes = vec![0; DEVICE_NODES_MAX + 1];
+            machine.devices.push(PciDevice { address: String::new(), kind: PciKind::Gpu, nodes });
         },
     ];
     for (index, damage) in bad.iter().enumerate() {

@@ -14,9 +14,25 @@ use crate::affinity::numa;
 use crate::affinity::scan::BLOCK_PAGES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Ranges for which huge pages are forbidden one by one. Each may split a mapping, and a process may have 65,530 of these.
-const FORBIDDEN_MAX: usize = 1024;
+/// Ranges of some memory for which huge pages are forbidden one by one.
+const RANGES_MAX: usize = 1024;
+/// Bytes of a block.
+const BLOCK_BYTES: usize = (BLOCK_PAGES * PAGE_BYTES) as usize;
+
+/// For how many more ranges this process may forbid huge pages: each may make three mappings of one, and a process may have
+/// 65,530 of these, of which this takes half.
+static BANS_LEFT: Bans = Bans(AtomicUsize::new(1 << 14));
+
+struct Bans(AtomicUsize);
+
+impl Bans {
+    /// Takes so many, if they are left.
+    fn take(&self, ranges: usize) -> bool {
+        self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(ranges)).is_ok()
+    }
+}
 
 /// The blocks with several owners.
 #[derive(Default, Debug, PartialEq, Eq)]
@@ -43,13 +59,12 @@ fn shared(place: Place, pieces: &[Piece], maps: &Maps) -> Shared {
         }
     }
     let ends = [place.block(0), place.block(place.pages().saturating_sub(1))];
-    let block_bytes = (BLOCK_PAGES * PAGE_BYTES) as usize;
     let is_wanted = |block: u64| {
         let next = pieces.partition_point(|piece| place.block(piece.pages.end - 1) < block);
         pieces.get(next).is_some_and(|piece| place.block(piece.pages.start) <= block)
     };
     for block in ends {
-        let addresses = block as usize * block_bytes..(block as usize + 1) * block_bytes;
+        let addresses = block as usize * BLOCK_BYTES..(block as usize + 1) * BLOCK_BYTES;
         let is_inside = place.start <= addresses.start && addresses.end <= place.start + place.bytes as usize;
         if !is_inside && is_wanted(block) && maps.is_one(addresses) {
             shared.insert(block);
@@ -58,11 +73,15 @@ fn shared(place: Place, pieces: &[Piece], maps: &Maps) -> Shared {
     Shared(shared)
 }
 
-/// Takes huge pages in blocks with several owners apart, and sees to it that there will be none. Returns these blocks.
+/// Takes huge pages in blocks with several owners apart, and sees to it that there will be none as long as few enough mappings come
+/// of that. Memory that is smaller than a block, and in which no block is wanted on several nodes, is not worth it: others
+/// may do with the block what they like. Returns the blocks.
 pub(super) fn take_apart(target: &mut [u8], place: Place, pieces: &[Piece], maps: &Maps) -> (Shared, Progress) {
     let shared = shared(place, pieces, maps);
     let mut progress = Progress::default();
-    if shared.runs() > FORBIDDEN_MAX {
+    let (is_large, ranges) = (target.len() >= BLOCK_BYTES, shared.runs());
+    let may_each = is_large && ranges <= RANGES_MAX && BANS_LEFT.take(ranges);
+    if is_large && !may_each && BANS_LEFT.take(1) {
         forbid_huge(target);
     }
     let mut next = 0;
@@ -70,7 +89,9 @@ pub(super) fn take_apart(target: &mut [u8], place: Place, pieces: &[Piece], maps
         while pieces.get(next).is_some_and(|piece| place.block(piece.pages.end - 1) < *block) {
             next += 1;
         }
-        Block::new(place, *block, &pieces[next..]).settle(target, maps, &mut progress);
+        let block = Block::new(place, *block, &pieces[next..]);
+        let may_forbid = may_each || !is_large && block.is_mixed() && BANS_LEFT.take(1);
+        block.settle(target, maps, may_forbid, &mut progress);
     }
     (shared, progress)
 }
@@ -130,12 +151,12 @@ impl Block {
     }
 
     /// Brings its present pages to their nodes; some may be absent afterwards.
-    fn settle(&self, target: &mut [u8], maps: &Maps, progress: &mut Progress) {
+    fn settle(&self, target: &mut [u8], maps: &Maps, may_forbid: bool, progress: &mut Progress) {
         let Ok(before) = numa::query(&self.addresses) else { return };
         let mut groups: Vec<(u32, Vec<u64>)> = self.astray(&before).into_iter().collect();
         groups.sort_by_key(|(_, pages)| pages.len());
         let is_absent = self.wishes.iter().zip(&before).any(|(wish, status)| wish.is_some() && *status < 0);
-        if self.is_mixed() || is_absent || !groups.is_empty() {
+        if may_forbid && (self.is_mixed() || is_absent || !groups.is_empty()) {
             // Before anything is moved: the system makes huge pages of small ones behind everybody's back.
             forbid_huge(&mut target[self.place.bytes_of(&self.own)]);
         }
@@ -145,7 +166,11 @@ impl Block {
         let (mut now, mut has_moved) = (before.clone(), vec![false; before.len()]);
         for (node, pages) in groups {
             let pages: Vec<u64> = pages.into_iter().map(|page| self.own.start + page).collect();
-            progress.migrated += migrate(self.place, &pages, node, |page, why| progress.note(page..page + 1, why));
+            progress.migrated += migrate(self.place, &pages, node, |page, outcome| {
+                if let Err(why) = outcome {
+                    progress.note(page..page + 1, why);
+                }
+            });
             let Ok(found) = numa::query(&self.addresses) else { return };
             for (index, status) in found.iter().enumerate() {
                 has_moved[index] |= *status >= 0 && now[index] >= 0 && *status != now[index];
@@ -215,7 +240,7 @@ mod tests {
 
     #[test]
     fn blocks_have_several_owners_inside_or_at_the_ends() {
-        let maps = Maps::default();
+        let maps = Maps::none();
         // From the second page of block 8 to the end of block 11.
         let place = Place { start: (8 << 21) + 4096, bytes: (4 << 21) - 4096 };
         let blocks = |pieces: &[Piece]| shared(place, pieces, &maps);
@@ -226,6 +251,12 @@ mod tests {
         assert_eq!((shared_by(&[1, 2, 4, 7, 8]).runs(), shared_by(&[]).runs()), (3, 0));
         assert_eq!(blocks(&[piece(511..1024, 0), piece(1030..2047, 0)]), shared_by(&[]), "one owner");
         assert_eq!(blocks(&[piece(0..1, 0), piece(1..2, 1), piece(2..2047, 2)]), shared_by(&[8]));
+    }
+
+    #[test]
+    fn bans_are_counted() {
+        let bans = Bans(AtomicUsize::new(5));
+        assert_eq!([3, 3, 2, 1, 0].map(|ranges| bans.take(ranges)), [true, false, true, false, true]);
     }
 
     #[test]

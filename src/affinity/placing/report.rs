@@ -1,6 +1,9 @@
 //! What became of pages that were wanted on a node.
 #![forbid(unsafe_code)]
 
+use super::Place;
+use super::maps::Maps;
+use crate::affinity::numa;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -87,6 +90,11 @@ impl PlaceReport {
         PlaceReport { wanted: pages, wrong: BTreeMap::from([(Reason::Forbidden, pages)]), ..PlaceReport::default() }
     }
 
+    /// There was nothing to do.
+    pub(super) fn all_right(pages: u64) -> PlaceReport {
+        PlaceReport { wanted: pages, right: pages, ..PlaceReport::default() }
+    }
+
     pub(super) fn wrong(&mut self, reason: Reason, pages: u64) {
         *self.wrong.entry(reason).or_default() += pages;
     }
@@ -121,26 +129,94 @@ impl fmt::Display for PlaceReport {
 #[derive(Default, Debug)]
 pub(super) struct Progress {
     noted: Vec<(Range<u64>, Reason)>,
-    populated: Vec<Range<u64>>,
+    /// And why those of them that are elsewhere are.
+    populated: Vec<(Range<u64>, Reason)>,
     pub(super) migrated: u64,
     pub(super) dropped: u64,
+    /// Pages that are where they are wanted.
+    right: u64,
+    /// Those that are not, and whether they are present.
+    wrong: Vec<(Range<u64>, bool)>,
+    /// Those that nobody could ask for.
+    unknown: BTreeMap<Reason, u64>,
+    /// Those that are to be asked for in the end, and where they are wanted.
+    open: Vec<(Range<u64>, u32)>,
 }
 
+/// Adds pages to others; neighbours with one reason are one entry.
+fn push(list: &mut Vec<(Range<u64>, Reason)>, pages: Range<u64>, reason: Reason) {
+    match list.last_mut() {
+        Some((last, why)) if *why == reason && last.end == pages.start => last.end = pages.end,
+        _ => list.push((pages, reason)),
+    }
+}
+
+/// The reason of the entry that a page is in.
+fn find(sorted: &[(Range<u64>, Reason)], page: u64) -> Option<Reason> {
+    let next = sorted.partition_point(|(pages, _)| pages.start <= page);
+    sorted[..next].last().filter(|(pages, _)| pages.contains(&page)).map(|(_, reason)| *reason)
+}
+
+/// Pages that are asked for at once.
+const PART_PAGES: u64 = 4096;
+
 impl Progress {
-    /// Notes why these pages are not where they should be. Neighbours with one reason are one note.
-    pub(super) fn note(&mut self, pages: Range<u64>, reason: Reason) {
-        match self.noted.last_mut() {
-            Some((last, why)) if *why == reason && last.end == pages.start => last.end = pages.end,
-            _ => self.noted.push((pages, reason)),
+    /// Counts pages that were found so in the end.
+    pub(super) fn count(&mut self, pages: Range<u64>, found: &[i32], node: u32) {
+        for (page, status) in pages.zip(found) {
+            let is_present = match u32::try_from(*status) {
+                Ok(found) if found == node => {
+                    self.right += 1;
+                    continue;
+                }
+                found => found.is_ok(),
+            };
+            match self.wrong.last_mut() {
+                Some((last, was)) if *was == is_present && last.end == page => last.end += 1,
+                _ => self.wrong.push((page..page + 1, is_present)),
+            }
         }
     }
 
-    /// Notes that these pages got memory.
-    pub(super) fn populate(&mut self, pages: Range<u64>) {
-        match self.populated.last_mut() {
-            Some(last) if last.end == pages.start => last.end = pages.end,
-            _ => self.populated.push(pages),
+    /// Counts pages as wrong that nobody can ask for.
+    pub(super) fn give_up(&mut self, pages: &Range<u64>, reason: Reason) {
+        *self.unknown.entry(reason).or_default() += pages.end - pages.start;
+    }
+
+    /// Pages that [`finish`](Self::finish) asks for.
+    pub(super) fn leave_open(&mut self, pages: Range<u64>, node: u32) {
+        self.open.push((pages, node));
+    }
+
+    /// Asks for what is open and says what became of all.
+    pub(super) fn finish(mut self, place: Place, maps: &Maps) -> PlaceReport {
+        for (pages, node) in std::mem::take(&mut self.open) {
+            for from in pages.clone().step_by(PART_PAGES as usize) {
+                let part = from..pages.end.min(from + PART_PAGES);
+                match numa::query(&place.addresses(part.clone())) {
+                    Ok(found) => self.count(part, &found, node),
+                    Err(_) => self.give_up(&part, Reason::Forbidden),
+                }
+            }
         }
+        let mut report = self.begin();
+        for (pages, is_present) in &self.wrong {
+            for page in pages.clone() {
+                let is_own = maps.is_private_anonymous(place.address(page));
+                report.wrong(self.reason(page, *is_present, is_own), 1);
+            }
+        }
+        report
+    }
+
+    /// Notes why these pages are not where they should be. Neighbours with one reason are one note.
+    pub(super) fn note(&mut self, pages: Range<u64>, reason: Reason) {
+        push(&mut self.noted, pages, reason);
+    }
+
+    /// Notes that these pages got memory, and why they are elsewhere if they are.
+    pub(super) fn populate(&mut self, pages: Range<u64>, missed: Reason) {
+        push(&mut self.populated, pages, missed);
     }
 
     pub(super) fn add(&mut self, other: Progress) {
@@ -148,29 +224,36 @@ impl Progress {
         self.populated.extend(other.populated);
         self.migrated += other.migrated;
         self.dropped += other.dropped;
+        self.right += other.right;
+        self.wrong.extend(other.wrong);
+        other.unknown.into_iter().for_each(|(reason, pages)| *self.unknown.entry(reason).or_default() += pages);
+        self.open.extend(other.open);
     }
 
-    /// A report of what was done. From now on [`reason`](Self::reason) may be asked.
-    pub(super) fn begin(&mut self) -> PlaceReport {
+    /// A report of what was done, and of the pages that need no reason. From now on [`reason`](Self::reason) may be asked.
+    fn begin(&mut self) -> PlaceReport {
         self.noted.sort_by_key(|(pages, _)| pages.start);
-        self.populated.sort_by_key(|pages| pages.start);
-        let populated = self.populated.iter().map(|pages| pages.end - pages.start).sum();
-        PlaceReport { populated, migrated: self.migrated, dropped: self.dropped, ..PlaceReport::default() }
+        self.populated.sort_by_key(|(pages, _)| pages.start);
+        let populated = self.populated.iter().map(|(pages, _)| pages.end - pages.start).sum();
+        let wrong: u64 = self.wrong.iter().map(|(pages, _)| pages.end - pages.start).sum();
+        PlaceReport {
+            wanted: self.right + wrong + self.unknown.values().sum::<u64>(),
+            right: self.right,
+            wrong: std::mem::take(&mut self.unknown),
+            populated,
+            migrated: self.migrated,
+            dropped: self.dropped,
+        }
     }
 
     /// Why a page is wrong that is or is not present, and that is or is not private anonymous memory.
-    pub(super) fn reason(&self, page: u64, is_present: bool, is_own: bool) -> Reason {
-        let next = self.noted.partition_point(|(pages, _)| pages.start <= page);
-        let noted = self.noted[..next].last().filter(|(pages, _)| pages.contains(&page));
-        let next = self.populated.partition_point(|pages| pages.start <= page);
-        let is_populated = self.populated[..next].last().is_some_and(|pages| pages.contains(&page));
-        match noted {
-            Some((_, reason)) => *reason,
-            None if !is_present => Reason::Absent,
-            // Its thread preferred the node, and the system took another.
-            None if is_populated => Reason::NodeFull,
-            None if !is_own => Reason::NotOwn,
-            None => Reason::Elsewhere,
+    fn reason(&self, page: u64, is_present: bool, is_own: bool) -> Reason {
+        match (find(&self.noted, page), find(&self.populated, page)) {
+            (Some(reason), _) => reason,
+            (None, _) if !is_present => Reason::Absent,
+            (None, Some(missed)) => missed,
+            (None, None) if !is_own => Reason::NotOwn,
+            (None, None) => Reason::Elsewhere,
         }
     }
 }
@@ -185,15 +268,31 @@ mod tests {
         progress.note(10..12, Reason::Held);
         progress.note(12..13, Reason::Held);
         progress.note(2..3, Reason::NotOwn);
-        progress.populate(20..22);
-        progress.populate(22..24);
-        assert_eq!((progress.noted.len(), progress.populated.len()), (2, 1));
-        assert_eq!(progress.begin().populated, 4);
-        let reasons: Vec<Reason> = [2, 10, 12, 23].iter().map(|page| progress.reason(*page, true, true)).collect();
-        assert_eq!(reasons, [Reason::NotOwn, Reason::Held, Reason::Held, Reason::NodeFull]);
+        progress.populate(20..22, Reason::NodeFull);
+        progress.populate(22..24, Reason::NodeFull);
+        progress.populate(24..25, Reason::NoNode);
+        assert_eq!((progress.noted.len(), progress.populated.len()), (2, 2));
+        assert_eq!(progress.begin().populated, 5);
+        let reasons: Vec<Reason> = [2, 10, 12, 23, 24].iter().map(|page| progress.reason(*page, true, true)).collect();
+        assert_eq!(reasons, [Reason::NotOwn, Reason::Held, Reason::Held, Reason::NodeFull, Reason::NoNode]);
         assert_eq!(progress.reason(13, true, true), Reason::Elsewhere);
         assert_eq!(progress.reason(13, true, false), Reason::NotOwn);
         assert_eq!(progress.reason(13, false, true), Reason::Absent);
+    }
+
+    #[test]
+    fn threads_count_what_they_have_in_hand() {
+        let (mut one, mut other) = (Progress::default(), Progress::default());
+        one.count(10..15, &[1, 1, 0, -2, -14], 1);
+        one.note(12..13, Reason::Held);
+        other.count(0..3, &[2, 0, 0], 2);
+        other.populate(1..2, Reason::NodeFull);
+        other.give_up(&(3..10), Reason::Forbidden);
+        one.add(other);
+        let report = one.finish(Place { start: 4096, bytes: 20 * 4096 }, &Maps::none());
+        let wrong = [(Reason::Forbidden, 7), (Reason::NodeFull, 1), (Reason::Held, 1), (Reason::NotOwn, 1)];
+        let wrong = wrong.into_iter().chain([(Reason::Absent, 2)]).collect();
+        assert_eq!(report, PlaceReport { wanted: 15, right: 3, wrong, populated: 1, ..PlaceReport::default() });
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn pages_that_are_shared_are_not_whole() {
 
 #[test]
 fn shares_are_the_pieces_each_byte_once() {
-    let mut bytes = vec![0u8; 24 << 20];
+    let mut bytes = vec![0u8; 200 << 20];
     let target = &mut bytes[100..];
     let place = Place::of(target);
     let pages = place.pages();
@@ -62,6 +62,7 @@ fn shares_are_the_pieces_each_byte_once() {
         }
     }
     all.sort_unstable();
+    assert!(all.iter().filter(|share| share.1 == PART_PAGES).count() >= 2, "migrations are large");
     for piece in &pieces {
         let own = all.iter().filter(|share| piece.pages.contains(&share.0));
         assert_eq!(own.map(|share| share.1).sum::<u64>(), piece.pages.end - piece.pages.start);
@@ -104,4 +105,88 @@ fn a_node_that_is_not_there_is_said_and_nothing_is_lost() {
         assert!(report.wanted > 0);
     }
     assert!(bytes.iter().all(|byte| *byte == 7));
+    let mut fresh = vec![0u8; 8 << 20];
+    let report = place(&mut fresh, &[(0..length, Some(999))], &BTreeMap::new());
+    let expected = if numa::query(&[0]).is_ok() { Reason::NoNode } else { Reason::Forbidden };
+    assert_eq!(report.wrong, BTreeMap::from([(expected, report.wanted)]), "{report}");
+    if numa::policy().is_ok() {
+        assert_eq!(missed(999), Reason::NoNode, "no thread can prefer it");
+    }
+}
+
+#[test]
+fn the_threads_start_with_signals_blocked_and_the_caller_keeps_its_own() {
+    let mut own = SigSet::thread_get_mask().expect("a mask");
+    own.add(nix::sys::signal::SIGUSR2);
+    own.thread_set_mask().expect("set");
+    let before = block_signals();
+    let theirs = std::thread::spawn(SigSet::thread_get_mask).join().expect("no panic").expect("a mask");
+    assert!(theirs.contains(nix::sys::signal::SIGUSR1) && theirs.contains(nix::sys::signal::SIGTERM));
+    unblock_signals(before);
+    assert_eq!(SigSet::thread_get_mask().expect("a mask"), own);
+    let mut bytes = vec![0u8; 8 << 20];
+    place(&mut bytes, &[(0..8 << 20, Some(0))], &BTreeMap::new());
+    assert_eq!(SigSet::thread_get_mask().expect("a mask"), own);
+}
+
+/// Are huge pages forbidden at this address?
+fn is_forbidden(address: usize) -> bool {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let mut is_here = false;
+    for line in text.lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = range.and_then(|(start, end)| Some((number(start)?, number(end)?))) {
+            is_here = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_here) {
+            return flags.split_whitespace().any(|flag| flag == "nh");
+        }
+    }
+    false
+}
+
+#[test]
+fn huge_pages_are_forbidden_for_blocks_that_are_worth_it() {
+    let block = (BLOCK_PAGES * PAGE_BYTES) as usize;
+    let mut bytes = vec![0u8; 16 * block];
+    let from = bytes.as_ptr().align_offset(block);
+    let bytes = &mut bytes[from..];
+    let mut put = |from: usize, length: usize, wanted: &[Wanted]| {
+        place(&mut bytes[from..from + length], wanted, &BTreeMap::new());
+        is_forbidden(bytes[from..].as_ptr() as usize)
+    };
+    if !put(9 * block + 4096, 2 * block, &[(0..2 * block as u64, Some(0))]) {
+        return eprintln!("SKIPPED: this machine does not tell of pages, or not of huge ones");
+    }
+    assert!(!put(block + 4096, block / 2, &[(0..block as u64 / 2, Some(0))]), "small, and all on one node");
+    assert!(put(5 * block + 4096, 8192, &[(0..4096, Some(0)), (4096..8192, Some(1))]), "small, and on two nodes");
+}
+
+#[test]
+fn all_pages_must_be_right_for_nothing_to_be_done() {
+    let pieces = [piece(10..12, 1), piece(12..13, 0), piece(15..16, 2)];
+    assert!(are_right(&pieces, &[1, 1, 0, -2, 7, 2]));
+    for (at, status) in [(0, 0), (1, -2), (2, 1), (5, -14)] {
+        let mut found = [1, 1, 0, -2, 7, 2];
+        found[at] = status;
+        assert!(!are_right(&pieces, &found));
+    }
+    assert!(!are_right(&pieces, &[1, 1, 0, -2, 7]), "a page that was not asked for");
+}
+
+#[test]
+fn small_memory_is_placed_by_the_calling_thread_which_keeps_its_policy() {
+    if numa::query(&[0]).is_err() {
+        return eprintln!("SKIPPED: this machine does not say where pages lie");
+    }
+    let before = numa::policy().ok();
+    // So large that its pages are untouched.
+    let mut bytes = vec![0u8; 64 << 20];
+    let bytes = &mut bytes[(8 << 20) + 100..(9 << 20) - 4096];
+    let wanted = [(0..bytes.len() as u64, Some(0))];
+    let report = place(bytes, &wanted, &BTreeMap::new());
+    assert!(report.right == report.wanted && report.populated > 200, "{report:?}");
+    let again = place(bytes, &wanted, &BTreeMap::new());
+    assert_eq!(again, PlaceReport::all_right(report.wanted));
+    assert_eq!(numa::policy().ok(), before);
 }

@@ -91,6 +91,10 @@ fn absurd_sizes_are_refused_before_they_take_memory() {
     // Each of them takes a few bytes in the file.
     record.threads = (0..2000).map(|order| thread(Role::Other, order, 0..CPUS_MAX)).collect();
     assert!(Record::decode(&wire::encode(&record).expect("encodes")).is_err());
+    record.threads = (0..=THREADS_MAX as u32).map(|order| thread(Role::Other, order, [])).collect();
+    assert!(record.encode().is_err() && Record::decode(&wire::encode(&record).expect("encodes")).is_err());
+    _ = record.threads.pop();
+    assert_round_trip(&record);
     let mut record = ordinary();
     let runs = (0..=RUNS_MAX as u64).map(|at| Run { pages: 1, node: Some(at as u32 % 2) }).collect();
     let pages = PageMap { offset: 0, runs };

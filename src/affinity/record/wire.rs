@@ -4,7 +4,7 @@
 //! nodes), sets of CPUs as ranges, each set once however many threads have it, and threads of one role and name together.
 #![forbid(unsafe_code)]
 
-use super::{Policy, Record, RegionPlace, Role, ThreadPlace};
+use super::{Policy, Record, RegionPlace, Role, THREADS_MAX, ThreadPlace};
 use crate::affinity::cpus::Cpus;
 use crate::affinity::machine::{CPUS_MAX, Cpu, Machine, NODES_MAX, Node, PciDevice};
 use crate::affinity::packed::{pack, unpack};
@@ -117,13 +117,13 @@ fn unwrap(wire: Wire) -> Option<Record> {
     let mut threads = Vec::new();
     for group in wire.threads {
         let (orders, indexes) = (list(&group.orders)?, list(&group.sets)?);
-        if orders.len() != indexes.len() {
+        if orders.len() != indexes.len() || orders.len() > THREADS_MAX - threads.len() {
             return None;
         }
         for (order, index) in orders.into_iter().zip(indexes) {
             let cpus = sets.get(usize::try_from(index).ok()?)?;
             // Each thread has a set of its own, and names that are long are refused before they are copied.
-            room = room.checked_sub(cpus.len() + 1 + group.name.len())?;
+            room = room.checked_sub(cpus.len() + group.name.len())?;
             let order = u32::try_from(order).ok()?;
             threads.push(ThreadPlace { role: group.role, name: group.name.clone(), order, cpus: cpus.clone() });
         }
