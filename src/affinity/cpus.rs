@@ -41,10 +41,23 @@ pub fn run_on(cpus: &Cpus) {
 /// The CPUs that the job was given on this node: those of the launcher that bound its processes, or else those of all threads of this
 /// process together, since whatever bound them did so inside of what the process had.
 pub fn given(threads: impl IntoIterator<Item = Cpus>) -> Cpus {
-    let launcher = Launcher::find(&status_of);
     let own: Cpus = threads.into_iter().flatten().chain(of_this_thread()).collect();
-    match launcher {
-        Some(launcher) if launcher.is_trusted(&|name| std::env::var(name).ok()) => &launcher.cpus | &own,
+    with_launcher(own, std::process::id(), &|name| std::env::var(name).ok())
+}
+
+/// The same for another process with these threads. Where its environment is hidden its launcher is not believed.
+pub fn given_to(process: u32, threads: impl IntoIterator<Item = Cpus>) -> Cpus {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+    let variable = |name: &str| {
+        let mut lines = environment.split(|byte| *byte == 0).filter_map(|line| std::str::from_utf8(line).ok());
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+    };
+    with_launcher(threads.into_iter().flatten().collect(), process, &variable)
+}
+
+fn with_launcher(own: Cpus, process: u32, variable: &dyn Fn(&str) -> Option<String>) -> Cpus {
+    match Launcher::find(process, &status_of) {
+        Some(launcher) if launcher.is_trusted(variable) => &launcher.cpus | &own,
         _ => own,
     }
 }
@@ -54,7 +67,8 @@ pub fn for_background(device: &str) -> Cpus {
     let read = |path: String| std::fs::read_to_string(path).ok();
     let list = |path: String| read(path).and_then(|text| parse_cpus(&text)).unwrap_or_default();
     let own = of_this_thread();
-    let Some(launcher) = Launcher::find(&status_of).filter(|it| it.is_trusted(&|name| std::env::var(name).ok())) else {
+    let launcher = Launcher::find(std::process::id(), &status_of);
+    let Some(launcher) = launcher.filter(|it| it.is_trusted(&|name| std::env::var(name).ok())) else {
         return own;
     };
     let core = own.first().map(|cpu| list(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")));
@@ -93,7 +107,7 @@ fn choose(own: &Cpus, core: &Cpus, launchers: &Cpus, busy: &Cpus, near: &Cpus) -
     }
 }
 
-/// The process that started this one, behind wrappers that were bound with it.
+/// The process that started another one, behind wrappers that were bound with it.
 struct Launcher {
     cpus: Cpus,
     /// The process whose children are the processes that it started, as far as that is known.
@@ -101,14 +115,14 @@ struct Launcher {
 }
 
 impl Launcher {
-    /// The first ancestor that has more CPUs than this process; its parent, if none has.
-    fn find(status: &dyn Fn(u32) -> Option<String>) -> Option<Launcher> {
+    /// The first ancestor that has more CPUs than the process; its parent, if none has.
+    fn find(process: u32, status: &dyn Fn(u32) -> Option<String>) -> Option<Launcher> {
         let look = |pid: u32| {
             let text = status(pid)?;
             let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
             Some((parse_cpus(field("Cpus_allowed_list:")?)?, field("PPid:")?.parse::<u32>().ok()?))
         };
-        let (own, parent) = look(std::process::id())?;
+        let (own, parent) = look(process)?;
         let mut pid = parent;
         for _ in 0..ANCESTORS_MAX {
             match (pid > 1).then(|| look(pid)).flatten() {
@@ -197,11 +211,11 @@ mod tests {
             };
             Some(format!("Name:\tx\nPPid:\t{parent}\nCpus_allowed:\tff\nCpus_allowed_list:\t{list}\n"))
         };
-        let found = Launcher::find(&status).expect("an ancestor");
+        let found = Launcher::find(me, &status).expect("an ancestor");
         assert_eq!((found.cpus, found.pid), (cpus("0-7"), 900_002));
         let alone = |pid: u32| if pid == me { status(pid) } else { None };
-        assert_eq!(Launcher::find(&alone).expect("itself").cpus, cpus("2"));
-        assert!(Launcher::find(&|_| None).is_none());
+        assert_eq!(Launcher::find(me, &alone).expect("itself").cpus, cpus("2"));
+        assert!(Launcher::find(me, &|_| None).is_none());
     }
 
     #[test]
@@ -209,6 +223,8 @@ mod tests {
         let own = of_this_thread();
         assert!(given([]).is_superset(&own));
         assert!(given([cpus("9999")]).contains(&9999), "a thread elsewhere");
+        assert_eq!(given_to(std::process::id(), [own.clone()]), given([]));
+        assert_eq!(given_to(u32::MAX, [cpus("3")]), cpus("3"));
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod rm;
 mod run;
 mod survey;
 mod target;
+mod topo;
 mod verify;
 
 use clap::{Parser, Subcommand};
@@ -75,6 +76,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Set, list and clear the conditions under which a run ends
     Halt(halt::Args),
+    /// Show machines, where the threads and pages of ranks are, and what differs
+    Topo(topo::Args),
 }
 
 /// How a command ended.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Rebuild(args) => rebuild::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Halt(args) => halt::run(&args),
+        Command::Topo(args) => topo::run(&args),
     };
     match ended {
         Ending::Good => ExitCode::SUCCESS,
