@@ -18,6 +18,17 @@ pub struct Host<'a> {
     pub ranks: Vec<&'a Placed>,
 }
 
+impl Host<'_> {
+    /// Its ranks or processes in words: `ranks 0-3`.
+    pub fn who(&self) -> String {
+        let is_live = self.ranks.iter().any(|placed| placed.process.is_some());
+        let one = if is_live { "process" } else { "rank" };
+        let many = if is_live { "processes" } else { "ranks" };
+        let word = if self.ranks.len() == 1 { one } else { many };
+        format!("{word} {}", crate::output::ranks(self.ranks.iter().map(|placed| placed.number)))
+    }
+}
+
 /// The hosts of a snapshot in the order of their first ranks.
 pub fn hosts(snapshot: &Snapshot) -> Vec<Host<'_>> {
     let mut hosts: Vec<Host> = Vec::new();

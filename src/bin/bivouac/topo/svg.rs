@@ -10,7 +10,6 @@ mod plan;
 
 use super::gather::Snapshot;
 use super::hosts::{hosts, summary};
-use crate::output;
 use bivouac::affinity::machine::Machine;
 use canvas::{Anchor, Canvas, Type, fitted};
 use panel::Panel;
@@ -52,10 +51,7 @@ pub fn draw(here: Option<&Machine>, snapshots: &[Snapshot]) -> Drawing {
             notes.push(format!("{}: {more} more machines are not drawn, {MACHINES_MAX} are the most", snapshot.title));
         }
         let panels = hosts.iter().take(shown).map(|host| {
-            let ranks = output::ranks(host.ranks.iter().map(|placed| placed.number));
-            let is_live = host.ranks.iter().any(|placed| placed.process.is_some());
-            let who = if is_live { "processes" } else { "ranks" };
-            let title = format!("machine of {who} {ranks}: {}", summary(host.machine));
+            let title = format!("machine of {}: {}", host.who(), summary(host.machine));
             Panel::new(title, plan::plan(host.machine, &host.ranks))
         });
         sections.push(Section { title: snapshot.title.clone(), panels: panels.collect() });

@@ -107,13 +107,10 @@ fn snapshot(snapshot: &Snapshot) -> String {
     let kinds = hosts.iter().map(|host| host.kind + 1).max().unwrap_or(0);
     for kind in 0..kinds {
         let own: Vec<_> = hosts.iter().filter(|host| host.kind == kind).collect();
-        let beside = |host: &&super::hosts::Host| output::ranks(host.ranks.iter().map(|placed| placed.number));
-        let groups: Vec<String> = own.iter().map(beside).collect();
-        let who =
-            if own.iter().any(|host| host.ranks.iter().any(|p| p.process.is_some())) { "processes" } else { "ranks" };
+        let groups: Vec<String> = own.iter().map(|host| host.who()).collect();
         let Some(first) = own.first() else { continue };
         let each = if own.len() > 1 { format!("{} machines, each", own.len()) } else { "machine".to_owned() };
-        line!(text, "\n{each} of {who} {}: {}", groups.join(" | "), summary(first.machine));
+        line!(text, "\n{each} of {}: {}", groups.join(" | "), summary(first.machine));
         text += &machine(first.machine);
     }
     if !snapshot.ranks.is_empty() {

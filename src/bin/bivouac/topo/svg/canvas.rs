@@ -117,7 +117,7 @@ impl Canvas {
              <svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
              viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"DejaVu Sans, Verdana, Helvetica, Arial, sans-serif\">\n\
              <defs><pattern id=\"orphan\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
-             patternTransform=\"rotate(45)\"><rect width=\"2.4\" height=\"6\" fill=\"#000000\" fill-opacity=\"0.5\"/></pattern></defs>\n\
+             patternTransform=\"rotate(45)\"><rect width=\"2.2\" height=\"6\" fill=\"#000000\" fill-opacity=\"0.42\"/></pattern></defs>\n\
              <rect width=\"{width:.0}\" height=\"{height:.0}\" fill=\"#ffffff\"/>\n{}</svg>\n",
             self.body
         )

@@ -10,10 +10,14 @@ use bivouac::affinity::machine::PciKind;
 
 /// How wide packages beside each other may be.
 const PAGE: f64 = 1300.0;
-/// How wide caches beside each other in a node may be.
+/// How wide caches beside each other in a node may be: two of 8 cores.
 const NODE_MAX: f64 = 600.0;
-/// A node is wide enough for its title.
-const NODE_MIN: f64 = 210.0;
+/// The same for up to [`FEW_CORES`]: one of 8 cores. The others stand below it, and so two packages with two nodes each fit beside each other.
+const NODE_NARROW: f64 = 300.0;
+/// See there.
+const FEW_CORES: usize = 32;
+/// A node is wide enough for its title, and for two devices.
+const NODE_MIN: f64 = 212.0;
 /// The box of a CPU.
 const CPU: (f64, f64) = (31.0, 24.0);
 /// Between cores.
@@ -29,7 +33,7 @@ const BAR: f64 = 16.0;
 /// The box of a device.
 const CHIP: (f64, f64) = (104.0, 18.0);
 /// A part of a bar from this width on has its rank's number in it.
-const NUMBERED: f64 = 22.0;
+const NUMBERED: f64 = 12.0;
 /// Ranks on one CPU that are drawn side by side.
 const STRIPES_MAX: usize = 5;
 /// Ranks that the legend explains one by one.
@@ -53,6 +57,20 @@ pub fn flow(sizes: &[Size], width: f64, gap: f64) -> (Vec<Size>, Size) {
         x += own + gap;
     }
     (places, (widest, y + row))
+}
+
+/// Things with their sizes and places; those of a row are equally high.
+fn rows<'a, T>(things: &'a [T], sizes: &[Size], places: &[Size]) -> Vec<(&'a T, Size, Size)> {
+    let mut heights: Vec<(f64, f64)> = Vec::new();
+    for (place, size) in places.iter().zip(sizes) {
+        match heights.last_mut() {
+            Some((y, height)) if *y == place.1 => *height = height.max(size.1),
+            _ => heights.push((place.1, size.1)),
+        }
+    }
+    let height = |y: f64| heights.iter().find(|(own, _)| *own == y).map_or(0.0, |(_, height)| *height);
+    let thing = |((thing, size), place): ((&'a T, &Size), &Size)| (thing, (size.0, height(place.1)), *place);
+    things.iter().zip(sizes).zip(places).map(thing).collect()
 }
 
 /// A machine that is going to be drawn.
@@ -81,7 +99,7 @@ impl Panel {
         let width = width.max(boxes);
         canvas.words(left, top + 14.0, Anchor::Start, Type::bold(13.0), &fitted(&self.title, width, 13.5));
         let mut y = top + TITLE + 6.0;
-        for ((package, size), (dx, dy)) in self.plan.packages.iter().zip(&sizes).zip(places) {
+        for (package, size, (dx, dy)) in rows(&self.plan.packages, &sizes, &places) {
             self.draw_package(canvas, package, Area { x: left + dx, y: y + dy, width: size.0, height: size.1 });
         }
         y += height;
@@ -126,10 +144,7 @@ impl Panel {
         canvas.words(area.x + PAD, area.y + 15.0, Anchor::Start, Type::bold(12.0), &package.title);
         let (sizes, places, (width, height)) = self.nodes(package);
         let (x, y) = (area.x + PAD, area.y + TITLE + 4.0);
-        // Nodes of a row are equally high.
-        for (index, (node, (dx, dy))) in package.nodes.iter().zip(&places).enumerate() {
-            let row = places.iter().zip(&sizes).filter(|((_, other), _)| other == dy).map(|(_, size)| size.1);
-            let size = (sizes[index].0, row.fold(0.0, f64::max));
+        for (node, size, (dx, dy)) in rows(&package.nodes, &sizes, &places) {
             self.draw_node(canvas, node, Area { x: x + dx, y: y + dy, width: size.0, height: size.1 });
         }
         if !package.devices.is_empty() {
@@ -232,7 +247,7 @@ impl Panel {
                 if part.is_orphan {
                     let width = width_of(&number, 9.0) + 4.0;
                     let ground = Area { x: middle - width / 2.0, y: y + 2.5, width, height: BAR - 5.0 };
-                    canvas.area(ground, &self.colours[part.rank], "none", &hint);
+                    canvas.area(ground, "#ffffff", "none", &hint);
                 }
                 canvas.words(middle, y + 11.5, Anchor::Middle, Type::plain(9.0), &number);
             }
@@ -242,7 +257,7 @@ impl Panel {
         let words = match (sum, orphans) {
             (0, _) => "no pages".to_owned(),
             (sum, 0) => format!("{} of pages", output::bytes(sum)),
-            (sum, orphans) => format!("{} of pages, {} of orphans", output::bytes(sum), output::bytes(orphans)),
+            (sum, orphans) => format!("{} of pages, {} orphaned", output::bytes(sum), output::bytes(orphans)),
         };
         canvas.words(left, y + BAR + 11.0, Anchor::Start, Type::faint(9.5), &words);
     }
@@ -369,7 +384,7 @@ fn explain(rank: &super::plan::Rank) -> String {
     };
     let threads = if rank.threads == 1 { threads.replacen("threads", "thread", 1) } else { threads };
     let bytes = if rank.bytes > 0 { format!(", {}", output::bytes(rank.bytes)) } else { String::new() };
-    format!("{}: {threads}{bytes}", rank.number)
+    format!("rank {}: {threads}{bytes}", rank.number)
 }
 
 /// Places of the cores of a cache, and the size of all.
@@ -387,11 +402,13 @@ fn caches(node: &NodePlan) -> (Vec<Size>, Size) {
         if is_framed && cores.len() > 1 { (width + 10.0, height + SMALL + 7.0) } else { (width, height) }
     };
     let sizes: Vec<Size> = node.caches.iter().map(|(_, cores)| size(cores)).collect();
-    // Cores with a cache each are as many in a row as those that share one.
     let is_single = node.caches.iter().all(|(_, cores)| cores.len() <= 1);
-    let width = match node.caches.len() {
-        9..=32 if is_single => 8.0 * (CPU.0 + GAP),
-        _ => NODE_MAX,
+    let cores: usize = node.caches.iter().map(|(_, cores)| cores.len()).sum();
+    // Cores with a cache each are as many in a row as those that share one.
+    let width = match (cores <= FEW_CORES, is_single) {
+        (true, true) => 8.0 * (CPU.0 + GAP),
+        (true, false) => NODE_NARROW,
+        (false, _) => NODE_MAX,
     };
     flow(&sizes, width, if is_single { GAP } else { 6.0 })
 }
