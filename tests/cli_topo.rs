@@ -11,6 +11,7 @@ use bivouac::affinity::cpus::Cpus;
 use bivouac::affinity::record::Record;
 use bivouac::config::Config;
 use serde_json::Value;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use store::{Ran, Store, bivouac, with_path};
 use tempfile::TempDir;
@@ -183,7 +184,13 @@ fn this_machine_is_shown() {
 fn what_a_session_recorded_is_shown_from_every_tier() {
     let store = Store::with(&[10, 20]);
     let container = store.folders(&store.global())[1].join("c000000.bvc");
-    for path in [store.global(), store.local(), store.folders(&store.global())[0].clone(), container, store.segment()] {
+    // A checkpoint that was in memory alone when its job ended.
+    let memory = Store::empty();
+    let only_memory = |config: &mut Config| (config.job.local_enabled, config.job.global_enabled) = (false, false);
+    memory.run(only_memory, |session, rank| store::take(session, rank, &[10, 20], bivouac::Level::Process));
+    let old = store.folders(&store.global())[0].clone();
+    let segments = memory.memory.path().to_owned();
+    for path in [store.global(), store.local(), old, container, memory.segment(), segments] {
         let ran = with_path(&["topo", "--json"], &path);
         assert_eq!(ran.status, 0, "{}: {}", path.display(), ran.err);
         let document = ran.json();
@@ -277,9 +284,12 @@ fn missing_and_damaged_records_are_said_and_do_no_harm() {
     // A flipped bit of a record is found by its digest.
     let path = write(root.path(), 30, &[good()]);
     let file = path.join("c000000.bvc");
-    let mut bytes = std::fs::read(&file).expect("read");
-    bytes[4096 + 100] ^= 4;
-    std::fs::write(&file, &bytes).expect("written");
+    let file = std::fs::File::options().read(true).write(true).open(&file).expect("opens");
+    let (mut body, mut byte) = ([0; 8], [0]);
+    file.read_exact_at(&mut body, 120).expect("where the regions begin");
+    let at = u64::from_le_bytes(body) + 100;
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[byte[0] ^ 4], at).expect("written");
     let ran = with_path(&["topo"], &path);
     assert!(ran.status == 2 && ran.err.contains("do not have their digest"), "{}", ran.err);
     let (ran, svg) = draw("nothing", &path);

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a block in these stores.
-const BLOCK: u64 = 4 * MIB;
+const BLOCK: u64 = MIB;
 
 /// How a machine is built.
 #[derive(Clone, Copy)]

@@ -80,10 +80,9 @@ impl Comparison {
 pub fn compare(then: &Snapshot, now: &Snapshot) -> Comparison {
     let find = |snapshot: &'_ Snapshot, rank: u32| snapshot.ranks.iter().position(|placed| placed.number == rank);
     let both = then.ranks.iter().filter_map(|one| Some((one, &now.ranks[find(now, one.number)?])));
-    let is_live = |snapshot: &Snapshot| snapshot.ranks.iter().any(|placed| placed.process.is_some());
     let only = |own: &Snapshot, other: &Snapshot| {
         let alone = own.ranks.iter().map(|placed| placed.number).filter(|rank| find(other, *rank).is_none());
-        if is_live(other) { Vec::new() } else { alone.collect() }
+        if other.is_live { Vec::new() } else { alone.collect() }
     };
     Comparison {
         titles: [then.title.clone(), now.title.clone()],
@@ -237,7 +236,7 @@ mod tests {
         let live = |runs: &[(u64, Option<u32>)]| {
             let mut live = placed(0, 1, host(0, runs));
             (live.process, live.record.regions[0].0) = (Some(77), MEMORY.to_owned());
-            snapshot(vec![live])
+            Snapshot { is_live: true, ..snapshot(vec![live]) }
         };
         assert!(compare(&then, &live(&[(900, Some(0)), (2, Some(1))])).is_alike(), "and nobody misses rank 1");
         let moved = compare(&then, &live(&[(900, Some(0)), (1, Some(1))]));

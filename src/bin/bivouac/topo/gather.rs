@@ -37,6 +37,8 @@ pub struct Placed {
 pub struct Snapshot {
     /// In words.
     pub title: String,
+    /// Live processes were looked at.
+    pub is_live: bool,
     /// Folder, file or segment.
     pub path: Option<String>,
     /// Job, group and name.
@@ -54,8 +56,8 @@ pub struct Snapshot {
 impl Snapshot {
     /// Nothing yet.
     pub fn new(title: String) -> Snapshot {
-        let without = BTreeSet::new();
-        Snapshot { title, path: None, series: None, key: None, group_size: None, ranks: Vec::new(), without }
+        let (ranks, without) = (Vec::new(), BTreeSet::new());
+        Snapshot { title, is_live: false, path: None, series: None, key: None, group_size: None, ranks, without }
     }
 
     /// Takes a shard's record in. Of two shards of one rank the first one with a record counts.

@@ -34,7 +34,7 @@ impl FromStr for Process {
 
 /// What these processes are doing. With `ranks`, those to which no rank was given are these, in order.
 pub fn snapshot(processes: &[Process], ranks: Option<&[u32]>, problems: &mut Vec<String>) -> Snapshot {
-    let mut snapshot = Snapshot::new("processes of this machine".to_owned());
+    let mut snapshot = Snapshot { is_live: true, ..Snapshot::new("processes of this machine".to_owned()) };
     let numbers = numbers(processes, ranks);
     let mut seen = BTreeSet::new();
     for (process, number) in processes.iter().zip(numbers) {
