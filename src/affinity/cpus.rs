@@ -60,6 +60,17 @@ pub fn given(threads: impl IntoIterator<Item = Cpus>) -> Given {
     }
 }
 
+/// The same for another process with these threads. Where its environment is hidden its launcher is not believed.
+pub fn given_to(process: u32, threads: impl IntoIterator<Item = Cpus>) -> Cpus {
+    let own: Cpus = threads.into_iter().flatten().collect();
+    let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+    let variable = |name: &str| {
+        let mut lines = environment.split(|byte| *byte == 0).filter_map(|line| std::str::from_utf8(line).ok());
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+    };
+    Launcher::of(process, &own, &variable).map_or_else(|| own.clone(), |launcher| &launcher.cpus | &own)
+}
+
 /// The CPUs of the thread that asked first, before anything was restored.
 fn remember_start() -> &'static Cpus {
     static START: OnceLock<Cpus> = OnceLock::new();
@@ -130,7 +141,11 @@ const RANK_VARIABLES: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 impl Launcher {
     /// The launcher of this process, if it was started as a rank, and what it may use is the job's and no other's.
     fn of_this_process() -> Option<Launcher> {
-        let variable = |name: &str| std::env::var(name).ok();
+        Launcher::of(std::process::id(), &of_this_thread(), &|name| std::env::var(name).ok())
+    }
+
+    /// The same for any process, with these CPUs and variables.
+    fn of(process: u32, own: &Cpus, variable: &dyn Fn(&str) -> Option<String>) -> Option<Launcher> {
         let name = RANK_VARIABLES.into_iter().find(|name| variable(name).is_some())?;
         let look = |pid: u32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -143,13 +158,12 @@ impl Launcher {
             let cpus = parse_cpus(field("Cpus_allowed_list:")?)?;
             Some(Ancestor { cpus, parent: field("PPid:")?.parse().ok()?, is_rank })
         };
-        let mut launcher = Launcher::find(rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32), &look)?;
-        let own = of_this_thread();
+        let mut launcher = Launcher::find(look(process)?.parent, &look)?;
         // A daemon may be outside of what the batch system confines the job to.
-        if let Some(confined) = of_control_group() {
+        if let Some(confined) = of_control_group(process) {
             launcher.cpus = &launcher.cpus & &confined;
         }
-        let is_plausible = launcher.cpus.is_superset(&own) && launcher.is_within_grant(&variable);
+        let is_plausible = launcher.cpus.is_superset(own) && launcher.is_within_grant(variable);
         is_plausible.then_some(launcher)
     }
 
@@ -185,9 +199,9 @@ impl Launcher {
     }
 }
 
-/// The CPUs that this process's control group has (version 2); `None`: there is no such limit, or it cannot be read.
-fn of_control_group() -> Option<Cpus> {
-    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+/// The CPUs that a process's control group has (version 2); `None`: there is no such limit, or it cannot be read.
+fn of_control_group(process: u32) -> Option<Cpus> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     let list =
         std::fs::read_to_string(format!("/sys/fs/cgroup{}/cpuset.cpus.effective", path.trim_end_matches('/'))).ok()?;
@@ -255,6 +269,8 @@ mod tests {
         assert!(given([]).cpus.is_superset(&own));
         assert!(given([cpus("9999")]).cpus.contains(&9999), "a thread elsewhere");
         assert!(!for_background("").is_empty());
+        assert_eq!(given_to(std::process::id(), [own.clone()]), given([]).cpus);
+        assert_eq!(given_to(u32::MAX, [cpus("3")]), cpus("3"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The threads of this process, and where they may run.
 //!
 //! Threads come and go while they are listed, and `/proc` may be hidden: what cannot be found out is left out, and the calling
-//! thread is always there.
+//! thread is always there. Tools list the threads of other processes ([`list_of`]).
 #![forbid(unsafe_code)]
 
 use super::cpus::{self, Cpus};
@@ -17,7 +17,7 @@ const FOLDER: &str = "/proc/self/task";
 /// Bivouac's own threads begin with it.
 const OWN: &str = "bvk-";
 
-/// A thread of this process.
+/// A thread of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Thread {
     /// Its number in the system.
@@ -43,9 +43,7 @@ pub fn own_id() -> i32 {
 
 /// All threads, the oldest first.
 pub fn list() -> Vec<Thread> {
-    let ids = fs::read_dir(FOLDER).into_iter().flatten().flatten();
-    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut threads: Vec<Thread> = ids.filter_map(look).collect();
+    let mut threads = list_in(FOLDER).unwrap_or_default();
     if !threads.iter().any(|thread| thread.id == own_id()) {
         let name = std::thread::current().name().unwrap_or_default().to_owned();
         threads.push(Thread { id: own_id(), name, started: 0, cpus: cpus::of_this_thread() });
@@ -54,9 +52,24 @@ pub fn list() -> Vec<Thread> {
     threads
 }
 
+/// All threads of a process of this node, the oldest first.
+///
+/// # Errors
+/// Of the system: there is no such process, or its folder in `/proc` is hidden.
+pub fn list_of(process: u32) -> io::Result<Vec<Thread>> {
+    let mut threads = list_in(&format!("/proc/{process}/task"))?;
+    threads.sort_by_key(|thread| (thread.started, thread.id));
+    Ok(threads)
+}
+
+fn list_in(folder: &str) -> io::Result<Vec<Thread>> {
+    let ids = fs::read_dir(folder)?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(ids.filter_map(|id| look(folder, id)).collect())
+}
+
 /// What there is to know about a thread; `None` if it has ended.
-fn look(id: i32) -> Option<Thread> {
-    let stat = fs::read(format!("{FOLDER}/{id}/stat")).ok()?;
+fn look(folder: &str, id: i32) -> Option<Thread> {
+    let stat = fs::read(format!("{folder}/{id}/stat")).ok()?;
     let (name, started) = parse_stat(&String::from_utf8_lossy(&stat))?;
     let set = sched_getaffinity(Some(Pid::from_raw(id)?)).ok()?;
     let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
@@ -136,6 +149,7 @@ mod tests {
         });
         let id = hear.recv().unwrap();
         let found = list().into_iter().find(|thread| thread.id == id).unwrap();
+        assert!(list_of(std::process::id()).unwrap().contains(&found) && list_of(u32::MAX).is_err());
         assert_eq!(found.name, "bvk-here");
         assert_eq!(found.cpus, cpus::of_this_thread());
         assert!(found.started > 0);

@@ -7,6 +7,8 @@
 //! document for programs. The fields of the document are those of the structures that derive `Serialize`; fields are added,
 //! never renamed, while `schema` stays the same.
 //!
+//! [`topo`] shows where the ranks of a checkpoint, or live processes, have their threads and pages.
+//!
 //! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] brings what a dead job left on
 //! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again. [`places`] knows where the tiers are when nobody says so, [`living`]
 //! whether a job lives, and [`removal`] carries out what `rm` and `clean` have decided.
@@ -14,7 +16,7 @@
 //! | exit status | meaning |
 //! |---|---|
 //! | 0 | done, and all that was looked at is good |
-//! | 1 | `verify` found damage, `doctor` found problems, `drain` or `rebuild` could not bring all that it should |
+//! | 1 | `verify` found damage, `doctor` found problems, `drain` or `rebuild` could not bring all that it should, `topo --compare` found a difference |
 //! | 2 | wrong usage, something could not be read or removed, or the command refused |
 #![forbid(unsafe_code)]
 
@@ -34,6 +36,7 @@ mod rm;
 mod run;
 mod survey;
 mod target;
+mod topo;
 mod verify;
 
 use clap::{Parser, Subcommand};
@@ -46,7 +49,7 @@ use std::process::ExitCode;
     arg_required_else_help = true,
     after_help = "A PATH is a local or global root directory, a job, group, series or checkpoint folder below it, a \
 container file (.bvs, .bvc, .bvp) or a manifest, a memory segment (/dev/shm/bivouac-…), or a folder of segments.\n\n\
-Exit status: 0 all good; 1 damage or problems found; 2 wrong usage, not readable, or refused."
+Exit status: 0 all good; 1 damage, problems or differences found; 2 wrong usage, not readable, or refused."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -75,6 +78,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Set, list and clear the conditions under which a run ends
     Halt(halt::Args),
+    /// Show machines, where the threads and pages of ranks are, and what differs
+    Topo(topo::Args),
 }
 
 /// How a command ended.
@@ -100,6 +105,7 @@ fn main() -> ExitCode {
         Command::Rebuild(args) => rebuild::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Halt(args) => halt::run(&args),
+        Command::Topo(args) => topo::run(&args),
     };
     match ended {
         Ending::Good => ExitCode::SUCCESS,
