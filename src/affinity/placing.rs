@@ -8,7 +8,8 @@
 //! 2. **The rest**, on threads of each node that is wanted: pages that are present elsewhere are *migrated*, because they may be
 //!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread
 //!    that runs on the node and prefers it.
-//! 3. **A look** at where every page is now, with the reason for each that is not where it is wanted.
+//! 3. **A look** at where every page is now that was not seen where it is wanted already, with the reason for each that is not.
+//!    Memory that is in its place is asked about once, which is what a restart pays for: 40 ms for each GiB and thread.
 //!
 //! Nothing here fails: what could not be done is in the report.
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ use report::Progress;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Bytes of the memory, counted from its start, and the number of the node that they are wanted on; `None`: no matter where.
 pub type Wanted = (Range<u64>, Option<u32>);
@@ -36,6 +38,10 @@ pub type Wanted = (Range<u64>, Option<u32>);
 const PART_PAGES: u64 = 1024;
 /// Threads of one node: one clears pages at a fraction of what memory can take.
 const THREADS_MAX: usize = 4;
+/// How often it is asked again for pages that seem to have no memory.
+const QUERIES_MAX: usize = 3;
+/// How long the system takes to move some pages.
+const MOVE_TIME: Duration = Duration::from_millis(1);
 /// Pages that are worth a thread of their own: 64 MiB.
 const THREAD_PAGES: u64 = (64 << 20) / PAGE_BYTES;
 
@@ -287,6 +293,9 @@ impl Share<'_> {
             Err(error) => return progress.note(first..first + place.pages(), Reason::of(&error)),
         };
         if !is_shared {
+            if found.iter().all(|status| u32::try_from(*status) == Ok(node)) {
+                return progress.see(first..first + place.pages());
+            }
             bring(place, first, 0, &found, node, progress);
         }
         let mut page = 0;
@@ -350,10 +359,18 @@ fn migrate(place: Place, pages: &[u64], node: u32, mut note: impl FnMut(u64, Rea
 fn look(place: Place, pieces: &[Piece], maps: &maps::Maps, mut progress: Progress) -> PlaceReport {
     let mut report = progress.begin();
     for piece in pieces {
-        for from in piece.pages.clone().step_by(PART_PAGES as usize) {
-            let pages = from..piece.pages.end.min(from + PART_PAGES);
+        let mut from = piece.pages.start;
+        while from < piece.pages.end {
+            // Parts are those that were settled, as far as one node was wanted there.
+            let end = (place.first() + from) / PART_PAGES * PART_PAGES + PART_PAGES - place.first();
+            let pages = from..piece.pages.end.min(end);
+            from = pages.end;
             report.wanted += pages.end - pages.start;
-            let Ok(found) = numa::query(&place.addresses(pages.clone())) else {
+            if progress.has_seen(&pages) {
+                report.right += pages.end - pages.start;
+                continue;
+            }
+            let Ok(found) = query_again(&place.addresses(pages.clone())) else {
                 report.wrong(Reason::Forbidden, pages.end - pages.start);
                 continue;
             };
@@ -369,6 +386,22 @@ fn look(place: Place, pieces: &[Piece], maps: &maps::Maps, mut progress: Progres
         }
     }
     report
+}
+
+/// Where pages are; asked more than once if a few seem to have no memory: while the system moves a page, to make room for huge ones
+/// for example, it says so of it.
+fn query_again(addresses: &[usize]) -> std::io::Result<Vec<i32>> {
+    let mut found = numa::query(addresses)?;
+    for _ in 0..QUERIES_MAX {
+        let absent: Vec<usize> = (0..found.len()).filter(|index| found[*index] < 0).collect();
+        if absent.is_empty() || absent.len() as u64 > BLOCK_PAGES {
+            break;
+        }
+        std::thread::sleep(MOVE_TIME);
+        let again: Vec<usize> = absent.iter().map(|index| addresses[*index]).collect();
+        absent.into_iter().zip(numa::query(&again)?).for_each(|(index, status)| found[index] = status);
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

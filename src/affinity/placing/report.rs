@@ -122,6 +122,7 @@ impl fmt::Display for PlaceReport {
 pub(super) struct Progress {
     noted: Vec<(Range<u64>, Reason)>,
     populated: Vec<Range<u64>>,
+    seen: Vec<Range<u64>>,
     pub(super) migrated: u64,
     pub(super) dropped: u64,
 }
@@ -143,8 +144,23 @@ impl Progress {
         }
     }
 
+    /// Notes that these pages were all found where they are wanted. Nothing that is done about others moves them.
+    pub(super) fn see(&mut self, pages: Range<u64>) {
+        match self.seen.last_mut() {
+            Some(last) if last.end == pages.start => last.end = pages.end,
+            _ => self.seen.push(pages),
+        }
+    }
+
+    /// Were these found so, together? To be asked after [`begin`](Self::begin).
+    pub(super) fn has_seen(&self, pages: &Range<u64>) -> bool {
+        let next = self.seen.partition_point(|seen| seen.start <= pages.start);
+        self.seen[..next].last().is_some_and(|seen| pages.end <= seen.end)
+    }
+
     pub(super) fn add(&mut self, other: Progress) {
         self.noted.extend(other.noted);
+        self.seen.extend(other.seen);
         self.populated.extend(other.populated);
         self.migrated += other.migrated;
         self.dropped += other.dropped;
@@ -154,6 +170,7 @@ impl Progress {
     pub(super) fn begin(&mut self) -> PlaceReport {
         self.noted.sort_by_key(|(pages, _)| pages.start);
         self.populated.sort_by_key(|pages| pages.start);
+        self.seen.sort_by_key(|pages| pages.start);
         let populated = self.populated.iter().map(|pages| pages.end - pages.start).sum();
         PlaceReport { populated, migrated: self.migrated, dropped: self.dropped, ..PlaceReport::default() }
     }
@@ -194,6 +211,17 @@ mod tests {
         assert_eq!(progress.reason(13, true, true), Reason::Elsewhere);
         assert_eq!(progress.reason(13, true, false), Reason::NotOwn);
         assert_eq!(progress.reason(13, false, true), Reason::Absent);
+    }
+
+    #[test]
+    fn pages_are_seen_where_they_are_wanted_only_together() {
+        let mut progress = Progress::default();
+        progress.see(30..40);
+        progress.see(0..20);
+        progress.begin();
+        assert!([0..20, 3..7, 30..31, 39..40].iter().all(|pages| progress.has_seen(pages)));
+        assert!([0..21, 20..21, 15..35, 29..31, 40..41].iter().all(|pages| !progress.has_seen(pages)));
+        assert!(!Progress::default().has_seen(&(0..1)));
     }
 
     #[test]
