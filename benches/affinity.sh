@@ -22,7 +22,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . launch/env.sh
-arguments="$*"
+arguments=("$@")
 threads=$(nproc) ranks=1 size=256 iterations=60 points=5 restarts=2 costs=40 cost_size=1024 dir=target/bench-data out=affinity
 kernels="stencil sparse butterfly" emulated=false
 [ "$threads" -le 16 ] || threads=16
@@ -33,7 +33,7 @@ while [ $# -gt 0 ]; do
         ;;
     --cost-size) cost_size=$2 && shift 2 ;;
     --emulated) emulated=true && shift ;;
-    -h | --help) sed -n '2,22s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,21s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "unknown option $1" >&2 && exit 2 ;;
     esac
 done
@@ -49,8 +49,8 @@ if $emulated && [ -z "${BIVOUAC_TEST_MACHINE:-}" ]; then
     mkdir -p "$dir"
     # Checkpoints stay inside, in memory: the folder that is shared is slow.
     BIVOUAC_BENCH_PROGRAM=$program exec tests/numa/machine.sh --nodes 4 --cpus 8 --memory 4096 --limit 900 \
-        --share "$PWD/benches/results" -- "$0" --threads 8 --size 32 --iterations 12 --points 1 --restarts 1 --cost-size 64 \
-        --costs 5 --dir /tmp/bench-data ${arguments:+$arguments}
+        --share "$PWD/benches/results" -- "$PWD/benches/affinity.sh" --threads 8 --size 32 --iterations 12 --points 1 --restarts 1 --cost-size 64 \
+        --costs 5 --dir /tmp/bench-data "${arguments[@]}"
 fi
 unset BIVOUAC_BENCH_PROGRAM
 
@@ -80,7 +80,7 @@ nodes=$(find /sys/devices/system/node -maxdepth 1 -name 'node[0-9]*' | wc -l)
 machine="$model, $(nproc) CPUs, $nodes NUMA nodes, $(uname -r)"
 [ -z "${BIVOUAC_TEST_MACHINE:-}" ] || machine="emulated: $machine"
 {
-    printf '{"machine": "%s", "command": "benches/affinity.sh %s"}\n' "$machine" "$arguments"
+    printf '{"machine": "%s", "command": "benches/affinity.sh %s"}\n' "$machine" "${arguments[*]}"
     [ ! -s "$raw" ] || "$program" compare "$raw"
     if [ "$costs" -gt 0 ]; then
         start 1 "$program" costs --dir "$dir" --rounds "$costs" --mib "$cost_size"

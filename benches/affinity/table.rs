@@ -170,6 +170,7 @@ fn compare(kernel: &str, lines: &[&Value]) -> Value {
         "after_against_before": both(&|side| json!(ratio(side.after("iteration_s"), side.iteration_before()))),
         "threads_right": both(&|side| json!(side.right("threads"))),
         "pages_right": both(&|side| json!(side.right("pages"))),
+        "pages_right_in_runs": both(&|side| json!(Side { resumed: side.runs.clone(), runs: Vec::new() }.right("pages"))),
         "iteration_before_s": both(&|side| json!(side.iteration_before())),
         "iteration_after_s": both(&|side| json!(side.after("iteration_s"))),
         "iteration_after_range_s": both(&|side| json!(side.spread())),

@@ -70,6 +70,7 @@ pub fn run(world: SimpleCommunicator, work: Work, count: u64) {
     team.run(move |thread| starting.start(thread));
     let session = open(&world, &work, count);
     let running = Running { world, work, kernel, team, session };
+    let places = running.places(&cpus);
     let (mut step, mut iterations, mut checkpoints) = (0, Vec::new(), Vec::new());
     for point in points(running.work.iterations, count) {
         iterations.push(running.advance(step, point) / (point - step) as f64);
@@ -80,6 +81,8 @@ pub fn run(world: SimpleCommunicator, work: Work, count: u64) {
     let mut line = running.line("run");
     line["iteration_s"] = json!(iterations);
     line["checkpoints"] = json!(checkpoints);
+    // A page of the heap may have been touched before threads were pinned.
+    line["pages"] = json!([running.sum(places.pages.0), running.sum(places.pages.1)]);
     line["checksum"] = json!(running.checksum());
     running.finish(&line);
 }
