@@ -31,6 +31,15 @@ fn can() -> bool {
     output.status.success()
 }
 
+/// The slow part, which is named: each machine takes ten seconds and more.
+fn is_whole() -> bool {
+    let is_asked = std::env::var_os("BIVOUAC_TEST_NUMA").is_some_and(|word| word == "all");
+    if !is_asked {
+        eprintln!("\n*** SKIPPED: a slow part. Run: BIVOUAC_TEST_NUMA=all cargo test --test numa ***\n");
+    }
+    is_asked
+}
+
 /// Runs scenarios in a machine with these options.
 fn run(options: &[&str], scenarios: &[&str]) {
     if !can() {
@@ -53,7 +62,12 @@ fn run(options: &[&str], scenarios: &[&str]) {
 
 #[test]
 fn four_nodes_with_small_pages() {
-    run(&["--nodes", "4", "--memory", "1024", "--huge", "never"], &[&SCENARIOS[..], &["full", "forbidden"]].concat());
+    if is_whole() {
+        run(
+            &["--nodes", "4", "--memory", "1024", "--huge", "never"],
+            &[&SCENARIOS[..], &["full", "forbidden"]].concat(),
+        );
+    }
 }
 
 #[test]
@@ -63,7 +77,9 @@ fn four_nodes_with_huge_pages() {
 
 #[test]
 fn two_nodes_whose_system_moves_pages_by_itself() {
-    run(&["--nodes", "2", "--cpus", "4", "--memory", "768", "--balancing"], &SCENARIOS);
+    if is_whole() {
+        run(&["--nodes", "2", "--cpus", "4", "--memory", "768", "--balancing"], &SCENARIOS);
+    }
 }
 
 #[test]
