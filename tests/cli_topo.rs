@@ -436,7 +436,7 @@ fn live_processes_are_shown_and_compared() {
     let ran = bivouac(&["topo", "--json", "--pid", &list_of]);
     let document = ran.json();
     let mut ranks = list(&document["snapshots"][0]["ranks"]).clone();
-    ranks.sort_by_key(|rank| rank["process"].to_string() != bound.pid());
+    ranks.sort_by_key(|rank| rank["process"] != bound.0.id());
     assert_eq!(ranks.len(), 2, "{document}");
     assert_eq!(ranks[0]["threads"][0]["cpus"], cpu.to_string().as_str());
     assert_eq!((&ranks[0]["threads"][0]["role"], &ranks[0]["threads"][0]["name"]), (&"main".into(), &"sleep".into()));
