@@ -32,6 +32,8 @@ const MAP_AGE: Duration = Duration::from_secs(60);
 const EXACT_MAX: u64 = 2048;
 const SAMPLES_MAX: usize = 2048;
 const EXACT_BUDGET: u64 = 8192;
+/// Runs from which on a map is one of pages that were dealt to nodes one by one.
+const DEALT_RUNS: usize = scan::WHOLE_RUNS_MAX;
 /// Regions whose maps are kept, and for how many checkpoints without them.
 const MAPS_MAX: usize = 4096;
 const MAP_UNUSED_MAX: u64 = 2;
@@ -118,6 +120,8 @@ struct Mapped {
     is_wished: bool,
     /// The number of the last record that had it.
     used: u64,
+    /// Its end is not known: pages lie one by one on changing nodes.
+    is_dealt: bool,
 }
 
 impl Mapped {
@@ -128,7 +132,8 @@ impl Mapped {
             Some(*end)
         };
         let ends = map.runs.iter().scan(0, sum).collect();
-        Mapped { map, ends, taken: Instant::now(), is_whole: true, is_wished: false, used: 0 }
+        let is_dealt = map.runs.len() >= DEALT_RUNS;
+        Mapped { map, ends, taken: Instant::now(), is_whole: true, is_wished: false, used: 0, is_dealt }
     }
 
     fn node_at(&self, page: u64) -> Option<u32> {
@@ -225,7 +230,7 @@ impl Keeper {
         let mut record = Record {
             machine: self.machine.clone(),
             given: state.crew.given.cpus.clone(),
-            neighbours: self.sharers(&state),
+            neighbours: self.settings.neighbours.clone(),
             threads: state.threads.clone(),
             policy: numa::policy().unwrap_or_default(),
             regions: places,
@@ -310,10 +315,11 @@ impl Keeper {
         let neighbours = self.sharers(state);
         let allowed = &state.crew.given.cpus;
         let rank = self.settings.rank;
-        Mapping::new(
-            record,
-            &Now { machine, allowed, neighbours: &neighbours, rank, gpus: &gpus, cpus: cpus.as_deref() },
-        )
+        let now = Now { machine, allowed, neighbours: &neighbours, rank, gpus: &gpus, cpus: cpus.as_deref() };
+        if state.crew.given.is_jobs {
+            return Mapping::new(record, &now);
+        }
+        Mapping::new(&Record { neighbours: neighbours.clone(), ..record.clone() }, &now)
     }
 
     /// The masks of a record's threads on this machine. Where nobody says what was given, and it seems to be less than the threads had, they
@@ -515,6 +521,14 @@ impl State {
         let key = (address, bytes);
         let last = self.records;
         let known = self.maps.get(&key).filter(|mapped| mapped.is_whole);
+        if let Some(dealt) = known.filter(|mapped| mapped.is_dealt) {
+            // Nothing that a few pages say is worth much. A policy does that, and the record has the policy.
+            let (is_old, age) = (dealt.taken.elapsed() >= MAP_AGE, dealt.taken.elapsed());
+            let unknown = Run { pages: dealt.map.pages(), node: None };
+            let pages = PageMap::from_runs(address as u64, [unknown]);
+            self.maps.entry(key).and_modify(|mapped| (mapped.used, mapped.is_wished) = (last, is_old));
+            return Some(RegionPlace::Host { pages, age_ms: age.as_millis() as u64, is_whole: true });
+        }
         let (mut asked, mut wrong) = (0, 0);
         let mut query = |addresses: &[usize]| {
             let answers = query(addresses)?;

@@ -15,7 +15,7 @@ pub const BLOCK_PAGES: u64 = 512;
 /// Pages that are asked for at once: the system answers them under locks that the application may want, too.
 const PART_PAGES: usize = 4096;
 /// The most runs that a whole scan tells apart: more are single pages on changing nodes, of which the nodes of each say little.
-const WHOLE_RUNS_MAX: usize = 1 << 16;
+pub const WHOLE_RUNS_MAX: usize = 1 << 16;
 
 /// The node of each of these pages (by their addresses) or a negative number, as `move_pages` says it.
 pub type Query<'a> = dyn FnMut(&[usize]) -> io::Result<Vec<i32>> + 'a;
@@ -81,7 +81,7 @@ impl Gap {
 /// Those of `query`.
 pub fn bounded(start: usize, bytes: u64, questions_max: usize, query: &mut Query) -> io::Result<PageMap> {
     let count = page_count(start, bytes);
-    let samples = samples(start, count, questions_max.max(1));
+    let samples = samples(count, questions_max.max(1));
     let mut left = questions_max.saturating_sub(samples.len());
     let answers = ask(start, &samples, query)?;
     let mut known: BTreeMap<u64, Option<u32>> = samples.into_iter().zip(answers).collect();
@@ -103,16 +103,14 @@ pub fn bounded(start: usize, bytes: u64, questions_max: usize, query: &mut Query
     Ok(PageMap { offset: offset(start), runs: runs_of(&known, count) })
 }
 
-/// The first page, the first one of each block (or of every so many blocks, if these are too many), and the last one.
-fn samples(start: usize, count: u64, samples_max: usize) -> Vec<u64> {
-    let first = start as u64 / PAGE_BYTES;
-    let to_block = (BLOCK_PAGES - first % BLOCK_PAGES) % BLOCK_PAGES;
+/// The first page, one in as many as a block has (or in a multiple of that, if these are too many), and the last one. One page less lies
+/// between them than in a block, so that pages that are dealt to two, four or eight nodes in turn do not all seem to be on one.
+fn samples(count: u64, samples_max: usize) -> Vec<u64> {
     // Half of the questions are for the borders.
     let fit = (samples_max as u64 / 2).saturating_sub(2).max(1);
-    let step = BLOCK_PAGES * count.div_ceil(BLOCK_PAGES * fit).max(1);
-    let mut samples: Vec<u64> = (to_block..count).step_by(step as usize).collect();
-    samples.extend([0, count.saturating_sub(1)].into_iter().filter(|page| *page < count));
-    samples.sort_unstable();
+    let step = BLOCK_PAGES * count.div_ceil((BLOCK_PAGES - 1) * fit).max(1) - 1;
+    let mut samples: Vec<u64> = (0..count).step_by(step as usize).collect();
+    samples.extend(count.checked_sub(1));
     samples.dedup();
     samples.truncate(samples_max);
     samples
