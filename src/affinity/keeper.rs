@@ -185,7 +185,7 @@ impl Keeper {
         let mut state = self.lock();
         state.see_threads();
         let regions = regions.into_iter().filter_map(|(name, at)| match at {
-            Whereabouts::Device(address) if address.is_empty() => None,
+            Whereabouts::Device("") => None,
             Whereabouts::Device(address) => Some((name.to_owned(), RegionPlace::Device(address.to_owned()))),
             Whereabouts::Host(address, bytes) if self.machine.nodes_with_memory().len() > 1 => {
                 Some((name.to_owned(), state.pages_of(address, bytes)?))
