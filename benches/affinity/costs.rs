@@ -160,7 +160,7 @@ impl Bench<'_> {
         config.job.local_enabled = false;
         config.job.local.keep_last = 1;
         config.job.global.keep_last = 1;
-        config.node.memory_budget = Budget::Bytes(3 * (self.costs.mib as u64 + 32) << 20);
+        config.node.memory_budget = Budget::Bytes((3 * (self.costs.mib as u64 + 32)) << 20);
         config
     }
 

@@ -73,7 +73,6 @@ pub struct AffinityReport {
 /// The account of one rank.
 pub struct Keeper {
     settings: Settings,
-    machine: &'static Machine,
     /// The threads that there were when the session was opened.
     early: BTreeSet<i32>,
     state: Mutex<State>,
@@ -144,11 +143,7 @@ impl Mapped {
 
 impl Keeper {
     /// An account that begins now.
-    ///
-    /// # Blocking
-    /// For a look at the node's topology: some tens of milliseconds for the first keeper of a process.
     pub fn new(settings: Settings) -> Keeper {
-        let machine = Machine::here();
         let live = threads::list();
         let given = cpus::given(live.iter().map(|thread| thread.cpus.clone()));
         let early = live.into_iter().map(|thread| thread.id).collect();
@@ -165,7 +160,7 @@ impl Keeper {
             checked: Instant::now(),
             report: AffinityReport::default(),
         };
-        Keeper { settings, machine, early, state: Mutex::new(state) }
+        Keeper { settings, early, state: Mutex::new(state) }
     }
 
     /// What is restored from now on. What is recorded stays as configured, because all ranks record alike. Without threads nothing more is
@@ -218,7 +213,7 @@ impl Keeper {
             let place = match at {
                 Whereabouts::Device("") => None,
                 Whereabouts::Device(address) => Some(RegionPlace::Device(address.to_owned())),
-                Whereabouts::Host(address, bytes) if self.machine.nodes_with_memory().len() > 1 => {
+                Whereabouts::Host(address, bytes) if Machine::here().nodes_with_memory().len() > 1 => {
                     state.pages_of(address, bytes, &mut budget)
                 }
                 Whereabouts::Host(..) => None,
@@ -228,7 +223,7 @@ impl Keeper {
         let last = state.records;
         state.maps.retain(|_, mapped| mapped.used + MAP_UNUSED_MAX > last);
         let mut record = Record {
-            machine: self.machine.clone(),
+            machine: Machine::here().clone(),
             given: state.crew.given.cpus.clone(),
             neighbours: self.settings.neighbours.clone(),
             threads: state.threads.clone(),
@@ -276,7 +271,7 @@ impl Keeper {
         if !mode.has_threads() && !mode.has_pages() {
             return None;
         }
-        let machine = with_allowed_memory(self.machine);
+        let machine = with_allowed_memory(Machine::here());
         let mapping = self.map(&state, &machine, &record);
         for loss in mapping.losses() {
             log::warn!("event=affinity-lost rank={rank} loss=\"{loss}\"");
@@ -373,7 +368,7 @@ impl Keeper {
             && let Wish::Recorded(wanted) = std::mem::replace(&mut state.crew.wish, Wish::Nothing)
         {
             // More is known to be given: the record may fit now.
-            let machine = with_allowed_memory(self.machine);
+            let machine = with_allowed_memory(Machine::here());
             let mapping = self.map(state, &machine, &wanted.record);
             let wanted = self.wanted(state, wanted.record, &mapping);
             state.report.threads_wanted = wanted.pinned.len() as u64;
@@ -408,7 +403,7 @@ impl Keeper {
         let sharers = self.sharers(state);
         let given = &state.crew.given.cpus;
         let position = sharers.iter().position(|rank| *rank == self.settings.rank).unwrap_or(0);
-        let share = pinning::share(self.machine, given, position, sharers.len());
+        let share = pinning::share(Machine::here(), given, position, sharers.len());
         let is_own = |arrival: &&Arrival<'_>| match arrival.place.role {
             Role::Main => true,
             Role::Other => !self.early.contains(&arrival.thread.id),
@@ -419,22 +414,30 @@ impl Keeper {
         own.sort_by_key(main);
         // Those that were served before have the first cores.
         let before = state.report.threads_set as usize;
-        let masks = pinning::masks(pin, self.machine, given, &share, before + own.len());
+        let masks = pinning::masks(pin, Machine::here(), given, &share, before + own.len());
         own.into_iter().zip(masks.into_iter().skip(before)).map(|(arrival, cpus)| (arrival.thread, cpus)).collect()
     }
 
     /// Has the background something to do?
     pub fn has_work(&self) -> bool {
+        if !Machine::is_read() {
+            return true;
+        }
         let state = self.lock();
         let every = self.settings.config.check_every;
         state.maps.values().any(|mapped| mapped.is_wished) || (!every.is_zero() && state.checked.elapsed() >= every)
     }
 
-    /// Makes one whole map, or looks once whether something has wandered.
+    /// Reads the machine, if that has not been done (some tens of milliseconds); makes one whole map, or looks once whether something has
+    /// wandered.
     ///
     /// # Blocking
     /// For about 40 ms for each GiB of a region in small pages.
     pub fn work(&self, goes_on: &mut dyn FnMut() -> bool) {
+        if !Machine::is_read() {
+            Machine::here();
+            return;
+        }
         let wished = {
             let mut state = self.lock();
             let wished = state.maps.iter_mut().find(|(_, mapped)| mapped.is_wished);

@@ -111,6 +111,9 @@ pub enum Likeness {
     Other,
 }
 
+/// The machine that this process runs on.
+static HERE: OnceLock<Machine> = OnceLock::new();
+
 impl Machine {
     /// The machine that this process runs on, read once per process; of nothing else does it depend on the process. Where
     /// neither hwloc nor `/sys` can be read it is `Machine::default()`.
@@ -118,7 +121,6 @@ impl Machine {
     /// # Blocking
     /// The first call, for a look at the node's topology: some tens of milliseconds. No driver of a device is started.
     pub fn here() -> &'static Machine {
-        static HERE: OnceLock<Machine> = OnceLock::new();
         HERE.get_or_init(|| {
             let machine = read();
             if let Err(error) = machine.check() {
@@ -129,6 +131,11 @@ impl Machine {
             log::debug!("event=machine cpus={cpus} nodes={nodes} devices={devices}");
             machine
         })
+    }
+
+    /// Has it been read?
+    pub fn is_read() -> bool {
+        HERE.get().is_some()
     }
 
     /// A machine from hwloc's XML (`lstopo --of xml`).
