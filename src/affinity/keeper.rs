@@ -484,7 +484,8 @@ impl Keeper {
         let is_changed = |place: &&ThreadPlace| {
             before.iter().find(|other| is_same(other, place)).is_some_and(|other| other.cpus != place.cpus)
         };
-        let changed = state.threads.iter().filter(is_changed).count() as u64;
+        let of_application = state.threads.iter().filter(|place| place.role != Role::Bivouac);
+        let changed = of_application.filter(is_changed).count() as u64;
         state.report.checks += 1;
         state.report.threads_wandered += changed;
         state.report.pages_wandered += wandered;

@@ -5,7 +5,7 @@
 //! 2. The same machine with the same numbers: every CPU and node to itself.
 //! 3. The same machine with other numbers: by place in the logical order.
 //! 4. Otherwise neighbourhoods are kept: CPUs that shared a node go to one node with enough CPUs together, in it those that shared a cache to
-//!    one cache, and in that those of one core to one core ([`fit`]). Pages follow the CPUs of their old node. Pages of a node on which
+//!    one cache, and in that those of one core to one core (`fit`). Pages follow the CPUs of their old node. Pages of a node on which
 //!    this rank had no thread go to the node of the same number if that has memory, else to the node at the same place in the
 //!    logical order, else they are spread over all nodes with memory.
 //! 5. Where the ranks of the node are not those of the record, each takes its own share of what the job was given, in logical order, and

@@ -3,7 +3,7 @@
 //! The memory is the caller's to write to and about to be overwritten: what it holds afterwards is unspecified where pages were
 //! dropped. Little memory that is right already is only looked at, and the rest of this costs it nothing; otherwise, in three steps:
 //!
-//! 1. **Blocks with several owners** ([`blocks`]): 2 MiB that are wanted on several nodes, or that other memory has a part in. A
+//! 1. **Blocks with several owners** (`blocks`): 2 MiB that are wanted on several nodes, or that other memory has a part in. A
 //!    huge page there is taken apart, and huge pages are forbidden for the memory's part of the block. On the calling thread.
 //! 2. **The rest**, on threads of each node that is wanted: pages that are present elsewhere are *migrated*, because they may be
 //!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread

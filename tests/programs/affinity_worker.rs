@@ -8,6 +8,8 @@
 //!
 //! The lines of a rank go to standard output, each beginning with its rank and the case (or `saved`):
 //!
+//! `affinity-worker pin` lets the session pin two threads, and `affinity-worker wander` counts what wanders.
+//!
 //! | line | meaning |
 //! |---|---|
 //! | `thread main 4`, `thread worker 5` | the CPUs of the two threads |
@@ -19,7 +21,7 @@
 #![forbid(unsafe_code)]
 
 use bivouac::config::AffinityMode;
-use bivouac::{Config, Level, Session};
+use bivouac::{Config, Level, Pin, Session};
 use clap::{Parser, Subcommand};
 use hwlocality::Topology;
 use hwlocality::memory::binding::MemoryBindingFlags;
@@ -51,6 +53,10 @@ struct Options {
 enum Phase {
     /// Places threads and pages, takes a checkpoint and ends by a signal.
     Save,
+    /// Has its threads pinned by the session.
+    Pin,
+    /// Takes checkpoints and moves a thread meanwhile.
+    Wander,
     /// Restores.
     Restore {
         /// Modes of affinity.
@@ -228,6 +234,44 @@ fn restore(
     Ok(())
 }
 
+fn pin(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
+    let before = Worker::start(None);
+    session.pin(Pin::Compact);
+    println!("{rank} pinned thread main {}", own_cpus());
+    println!("{rank} pinned thread early {}", before.cpus());
+    let worker = Worker::start(None);
+    worker.cpus();
+    session.should_checkpoint()?;
+    println!("{rank} pinned thread worker {}", worker.cpus());
+    Ok(())
+}
+
+/// Needs `affinity.check_every`.
+fn wander(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
+    let checks = || session.affinity().map_or(0, |report| report.checks);
+    let data = vec![1u8; 10_000];
+    let take = |version| -> Result<(), Box<dyn Error>> {
+        let mut checkpoint = session.checkpoint(NAME, version)?;
+        checkpoint.save("data", &data)?;
+        checkpoint.capture()?.wait(Level::Process)?;
+        Ok(())
+    };
+    take(1)?;
+    let until = |count: u64| {
+        while checks() < count {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    until(checks() + 2);
+    let all = sched_getaffinity(None)?;
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).ok_or("no CPU")?;
+    println!("{rank} quiet {}", session.affinity().map_or(0, |report| report.threads_wandered));
+    run_on(&[first]);
+    until(checks() + 2);
+    println!("{rank} moved {}", session.affinity().map_or(0, |report| report.threads_wandered));
+    take(2)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     env_logger::init();
     let options = Options::parse();
@@ -241,6 +285,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             save(rank, &options, &session, &topology)?;
             world.barrier();
             nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL)?;
+        }
+        Phase::Pin | Phase::Wander => {
+            let session = Session::open(&world, Config::from_env()?)?;
+            world.barrier();
+            if matches!(options.phase, Phase::Pin) {
+                pin(rank, &session)?
+            } else {
+                wander(rank, &session)?
+            }
+            world.barrier();
+            session.close()?;
         }
         Phase::Restore { cases } => {
             let before = sched_getaffinity(None)?;
