@@ -159,12 +159,20 @@ impl Launcher {
             Some(Ancestor { cpus, parent: field("PPid:")?.parse().ok()?, is_rank })
         };
         let mut launcher = Launcher::find(look(process)?.parent, &look)?;
+        // The list of a process names CPUs that are not there, where more could be plugged in.
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|list| parse_cpus(&list));
+        launcher.cut_to(online.as_ref());
         // A daemon may be outside of what the batch system confines the job to.
-        if let Some(confined) = of_control_group(process) {
-            launcher.cpus = &launcher.cpus & &confined;
-        }
+        launcher.cut_to(of_control_group(process).as_ref());
         let is_plausible = launcher.cpus.is_superset(own) && launcher.is_within_grant(variable);
         is_plausible.then_some(launcher)
+    }
+
+    /// Leaves it what is in a set.
+    fn cut_to(&mut self, set: Option<&Cpus>) {
+        if let Some(set) = set {
+            self.cpus = &self.cpus & set;
+        }
     }
 
     /// The first ancestor that is no rank.
@@ -261,6 +269,11 @@ mod tests {
         let slurm = with(&[("SLURM_CPUS_ON_NODE", "4")]);
         assert!(!launcher("0-15").is_within_grant(&slurm), "the rest of the node is others'");
         assert!(launcher("0-3").is_within_grant(&slurm));
+        let mut plugged = launcher("0-127");
+        plugged.cut_to(Some(&cpus("0-3")));
+        assert!(plugged.is_within_grant(&slurm), "CPUs that are not there count for nothing");
+        plugged.cut_to(None);
+        assert_eq!(plugged.cpus, cpus("0-3"));
     }
 
     #[test]

@@ -321,7 +321,8 @@ impl Keeper {
     /// are left alone until more of it is known: the main thread may have been bound before the others were started.
     fn wanted(&self, state: &State, record: Record, mapping: &Mapping) -> Recorded {
         let is_less = |loss: &Loss| matches!(loss, Loss::FewerCpus { .. } | Loss::NotAllowed(_));
-        let is_unknown = !state.crew.given.is_jobs && mapping.losses().iter().any(is_less);
+        let is_named = self.settings.config.cpus.is_some();
+        let is_unknown = !state.crew.given.is_jobs && !is_named && mapping.losses().iter().any(is_less);
         let (mut pinned, mut free) = (Vec::new(), Vec::new());
         for place in record.threads.iter().filter(|place| place.role != Role::Bivouac) {
             match mapping.cpus_for(place) {
@@ -330,7 +331,7 @@ impl Keeper {
                 None => free.push(place.clone()),
             }
         }
-        Recorded { record, pinned, free }
+        Recorded { record, pinned, free, before: cpus::of_this_thread() }
     }
 
     /// Gives threads that have started since a restart the masks of their predecessors.
@@ -364,13 +365,15 @@ impl Keeper {
     fn serve_threads(&self, state: &mut State) {
         let live = threads::list();
         let of_application = live.iter().filter(|thread| threads::role(thread, 0) != Role::Bivouac);
-        if state.crew.widen(of_application.map(|thread| &thread.cpus))
+        state.crew.widen(of_application.map(|thread| &thread.cpus));
+        if state.crew.take_widened()
             && let Wish::Recorded(wanted) = std::mem::replace(&mut state.crew.wish, Wish::Nothing)
         {
             // More is known to be given: the record may fit now.
             let machine = with_allowed_memory(Machine::here());
             let mapping = self.map(state, &machine, &wanted.record);
-            let wanted = self.wanted(state, wanted.record, &mapping);
+            let before = wanted.before;
+            let wanted = Recorded { before, ..self.wanted(state, wanted.record, &mapping) };
             state.report.threads_wanted = wanted.pinned.len() as u64;
             state.crew.wish = Wish::Recorded(Box::new(wanted));
             state.crew.begin();
@@ -379,11 +382,26 @@ impl Keeper {
         let arrivals = state.crew.arrivals(&live);
         let masks: Vec<(&Thread, Cpus)> = match &state.crew.wish {
             Wish::Nothing => return,
-            Wish::Recorded(wanted) => arrivals
-                .iter()
-                .filter_map(|arrival| Some((arrival.thread, wanted.mask(arrival, &state.crew.given.cpus)?)))
-                .collect(),
-            Wish::Pinned(pin) => self.pinned(pin, state, &arrivals),
+            Wish::Recorded(wanted) => {
+                let is_other =
+                    |arrival: &&Arrival<'_>| arrival.place.role == Role::Other && wanted.is_pinned(&arrival.place);
+                // With the first of the others the main thread goes to its own place.
+                let is_time = !state.crew.is_main_placed && arrivals.iter().any(|arrival| is_other(&arrival));
+                let rest = arrivals.iter().filter(|arrival| !is_time || arrival.place.role != Role::Main);
+                let mut masks: Vec<(&Thread, Cpus)> =
+                    rest.filter_map(|arrival| Some((arrival.thread, wanted.mask(arrival)?))).collect();
+                if is_time {
+                    state.crew.is_main_placed = true;
+                    let main = live.iter().find(|thread| thread.id == state.crew.main);
+                    masks.extend(main.and_then(|main| Some((main, wanted.main()?.clone()))));
+                }
+                masks
+            }
+            Wish::Pinned(pin) => {
+                let masks = self.pinned(pin, state, &arrivals);
+                state.crew.placed += masks.len();
+                masks
+            }
         };
         for (thread, cpus) in masks {
             match if cpus == thread.cpus { Ok(()) } else { threads::set(thread.id, &cpus) } {
@@ -413,7 +431,7 @@ impl Keeper {
         let mut own: Vec<&Arrival<'a>> = arrivals.iter().filter(is_own).collect();
         own.sort_by_key(main);
         // Those that were served before have the first cores.
-        let before = state.report.threads_set as usize;
+        let before = state.crew.placed;
         let masks = pinning::masks(pin, Machine::here(), given, &share, before + own.len());
         own.into_iter().zip(masks.into_iter().skip(before)).map(|(arrival, cpus)| (arrival.thread, cpus)).collect()
     }
@@ -451,9 +469,10 @@ impl Keeper {
                 let map = whole_map(key, goes_on);
                 if let Some(mapped) = self.lock().maps.get_mut(&key) {
                     match map {
-                        Some(map) => *mapped = Mapped { used: mapped.used, ..Mapped::whole(map) },
+                        Ok(Some(map)) => *mapped = Mapped { used: mapped.used, ..Mapped::whole(map) },
                         // Something more urgent came.
-                        None => mapped.is_wished = true,
+                        Ok(None) => mapped.is_wished = true,
+                        Err(Refused) => {}
                     }
                 }
             }
@@ -471,7 +490,7 @@ impl Keeper {
         };
         let mut wandered = 0;
         for key in known {
-            let Some(map) = whole_map(key, goes_on) else { break };
+            let Ok(Some(map)) = whole_map(key, goes_on) else { break };
             if let Some(mapped) = self.lock().maps.get_mut(&key) {
                 wandered += mapped.map.compare(&map).wrong;
                 *mapped = Mapped { used: mapped.used, ..Mapped::whole(map) };
@@ -561,9 +580,13 @@ impl State {
     }
 }
 
-fn whole_map((address, bytes): (usize, usize), goes_on: &mut dyn FnMut() -> bool) -> Option<PageMap> {
+/// The system does not say where pages are.
+struct Refused;
+
+/// The map of all pages; `None`: it was interrupted.
+fn whole_map((address, bytes): (usize, usize), goes_on: &mut dyn FnMut() -> bool) -> Result<Option<PageMap>, Refused> {
     let map = scan::whole(address, bytes as u64, goes_on, &mut |addresses| numa::query(addresses));
-    map.inspect_err(|error| numa::told("move_pages", error)).ok()?
+    map.inspect_err(|error| numa::told("move_pages", error)).map_err(|_| Refused)
 }
 
 /// Policies of the system by number: a policy that binds is not restored, because memory that runs out on few nodes has the

@@ -356,7 +356,12 @@ impl World {
             Read::Host(pieces) => (Tier::Host, pieces),
             Read::Store(pieces) => (Tier::Store, pieces),
             Read::Lost => return assert!(self.lost.contains(&id) || self.versions.get(&id).is_some_and(|v| v.hurt)),
-            Read::Wait => panic!("no version is being written"),
+            Read::Wait => {
+                // The copy that was best has been given up while another one is on its way.
+                assert!(self.versions.get(&id).is_some_and(|version| version.hurt), "no version is being written");
+                self.wait("a look");
+                return self.peek(id, ok);
+            }
             Read::Gone | Read::Unknown => return assert!(!self.versions.contains_key(&id), "{id:?} is there"),
         };
         assert_eq!((self.cache.states(id), self.cache.prefetch_distance(id.history)), (before, order));

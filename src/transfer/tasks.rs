@@ -88,8 +88,11 @@ impl Engine {
             state.is_opening = true;
             return Some(Work::Open(operation, tier));
         }
+        // Only at rest: what waits for other ranks would interrupt the look again and again.
+        let is_at_rest = state.exchanges.is_empty() && state.requests.is_empty();
         drop(state);
-        self.setup.affinity.as_ref().filter(|keeper| keeper.has_work()).map(|keeper| Work::Look(keeper.clone()))
+        let keeper = self.setup.affinity.as_ref().filter(|keeper| is_at_rest && keeper.has_work());
+        keeper.map(|keeper| Work::Look(keeper.clone()))
     }
 
     /// Is there something to do that others wait for?

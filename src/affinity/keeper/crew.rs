@@ -26,9 +26,11 @@ pub(super) struct Recorded {
     pub record: Record,
     /// Threads that were pinned, with the masks that they get.
     pub pinned: Vec<ThreadPlace>,
-    /// Threads that were free to run where the job may. They are left alone, but for those that inherit the mask of a pinned
-    /// thread because they start after the restart.
+    /// Threads that were free to run where the job may. They are left alone.
     pub free: Vec<ThreadPlace>,
+    /// The mask of the main thread before the restart: threads that start later and inherit what the restart gave it, without being among the
+    /// pinned ones, get this one.
+    pub before: Cpus,
 }
 
 /// A thread that is served now.
@@ -51,6 +53,11 @@ pub(super) struct Crew {
     pub count: Option<u64>,
     /// Threads, by number and start time, that have been served.
     served: BTreeSet<(i32, u64)>,
+    /// Threads that a policy has placed.
+    pub placed: usize,
+    /// The main thread has its own place, and not those of all.
+    pub is_main_placed: bool,
+    has_widened: bool,
     /// The next place by age, for each role and name.
     next: BTreeMap<(Role, String), u32>,
     is_late: bool,
@@ -59,18 +66,32 @@ pub(super) struct Crew {
 impl Crew {
     pub fn new(given: Given) -> Crew {
         let (served, next) = Default::default();
-        Crew { main: threads::own_id(), given, wish: Wish::Nothing, count: None, served, next, is_late: false }
+        let (main, wish) = (threads::own_id(), Wish::Nothing);
+        Crew {
+            main,
+            given,
+            wish,
+            count: None,
+            served,
+            placed: 0,
+            is_main_placed: false,
+            has_widened: false,
+            next,
+            is_late: false,
+        }
     }
 
     /// Makes a wish: all threads are to be served anew.
     pub fn wish(&mut self, wish: Wish) {
         self.wish = wish;
         self.begin();
+        self.placed = 0;
         self.is_late = false;
     }
 
     /// Lets all threads be served again.
     pub fn begin(&mut self) {
+        self.is_main_placed = false;
         self.served.clear();
         self.next.clear();
         self.count = None;
@@ -78,12 +99,12 @@ impl Crew {
 
     /// Are there threads that may not have been served?
     pub fn may_have_arrivals(&self, count: Option<u64>) -> bool {
-        !matches!(self.wish, Wish::Nothing) && (count.is_none() || count != self.count)
+        !matches!(self.wish, Wish::Nothing) && (self.has_widened || count.is_none() || count != self.count)
     }
 
     /// Those of the living threads (the oldest first) that have not been served, each once.
     pub fn arrivals<'a>(&mut self, live: &'a [Thread]) -> Vec<Arrival<'a>> {
-        self.count = threads::count();
+        self.count = Some(live.len() as u64);
         let alive: BTreeSet<(i32, u64)> = live.iter().map(|thread| (thread.id, thread.started)).collect();
         self.served.retain(|key| alive.contains(key));
         let mut arrivals = Vec::new();
@@ -101,28 +122,50 @@ impl Crew {
         arrivals
     }
 
-    /// Takes note of where the application's threads may run: nobody else says what was given, if no launcher does. Did that add to what
-    /// is known?
-    pub fn widen<'a>(&mut self, masks: impl IntoIterator<Item = &'a Cpus>) -> bool {
-        if self.given.is_jobs {
-            return false;
+    /// Takes note of where the application's threads may run: nobody else says what was given, if no launcher does.
+    pub fn widen<'a>(&mut self, masks: impl IntoIterator<Item = &'a Cpus>) {
+        if !self.given.is_jobs {
+            let before = self.given.cpus.len();
+            masks.into_iter().for_each(|mask| self.given.cpus.extend(mask));
+            self.has_widened |= self.given.cpus.len() > before;
         }
-        let before = self.given.cpus.len();
-        masks.into_iter().for_each(|mask| self.given.cpus.extend(mask));
-        self.given.cpus.len() > before
+    }
+
+    /// Is more known to be given than when this was asked last?
+    pub fn take_widened(&mut self) -> bool {
+        std::mem::take(&mut self.has_widened)
     }
 }
 
 impl Recorded {
+    /// Is it one of the pinned threads?
+    pub fn is_pinned(&self, place: &ThreadPlace) -> bool {
+        self.pinned.iter().any(|pinned| is_same(pinned, place))
+    }
+
+    /// The mask of the main thread, if that was pinned.
+    pub fn main(&self) -> Option<&Cpus> {
+        self.pinned.iter().find(|place| place.role == Role::Main).map(|place| &place.cpus)
+    }
+
+    /// What the main thread has until the others are there: libraries that start threads count the CPUs that it may use.
+    fn all(&self) -> Cpus {
+        self.pinned.iter().flat_map(|place| &place.cpus).copied().collect()
+    }
+
     /// The mask for a thread that has arrived; `None`: it stays as it is.
-    pub fn mask(&self, arrival: &Arrival<'_>, given: &Cpus) -> Option<Cpus> {
-        let is_it = |place: &&ThreadPlace| is_same(place, &arrival.place);
-        if let Some(pinned) = self.pinned.iter().find(is_it) {
+    pub fn mask(&self, arrival: &Arrival<'_>) -> Option<Cpus> {
+        let main = self.main();
+        if arrival.place.role == Role::Main {
+            return main.map(|_| self.all());
+        }
+        if let Some(pinned) = self.pinned.iter().find(|place| is_same(place, &arrival.place)) {
             return Some(pinned.cpus.clone());
         }
-        let main = self.pinned.iter().find(|place| place.role == Role::Main)?;
-        let has_inherited = arrival.is_late && arrival.thread.cpus == main.cpus;
-        (has_inherited && self.free.iter().any(|place| is_it(&place))).then(|| given.clone())
+        let cpus = &arrival.thread.cpus;
+        let has_inherited =
+            arrival.is_late && arrival.place.role == Role::Other && (Some(cpus) == main || *cpus == self.all());
+        (main.is_some() && has_inherited).then(|| self.before.clone())
     }
 }
 
@@ -169,37 +212,41 @@ mod tests {
     #[test]
     fn what_was_given_is_learnt_from_threads_only_where_no_launcher_says_it() {
         let mut own = crew(1, false);
-        assert!(!own.widen([&cpus(&[0])]) && own.widen([&cpus(&[3]), &cpus(&[0])]));
+        own.wish = Wish::Pinned(Pin::Compact);
+        own.widen([&cpus(&[0])]);
+        assert!(!own.take_widened());
+        own.widen([&cpus(&[3]), &cpus(&[0])]);
+        own.count = Some(1);
+        assert!(own.may_have_arrivals(Some(1)), "nothing has come, but it may fit now");
+        assert!(own.take_widened() && !own.take_widened());
         assert_eq!(own.given.cpus, cpus(&[0, 3]));
         let mut told = crew(1, true);
-        assert!(!told.widen([&cpus(&[3])]));
+        told.widen([&cpus(&[3])]);
+        assert!(!told.take_widened());
         assert_eq!(told.given.cpus, cpus(&[0]));
     }
 
     #[test]
-    fn late_threads_that_were_free_are_let_out_of_a_mask_that_they_inherit() {
+    fn the_main_thread_shows_all_cpus_until_others_come_and_strangers_are_let_out_of_what_they_inherit() {
         let place =
             |role, name: &str, order, mask: &[usize]| ThreadPlace { role, name: name.into(), order, cpus: cpus(mask) };
         let wanted = Recorded {
             record: Record::default(),
             pinned: vec![place(Role::Main, "app", 0, &[5]), place(Role::Other, "app", 1, &[6])],
             free: vec![place(Role::Other, "app", 0, &[0, 1, 2, 3])],
+            before: cpus(&[0, 1, 2, 3]),
         };
-        let given = cpus(&[0, 1, 2, 3]);
-        let live = [thread(1, "other", &[0, 1]), thread(2, "app", &[5]), thread(3, "app", &[5])];
+        let masks = |arrivals: &[Arrival<'_>]| arrivals.iter().map(|it| wanted.mask(it)).collect::<Vec<_>>();
         let mut crew = crew(1, true);
-        crew.arrivals(&live[..1]);
+        let mut live = vec![thread(1, "other name", &[0, 1, 2, 3])];
+        assert_eq!(masks(&crew.arrivals(&live)), [Some(cpus(&[5, 6]))], "a pool that starts now sees two CPUs");
+        live = vec![thread(1, "other name", &[5, 6]), thread(2, "app", &[5, 6]), thread(3, "app", &[5, 6])];
+        live.push(thread(4, "stranger", &[5, 6]));
+        live.push(thread(5, "stranger", &[7]));
         let late = crew.arrivals(&live);
-        let masks: Vec<Option<Cpus>> = late.iter().map(|arrival| wanted.mask(arrival, &given)).collect();
-        assert_eq!(masks, [Some(given.clone()), Some(cpus(&[6]))]);
-        crew.begin();
-        crew.is_late = false;
-        let early = crew.arrivals(&live);
-        let masks: Vec<Option<Cpus>> = early.iter().map(|arrival| wanted.mask(arrival, &given)).collect();
-        assert_eq!(
-            masks,
-            [Some(cpus(&[5])), None, Some(cpus(&[6]))],
-            "the one that holds the session has another name"
-        );
+        let out = Some(wanted.before.clone());
+        assert_eq!(masks(&late), [out.clone(), Some(cpus(&[6])), out, None], "one has a mask of its own");
+        assert_eq!(late.iter().map(|it| wanted.is_pinned(&it.place)).collect::<Vec<_>>(), [false, true, false, false]);
+        assert_eq!(wanted.main(), Some(&cpus(&[5])));
     }
 }
