@@ -5,18 +5,18 @@
 #![cfg(all(feature = "numa", feature = "hwloc"))]
 #![forbid(unsafe_code)]
 
+#[path = "numa/mod.rs"]
+mod machines;
+
+use machines::{program, script};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Ranks of the job.
 const RANKS: usize = 4;
 /// The regions that the program saves.
 const REGIONS: [&str; 4] = ["own", "orphan", "dealt", "odd"];
-
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/numa/machine.sh")
-}
 
 /// What the ranks of a job said: by case, rank and what it is about.
 #[derive(Default, Debug)]
@@ -105,15 +105,7 @@ struct Job {
 impl Job {
     /// `None`: there can be no machines here, which is said loudly.
     fn new(piece: usize) -> Option<Job> {
-        let output = Command::new(script()).arg("can").stdin(Stdio::null()).output().unwrap();
-        if !output.status.success() {
-            eprintln!(
-                "\n*** SKIPPED: no machine with several NUMA nodes here, so restarts on them were not tested.\n{}{}\
-                 Run on Debian or Ubuntu, as root: ci/setup.sh --with-tests && cargo build --examples && \
-                 cargo test --test affinity ***\n",
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            );
+        if !machines::can("restarting on them", "affinity") {
             return None;
         }
         Some(Job { folder: tempfile::tempdir().unwrap(), piece })
@@ -121,9 +113,7 @@ impl Job {
 
     /// Runs the program with these arguments, one after the other, in a machine with these options.
     fn run(&self, machine: &[&str], phases: &[&str]) -> Said {
-        let own = std::env::current_exe().unwrap();
-        let program = own.ancestors().nth(2).unwrap().join("examples/affinity-worker");
-        assert!(program.exists(), "{} is missing: cargo build --examples", program.display());
+        let program = program("affinity-worker");
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let lines: Vec<String> = phases
             .iter()
@@ -146,7 +136,7 @@ impl Job {
             .env("BIVOUAC_GLOBAL_DIRECTORY", self.folder.path().join("global"));
         let output = command.stdin(Stdio::null()).output().unwrap();
         let out = String::from_utf8_lossy(&output.stdout);
-        println!("{machine:?}\n{out}{}", String::from_utf8_lossy(&output.stderr));
+        println!("{machine:?}\n{}", machines::text(&output));
         Said::of(&out)
     }
 }
@@ -231,13 +221,8 @@ fn huge_pages_and_pieces_that_are_smaller() {
     one_machine(&["--huge", "always"], 192 << 10);
 }
 
-/// The slow half: named, because each machine takes ten seconds and more.
 fn is_whole() -> bool {
-    let is_asked = std::env::var_os("BIVOUAC_TEST_NUMA").is_some_and(|word| word == "all");
-    if !is_asked {
-        eprintln!("\n*** SKIPPED: a slow part. Run: BIVOUAC_TEST_NUMA=all cargo test --test affinity ***\n");
-    }
-    is_asked
+    machines::is_whole("affinity")
 }
 
 #[test]

@@ -3,41 +3,23 @@
 #![cfg(feature = "numa")]
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+#[path = "numa/mod.rs"]
+mod machines;
+
+use machines::{program, script, text};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// What every machine can be asked.
 const SCENARIOS: [&str; 7] = ["calls", "scanned", "fresh", "touched", "neighbours", "held", "not-own"];
 
-fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/numa/machine.sh")
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-/// Can machines be booted here? If not, that is said loudly.
+/// Can machines be booted here?
 fn can() -> bool {
-    let output = Command::new(script()).arg("can").stdin(Stdio::null()).output().unwrap();
-    if !output.status.success() {
-        eprintln!(
-            "\n*** SKIPPED: no machine with several NUMA nodes here, so placing pages was not tested.\n{}\
-             Run on Debian or Ubuntu, as root: ci/setup.sh --with-tests && cargo build --examples && \
-             cargo test --test numa ***\n",
-            text(&output)
-        );
-    }
-    output.status.success()
+    machines::can("placing pages", "numa")
 }
 
-/// The slow part, which is named: each machine takes ten seconds and more.
 fn is_whole() -> bool {
-    let is_asked = std::env::var_os("BIVOUAC_TEST_NUMA").is_some_and(|word| word == "all");
-    if !is_asked {
-        eprintln!("\n*** SKIPPED: a slow part. Run: BIVOUAC_TEST_NUMA=all cargo test --test numa ***\n");
-    }
-    is_asked
+    machines::is_whole("numa")
 }
 
 /// Runs scenarios in a machine with these options.
@@ -45,9 +27,7 @@ fn run(options: &[&str], scenarios: &[&str]) {
     if !can() {
         return;
     }
-    let own = std::env::current_exe().unwrap();
-    let program = own.ancestors().nth(2).unwrap().join("examples/numa-pages");
-    assert!(program.exists(), "{} is missing: cargo build --examples", program.display());
+    let program = program("numa-pages");
     let mut command = Command::new(script());
     // Memory that is asked for in large pieces is always untouched.
     command.env("MALLOC_MMAP_THRESHOLD_", "131072").args(["--limit", "150"]).args(options).arg("--").arg(program);

@@ -207,15 +207,14 @@ impl Keeper {
         }
         state.see_threads();
         state.records += 1;
+        let has_nodes = Machine::here().nodes_with_memory().len() > 1;
         let mut budget = EXACT_BUDGET;
         let mut places = Vec::new();
         for (name, at) in regions {
             let place = match at {
                 Whereabouts::Device("") => None,
                 Whereabouts::Device(address) => Some(RegionPlace::Device(address.to_owned())),
-                Whereabouts::Host(address, bytes) if Machine::here().nodes_with_memory().len() > 1 => {
-                    state.pages_of(address, bytes, &mut budget)
-                }
+                Whereabouts::Host(address, bytes) if has_nodes => state.pages_of(address, bytes, &mut budget),
                 Whereabouts::Host(..) => None,
             };
             places.extend(place.map(|place| (name.to_owned(), place)));
@@ -364,8 +363,7 @@ impl Keeper {
     /// Sets the masks that are wished for, of the threads that have not been served.
     fn serve_threads(&self, state: &mut State) {
         let live = threads::list();
-        let of_application = live.iter().filter(|thread| threads::role(thread, 0) != Role::Bivouac);
-        state.crew.widen(of_application.map(|thread| &thread.cpus));
+        state.crew.widen(&live);
         if state.crew.take_widened()
             && let Wish::Recorded(wanted) = std::mem::replace(&mut state.crew.wish, Wish::Nothing)
         {
@@ -523,8 +521,7 @@ impl State {
             return;
         }
         let live = threads::list();
-        let of_application = live.iter().filter(|thread| threads::role(thread, 0) != Role::Bivouac);
-        self.crew.widen(of_application.map(|thread| &thread.cpus));
+        self.crew.widen(&live);
         self.threads = threads::places(&live, self.crew.main);
         self.threads_seen = Some(Instant::now());
         self.thread_count = count;

@@ -14,8 +14,6 @@ use std::os::unix::fs::MetadataExt;
 
 /// The threads of this process, each in a folder of its number.
 const FOLDER: &str = "/proc/self/task";
-/// Bivouac's own threads begin with it.
-const OWN: &str = "bvk-";
 
 /// A thread of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,7 +98,7 @@ pub fn set(id: i32, cpus: &Cpus) -> io::Result<()> {
 pub fn role(thread: &Thread, main: i32) -> Role {
     match () {
         () if thread.id == main => Role::Main,
-        () if thread.name.starts_with(OWN) => Role::Bivouac,
+        () if thread.name.starts_with(cpus::OWN_THREADS) => Role::Bivouac,
         () => Role::Other,
     }
 }

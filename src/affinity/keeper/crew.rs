@@ -123,10 +123,11 @@ impl Crew {
     }
 
     /// Takes note of where the application's threads may run: nobody else says what was given, if no launcher does.
-    pub fn widen<'a>(&mut self, masks: impl IntoIterator<Item = &'a Cpus>) {
+    pub fn widen(&mut self, live: &[Thread]) {
         if !self.given.is_jobs {
             let before = self.given.cpus.len();
-            masks.into_iter().for_each(|mask| self.given.cpus.extend(mask));
+            let of_application = live.iter().filter(|thread| threads::role(thread, self.main) != Role::Bivouac);
+            of_application.for_each(|thread| self.given.cpus.extend(&thread.cpus));
             self.has_widened |= self.given.cpus.len() > before;
         }
     }
@@ -213,15 +214,15 @@ mod tests {
     fn what_was_given_is_learnt_from_threads_only_where_no_launcher_says_it() {
         let mut own = crew(1, false);
         own.wish = Wish::Pinned(Pin::Compact);
-        own.widen([&cpus(&[0])]);
+        own.widen(&[thread(1, "app", &[0]), thread(2, "bvk-comm", &[9])]);
         assert!(!own.take_widened());
-        own.widen([&cpus(&[3]), &cpus(&[0])]);
+        own.widen(&[thread(1, "app", &[3]), thread(2, "app", &[0])]);
         own.count = Some(1);
         assert!(own.may_have_arrivals(Some(1)), "nothing has come, but it may fit now");
         assert!(own.take_widened() && !own.take_widened());
         assert_eq!(own.given.cpus, cpus(&[0, 3]));
         let mut told = crew(1, true);
-        told.widen([&cpus(&[3])]);
+        told.widen(&[thread(1, "app", &[3])]);
         assert!(!told.take_widened());
         assert_eq!(told.given.cpus, cpus(&[0]));
     }
