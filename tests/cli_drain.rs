@@ -160,6 +160,11 @@ fn a_job_that_died_for_good_goes_on_from_what_its_nodes_had_in_memory() {
 #[test]
 fn a_node_without_memory_brings_what_is_on_its_disk() {
     // Node 1 was rebooted: its memory is gone. Version 40 was in memory only, so 30 is the newest that all nodes have.
+    // Version 10 is complete on the parallel file system; whether the killed ranks had freed its memory is not said.
+    let newer_than_10 = |document: &Value| {
+        let newer = rows(document).into_iter().filter(|row| row.0 > 10);
+        newer.map(|(version, _, _, complete)| (version, complete)).collect::<Vec<_>>()
+    };
     let store = Store::on(&TWO_NODES);
     let local_every_second = |config: &mut Config| (config.job.local.every, config.job.global.every) = (2, 1000);
     store.run_killed(local_every_second, |session, rank| {
@@ -170,9 +175,11 @@ fn a_node_without_memory_brings_what_is_on_its_disk() {
     });
     store.wipe_memory(1);
     let (status, first) = drain_json(&store, 0, &[]);
-    assert_eq!((status, rows(&first).iter().map(|row| row.0).collect::<Vec<_>>()), (0, vec![40, 30]), "{first}");
+    assert_eq!((status, newer_than_10(&first)), (0, vec![(40, false), (30, false)]), "{first}");
     let (status, second) = drain_json(&store, 1, &[]);
-    assert_eq!((status, rows(&second)), (0, vec![(30, json!([2, 3]), json!([]), true)]), "{second}");
+    assert_eq!((status, newer_than_10(&second)), (0, vec![(30, true)]), "{second}");
+    let row = rows(&second).into_iter().find(|row| row.0 == 30);
+    assert_eq!(row, Some((30, json!([2, 3]), json!([]), true)), "{second}");
     [0, 1].into_iter().for_each(|node| store.wipe(node));
     assert_eq!(store.restart(), Some(30));
 }
