@@ -8,6 +8,8 @@
 pub mod affinity;
 pub mod base;
 pub mod cache;
+#[cfg(feature = "mpi")]
+pub mod capi;
 pub mod catalog;
 pub mod comm;
 pub mod config;

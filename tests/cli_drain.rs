@@ -39,8 +39,14 @@ fn died_in_memory(nodes: &[u32], later: &[u64]) -> Store {
     store.run_killed(memory_first, |session, rank| {
         take(session, rank, &[10], Level::System);
         take(session, rank, later, Level::Process);
+        settle(session);
     });
     store
+}
+
+/// Lets what follows from verdicts that were heard be done (manifests, room given back), which a kill could cut off.
+fn settle(session: &Session) {
+    session.versions("heat").expect("a list");
 }
 
 /// The same with the later ones on the local tier, too.
@@ -49,6 +55,7 @@ fn died_on_disk(nodes: &[u32], later: &[u64]) -> Store {
     store.run_killed(local_first, |session, rank| {
         take(session, rank, &[10], Level::System);
         take(session, rank, later, Level::NodeReboot);
+        settle(session);
     });
     store
 }
@@ -172,6 +179,7 @@ fn a_node_without_memory_brings_what_is_on_its_disk() {
         take(session, rank, &[20], Level::Process);
         take(session, rank, &[30], Level::NodeReboot);
         take(session, rank, &[40], Level::Process);
+        settle(session);
     });
     store.wipe_memory(1);
     let (status, first) = drain_json(&store, 0, &[]);

@@ -46,6 +46,16 @@ pub use finalize::{FinalizeHook, on_finalize};
 
 const TARGET: &str = "bivouac::comm::mpi";
 
+/// The communicator that Fortran knows by this number (`MPI_Comm_f2c`).
+///
+/// # Errors
+/// [`Unusable`] as [`MpiComm::duplicate`]; a number that is none gives whatever the library makes of it, usually
+/// `MPI_COMM_NULL`.
+pub fn from_fortran(number: c_int) -> Result<MPI_Comm, CommError> {
+    calls::usable_from_this_thread()?;
+    calls::comm_from_fortran(number)
+}
+
 /// Unfinished sends that one call asks about. Each question costs well under a microsecond and moves the library's
 /// own work along, so a call stays in the microseconds however long the queue is.
 const SENDS_PER_CALL: usize = 16;

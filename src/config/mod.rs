@@ -89,7 +89,50 @@ pub struct Config {
     pub node: NodeConfig,
 }
 
+/// Where a configuration comes from, before the environment.
+#[derive(Clone, Copy, Debug)]
+pub enum ConfigSource<'a> {
+    /// The file that `BIVOUAC_CONFIG` names, if it is set.
+    Environment,
+    /// A file.
+    File(&'a Path),
+    /// TOML text.
+    Text(&'a str),
+}
+
 impl Config {
+    /// A source, then the environment, then `settings` of the program: pairs of `section.key` and a value as in an environment
+    /// variable. Later ones win.
+    ///
+    /// ```
+    /// use bivouac::config::{Config, ConfigSource};
+    ///
+    /// let settings = [("global.keep_last".to_owned(), "7".to_owned())];
+    /// let config = Config::with_settings(ConfigSource::Text("[global]\nkeep_last = 5"), &settings)?;
+    /// assert_eq!(config.job.global.keep_last, 7);
+    /// # Ok::<(), bivouac::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of all of them together: see [`ConfigError`].
+    pub fn with_settings(source: ConfigSource<'_>, settings: &[(String, String)]) -> Result<Self, ConfigError> {
+        let variables: Vec<_> = std::env::vars_os().collect();
+        let named = match source {
+            ConfigSource::Environment => text::file_variable(variables.iter().cloned()),
+            ConfigSource::File(_) | ConfigSource::Text(_) => None,
+        };
+        let source = match (&named, source) {
+            (Some(path), _) => text::Source::File(Path::new(path)),
+            (None, ConfigSource::Environment) => text::Source::Nothing,
+            (None, ConfigSource::File(path)) => text::Source::File(path),
+            (None, ConfigSource::Text(inline)) => text::Source::Text(inline),
+        };
+        text::resolve_with(source, variables, settings)
+    }
+
     /// Reads the file at `path`, then the environment, which wins.
     ///
     /// `BIVOUAC_CONFIG` is not looked at, because the program has named its file; a warning in the log says so.

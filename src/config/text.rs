@@ -51,6 +51,15 @@ pub(super) fn resolve(
     source: Source<'_>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Config, ConfigError> {
+    resolve_with(source, variables, &[])
+}
+
+/// The same with settings of the program behind them.
+pub(super) fn resolve_with(
+    source: Source<'_>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    program: &[(String, String)],
+) -> Result<Config, ConfigError> {
     let mut problems = Problems::default();
     let mut settings = match source {
         Source::Nothing => Vec::new(),
@@ -59,6 +68,7 @@ pub(super) fn resolve(
     };
     let from_source = settings.len();
     settings.extend(variable_settings(variables, &mut problems));
+    settings.extend(program.iter().filter_map(|(name, word)| program_setting(name, word, &mut problems)));
     log::debug!("event=configured source_keys={from_source} variable_keys={}", settings.len() - from_source);
 
     let mut config = Config::default();
@@ -223,6 +233,18 @@ fn variable_settings(
     ours.sort();
     ours.retain(|(name, _)| name != FILE_VARIABLE && !name.starts_with(TEST_PREFIX));
     ours.into_iter().filter_map(|(name, value)| variable_setting(name, value, problems)).collect()
+}
+
+fn program_setting(name: &str, word: &str, problems: &mut Problems) -> Option<Setting> {
+    let (section, leaf) = name.split_once('.').unwrap_or(("", name));
+    let known = keys::sections().into_iter().find(|known| *known == section);
+    match known.and_then(|section| keys::find(section, leaf)) {
+        Some(key) => Some(Setting { key, raw: Raw::Word(word.to_owned()), origin: Origin::Program }),
+        None => {
+            problems.push(|| unknown_key(known, leaf, Origin::Program));
+            None
+        }
+    }
 }
 
 fn variable_setting(name: String, value: OsString, problems: &mut Problems) -> Option<Setting> {

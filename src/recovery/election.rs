@@ -161,8 +161,8 @@ pub struct Elected {
 }
 
 /// One restart, from the first look to the end.
-pub struct Election<'a> {
-    engine: &'a Engine,
+pub struct Election {
+    engine: Arc<Engine>,
     name: String,
     want: Want,
     found: Found,
@@ -185,11 +185,11 @@ pub struct Election<'a> {
     gathered: bool,
 }
 
-impl<'a> Election<'a> {
+impl Election {
     /// A restart of a series, with what this rank has found of it.
-    pub fn new(engine: &'a Engine, name: &str, want: Want, found: Found) -> Election<'a> {
+    pub fn new(engine: &Arc<Engine>, name: &str, want: Want, found: Found) -> Election {
         Election {
-            engine,
+            engine: engine.clone(),
             name: name.into(),
             want,
             found,

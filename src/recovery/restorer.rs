@@ -188,12 +188,16 @@ impl Restorer {
     /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be
     /// loaded. [`LoadError::NoCopy`] leaves it with undefined content: return the error from the closure.
     pub fn load<T: Element>(&mut self, name: &str, target: &mut [T]) -> Result<(), LoadError> {
-        let region = self.find_array::<T>(name, size_of_val(target) as u64)?;
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(target);
+        self.load_bytes(name, T::TYPE, bytemuck::cast_slice_mut(target))
+    }
+
+    /// The same for a type that is known at run time only.
+    pub(crate) fn load_bytes(&mut self, name: &str, element: ElementType, target: &mut [u8]) -> Result<(), LoadError> {
+        let region = self.find_array(name, element, target.len() as u64)?;
         if let Some(placement) = &self.placement {
-            placement.before_load(name, bytes);
+            placement.before_load(name, target);
         }
-        self.load_with(&region, |source, region| Ok(source.read_region(region, bytes)?))
+        self.load_with(&region, |source, region| Ok(source.read_region(region, target)?))
     }
 
     /// Loads a region into device memory of exactly its length, whether it was saved from host or device memory. Its blocks
@@ -222,7 +226,18 @@ impl Restorer {
         target: &DeviceSpan,
         stream: &dyn Stream,
     ) -> Result<(), LoadError> {
-        let region = self.find_array::<T>(name, target.bytes())?;
+        self.load_span(name, T::TYPE, target, stream)
+    }
+
+    /// The same for a type that is known at run time only.
+    pub(crate) fn load_span(
+        &mut self,
+        name: &str,
+        element: ElementType,
+        target: &DeviceSpan,
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        let region = self.find_array(name, element, target.bytes())?;
         self.load_with(&region, |source, region| source.upload_region(region, target, stream))
     }
 
@@ -302,6 +317,11 @@ impl Restorer {
         Ok(index.len() as u64)
     }
 
+    /// What the checkpoint says of a region.
+    pub(crate) fn describe(&mut self, name: &str) -> Result<Region, LoadError> {
+        self.find(name)
+    }
+
     /// The extents of a region.
     ///
     /// # Errors
@@ -352,12 +372,12 @@ impl Restorer {
     }
 
     /// The region of that name, if it is an array of `bytes` bytes of that type.
-    fn find_array<T: Element>(&mut self, name: &str, bytes: u64) -> Result<Region, LoadError> {
+    fn find_array(&mut self, name: &str, element: ElementType, bytes: u64) -> Result<Region, LoadError> {
         let region = self.find(name)?;
-        if region.kind == RegionKind::Array && region.element == T::TYPE && region.bytes == bytes {
+        if region.kind == RegionKind::Array && region.element == element && region.bytes == bytes {
             return Ok(region);
         }
-        let expected = format!("{} x {}", bytes / (size_of::<T>() as u64).max(1), T::TYPE);
+        let expected = format!("{} x {element}", bytes / element.bytes().max(1));
         Err(self.mismatch(&region, expected))
     }
 

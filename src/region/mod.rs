@@ -189,6 +189,24 @@ pub fn device_array<'a, T: Element>(
     describe(name, RegionKind::Array, T::TYPE, shape, RegionData::Device(span))
 }
 
+/// Describes elements of a type that is known at run time only as a region.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name, or a shape that does not fit the data.
+pub fn typed<'a>(
+    name: &str,
+    element: ElementType,
+    shape: &[u64],
+    data: RegionData<'a>,
+) -> Result<SavedRegion<'a>, RegionError> {
+    let (bytes, size) = (data.bytes(), element.bytes());
+    if size == 0 || bytes % size != 0 {
+        return Err(RegionError::Partial { name: name.into(), bytes, element });
+    }
+    check_shape(name, bytes / size, shape)?;
+    describe(name, RegionKind::Array, element, shape, data)
+}
+
 /// Describes what is read when it is captured as a region of one dimension.
 ///
 /// # Errors
@@ -206,10 +224,15 @@ pub fn kept_array<'a>(
     describe(name, RegionKind::Array, element, &[elements], RegionData::Kept(Arc::new(kept)))
 }
 
-fn check_array<T: Element>(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionError> {
+fn check_shape(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionError> {
     if shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent)) != Some(elements) {
         return Err(RegionError::Shape { name: name.into(), shape: shape.into(), elements });
     }
+    Ok(())
+}
+
+fn check_array<T: Element>(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionError> {
+    check_shape(name, elements, shape)?;
     if T::TYPE.bytes() != size_of::<T>() as u64 || size_of::<T>() == 0 {
         return Err(RegionError::ElementSize { name: name.into(), element: T::TYPE, bytes: size_of::<T>() as u64 });
     }
@@ -248,10 +271,19 @@ fn describe<'a>(
     shape: &[u64],
     data: RegionData<'a>,
 ) -> Result<SavedRegion<'a>, RegionError> {
+    check_name(name)?;
+    Ok(unchecked(name, kind, element, shape, data))
+}
+
+/// Can a region of the application have this name?
+///
+/// # Errors
+/// [`RegionError::Name`].
+pub fn check_name(name: &str) -> Result<(), RegionError> {
     if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) || is_reserved(name) {
         return Err(RegionError::Name { name: name.into() });
     }
-    Ok(unchecked(name, kind, element, shape, data))
+    Ok(())
 }
 
 fn unchecked<'a>(

@@ -57,7 +57,7 @@ use crate::format::supervision::RestoredFrom;
 use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
 use crate::recovery::remote::Peers;
-use crate::recovery::{Elected, Election, Restorer, Want};
+use crate::recovery::{Elected, Election, RestartError, Restorer, Want};
 use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
 use crate::tier::TierKind;
 use crate::tier::directory::is_component;
@@ -140,10 +140,22 @@ impl Session {
     /// run of the job is alive. [`Error::Comm`].
     #[cfg(feature = "mpi")]
     pub fn open<C: mpi::traits::Communicator + ?Sized>(comm: &C, config: Config) -> Result<Session> {
+        Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm)?, Ok(config))
+    }
+
+    /// Opens a session on a communicator of our own; a rank without a usable configuration fails together with the others.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn open_on_mpi(
+        comm: crate::comm::mpi::MpiComm,
+        config: std::result::Result<Config, String>,
+    ) -> Result<Session> {
         use crate::comm::CommError;
-        use crate::comm::mpi::{MpiComm, on_finalize};
+        use crate::comm::mpi::on_finalize;
         use crate::config::Progress;
-        let comm = MpiComm::duplicate(comm)?;
+        let (config, mistake) = match config {
+            Ok(config) => (config, None),
+            Err(mistake) => (Config::default(), Some(mistake)),
+        };
         let wanted = config.node.progress;
         let workers =
             if comm.is_multiple() && wanted != Progress::Stepped { Workers::Threads } else { Workers::Writers };
@@ -153,7 +165,7 @@ impl Session {
         let group = comm.default_group_name();
         let place =
             Place::here(&config, workers, group).map_err(|error| Error::Failed { reason: error.to_string() })?;
-        let mut session = Session::open_on(Box::new(comm), &place, config)?;
+        let mut session = Session::open_or_fail(Box::new(comm), &place, config, mistake)?;
         let (engine, threads) = (session.engine.clone(), session.threads.clone());
         let hook = on_finalize(move || {
             engine.fail("MPI was finalized before the session was closed".into());
@@ -179,8 +191,12 @@ impl Session {
     /// # Errors
     /// As `Session::open`.
     pub fn open_on(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Session> {
+        Session::open_or_fail(comm, place, config, None)
+    }
+
+    fn open_or_fail(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<String>) -> Result<Session> {
         let decisions = Decisions::new(&config.job.exit)?;
-        let engine = open::open(comm, place, config)?;
+        let engine = open::open(comm, place, config, mistake)?;
         let threads = match place.workers {
             Workers::Inline => None,
             workers => {
@@ -301,8 +317,8 @@ impl Session {
         Err(error)
     }
 
-    fn election(&self, name: &str, want: Want) -> Election<'_> {
-        let engine = &*self.engine;
+    fn election(&self, name: &str, want: Want) -> Election {
+        let engine = &self.engine;
         engine.drain(engine.config().job.timeouts.drain);
         let identity = engine.identity();
         let mut damage = Vec::new();
@@ -336,60 +352,51 @@ impl Session {
         &self,
         name: &str,
         want: Want,
-        load: impl FnMut(&mut Restorer) -> Result<()>,
-    ) -> Result<Option<Restored>> {
-        self.engine.beat();
-        self.check_name_together(name)?;
-        let restored = self.attempt(name, want, load);
-        // All ranks have ended their attempts: nobody asks any more.
-        self.engine.stop_serving();
-        restored
-    }
-
-    fn attempt(
-        &self,
-        name: &str,
-        want: Want,
         mut load: impl FnMut(&mut Restorer) -> Result<()>,
     ) -> Result<Option<Restored>> {
-        let started = self.engine.clock().now();
-        let mut election = self.election(name, want);
-        let mut next = election.first()?;
-        while let Some(elected) = next {
-            self.engine.beat();
-            let elect = self.engine.clock().now().saturating_sub(started);
-            let mut restorer = self.restorer(name, &election, &elected);
-            if let Some(keeper) = self.engine.affinity() {
-                restorer.go_back(keeper);
-            }
-            let failure = match load(&mut restorer) {
-                Ok(()) => restorer.failure().map(|text| (text.to_owned(), true)),
+        let mut attempt = self.attempt(name, want)?;
+        while let Some(mut open) = attempt {
+            let failure = match load(open.restorer()) {
+                Ok(()) => None,
                 Err(Error::Load(error)) => Some((error.to_string(), error.is_damage())),
                 Err(error) => Some((error.to_string(), true)),
             };
-            self.engine.count(|stats| {
-                for tier in TierKind::ALL {
-                    *stats.restored_bytes.of_mut(tier) += restorer.read_bytes().of(tier);
-                    *stats.damaged.of_mut(tier) += restorer.damaged().of(tier);
-                }
-            });
-            next = election.end(failure)?;
-            if next.is_none() {
-                let took = self.engine.clock().now().saturating_sub(started);
-                if want == Want::Newest {
-                    // Asked for by name, newer versions stay: nothing newer has been committed yet.
-                    self.engine.forget_others(name, &elected.candidate.key, elected.manifest.is_some());
-                }
-                if election.has_gathered() {
-                    self.decisions.borrow_mut().checkpoint_soon();
-                }
-                return Ok(Some(self.restored(name, &elected, &restorer, elect, took)));
+            match open.end(self, failure)? {
+                AttemptEnd::Counts(restored) => return Ok(Some(restored)),
+                AttemptEnd::Again(next) => attempt = Some(*next),
             }
         }
         Ok(None)
     }
 
-    fn restorer(&self, name: &str, election: &Election<'_>, elected: &Elected) -> Restorer {
+    /// Begins a restart: what [`Session::restart`] does for callers that cannot hand over a closure. The session makes no other
+    /// collective call until the attempt has ended.
+    pub(crate) fn attempt(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
+        self.engine.beat();
+        self.check_name_together(name)?;
+        let started = self.engine.clock().now();
+        let mut election = self.election(name, want);
+        let first = election.first();
+        self.next_attempt(Course { name: name.into(), want, started, election }, first)
+    }
+
+    fn next_attempt(&self, course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Attempt>> {
+        let Ok(Some(elected)) = next else {
+            // Nobody loads, so nobody asks any more.
+            self.engine.stop_serving();
+            next?;
+            return Ok(None);
+        };
+        self.engine.beat();
+        let elect = self.engine.clock().now().saturating_sub(course.started);
+        let mut restorer = self.restorer(&course.name, &course.election, &elected);
+        if let Some(keeper) = self.engine.affinity() {
+            restorer.go_back(keeper);
+        }
+        Ok(Some(Attempt { course, elected, elect, restorer }))
+    }
+
+    fn restorer(&self, name: &str, election: &Election, elected: &Elected) -> Restorer {
         let identity = self.engine.identity();
         let copies = election.found().copies.get(&elected.candidate).cloned().unwrap_or_default();
         let global = self.engine.directory(TierKind::Global).cloned().zip(elected.manifest.clone());
@@ -714,6 +721,69 @@ impl Drop for Session {
     }
 }
 
+/// What stays the same from attempt to attempt of one restart.
+struct Course {
+    name: String,
+    want: Want,
+    started: Duration,
+    election: Election,
+}
+
+/// One attempt of a restart: all ranks load the checkpoint that they have elected, and then end it together.
+pub(crate) struct Attempt {
+    course: Course,
+    elected: Elected,
+    elect: Duration,
+    restorer: Restorer,
+}
+
+/// How an attempt ended, the same on all ranks.
+pub(crate) enum AttemptEnd {
+    /// All ranks have loaded.
+    Counts(Restored),
+    /// Some rank has not: nothing of it may be used. The attempt at the next candidate.
+    Again(Box<Attempt>),
+}
+
+impl Attempt {
+    /// What to load from.
+    pub(crate) fn restorer(&mut self) -> &mut Restorer {
+        &mut self.restorer
+    }
+
+    /// Ends it on `session`, which began it; `failure`: why this rank has not loaded, and whether an older checkpoint would help.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn end(self, session: &Session, failure: Option<(String, bool)>) -> Result<AttemptEnd> {
+        let Attempt { mut course, elected, elect, restorer } = self;
+        let engine = &session.engine;
+        let failure = failure.or_else(|| restorer.failure().map(|text| (text.to_owned(), true)));
+        engine.count(|stats| {
+            for tier in TierKind::ALL {
+                *stats.restored_bytes.of_mut(tier) += restorer.read_bytes().of(tier);
+                *stats.damaged.of_mut(tier) += restorer.damaged().of(tier);
+            }
+        });
+        let next = course.election.end(failure);
+        if !matches!(next, Ok(None)) {
+            let next = session.next_attempt(course, next)?;
+            return Ok(AttemptEnd::Again(Box::new(next.expect("an error or a candidate, both were looked at"))));
+        }
+        // All ranks have ended their attempts: nobody asks any more.
+        engine.stop_serving();
+        let took = engine.clock().now().saturating_sub(course.started);
+        if course.want == Want::Newest {
+            // Asked for by name, newer versions stay: nothing newer has been committed yet.
+            engine.forget_others(&course.name, &elected.candidate.key, elected.manifest.is_some());
+        }
+        if course.election.has_gathered() {
+            session.decisions.borrow_mut().checkpoint_soon();
+        }
+        Ok(AttemptEnd::Counts(session.restored(&course.name, &elected, &restorer, elect, took)))
+    }
+}
+
 fn check_name(name: &str) -> Result<()> {
     if is_component(name) { Ok(()) } else { Err(Error::Name { what: "checkpoint name", name: name.into() }) }
 }
@@ -813,7 +883,8 @@ impl<'a> Checkpoint<'a> {
         self.value(&index_name(history.name()), &index)
     }
 
-    fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
+    /// Adds a region that is described already.
+    pub(crate) fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
         if !self.names.insert(saved.region.name.clone()) {
             return Err(RegionError::Twice { name: saved.region.name }.into());
         }

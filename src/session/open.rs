@@ -101,20 +101,20 @@ impl Bootstrap<'_> {
     }
 }
 
-/// Opens the engine of one rank.
+/// Opens the engine of one rank. `mistake`: why this rank has no configuration that it could go on with.
 ///
 /// # Collective
 /// All ranks of `comm`.
 ///
 /// # Errors
 /// The same on all ranks: [`Error::Open`] with the ranks whose configuration differs or who failed.
-pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Arc<Engine>> {
+pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<String>) -> Result<Arc<Engine>> {
     let (rank, size) = (comm.rank(), comm.size());
     let nodes = comm.nodes().to_vec();
     let my_node = nodes[rank.index()];
     let node_ranks = (0..size).map(Rank).filter(|peer| nodes[peer.index()] == my_node).collect();
     // Checked here and not before: a rank that stayed away for its own mistake would leave the others waiting.
-    let mistake = config.check().err().map(|error| error.to_string());
+    let mistake = mistake.or_else(|| config.check().err().map(|error| error.to_string()));
     let timeouts = if mistake.is_none() { config.job.timeouts } else { Timeouts::default() };
     let driver = Driver::new(comm, place.clock.clone(), timeouts);
     let mut bootstrap = Bootstrap { driver, clock: &*place.clock, operation: 0 };

@@ -69,6 +69,29 @@ pub(super) fn comm_self() -> MPI_Comm {
     unsafe { ffi::RSMPI_COMM_SELF }
 }
 
+/// The handle for Fortran's number of a communicator. MPI is initialized.
+pub(super) fn comm_from_fortran(number: c_int) -> Result<MPI_Comm, CommError> {
+    if size_of::<MPI_Comm>() == size_of::<c_int>() {
+        // MPICH and its kin: Fortran's number is the handle, and the conversion a macro.
+        // SAFETY: both are integers of the same size.
+        return Ok(unsafe { std::mem::transmute_copy(&number) });
+    }
+    // SAFETY: the name ends with zero; the MPI library is linked, so it is found among the symbols of the process.
+    let convert = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"MPI_Comm_f2c".as_ptr()) };
+    if convert.is_null() {
+        return Err(Reporter(Rank::ROOT).strange(
+            "MPI_Comm_f2c",
+            number,
+            "the MPI library has no such function".into(),
+        ));
+    }
+    // SAFETY: the standard gives the function this signature, MPI_Fint being an int; it looks the number up in a table.
+    unsafe {
+        let convert: unsafe extern "C" fn(c_int) -> MPI_Comm = std::mem::transmute(convert);
+        Ok(convert(number))
+    }
+}
+
 /// Whether `MPI_Finalize` has been called. May be asked at any time.
 pub(super) fn is_finalized(reporter: Reporter) -> Result<bool, CommError> {
     let mut flag: c_int = 0;

@@ -57,6 +57,16 @@ pub(super) fn check_ours(ordinal: usize, address: u64) -> Result<()> {
     }
 }
 
+/// The number of the device whose plain memory an address is.
+pub(super) fn device_of(address: u64) -> Option<usize> {
+    let kind = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
+    let managed = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED);
+    if kind != sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 || managed.is_some_and(|managed| managed & 1 != 0) {
+        return None;
+    }
+    attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL).map(|number| number as usize)
+}
+
 /// Attributes of up to four bytes; `None` if the driver does not know the address.
 fn attribute(address: u64, which: sys::CUpointer_attribute) -> Option<u32> {
     let mut value = 0u32;

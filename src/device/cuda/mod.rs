@@ -220,6 +220,19 @@ impl Device for CudaDevice {
     }
 }
 
+/// The number of the GPU whose memory an address is; `None` for host memory, for managed memory, and in a process that has not
+/// loaded the driver, which then has no device memory.
+pub fn ordinal_of(address: u64) -> Option<usize> {
+    // SAFETY: with RTLD_NOLOAD nothing is loaded and no code runs: the library is there already, or the answer is null. The
+    // count that an answer adds is taken back.
+    let is_loaded = unsafe {
+        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+        !library.is_null() && libc::dlclose(library) == 0
+    };
+    // SAFETY: it only looks whether the library can be loaded, which it is.
+    if is_loaded && unsafe { sys::is_culib_present() } { memory::device_of(address) } else { None }
+}
+
 /// Is there a driver, and is it new enough?
 fn check_driver(ordinal: usize) -> Result<()> {
     // SAFETY: it only tries to load the library.

@@ -38,6 +38,11 @@ impl<'a> Field<'a> {
         Field { name, element, data: FieldData::Host(bytes) }
     }
 
+    /// The same in device memory.
+    pub(crate) fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> Field<'a> {
+        Field { name, element, data: FieldData::Device(span) }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         match self.data {
             FieldData::Device(span) => span.bytes(),
@@ -69,6 +74,16 @@ impl<'a> FieldMut<'a> {
     /// A slice of host memory of exactly the field's length.
     pub fn host<T: Element>(name: &'a str, slice: &'a mut [T]) -> FieldMut<'a> {
         FieldMut { name, element: T::TYPE, data: FieldDataMut::Host(bytemuck::cast_slice_mut(slice)) }
+    }
+
+    /// Bytes of elements of a type that is known at run time only.
+    pub(crate) fn host_bytes(name: &'a str, element: ElementType, bytes: &'a mut [u8]) -> FieldMut<'a> {
+        FieldMut { name, element, data: FieldDataMut::Host(bytes) }
+    }
+
+    /// The same in device memory.
+    pub(crate) fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> FieldMut<'a> {
+        FieldMut { name, element, data: FieldDataMut::Device(span) }
     }
 
     pub(super) fn bytes(&self) -> u64 {

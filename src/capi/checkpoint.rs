@@ -1,0 +1,399 @@
+//! Checkpoints: of all protected regions by one call, or put together step by step; and what became of them.
+
+use super::arguments::{must_put, name, put};
+use super::handles::{self, Entry, Part, lock, part, to_pointer};
+use super::regions::{Region, only_gpu};
+use super::session::{Open, SessionHandle, described, insert_part, level, level_number};
+use super::status::{BVK_OK, Failure, Outcome, call};
+use crate::session::{Error, Pending, Session};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// A checkpoint that is being put together. Opaque; NULL is none.
+#[repr(C)]
+pub struct CheckpointHandle {
+    _private: [u8; 0],
+}
+
+/// A captured checkpoint on its way down the tiers. Opaque; NULL is none.
+#[repr(C)]
+pub struct PendingHandle {
+    _private: [u8; 0],
+}
+
+/// What was begun and waits for its capture.
+pub(super) struct Begun {
+    name: String,
+    version: u64,
+    regions: Vec<Region>,
+    histories: Vec<handles::Id>,
+}
+
+impl Begun {
+    /// Tells the others that there will be no capture.
+    pub(super) fn give_up(self, session: &Session) {
+        // Dropping it without a capture is this rank's no.
+        drop(session.checkpoint(&self.name, self.version));
+    }
+}
+
+/// Takes a checkpoint of `regions`.
+///
+/// # Safety
+/// What the application has promised of their memory holds until this returns.
+pub(super) unsafe fn take(
+    open: &mut Open,
+    name: &str,
+    version: u64,
+    regions: &[Region],
+    histories: &[handles::Id],
+) -> Outcome<Pending> {
+    let spans;
+    // Begun first: whatever fails from here on, the others hear of it.
+    let mut checkpoint = open.session.checkpoint(name, version)?;
+    let ordinal = only_gpu(regions)?;
+    let gpu = match ordinal {
+        None => None,
+        Some(_) => Some(super::history::gpu(&open.session, &mut open.gpus, ordinal)?),
+    };
+    let span = |region: &Region| match (region.gpu(), gpu) {
+        // SAFETY: as the caller says.
+        (Some(_), Some(gpu)) => unsafe { region.span(gpu) }.map(Some),
+        _ => Ok(None),
+    };
+    spans = regions.iter().map(span).collect::<Outcome<Vec<_>>>()?;
+    for (region, span) in regions.iter().zip(&spans) {
+        // SAFETY: as the caller says.
+        checkpoint.add(unsafe { region.saved(span.as_ref()) }?)?;
+    }
+    for id in histories {
+        let past = open.histories.get(id);
+        let past = past.ok_or_else(|| Failure::state("a history of this checkpoint was closed before the capture"))?;
+        checkpoint.save_history(&past.history)?;
+    }
+    let pending = match gpu {
+        None => checkpoint.capture()?,
+        Some(gpu) => {
+            // SAFETY: what the application has promised of its stream.
+            let stream = unsafe { gpu.stream(open.stream) }?;
+            checkpoint.capture_on(&gpu.caches, &*stream)?
+        }
+    };
+    Ok(pending)
+}
+
+/// Hands a captured checkpoint out, if the caller wants it.
+///
+/// # Safety
+/// `place` is NULL or a place for a handle.
+unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
+    if !place.is_null() {
+        let id = handles::insert(Entry::Pending(Arc::new(pending)));
+        // SAFETY: as the caller says.
+        unsafe { put(place, to_pointer(id)) };
+    }
+    BVK_OK
+}
+
+/// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them; the
+/// ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
+///
+/// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
+/// for the copy; when node memory is full: for room, at most `timeouts.room`.
+///
+/// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`.
+///
+/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`, `BVK_ERR_STATE`; the other ranks hear of it, the application may go
+/// on. `BVK_ERR_HANDLE`: the others hear of nothing.
+///
+/// # Safety
+/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or a
+/// place for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_checkpoint(
+    session: *mut SessionHandle,
+    name_: *const c_char,
+    version: u64,
+    pending: *mut *mut PendingHandle,
+) -> c_int {
+    super::session::with(session, |open| {
+        open.check_no_restart()?;
+        let regions = std::mem::take(&mut open.protected);
+        // SAFETY: as the caller says.
+        let taken = unsafe { take(open, name(name_), version, &regions, &[]) };
+        open.protected = regions;
+        // SAFETY: as the caller says.
+        Ok(unsafe { hand_out(taken?, pending) })
+    })
+}
+
+/// Begins a checkpoint that is put together from regions of its own: `bvk_save`, then `bvk_capture`. Several may be begun at once.
+///
+/// Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`. A name that cannot be used is refused by `bvk_capture`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `checkpoint` is a place for a handle, which is yours until `bvk_capture` or `bvk_abort`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_checkpoint_begin(
+    session: *mut SessionHandle,
+    name_: *const c_char,
+    version: u64,
+    checkpoint: *mut *mut CheckpointHandle,
+) -> c_int {
+    call(|| {
+        let open = handles::session(session)?;
+        if checkpoint.is_null() {
+            return Err(Failure::argument("checkpoint is NULL"));
+        }
+        let id = {
+            let mut locked = lock(&open);
+            locked.check_no_restart()?;
+            let id = insert_part(Part::Checkpoint, &open);
+            // SAFETY: as the caller says.
+            let name = unsafe { name(name_) }.to_owned();
+            locked.begun.push((id, Begun { name, version, regions: Vec::new(), histories: Vec::new() }));
+            id
+        };
+        // SAFETY: as the caller says.
+        unsafe { must_put(checkpoint, to_pointer(id), "checkpoint") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Works on a checkpoint that was begun.
+fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Open, usize) -> Outcome) -> c_int {
+    call(|| {
+        let (id, open) = part(checkpoint, Part::Checkpoint)?;
+        let mut open = lock(&open);
+        let at = open.begun.iter().position(|(begun, _)| *begun == id);
+        work(&mut open, at.ok_or_else(|| Failure::state("this checkpoint has been captured or aborted"))?)
+    })
+}
+
+/// Adds `count` elements at `data`, on the host or on a GPU, as region `name`.
+///
+/// Local, never waits; nothing is read before `bvk_capture`. `type` as in `bvk_protect`.
+///
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+///
+/// # Safety
+/// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_save(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    data: *const c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    // SAFETY: as the caller says; there is one extent.
+    unsafe { bvk_save_shaped(checkpoint, name, data, kind, 1, &count) }
+}
+
+/// The same with the extents of `dimensions` dimensions, slowest first.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// As [`bvk_save`]; `shape` has `dimensions` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_save_shaped(
+    checkpoint: *mut CheckpointHandle,
+    name: *const c_char,
+    data: *const c_void,
+    kind: c_int,
+    dimensions: c_int,
+    shape: *const u64,
+) -> c_int {
+    with(checkpoint, |open, at| {
+        // SAFETY: as the caller says.
+        let region = unsafe { described(name, data, kind, dimensions, shape) }?;
+        let regions = &mut open.begun[at].1.regions;
+        if regions.iter().any(|known| known.name == region.name) {
+            return Err(Error::from(crate::region::RegionError::Twice { name: region.name }).into());
+        }
+        regions.push(region);
+        Ok(BVK_OK)
+    })
+}
+
+/// Adds all regions that are protected on the session now.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_REGION` if one of their names was used before; nothing is added then.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int {
+    with(checkpoint, |open, at| {
+        let regions = &mut open.begun[at].1.regions;
+        let twice = open.protected.iter().find(|region| regions.iter().any(|known| known.name == region.name));
+        if let Some(region) = twice {
+            return Err(Error::from(crate::region::RegionError::Twice { name: region.name.clone() }).into());
+        }
+        regions.extend(open.protected.iter().cloned());
+        Ok(BVK_OK)
+    })
+}
+
+/// Adds the versions that a history has when the checkpoint is captured; `bvk_load_history` brings them back.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_HANDLE`.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_save_history(
+    checkpoint: *mut CheckpointHandle,
+    history: *mut super::history::HistoryHandle,
+) -> c_int {
+    call(|| {
+        let (past, its) = part(history, Part::History)?;
+        let (id, open) = part(checkpoint, Part::Checkpoint)?;
+        if !Arc::ptr_eq(&open, &its) {
+            return Err(Failure::argument("the history belongs to another session than the checkpoint"));
+        }
+        let mut open = lock(&open);
+        let begun = open.begun.iter_mut().find(|(begun, _)| *begun == id);
+        let (_, begun) = begun.ok_or_else(|| Failure::state("this checkpoint has been captured or aborted"))?;
+        begun.histories.push(past);
+        Ok(BVK_OK)
+    })
+}
+
+/// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails.
+///
+/// Collective and blocking as `bvk_checkpoint`.
+///
+/// Errors: as `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
+///
+/// # Safety
+/// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or a place for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_capture(
+    checkpoint: *mut *mut CheckpointHandle,
+    pending: *mut *mut PendingHandle,
+) -> c_int {
+    let work = |open: &mut Open, begun: Begun| {
+        open.check_no_restart()?;
+        // SAFETY: as the caller says.
+        let taken = unsafe { take(open, &begun.name, begun.version, &begun.regions, &begun.histories) }?;
+        // SAFETY: as the caller says.
+        Ok(unsafe { hand_out(taken, pending) })
+    };
+    // SAFETY: as the caller says.
+    unsafe { finish(checkpoint, work) }
+}
+
+/// Gives a checkpoint up that was begun. The other ranks hear that this one did. `*checkpoint` becomes NULL; one that is NULL
+/// already is no error.
+///
+/// Collective: in the place of `bvk_capture`; never waits.
+///
+/// # Safety
+/// `checkpoint` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_abort(checkpoint: *mut *mut CheckpointHandle) -> c_int {
+    // SAFETY: as the caller says.
+    if unsafe { checkpoint.as_ref() }.is_none_or(|handle| handle.is_null()) {
+        return BVK_OK;
+    }
+    let work = |open: &mut Open, begun: Begun| {
+        begun.give_up(&open.session);
+        Ok(BVK_OK)
+    };
+    // SAFETY: as the caller says.
+    unsafe { finish(checkpoint, work) }
+}
+
+/// Ends what was begun.
+///
+/// # Safety
+/// `checkpoint` is NULL or points to a handle.
+unsafe fn finish(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut Open, Begun) -> Outcome) -> c_int {
+    call(|| {
+        // SAFETY: as the caller says.
+        let place = unsafe { checkpoint.as_mut() }.ok_or_else(|| Failure::argument("checkpoint is NULL"))?;
+        let (id, open) = part(*place, Part::Checkpoint)?;
+        handles::remove(id);
+        *place = std::ptr::null_mut();
+        let mut open = lock(&open);
+        let at = open.begun.iter().position(|(begun, _)| *begun == id);
+        let (_, begun) =
+            open.begun.remove(at.ok_or_else(|| Failure::state("this checkpoint was ended by another thread"))?);
+        work(&mut open, begun)
+    })
+}
+
+/// Have all levels of this checkpoint come to an end? `*finished`: 1 or 0. Moves the coordination along.
+///
+/// Local, never waits, any thread that may call MPI.
+///
+/// # Safety
+/// `finished` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_poll(pending: *mut PendingHandle, finished: *mut c_int) -> c_int {
+    call(|| {
+        let answer = handles::pending(pending)?.poll();
+        // SAFETY: as the caller says.
+        unsafe { must_put(finished, c_int::from(answer), "finished") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// The highest level that all ranks have reached, as far as this rank has heard: `*reached` is one of `BVK_LEVEL_...`.
+///
+/// Local, never waits, any thread.
+///
+/// # Safety
+/// `reached` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_int) -> c_int {
+    call(|| {
+        let now = handles::pending(pending)?.level();
+        // SAFETY: as the caller says.
+        unsafe { must_put(reached, level_number(now), "reached") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Waits until the checkpoint is committed at `level` or a higher one, which `*reached` then says (`reached` may be NULL).
+///
+/// Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
+/// (`timeouts.abandon`). Any thread that may call MPI.
+///
+/// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached.
+///
+/// # Safety
+/// `reached` is NULL or a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level_: c_int, reached: *mut c_int) -> c_int {
+    call(|| {
+        let pending = handles::pending(pending)?;
+        let now = pending.wait(level(level_)?)?;
+        // SAFETY: as the caller says.
+        unsafe { put(reached, level_number(now)) };
+        Ok(BVK_OK)
+    })
+}
+
+/// Gives the handle back; the checkpoint goes on its way all the same. `*pending` becomes NULL; one that is NULL already is no
+/// error.
+///
+/// Local, never waits, any thread.
+///
+/// # Safety
+/// `pending` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_release(pending: *mut *mut PendingHandle) -> c_int {
+    call(|| {
+        // SAFETY: as the caller says.
+        let Some(place) = (unsafe { pending.as_mut() }) else { return Ok(BVK_OK) };
+        if !place.is_null() {
+            handles::pending(*place)?;
+            handles::remove(place.addr());
+            *place = std::ptr::null_mut();
+        }
+        Ok(BVK_OK)
+    })
+}

@@ -1,0 +1,94 @@
+//! Device memory of the application by its address: whose it is, and the caches of that device.
+
+use super::status::{Failure, Outcome};
+use crate::device::host::{HostDevice, HostModel};
+use crate::device::{self, Device, DeviceError, DeviceSpan, Priority, Stream};
+use crate::session::Session;
+use crate::transfer::history::Caches;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// The handle of the per-thread default stream, which belongs to no thread of ours.
+const PER_THREAD_STREAM: usize = 2;
+
+/// The GPU whose memory a pointer leads to; `None` for host memory. Memory that moves on its own counts as host memory.
+pub(super) fn of_pointer(data: *const c_void) -> Option<usize> {
+    #[cfg(feature = "cuda")]
+    return crate::device::cuda::ordinal_of(data.addr() as u64);
+    #[cfg(not(feature = "cuda"))]
+    {
+        _ = data;
+        None
+    }
+}
+
+/// A device with its caches, opened when it is first needed. Fields are dropped in their order.
+pub(super) struct Gpu {
+    pub caches: Caches,
+    /// The stream of the twin in host memory, which the application cannot name.
+    stream: Option<Arc<dyn Stream>>,
+    #[cfg(feature = "cuda")]
+    cuda: Option<Arc<crate::device::cuda::CudaDevice>>,
+}
+
+impl Gpu {
+    /// Opens the caches of GPU number `ordinal`, or of the twin in host memory.
+    pub(super) fn open(session: &Session, ordinal: Option<usize>) -> Outcome<Gpu> {
+        let failure = |error| Failure::from(crate::Error::from(error));
+        let Some(ordinal) = ordinal else {
+            let device: Arc<dyn Device> = Arc::new(HostDevice::new(HostModel::default()));
+            let stream = device.stream(Priority::High)?;
+            let caches = session.caches(device).map_err(failure)?;
+            return Ok(Gpu {
+                caches,
+                stream: Some(stream),
+                #[cfg(feature = "cuda")]
+                cuda: None,
+            });
+        };
+        #[cfg(feature = "cuda")]
+        {
+            let cuda = Arc::new(crate::device::cuda::CudaDevice::open(ordinal)?);
+            let caches = session.caches(cuda.clone()).map_err(failure)?;
+            Ok(Gpu { caches, stream: None, cuda: Some(cuda) })
+        }
+        #[cfg(not(feature = "cuda"))]
+        Err(DeviceError::NoDevice { ordinal }.into())
+    }
+
+    /// The application's stream by its handle; 0 is the legacy default stream.
+    ///
+    /// # Safety
+    /// The handle is one of a stream of this device's primary context that lives as long as the result.
+    pub(super) unsafe fn stream(&self, handle: usize) -> Outcome<Arc<dyn Stream>> {
+        if let Some(stream) = &self.stream {
+            return Ok(stream.clone());
+        }
+        if handle == PER_THREAD_STREAM {
+            return Err(Failure::argument(
+                "the per-thread default stream cannot be used: set another one with bvk_set_stream",
+            ));
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = &self.cuda {
+            let handle = std::ptr::with_exposed_provenance_mut(handle);
+            // SAFETY: as the caller says; it is not the per-thread stream.
+            return Ok(unsafe { cuda.adopt_raw(handle) });
+        }
+        Err(DeviceError::NoLibrary.into())
+    }
+
+    /// Memory of the application on this device.
+    ///
+    /// # Safety
+    /// The memory stays allocated until all copies from and to the span have ended.
+    pub(super) unsafe fn span(&self, address: u64, bytes: u64) -> device::Result<DeviceSpan> {
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = &self.cuda {
+            // SAFETY: as the caller says.
+            return unsafe { cuda.raw_span(address, bytes) };
+        }
+        let reason = format!("{bytes} bytes there are not memory of this device");
+        Err(DeviceError::Foreign { address, ordinal: 0, reason })
+    }
+}

@@ -1,0 +1,327 @@
+//! Histories: many versions of one rank, read back in a known order.
+
+use super::arguments::text;
+use super::gpu::Gpu;
+use super::handles::{self, Id, Part, lock, part, to_pointer};
+use super::regions::{Region, only_gpu};
+use super::session::{Open, SessionHandle, insert_part};
+use super::status::{BVK_OK, Failure, Outcome, call};
+use crate::cache::Keep;
+use crate::session::{Error, Session};
+use crate::transfer::history::{Field, FieldMut, History};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_void};
+
+/// A history. Opaque; NULL is none.
+#[repr(C)]
+pub struct HistoryHandle {
+    _private: [u8; 0],
+}
+
+/// As the device of a history: there is no GPU, versions are kept in host memory and in the file.
+pub const BVK_NO_GPU: c_int = -1;
+/// A version stays until it was restored and no further hint names it.
+pub const BVK_KEEP_UNTIL_READ: c_int = 0;
+/// A version stays until the history is closed.
+pub const BVK_KEEP_ALL: c_int = 1;
+
+/// A history and the fields that its versions have from now on.
+pub(super) struct Past {
+    pub history: History,
+    gpu: Option<usize>,
+    fields: Vec<Region>,
+}
+
+/// The caches of a GPU, or of host memory, opened when they are first needed.
+pub(super) fn gpu<'g>(
+    session: &Session,
+    gpus: &'g mut BTreeMap<Option<usize>, Gpu>,
+    ordinal: Option<usize>,
+) -> Outcome<&'g Gpu> {
+    use std::collections::btree_map::Entry;
+    match gpus.entry(ordinal) {
+        Entry::Occupied(known) => Ok(known.into_mut()),
+        Entry::Vacant(vacant) => Ok(vacant.insert(Gpu::open(session, ordinal)?)),
+    }
+}
+
+impl Past {
+    pub(super) fn open(open: &mut Open, name: &str, gpu_: Option<usize>, keep: Keep) -> Outcome<Past> {
+        let gpu = gpu(&open.session, &mut open.gpus, gpu_)?;
+        Ok(Past { history: gpu.caches.history(name, keep), gpu: gpu_, fields: Vec::new() })
+    }
+
+    /// Sets a field, in the place of one of its name if there is one.
+    pub(super) fn set(&mut self, field: Region) {
+        match self.fields.iter_mut().find(|known| known.name == field.name) {
+            Some(known) => *known = field,
+            None => self.fields.push(field),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.fields.clear();
+    }
+
+    /// Appends a version of all fields.
+    ///
+    /// # Safety
+    /// What the application has promised of their memory and of its stream.
+    pub(super) unsafe fn append(
+        &self,
+        gpus: &BTreeMap<Option<usize>, Gpu>,
+        stream: usize,
+        version: u64,
+    ) -> Outcome<()> {
+        let gpu = self.device(gpus)?;
+        // SAFETY: as the caller says.
+        let stream = unsafe { gpu.stream(stream) }?;
+        // SAFETY: as the caller says.
+        let spans = unsafe { self.spans(gpu) }?;
+        let fields = self.fields.iter().zip(&spans).map(|(field, span)| match span {
+            Some(span) => Field::device_bytes(&field.name, field.element(), span),
+            // SAFETY: as the caller says.
+            None => Field::host_bytes(&field.name, field.element(), unsafe { field.host() }),
+        });
+        let fields: Vec<Field> = fields.collect();
+        self.history.append(version, &fields, &*stream).map_err(|error| Error::from(error).into())
+    }
+
+    /// Copies a version back into all fields.
+    ///
+    /// # Safety
+    /// As [`Past::append`]; and nobody else uses the memory meanwhile.
+    pub(super) unsafe fn restore(
+        &self,
+        gpus: &BTreeMap<Option<usize>, Gpu>,
+        stream: usize,
+        version: u64,
+    ) -> Outcome<()> {
+        let gpu = self.device(gpus)?;
+        // SAFETY: as the caller says.
+        let stream = unsafe { gpu.stream(stream) }?;
+        // SAFETY: as the caller says.
+        let spans = unsafe { self.spans(gpu) }?;
+        let fields = self.fields.iter().zip(&spans).map(|(field, span)| match span {
+            Some(span) => FieldMut::device_bytes(&field.name, field.element(), span),
+            // SAFETY: as the caller says.
+            None => FieldMut::host_bytes(&field.name, field.element(), unsafe { field.host_mut() }),
+        });
+        let mut fields: Vec<FieldMut> = fields.collect();
+        self.history.restore(version, &mut fields, &*stream).map_err(|error| Error::from(error).into())
+    }
+
+    fn device<'g>(&self, gpus: &'g BTreeMap<Option<usize>, Gpu>) -> Outcome<&'g Gpu> {
+        let elsewhere = only_gpu(&self.fields)?.filter(|gpu| Some(*gpu) != self.gpu);
+        if let Some(gpu) = elsewhere {
+            let name = self.history.name();
+            return Err(Failure::argument(format!(
+                "history {name:?} was not opened for GPU {gpu}, where its fields are"
+            )));
+        }
+        gpus.get(&self.gpu).ok_or_else(|| Failure::state("the caches of this history are gone"))
+    }
+
+    /// # Safety
+    /// As [`Past::append`].
+    unsafe fn spans(&self, gpu: &Gpu) -> Outcome<Vec<Option<crate::device::DeviceSpan>>> {
+        // SAFETY: as the caller says.
+        let span = |field: &Region| field.gpu().map(|_| unsafe { field.span(gpu) }).transpose();
+        self.fields.iter().map(span).collect()
+    }
+}
+
+/// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`. `keep`: `BVK_KEEP_...`. How much
+/// memory and file space it may take says the configuration (`[device]`, `[history]`).
+///
+/// Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
+///
+/// Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `history` is a place for a handle, which is yours until `bvk_history_close`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_history_open(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    gpu: c_int,
+    keep: c_int,
+    history: *mut *mut HistoryHandle,
+) -> c_int {
+    call(|| {
+        let open = handles::session(session)?;
+        // SAFETY: as the caller says.
+        let name = unsafe { text(name, "the name of the history") }?;
+        // SAFETY: as the caller says.
+        let place = unsafe { history.as_mut() }.ok_or_else(|| Failure::argument("history is NULL"))?;
+        let gpu = match gpu {
+            BVK_NO_GPU => None,
+            ordinal => Some(usize::try_from(ordinal).map_err(|_| Failure::argument(format!("there is no GPU {gpu}")))?),
+        };
+        let keep = match keep {
+            BVK_KEEP_UNTIL_READ => Keep::Discard,
+            BVK_KEEP_ALL => Keep::Persist,
+            _ => return Err(Failure::argument(format!("keep is {keep}; see BVK_KEEP_..."))),
+        };
+        let mut locked = lock(&open);
+        let past = Past::open(&mut locked, name, gpu, keep)?;
+        let id = insert_part(Part::History, &open);
+        locked.histories.insert(id, past);
+        *place = to_pointer(id);
+        Ok(BVK_OK)
+    })
+}
+
+/// Works on a history.
+fn with(history: *mut HistoryHandle, work: impl FnOnce(&mut Open, Id) -> Outcome) -> c_int {
+    call(|| {
+        let (id, open) = part(history, Part::History)?;
+        let mut open = lock(&open);
+        if !open.histories.contains_key(&id) {
+            return Err(Failure::state("this history was closed by another thread"));
+        }
+        work(&mut open, id)
+    })
+}
+
+/// From now on versions have a field `name`: `count` elements at `data`, on the host or on the history's GPU. Replaces a field of
+/// that name.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
+///
+/// # Safety
+/// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody else
+/// in each restore. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_history_field(
+    history: *mut HistoryHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    with(history, |open, id| {
+        // SAFETY: as the caller says; there is one extent.
+        let field = unsafe { super::session::described(name, data, kind, 1, &count) }?;
+        if let Some(past) = open.histories.get_mut(&id) {
+            past.set(field);
+        }
+        Ok(BVK_OK)
+    })
+}
+
+/// Forgets all fields.
+///
+/// Local, never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int {
+    with(history, |open, id| {
+        open.histories.get_mut(&id).map(Past::clear);
+        Ok(BVK_OK)
+    })
+}
+
+/// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run
+/// (`bvk_set_stream`). When it returns the application may overwrite them.
+///
+/// Local. Blocks for the copy; when the cache is full: for what has to leave it, at most `timeouts.room`.
+///
+/// Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
+///
+/// # Safety
+/// What was promised with [`bvk_history_field`] holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version: u64) -> c_int {
+    with(history, |open, id| {
+        let Open { histories, gpus, stream, .. } = open;
+        // SAFETY: as the caller says.
+        histories.get(&id).map_or(Ok(()), |past| unsafe { past.append(gpus, *stream, version) })?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Copies version `version` back into the fields, which may be some of those that were appended, and compares digests.
+///
+/// Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
+///
+/// Errors: `BVK_ERR_DEVICE`: there is no such version, or no good copy. The fields then hold nothing of use.
+///
+/// # Safety
+/// What was promised with [`bvk_history_field`] holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, version: u64) -> c_int {
+    with(history, |open, id| {
+        let Open { histories, gpus, stream, .. } = open;
+        // SAFETY: as the caller says.
+        histories.get(&id).map_or(Ok(()), |past| unsafe { past.restore(gpus, *stream, version) })?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Says that the `count` versions will be restored in this order, after those that were named before. Also for versions that do not
+/// exist yet; hints cannot be taken back, and restores may deviate from them.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// `versions` has `count` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_history_hint(history: *mut HistoryHandle, versions: *const u64, count: usize) -> c_int {
+    with(history, |open, id| {
+        if versions.is_null() && count > 0 {
+            return Err(Failure::argument("versions is NULL"));
+        }
+        // SAFETY: there are that many numbers, says the caller.
+        let all = (0..count).map(|at| unsafe { versions.add(at).read_unaligned() });
+        if let Some(past) = open.histories.get(&id) {
+            past.history.hint(all.collect::<Vec<u64>>());
+        }
+        Ok(BVK_OK)
+    })
+}
+
+/// Lets hinted versions be fetched ahead, now and from now on.
+///
+/// Local, never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_history_start_prefetch(history: *mut HistoryHandle) -> c_int {
+    with(history, |open, id| {
+        open.histories.get(&id).map(|past| past.history.start_prefetch());
+        Ok(BVK_OK)
+    })
+}
+
+/// Waits until nothing is left to flush.
+///
+/// Local. Blocks for the slowest tier.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_history_wait_flushed(history: *mut HistoryHandle) -> c_int {
+    with(history, |open, id| {
+        open.histories.get(&id).map(|past| past.history.wait_flushed());
+        Ok(BVK_OK)
+    })
+}
+
+/// Forgets the history with all its versions. `*history` becomes NULL; one that is NULL already is no error.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// `history` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_history_close(history: *mut *mut HistoryHandle) -> c_int {
+    call(|| {
+        // SAFETY: as the caller says.
+        let Some(place) = (unsafe { history.as_mut() }) else { return Ok(BVK_OK) };
+        if place.is_null() {
+            return Ok(BVK_OK);
+        }
+        let (id, open) = part(*place, Part::History)?;
+        handles::remove(id);
+        *place = std::ptr::null_mut();
+        lock(&open).histories.remove(&id);
+        Ok(BVK_OK)
+    })
+}

@@ -1,0 +1,418 @@
+//! Restarts: of all protected regions by one call, or as attempts that the application loads itself.
+
+use super::arguments::{fill, must_put, name, put, text};
+use super::handles::{self, Part, lock, part, to_pointer};
+use super::regions::{Region, only_gpu};
+use super::session::{Open, SessionHandle, described, insert_part, kind_of, with as with_session};
+use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
+use crate::recovery::{LoadError, Restorer, Want};
+use crate::session::{Attempt, AttemptEnd, Error, Restored, Session};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_void};
+
+/// A restart under way. Opaque; NULL is none.
+#[repr(C)]
+pub struct RestartHandle {
+    _private: [u8; 0],
+}
+
+/// As a version: the newest that all ranks can restore.
+pub const BVK_NEWEST: u64 = u64::MAX;
+
+/// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CRestored {
+    /// `sizeof(bvk_restored)`.
+    pub size: usize,
+    /// The version.
+    pub version: u64,
+    /// The run that took it.
+    pub generation: u64,
+    /// Bytes that this rank read.
+    pub bytes: u64,
+    /// Seconds from the call to the agreement of all ranks.
+    pub seconds: f64,
+    /// The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
+    pub level: i64,
+}
+
+/// A restart, its open attempt, and what went wrong in it on this rank.
+pub(super) struct Running {
+    id: handles::Id,
+    attempt: Attempt,
+    failed: Option<(String, bool)>,
+}
+
+impl Running {
+    /// Ends the attempt as one that this rank does not count, however often the others would try again.
+    pub(super) fn give_up(self, session: &Session) {
+        let given_up = Some(("the restart was given up".to_owned(), false));
+        // Whatever the ranks make of it, this session has nothing to do with it any more.
+        drop(self.attempt.end(session, given_up));
+    }
+}
+
+fn want(version: u64) -> Want {
+    if version == BVK_NEWEST { Want::Newest } else { Want::Version(version) }
+}
+
+fn described_restored(restored: &Restored) -> CRestored {
+    let tiers = ["memory", "local", "peers", "global"];
+    let level = tiers.iter().position(|tier| *tier == restored.tier).map_or(0, |at| at as i64 + 1);
+    CRestored {
+        size: 0,
+        version: restored.version,
+        generation: restored.generation,
+        bytes: restored.bytes,
+        seconds: restored.seconds,
+        level,
+    }
+}
+
+/// Loads a region to where it is.
+///
+/// # Safety
+/// What the application has promised of its memory and stream.
+unsafe fn load_region(
+    restorer: &mut Restorer,
+    region: &Region,
+    session: &Session,
+    gpus: &mut BTreeMap<Option<usize>, super::gpu::Gpu>,
+    stream: usize,
+) -> Outcome<Result<(), LoadError>> {
+    if region.gpu().is_none() {
+        // SAFETY: as the caller says.
+        return Ok(restorer.load_bytes(&region.name, region.element(), unsafe { region.host_mut() }));
+    }
+    let gpu = super::history::gpu(session, gpus, region.gpu())?;
+    // SAFETY: as the caller says.
+    let (span, stream) = unsafe { (region.span(gpu)?, gpu.stream(stream)?) };
+    Ok(restorer.load_span(&region.name, region.element(), &span, &*stream))
+}
+
+impl Running {
+    /// Keeps the first thing that went wrong, for the end of the attempt.
+    fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
+        let (failure, would_help) = match outcome {
+            Ok(Ok(())) => return Ok(BVK_OK),
+            Ok(Err(error)) => {
+                let is_damage = error.is_damage();
+                (Failure::new(BVK_ERR_LOAD, error.to_string()), is_damage)
+            }
+            // A device that is gone is so for older versions, too.
+            Err(failure) => (failure, false),
+        };
+        self.failed.get_or_insert((failure.text.clone(), would_help));
+        Err(failure)
+    }
+}
+
+/// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
+/// saved. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
+/// `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore.
+///
+/// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
+///
+/// Errors: `BVK_ERR_RESTART`, the same on all ranks: the regions hold nothing of use then. `BVK_ERR_REGION`, `BVK_ERR_STATE`,
+/// `BVK_ERR_ARGUMENT` if `restored->size` was not set (after the restart).
+///
+/// # Safety
+/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `restored` is NULL or
+/// begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_restart(
+    session: *mut SessionHandle,
+    name_: *const c_char,
+    version: u64,
+    restored: *mut CRestored,
+) -> c_int {
+    with_session(session, |open| {
+        open.check_no_restart()?;
+        // SAFETY: as the caller says.
+        let mut next = open.session.attempt(unsafe { name(name_) }, want(version))?;
+        while let Some(attempt) = next {
+            let mut running = Running { id: 0, attempt, failed: None };
+            // SAFETY: as the caller says.
+            _ = unsafe { load_protected(open, &mut running) };
+            match running.attempt.end(&open.session, running.failed)? {
+                AttemptEnd::Counts(done) => {
+                    // SAFETY: as the caller says; there is no padding.
+                    unsafe { fill(restored, described_restored(&done), "bvk_restored") }?;
+                    return Ok(BVK_OK);
+                }
+                AttemptEnd::Again(other) => next = Some(*other),
+            }
+        }
+        Ok(BVK_NOTHING)
+    })
+}
+
+/// Loads all protected regions.
+///
+/// # Safety
+/// What the application has promised of them.
+unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
+    let Open { session, gpus, protected, stream, .. } = open;
+    if let Err(failure) = only_gpu(protected) {
+        return running.note(Err(failure));
+    }
+    for region in protected.iter() {
+        // SAFETY: as the caller says.
+        let loaded = unsafe { load_region(running.attempt.restorer(), region, session, gpus, *stream) };
+        running.note(loaded)?;
+    }
+    Ok(BVK_OK)
+}
+
+/// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_restart_end`, and all again while that
+/// returns `BVK_AGAIN`. Version as in `bvk_restart`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
+///
+/// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
+///
+/// Errors: as `bvk_restart`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `restart` is a place for a handle, which is yours until `bvk_restart_end` ends it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_restart_begin(
+    session: *mut SessionHandle,
+    name_: *const c_char,
+    version: u64,
+    restart: *mut *mut RestartHandle,
+) -> c_int {
+    call(|| {
+        let open = handles::session(session)?;
+        let mut locked = lock(&open);
+        locked.check_no_restart()?;
+        // SAFETY: as the caller says.
+        let attempt = locked.session.attempt(unsafe { name(name_) }, want(version))?;
+        // SAFETY: as the caller says.
+        unsafe { put(restart, std::ptr::null_mut()) };
+        let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };
+        if restart.is_null() {
+            // Found only now, so that the other ranks hear of it.
+            Running { id: 0, attempt, failed: None }.give_up(&locked.session);
+            return Err(Failure::argument("restart is NULL"));
+        }
+        let id = insert_part(Part::Restart, &open);
+        locked.attempt = Some(Running { id, attempt, failed: None });
+        // SAFETY: as the caller says.
+        unsafe { put(restart, to_pointer(id)) };
+        Ok(BVK_OK)
+    })
+}
+
+/// Works on an open restart.
+fn with(restart: *mut RestartHandle, work: impl FnOnce(&mut Open, &mut Running) -> Outcome) -> c_int {
+    call(|| {
+        let (id, open) = part(restart, Part::Restart)?;
+        let mut open = lock(&open);
+        let running = open.attempt.take_if(|running| running.id == id);
+        let mut running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
+        let outcome = work(&mut open, &mut running);
+        open.attempt = Some(running);
+        outcome
+    })
+}
+
+/// The version that is being restored.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// `version` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_restart_version(restart: *mut RestartHandle, version: *mut u64) -> c_int {
+    with(restart, |_, running| {
+        // SAFETY: as the caller says.
+        unsafe { must_put(version, running.attempt.restorer().version(), "version") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// How many elements of which type the region `name` has in the version that is being restored. `count` and `type` may be NULL.
+///
+/// Local. Blocks on the tier that holds the copy.
+///
+/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `count` and `type` are NULL or places for numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_region_size(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    count: *mut u64,
+    kind: *mut c_int,
+) -> c_int {
+    with(restart, |_, running| {
+        // SAFETY: as the caller says.
+        let name = unsafe { text(name, "the name of a region") }?;
+        let found = running.attempt.restorer().describe(name);
+        let region = found.map_err(|error| Failure::from(Error::from(error)))?;
+        let (elements, number) = kind_of(&region);
+        // SAFETY: as the caller says.
+        unsafe {
+            put(count, elements);
+            put(kind, number);
+        }
+        Ok(BVK_OK)
+    })
+}
+
+/// Loads the region `name` into `count` elements at `data`, on the host or on a GPU, which must be its length and type.
+///
+/// Local. Blocks on the tier that holds the copy.
+///
+/// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
+/// was; otherwise `data` holds nothing of use.
+///
+/// # Safety
+/// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load(
+    restart: *mut RestartHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    with(restart, |open, running| {
+        // SAFETY: as the caller says; there is one extent.
+        let region = unsafe { described(name, data, kind, 1, &count) }?;
+        let Open { session, gpus, stream, .. } = open;
+        // SAFETY: as the caller says.
+        let loaded = unsafe { load_region(running.attempt.restorer(), &region, session, gpus, *stream) };
+        running.note(loaded)
+    })
+}
+
+/// Loads all protected regions.
+///
+/// Local. Blocks on the tier that holds the copy.
+///
+/// Errors: as `bvk_load`; the regions then hold nothing of use.
+///
+/// # Safety
+/// What was promised with [`bvk_protect`](super::session::bvk_protect) holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_int {
+    // SAFETY: as the caller says.
+    with(restart, |open, running| unsafe { load_protected(open, running) })
+}
+
+/// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL).
+///
+/// Local. Blocks on the tier that holds the copy.
+///
+/// Errors: as `bvk_load`. The history then has some of the versions: close it.
+///
+/// # Safety
+/// `count` is NULL or a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_load_history(
+    restart: *mut RestartHandle,
+    history: *mut super::history::HistoryHandle,
+    count: *mut u64,
+) -> c_int {
+    call(|| {
+        let (past, its) = part(history, Part::History)?;
+        let (id, open) = part(restart, Part::Restart)?;
+        if !std::sync::Arc::ptr_eq(&open, &its) {
+            return Err(Failure::argument("the history belongs to another session than the restart"));
+        }
+        let mut open = lock(&open);
+        let Open { attempt, histories, .. } = &mut *open;
+        let running = attempt.as_mut().filter(|running| running.id == id);
+        let running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
+        let past = histories.get(&past).ok_or_else(|| Failure::state("this history was closed"))?;
+        let mut loaded = 0;
+        let outcome = running.attempt.restorer().load_history(&past.history).map(|versions| loaded = versions);
+        running.note(Ok(outcome))?;
+        // SAFETY: as the caller says.
+        unsafe { put(count, loaded) };
+        Ok(BVK_OK)
+    })
+}
+
+/// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not. Returns `BVK_OK` on all ranks if all had; `*restart` is
+/// NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
+/// an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
+///
+/// Collective: all ranks. Blocks until all have called.
+///
+/// Errors: `BVK_ERR_RESTART`, the same on all ranks; `*restart` is NULL then.
+///
+/// # Safety
+/// `restart` points to a handle; `restored` is NULL or begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_restart_end(
+    restart: *mut *mut RestartHandle,
+    ok: c_int,
+    restored: *mut CRestored,
+) -> c_int {
+    call(|| {
+        // SAFETY: as the caller says.
+        let place = unsafe { restart.as_mut() }.ok_or_else(|| Failure::argument("restart is NULL"))?;
+        let (id, open) = part(*place, Part::Restart)?;
+        let mut open = lock(&open);
+        let running = open.attempt.take_if(|running| running.id == id);
+        let running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
+        let refused = || ("the application could not use it".to_owned(), true);
+        let failure = (ok == 0).then(|| running.failed.unwrap_or_else(refused));
+        match running.attempt.end(&open.session, failure) {
+            Ok(AttemptEnd::Again(next)) => {
+                open.attempt = Some(Running { id, attempt: *next, failed: None });
+                Ok(BVK_AGAIN)
+            }
+            Ok(AttemptEnd::Counts(done)) => {
+                handles::remove(id);
+                *place = std::ptr::null_mut();
+                // SAFETY: as the caller says; there is no padding.
+                unsafe { fill(restored, described_restored(&done), "bvk_restored") }?;
+                Ok(BVK_OK)
+            }
+            Err(error) => {
+                handles::remove(id);
+                *place = std::ptr::null_mut();
+                Err(error.into())
+            }
+        }
+    })
+}
+
+/// The versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
+/// `capacity`; `*count` says how many there are.
+///
+/// Collective: all ranks. Blocks as `bvk_restart_begin`.
+///
+/// Errors: as `bvk_restart`.
+///
+/// # Safety
+/// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` is a place for a
+/// number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_versions(
+    session: *mut SessionHandle,
+    name_: *const c_char,
+    versions: *mut u64,
+    capacity: usize,
+    count: *mut usize,
+) -> c_int {
+    with_session(session, |open| {
+        open.check_no_restart()?;
+        // SAFETY: as the caller says.
+        let found = open.session.versions(unsafe { name(name_) })?;
+        if versions.is_null() && capacity > 0 {
+            return Err(Failure::argument("versions is NULL and capacity is not 0"));
+        }
+        for (at, info) in found.iter().take(capacity).enumerate() {
+            // SAFETY: there is room for `capacity` numbers, says the caller.
+            unsafe { versions.add(at).write_unaligned(info.version) };
+        }
+        // SAFETY: as the caller says.
+        unsafe { must_put(count, found.len(), "count") }?;
+        Ok(BVK_OK)
+    })
+}

@@ -1,0 +1,739 @@
+//! Sessions: opening and closing, what is protected, decisions, statistics.
+
+use super::arguments::{fill, must_put, number, put, sized, text};
+use super::checkpoint::Begun;
+use super::gpu::Gpu;
+use super::handles::{self, Entry, Id, Part, lock, to_pointer};
+use super::history::Past;
+use super::regions::Region;
+use super::restart::Running;
+use super::status::{BVK_ERR_OPEN, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
+use crate::affinity::pinning::Pin;
+use crate::comm::mpi::MpiComm;
+use crate::config::{AffinityMode, Config, ConfigSource};
+use crate::session::Session;
+use crate::transfer::{LevelVerdict, Report};
+use ::mpi::ffi::MPI_Comm;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
+#[repr(C)]
+pub struct SessionHandle {
+    _private: [u8; 0],
+}
+
+/// Captured: safe from the application's next write, and from nothing else.
+pub const BVK_LEVEL_CAPTURED: c_int = 0;
+/// In node memory: survives killed processes.
+pub const BVK_LEVEL_PROCESS: c_int = 1;
+/// On node-local storage: survives a reboot of the node.
+pub const BVK_LEVEL_NODE_REBOOT: c_int = 2;
+/// Copies or parity on other nodes: survives the loss of a node.
+pub const BVK_LEVEL_NODE_LOSS: c_int = 3;
+/// On the parallel file system: survives the loss of all nodes.
+pub const BVK_LEVEL_SYSTEM: c_int = 4;
+
+/// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set
+/// members. Later members win over earlier ones, and the environment (`BIVOUAC_...`) stands between `config_text` and `settings`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// `sizeof(bvk_options)`.
+    pub size: usize,
+    /// A TOML file; NULL: what `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
+    pub config_file: *const c_char,
+    /// TOML text instead of a file; NULL: none.
+    pub config_text: *const c_char,
+    /// Settings as `section.key=value`, the last entry NULL; NULL: none.
+    pub settings: *const *const c_char,
+}
+
+/// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CStats {
+    /// `sizeof(bvk_stats)`.
+    pub size: usize,
+    /// Checkpoints that this rank has captured.
+    pub captured: u64,
+    /// Checkpoints that the ranks abandoned at the call.
+    pub abandoned: u64,
+    /// Checkpoints whose levels have not all come to an end.
+    pub in_flight: u64,
+    /// Bytes that the application handed over.
+    pub bytes_captured: u64,
+    /// Captures that waited for room in node memory.
+    pub room_waits: u64,
+    /// Captures that were written to a file before the call returned, because they did not fit into node memory.
+    pub direct_captures: u64,
+    /// Copies of shards or blocks that were found damaged, on all tiers.
+    pub damaged: u64,
+    /// Checkpoints that reached each level; by `BVK_LEVEL_...`.
+    pub committed: [u64; 5],
+    /// Levels that were wanted and not reached.
+    pub level_failures: [u64; 5],
+    /// Writes of this rank that failed.
+    pub write_failures: [u64; 5],
+    /// Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system.
+    pub restored_bytes: [u64; 5],
+    /// Seconds that the last checkpoint blocked the application.
+    pub blocked_last_s: f64,
+    /// The longest of them.
+    pub blocked_max_s: f64,
+    /// The sum of them.
+    pub blocked_total_s: f64,
+}
+
+/// What the ranks have agreed on one level of one checkpoint. Set `size` to `sizeof(bvk_report)` before the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CReport {
+    /// `sizeof(bvk_report)`.
+    pub size: usize,
+    /// The version.
+    pub version: u64,
+    /// The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` is the call itself.
+    pub level: c_int,
+    /// 1: committed, 0: abandoned, -1: unknown, because the root could not be reached.
+    pub committed: c_int,
+    /// The name of the series.
+    pub name: [c_char; 136],
+    /// Why it was not committed, cut at the end if it is long.
+    pub reason: [c_char; 512],
+}
+
+/// A session with all that was made from it. Fields are dropped in their order.
+pub(super) struct Open {
+    pub attempt: Option<Running>,
+    pub begun: Vec<(Id, Begun)>,
+    pub histories: BTreeMap<Id, Past>,
+    pub gpus: BTreeMap<Option<usize>, Gpu>,
+    pub protected: Vec<Region>,
+    pub stream: usize,
+    reports: VecDeque<Report>,
+    pub session: Session,
+}
+
+impl Open {
+    pub(super) fn new(session: Session) -> Open {
+        Open {
+            attempt: None,
+            begun: Vec::new(),
+            histories: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            protected: Vec::new(),
+            stream: 0,
+            reports: VecDeque::new(),
+            session,
+        }
+    }
+
+    /// Refuses calls that all ranks make together while a restart is open: its attempts have to end first.
+    pub(super) fn check_no_restart(&self) -> Outcome<()> {
+        match &self.attempt {
+            None => Ok(()),
+            Some(_) => Err(Failure::state("a restart is open on this session: end it with bvk_restart_end first")),
+        }
+    }
+
+    /// Protects a region, in the place of one of its name if there is one.
+    pub(super) fn protect(&mut self, region: Region) {
+        match self.protected.iter_mut().find(|known| known.name == region.name) {
+            Some(known) => *known = region,
+            None => self.protected.push(region),
+        }
+    }
+
+    /// Ends everything and the session.
+    pub(super) fn close(self) -> crate::Result<()> {
+        let Open { attempt, begun, histories, gpus, session, .. } = self;
+        if let Some(running) = attempt {
+            running.give_up(&session);
+        }
+        for (_, begun) in begun {
+            begun.give_up(&session);
+        }
+        drop(histories);
+        drop(gpus);
+        session.close()
+    }
+}
+
+/// The configuration that a caller describes.
+///
+/// # Safety
+/// As [`bvk_open`] says of its options.
+unsafe fn configure(options: *const Options) -> Result<Config, String> {
+    if options.is_null() {
+        return Config::from_env().map_err(|error| error.to_string());
+    }
+    let inner = || -> Outcome<Config> {
+        // SAFETY: the structure begins with its size, says the caller; all members may be zero.
+        let options = unsafe { sized(options, "bvk_options") }?;
+        // SAFETY: texts are NULL or end with a zero byte, says the caller.
+        let optional =
+            |given: *const c_char, what| (!given.is_null()).then(|| unsafe { text(given, what) }).transpose();
+        let file = optional(options.config_file, "config_file")?;
+        let inline = optional(options.config_text, "config_text")?;
+        let mut settings = Vec::new();
+        let mut next = options.settings;
+        // SAFETY: the list ends with NULL, says the caller.
+        while let Some(entry) = unsafe { next.as_ref() }.filter(|entry| !entry.is_null()) {
+            // SAFETY: as above.
+            let setting = unsafe { text(*entry, "a setting") }?;
+            let pair = setting.split_once('=');
+            let (key, value) =
+                pair.ok_or_else(|| Failure::argument(format!("setting {setting:?} is not section.key=value")))?;
+            settings.push((key.trim().to_owned(), value.trim().to_owned()));
+            // SAFETY: this entry was not the last one.
+            next = unsafe { next.add(1) };
+        }
+        let source = match (file, inline) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::argument("config_file and config_text are both set: choose one"));
+            }
+            (Some(file), None) => ConfigSource::File(Path::new(file)),
+            (None, Some(inline)) => ConfigSource::Text(inline),
+            (None, None) => ConfigSource::Environment,
+        };
+        Config::with_settings(source, &settings).map_err(|error| Failure::new(BVK_ERR_OPEN, error.to_string()))
+    };
+    inner().map_err(|failure| failure.text)
+}
+
+/// Opens a session and keeps it under a handle.
+///
+/// # Safety
+/// `comm` is a communicator of this process or `MPI_COMM_NULL`.
+pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Outcome<Id> {
+    // SAFETY: as the caller says.
+    let comm = unsafe { MpiComm::duplicate_raw(comm) }.map_err(|error| Failure::from(crate::Error::from(error)))?;
+    let session = Session::open_on_mpi(comm, config)?;
+    Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Open::new(session))))))
+}
+
+/// Runs a call that needs the session.
+pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -> c_int {
+    call(|| work(&mut lock(&*handles::session(handle)?)))
+}
+
+/// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
+/// `MPI_THREAD_MULTIPLE` a thread of Bivouac moves the coordination along, otherwise the session's calls do.
+///
+/// Collective over `comm`. Blocks until all ranks have called, and for the file systems of the tiers. A rank with a mistake in its
+/// configuration or options fails together with all others. To be called from a thread that may call MPI.
+///
+/// `options`: NULL for the environment alone. `*session`: the handle; yours until `bvk_close`.
+///
+/// Errors: `BVK_ERR_OPEN` (ranks and keys are named), `BVK_ERR_MPI`, `BVK_ERR_ARGUMENT`.
+///
+/// # Safety
+/// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
+/// `session` is NULL or a place for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
+    call(|| {
+        // SAFETY: as the caller says.
+        let config = unsafe { configure(options) };
+        let config = if session.is_null() { Err("the place for the session is NULL".to_owned()) } else { config };
+        // SAFETY: as the caller says.
+        let id = unsafe { open(comm, config) }?;
+        // SAFETY: not NULL, or opening had failed.
+        unsafe { must_put(session, to_pointer(id), "session") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// The same for a communicator in the form that Fortran has (`MPI_Comm_c2f`).
+///
+/// Collective and blocking as `bvk_open`.
+///
+/// # Safety
+/// As [`bvk_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
+    let mut status = BVK_OK;
+    let mut found = None;
+    let looked = call(|| {
+        found = Some(crate::comm::mpi::from_fortran(comm).map_err(|error| Failure::from(crate::Error::from(error)))?);
+        Ok(BVK_OK)
+    });
+    if let Some(comm) = found {
+        // SAFETY: as the caller says.
+        status = unsafe { bvk_open(comm, options, session) };
+    }
+    if looked == BVK_OK { status } else { looked }
+}
+
+/// Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
+/// session that is NULL already is no error.
+///
+/// Collective. Blocks at most for `timeouts.drain` and for the slowest rank.
+///
+/// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`.
+///
+/// # Safety
+/// `session` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_close(session: *mut *mut SessionHandle) -> c_int {
+    call(|| {
+        // SAFETY: NULL or a place for a handle, says the caller.
+        let Some(place) = (unsafe { session.as_mut() }) else { return Ok(BVK_OK) };
+        if place.is_null() {
+            return Ok(BVK_OK);
+        }
+        let open = handles::session(*place)?;
+        handles::remove(place.addr());
+        *place = std::ptr::null_mut();
+        handles::remove_parts(&open);
+        // A call on another thread may still be in the session.
+        let mut waiting = open;
+        let open = loop {
+            drop(lock(&waiting));
+            match Arc::try_unwrap(waiting) {
+                Ok(open) => break open,
+                Err(still) => waiting = still,
+            }
+            std::thread::yield_now();
+        };
+        open.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).close()?;
+        Ok(BVK_OK)
+    })
+}
+
+/// The number of this run on its store, which grows with every run.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// `generation` is a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation: *mut u64) -> c_int {
+    with(session, |open| {
+        // SAFETY: as the caller says.
+        unsafe { must_put(generation, open.session.generation(), "generation") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
+/// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again.
+///
+/// Local, never waits. `type` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
+/// allowed if `count` is 0.
+///
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
+///
+/// # Safety
+/// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable
+/// and used by nobody else in each call that loads it. `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    // SAFETY: as the caller says; there is one extent.
+    unsafe { bvk_protect_shaped(session, name, data, kind, 1, &count) }
+}
+
+/// The same with the extents of `dimensions` dimensions, slowest first.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_protect`.
+///
+/// # Safety
+/// As [`bvk_protect`]; `shape` has `dimensions` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect_shaped(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    data: *mut c_void,
+    kind: c_int,
+    dimensions: c_int,
+    shape: *const u64,
+) -> c_int {
+    with(session, |open| {
+        // SAFETY: as the caller says.
+        let region = unsafe { described(name, data, kind, dimensions, shape) }?;
+        open.protect(region);
+        Ok(BVK_OK)
+    })
+}
+
+/// A region from the arguments of a call.
+///
+/// # Safety
+/// As [`bvk_protect_shaped`].
+pub(super) unsafe fn described(
+    name: *const c_char,
+    data: *const c_void,
+    kind: c_int,
+    dimensions: c_int,
+    shape: *const u64,
+) -> Outcome<Region> {
+    // SAFETY: as the caller says.
+    let name = unsafe { text(name, "the name of a region") }?;
+    let dimensions = usize::try_from(dimensions).ok().filter(|dimensions| *dimensions <= 32);
+    let Some(dimensions) = dimensions.filter(|dimensions| *dimensions == 0 || !shape.is_null()) else {
+        return Err(Failure::argument(format!("region {name:?}: give 0 to 32 dimensions and their extents")));
+    };
+    let mut extents = Vec::with_capacity(dimensions);
+    for at in 0..dimensions {
+        // SAFETY: there are that many numbers, says the caller.
+        extents.push(unsafe { shape.add(at).read_unaligned() });
+    }
+    Region::new(name, data, kind, &extents)
+}
+
+/// Protects under a number instead of a name: the region is called `#7` for `id` 7.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_protect`.
+///
+/// # Safety
+/// As [`bvk_protect`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect_id(
+    session: *mut SessionHandle,
+    id: c_int,
+    data: *mut c_void,
+    count: u64,
+    kind: c_int,
+) -> c_int {
+    with(session, |open| {
+        open.protect(Region::new(&name_of_id(id), data, kind, &[count])?);
+        Ok(BVK_OK)
+    })
+}
+
+/// The name of a region that was protected under a number.
+pub(super) fn name_of_id(id: c_int) -> String {
+    format!("#{id}")
+}
+
+/// Takes a region out of those that are protected. Its memory may be freed as soon as this returns.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
+///
+/// # Safety
+/// `name` is NULL or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_unprotect(session: *mut SessionHandle, name: *const c_char) -> c_int {
+    with(session, |open| {
+        // SAFETY: as the caller says.
+        unprotect(open, unsafe { text(name, "the name of a region") }?)
+    })
+}
+
+/// The same for one that was protected under a number.
+///
+/// Local, never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_unprotect_id(session: *mut SessionHandle, id: c_int) -> c_int {
+    with(session, |open| unprotect(open, &name_of_id(id)))
+}
+
+/// The same for all regions.
+///
+/// Local, never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_unprotect_all(session: *mut SessionHandle) -> c_int {
+    with(session, |open| {
+        open.protected.clear();
+        Ok(BVK_OK)
+    })
+}
+
+fn unprotect(open: &mut Open, name: &str) -> Outcome {
+    let at = open.protected.iter().position(|region| region.name == name);
+    let Some(at) = at else { return Err(Failure::argument(format!("no region {name:?} is protected"))) };
+    open.protected.remove(at);
+    Ok(BVK_OK)
+}
+
+/// From now on device regions are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
+/// the device's primary context. NULL, and the default: the legacy default stream. Programs without GPUs do not need it.
+///
+/// Local, never waits. The stream stays the application's.
+///
+/// # Safety
+/// The stream lives until another one is set or the session is closed, and is not the per-thread default stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_set_stream(session: *mut SessionHandle, stream: *mut c_void) -> c_int {
+    with(session, |open| {
+        open.stream = stream.expose_provenance();
+        Ok(BVK_OK)
+    })
+}
+
+/// Is it time for a checkpoint, by the configured interval? Call it once per step. `*yes`: 1 or 0, the same on all ranks.
+///
+/// Collective: all ranks, the same number of times. Blocks only when a yes by time or cost is near.
+///
+/// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
+///
+/// # Safety
+/// `yes` is NULL or a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_should_checkpoint(session: *mut SessionHandle, yes: *mut c_int) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { decide(session, yes, Session::should_checkpoint) }
+}
+
+/// Is it time to stop: a configured signal arrived on some rank, the end of the allocation is near, `bivouac halt` was called?
+/// `*yes`: 1 or 0, the same on all ranks.
+///
+/// Collective: all ranks, the same number of times. The ranks look at each other about every `exit.check_every`.
+///
+/// Errors: as `bvk_should_checkpoint`.
+///
+/// # Safety
+/// `yes` is NULL or a place for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_should_exit(session: *mut SessionHandle, yes: *mut c_int) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { decide(session, yes, Session::should_exit) }
+}
+
+/// # Safety
+/// `yes` is NULL or a place for a number.
+unsafe fn decide(session: *mut SessionHandle, yes: *mut c_int, ask: fn(&Session) -> crate::Result<bool>) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(yes, 0) };
+    with(session, |open| {
+        open.check_no_restart()?;
+        let answer = ask(&open.session)?;
+        // SAFETY: as the caller says.
+        unsafe { must_put(yes, c_int::from(answer), "yes") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Makes node memory ready for checkpoints of about `bytes` per rank in the background, so that the first one finds it ready.
+///
+/// Local, never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_prepare(session: *mut SessionHandle, bytes: u64) -> c_int {
+    with(session, |open| {
+        open.session.prepare(bytes);
+        Ok(BVK_OK)
+    })
+}
+
+/// Moves the coordination along. Needed only without `MPI_THREAD_MULTIPLE`, where calls of the session are rare.
+///
+/// Local, never waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_progress(session: *mut SessionHandle) -> c_int {
+    with(session, |open| {
+        open.session.progress();
+        Ok(BVK_OK)
+    })
+}
+
+/// As the launcher bound it.
+pub const BVK_PIN_LAUNCHER: c_int = 0;
+/// Each rank on its share of neighbouring cores, a core for each thread.
+pub const BVK_PIN_COMPACT: c_int = 1;
+/// The same share, the threads in turn on its NUMA nodes or caches.
+pub const BVK_PIN_SCATTER: c_int = 2;
+
+/// Puts the threads of this rank where `policy` says (`BVK_PIN_...`), within what the job was given on this node.
+///
+/// Local; with the same policy on all ranks of a node they keep out of each other's way.
+///
+/// Errors: `BVK_ERR_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_pin(session: *mut SessionHandle, policy: c_int) -> c_int {
+    with(session, |open| {
+        open.session.pin(match policy {
+            BVK_PIN_LAUNCHER => Pin::Launcher,
+            BVK_PIN_COMPACT => Pin::Compact,
+            BVK_PIN_SCATTER => Pin::Scatter,
+            _ => return Err(Failure::argument(format!("there is no pin policy {policy}; see BVK_PIN_..."))),
+        });
+        Ok(BVK_OK)
+    })
+}
+
+/// Restarts put threads and pages back where they were.
+pub const BVK_AFFINITY_FULL: c_int = 0;
+/// Threads only.
+pub const BVK_AFFINITY_THREADS: c_int = 1;
+/// Pages only.
+pub const BVK_AFFINITY_PAGES: c_int = 2;
+/// Neither.
+pub const BVK_AFFINITY_CAPTURE: c_int = 3;
+
+/// What of affinity restarts bring back from now on (`BVK_AFFINITY_...`), whatever the configuration says.
+///
+/// Local, but ranks that differ restore differently.
+///
+/// Errors: `BVK_ERR_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_set_affinity(session: *mut SessionHandle, mode: c_int) -> c_int {
+    with(session, |open| {
+        open.session.set_affinity(match mode {
+            BVK_AFFINITY_FULL => AffinityMode::Full,
+            BVK_AFFINITY_THREADS => AffinityMode::Threads,
+            BVK_AFFINITY_PAGES => AffinityMode::Pages,
+            BVK_AFFINITY_CAPTURE => AffinityMode::Capture,
+            _ => return Err(Failure::argument(format!("there is no affinity mode {mode}; see BVK_AFFINITY_..."))),
+        });
+        Ok(BVK_OK)
+    })
+}
+
+/// Fills `stats` with counters and times of this rank.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set.
+///
+/// # Safety
+/// `stats` is NULL or begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut CStats) -> c_int {
+    with(session, |open| {
+        let now = open.session.stats();
+        let levels = |of: &crate::transfer::PerTier<u64>| [0, of.memory, of.local, of.peers, of.global];
+        let damaged: u64 = levels(&now.damaged).iter().sum();
+        let filled = CStats {
+            size: 0,
+            captured: now.captured,
+            abandoned: now.abandoned,
+            in_flight: now.in_flight,
+            bytes_captured: now.bytes_captured,
+            room_waits: now.room_waits,
+            direct_captures: now.direct_captures,
+            damaged,
+            committed: levels(&now.committed),
+            level_failures: levels(&now.level_failures),
+            write_failures: levels(&now.write_failures),
+            restored_bytes: levels(&now.restored_bytes),
+            blocked_last_s: now.blocked_last.as_secs_f64(),
+            blocked_max_s: now.blocked_max.as_secs_f64(),
+            blocked_total_s: now.blocked_total.as_secs_f64(),
+        };
+        // SAFETY: as the caller says; all members are 8 bytes long, so there is no padding.
+        unsafe { fill(stats, filled, "bvk_stats") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// The next verdict that the ranks have agreed on and that was not read yet, in the order of the checkpoints. `BVK_NOTHING`: there is
+/// none now.
+///
+/// Local, never waits. All ranks hear the same verdicts, though not at the same moment.
+///
+/// Errors: `BVK_ERR_ARGUMENT` if `report->size` was not set.
+///
+/// # Safety
+/// `report` begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_next_report(session: *mut SessionHandle, report: *mut CReport) -> c_int {
+    with(session, |open| {
+        if report.is_null() {
+            return Err(Failure::argument("report is NULL"));
+        }
+        if open.reports.is_empty() {
+            open.reports.extend(open.session.reports());
+        }
+        let Some(next) = open.reports.front() else { return Ok(BVK_NOTHING) };
+        let (committed, reason) = match &next.verdict {
+            LevelVerdict::Committed => (1, String::new()),
+            LevelVerdict::Abandoned(culprits) => {
+                (0, culprits.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+            }
+            LevelVerdict::Unknown(reason) => (-1, reason.clone()),
+        };
+        let filled = CReport {
+            size: 0,
+            version: next.key.version,
+            level: level_number(next.level),
+            committed,
+            name: characters(&next.name),
+            reason: characters(&reason),
+        };
+        // SAFETY: as the caller says; the members follow each other without padding.
+        unsafe { fill(report, filled, "bvk_report") }?;
+        open.reports.pop_front();
+        Ok(BVK_OK)
+    })
+}
+
+/// Text cut to what fits, ending with zero.
+fn characters<const N: usize>(text: &str) -> [c_char; N] {
+    let mut cut = text.len().min(N - 1);
+    while !text.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().zip(text[..cut].bytes()) {
+        *to = from as c_char;
+    }
+    out
+}
+
+/// The number of a level.
+pub(super) fn level_number(level: crate::Level) -> c_int {
+    use crate::Level;
+    match level {
+        Level::Captured => BVK_LEVEL_CAPTURED,
+        Level::Process => BVK_LEVEL_PROCESS,
+        Level::NodeReboot => BVK_LEVEL_NODE_REBOOT,
+        Level::NodeLoss => BVK_LEVEL_NODE_LOSS,
+        Level::System => BVK_LEVEL_SYSTEM,
+    }
+}
+
+/// The level of a number.
+pub(super) fn level(number: c_int) -> Outcome<crate::Level> {
+    use crate::Level;
+    let all = [Level::Captured, Level::Process, Level::NodeReboot, Level::NodeLoss, Level::System];
+    let found = all.into_iter().find(|level| level_number(*level) == number);
+    found.ok_or_else(|| Failure::argument(format!("there is no level {number}; see BVK_LEVEL_...")))
+}
+
+/// Lets Bivouac write its log to standard error: lines of at least the importance `level`, 1 errors, 2 warnings, 3 events, 4
+/// details, 5 everything. Programs that never call it see no log.
+///
+/// Local, never waits, any thread. The first call counts; later ones change nothing.
+///
+/// Errors: `BVK_ERR_ARGUMENT`.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_log(level: c_int) -> c_int {
+    call(|| {
+        let filter = match level {
+            1 => log::LevelFilter::Error,
+            2 => log::LevelFilter::Warn,
+            3 => log::LevelFilter::Info,
+            4 => log::LevelFilter::Debug,
+            5 => log::LevelFilter::Trace,
+            _ => return Err(Failure::argument(format!("there is no log level {level}; 1 to 5 are"))),
+        };
+        // Refused when there is a logger: the first call counts.
+        _ = env_logger::Builder::new().filter_level(filter).try_init();
+        Ok(BVK_OK)
+    })
+}
+
+/// The kinds of element numbers, for the size of a region.
+pub(super) fn kind_of(region: &crate::format::Region) -> (u64, c_int) {
+    (region.bytes / region.element.bytes().max(1), number(region.element))
+}
+
+/// Gives something that a session keeps a handle.
+pub(super) fn insert_part(part: Part, open: &Arc<Mutex<Open>>) -> Id {
+    handles::insert(Entry::Part(part, open.clone()))
+}

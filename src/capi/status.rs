@@ -1,0 +1,162 @@
+//! What a call returns, and the guard around every call.
+
+use crate::session::Error;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Success.
+pub const BVK_OK: c_int = 0;
+/// `bvk_restart_end`: another rank could not load this version; load again, now from the next older one. Nothing that was
+/// loaded before may be used.
+pub const BVK_AGAIN: c_int = 1;
+/// There is nothing: no checkpoint to restore, no report to read.
+pub const BVK_NOTHING: c_int = 2;
+/// An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
+pub const BVK_ERR_ARGUMENT: c_int = -1;
+/// A handle is not one, is of another kind, or was closed.
+pub const BVK_ERR_HANDLE: c_int = -2;
+/// The calls came in the wrong order, for example a checkpoint inside an open restart.
+pub const BVK_ERR_STATE: c_int = -3;
+/// The configuration has problems, or the session could not be opened; the text names ranks and keys.
+pub const BVK_ERR_OPEN: c_int = -4;
+/// MPI cannot be used: not initialised, finalized, not from this thread, or a call of it failed.
+pub const BVK_ERR_MPI: c_int = -5;
+/// A name or a shape cannot be used, or a region was named twice.
+pub const BVK_ERR_REGION: c_int = -6;
+/// This rank could not capture the checkpoint; the other ranks hear of it, and the application may go on.
+pub const BVK_ERR_CAPTURE: c_int = -7;
+/// A region could not be loaded: it is not in the checkpoint, has another type or length, or no copy of it is good.
+pub const BVK_ERR_LOAD: c_int = -8;
+/// The restart ended without a restored state, the same on all ranks.
+pub const BVK_ERR_RESTART: c_int = -9;
+/// The checkpoint did not reach the level that was waited for, and will not.
+pub const BVK_ERR_NOT_COMMITTED: c_int = -10;
+/// Ranks made different calls, or some did not call.
+pub const BVK_ERR_DISAGREED: c_int = -11;
+/// The session has failed and commits nothing more; the application may compute on.
+pub const BVK_ERR_FAILED: c_int = -12;
+/// Checkpoints were still being written when the session was closed.
+pub const BVK_ERR_UNDRAINED: c_int = -13;
+/// A device or a history cannot do what was asked for.
+pub const BVK_ERR_DEVICE: c_int = -14;
+/// A defect of Bivouac. The session may be of no more use; the application may compute on.
+pub const BVK_ERR_INTERNAL: c_int = -15;
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub status: c_int,
+    pub text: String,
+}
+
+pub(super) type Outcome<T = c_int> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub(super) fn new(status: c_int, text: impl Into<String>) -> Failure {
+        Failure { status, text: text.into() }
+    }
+
+    pub(super) fn argument(text: impl Into<String>) -> Failure {
+        Failure::new(BVK_ERR_ARGUMENT, text)
+    }
+
+    pub(super) fn state(text: impl Into<String>) -> Failure {
+        Failure::new(BVK_ERR_STATE, text)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let status = match &error {
+            Error::History(_) => BVK_ERR_DEVICE,
+            Error::Config(_) | Error::Open { .. } => BVK_ERR_OPEN,
+            Error::Comm(_) | Error::MessageInFlight { .. } => BVK_ERR_MPI,
+            Error::Name { .. } | Error::Region(_) => BVK_ERR_REGION,
+            Error::Capture(_) => BVK_ERR_CAPTURE,
+            Error::Load(_) | Error::Application(_) => BVK_ERR_LOAD,
+            Error::Restart(_) => BVK_ERR_RESTART,
+            Error::NotCommitted { .. } => BVK_ERR_NOT_COMMITTED,
+            Error::Disagreed { .. } => BVK_ERR_DISAGREED,
+            Error::Failed { .. } => BVK_ERR_FAILED,
+            Error::Undrained { .. } => BVK_ERR_UNDRAINED,
+        };
+        Failure::new(status, error.to_string())
+    }
+}
+
+impl From<crate::device::DeviceError> for Failure {
+    fn from(error: crate::device::DeviceError) -> Failure {
+        Failure::new(BVK_ERR_DEVICE, error.to_string())
+    }
+}
+
+/// Runs a call of the interface: keeps the text of a failure for the thread, and turns a panic into one.
+pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
+    let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        Err(Failure::new(
+            BVK_ERR_INTERNAL,
+            format!("a defect of Bivouac, please report it: {}", text.unwrap_or("panic")),
+        ))
+    });
+    outcome.unwrap_or_else(|failure| {
+        keep(&failure.text);
+        failure.status
+    })
+}
+
+fn keep(text: &str) {
+    let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
+    // A thread that is ending has no place for it any more.
+    _ = LAST.try_with(|last| *last.borrow_mut() = text);
+}
+
+/// The text of the last call of this thread that failed; empty if none has.
+///
+/// Local, never blocks, any thread. The text belongs to Bivouac and stays until the next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for a number that is none.
+///
+/// Local, never blocks, any thread. The text is constant.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_status_name(status: c_int) -> *const c_char {
+    let name: &CStr = match status {
+        BVK_OK => c"BVK_OK",
+        BVK_AGAIN => c"BVK_AGAIN",
+        BVK_NOTHING => c"BVK_NOTHING",
+        BVK_ERR_ARGUMENT => c"BVK_ERR_ARGUMENT",
+        BVK_ERR_HANDLE => c"BVK_ERR_HANDLE",
+        BVK_ERR_STATE => c"BVK_ERR_STATE",
+        BVK_ERR_OPEN => c"BVK_ERR_OPEN",
+        BVK_ERR_MPI => c"BVK_ERR_MPI",
+        BVK_ERR_REGION => c"BVK_ERR_REGION",
+        BVK_ERR_CAPTURE => c"BVK_ERR_CAPTURE",
+        BVK_ERR_LOAD => c"BVK_ERR_LOAD",
+        BVK_ERR_RESTART => c"BVK_ERR_RESTART",
+        BVK_ERR_NOT_COMMITTED => c"BVK_ERR_NOT_COMMITTED",
+        BVK_ERR_DISAGREED => c"BVK_ERR_DISAGREED",
+        BVK_ERR_FAILED => c"BVK_ERR_FAILED",
+        BVK_ERR_UNDRAINED => c"BVK_ERR_UNDRAINED",
+        BVK_ERR_DEVICE => c"BVK_ERR_DEVICE",
+        BVK_ERR_INTERNAL => c"BVK_ERR_INTERNAL",
+        _ => c"unknown status",
+    };
+    name.as_ptr()
+}
+
+/// The version of the library, for example `0.1.0`.
+///
+/// Local, never blocks, any thread. The text is constant.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
