@@ -1,24 +1,22 @@
 //! Checkpoints: of all protected regions by one call, or put together step by step; and what became of them.
 
-use super::arguments::{must_put, name, put};
+use super::arguments::{self, must_put, put};
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
-use super::session::{Open, SessionHandle, described, insert_part, level, level_number};
+use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
 use crate::session::{Error, Pending, Session};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 /// A checkpoint that is being put together. Opaque; NULL is none.
-#[repr(C)]
 pub struct CheckpointHandle {
-    _private: [u8; 0],
+    _private: (),
 }
 
 /// A captured checkpoint on its way down the tiers. Opaque; NULL is none.
-#[repr(C)]
 pub struct PendingHandle {
-    _private: [u8; 0],
+    _private: (),
 }
 
 /// What was begun and waits for its capture.
@@ -112,15 +110,15 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_checkpoint(
     session: *mut SessionHandle,
-    name_: *const c_char,
+    name: *const c_char,
     version: u64,
     pending: *mut *mut PendingHandle,
 ) -> c_int {
-    super::session::with(session, |open| {
+    session::with(session, |open| {
         open.check_no_restart()?;
         let regions = std::mem::take(&mut open.protected);
         // SAFETY: as the caller says.
-        let taken = unsafe { take(open, name(name_), version, &regions, &[]) };
+        let taken = unsafe { take(open, arguments::name(name), version, &regions, &[]) };
         open.protected = regions;
         // SAFETY: as the caller says.
         Ok(unsafe { hand_out(taken?, pending) })
@@ -138,7 +136,7 @@ pub unsafe extern "C" fn bvk_checkpoint(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_checkpoint_begin(
     session: *mut SessionHandle,
-    name_: *const c_char,
+    name: *const c_char,
     version: u64,
     checkpoint: *mut *mut CheckpointHandle,
 ) -> c_int {
@@ -152,7 +150,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
             locked.check_no_restart()?;
             let id = insert_part(Part::Checkpoint, &open);
             // SAFETY: as the caller says.
-            let name = unsafe { name(name_) }.to_owned();
+            let name = unsafe { arguments::name(name) }.to_owned();
             locked.begun.push((id, Begun { name, version, regions: Vec::new(), histories: Vec::new() }));
             id
         };
@@ -174,7 +172,7 @@ fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Open, usize) -
 
 /// Adds `count` elements at `data`, on the host or on a GPU, as region `name`.
 ///
-/// Local, never waits; nothing is read before `bvk_capture`. `type` as in `bvk_protect`.
+/// Local, never waits; nothing is read before `bvk_capture`. `kind` as in `bvk_protect`.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
 ///
@@ -367,10 +365,10 @@ pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_
 /// # Safety
 /// `reached` is NULL or a place for a number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level_: c_int, reached: *mut c_int) -> c_int {
+pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level: c_int, reached: *mut c_int) -> c_int {
     call(|| {
         let pending = handles::pending(pending)?;
-        let now = pending.wait(level(level_)?)?;
+        let now = pending.wait(session::level(level)?)?;
         // SAFETY: as the caller says.
         unsafe { put(reached, level_number(now)) };
         Ok(BVK_OK)

@@ -13,9 +13,8 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 
 /// A history. Opaque; NULL is none.
-#[repr(C)]
 pub struct HistoryHandle {
-    _private: [u8; 0],
+    _private: (),
 }
 
 /// As the device of a history: there is no GPU, versions are kept in host memory and in the file.

@@ -1,6 +1,6 @@
 //! Restarts: of all protected regions by one call, or as attempts that the application loads itself.
 
-use super::arguments::{fill, must_put, name, put, text};
+use super::arguments::{self, fill, must_put, put, text};
 use super::handles::{self, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{Open, SessionHandle, described, insert_part, kind_of, with as with_session};
@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 
 /// A restart under way. Opaque; NULL is none.
-#[repr(C)]
 pub struct RestartHandle {
-    _private: [u8; 0],
+    _private: (),
 }
 
 /// As a version: the newest that all ranks can restore.
@@ -123,14 +122,14 @@ impl Running {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_restart(
     session: *mut SessionHandle,
-    name_: *const c_char,
+    name: *const c_char,
     version: u64,
     restored: *mut CRestored,
 ) -> c_int {
     with_session(session, |open| {
         open.check_no_restart()?;
         // SAFETY: as the caller says.
-        let mut next = open.session.attempt(unsafe { name(name_) }, want(version))?;
+        let mut next = open.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         while let Some(attempt) = next {
             let mut running = Running { id: 0, attempt, failed: None };
             // SAFETY: as the caller says.
@@ -177,7 +176,7 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_restart_begin(
     session: *mut SessionHandle,
-    name_: *const c_char,
+    name: *const c_char,
     version: u64,
     restart: *mut *mut RestartHandle,
 ) -> c_int {
@@ -186,7 +185,7 @@ pub unsafe extern "C" fn bvk_restart_begin(
         let mut locked = lock(&open);
         locked.check_no_restart()?;
         // SAFETY: as the caller says.
-        let attempt = locked.session.attempt(unsafe { name(name_) }, want(version))?;
+        let attempt = locked.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         // SAFETY: as the caller says.
         unsafe { put(restart, std::ptr::null_mut()) };
         let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };
@@ -231,14 +230,14 @@ pub unsafe extern "C" fn bvk_restart_version(restart: *mut RestartHandle, versio
     })
 }
 
-/// How many elements of which type the region `name` has in the version that is being restored. `count` and `type` may be NULL.
+/// How many elements of which type the region `name` has in the version that is being restored. `count` and `kind` may be NULL.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
 /// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read.
 ///
 /// # Safety
-/// `name` is NULL or ends with zero; `count` and `type` are NULL or places for numbers.
+/// `name` is NULL or ends with zero; `count` and `kind` are NULL or places for numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_region_size(
     restart: *mut RestartHandle,
@@ -395,7 +394,7 @@ pub unsafe extern "C" fn bvk_restart_end(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_versions(
     session: *mut SessionHandle,
-    name_: *const c_char,
+    name: *const c_char,
     versions: *mut u64,
     capacity: usize,
     count: *mut usize,
@@ -403,7 +402,7 @@ pub unsafe extern "C" fn bvk_versions(
     with_session(session, |open| {
         open.check_no_restart()?;
         // SAFETY: as the caller says.
-        let found = open.session.versions(unsafe { name(name_) })?;
+        let found = open.session.versions(unsafe { arguments::name(name) })?;
         if versions.is_null() && capacity > 0 {
             return Err(Failure::argument("versions is NULL and capacity is not 0"));
         }

@@ -20,9 +20,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 /// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
-#[repr(C)]
 pub struct SessionHandle {
-    _private: [u8; 0],
+    _private: (),
 }
 
 /// Captured: safe from the application's next write, and from nothing else.
@@ -322,7 +321,7 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 /// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
 /// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again.
 ///
-/// Local, never waits. `type` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
+/// Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
 /// allowed if `count` is 0.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.

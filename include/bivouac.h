@@ -1,0 +1,812 @@
+// Bivouac: collective checkpoint and restart for MPI simulations.
+//
+// Every function returns a status: BVK_OK (0) or another outcome above it, or an error below it, whose text bvk_error gives.
+// A mistake in a call, an unknown handle or a full disk is an error, never the end of the program. Calls marked Collective
+// are made by all ranks of a session, in one order. A session and what was made from it belong to one thread at a time; calls
+// from several threads wait for each other. Pending checkpoints have no such lock. No call may be made from a signal handler.
+//
+// Generated from the sources in src/capi; docs/C.md shows how it is used.
+
+#ifndef BIVOUAC_H
+#define BIVOUAC_H
+
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Handles. They are opaque, and NULL is none; one that was closed, or never was one, is an error and not a crash.
+typedef struct bvk_session_s *bvk_session_t;
+typedef struct bvk_checkpoint_s *bvk_checkpoint_t;
+typedef struct bvk_pending_s *bvk_pending_t;
+typedef struct bvk_restart_s *bvk_restart_t;
+typedef struct bvk_history_s *bvk_history_t;
+typedef struct bvk_options bvk_options;
+typedef struct bvk_stats bvk_stats;
+typedef struct bvk_report bvk_report;
+typedef struct bvk_restored bvk_restored;
+
+// A record of the application's own, of that many bytes, as an element type.
+#define BVK_RECORD(bytes) (-(int)(bytes))
+// Initialisers for the structures that begin with their size.
+#define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
+
+// Success.
+#define BVK_OK 0
+
+// `bvk_restart_end`: another rank could not load this version; load again, now from the next older one. Nothing that was
+// loaded before may be used.
+#define BVK_AGAIN 1
+
+// There is nothing: no checkpoint to restore, no report to read.
+#define BVK_NOTHING 2
+
+// An argument is wrong: NULL where a value is needed, a count that is too large, an unknown type.
+#define BVK_ERR_ARGUMENT (-1)
+
+// A handle is not one, is of another kind, or was closed.
+#define BVK_ERR_HANDLE (-2)
+
+// The calls came in the wrong order, for example a checkpoint inside an open restart.
+#define BVK_ERR_STATE (-3)
+
+// The configuration has problems, or the session could not be opened; the text names ranks and keys.
+#define BVK_ERR_OPEN (-4)
+
+// MPI cannot be used: not initialised, finalized, not from this thread, or a call of it failed.
+#define BVK_ERR_MPI (-5)
+
+// A name or a shape cannot be used, or a region was named twice.
+#define BVK_ERR_REGION (-6)
+
+// This rank could not capture the checkpoint; the other ranks hear of it, and the application may go on.
+#define BVK_ERR_CAPTURE (-7)
+
+// A region could not be loaded: it is not in the checkpoint, has another type or length, or no copy of it is good.
+#define BVK_ERR_LOAD (-8)
+
+// The restart ended without a restored state, the same on all ranks.
+#define BVK_ERR_RESTART (-9)
+
+// The checkpoint did not reach the level that was waited for, and will not.
+#define BVK_ERR_NOT_COMMITTED (-10)
+
+// Ranks made different calls, or some did not call.
+#define BVK_ERR_DISAGREED (-11)
+
+// The session has failed and commits nothing more; the application may compute on.
+#define BVK_ERR_FAILED (-12)
+
+// Checkpoints were still being written when the session was closed.
+#define BVK_ERR_UNDRAINED (-13)
+
+// A device or a history cannot do what was asked for.
+#define BVK_ERR_DEVICE (-14)
+
+// A defect of Bivouac. The session may be of no more use; the application may compute on.
+#define BVK_ERR_INTERNAL (-15)
+
+// Unsigned bytes without further meaning. A negative type is a record of the application's own, of that many bytes:
+// `BVK_RECORD(48)` in C, -48 elsewhere.
+#define BVK_U8 1
+
+// Signed 8-bit integers.
+#define BVK_I8 2
+
+// Unsigned 16-bit integers.
+#define BVK_U16 3
+
+// Signed 16-bit integers.
+#define BVK_I16 4
+
+// Unsigned 32-bit integers.
+#define BVK_U32 5
+
+// Signed 32-bit integers.
+#define BVK_I32 6
+
+// Unsigned 64-bit integers.
+#define BVK_U64 7
+
+// Signed 64-bit integers.
+#define BVK_I64 8
+
+// IEEE single precision.
+#define BVK_F32 9
+
+// IEEE double precision.
+#define BVK_F64 10
+
+// Captured: safe from the application's next write, and from nothing else.
+#define BVK_LEVEL_CAPTURED 0
+
+// In node memory: survives killed processes.
+#define BVK_LEVEL_PROCESS 1
+
+// On node-local storage: survives a reboot of the node.
+#define BVK_LEVEL_NODE_REBOOT 2
+
+// Copies or parity on other nodes: survives the loss of a node.
+#define BVK_LEVEL_NODE_LOSS 3
+
+// On the parallel file system: survives the loss of all nodes.
+#define BVK_LEVEL_SYSTEM 4
+
+// As the launcher bound it.
+#define BVK_PIN_LAUNCHER 0
+
+// Each rank on its share of neighbouring cores, a core for each thread.
+#define BVK_PIN_COMPACT 1
+
+// The same share, the threads in turn on its NUMA nodes or caches.
+#define BVK_PIN_SCATTER 2
+
+// Restarts put threads and pages back where they were.
+#define BVK_AFFINITY_FULL 0
+
+// Threads only.
+#define BVK_AFFINITY_THREADS 1
+
+// Pages only.
+#define BVK_AFFINITY_PAGES 2
+
+// Neither.
+#define BVK_AFFINITY_CAPTURE 3
+
+// As a version: the newest that all ranks can restore.
+#define BVK_NEWEST UINT64_MAX
+
+// As the device of a history: there is no GPU, versions are kept in host memory and in the file.
+#define BVK_NO_GPU (-1)
+
+// A version stays until it was restored and no further hint names it.
+#define BVK_KEEP_UNTIL_READ 0
+
+// A version stays until the history is closed.
+#define BVK_KEEP_ALL 1
+
+// A checkpoint that is being put together. Opaque; NULL is none.
+
+// A history. Opaque; NULL is none.
+
+// A captured checkpoint on its way down the tiers. Opaque; NULL is none.
+
+// A restart under way. Opaque; NULL is none.
+
+// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
+
+// How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set
+// members. Later members win over earlier ones, and the environment (`BIVOUAC_...`) stands between `config_text` and `settings`.
+struct bvk_options {
+  // `sizeof(bvk_options)`.
+  size_t size;
+  // A TOML file; NULL: what `BIVOUAC_CONFIG` names, if `config_text` is NULL, too.
+  const char *config_file;
+  // TOML text instead of a file; NULL: none.
+  const char *config_text;
+  // Settings as `section.key=value`, the last entry NULL; NULL: none.
+  const char *const *settings;
+};
+
+// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call.
+struct bvk_stats {
+  // `sizeof(bvk_stats)`.
+  size_t size;
+  // Checkpoints that this rank has captured.
+  uint64_t captured;
+  // Checkpoints that the ranks abandoned at the call.
+  uint64_t abandoned;
+  // Checkpoints whose levels have not all come to an end.
+  uint64_t in_flight;
+  // Bytes that the application handed over.
+  uint64_t bytes_captured;
+  // Captures that waited for room in node memory.
+  uint64_t room_waits;
+  // Captures that were written to a file before the call returned, because they did not fit into node memory.
+  uint64_t direct_captures;
+  // Copies of shards or blocks that were found damaged, on all tiers.
+  uint64_t damaged;
+  // Checkpoints that reached each level; by `BVK_LEVEL_...`.
+  uint64_t committed[5];
+  // Levels that were wanted and not reached.
+  uint64_t level_failures[5];
+  // Writes of this rank that failed.
+  uint64_t write_failures[5];
+  // Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system.
+  uint64_t restored_bytes[5];
+  // Seconds that the last checkpoint blocked the application.
+  double blocked_last_s;
+  // The longest of them.
+  double blocked_max_s;
+  // The sum of them.
+  double blocked_total_s;
+};
+
+// What the ranks have agreed on one level of one checkpoint. Set `size` to `sizeof(bvk_report)` before the call.
+struct bvk_report {
+  // `sizeof(bvk_report)`.
+  size_t size;
+  // The version.
+  uint64_t version;
+  // The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` is the call itself.
+  int level;
+  // 1: committed, 0: abandoned, -1: unknown, because the root could not be reached.
+  int committed;
+  // The name of the series.
+  char name[136];
+  // Why it was not committed, cut at the end if it is long.
+  char reason[512];
+};
+
+// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call.
+struct bvk_restored {
+  // `sizeof(bvk_restored)`.
+  size_t size;
+  // The version.
+  uint64_t version;
+  // The run that took it.
+  uint64_t generation;
+  // Bytes that this rank read.
+  uint64_t bytes;
+  // Seconds from the call to the agreement of all ranks.
+  double seconds;
+  // The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
+  int64_t level;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The text of the last call of this thread that failed; empty if none has.
+//
+// Local, never blocks, any thread. The text belongs to Bivouac and stays until the next call of this thread that fails.
+const char *bvk_error(void);
+
+// The name of a status, for example `BVK_ERR_LOAD`; `unknown status` for a number that is none.
+//
+// Local, never blocks, any thread. The text is constant.
+const char *bvk_status_name(int status);
+
+// The version of the library, for example `0.1.0`.
+//
+// Local, never blocks, any thread. The text is constant.
+const char *bvk_version(void);
+
+// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
+// `MPI_THREAD_MULTIPLE` a thread of Bivouac moves the coordination along, otherwise the session's calls do.
+//
+// Collective over `comm`. Blocks until all ranks have called, and for the file systems of the tiers. A rank with a mistake in its
+// configuration or options fails together with all others. To be called from a thread that may call MPI.
+//
+// `options`: NULL for the environment alone. `*session`: the handle; yours until `bvk_close`.
+//
+// Errors: `BVK_ERR_OPEN` (ranks and keys are named), `BVK_ERR_MPI`, `BVK_ERR_ARGUMENT`.
+//
+// Requirements:
+// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
+// `session` is NULL or a place for a handle.
+int bvk_open(MPI_Comm comm,
+             const struct bvk_options *options,
+             bvk_session_t *session);
+
+// The same for a communicator in the form that Fortran has (`MPI_Comm_c2f`).
+//
+// Collective and blocking as `bvk_open`.
+//
+// Requirements:
+// As `bvk_open`.
+int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *session);
+
+// Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
+// session that is NULL already is no error.
+//
+// Collective. Blocks at most for `timeouts.drain` and for the slowest rank.
+//
+// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`.
+//
+// Requirements:
+// `session` is NULL or points to a handle.
+int bvk_close(bvk_session_t *session);
+
+// The number of this run on its store, which grows with every run.
+//
+// Local, never waits.
+//
+// Requirements:
+// `generation` is a place for a number.
+int bvk_generation(bvk_session_t session, uint64_t *generation);
+
+// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
+// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again.
+//
+// Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
+// allowed if `count` is 0.
+//
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
+//
+// Requirements:
+// Until the region is unprotected or replaced, or the session closed, the memory is readable in each call that saves it, and writable
+// and used by nobody else in each call that loads it. `name` is NULL or ends with zero.
+int bvk_protect(bvk_session_t session,
+                const char *name,
+                void *data,
+                uint64_t count,
+                int kind);
+
+// The same with the extents of `dimensions` dimensions, slowest first.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_protect`.
+//
+// Requirements:
+// As `bvk_protect`; `shape` has `dimensions` numbers.
+int bvk_protect_shaped(bvk_session_t session,
+                       const char *name,
+                       void *data,
+                       int kind,
+                       int dimensions,
+                       const uint64_t *shape);
+
+// Protects under a number instead of a name: the region is called `#7` for `id` 7.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_protect`.
+//
+// Requirements:
+// As `bvk_protect`.
+int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, int kind);
+
+// Takes a region out of those that are protected. Its memory may be freed as soon as this returns.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
+//
+// Requirements:
+// `name` is NULL or ends with zero.
+int bvk_unprotect(bvk_session_t session, const char *name);
+
+// The same for one that was protected under a number.
+//
+// Local, never waits.
+int bvk_unprotect_id(bvk_session_t session, int id);
+
+// The same for all regions.
+//
+// Local, never waits.
+int bvk_unprotect_all(bvk_session_t session);
+
+// From now on device regions are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
+// the device's primary context. NULL, and the default: the legacy default stream. Programs without GPUs do not need it.
+//
+// Local, never waits. The stream stays the application's.
+//
+// Requirements:
+// The stream lives until another one is set or the session is closed, and is not the per-thread default stream.
+int bvk_set_stream(bvk_session_t session,
+                   void *stream);
+
+// Is it time for a checkpoint, by the configured interval? Call it once per step. `*yes`: 1 or 0, the same on all ranks.
+//
+// Collective: all ranks, the same number of times. Blocks only when a yes by time or cost is near.
+//
+// Errors: `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`, `BVK_ERR_STATE`; `*yes` is 0 then.
+//
+// Requirements:
+// `yes` is NULL or a place for a number.
+int bvk_should_checkpoint(bvk_session_t session,
+                          int *yes);
+
+// Is it time to stop: a configured signal arrived on some rank, the end of the allocation is near, `bivouac halt` was called?
+// `*yes`: 1 or 0, the same on all ranks.
+//
+// Collective: all ranks, the same number of times. The ranks look at each other about every `exit.check_every`.
+//
+// Errors: as `bvk_should_checkpoint`.
+//
+// Requirements:
+// `yes` is NULL or a place for a number.
+int bvk_should_exit(bvk_session_t session,
+                    int *yes);
+
+// Makes node memory ready for checkpoints of about `bytes` per rank in the background, so that the first one finds it ready.
+//
+// Local, never waits.
+int bvk_prepare(bvk_session_t session,
+                uint64_t bytes);
+
+// Moves the coordination along. Needed only without `MPI_THREAD_MULTIPLE`, where calls of the session are rare.
+//
+// Local, never waits.
+int bvk_progress(bvk_session_t session);
+
+// Puts the threads of this rank where `policy` says (`BVK_PIN_...`), within what the job was given on this node.
+//
+// Local; with the same policy on all ranks of a node they keep out of each other's way.
+//
+// Errors: `BVK_ERR_ARGUMENT`.
+int bvk_pin(bvk_session_t session,
+            int policy);
+
+// What of affinity restarts bring back from now on (`BVK_AFFINITY_...`), whatever the configuration says.
+//
+// Local, but ranks that differ restore differently.
+//
+// Errors: `BVK_ERR_ARGUMENT`.
+int bvk_set_affinity(bvk_session_t session, int mode);
+
+// Fills `stats` with counters and times of this rank.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set.
+//
+// Requirements:
+// `stats` is NULL or begins with its size.
+int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
+
+// The next verdict that the ranks have agreed on and that was not read yet, in the order of the checkpoints. `BVK_NOTHING`: there is
+// none now.
+//
+// Local, never waits. All ranks hear the same verdicts, though not at the same moment.
+//
+// Errors: `BVK_ERR_ARGUMENT` if `report->size` was not set.
+//
+// Requirements:
+// `report` begins with its size.
+int bvk_next_report(bvk_session_t session,
+                    struct bvk_report *report);
+
+// Lets Bivouac write its log to standard error: lines of at least the importance `level`, 1 errors, 2 warnings, 3 events, 4
+// details, 5 everything. Programs that never call it see no log.
+//
+// Local, never waits, any thread. The first call counts; later ones change nothing.
+//
+// Errors: `BVK_ERR_ARGUMENT`.
+int bvk_log(int level);
+
+// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them; the
+// ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
+//
+// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
+// for the copy; when node memory is full: for room, at most `timeouts.room`.
+//
+// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`.
+//
+// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`, `BVK_ERR_STATE`; the other ranks hear of it, the application may go
+// on. `BVK_ERR_HANDLE`: the others hear of nothing.
+//
+// Requirements:
+// What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or a
+// place for a handle.
+int bvk_checkpoint(bvk_session_t session,
+                   const char *name,
+                   uint64_t version,
+                   bvk_pending_t *pending);
+
+// Begins a checkpoint that is put together from regions of its own: `bvk_save`, then `bvk_capture`. Several may be begun at once.
+//
+// Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`. A name that cannot be used is refused by `bvk_capture`.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `checkpoint` is a place for a handle, which is yours until `bvk_capture` or `bvk_abort`.
+int bvk_checkpoint_begin(bvk_session_t session,
+                         const char *name,
+                         uint64_t version,
+                         bvk_checkpoint_t *checkpoint);
+
+// Adds `count` elements at `data`, on the host or on a GPU, as region `name`.
+//
+// Local, never waits; nothing is read before `bvk_capture`. `kind` as in `bvk_protect`.
+//
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+//
+// Requirements:
+// The memory is readable until `bvk_capture` has returned. `name` is NULL or ends with zero.
+int bvk_save(bvk_checkpoint_t checkpoint,
+             const char *name,
+             const void *data,
+             uint64_t count,
+             int kind);
+
+// The same with the extents of `dimensions` dimensions, slowest first.
+//
+// Local, never waits.
+//
+// Requirements:
+// As `bvk_save`; `shape` has `dimensions` numbers.
+int bvk_save_shaped(bvk_checkpoint_t checkpoint,
+                    const char *name,
+                    const void *data,
+                    int kind,
+                    int dimensions,
+                    const uint64_t *shape);
+
+// Adds all regions that are protected on the session now.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_REGION` if one of their names was used before; nothing is added then.
+int bvk_save_protected(bvk_checkpoint_t checkpoint);
+
+// Adds the versions that a history has when the checkpoint is captured; `bvk_load_history` brings them back.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_HANDLE`.
+int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
+
+// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails.
+//
+// Collective and blocking as `bvk_checkpoint`.
+//
+// Errors: as `bvk_checkpoint`, and `BVK_ERR_REGION` for a name that cannot be used.
+//
+// Requirements:
+// The memory of all regions is readable; `checkpoint` points to a handle; `pending` is NULL or a place for one.
+int bvk_capture(bvk_checkpoint_t *checkpoint,
+                bvk_pending_t *pending);
+
+// Gives a checkpoint up that was begun. The other ranks hear that this one did. `*checkpoint` becomes NULL; one that is NULL
+// already is no error.
+//
+// Collective: in the place of `bvk_capture`; never waits.
+//
+// Requirements:
+// `checkpoint` is NULL or points to a handle.
+int bvk_abort(bvk_checkpoint_t *checkpoint);
+
+// Have all levels of this checkpoint come to an end? `*finished`: 1 or 0. Moves the coordination along.
+//
+// Local, never waits, any thread that may call MPI.
+//
+// Requirements:
+// `finished` is a place for a number.
+int bvk_poll(bvk_pending_t pending, int *finished);
+
+// The highest level that all ranks have reached, as far as this rank has heard: `*reached` is one of `BVK_LEVEL_...`.
+//
+// Local, never waits, any thread.
+//
+// Requirements:
+// `reached` is a place for a number.
+int bvk_level(bvk_pending_t pending,
+              int *reached);
+
+// Waits until the checkpoint is committed at `level` or a higher one, which `*reached` then says (`reached` may be NULL).
+//
+// Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
+// (`timeouts.abandon`). Any thread that may call MPI.
+//
+// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached.
+//
+// Requirements:
+// `reached` is NULL or a place for a number.
+int bvk_wait(bvk_pending_t pending,
+             int level,
+             int *reached);
+
+// Gives the handle back; the checkpoint goes on its way all the same. `*pending` becomes NULL; one that is NULL already is no
+// error.
+//
+// Local, never waits, any thread.
+//
+// Requirements:
+// `pending` is NULL or points to a handle.
+int bvk_release(bvk_pending_t *pending);
+
+// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
+// saved. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
+// `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore.
+//
+// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
+//
+// Errors: `BVK_ERR_RESTART`, the same on all ranks: the regions hold nothing of use then. `BVK_ERR_REGION`, `BVK_ERR_STATE`,
+// `BVK_ERR_ARGUMENT` if `restored->size` was not set (after the restart).
+//
+// Requirements:
+// What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `restored` is NULL or
+// begins with its size.
+int bvk_restart(bvk_session_t session,
+                const char *name,
+                uint64_t version,
+                struct bvk_restored *restored);
+
+// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_restart_end`, and all again while that
+// returns `BVK_AGAIN`. Version as in `bvk_restart`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
+//
+// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
+//
+// Errors: as `bvk_restart`.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `restart` is a place for a handle, which is yours until `bvk_restart_end` ends it.
+int bvk_restart_begin(bvk_session_t session,
+                      const char *name,
+                      uint64_t version,
+                      bvk_restart_t *restart);
+
+// The version that is being restored.
+//
+// Local, never waits.
+//
+// Requirements:
+// `version` is a place for a number.
+int bvk_restart_version(bvk_restart_t restart, uint64_t *version);
+
+// How many elements of which type the region `name` has in the version that is being restored. `count` and `kind` may be NULL.
+//
+// Local. Blocks on the tier that holds the copy.
+//
+// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `count` and `kind` are NULL or places for numbers.
+int bvk_region_size(bvk_restart_t restart,
+                    const char *name,
+                    uint64_t *count,
+                    int *kind);
+
+// Loads the region `name` into `count` elements at `data`, on the host or on a GPU, which must be its length and type.
+//
+// Local. Blocks on the tier that holds the copy.
+//
+// Errors: `BVK_ERR_LOAD`, `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`. A region that is missing or of another type or length leaves `data` as it
+// was; otherwise `data` holds nothing of use.
+//
+// Requirements:
+// The memory is writable, and nobody else uses it before this returns. `name` is NULL or ends with zero.
+int bvk_load(bvk_restart_t restart,
+             const char *name,
+             void *data,
+             uint64_t count,
+             int kind);
+
+// Loads all protected regions.
+//
+// Local. Blocks on the tier that holds the copy.
+//
+// Errors: as `bvk_load`; the regions then hold nothing of use.
+//
+// Requirements:
+// What was promised with `bvk_protect` holds.
+int bvk_load_protected(bvk_restart_t restart);
+
+// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL).
+//
+// Local. Blocks on the tier that holds the copy.
+//
+// Errors: as `bvk_load`. The history then has some of the versions: close it.
+//
+// Requirements:
+// `count` is NULL or a place for a number.
+int bvk_load_history(bvk_restart_t restart,
+                     bvk_history_t history,
+                     uint64_t *count);
+
+// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not. Returns `BVK_OK` on all ranks if all had; `*restart` is
+// NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
+// an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
+//
+// Collective: all ranks. Blocks until all have called.
+//
+// Errors: `BVK_ERR_RESTART`, the same on all ranks; `*restart` is NULL then.
+//
+// Requirements:
+// `restart` points to a handle; `restored` is NULL or begins with its size.
+int bvk_restart_end(bvk_restart_t *restart,
+                    int ok,
+                    struct bvk_restored *restored);
+
+// The versions of the series `name` that all ranks can restore, newest first: as many as fit into `versions`, which has room for
+// `capacity`; `*count` says how many there are.
+//
+// Collective: all ranks. Blocks as `bvk_restart_begin`.
+//
+// Errors: as `bvk_restart`.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `versions` has room for `capacity` numbers, or is NULL and `capacity` is 0; `count` is a place for a
+// number.
+int bvk_versions(bvk_session_t session,
+                 const char *name,
+                 uint64_t *versions,
+                 size_t capacity,
+                 size_t *count);
+
+// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`. `keep`: `BVK_KEEP_...`. How much
+// memory and file space it may take says the configuration (`[device]`, `[history]`).
+//
+// Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
+//
+// Errors: `BVK_ERR_DEVICE`, `BVK_ERR_ARGUMENT`.
+//
+// Requirements:
+// `name` is NULL or ends with zero; `history` is a place for a handle, which is yours until `bvk_history_close`.
+int bvk_history_open(bvk_session_t session,
+                     const char *name,
+                     int gpu,
+                     int keep,
+                     bvk_history_t *history);
+
+// From now on versions have a field `name`: `count` elements at `data`, on the host or on the history's GPU. Replaces a field of
+// that name.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`.
+//
+// Requirements:
+// Until the field is replaced or cleared, or the history closed, the memory is readable in each append, and writable and used by nobody else
+// in each restore. `name` is NULL or ends with zero.
+int bvk_history_field(bvk_history_t history,
+                      const char *name,
+                      void *data,
+                      uint64_t count,
+                      int kind);
+
+// Forgets all fields.
+//
+// Local, never waits.
+int bvk_history_clear_fields(bvk_history_t history);
+
+// Appends version `version`: a copy of all fields as they are when the work on the session's stream has run
+// (`bvk_set_stream`). When it returns the application may overwrite them.
+//
+// Local. Blocks for the copy; when the cache is full: for what has to leave it, at most `timeouts.room`.
+//
+// Errors: `BVK_ERR_DEVICE`; the version is then not in the history.
+//
+// Requirements:
+// What was promised with `bvk_history_field` holds.
+int bvk_history_append(bvk_history_t history, uint64_t version);
+
+// Copies version `version` back into the fields, which may be some of those that were appended, and compares digests.
+//
+// Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
+//
+// Errors: `BVK_ERR_DEVICE`: there is no such version, or no good copy. The fields then hold nothing of use.
+//
+// Requirements:
+// What was promised with `bvk_history_field` holds.
+int bvk_history_restore(bvk_history_t history,
+                        uint64_t version);
+
+// Says that the `count` versions will be restored in this order, after those that were named before. Also for versions that do not
+// exist yet; hints cannot be taken back, and restores may deviate from them.
+//
+// Local, never waits.
+//
+// Requirements:
+// `versions` has `count` numbers.
+int bvk_history_hint(bvk_history_t history,
+                     const uint64_t *versions,
+                     size_t count);
+
+// Lets hinted versions be fetched ahead, now and from now on.
+//
+// Local, never waits.
+int bvk_history_start_prefetch(bvk_history_t history);
+
+// Waits until nothing is left to flush.
+//
+// Local. Blocks for the slowest tier.
+int bvk_history_wait_flushed(bvk_history_t history);
+
+// Forgets the history with all its versions. `*history` becomes NULL; one that is NULL already is no error.
+//
+// Local, never waits.
+//
+// Requirements:
+// `history` is NULL or points to a handle.
+int bvk_history_close(bvk_history_t *history);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* BIVOUAC_H */

@@ -1,0 +1,76 @@
+//! `include/bivouac.h` is what the sources say.
+#![cfg(feature = "mpi")]
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+
+const SOURCES: [&str; 7] = ["status", "arguments", "session", "checkpoint", "restart", "history", "veloc"];
+
+/// The header that the sources make.
+fn generated() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = root.join("src/capi");
+    let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("a configuration");
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for source in SOURCES {
+        let file = folder.join(format!("{source}.rs"));
+        if file.exists() {
+            builder = builder.with_src(file);
+        }
+    }
+    let mut text = Vec::new();
+    builder.generate().expect("the sources can be read").write(&mut text);
+    polished(&String::from_utf8(text).expect("UTF-8"))
+}
+
+/// What cbindgen has no setting for: handles are pointers by their own type, negative constants stand in parentheses, and
+/// documentation is in C's words.
+fn polished(text: &str) -> String {
+    let handles = ["session", "checkpoint", "pending", "restart", "history"];
+    let mut out = String::new();
+    for line in text.lines() {
+        let is_forward = |name: &&str| line == format!("struct bvk_{name}_s;");
+        if handles.iter().any(|name| is_forward(&name)) {
+            continue;
+        }
+        let line = match line.rsplit_once(" -") {
+            Some((define, number)) if define.starts_with("#define ") => format!("{define} (-{number})"),
+            _ => line.replace("// # Safety", "// Requirements:"),
+        };
+        out.push_str(&without_links(&line));
+        out.push('\n');
+    }
+    handles.iter().fold(out, |text, name| {
+        let (pointer, handle) = (format!("struct bvk_{name}_s *"), format!("bvk_{name}_t "));
+        // All but the definition of the handle itself.
+        text.replace(&pointer, &handle).replace(&format!("typedef {handle}"), &format!("typedef {pointer}"))
+    })
+}
+
+/// `[`name`](path)` and `[`name`]` become `name`.
+fn without_links(line: &str) -> String {
+    let mut out = String::new();
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once("[`") {
+        let (name, after) = after.split_once("`]").unwrap_or((after, ""));
+        let path = after.strip_prefix('(').and_then(|path| path.split_once(')'));
+        out += &format!("{before}`{name}`");
+        rest = path.map_or(after, |(_, after)| after);
+    }
+    out + rest
+}
+
+#[test]
+fn the_header_is_what_the_sources_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bivouac.h");
+    let made = generated();
+    if std::env::var_os("BIVOUAC_TEST_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(&path, &made).expect("written");
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        stored == made,
+        "include/bivouac.h has drifted: BIVOUAC_TEST_BLESS=1 cargo nextest run --test capi_header, and commit it"
+    );
+}
