@@ -1,0 +1,107 @@
+//! Programs in C, C++ and Fortran against the library: compiled by the MPI's own compilers, and run under `mpirun`.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The package's folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where Cargo puts the shared library when it builds the tests.
+pub fn library_folder() -> PathBuf {
+    let own = std::env::current_exe().expect("a path");
+    own.parent().expect("a folder").to_owned()
+}
+
+/// The compiler of the MPI library that Bivouac was built with (`MPICC`, as when it was built).
+pub fn compiler(language: &str) -> String {
+    let c = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    match language {
+        "c" => c,
+        "cpp" => c.replace("mpicc", "mpicxx"),
+        "f90" => c.replace("mpicc", "mpifort"),
+        other => panic!("no compiler for {other}"),
+    }
+}
+
+/// Compiles programs into `folder` and links them with the library; warnings are errors.
+///
+/// The language is that of the last source's extension.
+pub fn compile(folder: &Path, name: &str, sources: &[PathBuf], options: &[&str]) -> PathBuf {
+    let program = folder.join(name);
+    let language = sources.last().and_then(|source| source.extension()).and_then(|text| text.to_str()).expect("a source");
+    let libraries = library_folder();
+    let strict: &[&str] = match language {
+        "c" => &["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic"],
+        // The C++ bindings of some MPI libraries are not free of warnings themselves.
+        "cpp" => &["-std=c++14", "-Wall", "-Wextra", "-Werror", "-pedantic", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"],
+        _ => &["-Wall", "-Wextra", "-Werror"],
+    };
+    let mut command = Command::new(compiler(language));
+    command.current_dir(folder).args(strict).args(["-g", "-O1"]).args(options).arg("-I").arg(root().join("include")).args(sources);
+    command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display())).args(["-lbivouac", "-lm", "-o"]);
+    let output = command.arg(&program).output().unwrap_or_else(|error| panic!("{}: {error}", compiler(language)));
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// A folder in shared memory, where the memory tier works and nothing outlives the test.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder")
+}
+
+/// `mpirun` with a store of its own in `folder`, as its working directory.
+pub fn mpirun(ranks: usize, folder: &Path, program: &Path, arguments: &[&str]) -> Command {
+    let memory = folder.join("memory");
+    std::fs::create_dir_all(&memory).expect("made");
+    let mut command = Command::new(std::env::var("MPIRUN").unwrap_or_else(|_| "mpirun".into()));
+    command.args(["-n", &ranks.to_string()]).arg(program).args(arguments).current_dir(folder);
+    command
+        .env("BIVOUAC_JOB_NAME", format!("test-{}", folder.file_name().expect("a name").to_str().expect("UTF-8")))
+        .env("BIVOUAC_LOCAL_ALLOW_TMPFS", "true")
+        .env("BIVOUAC_LOCAL_DIRECTORY", folder.join("local"))
+        .env("BIVOUAC_GLOBAL_DIRECTORY", folder.join("global"))
+        .env("BIVOUAC_MEMORY_DIRECTORY", &memory)
+        .env("BIVOUAC_MEMORY_BUDGET", "256 MiB")
+        // The library's name in the program has a version that a build folder does not have.
+        .env("LD_LIBRARY_PATH", with_soname(folder))
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
+    command
+}
+
+/// A folder in which the library has the name that programs record, before those of the environment.
+fn with_soname(folder: &Path) -> std::ffi::OsString {
+    let version = env!("CARGO_PKG_VERSION").split('.').take(2).collect::<Vec<_>>().join(".");
+    let names = folder.join("lib");
+    std::fs::create_dir_all(&names).expect("made");
+    let link = names.join(format!("libbivouac.so.{version}"));
+    if !link.exists() {
+        std::os::unix::fs::symlink(library_folder().join("libbivouac.so"), link).expect("linked");
+    }
+    let mut path = names.into_os_string();
+    if let Some(more) = std::env::var_os("LD_LIBRARY_PATH").filter(|more| !more.is_empty()) {
+        path.push(":");
+        path.push(more);
+    }
+    path
+}
+
+/// What a program printed, if it ended well.
+pub fn printed(output: &Output) -> String {
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{:?}\n{out}\n{errors}", output.status);
+    out.into_owned()
+}
+
+/// The rest of the only line that starts with `word`.
+pub fn line(text: &str, word: &str) -> String {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned());
+    let found = lines.next().unwrap_or_else(|| panic!("no line starts with {word:?}:\n{text}"));
+    assert!(lines.next().is_none(), "several lines start with {word:?}:\n{text}");
+    found
+}
