@@ -110,6 +110,8 @@ pub struct Restorer {
     failure: Option<String>,
     read: PerTier<u64>,
     damaged: PerTier<u64>,
+    /// Threads are to go back to where they were with the first load: what says where that is lies on another node or in the global tier.
+    homesick: Option<Arc<Keeper>>,
     /// Where pages of regions belong.
     placement: Option<Placement>,
 }
@@ -138,13 +140,22 @@ impl Restorer {
             failure: None,
             read: PerTier::default(),
             damaged: PerTier::default(),
+            homesick: None,
             placement: None,
         }
     }
 
     /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
-    /// cannot be read changes nothing.
+    /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
+        if self.sources.is_empty() {
+            self.homesick = Some(keeper.clone());
+        } else {
+            self.go_back_now(keeper);
+        }
+    }
+
+    fn go_back_now(&mut self, keeper: &Arc<Keeper>) {
         // A rank that loads nothing needs no copy.
         let failure = self.failure.clone();
         let found = self.find(region::AFFINITY);
@@ -410,6 +421,9 @@ impl Restorer {
 
     /// The nearest copy that is still trusted; opens the global one when it is needed.
     fn source(&mut self, what: &str) -> Result<Source, LoadError> {
+        if let Some(keeper) = self.homesick.take() {
+            self.go_back_now(&keeper);
+        }
         while self.sources.is_empty()
             && let Some(opened) = self.peers.as_mut().and_then(Peers::open_next)
         {
