@@ -8,6 +8,8 @@
 //! 2. **The rest**, on threads of each node that is wanted: pages that are present elsewhere are *migrated*, because they may be
 //!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread
 //!    that runs on the node and prefers it.
+//!    Of a large part few pages are asked for first: where all of these are right, so are the others, of which at most some
+//!    single ones are not.
 //! 3. **The count**: where every page is now, with the reason for each that is not where it is wanted. The threads count what they
 //!    have in hand, so that a page that was right is asked for once, and others twice; only those of blocks with several
 //!    owners are looked at again when all threads are done, because what one of them does there may move another one's pages.
@@ -40,6 +42,10 @@ pub type Wanted = (Range<u64>, Option<u32>);
 const PART_PAGES: u64 = (64 << 20) / PAGE_BYTES;
 /// Pages that are asked for before anything is done: 4 MiB.
 const FIRST_PAGES: u64 = (4 << 20) / PAGE_BYTES;
+/// One page in so many is asked for first: no power of two, so that pages that are dealt to nodes in turn do not all seem to be on one.
+const SAMPLE_STEP: usize = 13;
+/// Pages of a part for which that is done: 4 MiB.
+const SAMPLED_PAGES: u64 = (4 << 20) / PAGE_BYTES;
 /// So few pages are placed by the calling thread: 1 MiB.
 const SMALL_PAGES: u64 = (1 << 20) / PAGE_BYTES;
 /// Threads of one node: one clears pages at a fraction of what memory can take.
@@ -105,6 +111,19 @@ impl Place {
 
     fn addresses(&self, pages: Range<u64>) -> Vec<usize> {
         pages.map(|page| self.address(page)).collect()
+    }
+
+    /// Some of its pages, the last one among them.
+    fn sample(&self) -> impl Iterator<Item = u64> + use<> {
+        let last = self.pages().saturating_sub(1);
+        (0..last).step_by(SAMPLE_STEP).chain([last])
+    }
+
+    /// Are the pages of the sample on this node?
+    fn seems_right(&self, node: u32) -> bool {
+        let addresses: Vec<usize> = self.sample().map(|page| self.address(page)).collect();
+        let is_there = |status: &i32| u32::try_from(*status) == Ok(node);
+        numa::query(&addresses).is_ok_and(|found| found.iter().all(is_there))
     }
 
     /// The block that a page lies in, counted over the whole address space.
@@ -341,6 +360,9 @@ impl Share<'_> {
     fn settle(self, node: u32, missed: Reason, progress: &mut Progress) {
         let Share { place, bytes, first, is_shared } = self;
         let all = first..first + place.pages();
+        if !is_shared && place.pages() >= SAMPLED_PAGES && place.seems_right(node) {
+            return progress.count_sampled(place.pages(), place.sample().count() as u64);
+        }
         let mut now = match numa::query(&place.addresses(0..place.pages())) {
             Ok(found) => found,
             Err(error) => return progress.give_up(&all, Reason::of(&error)),

@@ -467,3 +467,48 @@ impl Restorer {
         Ok(Source::File(shard))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::affinity::keeper::Settings;
+    use crate::base::Level;
+    use crate::base::clock::SystemClock;
+    use crate::config::{AffinityConfig, AffinityMode, Direct};
+    use crate::tier::posix::PosixStorage;
+
+    /// A rank without a copy of its own; the global tier has none for it either, which opening it finds out.
+    fn without_copies() -> (Restorer, Arc<Keeper>) {
+        let settings =
+            Settings { mode: AffinityMode::Full, config: AffinityConfig::default(), rank: 3, neighbours: vec![3] };
+        let key = CheckpointKey::default();
+        let manifest = Manifest {
+            job: "job".into(),
+            group: "world".into(),
+            name: "series".into(),
+            key,
+            agreement: 1,
+            group_size: 4,
+            origin: None,
+            level: Level::System,
+            containers: Vec::new(),
+        };
+        let storage = Arc::new(PosixStorage::new(Direct::Off));
+        let tier = DirectoryTier::new(TierKind::Global, storage, "nowhere".into());
+        let series = Series { job: "job".into(), group: "world".into(), name: "series".into() };
+        let clock = Arc::new(SystemClock::default());
+        let restorer = Restorer::new(Rank(3), clock, key, series, Vec::new(), None, Some((tier, manifest)));
+        (restorer, Arc::new(Keeper::new(settings)))
+    }
+
+    #[test]
+    fn a_rank_that_loads_nothing_opens_nothing_to_go_back() {
+        let (mut restorer, keeper) = without_copies();
+        restorer.go_back(&keeper);
+        assert_eq!((restorer.damaged(), restorer.failure()), (PerTier::default(), None));
+        let error = restorer.load::<u8>("u", &mut [0]).expect_err("no copy");
+        assert!(matches!(&error, LoadError::NoCopy { causes, .. } if causes.len() == 1), "{error}");
+        assert_eq!(restorer.damaged().global, 1, "now it was looked for, once");
+        assert_eq!(restorer.failure(), Some(&*error.to_string()));
+    }
+}
