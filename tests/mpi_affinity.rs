@@ -99,6 +99,30 @@ fn ranks_share_what_the_job_has_and_threads_get_cores_of_their_own() {
     }
 }
 
+/// Two groups on one node, which do not know of each other: what one takes the other might take, too.
+#[test]
+fn groups_that_share_a_node_go_back_to_their_places_and_nothing_else_is_dealt_to_them() {
+    let Some(cpus) = cpus() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let Some(output) = run(folder.path(), None, &["groups", "save"]) else { return };
+    let saved = said(&output);
+    let all: BTreeSet<usize> = cpus.iter().copied().collect();
+    let of = |said: &BTreeMap<String, String>, rank: u32, case: &str| -> (BTreeSet<usize>, String) {
+        let mask = parse_cpus(&said[&format!("{rank} {case} thread main")]).expect("a list");
+        (mask, said[&format!("{rank} {case} losses")].clone())
+    };
+    let restored = said(&run(folder.path(), None, &["groups", "restore"]).unwrap());
+    let last = *cpus.last().unwrap();
+    let confined = said(&run(folder.path(), Some(last), &["groups", "restore"]).unwrap());
+    for rank in 0..RANKS {
+        assert_eq!(of(&saved, rank, "pinned"), (all.clone(), "1".into()), "left alone, and told");
+        let own = BTreeSet::from([cpus[rank as usize % cpus.len()]]);
+        assert_eq!(of(&saved, rank, "saved").0, own);
+        assert_eq!(of(&restored, rank, "restored"), (own, "0".into()), "the same place, and no other rank's");
+        assert_eq!(of(&confined, rank, "restored"), (BTreeSet::from([last]), "1".into()), "left alone, and told");
+    }
+}
+
 #[test]
 fn threads_that_are_moved_between_checkpoints_are_counted() {
     if cpus().is_none() {

@@ -110,6 +110,18 @@ fn rounded(number: f64) -> f64 {
     (number * 1e4).round() / 1e4
 }
 
+/// What is done about pages beside a load.
+#[derive(Clone, Copy)]
+enum Pages {
+    Alone,
+    /// Placed before, as a restart on a machine with several nodes does it.
+    Placed,
+    /// All of them asked for before.
+    Asked,
+    /// All of them asked for by another thread while the load goes on.
+    AskedMeanwhile,
+}
+
 /// A side of a comparison: does it once, and says how long it took.
 type Side<'a> = (&'a str, &'a mut dyn FnMut() -> f64);
 
@@ -251,39 +263,60 @@ impl Bench<'_> {
             self.capture(session, 1, &self.data).wait(Level::Process).expect("committed");
         }
         // The shards lie in other memory for another session, which shows: so both modes of one session are compared, too.
-        let load = |session: &Session, mode: AffinityMode, target: &mut [f64], places: bool| {
+        let load = |session: &Session, mode: AffinityMode, target: &mut [f64], pages: Pages| {
             session.set_affinity(mode);
+            let (start, bytes) = (target.as_ptr().addr(), size_of_val(target) as u64);
+            let ask = move || _ = black_box(scan::whole(start, bytes, &mut || true, &mut |at| numa::query(at)));
             timed(|| {
-                let restored = session.restart("bench", |restorer| {
-                    if places {
+                let restored = session.restart("bench", |restorer| match pages {
+                    Pages::Alone => Ok(restorer.load("data", target)?),
+                    Pages::Placed => {
                         place(bytemuck::cast_slice_mut(target));
+                        Ok(restorer.load("data", target)?)
                     }
-                    Ok(restorer.load("data", target)?)
+                    Pages::Asked => {
+                        ask();
+                        Ok(restorer.load("data", target)?)
+                    }
+                    Pages::AskedMeanwhile => std::thread::scope(|scope| {
+                        scope.spawn(ask);
+                        Ok(restorer.load("data", target)?)
+                    }),
                 });
                 assert_eq!(restored.expect("restored").expect("there").tier, "memory");
             })
         };
         let target = RefCell::new(vec![1.0; self.data.len()]);
-        let touched = |session, mode, places| load(session, mode, &mut target.borrow_mut(), places);
+        let touched = |session, mode, pages| load(session, mode, &mut target.borrow_mut(), pages);
         let (on, none) = (AffinityMode::Full, AffinityMode::Off);
         self.in_turn(
             "<= 1.05",
             &mut [
-                ("restart into touched memory, switched off", &mut || touched(&full, none, false)),
-                ("restart into touched memory", &mut || touched(&full, on, false)),
-                ("restart into touched memory, switched off, pages placed", &mut || touched(&full, none, true)),
-                ("restart into touched memory, switched off, again (noise)", &mut || touched(&full, none, false)),
-                ("restart into touched memory, a session without (noise)", &mut || touched(&off, none, false)),
+                ("restart into touched memory, switched off", &mut || touched(&full, none, Pages::Alone)),
+                ("restart into touched memory", &mut || touched(&full, on, Pages::Alone)),
+                ("restart into touched memory, switched off, pages placed", &mut || {
+                    touched(&full, none, Pages::Placed)
+                }),
+                ("restart into touched memory, switched off, all pages asked for", &mut || {
+                    touched(&full, none, Pages::Asked)
+                }),
+                ("restart into touched memory, switched off, all pages asked for meanwhile", &mut || {
+                    touched(&full, none, Pages::AskedMeanwhile)
+                }),
+                ("restart into touched memory, switched off, again (noise)", &mut || {
+                    touched(&full, none, Pages::Alone)
+                }),
+                ("restart into touched memory, a session without (noise)", &mut || touched(&off, none, Pages::Alone)),
             ],
         );
         drop(target);
-        let fresh = |session, mode, places| load(session, mode, &mut vec![0.0; self.data.len()], places);
+        let fresh = |session, mode, pages| load(session, mode, &mut vec![0.0; self.data.len()], pages);
         self.in_turn(
             "<= 1.05",
             &mut [
-                ("restart into fresh memory, switched off", &mut || fresh(&full, none, false)),
-                ("restart into fresh memory", &mut || fresh(&full, on, false)),
-                ("restart into fresh memory, switched off, pages placed", &mut || fresh(&full, none, true)),
+                ("restart into fresh memory, switched off", &mut || fresh(&full, none, Pages::Alone)),
+                ("restart into fresh memory", &mut || fresh(&full, on, Pages::Alone)),
+                ("restart into fresh memory, switched off, pages placed", &mut || fresh(&full, none, Pages::Placed)),
             ],
         );
         full.close().expect("closed");

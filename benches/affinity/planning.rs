@@ -85,7 +85,16 @@ pub fn mappings() {
         ("one node", &one, one.all_cpus()),
     ];
     for (case, machine, allowed) in &cases {
-        let now = Now { machine, allowed, neighbours: &[0], rank: 0, gpus: &[], cpus: None };
+        let now = Now {
+            machine,
+            whole: machine,
+            allowed,
+            neighbours: &[0],
+            has_strangers: false,
+            rank: 0,
+            gpus: &[],
+            cpus: None,
+        };
         let us = micros(|| _ = black_box(Mapping::new(black_box(&record), &now)));
         let losses = Mapping::new(&record, &now).losses().len();
         println!("{}", json!({"figure": "mapping", "to": case, "cpus": 1024, "nodes": 64, "us": us, "losses": losses}));

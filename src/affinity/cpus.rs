@@ -8,6 +8,7 @@
 //! it, and so does a job that shares its node with others and is not confined to its CPUs.
 #![forbid(unsafe_code)]
 
+use super::threads;
 use crate::base::units::parse_cpus;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
@@ -54,10 +55,41 @@ pub struct Given {
 pub fn given(threads: impl IntoIterator<Item = Cpus>) -> Given {
     remember_start();
     let own: Cpus = threads.into_iter().flatten().chain(of_this_thread()).collect();
-    match Launcher::of_this_process() {
+    match Launcher::of_this_process(&of_this_thread()) {
         Some(launcher) => Given { cpus: &launcher.cpus | &own, is_jobs: true },
         None => Given { cpus: own, is_jobs: false },
     }
+}
+
+/// How many processes its launcher started on this node, by what it told this one; `None`: it did not say.
+pub fn processes_here() -> Option<usize> {
+    processes(&|name| std::env::var(name).ok())
+}
+
+/// The most particular variable first: `mpirun` in a batch job has those of the job, too.
+fn processes(variable: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
+    let number = |name: &str| variable(name)?.parse::<usize>().ok();
+    let own = ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"];
+    own.into_iter().find_map(number).or_else(|| {
+        let node = number("SLURM_NODEID")?;
+        tasks_of_node(&variable("SLURM_STEP_TASKS_PER_NODE")?, node)
+    })
+}
+
+/// The number for a node of a list such as `4(x2),3`.
+fn tasks_of_node(list: &str, node: usize) -> Option<usize> {
+    let mut first = 0;
+    for part in list.split(',') {
+        let (tasks, times) = match part.split_once("(x") {
+            Some((tasks, times)) => (tasks, times.strip_suffix(')')?.parse().ok()?),
+            None => (part, 1),
+        };
+        first += times;
+        if node < first {
+            return tasks.parse().ok();
+        }
+    }
+    None
 }
 
 /// The same for another process with these threads. Where its environment is hidden its launcher is not believed.
@@ -77,13 +109,17 @@ fn remember_start() -> &'static Cpus {
     START.get_or_init(of_this_thread)
 }
 
-/// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`; empty: none in particular).
+/// Where background threads of this process may run that serve a PCI device (such as `0000:17:00.0`; empty: none in particular). What
+/// the application's threads have together counts, whichever thread asks.
+///
+/// # Blocking
+/// Where a launcher started this process: for a look at all threads of the processes that it started on this node.
 pub fn for_background(device: &str) -> Cpus {
     let start = remember_start();
-    let Some(launcher) = Launcher::of_this_process() else { return start.clone() };
+    let own = threads::cpus_of_application();
+    let Some(launcher) = Launcher::of_this_process(&own).filter(|_| !own.is_empty()) else { return start.clone() };
     let read = |path: String| std::fs::read_to_string(path).ok();
     let list = |path: String| read(path).and_then(|text| parse_cpus(&text)).unwrap_or_default();
-    let own = of_this_thread();
     let core = own.first().map(|cpu| list(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")));
     let near = match device {
         "" => own
@@ -140,8 +176,8 @@ const RANK_VARIABLES: [&str; 4] = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 
 impl Launcher {
     /// The launcher of this process, if it was started as a rank, and what it may use is the job's and no other's.
-    fn of_this_process() -> Option<Launcher> {
-        Launcher::of(std::process::id(), &of_this_thread(), &|name| std::env::var(name).ok())
+    fn of_this_process(own: &Cpus) -> Option<Launcher> {
+        Launcher::of(std::process::id(), own, &|name| std::env::var(name).ok())
     }
 
     /// The same for any process, with these CPUs and variables.
@@ -257,6 +293,25 @@ mod tests {
         assert_eq!(Launcher::find(30, &look), launcher);
         assert_eq!(Launcher::find(0, &look), None);
         assert_eq!(Launcher::find(99, &look), None);
+    }
+
+    #[test]
+    fn launchers_tell_how_many_processes_they_started_on_the_node() {
+        let with = |list: &'static [(&'static str, &'static str)]| {
+            processes(&|name: &str| list.iter().find(|(other, _)| *other == name).map(|(_, text)| (*text).to_owned()))
+        };
+        assert_eq!(with(&[]), None);
+        assert_eq!(
+            with(&[("SLURM_STEP_TASKS_PER_NODE", "1"), ("SLURM_NODEID", "0"), ("MPI_LOCALNRANKS", "6")]),
+            Some(6)
+        );
+        assert_eq!(with(&[("OMPI_COMM_WORLD_LOCAL_SIZE", "many")]), None);
+        for (node, tasks) in [("0", Some(4)), ("1", Some(4)), ("2", Some(3)), ("3", None), ("x", None)] {
+            let variable = |name: &str| (if name == "SLURM_NODEID" { node } else { "4(x2),3" }).to_owned();
+            let slurm = |name: &str| name.starts_with("SLURM").then(|| variable(name));
+            assert_eq!(processes(&slurm), tasks, "node {node}");
+        }
+        assert_eq!([tasks_of_node("4(x", 0), tasks_of_node("", 0), tasks_of_node("(x3)", 0)], [None; 3]);
     }
 
     #[test]

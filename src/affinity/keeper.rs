@@ -15,11 +15,12 @@ use super::pinning::{self, Pin};
 use super::placing::{self, PlaceReport, Wanted};
 use super::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
 use super::threads::{self, Thread};
-use super::{numa, scan};
+use super::{Node, numa, scan};
 use crate::base::units::parse_cpus;
 use crate::config::{AffinityConfig, AffinityMode};
 use crew::{Arrival, Crew, Recorded, Wish, is_same};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ const MAP_AGE: Duration = Duration::from_secs(60);
 const EXACT_MAX: u64 = 2048;
 const SAMPLES_MAX: usize = 2048;
 const EXACT_BUDGET: u64 = 8192;
-/// Runs from which on a map is one of pages that were dealt to nodes one by one.
+/// Runs from which on a map is one of pages that were dealt to nodes one by one, and its end is not known.
 const DEALT_RUNS: usize = scan::WHOLE_RUNS_MAX;
 /// Regions whose maps are kept, and for how many checkpoints without them.
 const MAPS_MAX: usize = 4096;
@@ -54,7 +55,7 @@ pub struct AffinityReport {
     pub threads_wanted: u64,
     /// Those that are there.
     pub threads_set: u64,
-    /// Those that were not pinned, and were left alone.
+    /// Those that were left alone: they were not pinned, or nothing says where they could go.
     pub threads_left: u64,
     /// Those that could not be set.
     pub threads_failed: u64,
@@ -75,6 +76,10 @@ pub struct Keeper {
     settings: Settings,
     /// The threads that there were when the session was opened.
     early: BTreeSet<i32>,
+    /// Processes that the launcher started on this node, if it says so.
+    processes: Option<usize>,
+    /// A thread of the background reads the machine.
+    is_reading: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -103,8 +108,11 @@ struct State {
     maps: BTreeMap<(usize, usize), Mapped>,
     /// Records made.
     records: u64,
-    /// Other ranks may still have been moving when Bivouac's threads were sent out of the way.
+    /// Threads have been moved, and other ranks may still be moving theirs: once these have begun to compute, which the next checkpoint
+    /// shows, it is looked again where Bivouac's threads are out of the way.
     is_unsettled: bool,
+    /// The background is to send Bivouac's threads out of the way.
+    is_in_the_way: bool,
     checked: Instant,
     report: AffinityReport,
 }
@@ -113,26 +121,32 @@ struct Mapped {
     map: PageMap,
     /// The page behind each of its runs.
     ends: Vec<u64>,
+    /// The same as it is recorded: short runs put together.
+    coarse: PageMap,
     taken: Instant,
     is_whole: bool,
     /// A whole map is to be made in the background.
     is_wished: bool,
     /// The number of the last record that had it.
     used: u64,
-    /// Its end is not known: pages lie one by one on changing nodes.
-    is_dealt: bool,
 }
 
 impl Mapped {
-    /// A map that has just been made, of all pages.
-    fn whole(map: PageMap) -> Mapped {
+    /// A map that has just been made, of all pages of the region at `address`.
+    fn whole(map: PageMap, address: usize) -> Mapped {
         let sum = |end: &mut u64, run: &Run| {
             *end += run.pages;
             Some(*end)
         };
         let ends = map.runs.iter().scan(0, sum).collect();
-        let is_dealt = map.runs.len() >= DEALT_RUNS;
-        Mapped { map, ends, taken: Instant::now(), is_whole: true, is_wished: false, used: 0, is_dealt }
+        let coarse = map.coarsened(address as u64);
+        Mapped { map, ends, coarse, taken: Instant::now(), is_whole: true, is_wished: false, used: 0 }
+    }
+
+    /// Pages lie one by one on changing nodes: by the policy of the process, which does it again after a restart, or so many of them
+    /// that the end of the map is not known.
+    fn is_dealt(&self, is_interleaved: bool) -> bool {
+        self.map.runs.len() >= DEALT_RUNS || is_interleaved && self.map.is_short()
     }
 
     fn node_at(&self, page: u64) -> Option<u32> {
@@ -157,10 +171,12 @@ impl Keeper {
             maps: BTreeMap::new(),
             records: 0,
             is_unsettled: false,
+            is_in_the_way: false,
             checked: Instant::now(),
             report: AffinityReport::default(),
         };
-        Keeper { settings, early, state: Mutex::new(state) }
+        let (processes, is_reading) = (cpus::processes_here(), AtomicBool::new(false));
+        Keeper { settings, early, processes, is_reading, state: Mutex::new(state) }
     }
 
     /// What is restored from now on. What is recorded stays as configured, because all ranks record alike. Without threads nothing more is
@@ -180,6 +196,20 @@ impl Keeper {
         }
     }
 
+    /// The node with memory that is nearest to the GPU of this rank: bytes of regions come and go between them. `None`: there is no
+    /// GPU, or nobody knows yet where it is.
+    pub fn node_of_device(&self) -> Option<Node> {
+        let machine = Machine::is_read().then(Machine::here).filter(|machine| machine.nodes_with_memory().len() > 1)?;
+        let device = self.lock().gpus.iter().find_map(|address| machine.device(address))?;
+        device.nodes.first().and_then(|node| machine.nearest_with_memory(*node)).map(Node)
+    }
+
+    /// Threads and pages that were found elsewhere than before, over all looks.
+    pub fn wandered(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.report.threads_wandered, state.report.pages_wandered)
+    }
+
     /// What has been seen and done.
     pub fn report(&self) -> AffinityReport {
         self.lock().report.clone()
@@ -189,9 +219,11 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ranks that share what is given: of what only this process is known to have there is nothing to share.
-    fn sharers(&self, state: &State) -> Vec<u32> {
-        if state.crew.given.is_jobs { self.settings.neighbours.clone() } else { vec![self.settings.rank] }
+    /// May processes have the same CPUs that do not share them by the rules that this one does? So it is where more processes of the job
+    /// are on the node than ranks of the group, and where nobody says what the job was given: the other ranks may believe something else.
+    fn has_strangers(&self, state: &State) -> bool {
+        let ranks = self.settings.neighbours.len().max(1);
+        self.processes.is_some_and(|processes| processes > ranks) || (ranks > 1 && !state.crew.given.is_jobs)
     }
 
     /// The record of a checkpoint with these regions, encoded.
@@ -202,19 +234,21 @@ impl Keeper {
     pub fn record<'a>(&self, regions: impl IntoIterator<Item = (&'a str, Whereabouts<'a>)>) -> Vec<u8> {
         let mut state = self.lock();
         state.crew.main = threads::own_id();
-        if std::mem::take(&mut state.is_unsettled) {
-            settle_own_threads();
-        }
+        state.is_in_the_way |= std::mem::take(&mut state.is_unsettled);
         state.see_threads();
         state.records += 1;
         let has_nodes = Machine::here().nodes_with_memory().len() > 1;
+        let policy = numa::policy().unwrap_or_default();
+        let is_interleaved = policy.mode == INTERLEAVE;
         let mut budget = EXACT_BUDGET;
         let mut places = Vec::new();
         for (name, at) in regions {
             let place = match at {
                 Whereabouts::Device("") => None,
                 Whereabouts::Device(address) => Some(RegionPlace::Device(address.to_owned())),
-                Whereabouts::Host(address, bytes) if has_nodes => state.pages_of(address, bytes, &mut budget),
+                Whereabouts::Host(address, bytes) if has_nodes => {
+                    state.pages_of(address, bytes, &mut budget, is_interleaved)
+                }
                 Whereabouts::Host(..) => None,
             };
             places.extend(place.map(|place| (name.to_owned(), place)));
@@ -226,26 +260,16 @@ impl Keeper {
             given: state.crew.given.cpus.clone(),
             neighbours: self.settings.neighbours.clone(),
             threads: state.threads.clone(),
-            policy: numa::policy().unwrap_or_default(),
+            policy,
             regions: places,
         };
         drop(state);
-        loop {
-            match record.encode() {
-                Ok(bytes) => return bytes,
-                // Pages that lie one by one on changing nodes, over many gigabytes: the map that has most of them goes first.
-                Err(error) => {
-                    log::debug!("event=map-left-out rank={} error=\"{error}\"", self.settings.rank);
-                    let runs = |place: &RegionPlace| match place {
-                        RegionPlace::Host { pages, .. } => pages.runs.len(),
-                        RegionPlace::Device(_) => 0,
-                    };
-                    let largest = record.regions.iter().enumerate().max_by_key(|(_, (_, place))| runs(place));
-                    let Some((largest, _)) = largest else { return Vec::new() };
-                    record.regions.swap_remove(largest);
-                }
-            }
-        }
+        record.encode().unwrap_or_else(|error| {
+            // Pages that lie in short runs on changing nodes, over many gigabytes.
+            let count = record.keep_what_fits();
+            log::debug!("event=maps-left-out rank={} maps={count} error=\"{error}\"", self.settings.rank);
+            record.encode().unwrap_or_default()
+        })
     }
 }
 
@@ -272,10 +296,10 @@ impl Keeper {
         }
         let machine = with_allowed_memory(Machine::here());
         let mapping = self.map(&state, &machine, &record);
-        for loss in mapping.losses() {
-            log::warn!("event=affinity-lost rank={rank} loss=\"{loss}\"");
-        }
-        state.report.losses = mapping.losses().iter().map(ToString::to_string).collect();
+        state.report.losses.clear();
+        self.lose(&mut state, mapping.losses());
+        // What is loaded now may be put elsewhere: it has not wandered then.
+        state.maps.clear();
         let cpus: BTreeMap<u32, Cpus> = machine
             .nodes_with_memory()
             .into_iter()
@@ -285,8 +309,10 @@ impl Keeper {
             restore_policy(&record.policy, &mapping);
             Placement::new(self, &record, mapping.clone(), cpus)
         });
+        let given = state.crew.given.cpus.clone();
         if mode.has_threads() {
             let wanted = self.wanted(&state, record, &mapping);
+            self.lose(&mut state, wanted.rebound(&given).as_slice());
             state.report.threads_wanted = wanted.pinned.len() as u64;
             state.report.threads_left = wanted.free.len() as u64;
             (state.report.threads_set, state.report.threads_failed) = (0, 0);
@@ -295,9 +321,7 @@ impl Keeper {
                 state.crew.wish(Wish::Recorded(Box::new(wanted)));
                 self.serve_threads(&mut state);
             }
-            state.is_unsettled = true;
-            drop(state);
-            settle_own_threads();
+            (state.is_unsettled, state.is_in_the_way) = (true, true);
         }
         placement
     }
@@ -306,14 +330,25 @@ impl Keeper {
         let gpus: Vec<String> = state.gpus.iter().cloned().collect();
         let cpus = self.settings.config.cpus.as_ref();
         let cpus: Option<Vec<u32>> = cpus.map(|cpus| cpus.iter().map(|cpu| *cpu as u32).collect());
-        let neighbours = self.sharers(state);
-        let allowed = &state.crew.given.cpus;
-        let rank = self.settings.rank;
-        let now = Now { machine, allowed, neighbours: &neighbours, rank, gpus: &gpus, cpus: cpus.as_deref() };
-        if state.crew.given.is_jobs {
-            return Mapping::new(record, &now);
+        let now = Now {
+            machine,
+            whole: Machine::here(),
+            allowed: &state.crew.given.cpus,
+            neighbours: &self.settings.neighbours,
+            has_strangers: self.has_strangers(state),
+            rank: self.settings.rank,
+            gpus: &gpus,
+            cpus: cpus.as_deref(),
+        };
+        Mapping::new(record, &now)
+    }
+
+    /// Says what could not be kept, in the log and in the report.
+    fn lose(&self, state: &mut State, losses: &[Loss]) {
+        for loss in losses {
+            log::warn!("event=affinity-lost rank={} loss=\"{loss}\"", self.settings.rank);
         }
-        Mapping::new(&Record { neighbours: neighbours.clone(), ..record.clone() }, &now)
+        state.report.losses.extend(losses.iter().map(ToString::to_string));
     }
 
     /// The masks of a record's threads on this machine. Where nobody says what was given, and it seems to be less than the threads had, they
@@ -346,18 +381,24 @@ impl Keeper {
     }
 
     /// Puts the threads of this rank where a policy says, and those that start later at the next call of the session. The ranks of the
-    /// node share what the job was given. Of the threads that were there when the session was opened only the calling one gets a
+    /// node share what the job was given; if they are not all that may have it, the threads stay where they are, and the report says so. Of the threads that were there when the session was opened only the calling one gets a
     /// core of its own: others may be MPI's.
     pub fn pin(&self, pin: Pin) {
         let mut state = self.lock();
         state.crew.main = threads::own_id();
-        let wish = if pin == Pin::Launcher { Wish::Nothing } else { Wish::Pinned(pin) };
+        state.report.losses.clear();
+        let wish = match pin {
+            Pin::Launcher => Wish::Nothing,
+            Pin::Compact | Pin::Scatter if self.has_strangers(&state) => {
+                self.lose(&mut state, &[Loss::Strangers]);
+                Wish::Nothing
+            }
+            pin => Wish::Pinned(pin),
+        };
         state.crew.wish(wish);
         (state.report.threads_set, state.report.threads_failed) = (0, 0);
         self.serve_threads(&mut state);
-        state.is_unsettled = true;
-        drop(state);
-        settle_own_threads();
+        (state.is_unsettled, state.is_in_the_way) = (true, true);
     }
 
     /// Sets the masks that are wished for, of the threads that have not been served.
@@ -372,6 +413,10 @@ impl Keeper {
             let mapping = self.map(state, &machine, &wanted.record);
             let before = wanted.before;
             let wanted = Recorded { before, ..self.wanted(state, wanted.record, &mapping) };
+            state.report.losses.clear();
+            self.lose(state, mapping.losses());
+            let given = state.crew.given.cpus.clone();
+            self.lose(state, wanted.rebound(&given).as_slice());
             state.report.threads_wanted = wanted.pinned.len() as u64;
             state.crew.wish = Wish::Recorded(Box::new(wanted));
             state.crew.begin();
@@ -411,15 +456,17 @@ impl Keeper {
                 }
             }
         }
+        // What was set here has not wandered.
+        state.threads.clear();
         state.threads_seen = None;
     }
 
     /// The masks of a policy: of the calling thread first, and of the application's others by age.
     fn pinned<'a>(&self, pin: &Pin, state: &State, arrivals: &[Arrival<'a>]) -> Vec<(&'a Thread, Cpus)> {
-        let sharers = self.sharers(state);
+        let ranks = &self.settings.neighbours;
         let given = &state.crew.given.cpus;
-        let position = sharers.iter().position(|rank| *rank == self.settings.rank).unwrap_or(0);
-        let share = pinning::share(Machine::here(), given, position, sharers.len());
+        let position = ranks.iter().position(|rank| *rank == self.settings.rank).unwrap_or(0);
+        let share = pinning::share(Machine::here(), given, position, ranks.len());
         let is_own = |arrival: &&Arrival<'_>| match arrival.place.role {
             Role::Main => true,
             Role::Other => !self.early.contains(&arrival.thread.id),
@@ -437,25 +484,36 @@ impl Keeper {
     /// Has the background something to do?
     pub fn has_work(&self) -> bool {
         if !Machine::is_read() {
-            return true;
+            return !self.is_reading.load(Relaxed);
         }
         let state = self.lock();
         let every = self.settings.config.check_every;
-        state.maps.values().any(|mapped| mapped.is_wished) || (!every.is_zero() && state.checked.elapsed() >= every)
+        state.is_in_the_way
+            || state.maps.values().any(|mapped| mapped.is_wished)
+            || (!every.is_zero() && state.checked.elapsed() >= every)
     }
 
-    /// Reads the machine, if that has not been done (some tens of milliseconds); makes one whole map, or looks once whether something has
-    /// wandered.
+    /// Does one thing of these, in this order: reads the machine, if that has not been done (some tens of milliseconds); sends Bivouac's
+    /// threads out of the way, if threads have been moved (for that it reads `/proc` of the other ranks of the node); makes one whole map;
+    /// looks whether something has wandered.
     ///
     /// # Blocking
     /// For about 40 ms for each GiB of a region in small pages.
     pub fn work(&self, goes_on: &mut dyn FnMut() -> bool) {
         if !Machine::is_read() {
-            Machine::here();
+            // One is enough: the others would wait for it.
+            if !self.is_reading.swap(true, Relaxed) {
+                Machine::here();
+            }
             return;
         }
         let wished = {
             let mut state = self.lock();
+            if std::mem::take(&mut state.is_in_the_way) {
+                drop(state);
+                settle_own_threads();
+                return;
+            }
             let wished = state.maps.iter_mut().find(|(_, mapped)| mapped.is_wished);
             wished.map(|(key, mapped)| {
                 mapped.is_wished = false;
@@ -467,7 +525,7 @@ impl Keeper {
                 let map = whole_map(key, goes_on);
                 if let Some(mapped) = self.lock().maps.get_mut(&key) {
                     match map {
-                        Ok(Some(map)) => *mapped = Mapped { used: mapped.used, ..Mapped::whole(map) },
+                        Ok(Some(map)) => *mapped = Mapped { used: mapped.used, ..Mapped::whole(map, key.0) },
                         // Something more urgent came.
                         Ok(None) => mapped.is_wished = true,
                         Err(Refused) => {}
@@ -491,7 +549,7 @@ impl Keeper {
             let Ok(Some(map)) = whole_map(key, goes_on) else { break };
             if let Some(mapped) = self.lock().maps.get_mut(&key) {
                 wandered += mapped.map.compare(&map).wrong;
-                *mapped = Mapped { used: mapped.used, ..Mapped::whole(map) };
+                *mapped = Mapped { used: mapped.used, ..Mapped::whole(map, key.0) };
             }
         }
         let mut state = self.lock();
@@ -529,7 +587,13 @@ impl State {
 
     /// Where a region is. As far as the budget goes a small one is asked for page by page; of others the background makes whole maps, which
     /// are used as long as they are right where a few pages are asked for. The calling thread is about to read the region.
-    fn pages_of(&mut self, address: usize, bytes: usize, budget: &mut u64) -> Option<RegionPlace> {
+    fn pages_of(
+        &mut self,
+        address: usize,
+        bytes: usize,
+        budget: &mut u64,
+        is_interleaved: bool,
+    ) -> Option<RegionPlace> {
         let refused = |error: &std::io::Error| numa::told("move_pages", error);
         let mut query = |addresses: &[usize]| numa::query_before_reading(addresses);
         let pages = (bytes as u64).div_ceil(PAGE_BYTES) + 1;
@@ -541,7 +605,7 @@ impl State {
         let key = (address, bytes);
         let last = self.records;
         let known = self.maps.get(&key).filter(|mapped| mapped.is_whole);
-        if let Some(dealt) = known.filter(|mapped| mapped.is_dealt) {
+        if let Some(dealt) = known.filter(|mapped| mapped.is_dealt(is_interleaved)) {
             // Nothing that a few pages say is worth much. A policy does that, and the record has the policy.
             let (is_old, age) = (dealt.taken.elapsed() >= MAP_AGE, dealt.taken.elapsed());
             let unknown = Run { pages: dealt.map.pages(), node: None };
@@ -567,10 +631,10 @@ impl State {
             mapped.used = last;
             mapped.is_wished |= wrong > 0 || mapped.taken.elapsed() >= MAP_AGE;
             let age_ms = mapped.taken.elapsed().as_millis() as u64;
-            return Some(RegionPlace::Host { pages: mapped.map.clone(), age_ms, is_whole: true });
+            return Some(RegionPlace::Host { pages: mapped.coarse.clone(), age_ms, is_whole: true });
         }
         if self.maps.len() < MAPS_MAX {
-            let mapped = Mapped { is_whole: false, is_wished: true, used: last, ..Mapped::whole(map.clone()) };
+            let mapped = Mapped { is_whole: false, is_wished: true, used: last, ..Mapped::whole(map.clone(), address) };
             self.maps.insert(key, mapped);
         }
         Some(RegionPlace::Host { pages: map, age_ms: 0, is_whole: false })
@@ -687,6 +751,218 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of a rank that is alone on its node.
+    fn keeper(config: AffinityConfig) -> Arc<Keeper> {
+        Machine::here();
+        let settings = Settings { mode: AffinityMode::Full, config, rank: 0, neighbours: vec![0] };
+        Arc::new(Keeper::new(settings))
+    }
+
+    fn quiet() -> AffinityConfig {
+        AffinityConfig { check_every: Duration::ZERO, ..AffinityConfig::default() }
+    }
+
+    #[test]
+    fn the_background_alone_sends_bivouacs_threads_out_of_the_way_and_once_more_after_a_checkpoint() {
+        let keeper = keeper(quiet());
+        assert!(!keeper.has_work());
+        keeper.pin(Pin::Launcher);
+        for _ in 0..2 {
+            assert!(keeper.has_work());
+            keeper.work(&mut || true);
+            assert!(!keeper.has_work());
+            keeper.record([]);
+        }
+        assert!(!keeper.has_work(), "the second checkpoint changes nothing");
+    }
+
+    /// Two CPUs of this thread, if it has as many.
+    fn two_cpus() -> Option<[Cpus; 2]> {
+        let own = cpus::of_this_thread();
+        let mut own = own.into_iter().map(|cpu| Cpus::from([cpu]));
+        let two = own.next().zip(own.next()).map(|(one, other)| [one, other]);
+        if two.is_none() {
+            eprintln!("SKIPPED: one CPU only");
+        }
+        two
+    }
+
+    #[test]
+    fn what_a_restart_brings_back_has_not_wandered_and_what_goes_then_has() {
+        let Some([one, other]) = two_cpus() else { return };
+        let free = cpus::of_this_thread();
+        let saving = keeper(quiet());
+        cpus::run_on(&one);
+        let record = saving.record([]);
+        cpus::run_on(&free);
+        let restoring = keeper(quiet());
+        restoring.check(&mut || true);
+        restoring.restore(&record);
+        assert_eq!((cpus::of_this_thread(), restoring.report().losses), (one, Vec::new()));
+        restoring.check(&mut || true);
+        assert_eq!((restoring.report().checks, restoring.wandered()), (2, (0, 0)));
+        cpus::run_on(&other);
+        restoring.check(&mut || true);
+        assert_eq!(restoring.wandered(), (1, 0));
+    }
+
+    /// Threads that do nothing until they are dropped, of which each first binds itself if it has a mask.
+    struct Pool {
+        end: Vec<std::sync::mpsc::Sender<()>>,
+        threads: Vec<std::thread::JoinHandle<()>>,
+        name: &'static str,
+    }
+
+    impl Pool {
+        fn start(name: &'static str, masks: &[Option<&Cpus>]) -> Pool {
+            let mut pool = Pool { end: Vec::new(), threads: Vec::new(), name };
+            for mask in masks {
+                let (end, wait) = std::sync::mpsc::channel();
+                let (say, hear) = std::sync::mpsc::channel();
+                let mask = mask.cloned();
+                let body = move || {
+                    mask.iter().for_each(cpus::run_on);
+                    say.send(()).expect("it is heard");
+                    wait.recv().expect_err("nothing is sent");
+                };
+                pool.threads.push(std::thread::Builder::new().name(name.into()).spawn(body).expect("a thread"));
+                // One after the other, so that their order is known.
+                hear.recv().expect("it lives");
+                pool.end.push(end);
+            }
+            pool
+        }
+
+        fn ids(&self) -> Vec<i32> {
+            threads::list().iter().filter(|thread| thread.name == self.name).map(|thread| thread.id).collect()
+        }
+
+        fn masks(&self) -> Vec<Cpus> {
+            threads::list().into_iter().filter(|thread| thread.name == self.name).map(|thread| thread.cpus).collect()
+        }
+    }
+
+    impl Drop for Pool {
+        fn drop(&mut self) {
+            self.end.clear();
+            self.threads.drain(..).for_each(|thread| thread.join().expect("no panic"));
+            // A thread that has been joined may be listed for a moment.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !self.ids().is_empty() {
+                assert!(Instant::now() < deadline, "they have ended");
+            }
+        }
+    }
+
+    /// A keeper that has just restored a job whose main thread was on `one` and whose pool was on these CPUs.
+    fn restored(one: &Cpus, pool: &[Option<&Cpus>]) -> Arc<Keeper> {
+        let free = cpus::of_this_thread();
+        let saving = keeper(quiet());
+        let alive = Pool::start("pool", pool);
+        cpus::run_on(one);
+        let record = saving.record([]);
+        cpus::run_on(&free);
+        drop(alive);
+        let keeper = keeper(quiet());
+        keeper.restore(&record);
+        keeper
+    }
+
+    #[test]
+    fn a_pool_that_starts_after_the_restart_gets_its_masks_with_the_next_call_and_more_threads_are_let_out() {
+        let Some([one, other]) = two_cpus() else { return };
+        let free = cpus::of_this_thread();
+        let keeper = restored(&one, &[Some(&other), Some(&one), Some(&other)]);
+        let both: Cpus = &one | &other;
+        assert_eq!(cpus::of_this_thread(), both, "as many CPUs as the pool had are seen by what starts it");
+        let stranger = Pool::start("stranger", &[None]);
+        let pool = Pool::start("pool", &[None, None, None, None]);
+        assert_eq!(pool.masks(), vec![both; 4]);
+        keeper.catch_up();
+        assert_eq!(pool.masks(), [&other, &one, &other, &free].map(Clone::clone), "one more than there were");
+        assert_eq!((stranger.masks(), cpus::of_this_thread()), (vec![free.clone()], one.clone()));
+        // Started now, they inherit the main thread's own CPU.
+        let late = Pool::start("late", &[None, Some(&other)]);
+        assert_eq!(late.masks(), [one.clone(), other.clone()]);
+        keeper.catch_up();
+        assert_eq!(late.masks(), [free, other], "a thread that has bound itself stays");
+        assert_eq!(keeper.report().threads_failed, 0);
+    }
+
+    #[test]
+    fn fewer_threads_than_before_have_their_places_and_the_rest_is_wanted_still() {
+        let Some([one, other]) = two_cpus() else { return };
+        let keeper = restored(&one, &[Some(&other), Some(&one), Some(&other)]);
+        let pool = Pool::start("pool", &[None]);
+        keeper.catch_up();
+        assert_eq!((pool.masks(), cpus::of_this_thread()), (vec![other], one));
+        let report = keeper.report();
+        assert_eq!((report.threads_wanted, report.threads_failed), (4, 0));
+    }
+
+    #[test]
+    fn a_pool_that_binds_itself_is_put_where_it_was_once() {
+        let Some([one, other]) = two_cpus() else { return };
+        let keeper = restored(&one, &[Some(&other), Some(&one)]);
+        // As with OMP_PROC_BIND: the runtime has bound its threads before the session is called again, in an order of its own.
+        let pool = Pool::start("pool", &[Some(&one), Some(&other)]);
+        keeper.catch_up();
+        assert_eq!(pool.masks(), [other.clone(), one.clone()]);
+        threads::set(pool.ids()[0], &one).expect("it lives");
+        let _more = Pool::start("more", &[None]);
+        keeper.catch_up();
+        assert_eq!(pool.masks(), [one.clone(), one], "what the runtime does afterwards stands");
+    }
+
+    #[test]
+    fn among_strangers_nothing_is_dealt_and_the_report_says_so() {
+        let Some([one, _]) = two_cpus() else { return };
+        let free = cpus::of_this_thread();
+        let among = |processes, ranks: std::ops::Range<u32>| {
+            let settings =
+                Settings { mode: AffinityMode::Full, config: quiet(), rank: ranks.start, neighbours: ranks.collect() };
+            Arc::new(Keeper { processes, ..Keeper::new(settings) })
+        };
+        // More processes than ranks; and ranks of which nobody says what they were given together.
+        for (processes, ranks) in [(Some(2), 0..1), (None, 0..2)] {
+            let keeper = among(processes, ranks.clone());
+            for pin in [Pin::Compact, Pin::Scatter] {
+                keeper.pin(pin);
+                assert_eq!(
+                    (cpus::of_this_thread(), keeper.report().losses),
+                    (free.clone(), vec![Loss::Strangers.to_string()])
+                );
+            }
+            cpus::run_on(&one);
+            let record = keeper.record([]);
+            cpus::run_on(&free);
+            let other = among(processes, 7..7 + ranks.len() as u32);
+            other.restore(&record);
+            let report = other.report();
+            assert_eq!((cpus::of_this_thread(), report.losses), (free.clone(), vec![Loss::Strangers.to_string()]));
+            assert_eq!((report.threads_wanted, report.threads_failed), (0, 0));
+            among(processes, ranks).restore(&record);
+            assert_eq!(cpus::of_this_thread(), one, "the same place");
+            cpus::run_on(&free);
+        }
+        let alone = among(Some(1), 0..1);
+        alone.pin(Pin::Compact);
+        assert!(cpus::of_this_thread().is_subset(&free) && alone.report().losses.is_empty());
+        cpus::run_on(&free);
+    }
+
+    #[test]
+    fn pages_in_short_runs_are_left_to_a_policy_that_deals_them_and_put_together_without_one() {
+        let dealt = PageMap::from_nodes(0, (0..8192).map(|page| Some(page % 4)));
+        let mapped = Mapped::whole(dealt, 0);
+        assert!(mapped.is_dealt(true) && !mapped.is_dealt(false));
+        assert_eq!(mapped.coarse.counts(), mapped.map.counts());
+        assert_eq!(mapped.coarse.runs.len(), 16);
+        let piecewise = PageMap::from_nodes(0, (0..8192).map(|page| Some(page / 16 % 4)));
+        let mapped = Mapped::whole(piecewise, 0);
+        assert!(!mapped.is_dealt(true) && mapped.coarse == mapped.map);
+    }
 
     #[test]
     fn pages_of_which_nothing_is_known_go_with_their_neighbours() {

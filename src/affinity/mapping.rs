@@ -11,6 +11,9 @@
 //! 5. Where the ranks of the node are not those of the record, each takes its own share of what the job was given, in logical order, and
 //!    rule 4 applies in it.
 //!
+//! 6. Where other processes than the ranks of the group may take the same CPUs nothing is dealt out: threads go back where the record says by
+//!    rule 2 or 3, with the ranks of before, or else stay where they are.
+//!
 //! Ranks do not collide, although they decide without a word. With the ranks of before, rules 2 to 4 are applied to all CPUs that the
 //! job had on the node rather than to those of one rank: all ranks come to the same one-to-one map, and each uses its part. Where
 //! there is no such map (fewer CPUs, or no node with room for all of an old one) rule 5 applies.
@@ -33,12 +36,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a rank has now.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
-    /// The node that it runs on.
+    /// The node that it runs on. Nodes whose memory this run may not use are without memory here.
     pub machine: &'a Machine,
+    /// The same node with all of its memory: by this one it is told whether it is the machine of the record.
+    pub whole: &'a Machine,
     /// The CPUs that the job was given on that node.
     pub allowed: &'a Cpus,
     /// The ranks of the group that run there, ascending.
     pub neighbours: &'a [u32],
+    /// Processes that are none of these may have been given the same CPUs.
+    pub has_strangers: bool,
     /// Its own rank in the group.
     pub rank: u32,
     /// PCI addresses of the GPUs that it uses; empty if it uses none, or none is known yet.
@@ -157,6 +164,8 @@ enum Rule {
     Neighbourhoods,
     /// Each rank within its share.
     Shares,
+    /// Threads stay where they are.
+    Left,
 }
 
 /// All that the mapping is made of. CPUs are meant by their places in `Machine::cpus`, old and new.
@@ -169,7 +178,7 @@ struct Decision<'a> {
     used: Vec<usize>,
     /// New CPUs that this rank may take, in logical order, or in the user's.
     share: Vec<usize>,
-    /// Old to new; covers `used` unless `share` is empty.
+    /// Old to new; covers `used` unless `share` is empty, as it is where threads are left.
     images: BTreeMap<usize, usize>,
 }
 
@@ -190,7 +199,7 @@ impl<'a> Decision<'a> {
         };
         let used = places(&record.machine, &pinned);
         let allowed = places(now.machine, now.allowed);
-        let likeness = record.machine.likeness(now.machine);
+        let likeness = record.machine.likeness(now.whole);
         let decision =
             Decision { record, now, likeness, rule: Rule::Shares, used, share: allowed, images: BTreeMap::new() };
         decision.by_list().decide()
@@ -212,6 +221,9 @@ impl<'a> Decision<'a> {
     }
 
     fn decide(mut self) -> Decision<'a> {
+        if self.now.has_strangers {
+            return self.back_or_left();
+        }
         if self.rule == Rule::Named {
             self.share = own_part(&self.share, self.now.neighbours, self.now.rank);
             self.images = in_turn(&self.used, &self.share);
@@ -243,6 +255,18 @@ impl<'a> Decision<'a> {
         self.rule = Rule::Shares;
         self.share = own_part(&self.share, self.now.neighbours, self.now.rank);
         self.images = Fit::new(&self.record.machine, self.now.machine, self.own_gpus()).place(&self.used, &self.share);
+        self
+    }
+
+    /// Everything in its place of before, or nothing. What the job had counts as a whole, so that all ranks decide alike.
+    fn back_or_left(mut self) -> Decision<'a> {
+        let all = places(&self.record.machine, &self.record.given);
+        let knows_all = self.used.iter().all(|at| all.binary_search(at).is_ok());
+        let is_as_before = self.record.neighbours == self.now.neighbours && self.now.cpus.is_none() && knows_all;
+        match self.same_place(&all).filter(|_| is_as_before) {
+            Some(images) => (self.rule, self.images) = (Rule::SamePlace, images),
+            None => (self.rule, self.share) = (Rule::Left, Vec::new()),
+        }
         self
     }
 

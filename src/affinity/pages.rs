@@ -14,6 +14,8 @@ use std::ops::Range;
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of a huge page, and what it is aligned to.
 pub const HUGE_BYTES: u64 = 2 << 20;
+/// Pages in a row that are worth to be kept together one by one: shorter runs are pages that were dealt to nodes in turn.
+pub const SHORT_PAGES: u64 = 16;
 /// The most runs in a map: 4 GiB whose pages alternate between nodes one by one, and 16 MiB of memory. What comes after is not known.
 pub const RUNS_MAX: usize = 1 << 20;
 
@@ -175,6 +177,43 @@ impl PageMap {
         PageMap::from_runs(address, runs)
     }
 
+    /// Are its runs shorter than [`SHORT_PAGES`] on average?
+    pub fn is_short(&self) -> bool {
+        (self.runs.len() as u64).saturating_mul(SHORT_PAGES) > self.pages()
+    }
+
+    /// The same for a region at `address`, with short runs put together: a block of [`HUGE_BYTES`] whose runs are shorter than
+    /// [`SHORT_PAGES`] on average goes to one node, so that in the long run each node has as much as before. What is spread over the
+    /// nodes for their bandwidth stays so, and takes no call of the system for each page. Other blocks stay as they are.
+    pub fn coarsened(&self, address: u64) -> PageMap {
+        let per_block = HUGE_BYTES / PAGE_BYTES;
+        let mut page = address / PAGE_BYTES;
+        let (mut runs, mut block) = (Vec::new(), Vec::new());
+        // Pages that a node should have had so far, less those that it got.
+        let mut owed: BTreeMap<u32, i64> = BTreeMap::new();
+        for run in &self.runs {
+            let mut left = run.pages;
+            while left > 0 {
+                let room = per_block - page % per_block;
+                let pages = if block.is_empty() && room == per_block {
+                    // Whole blocks that lie alike.
+                    left / per_block * per_block
+                } else {
+                    0
+                };
+                let pages = if pages == 0 { left.min(room) } else { pages };
+                block.push(Run { pages, node: run.node });
+                page = page.saturating_add(pages);
+                left -= pages;
+                if page.is_multiple_of(per_block) {
+                    settle(&mut block, &mut owed, &mut runs);
+                }
+            }
+        }
+        settle(&mut block, &mut owed, &mut runs);
+        PageMap::from_runs(address, runs)
+    }
+
     /// How the pages of `found` compare with this, which is wanted. Both are maps of one region at one address.
     pub fn compare(&self, found: &PageMap) -> Tally {
         let mut tally = Tally::default();
@@ -221,6 +260,24 @@ impl PageMap {
         }
         blocks
     }
+}
+
+/// Moves the runs of a block behind others: as they are, or as one on the node to which most is owed.
+fn settle(block: &mut Vec<Run>, owed: &mut BTreeMap<u32, i64>, runs: &mut Vec<Run>) {
+    let pages: u64 = block.iter().map(|run| run.pages).sum();
+    if block.len() as u64 * SHORT_PAGES <= pages {
+        return runs.append(block);
+    }
+    for run in block.drain(..) {
+        if let Some(node) = run.node {
+            *owed.entry(node).or_default() += run.pages as i64; // Less than a block has.
+        }
+    }
+    let most = owed.iter().max_by_key(|(node, pages)| (**pages, std::cmp::Reverse(**node))).map(|(node, _)| *node);
+    if let Some(node) = most {
+        *owed.entry(node).or_default() -= pages as i64;
+    }
+    runs.push(Run { pages, node: most });
 }
 
 #[cfg(test)]
@@ -358,6 +415,36 @@ mod tests {
                 prop_assert_eq!(node, old[was as usize], "page {}", page);
             }
             prop_assert_eq!(&map.moved(bytes, u64::from(map.offset)), &map);
+        }
+
+        #[test]
+        fn short_runs_are_put_together_and_nodes_keep_their_parts(
+            pieces in proptest::collection::vec((1u64..40, 0u32..4, 1usize..80), 1..30), first in 0..600u64
+        ) {
+            let address = first * PAGE_BYTES + 9;
+            let runs = pieces.iter().flat_map(|(pages, node, times)| {
+                (0..*times).map(|turn| Run { pages: *pages, node: Some((*node + turn as u32) % 4) })
+            });
+            let map = PageMap::from_runs(address, runs);
+            let coarse = map.coarsened(address);
+            coarse.check(map.pages() * PAGE_BYTES - 9).map_err(TestCaseError::fail)?;
+            prop_assert_eq!(&coarse.coarsened(address), &coarse);
+            for (node, pages) in map.counts() {
+                let now = coarse.counts().get(&node).copied().unwrap_or(0);
+                prop_assert!(pages.abs_diff(now) <= 4 * 512, "node {:?}: {} and {}", node, pages, now);
+            }
+            let (fine, blocks) = (nodes(&map), nodes(&coarse));
+            let head = (512 - first as usize % 512).min(fine.len());
+            let borders = [0].into_iter().chain((head..fine.len()).step_by(512)).chain([fine.len()]);
+            let borders: Vec<usize> = borders.collect();
+            for range in borders.windows(2).map(|pair| pair[0]..pair[1]) {
+                let changes = fine[range.clone()].windows(2).filter(|pair| pair[0] != pair[1]).count();
+                if (changes + 1) * 16 <= range.len() {
+                    prop_assert_eq!(&fine[range.clone()], &blocks[range]);
+                } else {
+                    prop_assert!(blocks[range.clone()].iter().all(|node| *node == blocks[range.start]));
+                }
+            }
         }
 
         #[test]

@@ -8,6 +8,8 @@
 //! 2. **The rest**, on threads of each node that is wanted: pages that are present elsewhere are *migrated*, because they may be
 //!    registered with a device (the system then refuses, and they stay); pages without memory get it, from a thread
 //!    that runs on the node and prefers it.
+//!    Of a large part few pages are asked for first: where all of these are right the part is left as it is, since no more than
+//!    single pages of it can be elsewhere.
 //! 3. **The count**: where every page is now, with the reason for each that is not where it is wanted. The threads count what they
 //!    have in hand, so that a page that was right is asked for once, and others twice; only those of blocks with several
 //!    owners are looked at again when all threads are done, because what one of them does there may move another one's pages.
@@ -38,8 +40,11 @@ pub type Wanted = (Range<u64>, Option<u32>);
 /// Pages that a thread handles at once: 64 MiB. With each call to move pages the system empties the page caches of all CPUs under a
 /// lock of the whole machine, so that calls should be few; what is kept of so many pages while they move is half a MiB.
 const PART_PAGES: u64 = (64 << 20) / PAGE_BYTES;
-/// Pages that are asked for before anything is done: 4 MiB.
+/// So few pages are asked for before anything is done: 4 MiB.
 const FIRST_PAGES: u64 = (4 << 20) / PAGE_BYTES;
+/// Of a part of so many pages one in so many is asked for first, which are then some hundred. Primes, so that pages that are dealt to nodes in
+/// turn do not all seem to be on one.
+const SAMPLE_STEPS: [(u64, usize); 2] = [((32 << 20) / PAGE_BYTES, 61), ((4 << 20) / PAGE_BYTES, 13)];
 /// So few pages are placed by the calling thread: 1 MiB.
 const SMALL_PAGES: u64 = (1 << 20) / PAGE_BYTES;
 /// Threads of one node: one clears pages at a fraction of what memory can take.
@@ -107,6 +112,20 @@ impl Place {
         pages.map(|page| self.address(page)).collect()
     }
 
+    /// Some of its pages, the last one among them; none if it has so few that all may be asked for.
+    fn sample(&self) -> Vec<u64> {
+        let step = SAMPLE_STEPS.into_iter().find(|(pages, _)| self.pages() >= *pages);
+        let last = self.pages().saturating_sub(1);
+        step.map_or_else(Vec::new, |(_, step)| (0..last).step_by(step).chain([last]).collect())
+    }
+
+    /// Are these of its pages on this node?
+    fn are_on(&self, pages: &[u64], node: u32) -> bool {
+        let addresses: Vec<usize> = pages.iter().map(|page| self.address(*page)).collect();
+        let is_there = |status: &i32| u32::try_from(*status) == Ok(node);
+        numa::query(&addresses).is_ok_and(|found| found.iter().all(is_there))
+    }
+
     /// The block that a page lies in, counted over the whole address space.
     fn block(&self, page: u64) -> u64 {
         (self.first() + page) / BLOCK_PAGES
@@ -153,9 +172,11 @@ pub fn place(target: &mut [u8], wanted: &[Wanted], cpus: &BTreeMap<u32, Cpus>) -
     let place = Place::of(target);
     let pieces = pieces(place, wanted);
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return PlaceReport::default() };
-    let pages = first.pages.start..last.pages.end.min(first.pages.start + FIRST_PAGES);
+    let is_small = last.pages.end - first.pages.start <= FIRST_PAGES;
+    // Of more than that one shows whether the system answers.
+    let pages = first.pages.start..if is_small { last.pages.end } else { first.pages.start + 1 };
     match numa::query(&place.addresses(pages.clone())) {
-        Ok(found) if pages.end == last.pages.end && are_right(&pieces, &found) => {
+        Ok(found) if is_small && are_right(&pieces, &found) => {
             return PlaceReport::all_right(page_count(&pieces));
         }
         Ok(_) => {}
@@ -341,6 +362,10 @@ impl Share<'_> {
     fn settle(self, node: u32, missed: Reason, progress: &mut Progress) {
         let Share { place, bytes, first, is_shared } = self;
         let all = first..first + place.pages();
+        let sample = if is_shared { Vec::new() } else { place.sample() };
+        if !sample.is_empty() && place.are_on(&sample, node) {
+            return progress.count_sampled(place.pages(), sample.len() as u64);
+        }
         let mut now = match numa::query(&place.addresses(0..place.pages())) {
             Ok(found) => found,
             Err(error) => return progress.give_up(&all, Reason::of(&error)),

@@ -11,6 +11,7 @@ use super::machine::{ADDRESS_BYTES_MAX, CPUS_MAX, Machine, NODES_MAX};
 use super::pages::PageMap;
 use crate::format::FormatError;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The most bytes in the name of a thread: four times what the system gives.
 const NAME_BYTES_MAX: usize = 64;
@@ -95,6 +96,26 @@ impl Record {
         wire::encode(self)
     }
 
+    /// Leaves the regions out that are damaged, and then those whose maps take most, until it can be encoded; says how many.
+    pub fn keep_what_fits(&mut self) -> usize {
+        let before = self.regions.len();
+        self.regions.retain(|(name, place)| place.check(name).is_ok());
+        let mut sizes: Vec<(usize, usize)> = self.regions.iter().map(wire::bytes_of).zip(0..).collect();
+        let mut left: usize = sizes.iter().map(|(bytes, _)| bytes).sum();
+        // The largest first.
+        sizes.sort_unstable();
+        let mut gone = BTreeSet::new();
+        while left > wire::REGIONS_BYTES_MAX
+            && let Some((bytes, index)) = sizes.pop()
+        {
+            left -= bytes;
+            gone.insert(index);
+        }
+        let mut index = 0..;
+        self.regions.retain(|_| index.next().is_none_or(|index| !gone.contains(&index)));
+        before - self.regions.len()
+    }
+
     /// From bytes of a shard, checked. Any bytes are harmless.
     ///
     /// # Errors
@@ -126,7 +147,13 @@ impl Record {
         if self.policy.nodes.len() > NODES_MAX || self.policy.nodes.iter().any(|node| *node as usize >= NODES_MAX) {
             return Err("the policy names absurd nodes".to_owned());
         }
-        self.regions.iter().try_for_each(|(name, place)| match place {
+        self.regions.iter().try_for_each(|(name, place)| place.check(name))
+    }
+}
+
+impl RegionPlace {
+    fn check(&self, name: &str) -> Result<(), String> {
+        match self {
             RegionPlace::Host { pages, .. } => {
                 pages.check_form().map_err(|error| format!("region {name:.64}: {error}"))
             }
@@ -134,7 +161,7 @@ impl Record {
                 Err(format!("region {name:.64}: its GPU"))
             }
             RegionPlace::Device(_) => Ok(()),
-        })
+        }
     }
 }
 

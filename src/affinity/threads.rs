@@ -94,6 +94,12 @@ pub fn set(id: i32, cpus: &Cpus) -> io::Result<()> {
     sched_setaffinity(Some(id), &set).map_err(io::Error::from)
 }
 
+/// Where the threads of this process may run that are not Bivouac's, together.
+pub fn cpus_of_application() -> Cpus {
+    let others = list().into_iter().filter(|thread| !thread.name.starts_with(cpus::OWN_THREADS));
+    others.flat_map(|thread| thread.cpus).collect()
+}
+
 /// Whose a thread is, if `main` holds the session.
 pub fn role(thread: &Thread, main: i32) -> Role {
     match () {
@@ -167,6 +173,26 @@ mod tests {
         }
         assert!(set(id, &one).is_err() && set(0, &one).is_err());
         assert!(list().iter().any(|thread| thread.id == own_id()));
+    }
+
+    #[test]
+    fn the_application_has_the_cpus_of_all_of_its_threads() {
+        let before = cpus::of_this_thread();
+        let first = Cpus::from([*before.first().unwrap()]);
+        let all = cpus_of_application();
+        assert!(all.is_superset(&before), "{all:?} of {before:?}");
+        let (end, wait) = channel::<()>();
+        let (say, hear) = channel();
+        let free = std::thread::spawn(move || wait.recv().unwrap_err());
+        let bound = std::thread::Builder::new().name("bvk-bound".into()).spawn(move || {
+            cpus::run_on(&first);
+            say.send((cpus_of_application(), first)).unwrap();
+        });
+        let (found, first) = hear.recv().unwrap();
+        assert!(found.is_superset(&before) && first.is_subset(&found), "not only the asking thread's");
+        bound.unwrap().join().unwrap();
+        drop(end);
+        free.join().unwrap();
     }
 
     #[test]

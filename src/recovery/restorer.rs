@@ -110,6 +110,8 @@ pub struct Restorer {
     failure: Option<String>,
     read: PerTier<u64>,
     damaged: PerTier<u64>,
+    /// Threads are to go back to where they were with the first load: what says where that is lies on another node or in the global tier.
+    homesick: Option<Arc<Keeper>>,
     /// Where pages of regions belong.
     placement: Option<Placement>,
 }
@@ -138,13 +140,22 @@ impl Restorer {
             failure: None,
             read: PerTier::default(),
             damaged: PerTier::default(),
+            homesick: None,
             placement: None,
         }
     }
 
     /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
-    /// cannot be read changes nothing.
+    /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
+        if self.sources.is_empty() {
+            self.homesick = Some(keeper.clone());
+        } else {
+            self.go_back_now(keeper);
+        }
+    }
+
+    fn go_back_now(&mut self, keeper: &Arc<Keeper>) {
         // A rank that loads nothing needs no copy.
         let failure = self.failure.clone();
         let found = self.find(region::AFFINITY);
@@ -430,6 +441,9 @@ impl Restorer {
 
     /// The nearest copy that is still trusted; opens the global one when it is needed.
     fn source(&mut self, what: &str) -> Result<Source, LoadError> {
+        if let Some(keeper) = self.homesick.take() {
+            self.go_back_now(&keeper);
+        }
         while self.sources.is_empty()
             && let Some(opened) = self.peers.as_mut().and_then(Peers::open_next)
         {
@@ -471,5 +485,50 @@ impl Restorer {
             return Err(format!("global tier: the shard in {} is of another agreement", container.file));
         }
         Ok(Source::File(shard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::affinity::keeper::Settings;
+    use crate::base::Level;
+    use crate::base::clock::SystemClock;
+    use crate::config::{AffinityConfig, AffinityMode, Direct};
+    use crate::tier::posix::PosixStorage;
+
+    /// A rank without a copy of its own; the global tier has none for it either, which opening it finds out.
+    fn without_copies() -> (Restorer, Arc<Keeper>) {
+        let settings =
+            Settings { mode: AffinityMode::Full, config: AffinityConfig::default(), rank: 3, neighbours: vec![3] };
+        let key = CheckpointKey::default();
+        let manifest = Manifest {
+            job: "job".into(),
+            group: "world".into(),
+            name: "series".into(),
+            key,
+            agreement: 1,
+            group_size: 4,
+            origin: None,
+            level: Level::System,
+            containers: Vec::new(),
+        };
+        let storage = Arc::new(PosixStorage::new(Direct::Off));
+        let tier = DirectoryTier::new(TierKind::Global, storage, "nowhere".into());
+        let series = Series { job: "job".into(), group: "world".into(), name: "series".into() };
+        let clock = Arc::new(SystemClock::default());
+        let restorer = Restorer::new(Rank(3), clock, key, series, Vec::new(), None, Some((tier, manifest)));
+        (restorer, Arc::new(Keeper::new(settings)))
+    }
+
+    #[test]
+    fn a_rank_that_loads_nothing_opens_nothing_to_go_back() {
+        let (mut restorer, keeper) = without_copies();
+        restorer.go_back(&keeper);
+        assert_eq!((restorer.damaged(), restorer.failure()), (PerTier::default(), None));
+        let error = restorer.load::<u8>("u", &mut [0]).expect_err("no copy");
+        assert!(matches!(&error, LoadError::NoCopy { causes, .. } if causes.len() == 1), "{error}");
+        assert_eq!(restorer.damaged().global, 1, "now it was looked for, once");
+        assert_eq!(restorer.failure(), Some(&*error.to_string()));
     }
 }

@@ -621,7 +621,9 @@ impl Session {
 
     /// Puts the threads of this rank where `pin` says: within what the job was given on this node, of which each rank gets its share.
     /// Threads that start later are put there by the next [`Session::checkpoint`] or [`Session::should_checkpoint`]. Does nothing where
-    /// affinity is off.
+    /// affinity is off. Where other processes of the job than this group's ranks are on the node, or no launcher says what the job was given
+    /// and the group has several ranks here, [`Pin::Compact`] and [`Pin::Scatter`] leave threads alone, because two processes could get
+    /// the same CPUs: [`AffinityReport::losses`] says so.
     ///
     /// ```no_run
     /// # fn f(session: &bivouac::Session) {

@@ -308,6 +308,9 @@ impl Engine {
     /// Counters and times so far.
     pub fn stats(&self) -> Stats {
         let mut stats = self.lock().stats.clone();
+        if let Some(keeper) = &self.setup.affinity {
+            (stats.threads_wandered, stats.pages_wandered) = keeper.wandered();
+        }
         stats.in_flight = self.lock().checkpoints.values().filter(|c| !c.flow.is_finished()).count() as u64;
         stats
     }
@@ -423,7 +426,8 @@ impl Engine {
         let mut state = self.lock();
         let is_queued = state.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }));
         if self.setup.memory.is_some() && !is_queued {
-            state.tasks.push_back(Task::Prepare { bytes, node: current_node() });
+            let near_device = self.setup.affinity.as_ref().and_then(|keeper| keeper.node_of_device());
+            state.tasks.push_back(Task::Prepare { bytes, node: near_device.or_else(current_node) });
             drop(state);
             self.wake();
         }

@@ -81,6 +81,11 @@ pub struct Stats {
     pub damaged: PerTier<u64>,
     /// Messages that this rank has sent for coordination.
     pub messages: u64,
+    /// Threads of the application that were found on other CPUs than before, over all looks (`affinity.check_every`); what a restart
+    /// brings back is not counted.
+    pub threads_wandered: u64,
+    /// Pages of regions that were found on other NUMA nodes than before, over all looks.
+    pub pages_wandered: u64,
     /// Checkpoints whose levels have not all come to an end.
     pub in_flight: u64,
 }

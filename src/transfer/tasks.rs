@@ -31,7 +31,7 @@ pub(super) enum Task {
     LocalManifest { operation: u64 },
     /// Delete what retention lets go after a commit.
     Retain { tier: TierKind, series: Series, key: CheckpointKey, origin: Option<(Generation, u64)> },
-    /// Populate memory for the next capture, on the node that the application computes on.
+    /// Populate memory for the next capture, on the node of the rank's GPU, or else on the one that the application computes on.
     Prepare { bytes: u64, node: Option<Node> },
     /// Remove a file that was written during a capture that came to nothing.
     Discard(Upload),

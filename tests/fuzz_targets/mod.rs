@@ -181,8 +181,19 @@ pub fn affinity_record(bytes: &[u8]) -> Reached {
         ..Machine::default()
     };
     let (allowed, gpus) = ((1..7).collect(), [String::from("0000:17:00.0")]);
-    let now =
-        Now { machine: &machine, allowed: &allowed, neighbours: &record.neighbours, rank: 1, gpus: &gpus, cpus: None };
+    let (machine, neighbours) = (&machine, &record.neighbours[..]);
+    let now = Now {
+        machine,
+        whole: machine,
+        allowed: &allowed,
+        neighbours,
+        has_strangers: false,
+        rank: 1,
+        gpus: &gpus,
+        cpus: None,
+    };
+    let back = Mapping::new(&record, &Now { has_strangers: true, ..now });
+    assert!(record.threads.iter().filter_map(|thread| back.cpus_for(thread)).all(|cpus| cpus.is_subset(&allowed)));
     let mapping = Mapping::new(&record, &now);
     for thread in &record.threads {
         let cpus = mapping.cpus_for(thread);

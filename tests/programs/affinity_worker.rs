@@ -8,7 +8,8 @@
 //!
 //! The lines of a rank go to standard output, each beginning with its rank and the case (or `saved`):
 //!
-//! `affinity-worker pin` lets the session pin two threads, and `affinity-worker wander` counts what wanders.
+//! `affinity-worker pin` lets the session pin two threads, and `affinity-worker wander` counts what wanders. `affinity-worker groups save`
+//! and `affinity-worker groups restore` have a session for each rank alone: groups that share the node and do not know of each other.
 //!
 //! | line | meaning |
 //! |---|---|
@@ -28,6 +29,7 @@ use hwlocality::memory::binding::MemoryBindingFlags;
 use hwlocality::memory::nodeset::NodeSet;
 use hwlocality::object::types::ObjectType;
 use mpi::Threading;
+use mpi::topology::Color;
 use mpi::traits::*;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::error::Error;
@@ -57,6 +59,11 @@ enum Phase {
     Pin,
     /// Takes checkpoints and moves a thread meanwhile.
     Wander,
+    /// Each rank is a group of its own.
+    Groups {
+        /// `save`: lets the session pin the thread, binds it to the CPU of its rank, takes a checkpoint and ends by a signal. Or `restore`.
+        what: String,
+    },
     /// Restores.
     Restore {
         /// Modes of affinity.
@@ -246,6 +253,37 @@ fn pin(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// What a rank says of its thread, and of what the session could not do.
+fn tell(rank: usize, case: &str, session: &Session) {
+    let losses = session.affinity().map_or(0, |report| report.losses.len());
+    println!("{rank} {case} thread main {}", own_cpus());
+    println!("{rank} {case} losses {losses}");
+}
+
+fn groups(rank: usize, world: &impl Communicator, what: &str) -> Result<(), Box<dyn Error>> {
+    let group = world.split_by_color(Color::with_value(rank as i32)).ok_or("every rank has a colour")?;
+    let session = Session::open(&group, Config::from_env()?)?;
+    if what == "save" {
+        session.pin(Pin::Compact);
+        tell(rank, "pinned", &session);
+        let free = sched_getaffinity(None)?;
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| free.is_set(*cpu)).collect();
+        run_on(&[cpus[rank % cpus.len()]]);
+        let mut checkpoint = session.checkpoint(NAME, 1)?;
+        checkpoint.save("data", &[7u8; 100])?;
+        checkpoint.capture()?.wait(Level::System)?;
+        tell(rank, "saved", &session);
+        world.barrier();
+        nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL)?;
+    }
+    let mut data = [0u8; 100];
+    session.restart(NAME, |restorer| Ok(restorer.load("data", &mut data)?))?;
+    tell(rank, "restored", &session);
+    world.barrier();
+    session.close()?;
+    Ok(())
+}
+
 /// Needs `affinity.check_every`.
 fn wander(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
     let checks = || session.affinity().map_or(0, |report| report.checks);
@@ -297,6 +335,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             world.barrier();
             session.close()?;
         }
+        Phase::Groups { what } => groups(rank, &world, what)?,
         Phase::Restore { cases } => {
             let before = sched_getaffinity(None)?;
             for case in cases {

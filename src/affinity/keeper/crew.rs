@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use crate::affinity::cpus::{Cpus, Given};
+use crate::affinity::mapping::Loss;
 use crate::affinity::pinning::Pin;
 use crate::affinity::record::{Record, Role, ThreadPlace};
 use crate::affinity::threads::{self, Thread};
@@ -154,6 +155,13 @@ impl Recorded {
         self.pinned.iter().flat_map(|place| &place.cpus).copied().collect()
     }
 
+    /// What was bound before the restart, within what is `given`, and is taken out of that.
+    pub fn rebound(&self, given: &Cpus) -> Option<Loss> {
+        let all = self.all();
+        let is_bound = self.before != *given && self.before.is_subset(given);
+        (is_bound && !all.is_subset(&self.before)).then(|| Loss::Rebound(self.before.clone(), all))
+    }
+
     /// The mask for a thread that has arrived; `None`: it stays as it is.
     pub fn mask(&self, arrival: &Arrival<'_>) -> Option<Cpus> {
         let main = self.main();
@@ -249,5 +257,9 @@ mod tests {
         assert_eq!(masks(&late), [out.clone(), Some(cpus(&[6])), out, None], "one has a mask of its own");
         assert_eq!(late.iter().map(|it| wanted.is_pinned(&it.place)).collect::<Vec<_>>(), [false, true, false, false]);
         assert_eq!(wanted.main(), Some(&cpus(&[5])));
+        assert_eq!(wanted.rebound(&cpus(&[0, 1, 2, 3])), None, "it was free");
+        let bound = Recorded { before: cpus(&[5]), ..wanted };
+        assert_eq!(bound.rebound(&cpus(&[0, 5, 6])), Some(Loss::Rebound(cpus(&[5]), cpus(&[5, 6]))));
+        assert_eq!(Recorded { before: cpus(&[4, 5, 6]), ..bound }.rebound(&cpus(&[0, 4, 5, 6])), None, "still there");
     }
 }

@@ -4,6 +4,7 @@
 use super::{Decision, Rule, Target};
 use crate::affinity::cpus::Cpus;
 use crate::affinity::machine::{Cpu, Likeness, Machine};
+use crate::base::units::show_cpus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -21,6 +22,10 @@ pub enum Loss {
         /// And now.
         now: usize,
     },
+    /// Other processes of the node may have the same CPUs, and nothing says which: threads were left where they are.
+    Strangers,
+    /// The threads were bound to the first of these sets when the restart began, and have the second now.
+    Rebound(Cpus, Cpus),
     /// Of the CPUs that the threads had these are not allowed now.
     NotAllowed(Cpus),
     /// The threads have fewer CPUs than they had.
@@ -63,6 +68,13 @@ impl fmt::Display for Loss {
             Loss::Shares { then, now } => {
                 write!(f, "{then} ranks were on the node and {now} are: each took its share")
             }
+            Loss::Strangers => write!(
+                f,
+                "other processes of the node than the ranks of this group may have the same CPUs: threads stay where they are"
+            ),
+            Loss::Rebound(then, now) => {
+                write!(f, "threads were bound to CPUs {} and are now on {}", show_cpus(then), show_cpus(now))
+            }
             Loss::NotAllowed(cpus) => {
                 write!(f, "not allowed now: CPUs")?;
                 cpus.iter().take(16).try_for_each(|cpu| write!(f, " {cpu}"))?;
@@ -88,13 +100,17 @@ pub(super) fn of(decision: &Decision<'_>, targets: &BTreeMap<u32, Target>) -> Ve
     if old.cpus.is_empty() || now.machine.cpus.is_empty() {
         losses.push(Loss::MachineUnknown);
     }
-    if now.cpus.is_some() && decision.rule != Rule::Named {
+    if decision.rule == Rule::Left {
+        losses.extend((!decision.used.is_empty()).then_some(Loss::Strangers));
+    } else if now.cpus.is_some() && decision.rule != Rule::Named {
         losses.push(Loss::ListNotAllowed);
     }
     if decision.rule == Rule::Shares && !decision.used.is_empty() {
         losses.push(Loss::Shares { then: decision.record.neighbours.len(), now: now.neighbours.len() });
     }
-    of_cpus(decision, &mut losses);
+    if decision.rule != Rule::Left {
+        of_cpus(decision, &mut losses);
+    }
     let with_pages = decision.nodes_with_pages();
     let own: BTreeSet<u32> = decision.used.iter().map(|at| old.cpus[*at].node).collect();
     for (node, target) in targets.iter().filter(|(node, _)| with_pages.contains(node) && !own.contains(node)) {

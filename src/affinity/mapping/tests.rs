@@ -15,18 +15,32 @@ struct Place {
     neighbours: Vec<u32>,
     gpus: Vec<String>,
     list: Option<Vec<u32>>,
+    has_strangers: bool,
+    /// Nodes whose memory the run may not use.
+    denied: Vec<u32>,
 }
 
 impl Place {
     /// The whole machine, alone.
     fn whole(machine: &Machine) -> Place {
         let allowed = machine.all_cpus();
-        Place { machine: machine.clone(), allowed, neighbours: vec![0], gpus: Vec::new(), list: None }
+        Place {
+            machine: machine.clone(),
+            allowed,
+            neighbours: vec![0],
+            gpus: Vec::new(),
+            list: None,
+            has_strangers: false,
+            denied: Vec::new(),
+        }
     }
 
     fn map(&self, record: &Record, rank: u32) -> Mapping {
-        let Place { machine, allowed, neighbours, gpus, list } = self;
-        Mapping::new(record, &Now { machine, allowed, neighbours, rank, gpus, cpus: list.as_deref() })
+        let Place { machine: whole, allowed, neighbours, gpus, list, has_strangers, denied } = self;
+        let mut machine = whole.clone();
+        machine.nodes.iter_mut().filter(|node| denied.contains(&node.number)).for_each(|node| node.bytes = 0);
+        let (has_strangers, cpus) = (*has_strangers, list.as_deref());
+        Mapping::new(record, &Now { machine: &machine, whole, allowed, neighbours, has_strangers, rank, gpus, cpus })
     }
 }
 
@@ -93,6 +107,48 @@ fn threads_that_were_not_pinned_are_left_alone_and_their_pages_are_not() {
     assert_eq!(smaller.node_for(2), Target::Spread(vec![0, 1]));
     assert_eq!(smaller.losses(), [Loss::NodeGone { node: 2, to: Target::Spread(vec![0, 1]) }]);
     assert_eq!(smaller.node_for(900), Target::Spread(vec![0, 1]), "a node that the record does not name");
+}
+
+#[test]
+fn among_strangers_threads_go_back_or_stay_and_pages_have_places_all_the_same() {
+    let machine = flat(1, 4, 4);
+    let mut record = record(&machine, &[&[4], &[5]], &[0, 3]);
+    record.neighbours = vec![2, 3];
+    let among = Place { neighbours: vec![2, 3], has_strangers: true, ..Place::whole(&machine) };
+    for rank in [2, 3] {
+        let back = among.map(&record, rank);
+        assert_eq!((pinned(&back, &record), back.losses()), (vec![vec![4], vec![5]], &[][..]));
+    }
+    let turned = Place { machine: renumbered(&machine, |cpu| 15 - cpu, |node| node), ..among.clone() };
+    assert_eq!(pinned(&turned.map(&record, 2), &record), [vec![11], vec![10]], "the same place on other numbers");
+    let others = [
+        Place { neighbours: vec![3, 4], ..among.clone() },
+        Place { allowed: (4..16).collect(), ..among.clone() },
+        Place { machine: flat(1, 2, 8), ..among.clone() },
+        Place { list: Some(vec![1, 2]), ..among.clone() },
+    ];
+    for place in others {
+        let left = place.map(&record, 3);
+        assert_eq!((masks(&left, &record), left.losses()[0].clone()), (vec![None, None], Loss::Strangers), "{place:?}");
+        assert_eq!(left.node_for(0), Target::Node(0));
+    }
+    record.threads.iter_mut().for_each(|thread| thread.cpus = machine.all_cpus());
+    let free = Place { list: Some(vec![1, 2]), neighbours: vec![9], ..among };
+    assert_eq!(masks(&free.map(&record, 9), &record), [None, None], "and nothing is dealt to threads that were free");
+}
+
+#[test]
+fn a_machine_of_which_some_memory_is_denied_is_the_same_machine() {
+    let machine = flat(1, 4, 4);
+    let record = record(&machine, &[&[4], &[13]], &[0, 1, 2, 3]);
+    let bound = Place { denied: vec![2, 3], ..Place::whole(&machine) };
+    let mapping = bound.map(&record, 0);
+    assert_eq!(pinned(&mapping, &record), [vec![4], vec![13]], "every CPU to itself");
+    assert_eq!([0, 1].map(|node| mapping.node_for(node)), [0, 1].map(Target::Node));
+    let denied = [2, 3].map(|node| mapping.node_for(node));
+    let is_allowed = |target: &Target| matches!(target, Target::Node(0 | 1));
+    assert!(denied.iter().all(is_allowed), "{denied:?}");
+    assert_eq!(mapping.losses(), [Loss::NodeGone { node: 2, to: denied[0].clone() }]);
 }
 
 #[test]

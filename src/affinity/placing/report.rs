@@ -74,6 +74,8 @@ pub struct PlaceReport {
     pub wanted: u64,
     /// Are there.
     pub right: u64,
+    /// Of these, those that count as right because the pages around them are: they were not asked for.
+    pub assumed: u64,
     /// Are not, and why.
     pub wrong: BTreeMap<Reason, u64>,
     /// Got memory. Like the following two this counts what was done, whatever came of it.
@@ -108,6 +110,7 @@ impl PlaceReport {
     pub fn add(&mut self, other: &PlaceReport) {
         self.wanted += other.wanted;
         self.right += other.right;
+        self.assumed += other.assumed;
         other.wrong.iter().for_each(|(reason, pages)| self.wrong(*reason, *pages));
         self.populated += other.populated;
         self.migrated += other.migrated;
@@ -135,6 +138,8 @@ pub(super) struct Progress {
     pub(super) dropped: u64,
     /// Pages that are where they are wanted.
     right: u64,
+    /// Those of them that were not asked for.
+    assumed: u64,
     /// Those that are not, and whether they are present.
     wrong: Vec<(Range<u64>, bool)>,
     /// Those that nobody could ask for.
@@ -176,6 +181,12 @@ impl Progress {
                 _ => self.wrong.push((page..page + 1, is_present)),
             }
         }
+    }
+
+    /// Counts pages as right of which so many were asked for.
+    pub(super) fn count_sampled(&mut self, pages: u64, asked: u64) {
+        self.right += pages;
+        self.assumed += pages - asked;
     }
 
     /// Counts pages as wrong that nobody can ask for.
@@ -225,6 +236,7 @@ impl Progress {
         self.migrated += other.migrated;
         self.dropped += other.dropped;
         self.right += other.right;
+        self.assumed += other.assumed;
         self.wrong.extend(other.wrong);
         other.unknown.into_iter().for_each(|(reason, pages)| *self.unknown.entry(reason).or_default() += pages);
         self.open.extend(other.open);
@@ -239,6 +251,7 @@ impl Progress {
         PlaceReport {
             wanted: self.right + wrong + self.unknown.values().sum::<u64>(),
             right: self.right,
+            assumed: self.assumed,
             wrong: std::mem::take(&mut self.unknown),
             populated,
             migrated: self.migrated,

@@ -175,6 +175,34 @@ fn all_pages_must_be_right_for_nothing_to_be_done() {
 }
 
 #[test]
+fn large_memory_that_is_right_is_asked_for_in_part_and_a_hole_in_it_is_found() {
+    if numa::query(&[0]).is_err() {
+        return eprintln!("SKIPPED: this machine does not say where pages lie");
+    }
+    let block = (BLOCK_PAGES * PAGE_BYTES) as usize;
+    let mut bytes = vec![1u8; 32 * block];
+    let from = bytes.as_ptr().align_offset(block);
+    let bytes = &mut bytes[from..from + 24 * block];
+    let wanted = [(0..bytes.len() as u64, Some(0))];
+    if verify(bytes, &wanted).wrong_pages() > 0 {
+        return eprintln!("SKIPPED: this memory is not on node 0");
+    }
+    let pages = 24 * BLOCK_PAGES;
+    let report = place(bytes, &wanted, &BTreeMap::new());
+    assert_eq!((report.wanted, report.right, report.populated), (pages, pages, 0), "{report:?}");
+    assert!(report.assumed > pages / 2 && report.assumed < pages, "{report:?}");
+    // As large as the gaps between the pages that are asked for.
+    let gap = SAMPLE_STEPS[0].1;
+    let hole = 5 * block..5 * block + gap * PAGE_BYTES as usize;
+    // A huge page that is there would be as large as the hole's block.
+    numa::forbid_huge(bytes).expect("allowed");
+    numa::discard(&mut bytes[hole]).expect("own memory");
+    let report = place(bytes, &wanted, &BTreeMap::new());
+    assert_eq!((report.wanted, report.right, report.populated), (pages, pages, gap as u64), "{report:?}");
+    assert_eq!(verify(bytes, &wanted), PlaceReport::all_right(pages));
+}
+
+#[test]
 fn small_memory_is_placed_by_the_calling_thread_which_keeps_its_policy() {
     if numa::query(&[0]).is_err() {
         return eprintln!("SKIPPED: this machine does not say where pages lie");

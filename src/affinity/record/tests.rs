@@ -62,6 +62,30 @@ fn records_come_back_as_they_were_and_are_small() {
 }
 
 #[test]
+fn regions_that_do_not_fit_are_left_out_the_largest_first() {
+    let mut record = ordinary();
+    let short = |name: &str, count: u32| region(name, &(0..count).map(|page| (1, page % 4)).collect::<Vec<_>>());
+    for at in 0..16 {
+        record.regions.push(short(&format!("dealt {at}"), (RUNS_MAX - at as usize * 1000) as u32));
+    }
+    record.regions.push(("no device".into(), RegionPlace::Device("x".repeat(40))));
+    record.encode().expect_err("too much, and damaged");
+    let count = record.keep_what_fits();
+    assert_roomy(&record);
+    let names: Vec<&str> = record.regions.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names[..5], ["u", "v", "p", "rho", "images"]);
+    let last: Vec<String> = (16 - (names.len() - 5)..16).map(|at| format!("dealt {at}")).collect();
+    assert!(count + names.len() == 22 && last.len() > 3 && names[5..] == last, "{names:?}");
+    assert_eq!(record.keep_what_fits(), 0);
+}
+
+/// It can be encoded, and not much more could.
+fn assert_roomy(record: &Record) {
+    let bytes = assert_round_trip(record);
+    assert!(bytes > wire::BYTES_MAX / 2, "{bytes}");
+}
+
+#[test]
 fn records_that_break_a_rule_are_refused_on_both_sides() {
     let bad: [fn(&mut Record); 9] = [
         |record| record.machine.cpus[3].node = 77,

@@ -19,6 +19,8 @@ const WHAT: &str = "affinity record";
 const VERSION: u32 = 1;
 /// The most bytes. A run of pages takes two at least, so page maps take 128 MiB of memory at most.
 pub(super) const BYTES_MAX: usize = 16 << 20;
+/// The most that regions may take of them, so that there is room for the machine and the threads.
+pub(super) const REGIONS_BYTES_MAX: usize = BYTES_MAX - (4 << 20);
 /// The most CPUs in the masks of all threads together: 4096 threads that may run on 1024 CPUs each.
 const MASKS_MAX: usize = 1 << 22;
 
@@ -89,6 +91,16 @@ pub(super) fn encode(record: &Record) -> Result<Vec<u8>, FormatError> {
         return Err(invalid(format!("{} bytes, and {BYTES_MAX} are the most", bytes.len())));
     }
     Ok(bytes)
+}
+
+/// What a region takes, or a little more.
+pub(super) fn bytes_of((name, place): &(String, RegionPlace)) -> usize {
+    // Lengths and kinds take a few bytes each.
+    let fields = match pack_region(place) {
+        WireRegion::Host { pages, nodes, .. } => pages.len() + nodes.len(),
+        WireRegion::Device(address) => address.len(),
+    };
+    64 + name.len() + fields
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
