@@ -1,6 +1,7 @@
 //! Device memory of the application by its address: whose it is, and the caches of that device.
 
 use super::status::{Failure, Outcome};
+use crate::base::units::MIB;
 use crate::device::host::{HostDevice, HostModel};
 use crate::device::{self, Device, DeviceError, DeviceSpan, Priority, Stream};
 use crate::session::Session;
@@ -10,6 +11,9 @@ use std::sync::Arc;
 
 /// The handle of the per-thread default stream, which belongs to no thread of ours.
 const PER_THREAD_STREAM: usize = 2;
+
+/// What the twin in host memory has at least.
+const TWIN_BYTES_MIN: u64 = 64 * MIB;
 
 /// The GPU whose memory a pointer leads to; `None` for host memory. Memory that moves on its own counts as host memory.
 pub(super) fn of_pointer(data: *const c_void) -> Option<usize> {
@@ -36,7 +40,10 @@ impl Gpu {
     pub(super) fn open(session: &Session, ordinal: Option<usize>) -> Outcome<Gpu> {
         let failure = |error| Failure::from(crate::Error::from(error));
         let Some(ordinal) = ordinal else {
-            let device: Arc<dyn Device> = Arc::new(HostDevice::new(HostModel::default()));
+            // Its memory is this process's own: `device.budget` in percent is one of the rank's part of node memory.
+            let memory_bytes = session.memory_share().max(TWIN_BYTES_MIN);
+            let model = HostModel { memory_bytes, ..HostModel::default() };
+            let device: Arc<dyn Device> = Arc::new(HostDevice::new(model));
             let stream = device.stream(Priority::High)?;
             let caches = session.caches(device).map_err(failure)?;
             return Ok(Gpu {

@@ -130,8 +130,9 @@ impl Past {
     }
 }
 
-/// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`. `keep`: `BVK_KEEP_...`. How much
-/// memory and file space it may take says the configuration (`[device]`, `[history]`).
+/// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`: then the first cache is memory of
+/// the process. `keep`: `BVK_KEEP_...`. How much memory and file space it may take says the configuration (`[device]`, `[history]`);
+/// without a GPU `device.budget` in percent is one of this rank's part of node memory.
 ///
 /// Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
 ///

@@ -337,7 +337,7 @@ pub unsafe extern "C" fn bvk_load_history(
 
 /// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not. Returns `BVK_OK` on all ranks if all had; `*restart` is
 /// NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
-/// an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
+/// other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
 ///
 /// Collective: all ranks. Blocks until all have called.
 ///

@@ -576,7 +576,7 @@ impl Session {
         };
         let segment = self.engine.memory().cloned();
         let ranks = self.engine.identity().node_ranks.len() as u64;
-        let share = segment.as_ref().map_or(0, |segment| segment.capacity() / ranks.max(1));
+        let share = self.memory_share();
         let directory = self.engine.directory(TierKind::Local).map(|tier| tier.root().to_owned());
         let free = |path: &std::path::PathBuf| {
             rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize / ranks.max(1))
@@ -599,6 +599,12 @@ impl Session {
             keeper.use_device(&device.info().bus_id);
         }
         Ok(Caches::open_beside(device, segment, caches, self.engine.waiting.clone())?)
+    }
+
+    /// This rank's part of the node memory tier, in bytes.
+    pub(crate) fn memory_share(&self) -> u64 {
+        let ranks = self.engine.identity().node_ranks.len() as u64;
+        self.engine.memory().map_or(0, |segment| segment.capacity() / ranks.max(1))
     }
 
     /// Lets threads that have started since a restart have the CPUs of their predecessors.

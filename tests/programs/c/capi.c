@@ -1,0 +1,525 @@
+// Every function of include/bivouac.h, its mistakes included. Run on two ranks by tests/mpi_c.rs; prints `ok` on rank 0 at the end.
+#include <bivouac.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, ranks;
+
+#define CHECK(condition)                                                                                             \
+    do {                                                                                                             \
+        if (!(condition)) {                                                                                          \
+            fprintf(stderr, "rank %d, line %d: %s; last error: %s\n", rank, __LINE__, #condition, bvk_error());      \
+            MPI_Abort(MPI_COMM_WORLD, 1);                                                                            \
+        }                                                                                                            \
+    } while (0)
+#define IS(call, status) CHECK((call) == (status))
+
+enum { N = 5000 };
+static double field[N];
+static int32_t few[3];
+
+static void set(double value) {
+    for (int at = 0; at < N; at++) field[at] = value + rank * 1000.0 + at;
+    for (int at = 0; at < 3; at++) few[at] = (int32_t)value * 10 + at + rank;
+}
+
+static int is(double value) {
+    for (int at = 0; at < N; at++) {
+        if (field[at] != value + rank * 1000.0 + at) return 0;
+    }
+    for (int at = 0; at < 3; at++) {
+        if (few[at] != (int32_t)value * 10 + at + rank) return 0;
+    }
+    return 1;
+}
+
+static void protect(bvk_session_t session) {
+    IS(bvk_protect(session, "field", field, N, BVK_F64), BVK_OK);
+    IS(bvk_protect_id(session, 7, few, 3, BVK_I32), BVK_OK);
+}
+
+// What needs no session.
+static void alone(void) {
+    CHECK(strlen(bvk_version()) >= 5);
+    CHECK(!strcmp(bvk_status_name(BVK_AGAIN), "BVK_AGAIN"));
+    for (int status = BVK_ERR_INTERNAL; status <= BVK_NOTHING; status++) CHECK(!strncmp(bvk_status_name(status), "BVK_", 4));
+    CHECK(!strcmp(bvk_status_name(99), "unknown status"));
+    IS(bvk_log(0), BVK_ERR_ARGUMENT);
+    IS(bvk_log(1), BVK_OK);
+    CHECK(strstr(bvk_error(), "log level") != NULL);
+}
+
+// Handles that are none.
+static void without_session(void) {
+    bvk_session_t none = NULL, wild = (bvk_session_t)(void *)field;
+    uint64_t number;
+    size_t count;
+    int word;
+    bvk_stats stats = {.size = sizeof stats};
+    bvk_report report = {.size = sizeof report};
+    bvk_session_t wrong[2] = {none, wild};
+    for (int at = 0; at < 2; at++) {
+        bvk_session_t session = wrong[at];
+        bvk_checkpoint_t checkpoint = NULL;
+        bvk_restart_t restart = NULL;
+        bvk_history_t history = NULL;
+        IS(bvk_generation(session, &number), BVK_ERR_HANDLE);
+        IS(bvk_protect(session, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
+        IS(bvk_protect_id(session, 1, field, 1, BVK_F64), BVK_ERR_HANDLE);
+        IS(bvk_unprotect(session, "a"), BVK_ERR_HANDLE);
+        IS(bvk_unprotect_id(session, 1), BVK_ERR_HANDLE);
+        IS(bvk_unprotect_all(session), BVK_ERR_HANDLE);
+        IS(bvk_set_stream(session, NULL), BVK_ERR_HANDLE);
+        word = 5;
+        IS(bvk_should_checkpoint(session, &word), BVK_ERR_HANDLE);
+        CHECK(word == 0);
+        IS(bvk_should_exit(session, &word), BVK_ERR_HANDLE);
+        IS(bvk_prepare(session, 1), BVK_ERR_HANDLE);
+        IS(bvk_progress(session), BVK_ERR_HANDLE);
+        IS(bvk_pin(session, BVK_PIN_COMPACT), BVK_ERR_HANDLE);
+        IS(bvk_set_affinity(session, BVK_AFFINITY_FULL), BVK_ERR_HANDLE);
+        IS(bvk_get_stats(session, &stats), BVK_ERR_HANDLE);
+        IS(bvk_next_report(session, &report), BVK_ERR_HANDLE);
+        IS(bvk_checkpoint(session, "a", 1, NULL), BVK_ERR_HANDLE);
+        IS(bvk_checkpoint_begin(session, "a", 1, &checkpoint), BVK_ERR_HANDLE);
+        IS(bvk_save(checkpoint, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
+        IS(bvk_save_protected(checkpoint), BVK_ERR_HANDLE);
+        IS(bvk_save_history(checkpoint, history), BVK_ERR_HANDLE);
+        IS(bvk_capture(&checkpoint, NULL), BVK_ERR_HANDLE);
+        IS(bvk_abort(&checkpoint), BVK_OK);
+        IS(bvk_abort(NULL), BVK_OK);
+        IS(bvk_restart(session, "a", BVK_NEWEST, NULL), BVK_ERR_HANDLE);
+        IS(bvk_restart_begin(session, "a", BVK_NEWEST, &restart), BVK_ERR_HANDLE);
+        IS(bvk_restart_version(restart, &number), BVK_ERR_HANDLE);
+        IS(bvk_region_size(restart, "a", NULL, NULL), BVK_ERR_HANDLE);
+        IS(bvk_load(restart, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
+        IS(bvk_load_protected(restart), BVK_ERR_HANDLE);
+        IS(bvk_load_history(restart, history, NULL), BVK_ERR_HANDLE);
+        IS(bvk_restart_end(&restart, 1, NULL), BVK_ERR_HANDLE);
+        IS(bvk_versions(session, "a", &number, 1, &count), BVK_ERR_HANDLE);
+        IS(bvk_history_open(session, "h", BVK_NO_GPU, BVK_KEEP_ALL, &history), BVK_ERR_HANDLE);
+        IS(bvk_history_field(history, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
+        IS(bvk_history_clear_fields(history), BVK_ERR_HANDLE);
+        IS(bvk_history_append(history, 1), BVK_ERR_HANDLE);
+        IS(bvk_history_restore(history, 1), BVK_ERR_HANDLE);
+        IS(bvk_history_hint(history, &number, 1), BVK_ERR_HANDLE);
+        IS(bvk_history_start_prefetch(history), BVK_ERR_HANDLE);
+        IS(bvk_history_wait_flushed(history), BVK_ERR_HANDLE);
+        IS(bvk_history_close(&history), BVK_OK);
+        IS(bvk_history_close(NULL), BVK_OK);
+    }
+    bvk_pending_t pending = NULL;
+    IS(bvk_poll(pending, &word), BVK_ERR_HANDLE);
+    IS(bvk_level(pending, &word), BVK_ERR_HANDLE);
+    IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_ERR_HANDLE);
+    IS(bvk_release(&pending), BVK_OK);
+    IS(bvk_release(NULL), BVK_OK);
+    IS(bvk_close(&none), BVK_OK);
+    IS(bvk_close(NULL), BVK_OK);
+    IS(bvk_close(&wild), BVK_ERR_HANDLE);
+}
+
+// Mistakes in opening, on one rank or on all: the same answer everywhere, and nobody waits for ever.
+static void bad_openings(void) {
+    bvk_session_t session = (bvk_session_t)(void *)field;
+    bvk_options options = BVK_OPTIONS_INIT;
+    options.config_text = rank == 1 ? "[global]\nkeep_lsat = 3\n" : "";
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_ERR_OPEN);
+    CHECK(strstr(bvk_error(), "rank 1") && strstr(bvk_error(), "did you mean global.keep_last?"));
+    const char *settings[] = {"global.keep_last=4", "global.keep_last", NULL};
+    options.config_text = NULL;
+    options.settings = settings;
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_ERR_OPEN);
+    CHECK(strstr(bvk_error(), "section.key=value"));
+    settings[1] = "global.keep_alst=2";
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_ERR_OPEN);
+    options.settings = NULL;
+    options.config_file = "/there/is/no/such/file.toml";
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_ERR_OPEN);
+    CHECK(strstr(bvk_error(), "/there/is/no/such/file.toml"));
+    options.config_text = "";
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_ERR_OPEN);
+    options.size = 3;
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_ERR_OPEN);
+    CHECK(strstr(bvk_error(), "sizeof(bvk_options)"));
+    // One rank has no place for the handle.
+    IS(bvk_open(MPI_COMM_WORLD, NULL, rank == 0 ? NULL : &session), BVK_ERR_OPEN);
+    IS(bvk_open(MPI_COMM_NULL, NULL, &session), BVK_ERR_MPI);
+    IS(bvk_open_f(MPI_Comm_c2f(MPI_COMM_NULL), NULL, &session), BVK_ERR_MPI);
+    CHECK(session == (bvk_session_t)(void *)field);
+}
+
+static bvk_session_t reopen(void) {
+    bvk_session_t session = NULL;
+    bvk_options options = BVK_OPTIONS_INIT;
+    const char *settings[] = {"global.keep_last=10", "interval.steps=2", NULL};
+    options.settings = settings;
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_OK);
+    return session;
+}
+
+// Mistakes in regions.
+static void regions(bvk_session_t session) {
+    uint64_t shape[2] = {50, 100}, wrong[2] = {50, 101}, huge[2] = {UINT64_MAX, 3};
+    IS(bvk_protect(session, NULL, field, 1, BVK_F64), BVK_ERR_ARGUMENT);
+    IS(bvk_protect(session, "", field, 1, BVK_F64), BVK_ERR_REGION);
+    IS(bvk_protect(session, ".bivouac/mine", field, 1, BVK_F64), BVK_ERR_REGION);
+    IS(bvk_protect(session, "\xff\xfe", field, 1, BVK_F64), BVK_ERR_ARGUMENT);
+    IS(bvk_protect(session, "a", NULL, 1, BVK_F64), BVK_ERR_ARGUMENT);
+    IS(bvk_protect(session, "a", field, 1, 0), BVK_ERR_ARGUMENT);
+    IS(bvk_protect(session, "a", field, 1, 11), BVK_ERR_ARGUMENT);
+    IS(bvk_protect(session, "a", field, UINT64_MAX / 4, BVK_F64), BVK_ERR_ARGUMENT);
+    IS(bvk_protect_shaped(session, "a", field, BVK_F64, 2, huge), BVK_ERR_ARGUMENT);
+    IS(bvk_protect_shaped(session, "a", field, BVK_F64, -1, shape), BVK_ERR_ARGUMENT);
+    IS(bvk_protect_shaped(session, "a", field, BVK_F64, 2, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_protect_shaped(session, "a", field, BVK_F64, 2, wrong), BVK_OK);
+    IS(bvk_protect_shaped(session, "a", field, BVK_F64, 2, shape), BVK_OK);
+    IS(bvk_protect(session, "nothing", NULL, 0, BVK_U8), BVK_OK);
+    IS(bvk_protect(session, "records", field, 10, BVK_RECORD(24)), BVK_OK);
+    IS(bvk_unprotect(session, "b"), BVK_ERR_ARGUMENT);
+    IS(bvk_unprotect(session, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_unprotect(session, "a"), BVK_OK);
+    IS(bvk_unprotect_id(session, 7), BVK_ERR_ARGUMENT);
+    IS(bvk_unprotect_all(session), BVK_OK);
+    IS(bvk_unprotect(session, "records"), BVK_ERR_ARGUMENT);
+}
+
+static void reports_until(bvk_session_t session, uint64_t version, int level, int committed) {
+    bvk_report report = {.size = sizeof report};
+    for (;;) {
+        int status = bvk_next_report(session, &report);
+        CHECK(status == BVK_OK || status == BVK_NOTHING);
+        if (status == BVK_OK && report.version == version && report.level == level) break;
+    }
+    CHECK(!strcmp(report.name, "heat") && report.committed == committed);
+    CHECK((strlen(report.reason) == 0) == (committed == 1));
+}
+
+static void checkpoints(bvk_session_t session) {
+    bvk_pending_t pending = NULL;
+    int word = -1, finished = 0;
+    protect(session);
+    IS(bvk_prepare(session, sizeof field), BVK_OK);
+    IS(bvk_set_stream(session, NULL), BVK_OK);
+    set(1);
+    IS(bvk_checkpoint(session, "heat", 1, &pending), BVK_OK);
+    set(-1);
+    IS(bvk_wait(pending, 9, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_wait(pending, BVK_LEVEL_SYSTEM, &word), BVK_OK);
+    CHECK(word == BVK_LEVEL_SYSTEM);
+    IS(bvk_level(pending, &word), BVK_OK);
+    CHECK(word == BVK_LEVEL_SYSTEM);
+    while (!finished) IS(bvk_poll(pending, &finished), BVK_OK);
+    IS(bvk_poll(pending, NULL), BVK_ERR_ARGUMENT);
+    bvk_pending_t again = pending;
+    IS(bvk_release(&pending), BVK_OK);
+    CHECK(pending == NULL);
+    IS(bvk_release(&again), BVK_ERR_HANDLE);
+    reports_until(session, 1, BVK_LEVEL_SYSTEM, 1);
+
+    // A name that cannot be used, on one rank only: a no of that rank, which the others hear, and numbers stay in step.
+    int status = bvk_checkpoint(session, rank == 1 ? NULL : "heat", 2, NULL);
+    CHECK(rank == 1 ? status == BVK_ERR_REGION : status == BVK_OK);
+    if (rank == 0) reports_until(session, 2, BVK_LEVEL_CAPTURED, 0);
+
+    // Step by step, with two begun at once; one of them is given up on one rank.
+    bvk_checkpoint_t first = NULL, second = NULL;
+    double other[2] = {2.5, rank};
+    set(3);
+    IS(bvk_checkpoint_begin(session, "heat", 3, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_checkpoint_begin(session, "heat", 3, &first), BVK_OK);
+    IS(bvk_checkpoint_begin(session, "heat", 4, &second), BVK_OK);
+    IS(bvk_save(first, "other", other, 2, BVK_F64), BVK_OK);
+    IS(bvk_save(first, "other", other, 2, BVK_F64), BVK_ERR_REGION);
+    IS(bvk_save(first, "bad", NULL, 2, BVK_F64), BVK_ERR_ARGUMENT);
+    uint64_t shape[2] = {1, 2};
+    IS(bvk_save_shaped(first, "shaped", other, BVK_F64, 2, shape), BVK_OK);
+    IS(bvk_save_protected(first), BVK_OK);
+    IS(bvk_save_protected(first), BVK_ERR_REGION);
+    IS(bvk_capture(&first, &pending), BVK_OK);
+    CHECK(first == NULL);
+    IS(bvk_save_protected(second), BVK_OK);
+    bvk_checkpoint_t ended = second;
+    if (rank == 0) IS(bvk_abort(&second), BVK_OK);
+    else IS(bvk_capture(&second, NULL), BVK_OK);
+    CHECK(second == NULL);
+    IS(bvk_save(ended, "late", other, 2, BVK_F64), BVK_ERR_HANDLE);
+    IS(bvk_capture(&ended, NULL), BVK_ERR_HANDLE);
+    IS(bvk_wait(pending, BVK_LEVEL_SYSTEM, NULL), BVK_OK);
+    IS(bvk_release(&pending), BVK_OK);
+    // Who gave up knows.
+    if (rank == 1) reports_until(session, 4, BVK_LEVEL_CAPTURED, 0);
+
+    // Waiting on another rank's mistake ends.
+    IS(bvk_checkpoint(session, rank == 0 ? "" : "heat", 5, &pending), rank == 0 ? BVK_ERR_REGION : BVK_OK);
+    if (rank == 1) {
+        IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_ERR_NOT_COMMITTED);
+        CHECK(strstr(bvk_error(), "rank 0"));
+        IS(bvk_release(&pending), BVK_OK);
+    }
+}
+
+static void restarts(bvk_session_t session) {
+    uint64_t versions[4] = {0}, number = 0;
+    size_t count = 0;
+    int kind = 0;
+    bvk_restored restored = {.size = sizeof restored};
+    IS(bvk_versions(session, "heat", versions, 4, &count), BVK_OK);
+    CHECK(count == 2 && versions[0] == 3 && versions[1] == 1);
+    IS(bvk_versions(session, "heat", NULL, 0, &count), BVK_OK);
+    CHECK(count == 2);
+    IS(bvk_versions(session, "heat", NULL, 4, &count), BVK_ERR_ARGUMENT);
+    IS(bvk_versions(session, "heat", versions, 4, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_restart(session, "no such series", BVK_NEWEST, &restored), BVK_NOTHING);
+    set(-1);
+    IS(bvk_restart(session, "heat", BVK_NEWEST, &restored), BVK_OK);
+    CHECK(is(3) && restored.version == 3 && restored.bytes > 0 && restored.seconds > 0);
+    CHECK(restored.level >= BVK_LEVEL_PROCESS && restored.level <= BVK_LEVEL_SYSTEM);
+    IS(bvk_restart(session, "heat", 1, NULL), BVK_OK);
+    CHECK(is(1));
+    IS(bvk_restart(session, "heat", 77, NULL), BVK_ERR_RESTART);
+    CHECK(strstr(bvk_error(), "77") && strstr(bvk_error(), "[1, 3]"));
+    IS(bvk_restart(session, rank == 0 ? NULL : "heat", BVK_NEWEST, NULL), rank == 0 ? BVK_ERR_REGION : BVK_ERR_RESTART);
+
+    // As attempts: rank 1 refuses the newest, so all get the next older one.
+    bvk_restart_t restart = NULL;
+    IS(bvk_restart_begin(session, "no such series", BVK_NEWEST, &restart), BVK_NOTHING);
+    CHECK(restart == NULL);
+    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_checkpoint(session, "heat", 6, NULL), BVK_ERR_STATE);
+    IS(bvk_restart(session, "heat", BVK_NEWEST, NULL), BVK_ERR_STATE);
+    IS(bvk_should_exit(session, &kind), BVK_ERR_STATE);
+    IS(bvk_restart_version(restart, &number), BVK_OK);
+    CHECK(number == 3);
+    IS(bvk_restart_version(restart, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_region_size(restart, "other", &number, &kind), BVK_OK);
+    CHECK(number == 2 && kind == BVK_F64);
+    IS(bvk_region_size(restart, "nobody", &number, &kind), BVK_ERR_LOAD);
+    CHECK(strstr(bvk_error(), "nobody") && strstr(bvk_error(), "other"));
+    double other[2] = {0, 0};
+    IS(bvk_load(restart, "other", other, 2, BVK_F64), BVK_OK);
+    CHECK(other[0] == 2.5 && other[1] == rank);
+    IS(bvk_load(restart, "other", other, 1, BVK_F64), BVK_ERR_LOAD);
+    IS(bvk_load(restart, "other", other, 2, BVK_I64), BVK_ERR_LOAD);
+    IS(bvk_load(restart, "other", NULL, 2, BVK_F64), BVK_ERR_ARGUMENT);
+    IS(bvk_load_protected(restart), BVK_OK);
+    CHECK(is(3));
+    IS(bvk_restart_end(&restart, 1, &restored), BVK_OK);
+    CHECK(restart == NULL && restored.version == 3);
+
+    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    int tries = 0;
+    for (number = 3; number == 3; tries++) {
+        CHECK(tries < 3);
+        // First other copies of the same version are tried.
+        IS(bvk_restart_end(&restart, rank == 0, NULL), BVK_AGAIN);
+        IS(bvk_restart_version(restart, &number), BVK_OK);
+    }
+    CHECK(number == 1);
+    IS(bvk_load_protected(restart), BVK_OK);
+    CHECK(is(1));
+    bvk_restart_t ended = restart;
+    IS(bvk_restart_end(&restart, 1, &restored), BVK_OK);
+    CHECK(restored.version == 1);
+    IS(bvk_load_protected(ended), BVK_ERR_HANDLE);
+
+    // A region that is not there ends the restart on all ranks: an older version would not have it either.
+    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &restart), BVK_OK);
+    int ok = rank == 0 || bvk_load(restart, "nobody", other, 2, BVK_F64) == BVK_OK;
+    IS(bvk_restart_end(&restart, ok, NULL), BVK_ERR_RESTART);
+    CHECK(restart == NULL && strstr(bvk_error(), "nobody"));
+    // One rank has no place for the handle: both hear of it.
+    int status = bvk_restart_begin(session, "heat", BVK_NEWEST, rank == 0 ? NULL : &restart);
+    if (rank == 0) CHECK(status == BVK_ERR_ARGUMENT);
+    else {
+        CHECK(status == BVK_OK);
+        IS(bvk_restart_end(&restart, 1, NULL), BVK_ERR_RESTART);
+    }
+}
+
+static void histories(bvk_session_t session) {
+    bvk_history_t history = NULL;
+    uint64_t order[3] = {3, 2, 1}, count = 0;
+    IS(bvk_history_open(session, NULL, BVK_NO_GPU, BVK_KEEP_ALL, &history), BVK_ERR_ARGUMENT);
+    IS(bvk_history_open(session, "wave", -7, BVK_KEEP_ALL, &history), BVK_ERR_ARGUMENT);
+    IS(bvk_history_open(session, "wave", BVK_NO_GPU, 5, &history), BVK_ERR_ARGUMENT);
+    IS(bvk_history_open(session, "wave", BVK_NO_GPU, BVK_KEEP_ALL, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_history_open(session, "wave", BVK_NO_GPU, BVK_KEEP_ALL, &history), BVK_OK);
+    IS(bvk_history_field(history, "field", field, N, BVK_F64), BVK_OK);
+    IS(bvk_history_field(history, "few", field, 2, BVK_F64), BVK_OK);
+    IS(bvk_history_field(history, "few", few, 3, BVK_I32), BVK_OK);
+    IS(bvk_history_hint(history, order, 3), BVK_OK);
+    IS(bvk_history_hint(history, NULL, 1), BVK_ERR_ARGUMENT);
+    for (uint64_t version = 1; version <= 3; version++) {
+        set((double)version);
+        IS(bvk_history_append(history, version), BVK_OK);
+    }
+    IS(bvk_history_append(history, 3), BVK_ERR_DEVICE);
+    IS(bvk_history_start_prefetch(history), BVK_OK);
+    for (int at = 0; at < 3; at++) {
+        set(-1);
+        IS(bvk_history_restore(history, order[at]), BVK_OK);
+        CHECK(is((double)order[at]));
+    }
+    IS(bvk_history_restore(history, 9), BVK_ERR_DEVICE);
+    IS(bvk_history_wait_flushed(history), BVK_OK);
+
+    // Its versions in a checkpoint, and back in another history of the name.
+    bvk_checkpoint_t checkpoint = NULL;
+    bvk_pending_t pending = NULL;
+    IS(bvk_checkpoint_begin(session, "adjoint", 1, &checkpoint), BVK_OK);
+    IS(bvk_save_history(checkpoint, history), BVK_OK);
+    IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+    IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
+    IS(bvk_release(&pending), BVK_OK);
+    bvk_history_t old = history;
+    IS(bvk_history_close(&history), BVK_OK);
+    IS(bvk_history_append(old, 4), BVK_ERR_HANDLE);
+    bvk_restart_t restart = NULL;
+    IS(bvk_history_open(session, "wave", BVK_NO_GPU, BVK_KEEP_UNTIL_READ, &history), BVK_OK);
+    IS(bvk_restart_begin(session, "adjoint", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_load_history(restart, history, &count), BVK_OK);
+    CHECK(count == 3);
+    IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
+    IS(bvk_history_clear_fields(history), BVK_OK);
+    IS(bvk_history_field(history, "few", few, 3, BVK_I32), BVK_OK);
+    few[1] = -1;
+    IS(bvk_history_restore(history, 2), BVK_OK);
+    CHECK(few[1] == 21 + rank);
+    // Left open: the session closes it.
+}
+
+static void decisions(bvk_session_t session) {
+    int yes = -1, sum = 0;
+    IS(bvk_should_checkpoint(session, NULL), BVK_ERR_ARGUMENT);
+    for (int at = 0; at < 3; at++) {
+        IS(bvk_should_checkpoint(session, &yes), BVK_OK);
+        sum += yes;
+    }
+    CHECK(sum == 2);
+    IS(bvk_should_exit(session, &yes), BVK_OK);
+    CHECK(yes == 0);
+    IS(bvk_pin(session, 9), BVK_ERR_ARGUMENT);
+    IS(bvk_pin(session, BVK_PIN_LAUNCHER), BVK_OK);
+    IS(bvk_set_affinity(session, 9), BVK_ERR_ARGUMENT);
+    IS(bvk_set_affinity(session, BVK_AFFINITY_CAPTURE), BVK_OK);
+    IS(bvk_progress(session), BVK_OK);
+    uint64_t generation = 0;
+    IS(bvk_generation(session, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_generation(session, &generation), BVK_OK);
+    CHECK(generation >= 1);
+    bvk_stats stats;
+    memset(&stats, 0xab, sizeof stats);
+    stats.size = 0;
+    IS(bvk_get_stats(session, &stats), BVK_ERR_ARGUMENT);
+    // An older header's structure: nothing behind it is touched.
+    stats.size = offsetof(bvk_stats, abandoned);
+    IS(bvk_get_stats(session, &stats), BVK_OK);
+    CHECK(stats.captured >= 3 && stats.abandoned == 0xababababababababu);
+    stats.size = sizeof stats;
+    IS(bvk_get_stats(session, &stats), BVK_OK);
+    CHECK(stats.abandoned >= 1 && stats.bytes_captured > sizeof field && stats.blocked_total_s > 0);
+    CHECK(stats.committed[BVK_LEVEL_SYSTEM] >= 2 && stats.restored_bytes[BVK_LEVEL_PROCESS] > sizeof field);
+    IS(bvk_next_report(session, NULL), BVK_ERR_ARGUMENT);
+    bvk_report report = {.size = 2};
+    IS(bvk_next_report(session, &report), BVK_ERR_ARGUMENT);
+}
+
+// Sessions on sub-communicators, beside the one of all ranks.
+static void groups(void) {
+    MPI_Comm half;
+    bvk_session_t session = NULL;
+    int number = 41;
+    MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+    IS(bvk_open_f(MPI_Comm_c2f(half), NULL, &session), BVK_OK);
+    IS(bvk_protect(session, "number", &number, 1, BVK_I32), BVK_OK);
+    IS(bvk_checkpoint(session, "alone", 1, NULL), BVK_OK);
+    number = 0;
+    IS(bvk_restart(session, "alone", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(number == 41);
+    // Begun, and never ended: closing gives it up.
+    bvk_checkpoint_t left = NULL;
+    IS(bvk_checkpoint_begin(session, "alone", 2, &left), BVK_OK);
+    bvk_session_t copy = session;
+    IS(bvk_close(&session), BVK_OK);
+    CHECK(session == NULL);
+    IS(bvk_close(&copy), BVK_ERR_HANDLE);
+    IS(bvk_capture(&left, NULL), BVK_ERR_HANDLE);
+    IS(bvk_protect(copy, "number", &number, 1, BVK_I32), BVK_ERR_HANDLE);
+    MPI_Comm_free(&half);
+}
+
+struct shared {
+    bvk_session_t session;
+    bvk_pending_t pending;
+    int wrong;
+};
+
+// Local calls on another thread, at the same time; an error's text belongs to the thread that made the mistake.
+static void *beside(void *given) {
+    struct shared *shared = given;
+    bvk_stats stats = {.size = sizeof stats};
+    char name[16];
+    shared->wrong += strlen(bvk_error()) != 0;
+    for (int at = 0; at < 200; at++) {
+        snprintf(name, sizeof name, "thread %d", at % 5);
+        shared->wrong += bvk_protect(shared->session, name, few, 3, BVK_I32) != BVK_OK;
+        shared->wrong += bvk_get_stats(shared->session, &stats) != BVK_OK;
+        shared->wrong += bvk_unprotect(shared->session, name) != BVK_OK;
+    }
+    shared->wrong += bvk_protect(shared->session, "", few, 3, BVK_I32) != BVK_ERR_REGION;
+    shared->wrong += strlen(bvk_error()) == 0;
+    shared->wrong += bvk_wait(shared->pending, BVK_LEVEL_PROCESS, NULL) != BVK_OK;
+    return NULL;
+}
+
+static void threads(bvk_session_t session) {
+    struct shared shared = {session, NULL, 0};
+    pthread_t thread;
+    set(8);
+    protect(session);
+    IS(bvk_checkpoint(session, "threads", 8, &shared.pending), BVK_OK);
+    CHECK(pthread_create(&thread, NULL, beside, &shared) == 0);
+    for (int at = 0; at < 200; at++) {
+        IS(bvk_progress(session), BVK_OK);
+        IS(bvk_protect(session, "mine", few, 3, BVK_I32), BVK_OK);
+    }
+    CHECK(pthread_join(thread, NULL) == 0 && shared.wrong == 0);
+    IS(bvk_unprotect(session, "mine"), BVK_OK);
+    IS(bvk_release(&shared.pending), BVK_OK);
+}
+
+int main(int argc, char **argv) {
+    int granted;
+    bvk_session_t session = NULL;
+    alone();
+    // Before MPI there is no session, and nothing breaks.
+    IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_ERR_MPI);
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
+    CHECK(granted == MPI_THREAD_MULTIPLE);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    CHECK(ranks == 2);
+    without_session();
+    bad_openings();
+    session = reopen();
+    regions(session);
+    checkpoints(session);
+    restarts(session);
+    decisions(session);
+    histories(session);
+    groups();
+    threads(session);
+    bvk_restart_t left = NULL;
+    IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &left), BVK_OK);
+    // Closing gives an open restart up, too.
+    IS(bvk_close(&session), BVK_OK);
+    IS(bvk_restart_end(&left, 1, NULL), BVK_ERR_HANDLE);
+    without_session();
+    MPI_Finalize();
+    IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_ERR_MPI);
+    if (rank == 0) puts("ok");
+    return 0;
+}
