@@ -1,0 +1,116 @@
+//! The C interface under a real `mpirun`: every function with its mistakes, and the examples in C and C++ killed and restarted.
+#![cfg(feature = "mpi")]
+#![forbid(unsafe_code)]
+
+mod interfaces;
+
+use interfaces::{compile, folder, library_folder, line, mpirun, printed, root};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn heat2d(folder: &Path) -> PathBuf {
+    compile(folder, "heat2d", &[root().join("mpi-examples/c/heat2d.c")], &["-ffp-contract=off"])
+}
+
+#[test]
+fn every_function_does_what_the_header_says_of_it() {
+    let folder = folder();
+    // AddressSanitizer watches the C side and what the library writes there. What MPI leaks is none of our business.
+    let options = ["-pthread", "-fsanitize=address", "-fno-omit-frame-pointer"];
+    let program = compile(folder.path(), "capi", &[root().join("tests/programs/c/capi.c")], &options);
+    let output =
+        mpirun(2, folder.path(), &program, &[]).env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
+    assert_eq!(printed(&output).trim(), "ok");
+}
+
+/// The Rust example computes the same plate.
+fn digest_of_rust_example(options: &[&str]) -> String {
+    let example = library_folder().parent().expect("a folder").join("examples/heat2d");
+    assert!(example.exists(), "{} is missing: cargo build --example heat2d", example.display());
+    let folder = folder();
+    line(&printed(&mpirun(1, folder.path(), &example, options).output().expect("started")), "digest")
+}
+
+#[test]
+fn heat_in_c_goes_on_after_a_kill_and_ends_as_in_rust() {
+    let folder = folder();
+    let program = heat2d(folder.path());
+    let options = ["--grid", "93x71", "--steps", "120"];
+    let with = |more: &[&'static str]| [&options[..], more].concat();
+    let killed =
+        mpirun(3, folder.path(), &program, &with(&["--every", "10", "--die-at", "77:1"])).output().expect("started");
+    assert!(!killed.status.success(), "{killed:?}");
+    let again = printed(&mpirun(3, folder.path(), &program, &with(&["--every", "10"])).output().expect("started"));
+    // The kill may have cut off the agreement on the last checkpoint or two.
+    assert!(["version=70", "version=60", "version=50"].contains(&line(&again, "restored").as_str()), "{again}");
+    assert_eq!(line(&again, "digest"), digest_of_rust_example(&options));
+}
+
+#[test]
+fn particles_in_cpp_go_on_after_a_kill_with_other_lengths_on_each_rank() {
+    let source = root().join("mpi-examples/cpp/particles.cpp");
+    let (undisturbed, folder) = (folder(), folder());
+    let program = compile(folder.path(), "particles", &[source], &[]);
+    let options = ["--steps", "200", "--every", "20"];
+    let expected = printed(&mpirun(3, undisturbed.path(), &program, &options).output().expect("started"));
+    let die = [&options[..], &["--die-at", "133", "--die-rank", "2"]].concat();
+    let killed = mpirun(3, folder.path(), &program, &die).output().expect("started");
+    assert!(!killed.status.success(), "{killed:?}");
+    let again = printed(&mpirun(3, folder.path(), &program, &options).output().expect("started"));
+    assert!(line(&again, "restored version=").parse::<u32>().is_ok_and(|version| version >= 80), "{again}");
+    assert_eq!(line(&again, "sum"), line(&expected, "sum"));
+}
+
+/// Is one of memcheck's findings about what our code did? Not if a library that we call did it (MPI, hwloc and their plugins).
+fn is_ours(finding: &str) -> bool {
+    let mut frames = finding.lines().filter(|line| line.contains(" at 0x") || line.contains(" by 0x"));
+    let deciding = frames.find(|frame| !["vgpreload", "vg_replace"].iter().any(|c| frame.contains(c)));
+    deciding.is_some_and(|frame| frame.contains(".rs:") || frame.contains("libbivouac"))
+}
+
+#[test]
+fn what_memcheck_says_of_libraries_is_not_ours() {
+    let ours = "==7== 8 bytes are lost\n==7==    at 0x1: calloc (in /x/vgpreload_memcheck.so)\n==7==    by 0x2: f (session.rs:3)";
+    let theirs = "==7== 8 bytes are lost\n==7==    at 0x1: calloc (in /x/vgpreload_memcheck.so)\n==7==    by 0x2: ???\n==7==    by 0x3: f (a.rs:3)";
+    assert!(is_ours(ours) && !is_ours(theirs));
+    assert!(is_ours(
+        "==7== Invalid read\n==7==    at 0x1: memmove (vg_replace_strmem.c:1)\n==7==    by 0x2: f (a.rs:3)"
+    ));
+    assert!(is_ours("==7== Invalid read\n==7==    at 0x2: bvk_save (in /x/libbivouac.so)"));
+}
+
+#[test]
+fn memcheck_finds_nothing_of_ours() {
+    if !Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: there is no valgrind: apt-get install valgrind; cargo nextest run --test mpi_c memcheck");
+        return;
+    }
+    let folder = folder();
+    // The whole takes minutes: BIVOUAC_TEST_MEMCHECK=all cargo nextest run --test mpi_c memcheck
+    let whole = std::env::var("BIVOUAC_TEST_MEMCHECK").is_ok_and(|value| value == "all");
+    let (ranks, program, options): (_, _, &[&str]) = match whole {
+        true => {
+            let source = root().join("tests/programs/c/capi.c");
+            (2, compile(folder.path(), "capi", &[source], &["-pthread"]), &[])
+        }
+        false => (1, heat2d(folder.path()), &["--grid", "40x40", "--steps", "6", "--every", "2"]),
+    };
+    let log = folder.path().join("memcheck");
+    let mut arguments =
+        vec!["-q".into(), "--fair-sched=yes".into(), "--leak-check=full".into(), "--show-leak-kinds=definite".into()];
+    arguments.extend(["--num-callers=40".into(), format!("--log-file={}.%p", log.display())]);
+    arguments.push(program.to_str().expect("UTF-8").to_owned());
+    arguments.extend(options.iter().map(|option| (*option).to_owned()));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    printed(&mpirun(ranks, folder.path(), Path::new("valgrind"), &arguments).output().expect("started"));
+    let mut logs = 0;
+    for entry in std::fs::read_dir(folder.path()).expect("a folder").flatten() {
+        if entry.file_name().to_string_lossy().starts_with("memcheck.") {
+            logs += 1;
+            let text = std::fs::read_to_string(entry.path()).expect("a log");
+            let ours = text.split("== \n").filter(|finding| is_ours(finding));
+            assert_eq!(ours.collect::<Vec<_>>().join("\n"), "");
+        }
+    }
+    assert_eq!(logs, ranks, "valgrind has watched every rank");
+}
