@@ -18,7 +18,7 @@ use kernels::load;
 use memory::{Allocation, PinnedPool, Registration, VirtualRange};
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use stream::GpuStream;
 
 /// The least driver: virtual memory management and priorities are older, the PTX that NVRTC 13 makes is not.
@@ -223,14 +223,42 @@ impl Device for CudaDevice {
 /// The number of the GPU whose memory an address is; `None` for host memory, for managed memory, and in a process that has not
 /// loaded the driver, which then has no device memory.
 pub fn ordinal_of(address: u64) -> Option<usize> {
-    // SAFETY: with RTLD_NOLOAD nothing is loaded and no code runs: the library is there already, or the answer is null. The
-    // count that an answer adds is taken back.
-    let is_loaded = unsafe {
-        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-        !library.is_null() && libc::dlclose(library) == 0
-    };
     // SAFETY: it only looks whether the library can be loaded, which it is.
-    if is_loaded && unsafe { sys::is_culib_present() } { memory::device_of(address) } else { None }
+    if is_driver_loaded() && unsafe { sys::is_culib_present() } { memory::device_of(address) } else { None }
+}
+
+/// Has somebody in this process loaded the driver? Asked for each region that is saved, so the list of libraries is read
+/// only when it has grown.
+fn is_driver_loaded() -> bool {
+    /// What is known of the list, and how much of it has been looked at in this call.
+    struct Known {
+        /// How many libraries had ever been loaded when it was read.
+        loaded: u64,
+        has_driver: bool,
+        looked_at: usize,
+    }
+    static KNOWN: Mutex<Known> = Mutex::new(Known { loaded: 0, has_driver: false, looked_at: 0 });
+
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, known: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the system hands over a description that is valid during this call; the other pointer is the one that
+        // `dl_iterate_phdr` was given below, and nobody else uses what it leads to meanwhile.
+        let (info, known) = unsafe { (&*info, &mut *known.cast::<Known>()) };
+        if known.looked_at == 0 && known.loaded == info.dlpi_adds {
+            return 1;
+        }
+        known.looked_at += 1;
+        known.loaded = info.dlpi_adds;
+        // SAFETY: a name that is not null ends with a zero byte.
+        let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
+        known.has_driver |= name.to_string_lossy().contains("libcuda.so");
+        0
+    }
+
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.looked_at = 0;
+    // SAFETY: `look` has the signature that is called, does not unwind, and gets a pointer to what the lock guards.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut *known).cast()) };
+    known.has_driver
 }
 
 /// Is there a driver, and is it new enough?
