@@ -182,6 +182,7 @@ int main(int argc, char **argv) {
     }
 
     int stopped = 0;
+    bvk_pending_t last = NULL;
     while (done < options.steps && !stopped) {
         exchange(&plate, plate.now);
         step(&plate);
@@ -191,11 +192,15 @@ int main(int argc, char **argv) {
         if (options.every) due = done % options.every == 0;
         else must(bvk_should_checkpoint(session, &due), "asking whether a checkpoint is due");
         // A checkpoint that fails costs a longer way back after a failure, nothing else.
-        if ((due || stopped) && bvk_checkpoint(session, "heat", done, NULL) < 0) {
+        if (due || stopped) bvk_release(&last);
+        if ((due || stopped) && bvk_checkpoint(session, "heat", done, &last) < 0) {
             fprintf(stderr, "rank %d: checkpoint %llu was not taken: %s\n", rank, (unsigned long long)done, bvk_error());
         }
         if (done == options.die_step && rank == options.die_rank) raise(SIGKILL);
     }
+    // What became of the checkpoints; of the last one it is waited for.
+    if (last) bvk_wait(last, BVK_LEVEL_SYSTEM, NULL);
+    bvk_release(&last);
     bvk_report report = {.size = sizeof report};
     while (bvk_next_report(session, &report) == BVK_OK) {
         if (report.committed != 1 && rank == 0) {

@@ -31,8 +31,9 @@ int check(int status, const char *what) {
 
 struct Closes {
     void operator()(bvk_session_t *session) const {
-        // Collective: an exception that only one rank sees must not lead here, which is why main aborts on one.
-        bvk_close(session);
+        // Collective: on the way out of an exception, which only this rank may have seen, the others would wait here. Then the
+        // session is left as a killed process would leave it, and main ends the job.
+        if (!std::uncaught_exceptions()) bvk_close(session);
         delete session;
     }
 };
@@ -85,7 +86,7 @@ std::uint64_t restore(bvk_session_t session, std::vector<Particle> &mine) {
             ok = bvk_load(restart, "particles", mine.data(), count, BVK_RECORD(sizeof(Particle))) == BVK_OK;
         }
         ok = ok && bvk_load(restart, "step", &step, 1, BVK_U64) == BVK_OK;
-        // BVK_AGAIN: some rank could not; nothing of this version may be used, and all load from the next older one.
+        // BVK_AGAIN: some rank could not; nothing of this may be used, and all load from other copies or an older version.
         status = check(bvk_restart_end(&restart, ok, nullptr), "restart");
     } while (status == BVK_AGAIN);
     return step;

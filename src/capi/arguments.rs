@@ -155,6 +155,18 @@ pub(super) unsafe fn fill<T: Copy>(target: *mut T, value: T, what: &str) -> Outc
     Ok(())
 }
 
+/// Can [`fill`] fill it? Asked before the call does what cannot be taken back.
+///
+/// # Safety
+/// As [`fill`].
+pub(super) unsafe fn check_fillable<T>(target: *const T, what: &str) -> Outcome<()> {
+    if target.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the structure begins with its size, says the caller.
+    check_size(unsafe { target.cast::<usize>().read_unaligned() }, what)
+}
+
 fn check_size(size: usize, what: &str) -> Outcome<()> {
     if (size_of::<usize>()..=4096).contains(&size) {
         return Ok(());

@@ -1,6 +1,7 @@
 //! Checkpoints: of all protected regions by one call, or put together step by step; and what became of them.
 
 use super::arguments::{self, must_put, put};
+use super::gpu;
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
@@ -24,6 +25,8 @@ pub(super) struct Begun {
     name: String,
     version: u64,
     regions: Vec<Region>,
+    /// What is protected at the capture goes with it.
+    with_protected: bool,
     histories: Vec<handles::Id>,
 }
 
@@ -46,9 +49,13 @@ pub(super) unsafe fn take(
     regions: &[Region],
     histories: &[handles::Id],
 ) -> Outcome<Pending> {
+    let _context = gpu::keep_context();
     let spans;
     // Begun first: whatever fails from here on, the others hear of it.
     let mut checkpoint = open.session.checkpoint(name, version)?;
+    if version == super::restart::BVK_NEWEST {
+        return Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"));
+    }
     let ordinal = only_gpu(regions)?;
     let gpu = match ordinal {
         None => None,
@@ -99,10 +106,11 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
 /// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
 /// for the copy; when node memory is full: for room, at most `timeouts.room`.
 ///
-/// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`.
+/// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`; NULL after an error. The first checkpoint with regions on a
+/// GPU initialises its caches (up to a second).
 ///
-/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`, `BVK_ERR_STATE`; the other ranks hear of it, the application may go
-/// on. `BVK_ERR_HANDLE`: the others hear of nothing.
+/// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, the application may go
+/// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing.
 ///
 /// # Safety
 /// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or a
@@ -114,14 +122,15 @@ pub unsafe extern "C" fn bvk_checkpoint(
     version: u64,
     pending: *mut *mut PendingHandle,
 ) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(pending, std::ptr::null_mut()) };
     session::with(session, |open| {
         open.check_no_restart()?;
-        let regions = std::mem::take(&mut open.protected);
+        let regions = open.protected.clone();
         // SAFETY: as the caller says.
-        let taken = unsafe { take(open, arguments::name(name), version, &regions, &[]) };
-        open.protected = regions;
+        let taken = unsafe { take(open, arguments::name(name), version, &regions, &[]) }?;
         // SAFETY: as the caller says.
-        Ok(unsafe { hand_out(taken?, pending) })
+        Ok(unsafe { hand_out(taken, pending) })
     })
 }
 
@@ -129,7 +138,8 @@ pub unsafe extern "C" fn bvk_checkpoint(
 ///
 /// Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 ///
-/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`. A name that cannot be used is refused by `bvk_capture`.
+/// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks hear of nothing. A name that cannot be used is refused by
+/// `bvk_capture`.
 ///
 /// # Safety
 /// `name` is NULL or ends with zero; `checkpoint` is a place for a handle, which is yours until `bvk_capture` or `bvk_abort`.
@@ -140,18 +150,22 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
     version: u64,
     checkpoint: *mut *mut CheckpointHandle,
 ) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(checkpoint, std::ptr::null_mut()) };
     call(|| {
         let open = handles::session(session)?;
         if checkpoint.is_null() {
             return Err(Failure::argument("checkpoint is NULL"));
         }
         let id = {
-            let mut locked = lock(&open);
+            let mut locked = lock(&open)?;
             locked.check_no_restart()?;
             let id = insert_part(Part::Checkpoint, &open);
             // SAFETY: as the caller says.
             let name = unsafe { arguments::name(name) }.to_owned();
-            locked.begun.push((id, Begun { name, version, regions: Vec::new(), histories: Vec::new() }));
+            locked
+                .begun
+                .push((id, Begun { name, version, regions: Vec::new(), with_protected: false, histories: Vec::new() }));
             id
         };
         // SAFETY: as the caller says.
@@ -164,7 +178,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
 fn with(checkpoint: *mut CheckpointHandle, work: impl FnOnce(&mut Open, usize) -> Outcome) -> c_int {
     call(|| {
         let (id, open) = part(checkpoint, Part::Checkpoint)?;
-        let mut open = lock(&open);
+        let mut open = lock(&open)?;
         let at = open.begun.iter().position(|(begun, _)| *begun == id);
         work(&mut open, at.ok_or_else(|| Failure::state("this checkpoint has been captured or aborted"))?)
     })
@@ -217,20 +231,14 @@ pub unsafe extern "C" fn bvk_save_shaped(
     })
 }
 
-/// Adds all regions that are protected on the session now.
+/// Adds all regions that are protected on the session when the checkpoint is captured. One of them with a name that `bvk_save` has used
+/// fails the capture.
 ///
 /// Local, never waits.
-///
-/// Errors: `BVK_ERR_REGION` if one of their names was used before; nothing is added then.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int {
     with(checkpoint, |open, at| {
-        let regions = &mut open.begun[at].1.regions;
-        let twice = open.protected.iter().find(|region| regions.iter().any(|known| known.name == region.name));
-        if let Some(region) = twice {
-            return Err(Error::from(crate::region::RegionError::Twice { name: region.name.clone() }).into());
-        }
-        regions.extend(open.protected.iter().cloned());
+        open.begun[at].1.with_protected = true;
         Ok(BVK_OK)
     })
 }
@@ -239,7 +247,7 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
 ///
 /// Local, never waits.
 ///
-/// Errors: `BVK_ERR_HANDLE`.
+/// Errors: `BVK_ERR_HANDLE`; `BVK_ERR_ARGUMENT` for a history of another session.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_save_history(
     checkpoint: *mut CheckpointHandle,
@@ -251,7 +259,7 @@ pub extern "C" fn bvk_save_history(
         if !Arc::ptr_eq(&open, &its) {
             return Err(Failure::argument("the history belongs to another session than the checkpoint"));
         }
-        let mut open = lock(&open);
+        let mut open = lock(&open)?;
         let begun = open.begun.iter_mut().find(|(begun, _)| *begun == id);
         let (_, begun) = begun.ok_or_else(|| Failure::state("this checkpoint has been captured or aborted"))?;
         begun.histories.push(past);
@@ -259,7 +267,8 @@ pub extern "C" fn bvk_save_history(
     })
 }
 
-/// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails.
+/// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails, but not
+/// when it is refused because a restart is open (`BVK_ERR_STATE`).
 ///
 /// Collective and blocking as `bvk_checkpoint`.
 ///
@@ -272,8 +281,12 @@ pub unsafe extern "C" fn bvk_capture(
     checkpoint: *mut *mut CheckpointHandle,
     pending: *mut *mut PendingHandle,
 ) -> c_int {
-    let work = |open: &mut Open, begun: Begun| {
-        open.check_no_restart()?;
+    // SAFETY: as the caller says.
+    unsafe { put(pending, std::ptr::null_mut()) };
+    let work = |open: &mut Open, mut begun: Begun| {
+        if begun.with_protected {
+            begun.regions.extend(open.protected.iter().cloned());
+        }
         // SAFETY: as the caller says.
         let taken = unsafe { take(open, &begun.name, begun.version, &begun.regions, &begun.histories) }?;
         // SAFETY: as the caller says.
@@ -287,6 +300,8 @@ pub unsafe extern "C" fn bvk_capture(
 /// already is no error.
 ///
 /// Collective: in the place of `bvk_capture`; never waits.
+///
+/// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays.
 ///
 /// # Safety
 /// `checkpoint` is NULL or points to a handle.
@@ -313,9 +328,10 @@ unsafe fn finish(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut 
         // SAFETY: as the caller says.
         let place = unsafe { checkpoint.as_mut() }.ok_or_else(|| Failure::argument("checkpoint is NULL"))?;
         let (id, open) = part(*place, Part::Checkpoint)?;
+        let mut open = lock(&open)?;
+        open.check_no_restart()?;
         handles::remove(id);
         *place = std::ptr::null_mut();
-        let mut open = lock(&open);
         let at = open.begun.iter().position(|(begun, _)| *begun == id);
         let (_, begun) =
             open.begun.remove(at.ok_or_else(|| Failure::state("this checkpoint was ended by another thread"))?);
@@ -360,7 +376,7 @@ pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_
 /// Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
 /// (`timeouts.abandon`). Any thread that may call MPI.
 ///
-/// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached.
+/// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached; `BVK_ERR_ARGUMENT`.
 ///
 /// # Safety
 /// `reached` is NULL or a place for a number.

@@ -16,15 +16,25 @@ const PER_THREAD_STREAM: usize = 2;
 const TWIN_BYTES_MIN: u64 = 64 * MIB;
 
 /// The GPU whose memory a pointer leads to; `None` for host memory. Memory that moves on its own counts as host memory.
-pub(super) fn of_pointer(data: *const c_void) -> Option<usize> {
+pub(super) fn of_pointer(data: *const c_void) -> device::Result<Option<usize>> {
     #[cfg(feature = "cuda")]
     return crate::device::cuda::ordinal_of(data.addr() as u64);
     #[cfg(not(feature = "cuda"))]
     {
         _ = data;
-        None
+        Ok(None)
     }
 }
+
+/// Keeps the application's current context over a call that may touch a device.
+#[cfg(feature = "cuda")]
+pub(super) fn keep_context() -> crate::device::cuda::KeptContext {
+    crate::device::cuda::KeptContext::here()
+}
+
+/// Without CUDA there is nothing to keep.
+#[cfg(not(feature = "cuda"))]
+pub(super) fn keep_context() {}
 
 /// A device with its caches, opened when it is first needed. Fields are dropped in their order.
 pub(super) struct Gpu {

@@ -4,18 +4,39 @@ use super::session::Open;
 use super::status::{BVK_ERR_HANDLE, Failure, Outcome};
 use crate::session::Pending;
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A number that names a value of [`Entry`].
 pub(super) type Id = usize;
 
+/// A session that may have been closed, by whichever call got there first.
+pub(super) type Shared = Arc<Mutex<Option<Open>>>;
+
+/// A session for the length of a call.
+pub(super) struct Locked<'a>(MutexGuard<'a, Option<Open>>);
+
+impl Deref for Locked<'_> {
+    type Target = Open;
+
+    fn deref(&self) -> &Open {
+        self.0.as_ref().expect("it was open when it was locked, and the lock is held")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Open {
+        self.0.as_mut().expect("it was open when it was locked, and the lock is held")
+    }
+}
+
 /// What a handle stands for.
 #[derive(Clone)]
 pub(super) enum Entry {
-    Session(Arc<Mutex<Open>>),
+    Session(Shared),
     /// A checkpoint, a restart or a history, kept in its session.
-    Part(Part, Arc<Mutex<Open>>),
+    Part(Part, Shared),
     Pending(Arc<Pending>),
 }
 
@@ -34,9 +55,34 @@ fn table() -> MutexGuard<'static, BTreeMap<Id, Entry>> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks a session for one call; a call that panicked left it as it was.
-pub(super) fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks a session for one call.
+///
+/// # Errors
+/// It was closed, or this is a forked child, in which nothing of it works.
+pub(super) fn lock(shared: &Mutex<Option<Open>>) -> Outcome<Locked<'_>> {
+    let guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*guard {
+        None => Err(Failure::new(BVK_ERR_HANDLE, "the session was closed by another thread")),
+        Some(open) => {
+            open.check_process()?;
+            Ok(Locked(guard))
+        }
+    }
+}
+
+/// Takes a session out of reach of all handles, to end it.
+///
+/// # Errors
+/// As [`lock`].
+pub(super) fn take(shared: &Shared) -> Outcome<Open> {
+    let mut locked = lock(shared)?;
+    let open = locked.0.take().expect("it was open when it was locked, and the lock is held");
+    drop(locked);
+    table().retain(|_, entry| match entry {
+        Entry::Session(known) | Entry::Part(_, known) => !Arc::ptr_eq(known, shared),
+        Entry::Pending(_) => true,
+    });
+    Ok(open)
 }
 
 /// Gives a value a handle.
@@ -51,18 +97,13 @@ pub(super) fn remove(id: Id) -> Option<Entry> {
     table().remove(&id)
 }
 
-/// Takes the handles out of the table that lead into a session.
-pub(super) fn remove_parts(of: &Arc<Mutex<Open>>) {
-    table().retain(|_, entry| !matches!(entry, Entry::Part(_, open) if Arc::ptr_eq(open, of)));
-}
-
 fn wrong(what: &str, is_null: bool) -> Failure {
     let why = if is_null { "NULL" } else { "closed already, of another kind, or never was one" };
     Failure::new(BVK_ERR_HANDLE, format!("the handle of a {what} is {why}"))
 }
 
 /// The session of a handle.
-pub(super) fn session<T>(handle: *mut T) -> Outcome<Arc<Mutex<Open>>> {
+pub(super) fn session<T>(handle: *mut T) -> Outcome<Shared> {
     match table().get(&handle.addr()) {
         Some(Entry::Session(open)) => Ok(open.clone()),
         _ => Err(wrong("session", handle.is_null())),
@@ -70,7 +111,7 @@ pub(super) fn session<T>(handle: *mut T) -> Outcome<Arc<Mutex<Open>>> {
 }
 
 /// The session that keeps what a handle stands for.
-pub(super) fn part<T>(handle: *mut T, part: Part) -> Outcome<(Id, Arc<Mutex<Open>>)> {
+pub(super) fn part<T>(handle: *mut T, part: Part) -> Outcome<(Id, Shared)> {
     match table().get(&handle.addr()) {
         Some(Entry::Part(kind, open)) if *kind == part => Ok((handle.addr(), open.clone())),
         _ => {

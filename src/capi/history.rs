@@ -1,6 +1,6 @@
 //! Histories: many versions of one rank, read back in a known order.
 
-use super::arguments::text;
+use super::arguments::{put, text};
 use super::gpu::Gpu;
 use super::handles::{self, Id, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
@@ -46,6 +46,7 @@ pub(super) fn gpu<'g>(
 
 impl Past {
     pub(super) fn open(open: &mut Open, name: &str, gpu_: Option<usize>, keep: Keep) -> Outcome<Past> {
+        let _context = super::gpu::keep_context();
         let gpu = gpu(&open.session, &mut open.gpus, gpu_)?;
         Ok(Past { history: gpu.caches.history(name, keep), gpu: gpu_, fields: Vec::new() })
     }
@@ -72,6 +73,7 @@ impl Past {
         stream: usize,
         version: u64,
     ) -> Outcome<()> {
+        let _context = super::gpu::keep_context();
         let gpu = self.device(gpus)?;
         // SAFETY: as the caller says.
         let stream = unsafe { gpu.stream(stream) }?;
@@ -96,6 +98,8 @@ impl Past {
         stream: usize,
         version: u64,
     ) -> Outcome<()> {
+        self.check_overlaps()?;
+        let _context = super::gpu::keep_context();
         let gpu = self.device(gpus)?;
         // SAFETY: as the caller says.
         let stream = unsafe { gpu.stream(stream) }?;
@@ -108,6 +112,18 @@ impl Past {
         });
         let mut fields: Vec<FieldMut> = fields.collect();
         self.history.restore(version, &mut fields, &*stream).map_err(|error| Error::from(error).into())
+    }
+
+    fn check_overlaps(&self) -> Outcome<()> {
+        for (at, field) in self.fields.iter().enumerate() {
+            if let Some(other) = self.fields[..at].iter().find(|other| field.overlaps(other)) {
+                let (one, two) = (&field.name, &other.name);
+                return Err(Failure::argument(format!(
+                    "the fields {one:?} and {two:?} overlap: they cannot be restored together"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn device<'g>(&self, gpus: &'g BTreeMap<Option<usize>, Gpu>) -> Outcome<&'g Gpu> {
@@ -148,6 +164,8 @@ pub unsafe extern "C" fn bvk_history_open(
     keep: c_int,
     history: *mut *mut HistoryHandle,
 ) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(history, std::ptr::null_mut()) };
     call(|| {
         let open = handles::session(session)?;
         // SAFETY: as the caller says.
@@ -163,7 +181,7 @@ pub unsafe extern "C" fn bvk_history_open(
             BVK_KEEP_ALL => Keep::Persist,
             _ => return Err(Failure::argument(format!("keep is {keep}; see BVK_KEEP_..."))),
         };
-        let mut locked = lock(&open);
+        let mut locked = lock(&open)?;
         let past = Past::open(&mut locked, name, gpu, keep)?;
         let id = insert_part(Part::History, &open);
         locked.histories.insert(id, past);
@@ -176,7 +194,7 @@ pub unsafe extern "C" fn bvk_history_open(
 fn with(history: *mut HistoryHandle, work: impl FnOnce(&mut Open, Id) -> Outcome) -> c_int {
     call(|| {
         let (id, open) = part(history, Part::History)?;
-        let mut open = lock(&open);
+        let mut open = lock(&open)?;
         if !open.histories.contains_key(&id) {
             return Err(Failure::state("this history was closed by another thread"));
         }
@@ -242,7 +260,7 @@ pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version
     })
 }
 
-/// Copies version `version` back into the fields, which may be some of those that were appended, and compares digests.
+/// Copies version `version` back into the fields, which may be some of those that were appended and may not overlap, and compares digests.
 ///
 /// Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
 ///
@@ -321,7 +339,7 @@ pub unsafe extern "C" fn bvk_history_close(history: *mut *mut HistoryHandle) -> 
         let (id, open) = part(*place, Part::History)?;
         handles::remove(id);
         *place = std::ptr::null_mut();
-        lock(&open).histories.remove(&id);
+        lock(&open)?.histories.remove(&id);
         Ok(BVK_OK)
     })
 }

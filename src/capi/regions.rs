@@ -46,7 +46,7 @@ impl Region {
         if data.addr().checked_add(bytes.unsigned_abs()).is_none() {
             return Err(Failure::argument(format!("region {name:?}: it reaches over the end of memory")));
         }
-        let gpu = if bytes > 0 { gpu::of_pointer(data) } else { None };
+        let gpu = if bytes > 0 { gpu::of_pointer(data)? } else { None };
         let region = Region {
             name: name.into(),
             address: data.expose_provenance(),
@@ -69,6 +69,12 @@ impl Region {
 
     pub(super) fn gpu(&self) -> Option<usize> {
         self.gpu
+    }
+
+    /// Do two regions share memory?
+    pub(super) fn overlaps(&self, other: &Region) -> bool {
+        let (mine, theirs) = (self.address..self.address + self.bytes, other.address..other.address + other.bytes);
+        mine.start.max(theirs.start) < mine.end.min(theirs.end)
     }
 
     /// The bytes in host memory.

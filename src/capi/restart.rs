@@ -5,10 +5,12 @@ use super::handles::{self, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{Open, SessionHandle, described, insert_part, kind_of, with as with_session};
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
+use crate::format::RegionKind;
 use crate::recovery::{LoadError, Restorer, Want};
 use crate::session::{Attempt, AttemptEnd, Error, Restored, Session};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A restart under way. Opaque; NULL is none.
 pub struct RestartHandle {
@@ -84,6 +86,7 @@ unsafe fn load_region(
         // SAFETY: as the caller says.
         return Ok(restorer.load_bytes(&region.name, region.element(), unsafe { region.host_mut() }));
     }
+    let _context = super::gpu::keep_context();
     let gpu = super::history::gpu(session, gpus, region.gpu())?;
     // SAFETY: as the caller says.
     let (span, stream) = unsafe { (region.span(gpu)?, gpu.stream(stream)?) };
@@ -91,7 +94,7 @@ unsafe fn load_region(
 }
 
 impl Running {
-    /// Keeps the first thing that went wrong, for the end of the attempt.
+    /// Keeps what went wrong last, for the end of the attempt.
     fn note(&mut self, outcome: Outcome<Result<(), LoadError>>) -> Outcome {
         let (failure, would_help) = match outcome {
             Ok(Ok(())) => return Ok(BVK_OK),
@@ -102,7 +105,7 @@ impl Running {
             // A device that is gone is so for older versions, too.
             Err(failure) => (failure, false),
         };
-        self.failed.get_or_insert((failure.text.clone(), would_help));
+        self.failed = Some((failure.text.clone(), would_help));
         Err(failure)
     }
 }
@@ -113,8 +116,8 @@ impl Running {
 ///
 /// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
 ///
-/// Errors: `BVK_ERR_RESTART`, the same on all ranks: the regions hold nothing of use then. `BVK_ERR_REGION`, `BVK_ERR_STATE`,
-/// `BVK_ERR_ARGUMENT` if `restored->size` was not set (after the restart).
+/// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one: the regions hold nothing of use then.
+/// `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 ///
 /// # Safety
 /// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `restored` is NULL or
@@ -129,11 +132,18 @@ pub unsafe extern "C" fn bvk_restart(
     with_session(session, |open| {
         open.check_no_restart()?;
         // SAFETY: as the caller says.
+        let fillable = unsafe { arguments::check_fillable(restored, "bvk_restored") };
+        // SAFETY: as the caller says.
         let mut next = open.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         while let Some(attempt) = next {
             let mut running = Running { id: 0, attempt, failed: None };
-            // SAFETY: as the caller says.
-            _ = unsafe { load_protected(open, &mut running) };
+            if let Err(mistake) = &fillable {
+                // A mistake of this rank ends the restart of all: none may go on from a version that another does not hear of.
+                running.failed = Some((mistake.text.clone(), false));
+            } else {
+                // SAFETY: as the caller says.
+                _ = unsafe { load_protected(open, &mut running) };
+            }
             match running.attempt.end(&open.session, running.failed)? {
                 AttemptEnd::Counts(done) => {
                     // SAFETY: as the caller says; there is no padding.
@@ -168,6 +178,8 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
 /// returns `BVK_AGAIN`. Version as in `bvk_restart`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 ///
 /// Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
+/// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_restart_end`: ranks read from
+/// each other's nodes meanwhile.
 ///
 /// Errors: as `bvk_restart`.
 ///
@@ -180,14 +192,14 @@ pub unsafe extern "C" fn bvk_restart_begin(
     version: u64,
     restart: *mut *mut RestartHandle,
 ) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(restart, std::ptr::null_mut()) };
     call(|| {
         let open = handles::session(session)?;
-        let mut locked = lock(&open);
+        let mut locked = lock(&open)?;
         locked.check_no_restart()?;
         // SAFETY: as the caller says.
         let attempt = locked.session.attempt(unsafe { arguments::name(name) }, want(version))?;
-        // SAFETY: as the caller says.
-        unsafe { put(restart, std::ptr::null_mut()) };
         let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };
         if restart.is_null() {
             // Found only now, so that the other ranks hear of it.
@@ -206,12 +218,13 @@ pub unsafe extern "C" fn bvk_restart_begin(
 fn with(restart: *mut RestartHandle, work: impl FnOnce(&mut Open, &mut Running) -> Outcome) -> c_int {
     call(|| {
         let (id, open) = part(restart, Part::Restart)?;
-        let mut open = lock(&open);
+        let mut open = lock(&open)?;
         let running = open.attempt.take_if(|running| running.id == id);
         let mut running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
-        let outcome = work(&mut open, &mut running);
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut open, &mut running)));
+        // Also after a panic: closing the session tells the other ranks.
         open.attempt = Some(running);
-        outcome
+        outcome.unwrap_or_else(|panic| resume_unwind(panic))
     })
 }
 
@@ -234,7 +247,8 @@ pub unsafe extern "C" fn bvk_restart_version(restart: *mut RestartHandle, versio
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
-/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read.
+/// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. That there is none is not held against the
+/// attempt.
 ///
 /// # Safety
 /// `name` is NULL or ends with zero; `count` and `kind` are NULL or places for numbers.
@@ -250,6 +264,12 @@ pub unsafe extern "C" fn bvk_region_size(
         let name = unsafe { text(name, "the name of a region") }?;
         let found = running.attempt.restorer().describe(name);
         let region = found.map_err(|error| Failure::from(Error::from(error)))?;
+        if region.kind != RegionKind::Array {
+            return Err(Failure::new(
+                BVK_ERR_LOAD,
+                format!("region {name:?} is a value of a Rust program, not an array"),
+            ));
+        }
         let (elements, number) = kind_of(&region);
         // SAFETY: as the caller says.
         unsafe {
@@ -301,7 +321,8 @@ pub unsafe extern "C" fn bvk_load_protected(restart: *mut RestartHandle) -> c_in
     with(restart, |open, running| unsafe { load_protected(open, running) })
 }
 
-/// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL).
+/// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL). Each attempt
+/// needs a history of its own: after `BVK_AGAIN` close this one and open another.
 ///
 /// Local. Blocks on the tier that holds the copy.
 ///
@@ -321,7 +342,7 @@ pub unsafe extern "C" fn bvk_load_history(
         if !std::sync::Arc::ptr_eq(&open, &its) {
             return Err(Failure::argument("the history belongs to another session than the restart"));
         }
-        let mut open = lock(&open);
+        let mut open = lock(&open)?;
         let Open { attempt, histories, .. } = &mut *open;
         let running = attempt.as_mut().filter(|running| running.id == id);
         let running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
@@ -341,7 +362,10 @@ pub unsafe extern "C" fn bvk_load_history(
 ///
 /// Collective: all ranks. Blocks until all have called.
 ///
-/// Errors: `BVK_ERR_RESTART`, the same on all ranks; `*restart` is NULL then.
+/// With `ok` 0, what the last `bvk_load` of this rank that failed has said decides whether there is another try: an older version would
+/// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`.
+///
+/// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 ///
 /// # Safety
 /// `restart` points to a handle; `restored` is NULL or begins with its size.
@@ -355,11 +379,16 @@ pub unsafe extern "C" fn bvk_restart_end(
         // SAFETY: as the caller says.
         let place = unsafe { restart.as_mut() }.ok_or_else(|| Failure::argument("restart is NULL"))?;
         let (id, open) = part(*place, Part::Restart)?;
-        let mut open = lock(&open);
+        let mut open = lock(&open)?;
         let running = open.attempt.take_if(|running| running.id == id);
         let running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
         let refused = || ("the application could not use it".to_owned(), true);
-        let failure = (ok == 0).then(|| running.failed.unwrap_or_else(refused));
+        let mut failure = (ok == 0).then(|| running.failed.unwrap_or_else(refused));
+        // SAFETY: as the caller says.
+        if let Err(mistake) = unsafe { arguments::check_fillable(restored, "bvk_restored") } {
+            // A mistake of this rank ends the restart of all: none may go on from a version that another does not hear of.
+            failure = Some((mistake.text, false));
+        }
         match running.attempt.end(&open.session, failure) {
             Ok(AttemptEnd::Again(next)) => {
                 open.attempt = Some(Running { id, attempt: *next, failed: None });

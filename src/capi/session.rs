@@ -3,7 +3,7 @@
 use super::arguments::{fill, must_put, number, put, sized, text};
 use super::checkpoint::Begun;
 use super::gpu::Gpu;
-use super::handles::{self, Entry, Id, Part, lock, to_pointer};
+use super::handles::{self, Entry, Id, Part, Shared, lock, to_pointer};
 use super::history::Past;
 use super::regions::Region;
 use super::restart::Running;
@@ -113,6 +113,8 @@ pub(super) struct Open {
     pub protected: Vec<Region>,
     pub stream: usize,
     reports: VecDeque<Report>,
+    /// The process that opened it.
+    process: u32,
     pub session: Session,
 }
 
@@ -126,7 +128,16 @@ impl Open {
             protected: Vec::new(),
             stream: 0,
             reports: VecDeque::new(),
+            process: std::process::id(),
             session,
+        }
+    }
+
+    /// Refuses calls in a forked child: the connections to the other ranks are the parent's.
+    pub(super) fn check_process(&self) -> Outcome<()> {
+        match self.process == std::process::id() {
+            true => Ok(()),
+            false => Err(Failure::state("this is a forked child: the session belongs to its parent")),
         }
     }
 
@@ -148,6 +159,7 @@ impl Open {
 
     /// Ends everything and the session.
     pub(super) fn close(self) -> crate::Result<()> {
+        let _context = super::gpu::keep_context();
         let Open { attempt, begun, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
             running.give_up(&session);
@@ -211,12 +223,12 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
     // SAFETY: as the caller says.
     let comm = unsafe { MpiComm::duplicate_raw(comm) }.map_err(|error| Failure::from(crate::Error::from(error)))?;
     let session = Session::open_on_mpi(comm, config)?;
-    Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Open::new(session))))))
+    Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Some(Open::new(session)))))))
 }
 
 /// Runs a call that needs the session.
 pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -> c_int {
-    call(|| work(&mut lock(&*handles::session(handle)?)))
+    call(|| work(&mut *lock(&*handles::session(handle)?)?))
 }
 
 /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
@@ -225,9 +237,10 @@ pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -
 /// Collective over `comm`. Blocks until all ranks have called, and for the file systems of the tiers. A rank with a mistake in its
 /// configuration or options fails together with all others. To be called from a thread that may call MPI.
 ///
-/// `options`: NULL for the environment alone. `*session`: the handle; yours until `bvk_close`.
+/// `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 ///
-/// Errors: `BVK_ERR_OPEN` (ranks and keys are named), `BVK_ERR_MPI`, `BVK_ERR_ARGUMENT`.
+/// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. A communicator that is
+/// none on some ranks only leaves the others waiting.
 ///
 /// # Safety
 /// `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
@@ -235,6 +248,8 @@ pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
     call(|| {
+        // SAFETY: as the caller says.
+        unsafe { put(session, std::ptr::null_mut()) };
         // SAFETY: as the caller says.
         let config = unsafe { configure(options) };
         let config = if session.is_null() { Err("the place for the session is NULL".to_owned()) } else { config };
@@ -270,9 +285,11 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
 /// Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
 /// session that is NULL already is no error.
 ///
-/// Collective. Blocks at most for `timeouts.drain` and for the slowest rank.
+/// Collective. Blocks at most for `timeouts.drain` and for the slowest rank. What has become of the last checkpoint is not in the status:
+/// wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
 ///
-/// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`.
+/// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`;
+/// `BVK_ERR_STATE` in a forked child.
 ///
 /// # Safety
 /// `session` is NULL or points to a handle.
@@ -284,21 +301,11 @@ pub unsafe extern "C" fn bvk_close(session: *mut *mut SessionHandle) -> c_int {
         if place.is_null() {
             return Ok(BVK_OK);
         }
-        let open = handles::session(*place)?;
-        handles::remove(place.addr());
+        let shared = handles::session(*place)?;
+        // A call on another thread that is in the session ends first.
+        let open = handles::take(&shared)?;
         *place = std::ptr::null_mut();
-        handles::remove_parts(&open);
-        // A call on another thread may still be in the session.
-        let mut waiting = open;
-        let open = loop {
-            drop(lock(&waiting));
-            match Arc::try_unwrap(waiting) {
-                Ok(open) => break open,
-                Err(still) => waiting = still,
-            }
-            std::thread::yield_now();
-        };
-        open.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).close()?;
+        open.close()?;
         Ok(BVK_OK)
     })
 }
@@ -322,7 +329,8 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 /// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again.
 ///
 /// Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
-/// allowed if `count` is 0.
+/// allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed
+/// memory, is read as it is in the call.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 ///
@@ -418,7 +426,8 @@ pub(super) fn name_of_id(id: c_int) -> String {
     format!("#{id}")
 }
 
-/// Takes a region out of those that are protected. Its memory may be freed as soon as this returns.
+/// Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
+/// checkpoint that is still begun.
 ///
 /// Local, never waits.
 ///
@@ -460,7 +469,7 @@ fn unprotect(open: &mut Open, name: &str) -> Outcome {
     Ok(BVK_OK)
 }
 
-/// From now on device regions are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
+/// From now on regions in device memory (not in managed memory) are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
 /// the device's primary context. NULL, and the default: the legacy default stream. Programs without GPUs do not need it.
 ///
 /// Local, never waits. The stream stays the application's.
@@ -733,6 +742,6 @@ pub(super) fn kind_of(region: &crate::format::Region) -> (u64, c_int) {
 }
 
 /// Gives something that a session keeps a handle.
-pub(super) fn insert_part(part: Part, open: &Arc<Mutex<Open>>) -> Id {
+pub(super) fn insert_part(part: Part, open: &Shared) -> Id {
     handles::insert(Entry::Part(part, open.clone()))
 }

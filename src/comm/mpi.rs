@@ -185,7 +185,8 @@ impl MpiComm {
     /// As `duplicate`; also [`Unusable::NullCommunicator`].
     pub unsafe fn duplicate_raw(raw: MPI_Comm) -> Result<MpiComm, CommError> {
         let level = calls::usable_from_this_thread()?;
-        if raw == calls::comm_null() {
+        // Some libraries answer a number that Fortran does not know with a null pointer.
+        if raw == calls::comm_null() || calls::is_zero_pointer(raw) {
             return Err(Unusable::NullCommunicator.into());
         }
         // SAFETY: MPI is initialized and not finalized, and this thread may call it (checked above). `raw` is live,

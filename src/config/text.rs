@@ -240,6 +240,10 @@ fn program_setting(name: &str, word: &str, problems: &mut Problems) -> Option<Se
     let known = keys::sections().into_iter().find(|known| *known == section);
     match known.and_then(|section| keys::find(section, leaf)) {
         Some(key) => Some(Setting { key, raw: Raw::Word(word.to_owned()), origin: Origin::Program }),
+        None if known.is_none() && name.contains('.') => {
+            problems.push(|| unknown_section(section, Origin::Program));
+            None
+        }
         None => {
             problems.push(|| unknown_key(known, leaf, Origin::Program));
             None

@@ -38,7 +38,7 @@ pub fn compile(folder: &Path, name: &str, sources: &[PathBuf], options: &[&str])
         "c" => &["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic"],
         // The C++ bindings of some MPI libraries are not free of warnings themselves.
         "cpp" => {
-            &["-std=c++14", "-Wall", "-Wextra", "-Werror", "-pedantic", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"]
+            &["-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"]
         }
         _ => &["-Wall", "-Wextra", "-Werror"],
     };

@@ -92,6 +92,16 @@ pub(super) fn comm_from_fortran(number: c_int) -> Result<MPI_Comm, CommError> {
     }
 }
 
+/// Is a handle that is a pointer null? Handles that are integers may well be zero.
+pub(super) fn is_zero_pointer(comm: MPI_Comm) -> bool {
+    if size_of::<MPI_Comm>() != size_of::<usize>() {
+        return false;
+    }
+    // SAFETY: both have the same size, and every bit pattern is a number.
+    let number: usize = unsafe { std::mem::transmute_copy(&comm) };
+    number == 0
+}
+
 /// Whether `MPI_Finalize` has been called. May be asked at any time.
 pub(super) fn is_finalized(reporter: Reporter) -> Result<bool, CommError> {
     let mut flag: c_int = 0;

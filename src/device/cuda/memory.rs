@@ -57,22 +57,36 @@ pub(super) fn check_ours(ordinal: usize, address: u64) -> Result<()> {
     }
 }
 
-/// The number of the device whose plain memory an address is.
-pub(super) fn device_of(address: u64) -> Option<usize> {
-    let kind = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
-    let managed = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED);
+/// The number of the device whose plain memory an address is; `None` for memory that the driver does not know, or that is not
+/// plain device memory.
+pub(super) fn device_of(address: u64) -> Result<Option<usize>> {
+    let asked = |which| match ask(address, which) {
+        Ok(value) => Ok(Some(value)),
+        // What the driver does not know, and a driver that was not started, are no news of the device.
+        Err(sys::CUresult::CUDA_ERROR_INVALID_VALUE)
+        | Err(sys::CUresult::CUDA_ERROR_NOT_INITIALIZED)
+        | Err(sys::CUresult::CUDA_ERROR_DEINITIALIZED) => Ok(None),
+        Err(code) => Err(failed(0, "cuPointerGetAttribute", cudarc::driver::DriverError(code))),
+    };
+    let Some(kind) = asked(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)? else { return Ok(None) };
+    let managed = asked(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED)?;
     if kind != sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 || managed.is_some_and(|managed| managed & 1 != 0) {
-        return None;
+        return Ok(None);
     }
-    attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL).map(|number| number as usize)
+    let number = asked(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?;
+    Ok(number.map(|number| number as usize))
 }
 
 /// Attributes of up to four bytes; `None` if the driver does not know the address.
 fn attribute(address: u64, which: sys::CUpointer_attribute) -> Option<u32> {
+    ask(address, which).ok()
+}
+
+fn ask(address: u64, which: sys::CUpointer_attribute) -> std::result::Result<u32, sys::CUresult> {
     let mut value = 0u32;
     // SAFETY: the attributes asked for here write at most four bytes; the address itself is not followed.
     let code = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, address) };
-    (code == sys::CUresult::CUDA_SUCCESS).then_some(value)
+    if code == sys::CUresult::CUDA_SUCCESS { Ok(value) } else { Err(code) }
 }
 
 /// A plain allocation.

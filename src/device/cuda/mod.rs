@@ -18,7 +18,7 @@ use kernels::load;
 use memory::{Allocation, PinnedPool, Registration, VirtualRange};
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use stream::GpuStream;
 
 /// The least driver: virtual memory management and priorities are older, the PTX that NVRTC 13 makes is not.
@@ -222,9 +222,44 @@ impl Device for CudaDevice {
 
 /// The number of the GPU whose memory an address is; `None` for host memory, for managed memory, and in a process that has not
 /// loaded the driver, which then has no device memory.
-pub fn ordinal_of(address: u64) -> Option<usize> {
+///
+/// # Errors
+/// [`DeviceError::Lost`] or [`DeviceError::Failed`]: the driver tells of an earlier error, and not of the address.
+pub fn ordinal_of(address: u64) -> Result<Option<usize>> {
+    static IS_USABLE: OnceLock<bool> = OnceLock::new();
+    if !is_driver_loaded() {
+        return Ok(None);
+    }
     // SAFETY: it only looks whether the library can be loaded, which it is.
-    if is_driver_loaded() && unsafe { sys::is_culib_present() } { memory::device_of(address) } else { None }
+    if *IS_USABLE.get_or_init(|| unsafe { sys::is_culib_present() }) { memory::device_of(address) } else { Ok(None) }
+}
+
+/// The context that is current on this thread, for as long as this lives; then it is so again. For callers that work on
+/// a thread of the application, whose next calls must go where they went before.
+#[must_use]
+pub struct KeptContext(Option<sys::CUcontext>);
+
+impl KeptContext {
+    /// Remembers it. Without a driver there is none.
+    pub fn here() -> KeptContext {
+        if !is_driver_loaded() {
+            return KeptContext(None);
+        }
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the library is loaded, and there is a place for the answer. Before the driver is started the answer is an error.
+        let code = unsafe { sys::cuCtxGetCurrent(&mut context) };
+        KeptContext((code == sys::CUresult::CUDA_SUCCESS).then_some(context))
+    }
+}
+
+impl Drop for KeptContext {
+    fn drop(&mut self) {
+        if let Some(context) = self.0 {
+            // SAFETY: the context was current on this thread, or none was (null); the application does not destroy it during our call.
+            // An error would leave the context that is current.
+            unsafe { _ = sys::cuCtxSetCurrent(context) };
+        }
+    }
 }
 
 /// Has somebody in this process loaded the driver? Asked for each region that is saved, so the list of libraries is read
