@@ -93,6 +93,10 @@ fn what_is_installed_serves_programs_that_know_nothing_of_the_sources() {
     assert!(!needs_shared(&whole));
     works(folder.path(), &whole, None);
 
+    match is_there(&interfaces::compiler("f90")) {
+        true => the_fortran_example(folder.path(), &prefix),
+        false => println!("SKIPPED: an installation for Fortran (there is no compiler)"),
+    }
     match is_there("cmake") {
         true => a_cmake_project(folder.path(), &prefix),
         false => println!("SKIPPED: an installation in a CMake project (cmake is absent)"),
@@ -141,6 +145,19 @@ fn pages_and_completions(prefix: &Path) {
         assert!(missing.is_empty(), "{file} does not know {missing:?}");
     }
     run(Command::new("bash").arg("-n").arg(prefix.join("share/bash-completion/completions/bivouac")));
+}
+
+/// From an empty folder: the module and the archive are those of the installation.
+fn the_fortran_example(folder: &Path, prefix: &Path) {
+    let (place, program) = (folder.join("fortran"), folder.join("heat2d"));
+    std::fs::create_dir_all(&place).expect("made");
+    let source = interfaces::root().join("mpi-examples/fortran/heat2d.f90");
+    let mut compiler = Command::new(interfaces::compiler("f90"));
+    let arguments = package(prefix, &["--cflags", "--libs"], "bivouac-fortran");
+    run(compiler.current_dir(&place).arg(source).args(arguments).arg("-o").arg(&program));
+    let mut command = interfaces::mpirun(2, &place, &program, &["--grid", "32x32", "--steps", "4", "--every", "2"]);
+    let output = command.env("LD_LIBRARY_PATH", prefix.join("lib")).output().expect("mpirun is there");
+    assert_eq!(interfaces::line(&interfaces::printed(&output), "digest").len(), 16);
 }
 
 fn a_cmake_project(folder: &Path, prefix: &Path) {
