@@ -81,6 +81,17 @@ libbivouac.so.?*) ;;
 *) fail "$library has no name with a version (its soname is '$soname'); is it of this source tree?" ;;
 esac
 
+# Cargo does not look at MPICC again once it has built for some MPI.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mpi_of() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(libmpi[^]]*\)\]$/\1/p' | head -n 1; }
+printf '#include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }\n' > "$scratch/probe.c"
+"$MPICC" "$scratch/probe.c" -o "$scratch/probe" || fail "$MPICC cannot compile a program of MPI (see above)"
+wanted=$(mpi_of "$scratch/probe")
+found=$(mpi_of "$library")
+[ "$wanted" = "$found" ] || [ -z "$wanted" ] || [ -z "$found" ] ||
+    fail "$library was built for $found, and $MPICC is of $wanted: build with CARGO_TARGET_DIR set to a folder for this MPI alone"
+
 root=${DESTDIR:-}$prefix
 lib=$root/lib
 include=$root/include
@@ -198,8 +209,6 @@ fi
 
 # ------------------------------------------------------------------------------------------------- Fortran
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 if ! command -v "$MPIFC" > /dev/null || ! "$MPIFC" --version > /dev/null 2>&1; then
     say "the Fortran compiler $MPIFC is not there: installed without the module for Fortran (MPIFC names another one)"
 elif [ -e src/capi/fortran/bivouac.f90 ]; then

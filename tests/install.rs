@@ -221,3 +221,19 @@ fn mistakes_are_told_before_anything_is_written() {
     assert!(said(&[at, "--built", folder.path().to_str().expect("UTF-8")], 1).contains("has no libbivouac.so"));
     assert!(!prefix.exists());
 }
+
+#[test]
+fn a_library_of_another_mpi_is_not_installed() {
+    let other = "mpicc.mpich";
+    if interfaces::compiler("c") != "mpicc" || !is_there(other) {
+        println!("SKIPPED: an installation for another MPI (needs mpicc and {other})");
+        return;
+    }
+    let folder = interfaces::folder();
+    let prefix = folder.path().join("prefix");
+    let mut command = Command::new(interfaces::root().join("ci/install.sh"));
+    let output = command.arg(&prefix).arg("--built").arg(built()).env("MPICC", other).output().expect("bash is there");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("was built for libmpi"), "{errors}");
+    assert!(!prefix.exists());
+}

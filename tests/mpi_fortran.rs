@@ -53,6 +53,24 @@ fn the_example_ends_with_the_digest_of_the_one_in_rust_also_after_it_was_killed(
 }
 
 #[test]
+fn the_program_of_the_documentation_runs() {
+    if !has_compiler() {
+        return;
+    }
+    let place = folder();
+    let source = place.path().join("simulation.f90");
+    std::fs::write(&source, interfaces::documented("docs/FORTRAN.md", "fortran")).expect("written");
+    let module = root().join("src/capi/fortran/bivouac.f90");
+    let program = compile(place.path(), "simulation", &[module, source], &["-std=f2018"]);
+    for _ in 0..2 {
+        let mut command = mpirun(2, place.path(), &program, &[]);
+        let said = printed(&command.env("BIVOUAC_INTERVAL_STEPS", "400").output().expect("mpirun is there"));
+        assert!(said.is_empty(), "{said}");
+        assert!(interfaces::has_series(place.path(), "run"), "no checkpoint was taken");
+    }
+}
+
+#[test]
 fn every_function_does_what_it_does_in_c() {
     if !has_compiler() {
         return;

@@ -55,6 +55,22 @@ fn the_example_ends_with_the_digest_of_the_one_in_rust_also_after_it_was_killed(
 }
 
 #[test]
+fn the_program_of_the_documentation_runs() {
+    let Some(python) = python() else { return };
+    let place = folder();
+    let script = place.path().join("simulation.py");
+    let program =
+        interfaces::documented("docs/PYTHON.md", "python") + "print('ended', int(step), field.min(), field.max())\n";
+    std::fs::write(&script, program).expect("written");
+    for _ in 0..2 {
+        let mut command = run(python, 1, place.path(), script.to_str().expect("UTF-8"), &[]);
+        let said = printed(&command.env("BIVOUAC_INTERVAL_STEPS", "400").output().expect("mpirun is there"));
+        assert_eq!(line(&said, "ended"), "1000 1000.0 1000.0");
+        assert!(interfaces::has_series(place.path(), "run"), "no checkpoint was taken");
+    }
+}
+
+#[test]
 fn every_method_does_what_it_does_in_c() {
     let Some(python) = python() else { return };
     let place = folder();
