@@ -48,7 +48,7 @@ fn package(prefix: &Path, options: &[&str], name: &str) -> Vec<String> {
 /// Compiles the tiny program with those arguments, and nothing else.
 fn compiled(folder: &Path, name: &str, arguments: &[String]) -> PathBuf {
     let program = folder.join(name);
-    let source = interfaces::root().join("tests/interfaces/programs/tiny.c");
+    let source = interfaces::root().join("tests/programs/c/tiny.c");
     run(Command::new(interfaces::compiler("c")).arg(source).args(arguments).arg("-o").arg(&program));
     program
 }
@@ -163,7 +163,7 @@ fn the_fortran_example(folder: &Path, prefix: &Path) {
 fn a_cmake_project(folder: &Path, prefix: &Path) {
     let (sources, made) = (folder.join("project"), folder.join("made"));
     std::fs::create_dir_all(&sources).expect("made");
-    let tiny = interfaces::root().join("tests/interfaces/programs/tiny.c");
+    let tiny = interfaces::root().join("tests/programs/c/tiny.c");
     let project = format!(
         "cmake_minimum_required(VERSION 3.16)\nproject(tiny C)\nfind_package(Bivouac {VERSION} REQUIRED)\n\
          add_executable(tiny {0})\ntarget_link_libraries(tiny PRIVATE Bivouac::bivouac)\n\

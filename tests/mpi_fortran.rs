@@ -76,7 +76,7 @@ fn every_function_does_what_it_does_in_c() {
         return;
     }
     let place = folder();
-    let program = with_module(place.path(), "every", "tests/interfaces/programs/every.f90");
+    let program = with_module(place.path(), "every", "tests/programs/fortran/every.f90");
     let output = mpirun(2, place.path(), &program, &[]).output().expect("mpirun is there");
     let said = printed(&output);
     assert!(said.lines().any(|line| line == "all right"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -74,8 +74,7 @@ fn the_program_of_the_documentation_runs() {
 fn every_method_does_what_it_does_in_c() {
     let Some(python) = python() else { return };
     let place = folder();
-    let output =
-        run(python, 2, place.path(), "tests/interfaces/programs/every.py", &[]).output().expect("mpirun is there");
+    let output = run(python, 2, place.path(), "tests/programs/python/every.py", &[]).output().expect("mpirun is there");
     let said = printed(&output);
     assert!(said.lines().any(|line| line == "all right"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
 }
