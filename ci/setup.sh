@@ -8,8 +8,9 @@ usage() {
 ci/setup.sh [--with-mpich] [--with-tests]
   --with-mpich   MPICH beside Open MPI (which stays the default)
   --with-tests   rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
-                 hosts need (SLURM and a few tools, no service is started) and the machines with several NUMA nodes (QEMU);
-                 without the rights to install those, their tests are skipped
+                 hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
+                 programs in other languages (gfortran, CMake, Python with mpi4py and numpy); without the rights to install
+                 those, their tests are skipped
 END
 }
 
@@ -139,6 +140,22 @@ install_test_machine() {
     "$(dirname "${BASH_SOURCE[0]}")/../tests/numa/machine.sh" prepare || echo "no kernel for tests on several NUMA nodes" >&2
 }
 
+# For programs in other languages than Rust and C. mpi4py has to be of the same MPI as the rest, as the package is.
+install_test_languages() {
+    packages=()
+    has gfortran || need gfortran
+    has cmake || need cmake
+    local python=/usr/bin/python3
+    { [ -x "$python" ] && "$python" -c 'import mpi4py, numpy' > /dev/null 2>&1; } || need python3-mpi4py python3-numpy
+    [ "${#packages[@]}" -gt 0 ] || return 0
+    if ! may_install; then
+        echo "tests in other languages will be skipped; they need:" >&2
+        echo "    sudo apt-get install -y --no-install-recommends ${packages[*]}" >&2
+        return 0
+    fi
+    install_packages
+}
+
 if [ "${#packages[@]}" -gt 0 ]; then
     if may_install; then
         install_packages
@@ -207,6 +224,7 @@ END
 if $with_tests; then
     install_test_hosts
     install_test_machine
+    install_test_languages
     (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc)
     for tool in rustfmt clippy; do
         binary=$([ "$tool" = clippy ] && echo cargo-clippy || echo cargo-fmt)

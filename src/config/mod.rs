@@ -23,9 +23,9 @@
 //!
 //! Each key `section.name` is overridden by `BIVOUAC_SECTION_NAME`, for example `BIVOUAC_LOCAL_KEEP_LAST=4` or
 //! `BIVOUAC_TIMEOUTS_WARN=1min`. Any other variable that starts with `BIVOUAC_` is an error, because a misspelt
-//! one would otherwise be ignored without a word. Two exceptions are no configuration keys: `BIVOUAC_CONFIG`
-//! (the file that [`Config::from_env`] reads; empty counts as absent) and names that start with `BIVOUAC_TEST_`
-//! (left to test programs).
+//! one would otherwise be ignored without a word. Three exceptions are no configuration keys: `BIVOUAC_CONFIG`
+//! (the file that [`Config::from_env`] reads; empty counts as absent), `BIVOUAC_LIBRARY` (the shared library that the
+//! Python module loads) and names that start with `BIVOUAC_TEST_` (left to test programs).
 //!
 //! # Unset
 //!

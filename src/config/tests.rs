@@ -144,6 +144,7 @@ fn nothing_at_all_is_the_default() {
     assert_eq!(Config::from_toml(""), Ok(Config::default()));
     assert_eq!(with(&[]), Ok(Config::default()));
     assert_eq!(with(&[("PATH", "/bin"), ("BIVOUAC_TEST_X", "1"), ("BIVOUAC_CONFIG", "")]), Ok(Config::default()));
+    assert_eq!(with(&[("BIVOUAC_LIBRARY", "/opt/lib/libbivouac.so.0.1")]), Ok(Config::default()));
     assert_eq!(Config::default().check(), Ok(()));
 }
 

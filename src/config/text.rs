@@ -17,6 +17,8 @@ use toml::de::{DeTable, DeValue};
 
 /// The variable that names a configuration file.
 pub(super) const FILE_VARIABLE: &str = "BIVOUAC_CONFIG";
+/// The variable that names the shared library, for the Python module: it is looked at before there is a configuration.
+const LIBRARY_VARIABLE: &str = "BIVOUAC_LIBRARY";
 /// Variables that start so belong to test programs.
 const TEST_PREFIX: &str = "BIVOUAC_TEST_";
 /// The largest file that is read. The sample with all its comments has about 8 KiB.
@@ -231,7 +233,7 @@ fn variable_settings(
     let ours = variables.into_iter().filter(|(name, _)| name.as_encoded_bytes().starts_with(prefix));
     let mut ours: Vec<_> = ours.map(|(name, value)| (name.to_string_lossy().into_owned(), value)).collect();
     ours.sort();
-    ours.retain(|(name, _)| name != FILE_VARIABLE && !name.starts_with(TEST_PREFIX));
+    ours.retain(|(name, _)| name != FILE_VARIABLE && name != LIBRARY_VARIABLE && !name.starts_with(TEST_PREFIX));
     ours.into_iter().filter_map(|(name, value)| variable_setting(name, value, problems)).collect()
 }
 

@@ -119,3 +119,17 @@ pub fn line(text: &str, word: &str) -> String {
     assert!(lines.next().is_none(), "several lines start with {word:?}:\n{text}");
     found
 }
+
+/// The first program in a page of the documentation: the first block of that language.
+pub fn documented(page: &str, language: &str) -> String {
+    let text = std::fs::read_to_string(root().join(page)).expect("readable");
+    let (_, rest) = text.split_once(&format!("```{language}\n")).unwrap_or_else(|| panic!("{page} has no {language}"));
+    rest.split_once("```").expect("the block has an end").0.to_owned()
+}
+
+/// Whether a series has a checkpoint in the global directory of [`mpirun`].
+pub fn has_series(folder: &Path, series: &str) -> bool {
+    let below = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut groups = below(folder.join("global")).flat_map(below);
+    groups.any(|group| below(group.join(series)).next().is_some())
+}

@@ -23,6 +23,7 @@
 mod clean;
 mod doctor;
 mod drain;
+mod generate;
 mod halt;
 mod inspect;
 mod living;
@@ -80,6 +81,9 @@ enum Command {
     Halt(halt::Args),
     /// Show machines, where the threads and pages of ranks are, and what differs
     Topo(topo::Args),
+    /// Write the manual pages or the shell completions of this command
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 /// How a command ended.
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Halt(args) => halt::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Generate(args) => generate::run(&args),
     };
     match ended {
         Ending::Good => ExitCode::SUCCESS,

@@ -1,0 +1,1341 @@
+! Bivouac for Fortran: the functions of bivouac.h under the same names, with Fortran's arrays, texts and communicators.
+!
+! Every function returns a status as an integer: BVK_OK (0) or another outcome above it, or an error below it, whose text
+! bvk_error_text() gives. What each does, which are collective and which may block, says bivouac.h; docs/FORTRAN.md shows them
+! in a program. What differs from C:
+!
+! - Variables whose addresses are kept (bvk_protect, bvk_save, bvk_history_field) need the TARGET or POINTER attribute where they
+!   are declared, and have to live until they are unprotected, captured or replaced. They are variables, never expressions.
+! - Arrays may have any rank and any of the types int8 to int64, real32, real64 and their complex ones; a section whose
+!   elements are not contiguous is refused, never copied. Extents are recorded slowest first, so a(3, 5) is kept as 5 by 3.
+!   Complex numbers are records of 8 or 16 bytes. Everything else goes by its address: type(c_ptr), a number of elements and
+!   their type.
+! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
+! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
+!
+! It needs a compiler with assumed-rank arrays (Fortran 2018): gfortran 9, ifx, nagfor 7.1, or later ones.
+module bivouac
+  use, intrinsic :: iso_c_binding
+  use, intrinsic :: iso_fortran_env, only: int8, int16, int32, int64, real32, real64
+  implicit none
+  private
+
+  ! Outcomes. What each means says bivouac.h.
+  integer, parameter, public :: BVK_OK = 0, BVK_AGAIN = 1, BVK_NOTHING = 2
+  integer, parameter, public :: BVK_ERR_ARGUMENT = -1, BVK_ERR_HANDLE = -2, BVK_ERR_STATE = -3, BVK_ERR_OPEN = -4, &
+    BVK_ERR_MPI = -5, BVK_ERR_REGION = -6, BVK_ERR_CAPTURE = -7, BVK_ERR_LOAD = -8, BVK_ERR_RESTART = -9, &
+    BVK_ERR_NOT_COMMITTED = -10, BVK_ERR_DISAGREED = -11, BVK_ERR_FAILED = -12, BVK_ERR_UNDRAINED = -13, BVK_ERR_DEVICE = -14, &
+    BVK_ERR_INTERNAL = -15
+
+  ! Element types, for memory that is given by its address. A record of the application's own has minus its bytes.
+  integer, parameter, public :: BVK_U8 = 1, BVK_I8 = 2, BVK_U16 = 3, BVK_I16 = 4, BVK_U32 = 5, BVK_I32 = 6, BVK_U64 = 7, &
+    BVK_I64 = 8, BVK_F32 = 9, BVK_F64 = 10
+  integer, parameter :: BVK_RECORD_C32 = -8, BVK_RECORD_C64 = -16
+
+  integer, parameter, public :: BVK_LEVEL_CAPTURED = 0, BVK_LEVEL_PROCESS = 1, BVK_LEVEL_NODE_REBOOT = 2, &
+    BVK_LEVEL_NODE_LOSS = 3, BVK_LEVEL_SYSTEM = 4
+  integer, parameter, public :: BVK_PIN_LAUNCHER = 0, BVK_PIN_COMPACT = 1, BVK_PIN_SCATTER = 2
+  integer, parameter, public :: BVK_AFFINITY_FULL = 0, BVK_AFFINITY_THREADS = 1, BVK_AFFINITY_PAGES = 2, BVK_AFFINITY_CAPTURE = 3
+  integer, parameter, public :: BVK_KEEP_UNTIL_READ = 0, BVK_KEEP_ALL = 1
+  ! As the device of a history: there is no GPU.
+  integer, parameter, public :: BVK_NO_GPU = -1
+  ! As a version: the newest that all ranks can restore. All bits are set, as in C.
+  integer(int64), parameter, public :: BVK_NEWEST = -1_int64
+
+  ! Handles. One that was not opened, or was closed, is an error and not a crash.
+  type, public :: bvk_session_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, public :: bvk_checkpoint_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, public :: bvk_pending_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, public :: bvk_restart_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+  type, public :: bvk_history_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
+
+  ! Counters and times of this rank since its session was opened. Arrays are indexed by BVK_LEVEL_...
+  type, bind(c), public :: bvk_stats
+    integer(c_size_t) :: size = 0
+    integer(c_int64_t) :: captured = 0, abandoned = 0, in_flight = 0, bytes_captured = 0, room_waits = 0, direct_captures = 0
+    integer(c_int64_t) :: damaged = 0
+    integer(c_int64_t) :: committed(0:4) = 0, level_failures(0:4) = 0, write_failures(0:4) = 0, restored_bytes(0:4) = 0
+    real(c_double) :: blocked_last_s = 0, blocked_max_s = 0, blocked_total_s = 0
+  end type
+
+  ! What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds it took, and the
+  ! level of the farthest tier that this rank read from.
+  type, bind(c), public :: bvk_restored
+    integer(c_size_t) :: size = 0
+    integer(c_int64_t) :: version = 0, generation = 0, bytes = 0
+    real(c_double) :: seconds = 0
+    integer(c_int64_t) :: level = 0
+  end type
+
+  ! What the ranks have agreed on one level of one checkpoint. committed: 1 yes, 0 no (the reason says why), -1 unknown.
+  type, public :: bvk_report
+    integer(int64) :: version = 0
+    integer :: level = 0, committed = 0
+    character(len=:), allocatable :: name, reason
+  end type
+
+  type, bind(c) :: c_options
+    integer(c_size_t) :: size
+    type(c_ptr) :: config_file, config_text, settings
+  end type
+  type, bind(c) :: c_report
+    integer(c_size_t) :: size
+    integer(c_int64_t) :: version
+    integer(c_int) :: level, committed
+    character(kind=c_char) :: name(136), reason(512)
+  end type
+
+  public :: bvk_error_text, bvk_status_name, bvk_version, bvk_log
+  public :: bvk_open, bvk_close, bvk_generation, bvk_set_stream, bvk_should_checkpoint, bvk_should_exit, bvk_prepare, &
+    bvk_progress, bvk_pin, bvk_set_affinity, bvk_get_stats, bvk_next_report
+  public :: bvk_protect, bvk_unprotect, bvk_unprotect_all
+  public :: bvk_checkpoint, bvk_checkpoint_begin, bvk_save, bvk_save_protected, bvk_save_history, bvk_capture, bvk_abort
+  public :: bvk_poll, bvk_level, bvk_wait, bvk_release
+  public :: bvk_restart, bvk_restart_begin, bvk_restart_version, bvk_region_size, bvk_load, bvk_load_protected, &
+    bvk_load_history, bvk_restart_end, bvk_versions
+  public :: bvk_history_open, bvk_history_field, bvk_history_clear_fields, bvk_history_append, bvk_history_restore, &
+    bvk_history_hint, bvk_history_start_prefetch, bvk_history_wait_flushed, bvk_history_close
+
+  interface bvk_open
+    module procedure open_f08, open_integer
+  end interface
+
+  interface bvk_protect
+    module procedure protect_i8, protect_i16, protect_i32, protect_i64, protect_f32, &
+      protect_f64, protect_c32, protect_c64, protect_address
+  end interface
+
+  interface bvk_save
+    module procedure save_i8, save_i16, save_i32, save_i64, save_f32, &
+      save_f64, save_c32, save_c64, save_address
+  end interface
+
+  interface bvk_load
+    module procedure load_i8, load_i16, load_i32, load_i64, load_f32, &
+      load_f64, load_c32, load_c64, load_address
+  end interface
+
+  interface bvk_history_field
+    module procedure history_field_i8, history_field_i16, history_field_i32, history_field_i64, history_field_f32, &
+      history_field_f64, history_field_c32, history_field_c64, history_field_address
+  end interface
+
+  ! An error that was found here, before the library was called. Of a fixed length, because threads may share it.
+  character(len=256), save :: own_text = ' '
+  logical, save :: own_error = .false.
+
+  interface
+    function c_error() result(text) bind(c, name='bvk_error')
+      import :: c_ptr
+      type(c_ptr) :: text
+    end function
+    function c_status_name(status) result(text) bind(c, name='bvk_status_name')
+      import :: c_ptr, c_int
+      integer(c_int), value :: status
+      type(c_ptr) :: text
+    end function
+    function c_version() result(text) bind(c, name='bvk_version')
+      import :: c_ptr
+      type(c_ptr) :: text
+    end function
+    function c_strlen(text) result(length) bind(c, name='strlen')
+      import :: c_ptr, c_size_t
+      type(c_ptr), value :: text
+      integer(c_size_t) :: length
+    end function
+    function c_log(level) result(status) bind(c, name='bvk_log')
+      import :: c_int
+      integer(c_int), value :: level
+      integer(c_int) :: status
+    end function
+
+    function c_open(comm, options, session) result(status) bind(c, name='bvk_open_f')
+      import :: c_int, c_ptr, c_options
+      integer(c_int), value :: comm
+      type(c_options), intent(in) :: options
+      type(c_ptr), intent(inout) :: session
+      integer(c_int) :: status
+    end function
+    function c_close(session) result(status) bind(c, name='bvk_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: session
+      integer(c_int) :: status
+    end function
+    function c_generation(session, generation) result(status) bind(c, name='bvk_generation')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: session
+      integer(c_int64_t), intent(inout) :: generation
+      integer(c_int) :: status
+    end function
+    function c_set_stream(session, stream) result(status) bind(c, name='bvk_set_stream')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session, stream
+      integer(c_int) :: status
+    end function
+    function c_should_checkpoint(session, yes) result(status) bind(c, name='bvk_should_checkpoint')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int), intent(inout) :: yes
+      integer(c_int) :: status
+    end function
+    function c_should_exit(session, yes) result(status) bind(c, name='bvk_should_exit')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int), intent(inout) :: yes
+      integer(c_int) :: status
+    end function
+    function c_prepare(session, bytes) result(status) bind(c, name='bvk_prepare')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: session
+      integer(c_int64_t), value :: bytes
+      integer(c_int) :: status
+    end function
+    function c_progress(session) result(status) bind(c, name='bvk_progress')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int) :: status
+    end function
+    function c_pin(session, policy) result(status) bind(c, name='bvk_pin')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int), value :: policy
+      integer(c_int) :: status
+    end function
+    function c_set_affinity(session, mode) result(status) bind(c, name='bvk_set_affinity')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int), value :: mode
+      integer(c_int) :: status
+    end function
+    function c_get_stats(session, stats) result(status) bind(c, name='bvk_get_stats')
+      import :: c_int, c_ptr, bvk_stats
+      type(c_ptr), value :: session
+      type(bvk_stats), intent(inout) :: stats
+      integer(c_int) :: status
+    end function
+    function c_next_report(session, report) result(status) bind(c, name='bvk_next_report')
+      import :: c_int, c_ptr, c_report
+      type(c_ptr), value :: session
+      type(c_report), intent(inout) :: report
+      integer(c_int) :: status
+    end function
+
+    function c_protect(session, name, data, kind, dimensions, shape) result(status) bind(c, name='bvk_protect_shaped')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: session, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: kind, dimensions
+      integer(c_int64_t), intent(in) :: shape(*)
+      integer(c_int) :: status
+    end function
+    function c_unprotect(session, name) result(status) bind(c, name='bvk_unprotect')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int) :: status
+    end function
+    function c_unprotect_all(session) result(status) bind(c, name='bvk_unprotect_all')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int) :: status
+    end function
+
+    ! `pending` is c_null_ptr, or the address of a place for a handle.
+    function c_checkpoint(session, name, version, pending) result(status) bind(c, name='bvk_checkpoint')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: session, pending
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: version
+      integer(c_int) :: status
+    end function
+    function c_checkpoint_begin(session, name, version, checkpoint) result(status) bind(c, name='bvk_checkpoint_begin')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: version
+      type(c_ptr), intent(inout) :: checkpoint
+      integer(c_int) :: status
+    end function
+    function c_save(checkpoint, name, data, kind, dimensions, shape) result(status) bind(c, name='bvk_save_shaped')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: checkpoint, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: kind, dimensions
+      integer(c_int64_t), intent(in) :: shape(*)
+      integer(c_int) :: status
+    end function
+    function c_save_protected(checkpoint) result(status) bind(c, name='bvk_save_protected')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: checkpoint
+      integer(c_int) :: status
+    end function
+    function c_save_history(checkpoint, history) result(status) bind(c, name='bvk_save_history')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: checkpoint, history
+      integer(c_int) :: status
+    end function
+    function c_capture(checkpoint, pending) result(status) bind(c, name='bvk_capture')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: checkpoint
+      type(c_ptr), value :: pending
+      integer(c_int) :: status
+    end function
+    function c_abort(checkpoint) result(status) bind(c, name='bvk_abort')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: checkpoint
+      integer(c_int) :: status
+    end function
+
+    function c_poll(pending, finished) result(status) bind(c, name='bvk_poll')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: pending
+      integer(c_int), intent(inout) :: finished
+      integer(c_int) :: status
+    end function
+    function c_level(pending, reached) result(status) bind(c, name='bvk_level')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: pending
+      integer(c_int), intent(inout) :: reached
+      integer(c_int) :: status
+    end function
+    function c_wait(pending, level, reached) result(status) bind(c, name='bvk_wait')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: pending
+      integer(c_int), value :: level
+      integer(c_int), intent(inout) :: reached
+      integer(c_int) :: status
+    end function
+    function c_release(pending) result(status) bind(c, name='bvk_release')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: pending
+      integer(c_int) :: status
+    end function
+
+    function c_restart(session, name, version, restored) result(status) bind(c, name='bvk_restart')
+      import :: c_int, c_ptr, c_char, c_int64_t, bvk_restored
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: version
+      type(bvk_restored), intent(inout) :: restored
+      integer(c_int) :: status
+    end function
+    function c_restart_begin(session, name, version, restart) result(status) bind(c, name='bvk_restart_begin')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: version
+      type(c_ptr), intent(inout) :: restart
+      integer(c_int) :: status
+    end function
+    function c_restart_version(restart, version) result(status) bind(c, name='bvk_restart_version')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: restart
+      integer(c_int64_t), intent(inout) :: version
+      integer(c_int) :: status
+    end function
+    function c_region_size(restart, name, count, kind) result(status) bind(c, name='bvk_region_size')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int), intent(inout) :: kind
+      integer(c_int) :: status
+    end function
+    function c_load(restart, name, data, count, kind) result(status) bind(c, name='bvk_load')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: restart, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_load_protected(restart) result(status) bind(c, name='bvk_load_protected')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: restart
+      integer(c_int) :: status
+    end function
+    function c_load_history(restart, history, count) result(status) bind(c, name='bvk_load_history')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: restart, history
+      integer(c_int64_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+    function c_restart_end(restart, ok, restored) result(status) bind(c, name='bvk_restart_end')
+      import :: c_int, c_ptr, bvk_restored
+      type(c_ptr), intent(inout) :: restart
+      integer(c_int), value :: ok
+      type(bvk_restored), intent(inout) :: restored
+      integer(c_int) :: status
+    end function
+    function c_versions(session, name, versions, capacity, count) result(status) bind(c, name='bvk_versions')
+      import :: c_int, c_ptr, c_char, c_int64_t, c_size_t
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), intent(inout) :: versions(*)
+      integer(c_size_t), value :: capacity
+      integer(c_size_t), intent(inout) :: count
+      integer(c_int) :: status
+    end function
+
+    function c_history_open(session, name, gpu, keep, history) result(status) bind(c, name='bvk_history_open')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: gpu, keep
+      type(c_ptr), intent(inout) :: history
+      integer(c_int) :: status
+    end function
+    function c_history_field(history, name, data, count, kind) result(status) bind(c, name='bvk_history_field')
+      import :: c_int, c_ptr, c_char, c_int64_t
+      type(c_ptr), value :: history, data
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: kind
+      integer(c_int) :: status
+    end function
+    function c_history_clear_fields(history) result(status) bind(c, name='bvk_history_clear_fields')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: history
+      integer(c_int) :: status
+    end function
+    function c_history_append(history, version) result(status) bind(c, name='bvk_history_append')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: history
+      integer(c_int64_t), value :: version
+      integer(c_int) :: status
+    end function
+    function c_history_restore(history, version) result(status) bind(c, name='bvk_history_restore')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: history
+      integer(c_int64_t), value :: version
+      integer(c_int) :: status
+    end function
+    function c_history_hint(history, versions, count) result(status) bind(c, name='bvk_history_hint')
+      import :: c_int, c_ptr, c_int64_t, c_size_t
+      type(c_ptr), value :: history
+      integer(c_int64_t), intent(in) :: versions(*)
+      integer(c_size_t), value :: count
+      integer(c_int) :: status
+    end function
+    function c_history_start_prefetch(history) result(status) bind(c, name='bvk_history_start_prefetch')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: history
+      integer(c_int) :: status
+    end function
+    function c_history_wait_flushed(history) result(status) bind(c, name='bvk_history_wait_flushed')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: history
+      integer(c_int) :: status
+    end function
+    function c_history_close(history) result(status) bind(c, name='bvk_history_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: history
+      integer(c_int) :: status
+    end function
+  end interface
+
+contains
+
+  ! ------------------------------------------------------------------------------------------- errors and texts
+
+  ! The text of the last call that failed; empty if none has.
+  function bvk_error_text() result(text)
+    character(len=:), allocatable :: text
+    if (own_error) then
+      text = trim(own_text)
+    else
+      text = text_of(c_error())
+    end if
+  end function
+
+  ! The name of a status, for example BVK_ERR_LOAD.
+  function bvk_status_name(status) result(text)
+    integer, intent(in) :: status
+    character(len=:), allocatable :: text
+    text = text_of(c_status_name(int(status, c_int)))
+  end function
+
+  ! The version of the library, for example 0.1.0.
+  function bvk_version() result(text)
+    character(len=:), allocatable :: text
+    text = text_of(c_version())
+  end function
+
+  ! Lets Bivouac write its log to standard error, from 1 (errors) to 5 (everything).
+  function bvk_log(level) result(status)
+    integer, intent(in) :: level
+    integer :: status
+    status = told(c_log(int(level, c_int)))
+  end function
+
+  ! The status of a call of the library; if it failed, its text is the one that counts now.
+  function told(found) result(status)
+    integer(c_int), intent(in) :: found
+    integer :: status
+    status = int(found)
+    if (status < 0) own_error = .false.
+  end function
+
+  ! An error that was found here.
+  function refused(text) result(status)
+    character(len=*), intent(in) :: text
+    integer :: status
+    own_text = text
+    own_error = .true.
+    status = BVK_ERR_ARGUMENT
+  end function
+
+  ! A text of C's.
+  function text_of(address) result(text)
+    type(c_ptr), intent(in) :: address
+    character(len=:), allocatable :: text
+    character(kind=c_char), pointer :: bytes(:)
+    if (.not. c_associated(address)) then
+      text = ''
+      return
+    end if
+    call c_f_pointer(address, bytes, [c_strlen(address)])
+    text = text_of_bytes(bytes)
+  end function
+
+  ! The characters before the first zero.
+  function text_of_bytes(bytes) result(text)
+    character(kind=c_char), intent(in) :: bytes(:)
+    character(len=:), allocatable :: text
+    integer :: length, at
+    length = findloc(bytes, c_null_char, dim=1) - 1
+    if (length < 0) length = size(bytes)
+    allocate (character(len=length) :: text)
+    do at = 1, length
+      text(at:at) = bytes(at)
+    end do
+  end function
+
+  ! A text for C.
+  pure function ended(text) result(with_zero)
+    character(len=*), intent(in) :: text
+    character(kind=c_char, len=:), allocatable :: with_zero
+    with_zero = trim(text)//c_null_char
+  end function
+
+  ! --------------------------------------------------------------------------------------------------- sessions
+
+  ! Opens a session on the ranks of `comm`. The configuration comes from a TOML file or TOML text (otherwise from the file
+  ! that BIVOUAC_CONFIG names), then from the environment, then from settings ('section.key=value'); later ones win.
+  function open_f08(comm, session, config_file, config_text, settings) result(status)
+    use mpi_f08, only: MPI_Comm
+    type(MPI_Comm), intent(in) :: comm
+    type(bvk_session_t), intent(inout) :: session
+    character(len=*), intent(in), optional :: config_file, config_text, settings(:)
+    integer :: status
+    status = open_integer(comm%MPI_VAL, session, config_file, config_text, settings)
+  end function
+
+  function open_integer(comm, session, config_file, config_text, settings) result(status)
+    integer, intent(in) :: comm
+    type(bvk_session_t), intent(inout) :: session
+    character(len=*), intent(in), optional :: config_file, config_text, settings(:)
+    integer :: status
+    character(kind=c_char, len=:), allocatable, target :: file, text
+    character(kind=c_char), allocatable, target :: words(:, :)
+    type(c_ptr), allocatable, target :: entries(:)
+    type(c_options) :: options
+    integer :: at
+
+    options = c_options(0, c_null_ptr, c_null_ptr, c_null_ptr)
+    options%size = c_sizeof(options)
+    if (present(config_file)) then
+      file = ended(config_file)
+      options%config_file = c_loc(file)
+    end if
+    if (present(config_text)) then
+      text = ended(config_text)
+      options%config_text = c_loc(text)
+    end if
+    if (present(settings)) then
+      allocate (words(len(settings) + 1, size(settings)), entries(size(settings) + 1))
+      words = c_null_char
+      entries = c_null_ptr
+      do at = 1, size(settings)
+        words(:len_trim(settings(at)), at) = transfer(trim(settings(at)), words(:0, at))
+        entries(at) = c_loc(words(1, at))
+      end do
+      options%settings = c_loc(entries)
+    end if
+    status = told(c_open(int(comm, c_int), options, session%handle))
+  end function
+
+  ! Waits for all checkpoints that are being written and ends the session, and all that was made from it.
+  function bvk_close(session) result(status)
+    type(bvk_session_t), intent(inout) :: session
+    integer :: status
+    status = told(c_close(session%handle))
+  end function
+
+  ! The number of this run on its store.
+  function bvk_generation(session, generation) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int64), intent(inout) :: generation
+    integer :: status
+    status = told(c_generation(session%handle, generation))
+  end function
+
+  ! Device regions are complete once the work that is enqueued on `stream` has run.
+  function bvk_set_stream(session, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    type(c_ptr), intent(in) :: stream
+    integer :: status
+    status = told(c_set_stream(session%handle, stream))
+  end function
+
+  ! Is it time for a checkpoint?
+  function bvk_should_checkpoint(session, yes) result(status)
+    type(bvk_session_t), intent(in) :: session
+    logical, intent(out) :: yes
+    integer :: status
+    integer(c_int) :: answer
+    answer = 0
+    status = told(c_should_checkpoint(session%handle, answer))
+    yes = answer /= 0
+  end function
+
+  ! Is it time to stop?
+  function bvk_should_exit(session, yes) result(status)
+    type(bvk_session_t), intent(in) :: session
+    logical, intent(out) :: yes
+    integer :: status
+    integer(c_int) :: answer
+    answer = 0
+    status = told(c_should_exit(session%handle, answer))
+    yes = answer /= 0
+  end function
+
+  ! Makes node memory ready for checkpoints of about `bytes` per rank.
+  function bvk_prepare(session, bytes) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int64), intent(in) :: bytes
+    integer :: status
+    status = told(c_prepare(session%handle, bytes))
+  end function
+
+  ! Moves the coordination along.
+  function bvk_progress(session) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer :: status
+    status = told(c_progress(session%handle))
+  end function
+
+  ! Puts the threads of this rank where `policy` says (BVK_PIN_...).
+  function bvk_pin(session, policy) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer, intent(in) :: policy
+    integer :: status
+    status = told(c_pin(session%handle, int(policy, c_int)))
+  end function
+
+  ! What of affinity restarts bring back from now on (BVK_AFFINITY_...).
+  function bvk_set_affinity(session, mode) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer, intent(in) :: mode
+    integer :: status
+    status = told(c_set_affinity(session%handle, int(mode, c_int)))
+  end function
+
+  ! Counters and times of this rank.
+  function bvk_get_stats(session, stats) result(status)
+    type(bvk_session_t), intent(in) :: session
+    type(bvk_stats), intent(inout) :: stats
+    integer :: status
+    stats%size = c_sizeof(stats)
+    status = told(c_get_stats(session%handle, stats))
+  end function
+
+  ! The next verdict that was not read yet; BVK_NOTHING: there is none now.
+  function bvk_next_report(session, report) result(status)
+    type(bvk_session_t), intent(in) :: session
+    type(bvk_report), intent(inout) :: report
+    integer :: status
+    type(c_report) :: found
+    found%size = c_sizeof(found)
+    status = told(c_next_report(session%handle, found))
+    if (status /= BVK_OK) return
+    report%version = found%version
+    report%level = int(found%level)
+    report%committed = int(found%committed)
+    report%name = text_of_bytes(found%name)
+    report%reason = text_of_bytes(found%reason)
+  end function
+
+  ! ------------------------------------------------------------------------------------------ memory and its type
+
+  ! Where `data` is, and its extents, slowest first; an error if its elements are not contiguous.
+  function place(name, data, address, extents) result(status)
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(out) :: address
+    integer(c_int64_t), allocatable, intent(out) :: extents(:)
+    integer :: status, dimension
+    status = BVK_OK
+    address = c_null_ptr
+    allocate (extents(rank(data)))
+    do dimension = 1, rank(data)
+      extents(rank(data) + 1 - dimension) = size(data, dimension, c_int64_t)
+    end do
+    if (any(extents == 0)) return
+    if (rank(data) > 0) then
+      if (.not. is_contiguous(data)) then
+        status = refused('region "'//trim(name)//'": the elements are not contiguous; give a whole array, or a section of it ' &
+          //'without gaps, or copy it first')
+        return
+      end if
+    end if
+    address = c_loc(data)
+  end function
+
+  function protect_any(session, name, data, kind) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_protect(session%handle, ended(name), address, int(kind, c_int), size(extents, &
+        kind=c_int), extents))
+    end if
+  end function
+
+  function save_any(checkpoint, name, data, kind) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_save(checkpoint%handle, ended(name), address, int(kind, c_int), size(extents, &
+        kind=c_int), extents))
+    end if
+  end function
+
+  function load_any(restart, name, data, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) status = told(c_load(restart%handle, ended(name), address, product(extents), int(kind, c_int)))
+  end function
+
+  function history_field_any(history, name, data, kind) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    type(*), dimension(..), target, intent(in) :: data
+    integer, intent(in) :: kind
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place(name, data, address, extents)
+    if (status == BVK_OK) then
+      status = told(c_history_field(history%handle, ended(name), address, product(extents), int(kind, c_int)))
+    end if
+  end function
+
+  ! Memory by its address, on the host or on a GPU: `count` elements of the type `kind` (BVK_..., or minus the bytes of a record).
+  function protect_address(session, name, address, count, kind) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_protect(session%handle, ended(name), address, int(kind, c_int), 1_c_int, [count]))
+  end function
+
+  function save_address(checkpoint, name, address, count, kind) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_save(checkpoint%handle, ended(name), address, int(kind, c_int), 1_c_int, [count]))
+  end function
+
+  function load_address(restart, name, address, count, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_load(restart%handle, ended(name), address, count, int(kind, c_int)))
+  end function
+
+  function history_field_address(history, name, address, count, kind) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: count
+    integer, intent(in) :: kind
+    integer :: status
+    status = told(c_history_field(history%handle, ended(name), address, count, int(kind, c_int)))
+  end function
+
+  ! One function for each type: the compiler chooses by the type of `data`.
+
+  function protect_i8(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int8), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_I8)
+  end function
+
+  function protect_i16(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int16), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_I16)
+  end function
+
+  function protect_i32(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_I32)
+  end function
+
+  function protect_i64(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_I64)
+  end function
+
+  function protect_f32(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_F32)
+  end function
+
+  function protect_f64(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_F64)
+  end function
+
+  function protect_c32(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    complex(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_RECORD_C32)
+  end function
+
+  function protect_c64(session, name, data) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    complex(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = protect_any(session, name, data, BVK_RECORD_C64)
+  end function
+
+  function save_i8(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int8), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_I8)
+  end function
+
+  function save_i16(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int16), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_I16)
+  end function
+
+  function save_i32(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_I32)
+  end function
+
+  function save_i64(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_I64)
+  end function
+
+  function save_f32(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_F32)
+  end function
+
+  function save_f64(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_F64)
+  end function
+
+  function save_c32(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    complex(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_RECORD_C32)
+  end function
+
+  function save_c64(checkpoint, name, data) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: name
+    complex(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = save_any(checkpoint, name, data, BVK_RECORD_C64)
+  end function
+
+  function load_i8(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int8), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_I8)
+  end function
+
+  function load_i16(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int16), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_I16)
+  end function
+
+  function load_i32(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_I32)
+  end function
+
+  function load_i64(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_I64)
+  end function
+
+  function load_f32(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_F32)
+  end function
+
+  function load_f64(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_F64)
+  end function
+
+  function load_c32(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    complex(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_RECORD_C32)
+  end function
+
+  function load_c64(restart, name, data) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    complex(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = load_any(restart, name, data, BVK_RECORD_C64)
+  end function
+
+  function history_field_i8(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    integer(int8), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_I8)
+  end function
+
+  function history_field_i16(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    integer(int16), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_I16)
+  end function
+
+  function history_field_i32(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    integer(int32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_I32)
+  end function
+
+  function history_field_i64(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    integer(int64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_I64)
+  end function
+
+  function history_field_f32(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    real(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_F32)
+  end function
+
+  function history_field_f64(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    real(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_F64)
+  end function
+
+  function history_field_c32(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    complex(real32), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_RECORD_C32)
+  end function
+
+  function history_field_c64(history, name, data) result(status)
+    type(bvk_history_t), intent(in) :: history
+    character(len=*), intent(in) :: name
+    complex(real64), dimension(..), target, intent(inout) :: data
+    integer :: status
+    status = history_field_any(history, name, data, BVK_RECORD_C64)
+  end function
+
+  ! Takes a region out of those that are protected.
+  function bvk_unprotect(session, name) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer :: status
+    status = told(c_unprotect(session%handle, ended(name)))
+  end function
+
+  ! The same for all regions.
+  function bvk_unprotect_all(session) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer :: status
+    status = told(c_unprotect_all(session%handle))
+  end function
+
+  ! ------------------------------------------------------------------------------------------------ checkpoints
+
+  ! Takes version `version` of the series `name`: all protected regions.
+  function bvk_checkpoint(session, name, version, pending) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int64), intent(in) :: version
+    type(bvk_pending_t), intent(inout), target, optional :: pending
+    integer :: status
+    type(c_ptr) :: place
+    place = c_null_ptr
+    if (present(pending)) place = c_loc(pending%handle)
+    status = told(c_checkpoint(session%handle, ended(name), version, place))
+  end function
+
+  ! Begins a checkpoint that is put together: bvk_save, then bvk_capture or bvk_abort.
+  function bvk_checkpoint_begin(session, name, version, checkpoint) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int64), intent(in) :: version
+    type(bvk_checkpoint_t), intent(inout) :: checkpoint
+    integer :: status
+    status = told(c_checkpoint_begin(session%handle, ended(name), version, checkpoint%handle))
+  end function
+
+  ! Adds all regions that are protected now.
+  function bvk_save_protected(checkpoint) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    integer :: status
+    status = told(c_save_protected(checkpoint%handle))
+  end function
+
+  ! Adds the versions that a history has at the capture.
+  function bvk_save_history(checkpoint, history) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    type(bvk_history_t), intent(in) :: history
+    integer :: status
+    status = told(c_save_history(checkpoint%handle, history%handle))
+  end function
+
+  ! Copies all regions; when it returns the application may overwrite them.
+  function bvk_capture(checkpoint, pending) result(status)
+    type(bvk_checkpoint_t), intent(inout) :: checkpoint
+    type(bvk_pending_t), intent(inout), target, optional :: pending
+    integer :: status
+    type(c_ptr) :: place
+    place = c_null_ptr
+    if (present(pending)) place = c_loc(pending%handle)
+    status = told(c_capture(checkpoint%handle, place))
+  end function
+
+  ! Gives a checkpoint up that was begun.
+  function bvk_abort(checkpoint) result(status)
+    type(bvk_checkpoint_t), intent(inout) :: checkpoint
+    integer :: status
+    status = told(c_abort(checkpoint%handle))
+  end function
+
+  ! Have all levels come to an end?
+  function bvk_poll(pending, finished) result(status)
+    type(bvk_pending_t), intent(in) :: pending
+    logical, intent(out) :: finished
+    integer :: status
+    integer(c_int) :: answer
+    answer = 0
+    status = told(c_poll(pending%handle, answer))
+    finished = answer /= 0
+  end function
+
+  ! The highest level that all ranks have reached.
+  function bvk_level(pending, reached) result(status)
+    type(bvk_pending_t), intent(in) :: pending
+    integer, intent(inout) :: reached
+    integer :: status
+    integer(c_int) :: level
+    level = int(reached, c_int)
+    status = told(c_level(pending%handle, level))
+    reached = int(level)
+  end function
+
+  ! Waits until the checkpoint is committed at `level` or a higher one.
+  function bvk_wait(pending, level, reached) result(status)
+    type(bvk_pending_t), intent(in) :: pending
+    integer, intent(in) :: level
+    integer, intent(inout), optional :: reached
+    integer :: status
+    integer(c_int) :: found
+    found = BVK_LEVEL_CAPTURED
+    status = told(c_wait(pending%handle, int(level, c_int), found))
+    if (present(reached)) reached = int(found)
+  end function
+
+  ! Gives the handle back; the checkpoint goes on its way.
+  function bvk_release(pending) result(status)
+    type(bvk_pending_t), intent(inout) :: pending
+    integer :: status
+    status = told(c_release(pending%handle))
+  end function
+
+  ! --------------------------------------------------------------------------------------------------- restarts
+
+  ! Restores the newest version, or the one that is given, into all protected regions. BVK_NOTHING: there is nothing.
+  function bvk_restart(session, name, version, restored) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int64), intent(in), optional :: version
+    type(bvk_restored), intent(inout), optional :: restored
+    integer :: status
+    type(bvk_restored) :: found
+    found%size = c_sizeof(found)
+    status = told(c_restart(session%handle, ended(name), chosen(version), found))
+    if (present(restored)) restored = found
+  end function
+
+  ! Begins a restart that the application loads itself; bvk_restart_end ends the attempt.
+  function bvk_restart_begin(session, name, restart, version) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(bvk_restart_t), intent(inout) :: restart
+    integer(int64), intent(in), optional :: version
+    integer :: status
+    status = told(c_restart_begin(session%handle, ended(name), chosen(version), restart%handle))
+  end function
+
+  function chosen(version) result(number)
+    integer(int64), intent(in), optional :: version
+    integer(int64) :: number
+    number = BVK_NEWEST
+    if (present(version)) number = version
+  end function
+
+  ! The version that is being restored.
+  function bvk_restart_version(restart, version) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    integer(int64), intent(inout) :: version
+    integer :: status
+    status = told(c_restart_version(restart%handle, version))
+  end function
+
+  ! How many elements of which type the region has.
+  function bvk_region_size(restart, name, count, kind) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    character(len=*), intent(in) :: name
+    integer(int64), intent(inout) :: count
+    integer, intent(inout), optional :: kind
+    integer :: status
+    integer(c_int) :: number
+    number = 0
+    status = told(c_region_size(restart%handle, ended(name), count, number))
+    if (present(kind)) kind = int(number)
+  end function
+
+  ! Loads all protected regions.
+  function bvk_load_protected(restart) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    integer :: status
+    status = told(c_load_protected(restart%handle))
+  end function
+
+  ! Appends all versions of the history that was saved under its name; `count` says how many.
+  function bvk_load_history(restart, history, count) result(status)
+    type(bvk_restart_t), intent(in) :: restart
+    type(bvk_history_t), intent(in) :: history
+    integer(int64), intent(inout), optional :: count
+    integer :: status
+    integer(c_int64_t) :: found
+    found = 0
+    status = told(c_load_history(restart%handle, history%handle, found))
+    if (present(count)) count = found
+  end function
+
+  ! Ends an attempt. `ok`: this rank has loaded what it needs. BVK_AGAIN: load all again, from the same handle.
+  function bvk_restart_end(restart, ok, restored) result(status)
+    type(bvk_restart_t), intent(inout) :: restart
+    logical, intent(in) :: ok
+    type(bvk_restored), intent(inout), optional :: restored
+    integer :: status
+    type(bvk_restored) :: found
+    found%size = c_sizeof(found)
+    status = told(c_restart_end(restart%handle, merge(1_c_int, 0_c_int, ok), found))
+    if (present(restored)) restored = found
+  end function
+
+  ! The versions that all ranks can restore, newest first.
+  function bvk_versions(session, name, versions) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer(int64), allocatable, intent(out) :: versions(:)
+    integer :: status
+    integer(c_size_t) :: count, room
+    room = 256
+    do
+      if (allocated(versions)) deallocate (versions)
+      allocate (versions(room))
+      count = 0
+      status = told(c_versions(session%handle, ended(name), versions, room, count))
+      ! All ranks hear the same number, so all ask again or none does.
+      if (count <= room) exit
+      room = 2*count
+    end do
+    versions = versions(:count)
+  end function
+
+  ! -------------------------------------------------------------------------------------------------- histories
+
+  ! Opens a history of this rank, with a cache on GPU number `gpu`, or BVK_NO_GPU. `keep`: BVK_KEEP_...
+  function bvk_history_open(session, name, gpu, keep, history) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    integer, intent(in) :: gpu, keep
+    type(bvk_history_t), intent(inout) :: history
+    integer :: status
+    status = told(c_history_open(session%handle, ended(name), int(gpu, c_int), int(keep, c_int), history%handle))
+  end function
+
+  ! Forgets all fields.
+  function bvk_history_clear_fields(history) result(status)
+    type(bvk_history_t), intent(in) :: history
+    integer :: status
+    status = told(c_history_clear_fields(history%handle))
+  end function
+
+  ! Appends a copy of all fields as version `version`.
+  function bvk_history_append(history, version) result(status)
+    type(bvk_history_t), intent(in) :: history
+    integer(int64), intent(in) :: version
+    integer :: status
+    status = told(c_history_append(history%handle, version))
+  end function
+
+  ! Copies version `version` back into the fields.
+  function bvk_history_restore(history, version) result(status)
+    type(bvk_history_t), intent(in) :: history
+    integer(int64), intent(in) :: version
+    integer :: status
+    status = told(c_history_restore(history%handle, version))
+  end function
+
+  ! Says in which order versions will be restored.
+  function bvk_history_hint(history, versions) result(status)
+    type(bvk_history_t), intent(in) :: history
+    integer(int64), intent(in) :: versions(:)
+    integer :: status
+    status = told(c_history_hint(history%handle, versions, size(versions, kind=c_size_t)))
+  end function
+
+  ! Lets hinted versions be fetched ahead.
+  function bvk_history_start_prefetch(history) result(status)
+    type(bvk_history_t), intent(in) :: history
+    integer :: status
+    status = told(c_history_start_prefetch(history%handle))
+  end function
+
+  ! Waits until nothing is left to flush.
+  function bvk_history_wait_flushed(history) result(status)
+    type(bvk_history_t), intent(in) :: history
+    integer :: status
+    status = told(c_history_wait_flushed(history%handle))
+  end function
+
+  ! Forgets the history with all its versions.
+  function bvk_history_close(history) result(status)
+    type(bvk_history_t), intent(inout) :: history
+    integer :: status
+    status = told(c_history_close(history%handle))
+  end function
+end module

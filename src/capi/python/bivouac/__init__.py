@@ -1,0 +1,63 @@
+"""Bivouac: collective checkpoint and restart for MPI simulations.
+
+    import bivouac
+    import numpy
+    from mpi4py import MPI
+
+    field, step = numpy.zeros((512, 512)), numpy.array(0)
+    with bivouac.Session(MPI.COMM_WORLD) as session:
+        session.protect("field", field)
+        session.protect("step", step)
+        session.restore("heat")
+        while step < 1000:
+            compute(field)
+            step += 1
+            if session.should_checkpoint():
+                session.checkpoint("heat", int(step))
+
+Memory is anything with ``__array_interface__`` (NumPy), ``__cuda_array_interface__`` (CuPy, Numba, PyTorch) or the buffer protocol
+(``array.array``, ``bytearray``), with its elements in the order of C and without gaps. Nothing is copied on the way to the library,
+which keeps the address: so change arrays in place (``field[:] = ...``, ``step += 1``), because a new array under an old name is
+not the one that is protected. References are kept, so what is protected is not freed.
+
+A call that fails raises :class:`Error` or one of its children, with the status and the text. Calls marked *Collective* are made by
+all ranks of the session, in one order. Start programs with ``python3 -m mpi4py program.py``: an exception that nobody catches then
+ends all ranks instead of leaving the others to wait.
+
+The shared library is the one that ``BIVOUAC_LIBRARY`` names, or else the one that the loader finds (``LD_LIBRARY_PATH``).
+"""
+
+from ._library import (
+    CaptureError,
+    DeviceError,
+    Error,
+    LoadError,
+    NotCommittedError,
+    OpenError,
+    RegionError,
+    RestartError,
+    log,
+    version,
+)
+from ._session import (
+    Affinity,
+    Attempt,
+    Checkpoint,
+    History,
+    Keep,
+    Level,
+    Pending,
+    Pin,
+    Report,
+    Restart,
+    Restored,
+    Session,
+)
+
+__version__ = version()
+
+__all__ = [
+    "Affinity", "Attempt", "CaptureError", "Checkpoint", "DeviceError", "Error", "History", "Keep", "Level", "LoadError",
+    "NotCommittedError", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "Session",
+    "log", "version",
+]

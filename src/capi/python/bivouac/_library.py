@@ -1,0 +1,187 @@
+"""The shared library: where it is, its functions and structures, and statuses as exceptions."""
+
+import ctypes
+import os
+import sys
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+
+# The interface that this package was written for; before 1.0 each minor version may change it.
+INTERFACE = "0.1"
+
+OK, AGAIN, NOTHING = 0, 1, 2
+NEWEST = 2**64 - 1
+NO_GPU = -1
+
+
+class Options(Structure):
+    _fields_ = [("size", c_size_t), ("config_file", c_char_p), ("config_text", c_char_p), ("settings", POINTER(c_char_p))]
+
+
+class Stats(Structure):
+    _fields_ = (
+        [("size", c_size_t)]
+        + [(name, c_uint64) for name in (
+            "captured", "abandoned", "in_flight", "bytes_captured", "room_waits", "direct_captures", "damaged")]
+        + [(name, c_uint64 * 5) for name in ("committed", "level_failures", "write_failures", "restored_bytes")]
+        + [(name, c_double) for name in ("blocked_last_s", "blocked_max_s", "blocked_total_s")]
+    )
+
+
+class Report(Structure):
+    _fields_ = [("size", c_size_t), ("version", c_uint64), ("level", c_int), ("committed", c_int), ("name", c_char * 136),
+                ("reason", c_char * 512)]
+
+
+class Restored(Structure):
+    _fields_ = [("size", c_size_t), ("version", c_uint64), ("generation", c_uint64), ("bytes", c_uint64), ("seconds", c_double),
+                ("level", c_int64)]
+
+
+def sized(structure):
+    """An empty structure that says how large it is."""
+    return structure(size=ctypes.sizeof(structure))
+
+
+class Error(Exception):
+    """A call of the library failed: ``status`` is its number, ``name`` its name, ``text`` what is known of it."""
+
+    def __init__(self, status, name, text):
+        super().__init__(f"{name}: {text}")
+        self.status, self.name, self.text = status, name, text
+
+
+class OpenError(Error):
+    """The configuration has problems, or the session could not be opened, on all ranks; ranks and keys are named."""
+
+
+class RegionError(Error):
+    """A name or a shape cannot be used, or a region was named twice."""
+
+
+class CaptureError(Error):
+    """This rank could not capture the checkpoint; the other ranks hear of it, and the application may go on."""
+
+
+class LoadError(Error):
+    """A region could not be loaded: it is not there, has another type or length, or no copy of it is good."""
+
+
+class RestartError(Error):
+    """The restart ended without a restored state, on all ranks."""
+
+
+class NotCommittedError(Error):
+    """The checkpoint did not reach the level that was waited for, and will not."""
+
+
+class DeviceError(Error):
+    """A device or a history cannot do what was asked for."""
+
+
+EXCEPTIONS = {
+    -4: OpenError, -6: RegionError, -7: CaptureError, -8: LoadError, -9: RestartError, -10: NotCommittedError, -14: DeviceError,
+}
+
+
+def load():
+    """The shared library.
+
+    ``BIVOUAC_LIBRARY`` decides alone; otherwise the loader is asked, and then the folder of this Python's prefix.
+    """
+    name = f"libbivouac.so.{INTERFACE}"
+    chosen = os.environ.get("BIVOUAC_LIBRARY")
+    failures = []
+    for path in [chosen] if chosen else [name, os.path.join(sys.prefix, "lib", name)]:
+        try:
+            return ctypes.CDLL(path)
+        except OSError as error:
+            failures.append(str(error))
+    raise ImportError(
+        f"the library of Bivouac cannot be loaded ({'; '.join(failures)}): install it (ci/install.sh PREFIX), then set "
+        f"BIVOUAC_LIBRARY=PREFIX/lib/{name}, or add PREFIX/lib to LD_LIBRARY_PATH")
+
+
+HANDLE = c_void_p
+TEXT = c_char_p
+NUMBERS = POINTER(c_uint64)
+
+# The functions that return a status, with the types of their arguments.
+PROTOTYPES = {
+    "bvk_log": [c_int],
+    "bvk_open_f": [c_int, POINTER(Options), POINTER(HANDLE)],
+    "bvk_close": [POINTER(HANDLE)],
+    "bvk_generation": [HANDLE, NUMBERS],
+    "bvk_protect_shaped": [HANDLE, TEXT, c_void_p, c_int, c_int, NUMBERS],
+    "bvk_unprotect": [HANDLE, TEXT],
+    "bvk_unprotect_all": [HANDLE],
+    "bvk_set_stream": [HANDLE, c_void_p],
+    "bvk_should_checkpoint": [HANDLE, POINTER(c_int)],
+    "bvk_should_exit": [HANDLE, POINTER(c_int)],
+    "bvk_prepare": [HANDLE, c_uint64],
+    "bvk_progress": [HANDLE],
+    "bvk_pin": [HANDLE, c_int],
+    "bvk_set_affinity": [HANDLE, c_int],
+    "bvk_get_stats": [HANDLE, POINTER(Stats)],
+    "bvk_next_report": [HANDLE, POINTER(Report)],
+    "bvk_checkpoint": [HANDLE, TEXT, c_uint64, POINTER(HANDLE)],
+    "bvk_checkpoint_begin": [HANDLE, TEXT, c_uint64, POINTER(HANDLE)],
+    "bvk_save_shaped": [HANDLE, TEXT, c_void_p, c_int, c_int, NUMBERS],
+    "bvk_save_protected": [HANDLE],
+    "bvk_save_history": [HANDLE, HANDLE],
+    "bvk_capture": [POINTER(HANDLE), POINTER(HANDLE)],
+    "bvk_abort": [POINTER(HANDLE)],
+    "bvk_poll": [HANDLE, POINTER(c_int)],
+    "bvk_level": [HANDLE, POINTER(c_int)],
+    "bvk_wait": [HANDLE, c_int, POINTER(c_int)],
+    "bvk_release": [POINTER(HANDLE)],
+    "bvk_restart": [HANDLE, TEXT, c_uint64, POINTER(Restored)],
+    "bvk_restart_begin": [HANDLE, TEXT, c_uint64, POINTER(HANDLE)],
+    "bvk_restart_version": [HANDLE, NUMBERS],
+    "bvk_region_size": [HANDLE, TEXT, NUMBERS, POINTER(c_int)],
+    "bvk_load": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
+    "bvk_load_protected": [HANDLE],
+    "bvk_load_history": [HANDLE, HANDLE, NUMBERS],
+    "bvk_restart_end": [POINTER(HANDLE), c_int, POINTER(Restored)],
+    "bvk_versions": [HANDLE, TEXT, NUMBERS, c_size_t, POINTER(c_size_t)],
+    "bvk_history_open": [HANDLE, TEXT, c_int, c_int, POINTER(HANDLE)],
+    "bvk_history_field": [HANDLE, TEXT, c_void_p, c_uint64, c_int],
+    "bvk_history_clear_fields": [HANDLE],
+    "bvk_history_append": [HANDLE, c_uint64],
+    "bvk_history_restore": [HANDLE, c_uint64],
+    "bvk_history_hint": [HANDLE, NUMBERS, c_size_t],
+    "bvk_history_start_prefetch": [HANDLE],
+    "bvk_history_wait_flushed": [HANDLE],
+    "bvk_history_close": [POINTER(HANDLE)],
+}
+
+LIBRARY = load()
+for function, arguments in PROTOTYPES.items():
+    getattr(LIBRARY, function).argtypes = arguments
+    getattr(LIBRARY, function).restype = c_int
+for function, arguments in {"bvk_error": [], "bvk_version": [], "bvk_status_name": [c_int]}.items():
+    getattr(LIBRARY, function).argtypes = arguments
+    getattr(LIBRARY, function).restype = c_char_p
+
+
+def version():
+    """The version of the library, for example ``0.1.0``."""
+    return LIBRARY.bvk_version().decode()
+
+
+def call(function, *arguments):
+    """Calls a function and returns its status; an error is raised. Python's other threads run meanwhile."""
+    status = getattr(LIBRARY, function)(*arguments)
+    if status < 0:
+        text = LIBRARY.bvk_error().decode("utf-8", "replace")
+        name = LIBRARY.bvk_status_name(status).decode()
+        raise EXCEPTIONS.get(status, Error)(status, name, text)
+    return status
+
+
+def log(level):
+    """Lets Bivouac write its log to standard error: 1 errors, 2 warnings, 3 events, 4 details, 5 everything. The first call counts."""
+    call("bvk_log", level)
+
+
+if not version().startswith(INTERFACE + "."):
+    raise ImportError(f"this package is for libbivouac {INTERFACE}, and {LIBRARY._name} is {version()}: install the one that fits")

@@ -1,0 +1,522 @@
+"""Sessions and what is made from them."""
+
+import ctypes
+import enum
+from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from typing import NamedTuple
+
+from . import _library
+from ._library import AGAIN, NEWEST, NO_GPU, NOTHING, LoadError, RestartError, call, sized
+from ._memory import memory
+
+
+class Level(enum.IntEnum):
+    """What a checkpoint survives."""
+
+    #: The application's next write, and nothing else.
+    CAPTURED = 0
+    #: Killed processes: it is in node memory.
+    PROCESS = 1
+    #: A reboot of the node: it is on node-local storage.
+    NODE_REBOOT = 2
+    #: The loss of a node: copies or parity are on others.
+    NODE_LOSS = 3
+    #: The loss of all nodes: it is on the parallel file system.
+    SYSTEM = 4
+
+
+class Pin(enum.IntEnum):
+    """Where :meth:`Session.pin` puts threads."""
+
+    #: As the launcher bound them.
+    LAUNCHER = 0
+    #: Each rank on its share of neighbouring cores.
+    COMPACT = 1
+    #: The same share, in turn on its NUMA nodes or caches.
+    SCATTER = 2
+
+
+class Affinity(enum.IntEnum):
+    """What of affinity restarts bring back."""
+
+    FULL = 0
+    THREADS = 1
+    PAGES = 2
+    #: Neither.
+    CAPTURE = 3
+
+
+class Keep(enum.IntEnum):
+    """How long a history keeps its versions."""
+
+    #: Until they were restored and no further hint names them.
+    UNTIL_READ = 0
+    #: Until it is closed.
+    ALL = 1
+
+
+class Restored(NamedTuple):
+    """What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds from the call to the
+    agreement of all ranks, and the level of the farthest tier that this rank read from."""
+
+    version: int
+    generation: int
+    bytes: int
+    seconds: float
+    level: Level
+
+
+class Report(NamedTuple):
+    """What the ranks have agreed on one level of one checkpoint. ``committed`` is None if the root could not be reached."""
+
+    name: str
+    version: int
+    level: Level
+    committed: "bool | None"
+    reason: str
+
+
+def _text(text):
+    if not isinstance(text, str):
+        raise TypeError(f"a name is a text, not {type(text).__name__}")
+    if "\0" in text:
+        raise ValueError(f"{text!r} has a zero in it")
+    return text.encode()
+
+
+def _version(version):
+    if version is None:
+        return NEWEST
+    number = int(version)
+    if not 0 <= number < NEWEST:
+        raise ValueError(f"{version} is no version: those are from 0 to 2**64 - 2")
+    return number
+
+
+def _restored(found):
+    return Restored(found.version, found.generation, found.bytes, found.seconds, Level(found.level))
+
+
+class Session:
+    """Ranks that take and restore checkpoints together.
+
+    ``comm`` is a communicator of mpi4py, or an integer handle as Fortran has it; without one, ``MPI.COMM_WORLD``. The configuration is
+    that of a TOML file or a TOML text (otherwise of the file that ``BIVOUAC_CONFIG`` names), then of the environment, then of
+    ``settings``, such as ``{"global.directory": "/scratch/me"}``; later ones win.
+
+    Collective; blocks until all ranks have called. As a context manager it is closed at the end. An exception leaves it open, unless
+    it is one that all ranks have (:class:`RestartError`): closing waits for the other ranks, and they may never come.
+    """
+
+    def __init__(self, comm=None, *, config_file=None, config_text=None, settings=None):
+        if comm is None:
+            from mpi4py import MPI
+
+            comm = MPI.COMM_WORLD
+        options = sized(_library.Options)
+        options.config_file = None if config_file is None else str(config_file).encode()
+        options.config_text = None if config_text is None else config_text.encode()
+        if settings is not None:
+            pairs = [f"{key}={_word(value)}".encode() for key, value in settings.items()]
+            options.settings = (ctypes.c_char_p * (len(pairs) + 1))(*pairs, None)
+        self._handle = c_void_p()
+        self._protected = {}
+        fortran = comm if isinstance(comm, int) else comm.py2f()
+        call("bvk_open_f", fortran, byref(options), byref(self._handle))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None or issubclass(kind, RestartError):
+            self.close()
+
+    def close(self):
+        """Waits for all checkpoints that are being written and ends the session, and all that was made from it. Collective."""
+        try:
+            call("bvk_close", byref(self._handle))
+        finally:
+            self._protected.clear()
+
+    @property
+    def generation(self):
+        """The number of this run on its store, which grows with every run."""
+        number = c_uint64()
+        call("bvk_generation", self._handle, byref(number))
+        return number.value
+
+    def protect(self, name, array):
+        """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. In the place of one of this name, if there is one.
+
+        The session keeps a reference. Local, never waits.
+        """
+        found = memory(f"region {name!r}", array, True)
+        call("bvk_protect_shaped", self._handle, _text(name), found.address, found.kind, len(found.shape), found.extents())
+        self._protected[name] = found
+
+    def unprotect(self, name):
+        """Takes a region out of those that are protected. Local."""
+        call("bvk_unprotect", self._handle, _text(name))
+        self._protected.pop(name, None)
+
+    def unprotect_all(self):
+        """The same for all regions. Local."""
+        call("bvk_unprotect_all", self._handle)
+        self._protected.clear()
+
+    def set_stream(self, stream):
+        """Device arrays are complete once the work that is enqueued on ``stream`` has run: the address of a CUDA stream, for CuPy
+        ``stream.ptr``; 0 is the legacy default stream, which counts until another is set. Local."""
+        call("bvk_set_stream", self._handle, stream or None)
+
+    def should_checkpoint(self):
+        """Is it time for a checkpoint, by the configured interval? Collective: all ranks, once per step."""
+        yes = c_int()
+        call("bvk_should_checkpoint", self._handle, byref(yes))
+        return bool(yes.value)
+
+    def should_exit(self):
+        """Is it time to stop: a signal, the end of the allocation, ``bivouac halt``? Collective: all ranks, once per step."""
+        yes = c_int()
+        call("bvk_should_exit", self._handle, byref(yes))
+        return bool(yes.value)
+
+    def prepare(self, size):
+        """Makes node memory ready for checkpoints of about ``size`` bytes per rank, in the background. Local."""
+        call("bvk_prepare", self._handle, size)
+
+    def progress(self):
+        """Moves the coordination along; needed only without ``MPI_THREAD_MULTIPLE``, where calls are rare. Local."""
+        call("bvk_progress", self._handle)
+
+    def pin(self, policy):
+        """Puts the threads of this rank where ``policy`` (:class:`Pin`) says. Local."""
+        call("bvk_pin", self._handle, policy)
+
+    def set_affinity(self, mode):
+        """What of affinity restarts bring back from now on (:class:`Affinity`). Local."""
+        call("bvk_set_affinity", self._handle, mode)
+
+    def stats(self):
+        """Counters and times of this rank as a dictionary, as ``bivouac.h`` describes them; those by level are lists. Local."""
+        found = sized(_library.Stats)
+        call("bvk_get_stats", self._handle, byref(found))
+        values = ((name, getattr(found, name)) for name, _ in found._fields_ if name != "size")
+        return {name: value if isinstance(value, (int, float)) else list(value) for name, value in values}
+
+    def reports(self):
+        """The verdicts (:class:`Report`) that the ranks have agreed on since the last call, in the order of the checkpoints. Local."""
+        reports = []
+        while True:
+            found = sized(_library.Report)
+            if call("bvk_next_report", self._handle, byref(found)) == NOTHING:
+                return reports
+            committed = None if found.committed < 0 else bool(found.committed)
+            name, reason = found.name.decode(), found.reason.decode("utf-8", "replace")
+            reports.append(Report(name, found.version, Level(found.level), committed, reason))
+
+    def checkpoint(self, name, version):
+        """Takes version ``version`` of the series ``name``: all protected regions. Returns a :class:`Pending`.
+
+        When it returns the arrays may be changed. Collective: all ranks, with the same name, version and regions (lengths may differ);
+        it does not wait for the others.
+        """
+        pending = c_void_p()
+        call("bvk_checkpoint", self._handle, _text(name), _version(version), byref(pending))
+        return Pending(pending)
+
+    def begin(self, name, version):
+        """Begins a :class:`Checkpoint` that is put together from arrays of its own. Collective together with its end."""
+        handle = c_void_p()
+        call("bvk_checkpoint_begin", self._handle, _text(name), _version(version), byref(handle))
+        return Checkpoint(handle)
+
+    def restore(self, name, version=None):
+        """Loads version ``version`` of the series ``name``, or the newest that all ranks can load, into all protected regions.
+
+        Returns :class:`Restored`, or None if there is nothing. Collective; blocks until all ranks have loaded.
+        """
+        found = sized(_library.Restored)
+        if call("bvk_restart", self._handle, _text(name), _version(version), byref(found)) == NOTHING:
+            return None
+        return _restored(found)
+
+    def restart(self, name, version=None):
+        """A :class:`Restart` that the application loads itself. Collective, from its first attempt on."""
+        return Restart(self, name, version)
+
+    def versions(self, name):
+        """The versions of the series that all ranks can restore, newest first. Collective."""
+        room = 256
+        while True:
+            found, count = (c_uint64 * room)(), c_size_t()
+            call("bvk_versions", self._handle, _text(name), found, room, byref(count))
+            # All ranks hear the same number, so all ask again or none does.
+            if count.value <= room:
+                return list(found[: count.value])
+            room = 2 * count.value
+
+    def history(self, name, gpu=None, keep=Keep.UNTIL_READ):
+        """Opens a :class:`History` of this rank, with a cache on GPU number ``gpu`` if one is given. Local."""
+        handle = c_void_p()
+        call("bvk_history_open", self._handle, _text(name), NO_GPU if gpu is None else gpu, keep, byref(handle))
+        return History(handle)
+
+
+def _word(value):
+    """A value of a setting as the configuration writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Pending:
+    """A captured checkpoint on its way down the tiers. It goes on its way, too, if nobody keeps this."""
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    def poll(self):
+        """Have all levels of this checkpoint come to an end? Local, never waits, any thread."""
+        finished = c_int()
+        call("bvk_poll", self._handle, byref(finished))
+        return bool(finished.value)
+
+    @property
+    def level(self):
+        """The highest :class:`Level` that all ranks have reached, as far as this rank has heard. Local, never waits, any thread."""
+        reached = c_int()
+        call("bvk_level", self._handle, byref(reached))
+        return Level(reached.value)
+
+    def wait(self, level):
+        """Waits until the checkpoint is committed at ``level`` or a higher one, which is returned. Any thread.
+
+        Raises :class:`NotCommittedError` as soon as it is known that the level will not be reached.
+        """
+        reached = c_int()
+        call("bvk_wait", self._handle, level, byref(reached))
+        return Level(reached.value)
+
+    def release(self):
+        """Gives the handle back; also done when nobody refers to this any more. Local, never waits, any thread."""
+        call("bvk_release", byref(self._handle))
+
+    def __del__(self):
+        # At the end of the interpreter the module may be gone before its objects.
+        if call is not None and self._handle:
+            _library.LIBRARY.bvk_release(byref(self._handle))
+
+
+class Checkpoint:
+    """A checkpoint that is being put together. As a context manager it is captured at the end, or given up after an exception::
+
+        with session.begin("heat", 7) as checkpoint:
+            checkpoint.save("field", field)
+        checkpoint.pending.wait(bivouac.Level.PROCESS)
+    """
+
+    def __init__(self, handle):
+        self._handle = handle
+        self._saved = []
+        #: The :class:`Pending` of the capture.
+        self.pending = None
+
+    def save(self, name, array):
+        """Adds an array as region ``name``. Nothing is read before the capture. Local, never waits."""
+        found = memory(f"region {name!r}", array, False)
+        call("bvk_save_shaped", self._handle, _text(name), found.address, found.kind, len(found.shape), found.extents())
+        self._saved.append(found)
+
+    def save_protected(self):
+        """Adds all regions that are protected now. Local."""
+        call("bvk_save_protected", self._handle)
+
+    def save_history(self, history):
+        """Adds the versions that a history has at the capture. Local."""
+        call("bvk_save_history", self._handle, history._handle)
+
+    def capture(self):
+        """Copies all regions; when it returns, with a :class:`Pending`, the arrays may be changed. Collective."""
+        pending = c_void_p()
+        try:
+            call("bvk_capture", byref(self._handle), byref(pending))
+        finally:
+            self._saved.clear()
+        self.pending = Pending(pending)
+        return self.pending
+
+    def abort(self):
+        """Gives it up; the other ranks hear that this one did. Collective: in the place of the capture; never waits."""
+        call("bvk_abort", byref(self._handle))
+        self._saved.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if not self._handle:
+            return
+        if kind is None:
+            self.capture()
+        else:
+            self.abort()
+
+
+class Restart:
+    """A restart that the application loads itself: attempts, until all ranks have loaded one version::
+
+        restart = session.restart("heat")
+        for attempt in restart:
+            with attempt:
+                attempt.load("field", field)
+        if restart.restored is None:
+            ...  # there was nothing
+
+    An attempt that fails on some rank is followed by another one on all ranks, from other copies or of an older version; what was
+    loaded before may not be used. :meth:`run` is the same with a function.
+    """
+
+    def __init__(self, session, name, version):
+        self._session, self._name, self._version = session, name, version
+        self._handle = c_void_p()
+        self._attempt = None
+        #: :class:`Restored`, once all ranks have loaded; None if there was nothing.
+        self.restored = None
+
+    def __iter__(self):
+        if self._attempt is None:
+            session = self._session._handle
+            status = call("bvk_restart_begin", session, _text(self._name), _version(self._version), byref(self._handle))
+            while status != NOTHING:
+                self._attempt = Attempt(self)
+                yield self._attempt
+                # A body without `with` that got here has loaded all.
+                self._attempt._end(True)
+                if not self._handle:
+                    return
+
+    def run(self, load):
+        """Calls ``load(attempt)`` until all ranks have loaded, and returns :class:`Restored`, or None if there is nothing. Collective."""
+        for attempt in self:
+            with attempt:
+                load(attempt)
+        return self.restored
+
+
+class Attempt:
+    """One version, on its way into the application's arrays."""
+
+    def __init__(self, restart):
+        self._restart = restart
+        self._ended = False
+
+    @property
+    def version(self):
+        """The version that is being restored."""
+        number = c_uint64()
+        call("bvk_restart_version", self._restart._handle, byref(number))
+        return number.value
+
+    def count(self, name):
+        """How many elements the region ``name`` has. Local; blocks on the tier that holds the copy."""
+        number = c_uint64()
+        call("bvk_region_size", self._restart._handle, _text(name), byref(number), None)
+        return number.value
+
+    def load(self, name, array):
+        """Loads the region ``name`` into an array of its length and type. Local; blocks on the tier that holds the copy."""
+        found = memory(f"region {name!r}", array, True)
+        call("bvk_load", self._restart._handle, _text(name), found.address, found.count, found.kind)
+
+    def load_protected(self):
+        """Loads all protected regions. Local; blocks likewise."""
+        call("bvk_load_protected", self._restart._handle)
+
+    def load_history(self, history):
+        """Appends all versions of the history that was saved under its name to it, and returns how many. Local; blocks likewise."""
+        number = c_uint64()
+        call("bvk_load_history", self._restart._handle, history._handle, byref(number))
+        return number.value
+
+    def _end(self, loaded):
+        if self._ended:
+            return
+        self._ended = True
+        found = sized(_library.Restored)
+        if call("bvk_restart_end", byref(self._restart._handle), int(loaded), byref(found)) != AGAIN:
+            self._restart.restored = _restored(found)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            self._end(True)
+            return False
+        if issubclass(kind, LoadError):
+            # What the other ranks say decides: another attempt, or an error of them all.
+            self._end(False)
+            return True
+        if issubclass(kind, Exception):
+            try:
+                self._end(False)
+            except RestartError:
+                pass
+        return False
+
+
+class History:
+    """Versions of arrays of this rank, kept near to be restored in an order that is known, such as backwards::
+
+        with session.history("shot") as history:
+            history.field("wave", wave)
+            history.append(1)
+            history.hint([1])
+            history.restore(1)
+    """
+
+    def __init__(self, handle):
+        self._handle = handle
+        self._fields = {}
+
+    def field(self, name, array):
+        """From now on versions have a field ``name``. In the place of one of this name. A reference is kept. Local."""
+        found = memory(f"field {name!r}", array, True)
+        call("bvk_history_field", self._handle, _text(name), found.address, found.count, found.kind)
+        self._fields[name] = found
+
+    def clear_fields(self):
+        """Forgets all fields. Local."""
+        call("bvk_history_clear_fields", self._handle)
+        self._fields.clear()
+
+    def append(self, version):
+        """Appends a copy of all fields as version ``version``; when it returns they may be changed. Local."""
+        call("bvk_history_append", self._handle, _version(version))
+
+    def restore(self, version):
+        """Copies version ``version`` back into the fields. Local."""
+        call("bvk_history_restore", self._handle, _version(version))
+
+    def hint(self, versions):
+        """Says in which order versions will be restored, after those that were named before. Local."""
+        numbers = [_version(version) for version in versions]
+        call("bvk_history_hint", self._handle, (c_uint64 * len(numbers))(*numbers), len(numbers))
+
+    def start_prefetch(self):
+        """Lets hinted versions be fetched ahead, now and from now on. Local."""
+        call("bvk_history_start_prefetch", self._handle)
+
+    def wait_flushed(self):
+        """Waits until nothing is left to flush. Local."""
+        call("bvk_history_wait_flushed", self._handle)
+
+    def close(self):
+        """Forgets the history with all its versions. Local."""
+        call("bvk_history_close", byref(self._handle))
+        self._fields.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()

@@ -1,0 +1,124 @@
+//! The package for Python under a real `mpirun`: the example, killed and restarted, and every method.
+#![cfg(feature = "mpi")]
+#![forbid(unsafe_code)]
+
+mod interfaces;
+
+use interfaces::{folder, library_folder, line, mpirun, printed, root};
+use std::path::Path;
+use std::process::Command;
+
+/// A Python with mpi4py and NumPy; says so if there is none. That of the system is asked, too, because packages of the
+/// distribution are for it alone.
+fn python() -> Option<&'static str> {
+    let works = |python: &&str| {
+        Command::new(python).args(["-c", "import mpi4py, numpy"]).output().is_ok_and(|output| output.status.success())
+    };
+    let found = ["python3", "/usr/bin/python3"].into_iter().find(works);
+    if found.is_none() {
+        println!("SKIPPED: programs in Python (no python3 here has mpi4py and numpy)");
+    }
+    found
+}
+
+/// `mpirun` of a Python program, with the package from the source tree and the library that Cargo has built.
+fn run(python: &str, ranks: usize, folder: &Path, program: &str, options: &[&str]) -> Command {
+    let script = root().join(program);
+    let arguments = [&["-m", "mpi4py", script.to_str().expect("UTF-8")], options].concat();
+    let mut command = mpirun(ranks, folder, Path::new(python), &arguments);
+    command
+        .env("PYTHONPATH", root().join("src/capi/python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("BIVOUAC_LIBRARY", library_folder().join("libbivouac.so"));
+    command
+}
+
+#[test]
+fn the_example_ends_with_the_digest_of_the_one_in_rust_also_after_it_was_killed() {
+    let Some(python) = python() else { return };
+    let plate = ["--grid", "93x71", "--steps", "120"];
+    let (rust, place) = (folder(), folder());
+    let example = library_folder().parent().expect("a folder").join("examples/heat2d");
+    assert!(example.exists(), "{} is missing: cargo build --example heat2d", example.display());
+    let output = mpirun(1, rust.path(), &example, &plate).output().expect("mpirun is there");
+    let digest = line(&printed(&output), "digest");
+
+    let program = "mpi-examples/python/heat.py";
+    let directory = place.path().join("kept");
+    let common = [&plate[..], &["--every", "10", "--dir", directory.to_str().expect("UTF-8")]].concat();
+    let killed = [&common[..], &["--wait", "process", "--die-at", "75:1"]].concat();
+    let output = run(python, 3, place.path(), program, &killed).output().expect("mpirun is there");
+    assert!(!output.status.success(), "rank 1 outlived its own SIGKILL");
+    let said = printed(&run(python, 3, place.path(), program, &common).output().expect("mpirun is there"));
+    assert!(line(&said, "restored").starts_with("version=70 "), "{said}");
+    assert_eq!(line(&said, "digest"), digest);
+}
+
+#[test]
+fn the_program_of_the_documentation_runs() {
+    let Some(python) = python() else { return };
+    let place = folder();
+    let script = place.path().join("simulation.py");
+    let program =
+        interfaces::documented("docs/PYTHON.md", "python") + "print('ended', int(step), field.min(), field.max())\n";
+    std::fs::write(&script, program).expect("written");
+    for _ in 0..2 {
+        let mut command = run(python, 1, place.path(), script.to_str().expect("UTF-8"), &[]);
+        let said = printed(&command.env("BIVOUAC_INTERVAL_STEPS", "400").output().expect("mpirun is there"));
+        assert_eq!(line(&said, "ended"), "1000 1000.0 1000.0");
+        assert!(interfaces::has_series(place.path(), "run"), "no checkpoint was taken");
+    }
+}
+
+#[test]
+fn every_method_does_what_it_does_in_c() {
+    let Some(python) = python() else { return };
+    let place = folder();
+    let output = run(python, 2, place.path(), "tests/programs/python/every.py", &[]).output().expect("mpirun is there");
+    let said = printed(&output);
+    assert!(said.lines().any(|line| line == "all right"), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_library_that_is_not_there_is_said_with_what_to_do() {
+    let Some(python) = python() else { return };
+    let mut command = Command::new(python);
+    command.args(["-c", "import bivouac"]).env("PYTHONPATH", root().join("src/capi/python"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env("BIVOUAC_LIBRARY", "/nowhere/libbivouac.so");
+    let output = command.output().expect("python is there");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("/nowhere/libbivouac.so") && errors.contains("ci/install.sh"),
+        "{errors}"
+    );
+}
+
+/// The package refuses a library of another interface, so its numbers have to be those of the library beside it.
+#[test]
+fn the_package_has_the_version_of_the_library() {
+    let read = |file: &str| std::fs::read_to_string(root().join("src/capi/python").join(file)).expect("readable");
+    let (version, mut parts) = (env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_VERSION").split('.'));
+    assert!(read("pyproject.toml").contains(&format!("\nversion = \"{version}\"\n")));
+    let interface = format!("{}.{}", parts.next().expect("a major one"), parts.next().expect("a minor one"));
+    assert!(read("bivouac/_library.py").contains(&format!("\nINTERFACE = \"{interface}\"\n")));
+}
+
+/// Every function of the header has its place in the package, so that one that is added is not forgotten.
+#[test]
+fn the_package_knows_every_function_of_the_header() {
+    let header = std::fs::read_to_string(root().join("include/bivouac.h")).expect("readable");
+    let package = std::fs::read_to_string(root().join("src/capi/python/bivouac/_library.py")).expect("readable");
+    let module = std::fs::read_to_string(root().join("src/capi/fortran/bivouac.f90")).expect("readable");
+    let declared = header.lines().filter(|line| !line.starts_with("//")).filter_map(|line| {
+        let name = line.split('(').next().filter(|_| line.contains('('))?.split([' ', '*']).next_back()?;
+        name.starts_with("bvk_").then_some(name)
+    });
+    // What they call by another name: communicators of MPI, one dimension, numbers instead of names.
+    let left_out = ["bvk_open", "bvk_protect", "bvk_protect_id", "bvk_unprotect_id", "bvk_save"];
+    let wanted: Vec<&str> = declared.filter(|name| !left_out.contains(name)).collect();
+    assert!(wanted.len() > 45, "{wanted:?}");
+    for name in wanted {
+        assert!(package.contains(&format!("\"{name}\"")), "{name} is not in the package for Python");
+        assert!(module.contains(&format!("name='{name}'")), "{name} is not in the module for Fortran");
+    }
+}

@@ -1,0 +1,248 @@
+"""Every method once, with what it promises; rank 0 prints "all right" if all of it was so on all ranks."""
+
+import array
+import gc
+import weakref
+
+import bivouac
+import numpy
+from bivouac import Level
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+last = world.size - 1
+
+
+def raises(kind, words, call, *arguments, **more):
+    try:
+        call(*arguments, **more)
+    except kind as error:
+        assert words in str(error), f"{words!r} is not in {error}"
+        return error
+    raise AssertionError(f"{call} did not raise {kind.__name__}")
+
+
+class Elsewhere:
+    """What CuPy's arrays look like; the memory is the host's, where there is no GPU."""
+
+    def __init__(self, base):
+        self.base = base
+        found = base.__array_interface__
+        self.__cuda_array_interface__ = {"shape": found["shape"], "typestr": found["typestr"], "data": found["data"], "version": 3}
+
+
+def opening():
+    error = raises(bivouac.OpenError, "memory.budget", bivouac.Session, world, settings={"memory.bugdet": "1 MiB"})
+    assert error.status == -4 and error.name == "BVK_ERR_OPEN"
+    raises(bivouac.OpenError, "choose one", bivouac.Session, world, config_file="/nowhere", config_text="")
+    text = '[job]\ngroup = "first"\n'
+    session = bivouac.Session(world, config_text=text, settings={"memory.budget": "64 MiB", "local.allow_tmpfs": True})
+    assert session.generation >= 1
+    session.pin(bivouac.Pin.LAUNCHER)
+    session.set_affinity(bivouac.Affinity.CAPTURE)
+    session.set_stream(0)
+    session.prepare(4096)
+    session.progress()
+    raises(bivouac.Error, "BVK_ERR_ARGUMENT", bivouac.log, 9)
+    return session
+
+
+def all_types():
+    regions = {name: numpy.arange(6, dtype=name).reshape(2, 3) for name in (
+        "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16")}
+    regions["bool"] = numpy.array([True, False])
+    regions["record"] = numpy.array([(1, 2.5), (3, 4.5)], dtype=[("id", "i4"), ("weight", "f8")])
+    regions["text"] = numpy.array(["ab", "c"])
+    regions["time"] = numpy.array(["2024-02-29"], dtype="M8[s]")
+    regions["scalar"] = numpy.array(7)
+    regions["empty"] = numpy.zeros((0, 3))
+    regions["buffer"] = array.array("d", [1.5, 2.5])
+    regions["bytes"] = bytearray(b"abc")
+    return regions
+
+
+def clear(region):
+    if isinstance(region, (bytearray, array.array)):
+        region[:] = type(region)(*([region.typecode] if isinstance(region, array.array) else []), [0] * len(region))
+    else:
+        region[...] = numpy.zeros((), region.dtype)
+
+
+def protected_regions(session):
+    regions, wanted = all_types(), all_types()
+    for name, region in regions.items():
+        session.protect(name, region)
+    far = numpy.full(5, float(world.rank))
+    session.protect("far", Elsewhere(far))
+    pending = session.checkpoint("series", 1)
+    for region in regions.values():
+        clear(region)
+    far[:] = -1
+    assert pending.wait(Level.SYSTEM) is Level.SYSTEM and pending.level is Level.SYSTEM
+    pending.poll()
+    pending.release()
+    raises(bivouac.Error, "BVK_ERR_HANDLE", pending.poll)
+    restored = session.restore("series")
+    assert restored.version == 1 and restored.bytes > 300 and restored.level in Level
+    for name, region in regions.items():
+        assert numpy.array_equal(region, wanted[name]), name
+    assert (far == world.rank).all()
+    session.checkpoint("series", numpy.int64(2))
+    assert session.restore("series", 1).version == 1
+    assert session.versions("series") == [2, 1]
+    assert session.restore("another") is None
+    raises(ValueError, "no version", session.checkpoint, "series", -1)
+    raises(TypeError, "a name is a text", session.unprotect, 7)
+    session.unprotect("u1")
+    raises(bivouac.Error, "u1", session.unprotect, "u1")
+    session.unprotect_all()
+
+
+def refusals(session):
+    field = numpy.zeros((4, 6))
+    raises(ValueError, "order of C", session.protect, "x", field[:, 1:3])
+    raises(ValueError, "order of C", session.protect, "x", field.T)
+    session.protect("x", field[1:3])
+    session.protect("x", field[:1, ::1])
+    frozen = numpy.zeros(3)
+    frozen.flags.writeable = False
+    raises(ValueError, "read-only", session.protect, "x", frozen)
+    raises(TypeError, "a value, not an array", session.protect, "x", numpy.float64(1))
+    raises(TypeError, "Python objects", session.protect, "x", numpy.array([None]))
+    raises(TypeError, "byte order", session.protect, "x", numpy.zeros(2, ">f8"))
+    raises(TypeError, "neither an array nor a buffer", session.protect, "x", 3)
+    raises(ValueError, "read-only", session.protect, "x", b"abc")
+    raises(bivouac.RegionError, "", session.protect, "", field)
+    session.unprotect_all()
+
+
+def references(session):
+    """What is protected is not freed, and what is not is."""
+    field = numpy.zeros(1000)
+    alive = weakref.ref(field)
+    session.protect("field", field)
+    del field
+    gc.collect()
+    assert alive() is not None
+    session.protect("field", numpy.zeros(10))
+    gc.collect()
+    assert alive() is None
+    session.unprotect_all()
+
+
+def put_together(session):
+    field = numpy.full((3, 5), 20.0 + world.rank)
+    kept = numpy.arange(4)
+    session.protect("kept", kept)
+    with session.begin("made", 5) as checkpoint:
+        checkpoint.save_protected()
+        checkpoint.save("field", field)
+        frozen = numpy.zeros(2)
+        frozen.flags.writeable = False
+        checkpoint.save("frozen", frozen)
+        raises(bivouac.RegionError, "field", checkpoint.save, "field", field)
+        raises(ValueError, "order of C", checkpoint.save, "columns", field[:, :2])
+    checkpoint.pending.wait(Level.SYSTEM)
+    raises(bivouac.Error, "BVK_ERR_HANDLE", checkpoint.capture)
+    try:
+        with session.begin("made", 6):
+            raise KeyError("the application's own")
+    except KeyError:
+        pass
+    session.begin("made", 7).abort()
+    reports = [report for report in session.reports() if report.name == "made" and report.version == 5]
+    assert reports and all(report.committed for report in reports), reports
+    assert session.versions("made") == [5]
+
+    restart = session.restart("made")
+    for attempt in restart:
+        with attempt:
+            assert attempt.version == 5 and attempt.count("field") == 15
+            attempt.load_protected()
+            field[:] = 0
+            attempt.load("field", field)
+    assert restart.restored.version == 5 and (field == 20.0 + world.rank).all()
+    session.unprotect_all()
+
+
+def attempts(session):
+    """The last rank cannot use the newest version: all load again, in the end the one before."""
+    number = numpy.array(0)
+    session.protect("number", number)
+    for version in (1, 2):
+        number[...] = 10 * version
+        session.checkpoint("tried", version)
+    seen = []
+
+    def load(attempt):
+        seen.append(attempt.version)
+        attempt.load("number", number)
+        if world.rank == last and attempt.version == 2:
+            raise bivouac.LoadError(-8, "BVK_ERR_LOAD", "the application cannot use it")
+
+    restored = session.restart("tried").run(load)
+    assert restored.version == 1 and number == 10 and seen[0] == 2 and seen[-1] == 1, (restored, seen)
+    assert session.restart("nobody").run(load) is None
+
+    # A body without `with` has loaded all when it gets to its end.
+    restart = session.restart("tried", 2)
+    for attempt in restart:
+        attempt.load("number", number)
+    assert restart.restored.version == 2 and number == 20
+
+    # A mistake of all ranks ends the restart, and is what they see.
+    def mistaken(attempt):
+        attempt.load("another", number)
+
+    raises(bivouac.RestartError, "another", session.restart("tried").run, mistaken)
+    assert session.restore("tried").version == 2
+    session.unprotect_all()
+
+
+def decisions(session):
+    assert session.should_checkpoint() in (True, False)
+    assert session.should_exit() is False
+    stats = session.stats()
+    assert stats["captured"] >= 5 and stats["blocked_total_s"] > 0 and stats["committed"][Level.SYSTEM] >= 1, stats
+
+
+def past(session):
+    wave = numpy.zeros((4, 4))
+    with session.history("shot", keep=bivouac.Keep.ALL) as history:
+        history.field("wave", wave)
+        for version in range(1, 5):
+            wave[:] = version
+            history.append(version)
+        history.hint([4, 2])
+        history.start_prefetch()
+        history.restore(2)
+        assert (wave == 2).all()
+        raises(bivouac.DeviceError, "9", history.restore, 9)
+        history.wait_flushed()
+        with session.begin("shots", 1) as checkpoint:
+            checkpoint.save_history(history)
+        history.clear_fields()
+    raises(bivouac.Error, "BVK_ERR_HANDLE", history.append, 5)
+    again = session.history("shot", keep=bivouac.Keep.ALL)
+    again.field("wave", wave)
+    counts = []
+    session.restart("shots").run(lambda attempt: counts.append(attempt.load_history(again)))
+    assert counts[-1] == 4
+    again.restore(3)
+    assert (wave == 3).all()
+    again.close()
+
+
+session = opening()
+for test in (protected_regions, refusals, references, put_together, attempts, decisions, past):
+    test(session)
+session.close()
+session.close()
+raises(bivouac.Error, "BVK_ERR_HANDLE", session.unprotect_all)
+with bivouac.Session(world.py2f(), settings={"job.group": "second"}) as second:
+    assert second.versions("series") == []
+raises(bivouac.Error, "BVK_ERR_HANDLE", second.progress)
+assert bivouac.__version__ == bivouac.version()
+world.Barrier()
+if world.rank == 0:
+    print("all right")
