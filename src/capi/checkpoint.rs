@@ -49,6 +49,9 @@ pub(super) unsafe fn take(
     let spans;
     // Begun first: whatever fails from here on, the others hear of it.
     let mut checkpoint = open.session.checkpoint(name, version)?;
+    if open.own_regions {
+        checkpoint.let_regions_differ();
+    }
     let ordinal = only_gpu(regions)?;
     let gpu = match ordinal {
         None => None,
