@@ -162,6 +162,10 @@ impl State {
         }
         // SAFETY: as above.
         let pending = unsafe { take(&mut self.open, &series, version, &regions, &[]) }?;
+        // What was found out about this version was about another one.
+        let key = (series, version, self.open.session.generation());
+        self.refused.remove(&key);
+        self.verified.remove(&key);
         self.pending.retain(|older| !older.poll() || failure_of(older).is_some());
         if self.pending.len() >= PENDING_MAX {
             self.pending.remove(0);

@@ -7,7 +7,7 @@ use super::choice::{self, Mode};
 use super::files;
 use super::names;
 use super::old_files::{self, OldFile};
-use super::state::{Phase, State, sizes};
+use super::state::{Key, Phase, State, sizes};
 use crate::capi::regions::Region;
 use crate::capi::restart::load_region;
 use crate::capi::session::Open;
@@ -45,6 +45,16 @@ enum Source {
     Old(OldFile),
     /// The history of announced versions.
     Ahead,
+}
+
+/// What all ranks can restore, of what each of them has named.
+enum Common {
+    /// Nothing: some rank has nothing left.
+    None,
+    /// Nothing newer than this.
+    AtMost(u64),
+    /// All have named the same, and some rank has yet to read it.
+    All { is_unread: bool },
 }
 
 impl Restarting {
@@ -100,31 +110,56 @@ impl State {
             Err(failure) => return Err(self.refuse(failure)),
         };
         // What does not fit into a number of VELOC's cannot be told.
-        let limit = limit.min(c_int::MAX as u64);
+        let mut limit = limit.min(c_int::MAX as u64);
         let old = self.newest_old(name, limit)?;
         loop {
-            let listed = match self.open.session.versions(&series) {
-                Err(Error::Restart(RestartError::GroupSize { .. } | RestartError::NothingRestorable { .. })) => {
-                    Vec::new()
+            let key = self.newest_ours(&series, limit)?.filter(|key| old.is_none_or(|old| key.1 >= old));
+            let is_unread = self.settings.verifies && key.as_ref().is_some_and(|key| !self.verified.contains(key));
+            let found = self.common(key.as_ref().map(|key| key.1), is_unread)?;
+            match (found, key) {
+                (Common::None, _) | (_, None) => return Ok(old.and_then(|old| c_int::try_from(old).ok())),
+                (Common::AtMost(version), _) => limit = version,
+                (Common::All { is_unread }, Some(key)) => {
+                    if !is_unread || self.verify(&key)? {
+                        let version = c_int::try_from(key.1).ok();
+                        self.verified.insert(key);
+                        return Ok(version);
+                    }
                 }
-                listed => listed?,
-            };
-            let is_offered = |version: u64, generation: u64| {
-                version <= limit && !self.refused.contains(&(series.clone(), version, generation))
-            };
-            let ours = listed.iter().find(|info| !info.left_behind && is_offered(info.version, info.generation));
-            let ours = ours.filter(|info| old.is_none_or(|old| info.version >= old));
-            let Some(info) = ours else { return Ok(old.and_then(|old| c_int::try_from(old).ok())) };
-            let key = (series.clone(), info.version, info.generation);
-            if !self.settings.verifies || self.verified.contains(&key) || self.verify(&key)? {
-                self.verified.insert(key);
-                return Ok(c_int::try_from(info.version).ok());
             }
         }
     }
 
+    /// The newest of our versions at or below `limit` that this rank has not seen refused.
+    fn newest_ours(&mut self, series: &str, limit: u64) -> Outcome<Option<Key>> {
+        let listed = match self.open.session.versions(series) {
+            Err(Error::Restart(RestartError::GroupSize { .. } | RestartError::NothingRestorable { .. })) => Vec::new(),
+            listed => listed?,
+        };
+        let usable = listed.into_iter().filter(|info| !info.left_behind && info.version <= limit);
+        let mut keys = usable.map(|info| (series.to_owned(), info.version, info.generation));
+        Ok(keys.find(|key| !self.refused.contains(key)))
+    }
+
+    /// What the ranks have in common: each names its newest version, and whether it has yet to be read. The oldest of these is the
+    /// only one that all of them can have.
+    fn common(&self, newest: Option<u64>, is_unread: bool) -> Outcome<Common> {
+        let newest = newest.map_or(0, |version| version + 1);
+        let payload = Payload::Max(vec![newest, u64::MAX - newest, u64::from(is_unread)]);
+        let Payload::Max(numbers) = self.open.session.agree("restart test", payload, None)? else {
+            return Ok(Common::None);
+        };
+        let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
+        let (most, least) = (number(0), u64::MAX - number(1));
+        Ok(match least.checked_sub(1) {
+            None => Common::None,
+            Some(_) if most == least => Common::All { is_unread: number(2) > 0 },
+            Some(version) => Common::AtMost(version),
+        })
+    }
+
     /// Reads a checkpoint on all ranks; one that is not right is not offered again.
-    fn verify(&mut self, key: &(String, u64, u64)) -> Outcome<bool> {
+    fn verify(&mut self, key: &Key) -> Outcome<bool> {
         let whole = |_: &mut Open, restorer: &mut Restorer| {
             restorer.verify().map_err(|error| (error.to_string(), error.is_damage()))
         };
@@ -158,20 +193,11 @@ impl State {
         let mine = old_files::versions(&folders, name, self.rank, self.ranks);
         let mut limit = limit;
         loop {
-            // Each rank names its newest; the oldest of these is the only one that all of them can have.
-            let newest = mine.range(..=limit).next_back().map_or(0, |version| version + 1);
-            let payload = Payload::Max(vec![newest, u64::MAX - newest]);
-            let Payload::Max(numbers) = self.open.session.agree("restart test", payload, None)? else {
-                return Ok(None);
-            };
-            let (most, least) = match numbers[..] {
-                [most, inverse] => (most, u64::MAX - inverse),
-                _ => return Ok(None),
-            };
-            match least.checked_sub(1) {
-                None => return Ok(None),
-                Some(version) if most == least => return Ok(Some(version)),
-                Some(version) => limit = version,
+            let newest = mine.range(..=limit).next_back().copied();
+            match self.common(newest, false)? {
+                Common::None => return Ok(None),
+                Common::All { .. } => return Ok(newest),
+                Common::AtMost(version) => limit = version,
             }
         }
     }
