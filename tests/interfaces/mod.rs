@@ -30,18 +30,44 @@ pub fn compiler(language: &str) -> String {
 ///
 /// The language is that of the last source's extension.
 pub fn compile(folder: &Path, name: &str, sources: &[PathBuf], options: &[&str]) -> PathBuf {
+    compile_with(folder, name, sources, options, &[])
+}
+
+/// The same with further arguments for the linker, before the library.
+pub fn compile_with(
+    folder: &Path,
+    name: &str,
+    sources: &[PathBuf],
+    options: &[&str],
+    libraries_before: &[&str],
+) -> PathBuf {
     let program = folder.join(name);
-    let language = sources.last().and_then(|source| source.extension()).and_then(|text| text.to_str()).expect("a source");
+    let language =
+        sources.last().and_then(|source| source.extension()).and_then(|text| text.to_str()).expect("a source");
     let libraries = library_folder();
     let strict: &[&str] = match language {
         "c" => &["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror", "-pedantic"],
         // The C++ bindings of some MPI libraries are not free of warnings themselves.
-        "cpp" => &["-std=c++14", "-Wall", "-Wextra", "-Werror", "-pedantic", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"],
+        "cpp" => {
+            &["-std=c++14", "-Wall", "-Wextra", "-Werror", "-pedantic", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"]
+        }
         _ => &["-Wall", "-Wextra", "-Werror"],
     };
     let mut command = Command::new(compiler(language));
-    command.current_dir(folder).args(strict).args(["-g", "-O1"]).args(options).arg("-I").arg(root().join("include")).args(sources);
-    command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display())).args(["-lbivouac", "-lm", "-o"]);
+    command
+        .current_dir(folder)
+        .args(strict)
+        .args(["-g", "-O1"])
+        .args(options)
+        .arg("-I")
+        .arg(root().join("include"))
+        .args(sources)
+        .args(libraries_before);
+    command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display())).args([
+        "-lbivouac",
+        "-lm",
+        "-o",
+    ]);
     let output = command.arg(&program).output().unwrap_or_else(|error| panic!("{}: {error}", compiler(language)));
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
     program
