@@ -179,7 +179,7 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
     // Without the look ahead it is the restart that refuses, on all ranks, once.
     let trusting = bed.config("trusting.cfg", "mode = async\nmax_versions = 0\nverify = false\n");
     let said = printed(&bed.run(&steps, &[&trusting, "7", "0"]));
-    assert_eq!((line(&said, "refused").as_str(), line(&said, "from").as_str()), ("9", "7"));
+    assert!(said.starts_with("refused 9\nrefused 8\nfrom 7\n"), "{said}");
     // One good copy of each rank's data is enough.
     bed.files("scratch", "-v0000000007-").iter().for_each(|path| flip(path));
     let said = printed(&bed.run(&steps, &[&config, "10", "0"]));
