@@ -157,7 +157,7 @@ impl Open {
     }
 
     /// The same with a limit for what is being written.
-    pub(super) fn close_within(self, limit: Duration) -> crate::Result<()> {
+    pub(super) fn close_within(self, limit: Duration) -> crate::session::Result<()> {
         let Open { attempt, begun, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
             running.give_up(&session);

@@ -40,9 +40,7 @@ enum Part {
 impl State {
     /// Begins a checkpoint. One that cannot be begun counts as a no of this rank.
     pub(super) fn begin(&mut self, name: Outcome<&str>, version: c_int) -> Outcome<()> {
-        if !matches!(self.phase, Phase::Idle) {
-            return Err(Failure::state("a checkpoint or restart is open already: end it first"));
-        }
+        self.check_idle()?;
         let checked = name.and_then(|name| {
             let version = names::version(version).map_err(Failure::argument)?;
             Ok((name, names::series(name).map_err(Failure::argument)?, version))

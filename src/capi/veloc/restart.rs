@@ -202,8 +202,8 @@ impl State {
         }
     }
 
-    /// A restart is begun, and a list made, only between the others.
-    fn check_idle(&mut self) -> Outcome<()> {
+    /// Checkpoints and restarts are begun, and lists made, only between the others; a restart that has failed is over.
+    pub(super) fn check_idle(&mut self) -> Outcome<()> {
         let is_over = matches!(&self.phase, Phase::Restart(restarting) if restarting.has_failed);
         if is_over {
             self.phase = Phase::Idle;

@@ -188,6 +188,9 @@ static void regions(void) {
     FAILS(VELOC_Recover_mem());
     FAILS(VELOC_Restart_end(1));
     FAILS(VELOC_Restart_test("regions", 0));
+    // A restart that has failed need not be ended.
+    OK(VELOC_Restart_begin("regions", 1));
+    FAILS(VELOC_Recover_selective(VELOC_RECOVER_SOME, NULL, 1));
 
     // The same version again, shorter: nothing is left of the longer one.
     OK(VELOC_Mem_protect(1, second, 3, sizeof *second));
