@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 7] = ["status", "arguments", "session", "checkpoint", "restart", "history", "veloc"];
+const SOURCES: [&str; 6] = ["status", "arguments", "session", "checkpoint", "restart", "history"];
 
 /// The header that the sources make.
 fn generated() -> String {

@@ -56,6 +56,9 @@ pub(super) unsafe fn take(
     if version == super::restart::BVK_NEWEST {
         return Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"));
     }
+    if open.own_regions {
+        checkpoint.let_regions_differ();
+    }
     let ordinal = only_gpu(regions)?;
     let gpu = match ordinal {
         None => None,

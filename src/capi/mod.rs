@@ -13,6 +13,7 @@
 //! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
 //! | [`gpu`] | device memory by its address: the caches of its device |
+//! | [`veloc`] | what `libveloc-client.so` forwards to: VELOC's interface on the same parts |
 //!
 //! **Collective calls and mistakes.** A call with a bad argument still takes part in what the others do, wherever the session is
 //! known: the others hear that this rank said no, and numbers of operations stay in step.
@@ -29,3 +30,4 @@ pub mod regions;
 pub mod restart;
 pub mod session;
 pub mod status;
+pub mod veloc;

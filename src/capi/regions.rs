@@ -59,6 +59,12 @@ impl Region {
         Ok(region)
     }
 
+    /// The same under another name with its first `bytes` elements only; a region of bytes that has at least so many.
+    pub(super) fn first(&self, name: String, bytes: usize) -> Region {
+        debug_assert!(self.element == ElementType::U8 && bytes <= self.bytes);
+        Region { name, bytes, shape: vec![bytes as u64], ..self.clone() }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

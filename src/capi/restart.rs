@@ -75,7 +75,7 @@ fn described_restored(restored: &Restored) -> CRestored {
 ///
 /// # Safety
 /// What the application has promised of its memory and stream.
-unsafe fn load_region(
+pub(super) unsafe fn load_region(
     restorer: &mut Restorer,
     region: &Region,
     session: &Session,

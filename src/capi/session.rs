@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
 pub struct SessionHandle {
@@ -112,6 +113,8 @@ pub(super) struct Open {
     pub gpus: BTreeMap<Option<usize>, Gpu>,
     pub protected: Vec<Region>,
     pub stream: usize,
+    /// Each rank saves regions of its own.
+    pub own_regions: bool,
     reports: VecDeque<Report>,
     /// The process that opened it.
     process: u32,
@@ -127,6 +130,7 @@ impl Open {
             gpus: BTreeMap::new(),
             protected: Vec::new(),
             stream: 0,
+            own_regions: false,
             reports: VecDeque::new(),
             process: std::process::id(),
             session,
@@ -159,6 +163,12 @@ impl Open {
 
     /// Ends everything and the session.
     pub(super) fn close(self) -> crate::Result<()> {
+        let limit = self.session.engine().config().job.timeouts.drain;
+        self.close_within(limit)
+    }
+
+    /// The same with a limit for what is being written.
+    pub(super) fn close_within(self, limit: Duration) -> crate::session::Result<()> {
         let _context = super::gpu::keep_context();
         let Open { attempt, begun, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
@@ -169,7 +179,7 @@ impl Open {
         }
         drop(histories);
         drop(gpus);
-        session.close()
+        session.close_within(limit)
     }
 }
 

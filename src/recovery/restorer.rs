@@ -328,6 +328,24 @@ impl Restorer {
         Ok(index.len() as u64)
     }
 
+    /// Reads a whole copy that is right, and keeps nothing of it.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`].
+    pub(crate) fn verify(&mut self) -> Result<(), LoadError> {
+        loop {
+            let source = self.source("the whole shard")?;
+            let tier = source.tier();
+            match source.verify(|bytes| *self.read.of_mut(tier) += bytes) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
+                    self.distrust(error.to_string(), tier);
+                }
+            }
+        }
+    }
+
     /// What the checkpoint says of a region.
     pub(crate) fn describe(&mut self, name: &str) -> Result<Region, LoadError> {
         self.find(name)

@@ -246,6 +246,7 @@ impl Session {
             version,
             regions: Vec::new(),
             names: HashSet::new(),
+            own_regions: false,
             begun,
             done: false,
         })
@@ -671,12 +672,18 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Undrained`], [`Error::Disagreed`], [`Error::Failed`]; the session is closed all the same.
-    pub fn close(mut self) -> Result<()> {
+    pub fn close(self) -> Result<()> {
+        let limit = self.engine.config().job.timeouts.drain;
+        self.close_within(limit)
+    }
+
+    /// The same with a limit of its own for what is being written; zero: it is left where it is.
+    pub(crate) fn close_within(mut self, limit: Duration) -> Result<()> {
         let engine = self.engine.clone();
         let started = engine.clock().now();
-        let drained = engine.drain(engine.config().job.timeouts.drain);
+        let drained = engine.drain(limit);
         let in_flight = engine.stats().in_flight;
-        let agreed = self.agree_to_close();
+        let agreed = self.agree("close", Payload::None, engine.failed()).map(drop);
         engine.end_conversation(GOODBYE_LIMIT);
         if let Some(threads) = &self.threads {
             threads.lock().unwrap_or_else(PoisonError::into_inner).stop();
@@ -696,9 +703,13 @@ impl Session {
         if drained { Ok(()) } else { Err(Error::Undrained { in_flight, waited_s }) }
     }
 
-    fn agree_to_close(&self) -> Result<()> {
-        let mut ballot = self.engine.ballot("close", Payload::None);
-        if let Some(reason) = self.engine.failed() {
+    /// A reduction of what each rank says; fails on all ranks if one of them gives a failure or makes another call.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn agree(&self, call: &'static str, mine: Payload, failure: Option<String>) -> Result<Payload> {
+        let mut ballot = self.engine.ballot(call, mine);
+        if let Some(reason) = failure {
             ballot = ballot.failed(self.engine.identity().rank, reason, false);
         }
         let verdict = self.engine.collective(
@@ -709,11 +720,17 @@ impl Session {
                 (outcome, Vec::new())
             }),
         );
-        match verdict.map_err(|reason| Error::Failed { reason })?.outcome {
-            Outcome::Agreed => Ok(()),
-            Outcome::Abandoned(culprits) => Err(Error::Disagreed { call: "close", culprits }),
+        let verdict = verdict.map_err(|reason| Error::Failed { reason })?;
+        match verdict.outcome {
+            Outcome::Agreed => Ok(verdict.payload),
+            Outcome::Abandoned(culprits) => Err(Error::Disagreed { call, culprits }),
             Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer".into() }),
         }
+    }
+
+    /// What works behind the session.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 }
 
@@ -804,6 +821,7 @@ pub struct Checkpoint<'a> {
     version: u64,
     regions: Vec<SavedRegion<'a>>,
     names: HashSet<String>,
+    own_regions: bool,
     begun: Duration,
     done: bool,
 }
@@ -891,6 +909,11 @@ impl<'a> Checkpoint<'a> {
         self.value(&index_name(history.name()), &index)
     }
 
+    /// Lets each rank save regions of its own: names and types need not be equal on all ranks. To be said on all of them.
+    pub(crate) fn let_regions_differ(&mut self) {
+        self.own_regions = true;
+    }
+
     /// Adds a region that is described already.
     pub(crate) fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
         if !self.names.insert(saved.region.name.clone()) {
@@ -968,6 +991,7 @@ impl<'a> Checkpoint<'a> {
             name: self.name.clone(),
             version: self.version,
             regions: std::mem::take(&mut self.regions),
+            own_regions: self.own_regions,
             device,
             begun: self.begun,
         };

@@ -135,6 +135,8 @@ pub struct CaptureSpec<'a> {
     pub version: u64,
     /// The regions.
     pub regions: Vec<SavedRegion<'a>>,
+    /// Each rank may have regions of its own.
+    pub own_regions: bool,
     /// For the regions in device memory.
     pub device: Option<OnDevice<'a>>,
     /// When the application called `checkpoint`.
@@ -157,7 +159,8 @@ impl Engine {
         let rank = self.setup.identity.rank;
         let failed = self.lock().failed.clone();
         let agreement = self.agreement(&spec);
-        let call = format!("checkpoint {:?} version {} with {}", spec.name, spec.version, summary(&spec.regions));
+        let what = if spec.own_regions { "regions of its own".into() } else { summary(&spec.regions) };
+        let call = format!("checkpoint {:?} version {} with {what}", spec.name, spec.version);
         let taken = match failed {
             Some(reason) => Err(CaptureError::Failed { rank, reason }),
             None => self.place(&spec, agreement),
@@ -209,8 +212,9 @@ impl Engine {
     fn agreement(&self, spec: &CaptureSpec<'_>) -> u64 {
         let config = self.config_hash;
         let identity = &self.setup.identity;
+        let shared = if spec.own_regions { &[] } else { &spec.regions[..] };
         let regions: Vec<_> =
-            spec.regions.iter().map(|saved| (&saved.region.name, saved.region.kind, saved.region.element)).collect();
+            shared.iter().map(|saved| (&saved.region.name, saved.region.kind, saved.region.element)).collect();
         let text = format!(
             "{config} {} {} {} {} {} {regions:?}",
             identity.incarnation, identity.generation, spec.operation, spec.name, spec.version

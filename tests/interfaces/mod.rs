@@ -30,6 +30,17 @@ pub fn compiler(language: &str) -> String {
 ///
 /// The language is that of the last source's extension.
 pub fn compile(folder: &Path, name: &str, sources: &[PathBuf], options: &[&str]) -> PathBuf {
+    compile_with(folder, name, sources, options, &[])
+}
+
+/// The same with further arguments for the linker, before the library.
+pub fn compile_with(
+    folder: &Path,
+    name: &str,
+    sources: &[PathBuf],
+    options: &[&str],
+    libraries_before: &[&str],
+) -> PathBuf {
     let program = folder.join(name);
     let language =
         sources.last().and_then(|source| source.extension()).and_then(|text| text.to_str()).expect("a source");
@@ -50,7 +61,8 @@ pub fn compile(folder: &Path, name: &str, sources: &[PathBuf], options: &[&str])
         .args(options)
         .arg("-I")
         .arg(root().join("include"))
-        .args(sources);
+        .args(sources)
+        .args(libraries_before);
     command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display())).args([
         "-lbivouac",
         "-lm",

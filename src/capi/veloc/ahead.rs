@@ -1,0 +1,121 @@
+//! Versions that were announced with `VELOC_Prefetch_enqueue`: a history of this rank, in the place of checkpoints.
+
+use crate::cache::Keep;
+use crate::capi::handles::Id;
+use crate::capi::history::Past;
+use crate::capi::regions::{Region, only_gpu};
+use crate::capi::session::Open;
+use crate::capi::status::{Failure, Outcome};
+use crate::session::Error;
+use std::collections::BTreeMap;
+
+/// The history's number among those of its session: those of handles begin with 1.
+const HISTORY: Id = 0;
+
+/// What was announced, and what is in the history.
+#[derive(Default)]
+pub(super) struct Ahead {
+    /// How often each version is going to be restored.
+    announced: BTreeMap<u64, usize>,
+    /// Announced before there was a history.
+    early: Vec<u64>,
+    is_started: bool,
+    /// The series of each version in the history.
+    kept: BTreeMap<u64, String>,
+}
+
+impl Ahead {
+    /// A version is going to be restored, after those that were announced before.
+    pub(super) fn announce(&mut self, open: &Open, version: u64) {
+        *self.announced.entry(version).or_default() += 1;
+        match open.histories.get(&HISTORY) {
+            Some(past) => past.history.hint([version]),
+            None => self.early.push(version),
+        }
+    }
+
+    /// Announced versions may be fetched from now on.
+    pub(super) fn start(&mut self, open: &Open) {
+        self.is_started = true;
+        if let Some(past) = open.histories.get(&HISTORY) {
+            past.history.start_prefetch();
+        }
+    }
+
+    /// Does a version go to the history?
+    pub(super) fn takes(&self, version: u64) -> bool {
+        self.announced.contains_key(&version) && !self.kept.contains_key(&version)
+    }
+
+    /// Is it there?
+    pub(super) fn has(&self, series: &str, version: u64) -> bool {
+        self.kept.get(&version).is_some_and(|kept| kept == series)
+    }
+
+    /// The series of a version that is there.
+    pub(super) fn series_of(&self, version: u64) -> Option<&String> {
+        self.kept.get(&version)
+    }
+
+    /// Appends a version.
+    ///
+    /// # Safety
+    /// What the application has promised of the regions' memory holds.
+    pub(super) unsafe fn append(
+        &mut self,
+        open: &mut Open,
+        series: &str,
+        version: u64,
+        regions: &[Region],
+    ) -> Outcome<()> {
+        if !open.histories.contains_key(&HISTORY) {
+            let past = Past::open(open, "veloc", only_gpu(regions)?, Keep::Discard)?;
+            past.history.hint(self.early.drain(..));
+            if self.is_started {
+                past.history.start_prefetch();
+            }
+            open.histories.insert(HISTORY, past);
+        }
+        let Open { histories, gpus, stream, .. } = open;
+        let past = histories.get_mut(&HISTORY).ok_or_else(gone)?;
+        past.clear();
+        regions.iter().for_each(|region| past.set(region.clone()));
+        // SAFETY: as the caller says.
+        unsafe { past.append(gpus, *stream, version) }?;
+        self.kept.insert(version, series.to_owned());
+        Ok(())
+    }
+
+    /// The regions of a version and their bytes.
+    pub(super) fn sizes(&self, open: &Open, version: u64) -> Outcome<BTreeMap<String, u64>> {
+        let past = open.histories.get(&HISTORY).ok_or_else(gone)?;
+        let fields = past.history.fields(version).map_err(|error| Failure::from(Error::from(error)))?;
+        Ok(fields.into_iter().map(|field| (field.name, field.bytes)).collect())
+    }
+
+    /// Restores a version into regions of exactly its lengths.
+    ///
+    /// # Safety
+    /// As [`Ahead::append`]; and nobody else uses the memory meanwhile.
+    pub(super) unsafe fn restore(&mut self, open: &mut Open, version: u64, regions: &[Region]) -> Outcome<()> {
+        let Open { histories, gpus, stream, .. } = open;
+        let past = histories.get_mut(&HISTORY).ok_or_else(gone)?;
+        past.clear();
+        regions.iter().for_each(|region| past.set(region.clone()));
+        // SAFETY: as the caller says.
+        unsafe { past.restore(gpus, *stream, version) }?;
+        let left = self.announced.get_mut(&version).map(|left| {
+            *left -= 1;
+            *left
+        });
+        if left.is_none_or(|left| left == 0) {
+            self.announced.remove(&version);
+            self.kept.remove(&version);
+        }
+        Ok(())
+    }
+}
+
+fn gone() -> Failure {
+    Failure::state("there is no history of announced versions")
+}

@@ -1,0 +1,138 @@
+//! Names and numbers of the VELOC interface in ours. Pure.
+#![forbid(unsafe_code)]
+
+use crate::base::ids::text_hash;
+use std::ffi::c_int;
+
+/// The longest name of a checkpoint.
+const NAME_MAX: usize = 127;
+/// What the names of regions begin with that hold a file.
+const FILE: &str = "file:";
+/// Characters of a file's own name in the name of its routed file, so that people recognise it.
+const SHOWN_MAX: usize = 48;
+
+/// The series that checkpoints of this name belong to.
+///
+/// # Errors
+/// The name is none for VELOC.
+pub(super) fn series(name: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
+        return Err(format!("the name {name:?} cannot be used: 1 to {NAME_MAX} characters of A-Z a-z 0-9 _ ."));
+    }
+    // Two kinds of names are none for a folder of ours; no other name has a dash.
+    let is_taken = name.starts_with('.') || name == "claims";
+    Ok(if is_taken { format!("v-{name}") } else { name.to_owned() })
+}
+
+/// The version as we count it.
+///
+/// # Errors
+/// It is negative.
+pub(super) fn version(version: c_int) -> Result<u64, String> {
+    u64::try_from(version).map_err(|_| format!("version {version} is negative"))
+}
+
+/// The region of a protected number, in a group of its own if it has one.
+pub(super) fn region(group: Option<&str>, id: c_int) -> String {
+    format!("{}#{id}", group.unwrap_or_default())
+}
+
+/// Group and number of a region of that name.
+pub(super) fn parse_region(name: &str) -> Option<(Option<&str>, c_int)> {
+    let (group, id) = name.split_once('#')?;
+    Some(((!group.is_empty()).then_some(group), id.parse().ok()?))
+}
+
+/// The name of a file that the application routes, as it can be part of a region's name: what it is given may be anything.
+pub(super) fn original(bytes: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
+    if text.len() + FILE.len() <= 256 {
+        return text;
+    }
+    let shown: String = text.chars().rev().take(SHOWN_MAX).collect::<Vec<_>>().into_iter().rev().collect();
+    format!("{:016x}-{shown}", text_hash(&text))
+}
+
+/// The region that holds a file.
+pub(super) fn file_region(original: &str) -> String {
+    format!("{FILE}{original}")
+}
+
+/// The file that a region holds.
+pub(super) fn parse_file(name: &str) -> Option<&str> {
+    name.strip_prefix(FILE)
+}
+
+/// The name under which the application writes and reads a routed file, in a folder of one version of one rank.
+pub(super) fn routed(original: &str) -> String {
+    let last = original.rsplit('/').next().unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let shown: String = last.chars().take(SHOWN_MAX).map(plain).collect();
+    format!("{:016x}-{shown}", text_hash(original))
+}
+
+/// The file that VELOC itself would have written.
+pub(super) fn old_file(name: &str, rank: u32, version: u64) -> String {
+    format!("{name}-{rank}-{version}.dat")
+}
+
+/// The version of a file that VELOC wrote for this name and rank.
+pub(super) fn parse_old_file(file: &str, name: &str, rank: u32) -> Option<u64> {
+    let version = file.strip_prefix(name)?.strip_prefix(&format!("-{rank}-"))?.strip_suffix(".dat")?;
+    // Written back it is the same: no sign, no leading zero.
+    version.parse::<u64>().ok().filter(|number| number.to_string() == version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_veloc_and_never_meet() {
+        assert_eq!(series("heat_2.d").unwrap(), "heat_2.d");
+        let longest = "x".repeat(NAME_MAX);
+        assert_eq!(series(&longest).unwrap(), longest);
+        for wrong in ["", "a b", "a/b", "a-b", "é", &"x".repeat(NAME_MAX + 1), "a\n"] {
+            assert!(series(wrong).is_err(), "{wrong:?}");
+        }
+        for taken in [".", "..", ".x", "claims"] {
+            let series = series(taken).unwrap();
+            assert!(crate::tier::directory::is_component(&series) && series.contains('-'), "{series}");
+        }
+        assert!(version(-1).is_err() && version(c_int::MAX).is_ok());
+    }
+
+    #[test]
+    fn regions_and_files_are_told_apart_by_their_names() {
+        for (group, id) in [(None, 0), (None, -7), (Some("heat"), c_int::MAX), (Some("a.b"), c_int::MIN)] {
+            assert_eq!(parse_region(&region(group, id)), Some((group, id)));
+        }
+        assert_eq!(parse_region("file:x"), None);
+        assert_eq!(parse_file(&file_region("out/a.dat")), Some("out/a.dat"));
+        assert_eq!(parse_file("#1"), None);
+    }
+
+    #[test]
+    fn whatever_a_file_is_called_it_has_a_region_and_a_place() {
+        let long = [b'x'; 1000];
+        for bytes in [&b"a/b.dat"[..], b"", b"\xff\xfe\x01", &long, "é".repeat(500).as_bytes()] {
+            let original = original(bytes);
+            assert!(crate::region::check_name(&file_region(&original)).is_ok(), "{original:?}");
+            let routed = routed(&original);
+            assert!(crate::tier::directory::is_component(&routed) && routed.is_ascii(), "{routed:?}");
+        }
+        assert_ne!(routed("a/x.dat"), routed("b/x.dat"));
+        assert_ne!(original(&[b'x'; 999]), original(&long));
+    }
+
+    #[test]
+    fn files_of_veloc_are_known_by_name_rank_and_version() {
+        assert_eq!(parse_old_file(&old_file("heat", 3, 40), "heat", 3), Some(40));
+        for other in
+            ["heat-3-40.tmp", "heat-13-40.dat", "heat-3-.dat", "heat-3--4.dat", "heat-3-04.dat", "heat-3-+4.dat"]
+        {
+            assert_eq!(parse_old_file(other, "heat", 3), None, "{other}");
+        }
+    }
+}

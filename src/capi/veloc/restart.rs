@@ -1,0 +1,562 @@
+//! From `Restart_test` to `Restart_end`.
+//!
+//! The ranks agree in `Restart_begin` (which checkpoint, and the files in it), in `Recover_mem` and `Recover_selective`, and in
+//! `Restart_end`: each fails on all ranks or on none.
+
+use super::choice::{self, Mode};
+use super::files;
+use super::names;
+use super::old_files::{self, OldFile};
+use super::state::{Key, Phase, State, sizes};
+use crate::capi::regions::Region;
+use crate::capi::restart::load_region;
+use crate::capi::session::Open;
+use crate::capi::status::{BVK_ERR_LOAD, BVK_ERR_RESTART, Failure, Outcome};
+use crate::coordination::Payload;
+use crate::recovery::{RestartError, Restorer, Want};
+use crate::session::{Attempt, AttemptEnd, Error, Session};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_int;
+use std::path::{Path, PathBuf};
+
+/// A restart under way.
+pub(super) struct Restarting {
+    name: String,
+    series: String,
+    version: u64,
+    source: Source,
+    /// The regions that are stored for this rank, and their bytes.
+    stored: BTreeMap<String, u64>,
+    /// It has failed on all ranks.
+    has_failed: bool,
+}
+
+/// Where the data come from.
+enum Source {
+    /// A checkpoint of ours.
+    Ours {
+        generation: u64,
+        /// Open until the ranks have ended it together.
+        attempt: Option<Box<Attempt>>,
+        /// The files that it holds, back in their place.
+        files: BTreeMap<String, PathBuf>,
+    },
+    /// A file that VELOC wrote.
+    Old(OldFile),
+    /// The history of announced versions.
+    Ahead,
+}
+
+/// What all ranks can restore, of what each of them has named.
+enum Common {
+    /// Nothing: some rank has nothing left.
+    None,
+    /// Nothing newer than this.
+    AtMost(u64),
+    /// All have named the same, and some rank has yet to read it.
+    All { is_unread: bool },
+}
+
+impl Restarting {
+    /// Ends an attempt that is open as one that does not count.
+    pub(super) fn give_up(self, session: &Session) {
+        if let Source::Ours { attempt: Some(attempt), .. } = self.source {
+            drop(attempt.end(session, Some(("the restart was given up".to_owned(), false))));
+        }
+    }
+}
+
+/// Why a rank has not loaded what it should, and whether another copy or version would help.
+type Unloaded = (String, bool);
+
+/// Ends an attempt, and goes on with the same checkpoint while the ranks find other copies of it. What they then refuse is
+/// noted.
+///
+/// # Collective
+/// All ranks.
+fn complete(
+    open: &mut Open,
+    first: Attempt,
+    mut load: impl FnMut(&mut Open, &mut Restorer) -> Result<(), Unloaded>,
+) -> Outcome<()> {
+    let mut attempt = first;
+    let of = |attempt: &mut Attempt| (attempt.restorer().version(), attempt.restorer().generation());
+    let key = of(&mut attempt);
+    loop {
+        let failure = load(open, attempt.restorer()).err();
+        match attempt.end(&open.session, failure)? {
+            AttemptEnd::Counts(_) => return Ok(()),
+            AttemptEnd::Again(next) => attempt = *next,
+        }
+        if of(&mut attempt) != key {
+            // The same number from a run that was left behind: not what was asked for.
+            drop(attempt.end(&open.session, Some(("an older run's version of that number".into(), false))));
+            let text = format!("version {} cannot be restored: no good copy on some rank", key.0);
+            return Err(Failure::new(BVK_ERR_RESTART, text));
+        }
+    }
+}
+
+impl State {
+    /// The newest version at or below `limit` (0: of all) that all ranks can restore; `None` if there is none.
+    pub(super) fn newest(&mut self, name: Outcome<&str>, limit: c_int) -> Outcome<Option<c_int>> {
+        self.check_idle()?;
+        let checked = name.and_then(|name| {
+            let limit = names::version(limit).map_err(Failure::argument)?;
+            Ok((name, names::series(name).map_err(Failure::argument)?, if limit == 0 { u64::MAX } else { limit }))
+        });
+        let (name, series, limit) = match checked {
+            Ok(checked) => checked,
+            Err(failure) => return Err(self.refuse(failure)),
+        };
+        // What does not fit into a number of VELOC's cannot be told.
+        let mut limit = limit.min(c_int::MAX as u64);
+        let old = self.newest_old(name, limit)?;
+        loop {
+            let key = self.newest_ours(&series, limit)?.filter(|key| old.is_none_or(|old| key.1 >= old));
+            let is_unread = self.settings.verifies && key.as_ref().is_some_and(|key| !self.verified.contains(key));
+            let found = self.common(key.as_ref().map(|key| key.1), is_unread)?;
+            match (found, key) {
+                (Common::None, _) | (_, None) => return Ok(old.and_then(|old| c_int::try_from(old).ok())),
+                (Common::AtMost(version), _) => limit = version,
+                (Common::All { is_unread }, Some(key)) => {
+                    if !is_unread || self.verify(&key)? {
+                        let version = c_int::try_from(key.1).ok();
+                        self.verified.insert(key);
+                        return Ok(version);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The newest of our versions at or below `limit` that this rank has not seen refused.
+    fn newest_ours(&mut self, series: &str, limit: u64) -> Outcome<Option<Key>> {
+        let listed = match self.open.session.versions(series) {
+            Err(Error::Restart(RestartError::GroupSize { .. } | RestartError::NothingRestorable { .. })) => Vec::new(),
+            listed => listed?,
+        };
+        let usable = listed.into_iter().filter(|info| !info.left_behind && info.version <= limit);
+        let mut keys = usable.map(|info| (series.to_owned(), info.version, info.generation));
+        Ok(keys.find(|key| !self.refused.contains(key)))
+    }
+
+    /// What the ranks have in common: each names its newest version, and whether it has yet to be read. The oldest of these is the
+    /// only one that all of them can have.
+    fn common(&self, newest: Option<u64>, is_unread: bool) -> Outcome<Common> {
+        let newest = newest.map_or(0, |version| version + 1);
+        let payload = Payload::Max(vec![newest, u64::MAX - newest, u64::from(is_unread)]);
+        let Payload::Max(numbers) = self.open.session.agree("restart test", payload, None)? else {
+            return Ok(Common::None);
+        };
+        let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
+        let (most, least) = (number(0), u64::MAX - number(1));
+        Ok(match least.checked_sub(1) {
+            None => Common::None,
+            Some(_) if most == least => Common::All { is_unread: number(2) > 0 },
+            Some(version) => Common::AtMost(version),
+        })
+    }
+
+    /// Reads a checkpoint on all ranks; one that is not right is not offered again.
+    fn verify(&mut self, key: &Key) -> Outcome<bool> {
+        let whole = |_: &mut Open, restorer: &mut Restorer| {
+            restorer.verify().map_err(|error| (error.to_string(), error.is_damage()))
+        };
+        let gone = || Err(Failure::state("it is gone"));
+        let outcome = match self.open.session.attempt(&key.0, Want::Version(key.1)) {
+            Ok(Some(mut attempt)) => match attempt.restorer().generation() == key.2 {
+                true => complete(&mut self.open, attempt, whole),
+                false => {
+                    let other = "another run's version of that number was found";
+                    drop(attempt.end(&self.open.session, Some((other.into(), false))));
+                    gone()
+                }
+            },
+            Ok(None) => gone(),
+            Err(error @ (Error::Failed { .. } | Error::Restart(RestartError::Session { .. }))) => {
+                return Err(error.into());
+            }
+            Err(error) => Err(error.into()),
+        };
+        if let Err(failure) = &outcome {
+            log::warn!("event=veloc-version-refused name={:?} version={} reason={:?}", key.0, key.1, failure.text);
+            self.refused.insert(key.clone());
+        }
+        Ok(outcome.is_ok())
+    }
+
+    /// The newest version at or below `limit` that VELOC has written and all ranks have whole.
+    fn newest_old(&mut self, name: &str, limit: u64) -> Outcome<Option<u64>> {
+        let folders = self.old_folders();
+        let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+        let mine = old_files::versions(&folders, name, self.rank, self.ranks);
+        let mut limit = limit;
+        loop {
+            let newest = mine.range(..=limit).next_back().copied();
+            match self.common(newest, false)? {
+                Common::None => return Ok(None),
+                Common::All { .. } => return Ok(newest),
+                Common::AtMost(version) => limit = version,
+            }
+        }
+    }
+
+    /// Checkpoints and restarts are begun, and lists made, only between the others; a restart that has failed is over.
+    pub(super) fn check_idle(&mut self) -> Outcome<()> {
+        let is_over = matches!(&self.phase, Phase::Restart(restarting) if restarting.has_failed);
+        if is_over {
+            self.phase = Phase::Idle;
+        }
+        match &self.phase {
+            Phase::Idle => Ok(()),
+            _ => Err(Failure::state("a checkpoint or restart is open already: end it first")),
+        }
+    }
+
+    /// Lets the other ranks hear that this one cannot make the call that they make.
+    fn refuse(&mut self, failure: Failure) -> Failure {
+        // No series has this name, and the session refuses it together with all ranks.
+        drop(self.open.session.versions(""));
+        failure
+    }
+
+    /// Begins a restart of one version.
+    pub(super) fn begin_restart(&mut self, name: Outcome<&str>, version: c_int) -> Outcome<()> {
+        self.check_idle()?;
+        let checked = name.and_then(|name| {
+            let version = names::version(version).map_err(Failure::argument)?;
+            Ok((name, names::series(name).map_err(Failure::argument)?, version))
+        });
+        let (name, series, version) = match checked {
+            Ok(checked) => checked,
+            Err(failure) => return Err(self.refuse(failure)),
+        };
+        let (source, stored) = if self.ahead.has(&series, version) {
+            (Source::Ahead, self.ahead.sizes(&self.open, version)?)
+        } else {
+            match self.open.session.attempt(&series, Want::Version(version)) {
+                Ok(Some(attempt)) => self.begin_ours(&series, version, attempt)?,
+                Ok(None) => self.begin_old(name, version, None)?,
+                Err(error @ Error::Restart(RestartError::Session { .. } | RestartError::Refused { .. })) => {
+                    return Err(error.into());
+                }
+                Err(Error::Restart(error)) => self.begin_old(name, version, Some(error))?,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let name = name.to_owned();
+        self.phase = Phase::Restart(Restarting { name, series, version, source, stored, has_failed: false });
+        Ok(())
+    }
+
+    /// What this rank's shard holds; the files of all ranks are brought back first of all.
+    fn begin_ours(&mut self, series: &str, version: u64, first: Attempt) -> Outcome<(Source, BTreeMap<String, u64>)> {
+        let mut attempt = first;
+        let generation = attempt.restorer().generation();
+        let folder = self.file_folder(series, version);
+        let (mut stored, mut files) = (BTreeMap::new(), BTreeMap::new());
+        let listed = list(attempt.restorer());
+        let is_plain = matches!(&listed, Ok(listed) if listed.keys().all(|name| names::parse_file(name).is_none()));
+        let mine = Payload::Bits { all: u64::from(is_plain), any: 0 };
+        let agreed = self.open.session.agree("restart begin", mine, None)?;
+        if matches!(agreed, Payload::Bits { all: 1, .. }) {
+            stored.extend(listed.unwrap_or_default());
+            return Ok((Source::Ours { generation, attempt: Some(Box::new(attempt)), files }, stored));
+        }
+        let brought = complete(&mut self.open, attempt, |_, restorer| {
+            stored = list(restorer)?;
+            for name in stored.keys() {
+                let Some(original) = names::parse_file(name) else { continue };
+                let bytes = restorer.load_vec::<u8>(name).map_err(|error| (error.to_string(), error.is_damage()))?;
+                let path = files::bring_back(&folder, original, &bytes).map_err(|text| (text, false))?;
+                files.insert(original.to_owned(), path);
+            }
+            Ok(())
+        });
+        if let Err(failure) = brought {
+            files::remove(&folder);
+            self.refused.insert((series.to_owned(), version, generation));
+            return Err(failure);
+        }
+        Ok((Source::Ours { generation, attempt: None, files }, stored))
+    }
+
+    /// A version that VELOC wrote; `error`: why there is none of ours.
+    fn begin_old(
+        &mut self,
+        name: &str,
+        version: u64,
+        error: Option<RestartError>,
+    ) -> Outcome<(Source, BTreeMap<String, u64>)> {
+        let folders = self.old_folders();
+        let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+        let found = old_files::find(&folders, name, self.rank, self.ranks, version);
+        let has = u64::from(found.is_ok());
+        let agreed = self.open.session.agree("restart begin", Payload::Bits { all: has, any: has }, None)?;
+        let (Payload::Bits { all: 1, .. }, Ok(file)) = (agreed, found) else {
+            let text = match error {
+                Some(error) => error.to_string(),
+                None => format!("there is no version {version} of {name:?}"),
+            };
+            return Err(Failure::new(BVK_ERR_RESTART, text));
+        };
+        let protected = self.regions(name);
+        let place = |id| {
+            let own = names::region(Some(name), id);
+            let is_own = protected.contains_key(&own) && !protected.contains_key(&names::region(None, id));
+            if is_own { own } else { names::region(None, id) }
+        };
+        let stored = file.regions().iter().map(|region| (place(region.id), region.bytes)).collect();
+        Ok((Source::Old(file), stored))
+    }
+
+    fn restarting(&mut self) -> Outcome<Restarting> {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Restart(restarting) => Ok(restarting),
+            other => {
+                self.phase = other;
+                Err(Failure::state("no restart is open: VELOC_Restart_begin comes first"))
+            }
+        }
+    }
+
+    /// Where the application reads a file that was part of the checkpoint.
+    pub(super) fn routed(&mut self, original: &str) -> Outcome<PathBuf> {
+        let Phase::Restart(Restarting { source: Source::Ours { files, .. }, .. }) = &self.phase else {
+            return Err(Failure::state("no checkpoint or restart is open that could have files"));
+        };
+        // Programs that route one file need not call it by the same name.
+        let only = files.values().next().filter(|_| files.len() == 1);
+        let found = files.get(original).or(only);
+        found.cloned().ok_or_else(|| Failure::new(BVK_ERR_LOAD, format!("the checkpoint has no file {original:?}")))
+    }
+
+    /// The bytes of a region in the version that is being restored.
+    pub(super) fn size(&self, id: c_int) -> Outcome<u64> {
+        let Phase::Restart(restarting) = &self.phase else {
+            return Err(Failure::state("no restart is open: VELOC_Restart_begin comes first"));
+        };
+        stored_bytes(&restarting.stored, &restarting.name, id)
+    }
+
+    /// The bytes of a region in an announced version, or in the one that is being restored.
+    pub(super) fn size_of(&self, version: c_int, id: c_int) -> Outcome<u64> {
+        let version = names::version(version).map_err(Failure::argument)?;
+        if let Some(series) = self.ahead.series_of(version) {
+            return stored_bytes(&self.ahead.sizes(&self.open, version)?, series, id);
+        }
+        match &self.phase {
+            Phase::Restart(restarting) if restarting.version == version => self.size(id),
+            _ => Err(Failure::argument(format!("version {version} was not announced, and is not being restored"))),
+        }
+    }
+
+    /// Loads stored regions into protected ones, on all ranks or on none.
+    ///
+    /// # Safety
+    /// What was protected is writable, and nobody else uses it.
+    pub(super) unsafe fn recover(&mut self, mode: Result<Mode, String>, ids: &[c_int]) -> Outcome<()> {
+        let mut restarting = self.restarting()?;
+        if restarting.has_failed {
+            self.phase = Phase::Restart(restarting);
+            return Err(Failure::state("this restart has failed already: begin another one"));
+        }
+        let regions = self.regions(&restarting.name);
+        let chosen = mode.and_then(|mode| choice::loaded(mode, ids, &restarting.stored, &sizes(&regions)));
+        let targets = chosen.map(|chosen| {
+            let target = |(name, bytes): (String, u64)| {
+                let region = regions.get(&name);
+                region.map(|region| region.first(name, usize::try_from(bytes).unwrap_or(usize::MAX)))
+            };
+            chosen.into_iter().filter_map(target).collect::<Vec<Region>>()
+        });
+        // SAFETY: as the caller says.
+        let loaded = unsafe { self.load(&mut restarting, targets) };
+        if loaded.is_err() {
+            restarting.has_failed = true;
+            if let Source::Ours { generation, .. } = restarting.source {
+                self.refused.insert((restarting.series.clone(), restarting.version, generation));
+            }
+        }
+        self.phase = Phase::Restart(restarting);
+        loaded
+    }
+
+    /// # Safety
+    /// As [`State::recover`].
+    unsafe fn load(&mut self, restarting: &mut Restarting, targets: Result<Vec<Region>, String>) -> Outcome<()> {
+        let Restarting { series, version, source, .. } = restarting;
+        match source {
+            Source::Ours { generation, attempt, .. } => {
+                let attempt = match attempt.take() {
+                    Some(attempt) => *attempt,
+                    None => self.again(series, *version, *generation)?,
+                };
+                complete(&mut self.open, attempt, |open, restorer| {
+                    let targets = targets.as_ref().map_err(|text| (text.clone(), false))?;
+                    for region in targets {
+                        let Open { session, gpus, stream, .. } = open;
+                        // SAFETY: as the caller says.
+                        let loaded = unsafe { load_region(restorer, region, session, gpus, *stream) };
+                        // A device that is gone is so for other copies, too.
+                        let loaded = loaded.map_err(|failure| (failure.text, false))?;
+                        loaded.map_err(|error| (error.to_string(), error.is_damage()))?;
+                    }
+                    Ok(())
+                })
+            }
+            Source::Old(file) => {
+                // SAFETY: as the caller says.
+                let read =
+                    targets.and_then(|targets| targets.iter().try_for_each(|region| unsafe { fill(file, region) }));
+                self.open.session.agree("restart recover", Payload::None, read.err())?;
+                Ok(())
+            }
+            Source::Ahead => {
+                let targets = targets.map_err(Failure::argument)?;
+                // SAFETY: as the caller says.
+                unsafe { self.ahead.restore(&mut self.open, *version, &targets) }
+            }
+        }
+    }
+
+    /// Another attempt at the checkpoint that was restored in part.
+    fn again(&mut self, series: &str, version: u64, generation: u64) -> Outcome<Attempt> {
+        let gone = || Failure::new(BVK_ERR_RESTART, format!("version {version} of {series:?} is gone"));
+        let mut attempt = self.open.session.attempt(series, Want::Version(version))?.ok_or_else(gone)?;
+        if attempt.restorer().generation() != generation {
+            drop(attempt.end(&self.open.session, Some(("another run's version was found".into(), false))));
+            return Err(gone());
+        }
+        Ok(attempt)
+    }
+
+    /// Ends a restart: `is_good` is what the application says.
+    pub(super) fn end_restart(&mut self, is_good: bool) -> Outcome<()> {
+        let restarting = self.restarting()?;
+        let Restarting { series, version, source, has_failed, .. } = restarting;
+        let refusal = (!is_good).then(|| "the application could not use it".to_owned());
+        let ended = match source {
+            _ if has_failed => {
+                Err(Failure::new(BVK_ERR_RESTART, format!("the restart of version {version} has failed")))
+            }
+            Source::Ours { generation, attempt, .. } => {
+                let ended = match attempt {
+                    // Nothing was loaded.
+                    Some(attempt) => {
+                        let refusal = refusal.map(|text| (text, false));
+                        complete(&mut self.open, *attempt, |_, _| refusal.clone().map_or(Ok(()), Err))
+                    }
+                    None => {
+                        self.open.session.agree("restart end", Payload::None, refusal).map(drop).map_err(Failure::from)
+                    }
+                };
+                files::remove(&self.file_folder(&series, version));
+                if ended.is_err() {
+                    self.refused.insert((series, version, generation));
+                }
+                ended
+            }
+            Source::Old(_) => {
+                self.open.session.agree("restart end", Payload::None, refusal).map(drop).map_err(Failure::from)
+            }
+            Source::Ahead => Ok(()),
+        };
+        // Who says no knows it.
+        if is_good { ended } else { Ok(()) }
+    }
+
+    /// All of it: every region that is stored.
+    ///
+    /// # Safety
+    /// As [`State::recover`].
+    pub(super) unsafe fn restart(&mut self, name: Outcome<&str>, version: c_int) -> Outcome<()> {
+        self.begin_restart(name, version)?;
+        // SAFETY: as the caller says.
+        let recovered = unsafe { self.recover(Ok(Mode::All), &[]) };
+        if recovered.is_err() {
+            // It has failed on all ranks: there is nothing to agree on.
+            self.phase = Phase::Idle;
+            return recovered;
+        }
+        self.end_restart(true)
+    }
+
+    /// Deletes all checkpoints of a name.
+    pub(super) fn cleanup(&mut self, name: Outcome<&str>) -> Outcome<()> {
+        self.check_idle()?;
+        let checked = name.and_then(|name| Ok((name, names::series(name).map_err(Failure::argument)?)));
+        let (name, series) = match checked {
+            Ok(checked) => checked,
+            Err(failure) => return Err(self.refuse(failure)),
+        };
+        // What is on its way is there before it is deleted; the list waits for it.
+        let listed = match self.open.session.versions(&series) {
+            Err(Error::Restart(error @ (RestartError::Session { .. } | RestartError::Refused { .. }))) => {
+                return Err(Error::Restart(error).into());
+            }
+            listed => listed.unwrap_or_default(),
+        };
+        // Copies in node memory go with the session; until then they are not offered.
+        let refused = listed.into_iter().map(|info| (series.clone(), info.version, info.generation));
+        self.refused.extend(refused.collect::<BTreeSet<_>>());
+        self.pending.clear();
+        let removed = self.remove_durable(&series).and_then(|()| {
+            let folders = self.old_folders();
+            let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+            old_files::remove_all(&folders, name, self.rank)
+        });
+        self.open.session.agree("cleanup", Payload::None, removed.err())?;
+        Ok(())
+    }
+
+    /// Deletes the folders of a series that this rank looks after.
+    fn remove_durable(&self, series: &str) -> Result<(), String> {
+        use crate::tier::TierKind;
+        let engine = self.open.session.engine();
+        let identity = engine.identity();
+        let of = identity.series(series);
+        let looks_after = [(TierKind::Local, identity.is_node_leader()), (TierKind::Global, engine.is_root())];
+        for (kind, is_mine) in looks_after {
+            let Some(tier) = engine.directory(kind).filter(|_| is_mine) else { continue };
+            for (generation, version, operation) in tier.folders(&of).map_err(|error| error.to_string())? {
+                let folder = format!("g{:06}-v{version:010}-o{operation:06}", generation.0);
+                tier.remove(&of, &folder).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The regions of a shard and their bytes.
+fn list(restorer: &mut Restorer) -> Result<BTreeMap<String, u64>, Unloaded> {
+    let damaged = |error: crate::recovery::LoadError| (error.to_string(), error.is_damage());
+    let mut found = BTreeMap::new();
+    for (name, _) in restorer.regions().map_err(damaged)? {
+        let region = restorer.describe(&name).map_err(damaged)?;
+        found.insert(name, region.bytes);
+    }
+    Ok(found)
+}
+
+/// The bytes of a stored region, of the group of that name first.
+fn stored_bytes(stored: &BTreeMap<String, u64>, name: &str, id: c_int) -> Outcome<u64> {
+    let found = stored.get(&names::region(Some(name), id)).or_else(|| stored.get(&names::region(None, id)));
+    found.copied().ok_or_else(|| Failure::new(BVK_ERR_LOAD, format!("region {id} is not in the checkpoint")))
+}
+
+/// Reads a region that VELOC wrote.
+///
+/// # Safety
+/// As [`State::recover`].
+unsafe fn fill(file: &OldFile, region: &Region) -> Result<(), String> {
+    let id = names::parse_region(&region.name).map(|(_, id)| id);
+    let found = file.regions().iter().find(|stored| Some(stored.id) == id);
+    let stored = found.ok_or_else(|| format!("region {} is not in the file", region.name))?;
+    if let Some(gpu) = region.gpu() {
+        return Err(format!("region {} is on GPU {gpu}: restore what VELOC wrote into host memory", region.name));
+    }
+    // SAFETY: as the caller says.
+    file.read(stored, unsafe { region.host_mut() })
+}

@@ -1,0 +1,206 @@
+//! What this process has open: one session, what is protected on it, and where it is between begin and end.
+
+use super::ahead::Ahead;
+use super::checkpoint::Begun;
+use super::ini::{self, Settings};
+use super::names;
+use super::restart::Restarting;
+use crate::capi::arguments::{BVK_U8, text};
+use crate::capi::regions::Region;
+use crate::capi::session::Open;
+use crate::capi::status::{Failure, Outcome};
+use crate::comm::mpi::MpiComm;
+use crate::comm::{CommError, Unusable, threads};
+use crate::config::{Config, ConfigSource};
+use crate::session::place::{Place, Workers};
+use crate::session::{Error, Pending, Session};
+use ::mpi::ffi::MPI_Comm;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the calls are.
+pub(super) enum Phase {
+    Idle,
+    Checkpoint(Begun),
+    Restart(Restarting),
+}
+
+/// A checkpoint of ours that was looked at: series, version, generation.
+pub(super) type Key = (String, u64, u64);
+
+/// All that belongs to one `VELOC_Init`.
+pub(super) struct State {
+    pub open: Open,
+    pub settings: Settings,
+    pub rank: u32,
+    pub ranks: u32,
+    /// The protected regions by group and number.
+    groups: BTreeMap<Option<String>, BTreeMap<c_int, Region>>,
+    pub phase: Phase,
+    /// Captured, and not yet known to be safe.
+    pub pending: Vec<Pending>,
+    /// What a restart has refused: it is not offered again.
+    pub refused: BTreeSet<Key>,
+    /// What was read and found right when it was offered.
+    pub verified: BTreeSet<Key>,
+    pub ahead: Ahead,
+}
+
+/// The settings of a configuration file, the environment, and a file of ours.
+///
+/// # Safety
+/// `path` is NULL or ends with zero.
+unsafe fn configure(path: *const c_char) -> Result<(Settings, Config), String> {
+    // SAFETY: as the caller says.
+    let path = Path::new(unsafe { text(path, "the configuration file's name") }.map_err(|failure| failure.text)?);
+    let wrong = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let given = std::fs::read_to_string(path).map_err(|error| wrong(path, &error))?;
+    let settings = ini::read(&given, |name| std::env::var(name).ok()).map_err(|error| wrong(path, &error))?;
+    for note in &settings.notes {
+        log::warn!("event=veloc-setting file={} note={note:?}", path.display());
+    }
+    let mut table = settings.config.clone();
+    if let Some(more) = &settings.bivouac {
+        let given = std::fs::read_to_string(more).map_err(|error| wrong(more, &error))?;
+        table = ini::merged(table, &given).map_err(|error| wrong(more, &error))?;
+    }
+    let config = Config::with_settings(ConfigSource::Text(&table.to_string()), &[]);
+    Ok((settings, config.map_err(|error| wrong(path, &error))?))
+}
+
+/// Refuses settings that are missing, after all ranks have been told.
+fn agreed(session: Session, settings: Option<Settings>) -> Outcome<State> {
+    let settings = settings.ok_or_else(|| Failure::state("a session was opened without its settings"))?;
+    let identity = session.engine().identity();
+    let (rank, ranks) = (identity.rank.0, identity.size);
+    let mut open = Open::new(session);
+    // VELOC's ranks protect what they like.
+    open.own_regions = true;
+    Ok(State {
+        open,
+        settings,
+        rank,
+        ranks,
+        groups: BTreeMap::new(),
+        phase: Phase::Idle,
+        pending: Vec::new(),
+        refused: BTreeSet::new(),
+        verified: BTreeSet::new(),
+        ahead: Ahead::default(),
+    })
+}
+
+impl State {
+    /// Opens a session on the ranks of `comm`.
+    ///
+    /// # Safety
+    /// `comm` is a communicator of this process or `MPI_COMM_NULL`; `path` is NULL or ends with zero.
+    pub(super) unsafe fn open(comm: MPI_Comm, path: *const c_char) -> Outcome<State> {
+        // SAFETY: as the caller says.
+        let (configured, comm) = unsafe { (configure(path), MpiComm::duplicate_raw(comm)) };
+        let comm = comm.map_err(Error::from)?;
+        let (settings, config) =
+            configured.map_or_else(|error| (None, Err(error)), |(s, config)| (Some(s), Ok(config)));
+        agreed(Session::open_on_mpi(comm, config)?, settings)
+    }
+
+    /// Opens a session of this process alone, with MPI or without.
+    ///
+    /// # Safety
+    /// `path` is NULL or ends with zero.
+    pub(super) unsafe fn open_single(id: u32, path: *const c_char) -> Outcome<State> {
+        // SAFETY: as the caller says.
+        let configured = unsafe { configure(path) };
+        let (settings, mut config) =
+            configured.map_err(|text| Failure::new(crate::capi::status::BVK_ERR_OPEN, text))?;
+        config.job.group.get_or_insert_with(|| format!("single-{id}"));
+        // SAFETY: the handle is a constant of the MPI library, and the call looks whether MPI can be used before it uses it.
+        let comm = unsafe { MpiComm::duplicate_raw(::mpi::ffi::RSMPI_COMM_SELF) };
+        let session = match comm {
+            Ok(comm) => Session::open_on_mpi(comm, Ok(config))?,
+            Err(CommError::Unusable(Unusable::NotInitialized | Unusable::Finalized)) => {
+                let failed = |error: std::io::Error| Error::Failed { reason: error.to_string() };
+                let place = Place::here(&config, Workers::Threads, format!("single-{id}")).map_err(failed)?;
+                let comm = threads::world(&[0]).pop();
+                let comm = comm.ok_or_else(|| Failure::state("a world of one rank has no rank"))?;
+                Session::open_on(Box::new(comm), &place, config)?
+            }
+            Err(error) => return Err(Error::from(error).into()),
+        };
+        agreed(session, Some(settings))
+    }
+
+    /// Ends everything. With `drain` it waits for what is being written.
+    pub(super) fn close(mut self, drain: bool) -> Outcome<()> {
+        if let Phase::Restart(restarting) = std::mem::replace(&mut self.phase, Phase::Idle) {
+            restarting.give_up(&self.open.session);
+        }
+        let limit = match drain {
+            true => self.open.session.engine().config().job.timeouts.drain,
+            false => Duration::ZERO,
+        };
+        match self.open.close_within(limit) {
+            Err(Error::Undrained { .. }) if !drain => Ok(()),
+            other => other.map_err(Failure::from),
+        }
+    }
+
+    /// Protects memory under a number, in the place of what had it.
+    pub(super) fn protect(
+        &mut self,
+        group: Option<&str>,
+        id: c_int,
+        data: *mut c_void,
+        count: usize,
+        size: usize,
+    ) -> Outcome<()> {
+        if let Some(group) = group {
+            names::series(group).map_err(Failure::argument)?;
+        }
+        let bytes = count.checked_mul(size).and_then(|bytes| u64::try_from(bytes).ok());
+        let bytes =
+            bytes.ok_or_else(|| Failure::argument(format!("region {id}: {count} x {size} bytes are too many")))?;
+        let region = Region::new(&names::region(group, id), data, BVK_U8, &[bytes])?;
+        self.groups.entry(group.map(str::to_owned)).or_default().insert(id, region);
+        Ok(())
+    }
+
+    /// Takes a region out again.
+    pub(super) fn unprotect(&mut self, group: Option<&str>, id: c_int) -> Outcome<()> {
+        let regions = self.groups.get_mut(&group.map(str::to_owned));
+        let removed = regions.and_then(|regions| regions.remove(&id));
+        removed
+            .map(drop)
+            .ok_or_else(|| Failure::argument(format!("region {} is not protected", names::region(group, id))))
+    }
+
+    /// Takes all regions of a group out.
+    pub(super) fn clear(&mut self, group: Option<&str>) {
+        self.groups.remove(&group.map(str::to_owned));
+    }
+
+    /// The regions that belong to checkpoints of this name: those without a group, and those of a group of that name.
+    pub(super) fn regions(&self, name: &str) -> BTreeMap<String, Region> {
+        let groups = [None, Some(name.to_owned())];
+        let regions = groups.iter().filter_map(|group| self.groups.get(group)).flat_map(BTreeMap::values);
+        regions.map(|region| (region.name.clone(), region.clone())).collect()
+    }
+
+    /// The folders in which VELOC itself would have put files, nearest first.
+    pub(super) fn old_folders(&self) -> [PathBuf; 2] {
+        [self.settings.scratch.clone(), self.settings.persistent.clone()]
+    }
+
+    /// The folder of the files of one version that the application writes and reads itself.
+    pub(super) fn file_folder(&self, series: &str, version: u64) -> PathBuf {
+        let group = &self.open.session.engine().identity().group;
+        super::files::folder(&self.settings.scratch, group, self.rank, series, version)
+    }
+}
+
+/// The sizes of regions by their names.
+pub(super) fn sizes(regions: &BTreeMap<String, Region>) -> BTreeMap<String, u64> {
+    regions.iter().map(|(name, region)| (name.clone(), region.bytes() as u64)).collect()
+}

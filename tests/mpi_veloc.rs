@@ -1,0 +1,250 @@
+//! The library with VELOC's interface, by programs in C that are written for VELOC and linked with it.
+#![cfg(feature = "mpi")]
+#![forbid(unsafe_code)]
+
+#[path = "interfaces/mod.rs"]
+mod interfaces;
+
+use interfaces::{compile, compile_with, folder, library_folder, line, mpirun, printed, root};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A folder with the library, its configuration and a scratch and a persistent directory.
+struct Bed {
+    folder: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let folder = folder();
+        std::fs::create_dir(folder.path().join("lib")).expect("made");
+        let client = root().join("src/capi/veloc/client.c");
+        let shared = ["-shared", "-fPIC", "-Wl,-soname,libveloc-client.so"];
+        compile(folder.path(), "lib/libveloc-client.so", &[client], &shared);
+        Bed { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A configuration file with the two directories and `more`.
+    fn config(&self, name: &str, more: &str) -> String {
+        let directories =
+            ["scratch", "persistent"].map(|directory| format!("{directory} = {}\n", self.path(directory).display()));
+        let path = self.path(name);
+        std::fs::write(&path, directories.concat() + more).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Compiles a program against VELOC's names alone.
+    fn program(&self, source: &str) -> PathBuf {
+        let path = root().join("tests/programs/c").join(source);
+        let library = format!("-L{}", self.path("lib").display());
+        let name = source.split('.').next().expect("a name");
+        compile_with(self.folder.path(), name, &[path], &[], &[&library, "-lveloc-client", "-lpthread"])
+    }
+
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = mpirun(2, self.folder.path(), program, arguments);
+        for name in
+            ["BIVOUAC_JOB_NAME", "BIVOUAC_LOCAL_DIRECTORY", "BIVOUAC_GLOBAL_DIRECTORY", "BIVOUAC_LOCAL_ALLOW_TMPFS"]
+        {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+        self.command(program, arguments).output().expect("mpirun")
+    }
+
+    /// The files below a directory whose path holds `mark`.
+    fn files(&self, directory: &str, mark: &str) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.path(directory)];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).into_iter().flatten() {
+                let path = entry.expect("an entry").path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false if path.to_str().expect("UTF-8").contains(mark) => found.push(path),
+                    false => {}
+                }
+            }
+        }
+        found
+    }
+
+    /// The containers of one version on scratch and on persistent storage.
+    fn containers(&self, version: u64) -> Vec<PathBuf> {
+        let mark = format!("-v{version:010}-");
+        let files = ["scratch", "persistent"].map(|directory| self.files(directory, &mark));
+        let data = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bvs" || extension == "bvc");
+        let found: Vec<PathBuf> = files.concat().into_iter().filter(data).collect();
+        assert!(found.len() >= 2, "version {version} is on both: {found:?}");
+        found
+    }
+}
+
+/// Flips a bit in each half: in the data of both ranks, where they share a container.
+fn flip(path: &Path) {
+    let file = std::fs::File::options().read(true).write(true).open(path).expect("opens");
+    let length = file.metadata().expect("a length").len();
+    for at in [length / 4, length / 4 * 3] {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("read");
+        file.write_all_at(&[byte[0] ^ 0x10], at).expect("written");
+    }
+}
+
+fn cut_in_half(path: &Path) {
+    let file = std::fs::File::options().write(true).open(path).expect("opens");
+    file.set_len(file.metadata().expect("a length").len() / 2).expect("cut");
+}
+
+/// What VELOC itself would have written for one rank of the program with steps.
+fn written_by_veloc(rank: usize, step: i32) -> Vec<u8> {
+    let many = 50_000 + 1000 * rank;
+    let value = |at: usize| 1e6 * rank as f64 + 1e3 * f64::from(step) + (at % 1000) as f64;
+    let mut bytes = 2u64.to_ne_bytes().to_vec();
+    for (id, size) in [(1i32, 8 * many as u64), (0, 4)] {
+        bytes.extend(id.to_ne_bytes());
+        bytes.extend(size.to_ne_bytes());
+    }
+    bytes.extend((0..many).flat_map(|at| value(at).to_ne_bytes()));
+    bytes.extend(step.to_ne_bytes());
+    bytes
+}
+
+#[test]
+fn every_function_does_what_it_says_and_survives_every_mistake() {
+    let bed = Bed::new();
+    let (background, waits) = (bed.config("async.cfg", "mode = async\n"), bed.config("sync.cfg", "mode = sync\n"));
+    let wrong = bed.config("wrong.cfg", "mode = fast\n");
+    let said = bed.run(&bed.program("veloc_calls.c"), &[&background, &waits, &wrong]);
+    assert_eq!(line(&printed(&said), "calls:"), "done");
+    // A failure is told once, and with its reason.
+    let errors = String::from_utf8_lossy(&said.stderr);
+    assert!(errors.contains("VELOC_Init: ") && errors.contains("mode = fast: it has to be sync or async"), "{errors}");
+    assert!(bed.files("scratch/veloc-files", "").is_empty(), "routed files are gone");
+
+    let said = printed(&bed.run(&bed.program("veloc_listing.c"), &[&background]));
+    assert_eq!(said.lines().filter(|line| *line == "listing: done").count(), 2, "{said}");
+}
+
+#[test]
+fn a_program_compiled_against_either_header_is_the_same_program() {
+    let bed = Bed::new();
+    let source = root().join("tests/programs/c/veloc_abi.c");
+    let library = format!("-L{}", bed.path("lib").display());
+    compile_with(bed.folder.path(), "abi", &[source], &["-std=c11"], &[&library, "-lveloc-client"]);
+    let plus = bed.program("veloc_plus.cpp");
+    // Linked with VELOC's name alone, and run without mpirun and MPI.
+    let status = Command::new(plus).env("LD_LIBRARY_PATH", library_path(&bed)).stderr(Stdio::null()).status();
+    assert!(status.expect("runs").success());
+    let symbols = |path: &Path| {
+        let output = Command::new("nm").args(["-D", "--defined-only"]).arg(path).output().expect("nm");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let defined = symbols(&bed.path("lib/libveloc-client.so"));
+    assert_eq!(defined.lines().filter(|line| line.contains(" T VELOC_")).count(), 25 + 4, "{defined}");
+    assert!(!symbols(&library_folder().join("libbivouac.so")).contains("VELOC_"));
+}
+
+fn library_path(bed: &Bed) -> String {
+    // mpirun's helper makes the link to the library's name.
+    drop(bed.command(Path::new("true"), &[]));
+    bed.path("lib").to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
+    let bed = Bed::new();
+    let steps = bed.program("veloc_steps.c");
+    let config = bed.config("veloc.cfg", "mode = async\nmax_versions = 0\n");
+    let killed = bed.run(&steps, &[&config, "9", "4"]);
+    assert!(!killed.status.success());
+    assert_eq!(line(&String::from_utf8_lossy(&killed.stdout), "from"), "-1");
+    let said = printed(&bed.run(&steps, &[&config, "9", "0"]));
+    assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("4", "9"));
+
+    // One byte of every copy: what cannot be restored is not offered.
+    bed.containers(9).iter().for_each(|path| flip(path));
+    bed.containers(8).iter().for_each(|path| cut_in_half(path));
+    let said = printed(&bed.run(&steps, &[&config, "7", "0"]));
+    assert_eq!(line(&said, "from"), "7");
+    assert!(!said.contains("refused"), "{said}");
+    // Without the look ahead it is the restart that refuses, on all ranks, once.
+    let trusting = bed.config("trusting.cfg", "mode = async\nmax_versions = 0\nverify = false\n");
+    let said = printed(&bed.run(&steps, &[&trusting, "7", "0"]));
+    assert!(said.starts_with("refused 9\nrefused 8\nfrom 7\n"), "{said}");
+    // One good copy of each rank's data is enough.
+    bed.files("scratch", "-v0000000007-").iter().for_each(|path| flip(path));
+    let said = printed(&bed.run(&steps, &[&config, "10", "0"]));
+    assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("7", "10"));
+}
+
+#[test]
+fn checkpoints_that_veloc_wrote_are_read_until_there_are_newer_ones() {
+    let bed = Bed::new();
+    let steps = bed.program("veloc_steps.c");
+    let config = bed.config("veloc.cfg", "");
+    for directory in ["scratch", "persistent"] {
+        std::fs::create_dir(bed.path(directory)).expect("made");
+    }
+    let write = |directory: &str, rank, step, bytes: &[u8]| {
+        std::fs::write(bed.path(directory).join(format!("steps-{rank}-{step}.dat")), bytes).expect("written");
+    };
+    for (rank, directory) in [(0, "scratch"), (1, "persistent")] {
+        write(directory, rank, 40, &written_by_veloc(rank, 40));
+        // Longer than it says: VELOC does not cut what it writes again.
+        write("persistent", rank, 30, &[&written_by_veloc(rank, 30)[..], b"more"].concat());
+    }
+    write("scratch", 0, 50, &written_by_veloc(0, 50));
+    let torn = written_by_veloc(1, 50);
+    write("scratch", 1, 50, &torn[..torn.len() - 1]);
+    let said = printed(&bed.run(&steps, &[&config, "42", "0"]));
+    assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("40", "42"));
+    let said = printed(&bed.run(&steps, &[&config, "42", "0"]));
+    assert_eq!(line(&said, "from"), "42");
+}
+
+#[test]
+fn a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file() {
+    let probe = "mount -t tmpfs -o size=1m bivouac-probe /mnt";
+    let tried = Command::new("unshare").args(["-m", "sh", "-c", probe]).stderr(Stdio::null()).status();
+    if !(rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success())) {
+        eprintln!("\n*** SKIPPED a_full_scratch_directory…: it mounts a small file system; run it as root ***\n");
+        return;
+    }
+    let bed = Bed::new();
+    let program = bed.program("veloc_full.c");
+    std::fs::write(bed.path("more.toml"), "[memory]\nenabled = false\n").expect("written");
+    let more = format!(
+        "mode = async\npersistent_interval = -1\nec_interval = -1\nbivouac = {}\n",
+        bed.path("more.toml").display()
+    );
+    let config = bed.config("veloc.cfg", &more);
+    std::fs::create_dir(bed.path("scratch")).expect("made");
+    let run = bed.command(&program, &[&config]);
+    // In a namespace of its own, with what is left there told before the mount is gone.
+    let script = r#"mount -t tmpfs -o size=1m bivouac-scratch "$1" && shift && dir=$1 && shift && "$@" && find "$dir" -name '*.bvs' -size -1c && find "$dir" -name '*v0000000002*' -type f"#;
+    let mut command = Command::new("unshare");
+    let scratch = bed.path("scratch");
+    command
+        .args(["-m", "sh", "-c", script, "sh"])
+        .args([&scratch, &scratch])
+        .arg(run.get_program())
+        .args(run.get_args());
+    for (name, value) in run.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let said = printed(&command.current_dir(bed.folder.path()).output().expect("unshare"));
+    assert_eq!(line(&said, "full:"), "done");
+    assert_eq!(said.lines().count(), 1, "nothing of version 2 and nothing empty: {said}");
+}
