@@ -33,8 +33,8 @@ typedef struct bvk_restored bvk_restored;
 // Success.
 #define BVK_OK 0
 
-// `bvk_restart_end`: another rank could not load this version; load again, now from the next older one. Nothing that was
-// loaded before may be used.
+// `bvk_restart_end`: some rank could not load this version; load again, now from other copies of it or from an older version
+// (`bvk_restart_version` says which). Nothing that was loaded before may be used.
 #define BVK_AGAIN 1
 
 // There is nothing: no checkpoint to restore, no report to read.
@@ -278,9 +278,10 @@ const char *bvk_version(void);
 // Collective over `comm`. Blocks until all ranks have called, and for the file systems of the tiers. A rank with a mistake in its
 // configuration or options fails together with all others. To be called from a thread that may call MPI.
 //
-// `options`: NULL for the environment alone. `*session`: the handle; yours until `bvk_close`.
+// `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 //
-// Errors: `BVK_ERR_OPEN` (ranks and keys are named), `BVK_ERR_MPI`, `BVK_ERR_ARGUMENT`.
+// Errors: `BVK_ERR_OPEN` (ranks and keys are named; also for a NULL `session`), `BVK_ERR_MPI`, `BVK_ERR_FAILED`. A communicator that is
+// none on some ranks only leaves the others waiting.
 //
 // Requirements:
 // `comm` is live or `MPI_COMM_NULL`; `options` is NULL or begins with its size, its texts end with zero and its list with NULL;
@@ -300,9 +301,11 @@ int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *sessi
 // Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
 // session that is NULL already is no error.
 //
-// Collective. Blocks at most for `timeouts.drain` and for the slowest rank.
+// Collective. Blocks at most for `timeouts.drain` and for the slowest rank. What has become of the last checkpoint is not in the status:
+// wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
 //
-// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`.
+// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`;
+// `BVK_ERR_STATE` in a forked child.
 //
 // Requirements:
 // `session` is NULL or points to a handle.
@@ -320,7 +323,8 @@ int bvk_generation(bvk_session_t session, uint64_t *generation);
 // on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again.
 //
 // Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
-// allowed if `count` is 0.
+// allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed
+// memory, is read as it is in the call.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 //
@@ -358,7 +362,8 @@ int bvk_protect_shaped(bvk_session_t session,
 // As `bvk_protect`.
 int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, int kind);
 
-// Takes a region out of those that are protected. Its memory may be freed as soon as this returns.
+// Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
+// checkpoint that is still begun.
 //
 // Local, never waits.
 //
@@ -366,7 +371,8 @@ int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, in
 //
 // Requirements:
 // `name` is NULL or ends with zero.
-int bvk_unprotect(bvk_session_t session, const char *name);
+int bvk_unprotect(bvk_session_t session,
+                  const char *name);
 
 // The same for one that was protected under a number.
 //
@@ -378,7 +384,7 @@ int bvk_unprotect_id(bvk_session_t session, int id);
 // Local, never waits.
 int bvk_unprotect_all(bvk_session_t session);
 
-// From now on device regions are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
+// From now on regions in device memory (not in managed memory) are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
 // the device's primary context. NULL, and the default: the legacy default stream. Programs without GPUs do not need it.
 //
 // Local, never waits. The stream stays the application's.
@@ -473,10 +479,11 @@ int bvk_log(int level);
 // Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
 // for the copy; when node memory is full: for room, at most `timeouts.room`.
 //
-// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`.
+// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`; NULL after an error. The first checkpoint with regions on a
+// GPU initialises its caches (up to a second).
 //
-// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`, `BVK_ERR_STATE`; the other ranks hear of it, the application may go
-// on. `BVK_ERR_HANDLE`: the others hear of nothing.
+// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, the application may go
+// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing.
 //
 // Requirements:
 // What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or a
@@ -490,7 +497,8 @@ int bvk_checkpoint(bvk_session_t session,
 //
 // Collective as `bvk_checkpoint`, together with the `bvk_capture` or `bvk_abort` that ends it; never waits.
 //
-// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`. A name that cannot be used is refused by `bvk_capture`.
+// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_STATE`, `BVK_ERR_HANDLE`: the other ranks hear of nothing. A name that cannot be used is refused by
+// `bvk_capture`.
 //
 // Requirements:
 // `name` is NULL or ends with zero; `checkpoint` is a place for a handle, which is yours until `bvk_capture` or `bvk_abort`.
@@ -526,21 +534,21 @@ int bvk_save_shaped(bvk_checkpoint_t checkpoint,
                     int dimensions,
                     const uint64_t *shape);
 
-// Adds all regions that are protected on the session now.
+// Adds all regions that are protected on the session when the checkpoint is captured. One of them with a name that `bvk_save` has used
+// fails the capture.
 //
 // Local, never waits.
-//
-// Errors: `BVK_ERR_REGION` if one of their names was used before; nothing is added then.
 int bvk_save_protected(bvk_checkpoint_t checkpoint);
 
 // Adds the versions that a history has when the checkpoint is captured; `bvk_load_history` brings them back.
 //
 // Local, never waits.
 //
-// Errors: `BVK_ERR_HANDLE`.
+// Errors: `BVK_ERR_HANDLE`; `BVK_ERR_ARGUMENT` for a history of another session.
 int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
 
-// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails.
+// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails, but not
+// when it is refused because a restart is open (`BVK_ERR_STATE`).
 //
 // Collective and blocking as `bvk_checkpoint`.
 //
@@ -555,6 +563,8 @@ int bvk_capture(bvk_checkpoint_t *checkpoint,
 // already is no error.
 //
 // Collective: in the place of `bvk_capture`; never waits.
+//
+// Errors: `BVK_ERR_STATE` while a restart is open; the handle stays.
 //
 // Requirements:
 // `checkpoint` is NULL or points to a handle.
@@ -582,7 +592,7 @@ int bvk_level(bvk_pending_t pending,
 // Local, but returns only when all ranks have done their part. Blocks for the slowest rank, at most until the level is given up
 // (`timeouts.abandon`). Any thread that may call MPI.
 //
-// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached.
+// Errors: `BVK_ERR_NOT_COMMITTED` as soon as it is known that the level will not be reached; `BVK_ERR_ARGUMENT`.
 //
 // Requirements:
 // `reached` is NULL or a place for a number.
@@ -605,8 +615,8 @@ int bvk_release(bvk_pending_t *pending);
 //
 // Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
 //
-// Errors: `BVK_ERR_RESTART`, the same on all ranks: the regions hold nothing of use then. `BVK_ERR_REGION`, `BVK_ERR_STATE`,
-// `BVK_ERR_ARGUMENT` if `restored->size` was not set (after the restart).
+// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one: the regions hold nothing of use then.
+// `BVK_ERR_REGION`, `BVK_ERR_STATE`.
 //
 // Requirements:
 // What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `restored` is NULL or
@@ -620,6 +630,8 @@ int bvk_restart(bvk_session_t session,
 // returns `BVK_AGAIN`. Version as in `bvk_restart`. `BVK_NOTHING`: there is nothing to restore, and no restart is open.
 //
 // Collective: all ranks; no other collective call of the session until it has ended. Blocks until the ranks have elected a version.
+// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_restart_end`: ranks read from
+// each other's nodes meanwhile.
 //
 // Errors: as `bvk_restart`.
 //
@@ -642,7 +654,8 @@ int bvk_restart_version(bvk_restart_t restart, uint64_t *version);
 //
 // Local. Blocks on the tier that holds the copy.
 //
-// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read.
+// Errors: `BVK_ERR_LOAD` if there is no such region, or no copy that can be read. That there is none is not held against the
+// attempt.
 //
 // Requirements:
 // `name` is NULL or ends with zero; `count` and `kind` are NULL or places for numbers.
@@ -676,7 +689,8 @@ int bvk_load(bvk_restart_t restart,
 // What was promised with `bvk_protect` holds.
 int bvk_load_protected(bvk_restart_t restart);
 
-// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL).
+// Appends all versions of the history that was saved under the name of `history` to it; `*count` says how many (may be NULL). Each attempt
+// needs a history of its own: after `BVK_AGAIN` close this one and open another.
 //
 // Local. Blocks on the tier that holds the copy.
 //
@@ -690,11 +704,14 @@ int bvk_load_history(bvk_restart_t restart,
 
 // Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not. Returns `BVK_OK` on all ranks if all had; `*restart` is
 // NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
-// an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
+// other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
 //
 // Collective: all ranks. Blocks until all have called.
 //
-// Errors: `BVK_ERR_RESTART`, the same on all ranks; `*restart` is NULL then.
+// With `ok` 0, what the last `bvk_load` of this rank that failed has said decides whether there is another try: an older version would
+// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`.
+//
+// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 //
 // Requirements:
 // `restart` points to a handle; `restored` is NULL or begins with its size.
@@ -718,8 +735,9 @@ int bvk_versions(bvk_session_t session,
                  size_t capacity,
                  size_t *count);
 
-// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`. `keep`: `BVK_KEEP_...`. How much
-// memory and file space it may take says the configuration (`[device]`, `[history]`).
+// Opens a history called `name` of this rank, with a cache on GPU number `gpu`, or `BVK_NO_GPU`: then the first cache is memory of
+// the process. `keep`: `BVK_KEEP_...`. How much memory and file space it may take says the configuration (`[device]`, `[history]`);
+// without a GPU `device.budget` in percent is one of this rank's part of node memory.
 //
 // Local. The first history of a GPU initialises the driver if nobody has yet (up to a second).
 //
@@ -765,7 +783,7 @@ int bvk_history_clear_fields(bvk_history_t history);
 // What was promised with `bvk_history_field` holds.
 int bvk_history_append(bvk_history_t history, uint64_t version);
 
-// Copies version `version` back into the fields, which may be some of those that were appended, and compares digests.
+// Copies version `version` back into the fields, which may be some of those that were appended and may not overlap, and compares digests.
 //
 // Local. Blocks for a copy inside the device if the version is in its cache, otherwise for the transfer.
 //
