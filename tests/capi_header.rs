@@ -30,7 +30,7 @@ fn polished(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
         let is_forward = |name: &&str| line == format!("struct bvk_{name}_s;");
-        if handles.iter().any(|name| is_forward(&name)) {
+        if handles.iter().any(is_forward) {
             continue;
         }
         let line = match line.rsplit_once(" -") {

@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn the_digest_is_xxh3_over_little_endian_rows() {
+fn the_digest_is_over_little_endian_rows() {
     let plate: Vec<f64> = (0..12).map(|i| f64::from(i) * 1.5).collect();
     let bytes: Vec<u8> = plate.iter().flat_map(|t| t.to_le_bytes()).collect();
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100000001b3);

@@ -48,7 +48,7 @@ pub(super) struct Gpu {
 impl Gpu {
     /// Opens the caches of GPU number `ordinal`, or of the twin in host memory.
     pub(super) fn open(session: &Session, ordinal: Option<usize>) -> Outcome<Gpu> {
-        let failure = |error| Failure::from(crate::Error::from(error));
+        let failure = |error: crate::session::Error| Failure::from(error);
         let Some(ordinal) = ordinal else {
             // Its memory is this process's own: `device.budget` in percent is one of the rank's part of node memory.
             let memory_bytes = session.memory_share().max(TWIN_BYTES_MIN);

@@ -236,7 +236,9 @@ pub unsafe extern "C" fn bvk_history_field(
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int {
     with(history, |open, id| {
-        open.histories.get_mut(&id).map(Past::clear);
+        if let Some(past) = open.histories.get_mut(&id) {
+            past.clear();
+        }
         Ok(BVK_OK)
     })
 }
@@ -306,7 +308,9 @@ pub unsafe extern "C" fn bvk_history_hint(history: *mut HistoryHandle, versions:
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_history_start_prefetch(history: *mut HistoryHandle) -> c_int {
     with(history, |open, id| {
-        open.histories.get(&id).map(|past| past.history.start_prefetch());
+        if let Some(past) = open.histories.get(&id) {
+            past.history.start_prefetch();
+        }
         Ok(BVK_OK)
     })
 }
@@ -317,7 +321,9 @@ pub extern "C" fn bvk_history_start_prefetch(history: *mut HistoryHandle) -> c_i
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_history_wait_flushed(history: *mut HistoryHandle) -> c_int {
     with(history, |open, id| {
-        open.histories.get(&id).map(|past| past.history.wait_flushed());
+        if let Some(past) = open.histories.get(&id) {
+            past.history.wait_flushed();
+        }
         Ok(BVK_OK)
     })
 }

@@ -162,7 +162,7 @@ impl Open {
     }
 
     /// Ends everything and the session.
-    pub(super) fn close(self) -> crate::Result<()> {
+    pub(super) fn close(self) -> crate::session::Result<()> {
         let limit = self.session.engine().config().job.timeouts.drain;
         self.close_within(limit)
     }
@@ -231,7 +231,8 @@ unsafe fn configure(options: *const Options) -> Result<Config, String> {
 /// `comm` is a communicator of this process or `MPI_COMM_NULL`.
 pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Outcome<Id> {
     // SAFETY: as the caller says.
-    let comm = unsafe { MpiComm::duplicate_raw(comm) }.map_err(|error| Failure::from(crate::Error::from(error)))?;
+    let comm =
+        unsafe { MpiComm::duplicate_raw(comm) }.map_err(|error| Failure::from(crate::session::Error::from(error)))?;
     let session = Session::open_on_mpi(comm, config)?;
     Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Some(Open::new(session)))))))
 }
@@ -282,7 +283,9 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
     let mut status = BVK_OK;
     let mut found = None;
     let looked = call(|| {
-        found = Some(crate::comm::mpi::from_fortran(comm).map_err(|error| Failure::from(crate::Error::from(error)))?);
+        found = Some(
+            crate::comm::mpi::from_fortran(comm).map_err(|error| Failure::from(crate::session::Error::from(error)))?,
+        );
         Ok(BVK_OK)
     });
     if let Some(comm) = found {
@@ -525,7 +528,11 @@ pub unsafe extern "C" fn bvk_should_exit(session: *mut SessionHandle, yes: *mut 
 
 /// # Safety
 /// `yes` is NULL or a place for a number.
-unsafe fn decide(session: *mut SessionHandle, yes: *mut c_int, ask: fn(&Session) -> crate::Result<bool>) -> c_int {
+unsafe fn decide(
+    session: *mut SessionHandle,
+    yes: *mut c_int,
+    ask: fn(&Session) -> crate::session::Result<bool>,
+) -> c_int {
     // SAFETY: as the caller says.
     unsafe { put(yes, 0) };
     with(session, |open| {
@@ -704,8 +711,8 @@ fn characters<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// The number of a level.
-pub(super) fn level_number(level: crate::Level) -> c_int {
-    use crate::Level;
+pub(super) fn level_number(level: crate::base::Level) -> c_int {
+    use crate::base::Level;
     match level {
         Level::Captured => BVK_LEVEL_CAPTURED,
         Level::Process => BVK_LEVEL_PROCESS,
@@ -716,8 +723,8 @@ pub(super) fn level_number(level: crate::Level) -> c_int {
 }
 
 /// The level of a number.
-pub(super) fn level(number: c_int) -> Outcome<crate::Level> {
-    use crate::Level;
+pub(super) fn level(number: c_int) -> Outcome<crate::base::Level> {
+    use crate::base::Level;
     let all = [Level::Captured, Level::Process, Level::NodeReboot, Level::NodeLoss, Level::System];
     let found = all.into_iter().find(|level| level_number(*level) == number);
     found.ok_or_else(|| Failure::argument(format!("there is no level {number}; see BVK_LEVEL_...")))

@@ -2,18 +2,18 @@
 //!
 //! The functions have VELOC's names in our style (`VELOC_Checkpoint_begin` is `bvk_veloc_checkpoint_begin`) and its conventions: 0
 //! for success and -1 for failure, whose text `bvk_error` has and one line on standard error, or in the log if there is one. There
-//! is one session a process ([`state`]); calls from several threads wait for each other. `include/veloc.h` describes
+//! is one session a process (`state`); calls from several threads wait for each other. `include/veloc.h` describes
 //! the functions, docs/VELOC.md how a program is moved.
 //!
 //! | part | is |
 //! |---|---|
-//! | [`ini`] | VELOC's configuration file in terms of ours (pure) |
-//! | [`names`] | names of checkpoints, regions and files (pure) |
-//! | [`choice`] | which regions a call is about (pure) |
-//! | [`old`], [`old_files`] | checkpoints that VELOC wrote (the first pure) |
-//! | [`files`] | files that the application writes itself |
-//! | [`ahead`] | announced versions, kept as a history |
-//! | [`state`], [`checkpoint`], [`restart`] | the session between the calls |
+//! | `ini` | VELOC's configuration file in terms of ours (pure) |
+//! | `names` | names of checkpoints, regions and files (pure) |
+//! | `choice` | which regions a call is about (pure) |
+//! | `old`, `old_files` | checkpoints that VELOC wrote (the first pure) |
+//! | `files` | files that the application writes itself |
+//! | `ahead` | announced versions, kept as a history |
+//! | `state`, `checkpoint`, `restart` | the session between the calls |
 //!
 //! VELOC's ranks save regions of their own: names need not be equal on all ranks. Memory that is chosen in one call and saved in a
 //! later one is copied at once, because VELOC lets the application change it between the two.
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn bvk_veloc_region_clear(name: *const c_char) -> c_int {
 /// `VELOC_Route_file`.
 ///
 /// # Safety
-/// `original` is NULL, or has [`MAX_NAME`] bytes or ends with zero before; `routed` is NULL or has room for [`MAX_NAME`] bytes; they
+/// `original` is NULL, or has `MAX_NAME` bytes or ends with zero before; `routed` is NULL or has room for `MAX_NAME` bytes; they
 /// may be the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_route_file(original: *const c_char, routed: *mut c_char) -> c_int {

@@ -332,6 +332,7 @@ impl Restorer {
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
+    #[cfg(feature = "mpi")]
     pub(crate) fn verify(&mut self) -> Result<(), LoadError> {
         loop {
             let source = self.source("the whole shard")?;
@@ -347,6 +348,7 @@ impl Restorer {
     }
 
     /// What the checkpoint says of a region.
+    #[cfg(feature = "mpi")]
     pub(crate) fn describe(&mut self, name: &str) -> Result<Region, LoadError> {
         self.find(name)
     }

@@ -729,6 +729,7 @@ impl Session {
     }
 
     /// What works behind the session.
+    #[cfg(feature = "mpi")]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -910,6 +911,7 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Lets each rank save regions of its own: names and types need not be equal on all ranks. To be said on all of them.
+    #[cfg(feature = "mpi")]
     pub(crate) fn let_regions_differ(&mut self) {
         self.own_regions = true;
     }

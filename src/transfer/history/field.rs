@@ -39,6 +39,7 @@ impl<'a> Field<'a> {
     }
 
     /// The same in device memory.
+    #[cfg(feature = "mpi")]
     pub(crate) fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> Field<'a> {
         Field { name, element, data: FieldData::Device(span) }
     }
@@ -77,11 +78,13 @@ impl<'a> FieldMut<'a> {
     }
 
     /// Bytes of elements of a type that is known at run time only.
+    #[cfg(feature = "mpi")]
     pub(crate) fn host_bytes(name: &'a str, element: ElementType, bytes: &'a mut [u8]) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Host(bytes) }
     }
 
     /// The same in device memory.
+    #[cfg(feature = "mpi")]
     pub(crate) fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Device(span) }
     }
