@@ -40,7 +40,11 @@ impl Bed {
 
     /// Compiles a program against VELOC's names alone.
     fn program(&self, source: &str) -> PathBuf {
-        let path = root().join("tests/programs/c").join(source);
+        self.program_in("tests/programs/c", source)
+    }
+
+    fn program_in(&self, place: &str, source: &str) -> PathBuf {
+        let path = root().join(place).join(source);
         let library = format!("-L{}", self.path("lib").display());
         let name = source.split('.').next().expect("a name");
         compile_with(self.folder.path(), name, &[path], &[], &[&library, "-lveloc-client", "-lpthread"])
@@ -184,6 +188,25 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
     bed.files("scratch", "-v0000000007-").iter().for_each(|path| flip(path));
     let said = printed(&bed.run(&steps, &[&config, "10", "0"]));
     assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("7", "10"));
+}
+
+#[test]
+fn the_example_goes_on_after_a_kill_and_ends_as_if_nobody_had_disturbed_it() {
+    let (undisturbed, bed) = (Bed::new(), Bed::new());
+    let ring =
+        |bed: &Bed| (bed.program_in("mpi-examples/c", "veloc_ring.c"), bed.config("veloc.cfg", "mode = async\n"));
+    let (program, config) = ring(&undisturbed);
+    let expected = printed(&undisturbed.run(&program, &[&config, "60", "10"]));
+    let (program, config) = ring(&bed);
+    let killed = bed.run(&program, &[&config, "60", "10", "45"]);
+    assert!(!killed.status.success(), "{killed:?}");
+    let again = printed(&bed.run(&program, &[&config, "60", "10"]));
+    // The kill may have cut off the agreement on the last checkpoint or two.
+    assert!(
+        ["40 step=40", "30 step=30", "20 step=20"].contains(&line(&again, "restored version=").as_str()),
+        "{again}"
+    );
+    assert_eq!(line(&again, "sum"), line(&expected, "sum"));
 }
 
 #[test]
