@@ -21,6 +21,11 @@ fn every_function_does_what_the_header_says_of_it() {
     let output =
         mpirun(2, folder.path(), &program, &[]).env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
     assert_eq!(printed(&output).trim(), "ok");
+    let funneled = mpirun(2, folder.path(), &program, &["funneled"])
+        .env("ASAN_OPTIONS", "detect_leaks=0")
+        .output()
+        .expect("started");
+    assert_eq!(printed(&funneled).trim(), "ok");
 }
 
 /// The Rust example computes the same plate.

@@ -351,7 +351,9 @@ unsafe fn finish(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_poll(pending: *mut PendingHandle, finished: *mut c_int) -> c_int {
     call(|| {
-        let answer = handles::pending(pending)?.poll();
+        let pending = handles::pending(pending)?;
+        handles::check_thread()?;
+        let answer = pending.poll();
         // SAFETY: as the caller says.
         unsafe { must_put(finished, c_int::from(answer), "finished") }?;
         Ok(BVK_OK)
@@ -387,6 +389,7 @@ pub unsafe extern "C" fn bvk_level(pending: *mut PendingHandle, reached: *mut c_
 pub unsafe extern "C" fn bvk_wait(pending: *mut PendingHandle, level: c_int, reached: *mut c_int) -> c_int {
     call(|| {
         let pending = handles::pending(pending)?;
+        handles::check_thread()?;
         let now = pending.wait(session::level(level)?)?;
         // SAFETY: as the caller says.
         unsafe { put(reached, level_number(now)) };

@@ -2,7 +2,7 @@
 
 use super::session::Open;
 use super::status::{BVK_ERR_HANDLE, Failure, Outcome};
-use crate::session::Pending;
+use crate::session::{Error, Pending};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,16 +58,22 @@ fn table() -> MutexGuard<'static, BTreeMap<Id, Entry>> {
 /// Locks a session for one call.
 ///
 /// # Errors
-/// It was closed, or this is a forked child, in which nothing of it works.
+/// It was closed; this is a forked child, in which nothing of it works; or a thread that may not call MPI.
 pub(super) fn lock(shared: &Mutex<Option<Open>>) -> Outcome<Locked<'_>> {
     let guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
     match &*guard {
         None => Err(Failure::new(BVK_ERR_HANDLE, "the session was closed by another thread")),
         Some(open) => {
             open.check_process()?;
+            check_thread()?;
             Ok(Locked(guard))
         }
     }
+}
+
+/// Refuses a thread that may not call MPI: a message sent or received there would end the session.
+pub(super) fn check_thread() -> Outcome<()> {
+    crate::comm::mpi::wrong_thread().map_or(Ok(()), |error| Err(Error::from(error).into()))
 }
 
 /// Takes a session out of reach of all handles, to end it.

@@ -56,6 +56,13 @@ pub fn from_fortran(number: c_int) -> Result<MPI_Comm, CommError> {
     calls::comm_from_fortran(number)
 }
 
+/// Why this thread may not call MPI while others may: the level that was granted leaves that to one thread. `None` also where MPI is
+/// not initialised or finalized, which is no matter of threads.
+pub fn wrong_thread() -> Option<CommError> {
+    let error = calls::usable_from_this_thread().err()?;
+    matches!(error, CommError::Unusable(Unusable::WrongThread { .. })).then_some(error)
+}
+
 /// Unfinished sends that one call asks about. Each question costs well under a microsecond and moves the library's
 /// own work along, so a call stays in the microseconds however long the queue is.
 const SENDS_PER_CALL: usize = 16;

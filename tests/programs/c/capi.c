@@ -516,9 +516,43 @@ static void threads(bvk_session_t session) {
     IS(bvk_release(&shared.pending), BVK_OK);
 }
 
+static void *on_the_wrong_thread(void *given) {
+    struct shared *shared = given;
+    int word;
+    shared->wrong += bvk_progress(shared->session) != BVK_ERR_MPI;
+    shared->wrong += bvk_checkpoint(shared->session, "funneled", 2, NULL) != BVK_ERR_MPI;
+    shared->wrong += bvk_poll(shared->pending, &word) != BVK_ERR_MPI;
+    shared->wrong += bvk_wait(shared->pending, BVK_LEVEL_PROCESS, NULL) != BVK_ERR_MPI;
+    shared->wrong += bvk_level(shared->pending, &word) != BVK_OK;
+    return NULL;
+}
+
+// With MPI_THREAD_FUNNELED another thread is refused, and the session goes on.
+static int funneled(void) {
+    struct shared shared = {NULL, NULL, 0};
+    pthread_t thread;
+    IS(bvk_open(MPI_COMM_WORLD, NULL, &shared.session), BVK_OK);
+    protect(shared.session);
+    IS(bvk_checkpoint(shared.session, "funneled", 1, &shared.pending), BVK_OK);
+    CHECK(pthread_create(&thread, NULL, on_the_wrong_thread, &shared) == 0);
+    CHECK(pthread_join(thread, NULL) == 0 && shared.wrong == 0);
+    IS(bvk_wait(shared.pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
+    IS(bvk_release(&shared.pending), BVK_OK);
+    IS(bvk_close(&shared.session), BVK_OK);
+    MPI_Finalize();
+    if (rank == 0) puts("ok");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     int granted;
     bvk_session_t session = NULL;
+    if (argc > 1) {
+        MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &granted);
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        CHECK(granted == MPI_THREAD_FUNNELED);
+        return funneled();
+    }
     alone();
     // Before MPI there is no session, and nothing breaks.
     IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_ERR_MPI);
