@@ -223,7 +223,7 @@ if(NOT TARGET Bivouac::bivouac)
       INTERFACE_LINK_LIBRARIES "Bivouac::bivouac")
   endif()
 
-  if(EXISTS "${_bivouac_prefix}/lib/libveloc-client.so")
+  if(@VELOC@)
     add_library(Bivouac::veloc SHARED IMPORTED)
     set_target_properties(Bivouac::veloc PROPERTIES
       IMPORTED_LOCATION "${_bivouac_prefix}/lib/libveloc-client.so"
@@ -236,7 +236,7 @@ unset(_bivouac_mpi)
 unset(_bivouac_prefix)
 unset(_bivouac_language)
 END
-sed -i "s/@FILE@/libbivouac.so.$version/; s/@SONAME@/$soname/; s/@PRIVATE@/${private// /;}/" \
+sed -i "s/@FILE@/libbivouac.so.$version/; s/@SONAME@/$soname/; s/@VELOC@/$veloc/; s/@PRIVATE@/${private// /;}/" \
     "$lib/cmake/Bivouac/BivouacConfig.cmake"
 
 # --------------------------------------------------------------------------------------------------- VELOC
