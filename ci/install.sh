@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Builds Bivouac and installs it: libraries and header for C, C++ and Fortran, the command, manual pages, completions.
 set -euo pipefail
+# Others are to read what is installed, whatever the user's own files are for.
+umask 022
 
 usage() {
     cat << 'END'
@@ -9,7 +11,8 @@ ci/install.sh PREFIX [--debug | --built FOLDER] [--features LIST]
   --debug          build without optimisation
   --built FOLDER   build nothing, take the libraries and commands from this folder of Cargo (target/release)
   --features LIST  instead of all: mpi, and of cuda, hwloc and numa those that this machine is to have
-MPICC names the compiler of the MPI library to build for, and MPIFC that of Fortran. Each installation serves the one MPI that it
+MPICC names the compiler of the MPI library to build for, and MPIFC that of Fortran: without it mpifort beside mpicc, or none if
+MPICC is called otherwise. Each installation serves the one MPI that it
 was built with.
 END
 }
@@ -40,6 +43,11 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$prefix" ] || { usage >&2 && fail "PREFIX is missing" 2; }
 [[ $prefix = /* ]] || prefix=$PWD/$prefix
+case "$prefix" in
+*[[:space:]]*) fail "PREFIX ($prefix) has white space, which flags of pkg-config cannot have" 2 ;;
+esac
+destination=${DESTDIR:-}
+[ -z "$destination" ] || [[ $destination = /* ]] || destination=$PWD/$destination
 [ -z "$built" ] || [ -d "$built" ] || fail "--built $built is not a folder" 2
 [ -z "$built" ] || built=$(cd "$built" && pwd)
 case ",${features:-mpi}," in
@@ -50,7 +58,12 @@ esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . launch/env.sh
 MPICC=${MPICC:-mpicc}
-MPIFC=${MPIFC:-${MPICC/mpicc/mpifort}}
+if [ -z "${MPIFC:-}" ]; then
+    case "${MPICC##*/}" in
+    mpicc*) MPIFC=${MPICC%mpicc*}mpifort${MPICC##*mpicc} ;;
+    *) MPIFC=none ;;
+    esac
+fi
 command -v "$MPICC" > /dev/null || fail "the MPI compiler $MPICC is not there; set MPICC, load a module, or run ci/setup.sh"
 
 if [ -z "$built" ]; then
@@ -80,6 +93,8 @@ case "$soname" in
 libbivouac.so.?*) ;;
 *) fail "$library has no name with a version (its soname is '$soname'); is it of this source tree?" ;;
 esac
+nm -D --defined-only "$library" | grep ' bvk_open$' > /dev/null ||
+    fail "$library has no C interface: it was built without the feature mpi; leave --built out to build it"
 
 # Cargo does not look at MPICC again once it has built for some MPI.
 scratch=$(mktemp -d)
@@ -92,10 +107,38 @@ found=$(mpi_of "$library")
 [ "$wanted" = "$found" ] || [ -z "$wanted" ] || [ -z "$found" ] ||
     fail "$library was built for $found, and $MPICC is of $wanted: build with CARGO_TARGET_DIR set to a folder for this MPI alone"
 
-root=${DESTDIR:-}$prefix
+root=$destination$prefix
 lib=$root/lib
 include=$root/include
 share=$root/share
+
+# ------------------------------------------------- what is made here, before anything is written to the prefix
+
+# VELOC itself has files of these names, and its programs are not to find ours in their place unasked.
+veloc=true
+if [ -e "$include/veloc.h" ] && ! grep BIVOUAC_VELOC_H "$include/veloc.h" > /dev/null; then
+    say "$include/veloc.h is VELOC's own: installed without VELOC's interface (give another PREFIX to have it)"
+    veloc=false
+else
+    # shellcheck disable=SC2016 # $ORIGIN is for the loader.
+    "$MPICC" -O2 -fPIC -shared -Wl,-soname,libveloc-client.so '-Wl,-rpath,$ORIGIN' -Wl,--enable-new-dtags -Wl,--no-undefined \
+        -I include src/capi/veloc/client.c "$library" -o "$scratch/libveloc-client.so" ||
+        fail "$MPICC cannot build libveloc-client.so (see above)"
+fi
+
+fortran=false
+if ! command -v "$MPIFC" > /dev/null || ! "$MPIFC" --version > /dev/null 2>&1; then
+    say "the Fortran compiler $MPIFC is not there: installed without the module for Fortran (MPIFC names another one)"
+else
+    source=$PWD/src/capi/fortran/bivouac.f90
+    (cd "$scratch" && "$MPIFC" -O2 -fPIC -c "$source" -o bivouac.o && ar rcs libbivouac_fortran.a bivouac.o) ||
+        fail "$MPIFC cannot compile $source (see above); with MPIFC=none the module for Fortran is left out"
+    fortran=true
+fi
+
+{ "$command" generate man "$scratch/man" && "$command" generate completions "$scratch/completions"; } ||
+    fail "$command cannot write its manual pages; is it of this source tree?"
+
 install -d "$lib/pkgconfig" "$lib/cmake/Bivouac" "$include" "$root/bin" "$share" 2> /dev/null ||
     fail "cannot make folders in $root: give another PREFIX, or DESTDIR, or the rights to write there"
 
@@ -180,7 +223,7 @@ if(NOT TARGET Bivouac::bivouac)
       INTERFACE_LINK_LIBRARIES "Bivouac::bivouac")
   endif()
 
-  if(EXISTS "${_bivouac_prefix}/lib/libveloc-client.so")
+  if(@VELOC@)
     add_library(Bivouac::veloc SHARED IMPORTED)
     set_target_properties(Bivouac::veloc PROPERTIES
       IMPORTED_LOCATION "${_bivouac_prefix}/lib/libveloc-client.so"
@@ -193,28 +236,24 @@ unset(_bivouac_mpi)
 unset(_bivouac_prefix)
 unset(_bivouac_language)
 END
-sed -i "s/@FILE@/libbivouac.so.$version/; s/@SONAME@/$soname/; s/@PRIVATE@/${private// /;}/" \
+sed -i "s/@FILE@/libbivouac.so.$version/; s/@SONAME@/$soname/; s/@VELOC@/$veloc/; s/@PRIVATE@/${private// /;}/" \
     "$lib/cmake/Bivouac/BivouacConfig.cmake"
 
 # --------------------------------------------------------------------------------------------------- VELOC
 
-if [ -e src/capi/veloc/client.c ]; then
+if $veloc; then
     install -d "$include/veloc"
     install -m 644 include/veloc.h "$include/veloc.h"
     install -m 644 include/veloc/defs.h "$include/veloc/defs.h"
-    # shellcheck disable=SC2016 # $ORIGIN is for the loader.
-    "$MPICC" -O2 -fPIC -shared -Wl,-soname,libveloc-client.so '-Wl,-rpath,$ORIGIN' -I "$include" src/capi/veloc/client.c \
-        -L "$lib" -lbivouac -o "$lib/libveloc-client.so" || fail "$MPICC cannot build libveloc-client.so (see above)"
+    install -m 755 "$scratch/libveloc-client.so" "$lib/libveloc-client.so"
 fi
 
 # ------------------------------------------------------------------------------------------------- Fortran
 
-if ! command -v "$MPIFC" > /dev/null || ! "$MPIFC" --version > /dev/null 2>&1; then
-    say "the Fortran compiler $MPIFC is not there: installed without the module for Fortran (MPIFC names another one)"
-elif [ -e src/capi/fortran/bivouac.f90 ]; then
-    source=$PWD/src/capi/fortran/bivouac.f90
-    (cd "$scratch" && "$MPIFC" -O2 -fPIC -c "$source" -o bivouac.o && ar rcs libbivouac_fortran.a bivouac.o) ||
-        fail "$MPIFC cannot compile $source (see above); with MPIFC=none the module for Fortran is left out"
+if ! $fortran; then
+    # Those of an earlier installation would not fit the library any more.
+    rm -f "$lib/libbivouac_fortran.a" "$include/bivouac.mod" "$lib/pkgconfig/bivouac-fortran.pc"
+else
     install -m 644 "$scratch/libbivouac_fortran.a" "$lib/libbivouac_fortran.a"
     install -m 644 "$scratch/bivouac.mod" "$include/bivouac.mod"
     cat > "$lib/pkgconfig/bivouac-fortran.pc" << END
@@ -235,8 +274,6 @@ fi
 
 install -m 755 "$command" "$root/bin/bivouac"
 install -m 755 "$probe" "$root/bin/bivouac-mpi-probe"
-{ "$command" generate man "$scratch/man" && "$command" generate completions "$scratch/completions"; } ||
-    fail "$command cannot write its manual pages; is it of this source tree?"
 install -d "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
 install -m 644 "$scratch"/man/*.1 "$share/man/man1/"
 install -m 644 "$scratch/completions/bivouac.bash" "$share/bash-completion/completions/bivouac"

@@ -81,6 +81,7 @@ fn what_is_installed_serves_programs_that_know_nothing_of_the_sources() {
 
     let libraries = prefix.join("lib");
     exports_only_the_interface(&libraries);
+    velocs_library(&prefix);
     pages_and_completions(&prefix);
 
     let shared = compiled(folder.path(), "shared", &package(&prefix, &["--cflags", "--libs"], "bivouac"));
@@ -117,6 +118,25 @@ fn exports_only_the_interface(libraries: &Path) {
     for link in ["libbivouac.so", "libbivouac.so.0.1"] {
         let target = std::fs::canonicalize(libraries.join(link)).expect("a link");
         assert_eq!(target.file_name().and_then(OsStr::to_str), Some(&*format!("libbivouac.so.{VERSION}")), "{link}");
+    }
+}
+
+/// What a program that was linked with VELOC's library asks for, and nothing that it does not.
+fn velocs_library(prefix: &Path) {
+    let client = prefix.join("lib/libveloc-client.so");
+    let dynamic = run(Command::new("readelf").arg("-d").arg(&client));
+    for part in
+        ["Library soname: [libveloc-client.so]", "Shared library: [libbivouac.so.0.1]", "Library runpath: [$ORIGIN]"]
+    {
+        assert!(dynamic.contains(part), "{part} is not in\n{dynamic}");
+    }
+    let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(&client));
+    let names: Vec<&str> = symbols.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    let strange: Vec<_> = names.iter().filter(|name| !name.starts_with("VELOC_")).collect();
+    assert!(strange.is_empty() && names.len() >= 25, "{strange:?} in {names:?}");
+    for header in ["veloc.h", "veloc/defs.h"] {
+        let read = |folder: &Path| std::fs::read_to_string(folder.join("include").join(header)).expect("readable");
+        assert_eq!(read(prefix), read(interfaces::root()), "{header}");
     }
 }
 
@@ -219,7 +239,34 @@ fn mistakes_are_told_before_anything_is_written() {
     assert!(said(&[at, "--built"], 2).contains("--built needs a value"));
     assert!(said(&[at, "--features", "cuda"], 2).contains("needs mpi"));
     assert!(said(&[at, "--built", folder.path().to_str().expect("UTF-8")], 1).contains("has no libbivouac.so"));
-    assert!(!prefix.exists());
+    let spaced = format!("{at} two");
+    assert!(said(&[spaced.as_str()], 2).contains("white space"));
+    assert!(!prefix.exists() && !Path::new(&spaced).exists());
+}
+
+/// VELOC's own header stays with its library, and a module for Fortran goes that does not fit the new library.
+#[test]
+fn what_was_installed_before_is_kept_or_goes() {
+    let folder = interfaces::folder();
+    let (lib, include) = (folder.path().join("here/opt/lib"), folder.path().join("here/opt/include"));
+    std::fs::create_dir_all(lib.join("pkgconfig")).expect("made");
+    std::fs::create_dir_all(&include).expect("made");
+    let (header, client) = (include.join("veloc.h"), lib.join("libveloc-client.so"));
+    let stale =
+        [lib.join("libbivouac_fortran.a"), include.join("bivouac.mod"), lib.join("pkgconfig/bivouac-fortran.pc")];
+    for file in stale.iter().chain([&header, &client]) {
+        std::fs::write(file, "another's").expect("written");
+    }
+    let mut command = Command::new(interfaces::root().join("ci/install.sh"));
+    command.current_dir(folder.path()).arg("/opt").arg("--built").arg(built());
+    let said = run(command.env("DESTDIR", "here").env("MPIFC", "none"));
+    assert!(said.contains("is VELOC's own") && said.contains("without the module for Fortran"), "{said}");
+    for file in [&header, &client] {
+        assert_eq!(std::fs::read_to_string(file).expect("kept"), "another's", "{}", file.display());
+    }
+    assert!(lib.join("libbivouac.so.0.1").exists(), "a relative DESTDIR is one of the caller's folder");
+    let left: Vec<_> = stale.iter().filter(|file| file.exists()).collect();
+    assert!(left.is_empty(), "{left:?} would not fit the library");
 }
 
 #[test]

@@ -1097,7 +1097,7 @@ contains
     status = told(c_checkpoint_begin(session%handle, ended(name), version, checkpoint%handle))
   end function
 
-  ! Adds all regions that are protected now.
+  ! Adds all regions that are protected on the session at the capture.
   function bvk_save_protected(checkpoint) result(status)
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     integer :: status
@@ -1232,6 +1232,7 @@ contains
   end function
 
   ! Appends all versions of the history that was saved under its name; `count` says how many.
+  ! Each attempt needs a history of its own: after BVK_AGAIN close this one and open another.
   function bvk_load_history(restart, history, count) result(status)
     type(bvk_restart_t), intent(in) :: restart
     type(bvk_history_t), intent(in) :: history

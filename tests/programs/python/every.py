@@ -109,6 +109,7 @@ def refusals(session):
     raises(ValueError, "read-only", session.protect, "x", frozen)
     raises(TypeError, "a value, not an array", session.protect, "x", numpy.float64(1))
     raises(TypeError, "Python objects", session.protect, "x", numpy.array([None]))
+    raises(TypeError, "mask", session.protect, "x", numpy.ma.array([1.0, 2.0], mask=[True, False]))
     raises(TypeError, "byte order", session.protect, "x", numpy.zeros(2, ">f8"))
     raises(TypeError, "neither an array nor a buffer", session.protect, "x", 3)
     raises(ValueError, "read-only", session.protect, "x", b"abc")
@@ -165,6 +166,27 @@ def put_together(session):
     session.unprotect_all()
 
 
+def captured_later(session):
+    """A capture that an open restart refuses keeps what was saved, for the one after it."""
+    field, read = numpy.full(1000, 3.0 + world.rank), numpy.zeros(15)
+    alive = weakref.ref(field)
+    checkpoint = session.begin("late", 1)
+    checkpoint.save("field", field)
+    del field
+    for attempt in session.restart("made"):
+        with attempt:
+            raises(bivouac.Error, "BVK_ERR_STATE", checkpoint.capture)
+            attempt.load("field", read)
+    gc.collect()
+    assert alive() is not None
+    checkpoint.capture().wait(Level.SYSTEM)
+    gc.collect()
+    assert alive() is None
+    field = numpy.zeros(1000)
+    assert session.restart("late").run(lambda attempt: attempt.load("field", field)).version == 1
+    assert (field == 3.0 + world.rank).all()
+
+
 def attempts(session):
     """The last rank cannot use the newest version: all load again, in the end the one before."""
     number = numpy.array(0)
@@ -197,6 +219,45 @@ def attempts(session):
     raises(bivouac.RestartError, "another", session.restart("tried").run, mistaken)
     assert session.restore("tried").version == 2
     session.unprotect_all()
+
+
+def ended_by_one(session):
+    """Whatever one rank does in its attempts, no other waits for it, and the next restart is a new one."""
+    number = numpy.array(0)
+
+    # The last rank has not enough memory: the restart ends for all, and that is why.
+    def short(attempt):
+        attempt.load("number", number)
+        if world.rank == last:
+            raise MemoryError("too little for this rank")
+
+    restart = session.restart("tried")
+    raises(RuntimeError, "come to its end", getattr, restart, "restored")
+    error = raises(bivouac.RestartError, "", restart.run, short)
+    assert isinstance(error.__cause__, MemoryError) == (world.rank == last)
+    assert raises(bivouac.RestartError, "", getattr, restart, "restored") is error
+
+    # The same in a body without `with`, where the exception passes.
+    def bare():
+        for attempt in session.restart("tried"):
+            short(attempt)
+
+    raises(MemoryError if world.rank == last else bivouac.RestartError, "", bare)
+
+    # The last rank leaves when another attempt is due.
+    def leaving():
+        restart = session.restart("tried")
+        for attempt in restart:
+            with attempt:
+                attempt.load("number", number)
+                if world.rank == 0:
+                    raise bivouac.LoadError(-8, "BVK_ERR_LOAD", "the application cannot use it")
+            if world.rank == last:
+                break
+        return restart.restored
+
+    raises(bivouac.RestartError, "", leaving)
+    assert session.restart("tried").run(lambda attempt: attempt.load("number", number)).version == 2 and number == 20
 
 
 def decisions(session):
@@ -234,7 +295,7 @@ def past(session):
 
 
 session = opening()
-for test in (protected_regions, refusals, references, put_together, attempts, decisions, past):
+for test in (protected_regions, refusals, references, put_together, captured_later, attempts, ended_by_one, decisions, past):
     test(session)
 session.close()
 session.close()

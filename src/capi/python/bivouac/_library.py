@@ -155,17 +155,25 @@ PROTOTYPES = {
 }
 
 LIBRARY = load()
-for function, arguments in PROTOTYPES.items():
-    getattr(LIBRARY, function).argtypes = arguments
-    getattr(LIBRARY, function).restype = c_int
-for function, arguments in {"bvk_error": [], "bvk_version": [], "bvk_status_name": [c_int]}.items():
-    getattr(LIBRARY, function).argtypes = arguments
-    getattr(LIBRARY, function).restype = c_char_p
 
 
 def version():
     """The version of the library, for example ``0.1.0``."""
     return LIBRARY.bvk_version().decode()
+
+
+# Before anything else is looked up: a library of another interface may have other functions.
+if not hasattr(LIBRARY, "bvk_version"):
+    raise ImportError(f"{LIBRARY._name} is no library of Bivouac: it has no bvk_version")
+LIBRARY.bvk_version.argtypes, LIBRARY.bvk_version.restype = [], c_char_p
+if not version().startswith(INTERFACE + "."):
+    raise ImportError(f"this package is for libbivouac {INTERFACE}, and {LIBRARY._name} is {version()}: install the one that fits")
+for function, arguments in PROTOTYPES.items():
+    getattr(LIBRARY, function).argtypes = arguments
+    getattr(LIBRARY, function).restype = c_int
+for function, arguments in {"bvk_error": [], "bvk_status_name": [c_int]}.items():
+    getattr(LIBRARY, function).argtypes = arguments
+    getattr(LIBRARY, function).restype = c_char_p
 
 
 def call(function, *arguments):
@@ -181,7 +189,3 @@ def call(function, *arguments):
 def log(level):
     """Lets Bivouac write its log to standard error: 1 errors, 2 warnings, 3 events, 4 details, 5 everything. The first call counts."""
     call("bvk_log", level)
-
-
-if not version().startswith(INTERFACE + "."):
-    raise ImportError(f"this package is for libbivouac {INTERFACE}, and {LIBRARY._name} is {version()}: install the one that fits")

@@ -38,6 +38,8 @@ def memory(what, array, written):
     """
     if "numpy" in sys.modules and isinstance(array, sys.modules["numpy"].generic):
         raise TypeError(f"{what}: {type(array).__name__} is a value, not an array; use numpy.array(value)")
+    if isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
+        raise TypeError(f"{what}: the array has a mask; give its data and its mask on their own")
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         interface = getattr(array, "__array_interface__", None)

@@ -229,7 +229,7 @@ class Session:
         """Begins a :class:`Checkpoint` that is put together from arrays of its own. Collective together with its end."""
         handle = c_void_p()
         call("bvk_checkpoint_begin", self._handle, _text(name), _version(version), byref(handle))
-        return Checkpoint(handle)
+        return Checkpoint(self, handle)
 
     def restore(self, name, version=None):
         """Loads version ``version`` of the series ``name``, or the newest that all ranks can load, into all protected regions.
@@ -260,7 +260,7 @@ class Session:
         """Opens a :class:`History` of this rank, with a cache on GPU number ``gpu`` if one is given. Local."""
         handle = c_void_p()
         call("bvk_history_open", self._handle, _text(name), NO_GPU if gpu is None else gpu, keep, byref(handle))
-        return History(handle)
+        return History(self, handle)
 
 
 def _word(value):
@@ -314,8 +314,9 @@ class Checkpoint:
         checkpoint.pending.wait(bivouac.Level.PROCESS)
     """
 
-    def __init__(self, handle):
-        self._handle = handle
+    def __init__(self, session, handle):
+        # The session keeps the arrays that are protected, which the capture may read.
+        self._session, self._handle = session, handle
         self._saved = []
         #: The :class:`Pending` of the capture.
         self.pending = None
@@ -327,7 +328,7 @@ class Checkpoint:
         self._saved.append(found)
 
     def save_protected(self):
-        """Adds all regions that are protected now. Local."""
+        """Adds all regions that are protected on the session at the capture. Local."""
         call("bvk_save_protected", self._handle)
 
     def save_history(self, history):
@@ -335,12 +336,17 @@ class Checkpoint:
         call("bvk_save_history", self._handle, history._handle)
 
     def capture(self):
-        """Copies all regions; when it returns, with a :class:`Pending`, the arrays may be changed. Collective."""
+        """Copies all regions; when it returns, with a :class:`Pending`, the arrays may be changed. Collective.
+
+        One that is refused because a restart is open may be repeated after the restart.
+        """
         pending = c_void_p()
         try:
             call("bvk_capture", byref(self._handle), byref(pending))
         finally:
-            self._saved.clear()
+            # A capture that is refused inside an open restart leaves the checkpoint as it is, to be captured later.
+            if not self._handle:
+                self._saved.clear()
         self.pending = Pending(pending)
         return self.pending
 
@@ -372,27 +378,70 @@ class Restart:
             ...  # there was nothing
 
     An attempt that fails on some rank is followed by another one on all ranks, from other copies or of an older version; what was
-    loaded before may not be used. :meth:`run` is the same with a function.
+    loaded before may not be used. An exception in an attempt, other than :class:`LoadError`, ends the restart on all ranks: all get
+    :class:`RestartError`, here with that exception as its cause. Do not leave the loop before it ends; a rank that does ends the
+    restart of all. :meth:`run` is the same with a function.
     """
 
     def __init__(self, session, name, version):
         self._session, self._name, self._version = session, name, version
         self._handle = c_void_p()
         self._attempt = None
-        #: :class:`Restored`, once all ranks have loaded; None if there was nothing.
-        self.restored = None
+        self._restored = None
+        self._nothing = False
+        self._failure = None
+
+    @property
+    def restored(self):
+        """:class:`Restored`, once all ranks have loaded; None if there was nothing.
+
+        Raises :class:`RestartError` if the ranks found a version and have not loaded it, and RuntimeError before they have.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._restored is None and not self._nothing:
+            raise RuntimeError(f"the restart of {self._name!r} has not come to its end: run its attempts until their loop ends")
+        return self._restored
 
     def __iter__(self):
         if self._attempt is None:
             session = self._session._handle
             status = call("bvk_restart_begin", session, _text(self._name), _version(self._version), byref(self._handle))
-            while status != NOTHING:
+            self._nothing = status == NOTHING
+            while not self._nothing:
                 self._attempt = Attempt(self)
-                yield self._attempt
+                try:
+                    yield self._attempt
+                except GeneratorExit:
+                    # The loop was left. The other ranks would wait for this one's next attempt.
+                    self._give_up()
+                    raise
                 # A body without `with` that got here has loaded all.
                 self._attempt._end(True)
                 if not self._handle:
                     return
+
+    def _end(self, loaded):
+        """Ends one attempt; what it restored counts once the handle is gone."""
+        found = sized(_library.Restored)
+        try:
+            if call("bvk_restart_end", byref(self._handle), int(loaded), byref(found)) != AGAIN:
+                self._restored = _restored(found)
+        except RestartError as error:
+            self._failure = error.with_traceback(None)
+            raise
+
+    def _give_up(self):
+        """Refuses all attempts that the ranks still make, until they end the restart; returns what they ended it with.
+
+        One refusal is not enough: the ranks would go on with another copy or an older version.
+        """
+        while self._handle:
+            try:
+                self._end(False)
+            except RestartError as error:
+                return error
+        return self._failure
 
     def run(self, load):
         """Calls ``load(attempt)`` until all ranks have loaded, and returns :class:`Restored`, or None if there is nothing. Collective."""
@@ -432,7 +481,11 @@ class Attempt:
         call("bvk_load_protected", self._restart._handle)
 
     def load_history(self, history):
-        """Appends all versions of the history that was saved under its name to it, and returns how many. Local; blocks likewise."""
+        """Appends all versions of the history that was saved under its name to it, and returns how many. Local; blocks likewise.
+
+        Each attempt needs a history of its own: one that an earlier attempt has loaded into has versions already. Close it, and
+        open another.
+        """
         number = c_uint64()
         call("bvk_load_history", self._restart._handle, history._handle, byref(number))
         return number.value
@@ -441,9 +494,7 @@ class Attempt:
         if self._ended:
             return
         self._ended = True
-        found = sized(_library.Restored)
-        if call("bvk_restart_end", byref(self._restart._handle), int(loaded), byref(found)) != AGAIN:
-            self._restart.restored = _restored(found)
+        self._restart._end(loaded)
 
     def __enter__(self):
         return self
@@ -452,15 +503,20 @@ class Attempt:
         if kind is None:
             self._end(True)
             return False
+        if self._ended:
+            return False
         if issubclass(kind, LoadError):
             # What the other ranks say decides: another attempt, or an error of them all.
-            self._end(False)
-            return True
-        if issubclass(kind, Exception):
             try:
                 self._end(False)
-            except RestartError:
-                pass
+            except RestartError as all_ranks:
+                raise all_ranks from error
+            return True
+        self._ended = True
+        all_ranks = self._restart._give_up()
+        if all_ranks is not None and issubclass(kind, Exception):
+            # What all ranks have, so that they go on alike: the others close the session, for example, and wait for this one.
+            raise all_ranks from error
         return False
 
 
@@ -474,8 +530,8 @@ class History:
             history.restore(1)
     """
 
-    def __init__(self, handle):
-        self._handle = handle
+    def __init__(self, session, handle):
+        self._session, self._handle = session, handle
         self._fields = {}
 
     def field(self, name, array):
