@@ -43,6 +43,8 @@ pub(super) struct State {
     pub pending: Vec<Pending>,
     /// What a restart has refused: it is not offered again.
     pub refused: BTreeSet<Key>,
+    /// Series and versions, of which VELOC's own files are not offered again for the same reason.
+    pub refused_old: BTreeSet<(String, u64)>,
     /// What was read and found right when it was offered.
     pub verified: BTreeSet<Key>,
     pub ahead: Ahead,
@@ -87,6 +89,7 @@ fn agreed(session: Session, settings: Option<Settings>) -> Outcome<State> {
         phase: Phase::Idle,
         pending: Vec::new(),
         refused: BTreeSet::new(),
+        refused_old: BTreeSet::new(),
         verified: BTreeSet::new(),
         ahead: Ahead::default(),
     })
