@@ -61,8 +61,8 @@ enum Common {
 
 impl Restarting {
     /// Ends an attempt that is open as one that does not count.
-    pub(super) fn give_up(self, session: &Session) {
-        if let Source::Ours { attempt: Some(attempt), .. } = self.source {
+    fn give_up(source: Source, session: &Session) {
+        if let Source::Ours { attempt: Some(attempt), .. } = source {
             drop(attempt.end_uncounted(session, Some(("the restart was given up".to_owned(), false))));
         }
     }
@@ -191,7 +191,7 @@ impl State {
     fn newest_old(&mut self, name: &str, series: &str, limit: u64) -> Outcome<Option<u64>> {
         let folders = self.old_folders();
         let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-        let mut mine = old_files::versions(&folders, name, self.rank, self.ranks);
+        let mut mine = old_files::versions(&folders, name, self.old_rank, self.old_ranks);
         mine.retain(|version| !self.refused_old.contains(&(series.to_owned(), *version)));
         let mut limit = limit;
         loop {
@@ -208,7 +208,7 @@ impl State {
     pub(super) fn check_idle(&mut self) -> Outcome<()> {
         let is_over = matches!(&self.phase, Phase::Restart(restarting) if restarting.has_failed);
         if is_over {
-            self.phase = Phase::Idle;
+            self.leave_restart();
         }
         match &self.phase {
             Phase::Idle => Ok(()),
@@ -244,7 +244,12 @@ impl State {
             Err(failure) => return Err(self.refuse(failure)),
         };
         let (source, mut stored) = if self.ahead.has(&series, version) {
-            (Source::Ahead, self.ahead.sizes(&self.open, version)?)
+            let sizes = self.ahead.sizes(&self.open, version);
+            let refusal = sizes.as_ref().err().map(|failure| failure.text.clone());
+            let agreed = self.open.session.agree("restart begin", Payload::None, refusal);
+            let sizes = sizes?;
+            agreed?;
+            (Source::Ahead, sizes)
         } else {
             match self.open.session.attempt(&series, Want::Version(version)) {
                 Ok(Some(attempt)) => self.begin_ours(&series, version, attempt)?,
@@ -307,7 +312,7 @@ impl State {
     ) -> Outcome<(Source, BTreeMap<String, u64>)> {
         let folders = self.old_folders();
         let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-        let found = old_files::find(&folders, name, self.rank, self.ranks, version);
+        let found = old_files::find(&folders, name, self.old_rank, self.old_ranks, version);
         let has = u64::from(found.is_ok());
         let agreed = self.open.session.agree("restart begin", Payload::Bits { all: has, any: has }, None)?;
         let (Payload::Bits { all: 1, .. }, Ok(file)) = (agreed, found) else {
@@ -325,6 +330,19 @@ impl State {
         };
         let stored = file.regions().iter().map(|region| (place(region.id), region.bytes)).collect();
         Ok((Source::Old(file), stored))
+    }
+
+    /// Ends a restart that is open without its counting; the files that were brought back go.
+    ///
+    /// # Collective
+    /// All ranks, if nothing has been loaded.
+    pub(super) fn leave_restart(&mut self) {
+        let Ok(Restarting { series, version, source, .. }) = self.restarting() else { return };
+        let has_files = matches!(&source, Source::Ours { files, .. } if !files.is_empty());
+        Restarting::give_up(source, &self.open.session);
+        if has_files {
+            files::remove(&self.file_folder(&series, version));
+        }
     }
 
     fn restarting(&mut self) -> Outcome<Restarting> {
@@ -436,9 +454,16 @@ impl State {
                 Ok(())
             }
             Source::Ahead => {
-                let targets = targets.map_err(Failure::argument)?;
-                // SAFETY: as the caller says.
-                unsafe { self.ahead.restore(&mut self.open, *version, &targets) }
+                let restored = targets.map_err(Failure::argument).and_then(|targets| {
+                    // SAFETY: as the caller says.
+                    unsafe { self.ahead.restore(&mut self.open, *version, &targets) }
+                });
+                let refusal = restored.as_ref().err().map(|failure| failure.text.clone());
+                let agreed = self.open.session.agree("restart recover", Payload::None, refusal);
+                restored?;
+                agreed?;
+                self.ahead.restored(*version);
+                Ok(())
             }
         }
     }
@@ -457,13 +482,15 @@ impl State {
 
     /// Ends a restart: `is_good` is what the application says.
     pub(super) fn end_restart(&mut self, is_good: bool) -> Outcome<()> {
+        if let Phase::Restart(Restarting { version, has_failed: true, .. }) = self.phase {
+            self.leave_restart();
+            let failure = Failure::new(BVK_ERR_RESTART, format!("the restart of version {version} has failed"));
+            return if is_good { Err(failure) } else { Ok(()) };
+        }
         let restarting = self.restarting()?;
-        let Restarting { series, version, source, has_failed, .. } = restarting;
+        let Restarting { series, version, source, .. } = restarting;
         let refusal = (!is_good).then(|| "the application could not use it".to_owned());
         let ended = match source {
-            _ if has_failed => {
-                Err(Failure::new(BVK_ERR_RESTART, format!("the restart of version {version} has failed")))
-            }
             Source::Ours { generation, attempt, loaded, .. } => {
                 let ended = match attempt {
                     // Nothing was loaded.
@@ -513,10 +540,31 @@ impl State {
         let recovered = unsafe { self.recover(Ok(Mode::All), &[]) };
         if recovered.is_err() {
             // It has failed on all ranks: there is nothing to agree on.
-            self.phase = Phase::Idle;
+            self.leave_restart();
             return recovered;
         }
         self.end_restart(true)
+    }
+
+    /// Restores an announced version, whatever its name is.
+    ///
+    /// # Safety
+    /// As [`State::recover`].
+    pub(super) unsafe fn restart_announced(&mut self, version: c_int) -> Outcome<()> {
+        self.check_idle()?;
+        let number = names::version(version).map_err(Failure::argument);
+        let series = number.and_then(|number| {
+            let series = self.ahead.series_of(number).cloned();
+            series.ok_or_else(|| Failure::argument(format!("version {version} was not announced and saved")))
+        });
+        let series = match series {
+            Ok(series) => series,
+            Err(failure) => return Err(self.refuse(failure)),
+        };
+        // A series that VELOC has no name for begins with what its names cannot hold.
+        let name = series.strip_prefix("v-").unwrap_or(&series);
+        // SAFETY: as the caller says.
+        unsafe { self.restart(Ok(name), version) }
     }
 
     /// Deletes all checkpoints of a name.
@@ -534,6 +582,9 @@ impl State {
             }
             listed => listed.unwrap_or_default(),
         };
+        // A run that took over since owns the folders: only the root knows.
+        let superseded = self.open.session.engine().check_claim();
+        self.open.session.agree("cleanup", Payload::None, superseded.err())?;
         // Copies in node memory go with the session; until then they are not offered.
         let refused = listed.into_iter().map(|info| (series.clone(), info.version, info.generation));
         self.refused.extend(refused.collect::<BTreeSet<_>>());
@@ -541,7 +592,7 @@ impl State {
         let removed = self.remove_durable(&series).and_then(|()| {
             let folders = self.old_folders();
             let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-            old_files::remove_all(&folders, name, self.rank)
+            old_files::remove_all(&folders, name, self.old_rank)
         });
         self.open.session.agree("cleanup", Payload::None, removed.err())?;
         Ok(())
@@ -557,6 +608,7 @@ impl State {
         for (kind, is_mine) in looks_after {
             let Some(tier) = engine.directory(kind).filter(|_| is_mine) else { continue };
             for (generation, version, operation) in tier.folders(&of).map_err(|error| error.to_string())? {
+                engine.check_claim()?;
                 let folder = format!("g{:06}-v{version:010}-o{operation:06}", generation.0);
                 tier.remove(&of, &folder).map_err(|error| error.to_string())?;
             }

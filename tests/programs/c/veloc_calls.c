@@ -355,6 +355,20 @@ int main(int argc, char **argv) {
     looks();
     if (provided == MPI_THREAD_MULTIPLE) from_threads();
     OK(VELOC_Checkpoint("empty", 1));
+    // One rank finalizes without having ended its checkpoint: nobody waits for it, and its file goes.
+    if (rank == 0) {
+        char path[VELOC_MAX_NAME], again[VELOC_MAX_NAME];
+        OK(VELOC_Checkpoint_begin("unended", 1));
+        OK(VELOC_Route_file("left", path));
+        FILE *file = fopen(path, "w");
+        CHECK(file != NULL && fclose(file) == 0);
+        // Asked for again it is the same, with what was written.
+        OK(VELOC_Route_file("left", again));
+        file = fopen(again, "r");
+        CHECK(file != NULL && fclose(file) == 0);
+    } else {
+        OK(VELOC_Checkpoint("unended", 1));
+    }
     OK(VELOC_Finalize(1));
     before_and_after();
 
