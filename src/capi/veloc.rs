@@ -70,7 +70,12 @@ fn call(function: &str, work: impl FnOnce() -> Outcome) -> c_int {
 
 /// The same with what `VELOC_Init` has opened.
 fn with(function: &str, work: impl FnOnce(&mut State) -> Outcome) -> c_int {
-    call(function, || work(lock().as_mut().ok_or_else(closed)?))
+    call(function, || {
+        let mut place = lock();
+        let state = place.as_mut().ok_or_else(closed)?;
+        state.open.check_process()?;
+        work(state)
+    })
 }
 
 fn closed() -> Failure {
@@ -146,6 +151,7 @@ pub extern "C" fn bvk_veloc_finalize(drain: c_int) -> c_int {
     call("VELOC_Finalize", || {
         // The lock is held: nobody opens another session while this one ends.
         let mut place = lock();
+        place.as_ref().map_or(Ok(()), |state| state.open.check_process())?;
         done(place.take().map_or(Ok(()), |state| state.close(drain != 0)))
     })
 }
@@ -447,16 +453,8 @@ pub extern "C" fn bvk_veloc_prefetch_start() -> c_int {
 /// What was promised with [`bvk_veloc_mem_protect`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_veloc_prefetch_restore(version: c_int) -> c_int {
-    with("VELOC_Prefetch_restore", |state| {
-        let number = names::version(version).map_err(Failure::argument)?;
-        let series = state.ahead.series_of(number).cloned();
-        let series =
-            series.ok_or_else(|| Failure::argument(format!("version {version} was not announced and saved")))?;
-        // A series that VELOC has no name for begins with what its names cannot hold.
-        let name = series.strip_prefix("v-").unwrap_or(&series);
-        // SAFETY: as the caller says.
-        done(unsafe { state.restart(Ok(name), version) })
-    })
+    // SAFETY: as the caller says.
+    with("VELOC_Prefetch_restore", |state| done(unsafe { state.restart_announced(version) }))
 }
 
 /// `VELOC_Recover_size_of`.

@@ -176,6 +176,12 @@ impl Restorer {
         self.key.version
     }
 
+    /// The checkpoint that is being restored.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn key(&self) -> CheckpointKey {
+        self.key
+    }
+
     /// The run that took it.
     pub fn generation(&self) -> u64 {
         self.key.generation.0

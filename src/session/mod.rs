@@ -373,12 +373,22 @@ impl Session {
     /// Begins a restart: what [`Session::restart`] does for callers that cannot hand over a closure. The session makes no other
     /// collective call until the attempt has ended.
     pub(crate) fn attempt(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
+        self.begin_attempt(name, want, true)
+    }
+
+    /// The same to look at a checkpoint only: threads stay where they are. It is ended with [`Attempt::end_uncounted`].
+    #[cfg(feature = "mpi")]
+    pub(crate) fn look(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
+        self.begin_attempt(name, want, false)
+    }
+
+    fn begin_attempt(&self, name: &str, want: Want, goes_back: bool) -> Result<Option<Attempt>> {
         self.engine.beat();
         self.check_name_together(name)?;
         let started = self.engine.clock().now();
         let mut election = self.election(name, want);
         let first = election.first();
-        self.next_attempt(Course { name: name.into(), want, started, election }, first)
+        self.next_attempt(Course { name: name.into(), want, goes_back, started, election }, first)
     }
 
     fn next_attempt(&self, course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Attempt>> {
@@ -391,7 +401,7 @@ impl Session {
         self.engine.beat();
         let elect = self.engine.clock().now().saturating_sub(course.started);
         let mut restorer = self.restorer(&course.name, &course.election, &elected);
-        if let Some(keeper) = self.engine.affinity() {
+        if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
             restorer.go_back(keeper);
         }
         Ok(Some(Attempt { course, elected, elect, restorer }))
@@ -407,26 +417,18 @@ impl Session {
         Restorer::new(identity.rank, clock, key, series, copies, Some(peers), global)
     }
 
-    fn restored(
-        &self,
-        name: &str,
-        elected: &Elected,
-        restorer: &Restorer,
-        elect: Duration,
-        took: Duration,
-    ) -> Restored {
+    /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.
+    pub(crate) fn count(&self, loaded: Loaded) -> Restored {
+        let Loaded { name, want, elected, has_gathered, restored } = loaded;
         let key = elected.candidate.key;
-        self.engine.set_origin(name, origin_of(elected));
-        let read = restorer.read_bytes();
-        let restored = Restored {
-            version: key.version,
-            generation: key.generation.0,
-            tier: restorer.farthest().name(),
-            bytes: read.memory + read.local + read.peers + read.global,
-            seconds: took.as_secs_f64(),
-            elect_seconds: elect.as_secs_f64(),
-            left_behind: elected.left_behind,
-        };
+        if want == Want::Newest {
+            // Asked for by name, newer versions stay: nothing newer has been committed yet.
+            self.engine.forget_others(&name, &key, elected.manifest.is_some());
+        }
+        if has_gathered {
+            self.decisions.borrow_mut().checkpoint_soon();
+        }
+        self.engine.set_origin(&name, origin_of(&elected));
         log::info!(
             "event=restored rank={} name={name:?} {key} tier={} bytes={} seconds={:.6} left_behind={}",
             self.engine.identity().rank,
@@ -436,7 +438,7 @@ impl Session {
             restored.left_behind
         );
         self.engine.tell_restored(RestoredFrom {
-            name: name.to_owned(),
+            name,
             version: restored.version,
             generation: restored.generation,
             tier: restored.tier.to_owned(),
@@ -751,6 +753,8 @@ impl Drop for Session {
 struct Course {
     name: String,
     want: Want,
+    /// Threads and memory go back to where they were when the checkpoint was taken.
+    goes_back: bool,
     started: Duration,
     election: Election,
 }
@@ -761,6 +765,23 @@ pub(crate) struct Attempt {
     elected: Elected,
     elect: Duration,
     restorer: Restorer,
+}
+
+/// What all ranks have loaded, before it counts: see [`Session::count`].
+pub(crate) struct Loaded {
+    name: String,
+    want: Want,
+    elected: Elected,
+    has_gathered: bool,
+    restored: Restored,
+}
+
+/// How an attempt ended that does not count by itself, the same on all ranks.
+pub(crate) enum UncountedEnd {
+    /// All ranks have loaded.
+    Loaded(Box<Loaded>),
+    /// As [`AttemptEnd::Again`].
+    Again(Box<Attempt>),
 }
 
 /// How an attempt ended, the same on all ranks.
@@ -782,6 +803,17 @@ impl Attempt {
     /// # Collective
     /// All ranks.
     pub(crate) fn end(self, session: &Session, failure: Option<(String, bool)>) -> Result<AttemptEnd> {
+        Ok(match self.end_uncounted(session, failure)? {
+            UncountedEnd::Loaded(loaded) => AttemptEnd::Counts(session.count(*loaded)),
+            UncountedEnd::Again(next) => AttemptEnd::Again(next),
+        })
+    }
+
+    /// The same, and what was loaded does not count before [`Session::count`] is told so.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub(crate) fn end_uncounted(self, session: &Session, failure: Option<(String, bool)>) -> Result<UncountedEnd> {
         let Attempt { mut course, elected, elect, restorer } = self;
         let engine = &session.engine;
         let failure = failure.or_else(|| restorer.failure().map(|text| (text.to_owned(), true)));
@@ -794,19 +826,24 @@ impl Attempt {
         let next = course.election.end(failure);
         if !matches!(next, Ok(None)) {
             let next = session.next_attempt(course, next)?;
-            return Ok(AttemptEnd::Again(Box::new(next.expect("an error or a candidate, both were looked at"))));
+            return Ok(UncountedEnd::Again(Box::new(next.expect("an error or a candidate, both were looked at"))));
         }
         // All ranks have ended their attempts: nobody asks any more.
         engine.stop_serving();
         let took = engine.clock().now().saturating_sub(course.started);
-        if course.want == Want::Newest {
-            // Asked for by name, newer versions stay: nothing newer has been committed yet.
-            engine.forget_others(&course.name, &elected.candidate.key, elected.manifest.is_some());
-        }
-        if course.election.has_gathered() {
-            session.decisions.borrow_mut().checkpoint_soon();
-        }
-        Ok(AttemptEnd::Counts(session.restored(&course.name, &elected, &restorer, elect, took)))
+        let (key, read) = (elected.candidate.key, restorer.read_bytes());
+        let restored = Restored {
+            version: key.version,
+            generation: key.generation.0,
+            tier: restorer.farthest().name(),
+            bytes: read.memory + read.local + read.peers + read.global,
+            seconds: took.as_secs_f64(),
+            elect_seconds: elect.as_secs_f64(),
+            left_behind: elected.left_behind,
+        };
+        let has_gathered = course.election.has_gathered();
+        let Course { name, want, .. } = course;
+        Ok(UncountedEnd::Loaded(Box::new(Loaded { name, want, elected, has_gathered, restored })))
     }
 }
 

@@ -395,6 +395,21 @@ impl Engine {
         }
     }
 
+    /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection.
+    ///
+    /// # Errors
+    /// A newer run has taken over, which ends this one's commits; or it cannot be found out.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn check_claim(&self) -> Result<(), String> {
+        let Some((claims, claim)) = &self.setup.claim else { return Ok(()) };
+        claims.check(claim, &*self.setup.clock).map_err(|error| {
+            if matches!(error, ClaimError::Superseded { .. }) {
+                self.supersede(error.to_string());
+            }
+            error.to_string()
+        })
+    }
+
     fn retain(&self, tier: TierKind, series: &Series, key: &CheckpointKey, origin: Option<(Generation, u64)>) {
         let Some(directory) = self.directory(tier) else { return };
         if let Some((claims, claim)) = &self.setup.claim

@@ -44,7 +44,7 @@ impl Ahead {
 
     /// Does a version go to the history?
     pub(super) fn takes(&self, version: u64) -> bool {
-        self.announced.contains_key(&version) && !self.kept.contains_key(&version)
+        self.announced.contains_key(&version)
     }
 
     /// Is it there?
@@ -57,17 +57,20 @@ impl Ahead {
         self.kept.get(&version)
     }
 
-    /// Appends a version.
+    /// Appends a version, which is there once [`Ahead::appended`] is told that all ranks have it.
+    ///
+    /// # Errors
+    /// An older version of that number is there: what is restored would be that one.
     ///
     /// # Safety
     /// What the application has promised of the regions' memory holds.
-    pub(super) unsafe fn append(
-        &mut self,
-        open: &mut Open,
-        series: &str,
-        version: u64,
-        regions: &[Region],
-    ) -> Outcome<()> {
+    pub(super) unsafe fn append(&mut self, open: &mut Open, version: u64, regions: &[Region]) -> Outcome<()> {
+        if let Some(series) = self.kept.get(&version) {
+            return Err(Failure::state(format!(
+                "version {version} of {series:?} was announced and saved before, and has not been restored as often as it \
+                 was announced"
+            )));
+        }
         if !open.histories.contains_key(&HISTORY) {
             let past = Past::open(open, "veloc", only_gpu(regions)?, Keep::Discard)?;
             past.history.hint(self.early.drain(..));
@@ -81,9 +84,12 @@ impl Ahead {
         past.clear();
         regions.iter().for_each(|region| past.set(region.clone()));
         // SAFETY: as the caller says.
-        unsafe { past.append(gpus, *stream, version) }?;
+        unsafe { past.append(gpus, *stream, version) }
+    }
+
+    /// All ranks have appended a version.
+    pub(super) fn appended(&mut self, series: &str, version: u64) {
         self.kept.insert(version, series.to_owned());
-        Ok(())
     }
 
     /// The regions of a version and their bytes.
@@ -93,7 +99,7 @@ impl Ahead {
         Ok(fields.into_iter().map(|field| (field.name, field.bytes)).collect())
     }
 
-    /// Restores a version into regions of exactly its lengths.
+    /// Restores a version into regions of exactly its lengths; [`Ahead::restored`] is told when all ranks have.
     ///
     /// # Safety
     /// As [`Ahead::append`]; and nobody else uses the memory meanwhile.
@@ -103,7 +109,11 @@ impl Ahead {
         past.clear();
         regions.iter().for_each(|region| past.set(region.clone()));
         // SAFETY: as the caller says.
-        unsafe { past.restore(gpus, *stream, version) }?;
+        unsafe { past.restore(gpus, *stream, version) }
+    }
+
+    /// All ranks have restored a version.
+    pub(super) fn restored(&mut self, version: u64) {
         let left = self.announced.get_mut(&version).map(|left| {
             *left -= 1;
             *left
@@ -112,7 +122,6 @@ impl Ahead {
             self.announced.remove(&version);
             self.kept.remove(&version);
         }
-        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use crate::capi::arguments::BVK_U8;
 use crate::capi::checkpoint::take;
 use crate::capi::regions::Region;
 use crate::capi::status::{BVK_ERR_NOT_COMMITTED, Failure, Outcome};
+use crate::coordination::Payload;
 use crate::session::Pending;
 use crate::transfer::LevelVerdict;
 use std::collections::BTreeMap;
@@ -84,7 +85,14 @@ impl State {
         for (name, region) in regions.into_iter().filter(|(name, _)| chosen.contains(name)) {
             let part = match region.gpu().is_none() && copies {
                 // SAFETY: as the caller says.
-                true => Part::Copied(unsafe { region.host() }.to_vec()),
+                true => match copy_of(unsafe { region.host() }) {
+                    Ok(bytes) => Part::Copied(bytes),
+                    Err(why) => {
+                        let text = format!("region {name} cannot be copied: {why}");
+                        begun.failed.get_or_insert(text.clone());
+                        return Err(Failure::state(text));
+                    }
+                },
                 false => Part::Lent(region),
             };
             begun.parts.insert(name, part);
@@ -95,7 +103,16 @@ impl State {
     /// Where the application writes a file that is part of the checkpoint.
     pub(super) fn route(&mut self, original: &str) -> Outcome<PathBuf> {
         let begun = self.begun()?;
+        if let Some(path) = begun.files.get(original) {
+            // Asked for again: what was written there stays.
+            return Ok(path.clone());
+        }
         let (series, version) = (begun.series.clone(), begun.version);
+        if self.ahead.takes(version) {
+            let text = format!("version {version} was announced: it holds memory only, and no routed file");
+            self.begun()?.failed.get_or_insert(text.clone());
+            return Err(Failure::argument(text));
+        }
         let folder = self.file_folder(&series, version);
         let path = files::prepare(&folder, original);
         let begun = self.begun()?;
@@ -144,20 +161,21 @@ impl State {
         let regions = described.collect::<Outcome<Vec<Region>>>();
         let is_ahead = self.ahead.takes(version);
         let regions = match (is_good, failed, regions) {
-            (true, None, Ok(regions)) => regions,
-            (_, failed, regions) => {
-                if !is_ahead {
-                    // Dropping it is this rank's no.
-                    drop(self.open.session.checkpoint(&series, version));
-                }
-                let failure = failed.map(Failure::state).or(regions.err());
-                return failure.filter(|_| is_good).map_or(Ok(()), Err);
-            }
+            (true, None, Ok(regions)) => Ok(regions),
+            (_, failed, regions) => Err(failed.map(Failure::state).or(regions.err()).filter(|_| is_good)),
         };
         if is_ahead {
             // SAFETY: as the caller says; `parts` outlives the call.
-            return unsafe { self.ahead.append(&mut self.open, &series, version, &regions) };
+            return unsafe { self.append(&series, version, regions) };
         }
+        let regions = match regions {
+            Ok(regions) => regions,
+            Err(failure) => {
+                // Dropping it is this rank's no.
+                drop(self.open.session.checkpoint(&series, version));
+                return failure.map_or(Ok(()), Err);
+            }
+        };
         // SAFETY: as above.
         let pending = unsafe { take(&mut self.open, &series, version, &regions, &[]) }?;
         // What was found out about this version was about another one.
@@ -175,6 +193,44 @@ impl State {
         Ok(())
     }
 
+    /// Appends an announced version on all ranks, or it is there on none. Without regions: why this rank has none, `None` if the
+    /// application says no.
+    ///
+    /// # Safety
+    /// As [`State::end`].
+    unsafe fn append(
+        &mut self,
+        series: &str,
+        version: u64,
+        regions: Result<Vec<Region>, Option<Failure>>,
+    ) -> Outcome<()> {
+        let appended = regions.and_then(|regions| {
+            // SAFETY: as the caller says.
+            unsafe { self.ahead.append(&mut self.open, version, &regions) }.map_err(Some)
+        });
+        let refusal = appended.as_ref().err().map(|failure| match failure {
+            Some(failure) => failure.text.clone(),
+            None => "the application gave it up".to_owned(),
+        });
+        let agreed = self.open.session.agree("announced version", Payload::None, refusal);
+        match (appended, agreed) {
+            (Ok(()), Ok(_)) => {
+                self.ahead.appended(series, version);
+                Ok(())
+            }
+            (Ok(()), Err(error)) => Err(error.into()),
+            (Err(failure), _) => failure.map_or(Ok(()), Err),
+        }
+    }
+
+    /// Gives up a checkpoint that was begun: the other ranks hear of it.
+    pub(super) fn give_up(&self, begun: Begun) {
+        drop(self.open.session.checkpoint(&begun.series, begun.version));
+        if !begun.files.is_empty() {
+            files::remove(&self.file_folder(&begun.series, begun.version));
+        }
+    }
+
     /// Waits for all that was captured.
     pub(super) fn wait(&mut self) -> Outcome<()> {
         let outcomes: Vec<Outcome<()>> = std::mem::take(&mut self.pending).iter().map(settle).collect();
@@ -186,6 +242,14 @@ impl State {
         // All are polled: that moves them along.
         self.pending.iter().filter(|pending| !pending.poll()).count() == 0
     }
+}
+
+/// The bytes once more, if there is memory for them.
+fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, std::collections::TryReserveError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 /// Waits until a checkpoint is as safe as it is going to be.

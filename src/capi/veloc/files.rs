@@ -1,7 +1,7 @@
 //! Files that the application writes and reads itself: where they are while it does.
 //!
 //! ```text
-//! <scratch>/veloc-files/<group>-r000002/<series>-<version>/<hash>-<name>
+//! <scratch>/veloc-files/<job>/<group>-r000002/<series>-<version>/<hash>-<name>
 //! ```
 #![forbid(unsafe_code)]
 
@@ -10,8 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The folder of one version of one rank.
-pub(super) fn folder(scratch: &Path, group: &str, rank: u32, series: &str, version: u64) -> PathBuf {
-    scratch.join("veloc-files").join(format!("{group}-r{rank:06}")).join(format!("{series}-{version}"))
+pub(super) fn folder(scratch: &Path, job: &str, group: &str, rank: u32, series: &str, version: u64) -> PathBuf {
+    scratch.join("veloc-files").join(job).join(format!("{group}-r{rank:06}")).join(format!("{series}-{version}"))
 }
 
 /// Makes room for a file that the application is going to write; what an earlier run left of it is gone.
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_file_goes_and_comes_back() {
         let scratch = tempfile::tempdir().unwrap();
-        let at = folder(scratch.path(), "world", 1, "heat", 20);
+        let at = folder(scratch.path(), "job", "world", 1, "heat", 20);
         let path = prepare(&at, "out/heat.dat").unwrap();
         assert!(content(&path).unwrap_err().contains("was not saved"));
         std::fs::write(&path, b"old").unwrap();

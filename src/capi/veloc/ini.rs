@@ -167,7 +167,8 @@ impl Given {
             self.problems.push(format!("{key} is missing: a directory"));
             return String::new();
         };
-        let absolute = std::path::absolute(Path::new(&text)).ok();
+        // Without a slash at its end: a directory has one name, and one job.
+        let absolute = std::path::absolute(Path::new(&text)).ok().map(|path| path.components().collect::<PathBuf>());
         match absolute.as_deref().and_then(Path::to_str) {
             Some(path) => path.to_owned(),
             None => self.refuse(key, &text, "a directory", String::new()),
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn remarks_sections_and_quotes_are_read_and_variables_win() {
-        let text = "# a\n; b\n[veloc]\n  scratch=\"/tmp/s\" \nPERSISTENT = /lus/p\nmode = sync\n";
+        let text = "# a\n; b\n[veloc]\n  scratch=\"/tmp/s\" \nPERSISTENT = /lus/p/\nmode = sync\n";
         let variable = |name: &str| (name == "VELOC_MODE").then(|| "async".to_owned());
         let settings = read(text, variable).unwrap();
         assert_eq!((settings.scratch.to_str(), settings.is_sync), (Some("/tmp/s"), false));

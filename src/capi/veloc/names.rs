@@ -40,6 +40,9 @@ pub(super) fn region(group: Option<&str>, id: c_int) -> String {
 
 /// Group and number of a region of that name.
 pub(super) fn parse_region(name: &str) -> Option<(Option<&str>, c_int)> {
+    if parse_file(name).is_some() {
+        return None;
+    }
     let (group, id) = name.split_once('#')?;
     Some(((!group.is_empty()).then_some(group), id.parse().ok()?))
 }
@@ -108,7 +111,7 @@ mod tests {
         for (group, id) in [(None, 0), (None, -7), (Some("heat"), c_int::MAX), (Some("a.b"), c_int::MIN)] {
             assert_eq!(parse_region(&region(group, id)), Some((group, id)));
         }
-        assert_eq!(parse_region("file:x"), None);
+        assert_eq!((parse_region("file:x"), parse_region("file:out#1")), (None, None));
         assert_eq!(parse_file(&file_region("out/a.dat")), Some("out/a.dat"));
         assert_eq!(parse_file("#1"), None);
     }

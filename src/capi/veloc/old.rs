@@ -14,6 +14,8 @@ use std::ffi::c_int;
 pub(super) const COUNT_BYTES: usize = 8;
 /// Bytes of each entry: number and size.
 const ENTRY_BYTES: u64 = 12;
+/// More regions than this are no checkpoint of a program, but a count that is wrong.
+const REGIONS_MAX: u64 = 1 << 20;
 
 /// Where a region lies in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +32,8 @@ pub(super) enum OldError {
     Short { bytes: u64 },
     #[error("it lists {count} regions, for which its {bytes} bytes have no room")]
     Count { count: u64, bytes: u64 },
+    #[error("it lists {count} regions, and more than {REGIONS_MAX} are not read")]
+    Many { count: u64 },
     #[error("its regions end at byte {end}, and it has {bytes}: it is not whole")]
     Truncated { end: u64, bytes: u64 },
     #[error("the sizes of its regions are more than a file can hold")]
@@ -42,7 +46,8 @@ pub(super) enum OldError {
 pub(super) fn list_bytes(count: [u8; COUNT_BYTES], bytes: u64) -> Result<u64, OldError> {
     let count = u64::from_ne_bytes(count);
     let list = count.checked_mul(ENTRY_BYTES).and_then(|list| list.checked_add(COUNT_BYTES as u64));
-    list.filter(|list| *list <= bytes).ok_or(OldError::Count { count, bytes })
+    let list = list.filter(|list| *list <= bytes).ok_or(OldError::Count { count, bytes })?;
+    if count > REGIONS_MAX { Err(OldError::Many { count }) } else { Ok(list) }
 }
 
 /// The regions of a file of `bytes` bytes that begins with `list` (the count and the list, or more).
@@ -101,6 +106,7 @@ mod tests {
         assert_eq!(decode(&[1, 2, 3], 3), Err(OldError::Short { bytes: 3 }));
         assert!(matches!(decode(&u64::MAX.to_ne_bytes(), 8), Err(OldError::Count { .. })));
         assert!(matches!(decode(&encode(&[(1, 1)])[..19], 1000), Err(OldError::Count { .. })));
+        assert_eq!(list_bytes((1u64 << 40).to_ne_bytes(), u64::MAX), Err(OldError::Many { count: 1 << 40 }));
         assert_eq!(decode(&encode(&[(1, u64::MAX), (2, u64::MAX)]), 1000), Err(OldError::Sizes));
         assert_eq!(decode(&encode(&[(1, 2), (5, 0), (1, 2)]), 1000), Err(OldError::Twice { id: 1 }));
     }

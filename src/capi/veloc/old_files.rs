@@ -53,14 +53,20 @@ impl OldFile {
 }
 
 /// The first whole file of a version, in the order of the folders.
-pub(super) fn find(folders: &[&Path], name: &str, rank: u32, ranks: u32, version: u64) -> Result<OldFile, String> {
+pub(super) fn find(
+    folders: &[&Path],
+    name: &str,
+    rank: u32,
+    ranks: Option<u32>,
+    version: u64,
+) -> Result<OldFile, String> {
     // Written by more ranks than there are now: what they had would be lost.
-    let more = names::old_file(name, ranks, version);
-    if let Some(folder) = folders.iter().find(|folder| folder.join(&more).exists()) {
-        return Err(format!(
-            "version {version} was written by more than {ranks} ranks: {}",
-            folder.join(more).display()
-        ));
+    if let Some(ranks) = ranks {
+        let more = names::old_file(name, ranks, version);
+        if let Some(folder) = folders.iter().find(|folder| folder.join(&more).exists()) {
+            let path = folder.join(more);
+            return Err(format!("version {version} was written by more than {ranks} ranks: {}", path.display()));
+        }
     }
     let mut causes = Vec::new();
     for folder in folders {
@@ -76,7 +82,7 @@ pub(super) fn find(folders: &[&Path], name: &str, rank: u32, ranks: u32, version
 }
 
 /// The versions that this rank has a whole file of.
-pub(super) fn versions(folders: &[&Path], name: &str, rank: u32, ranks: u32) -> BTreeSet<u64> {
+pub(super) fn versions(folders: &[&Path], name: &str, rank: u32, ranks: Option<u32>) -> BTreeSet<u64> {
     let named = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
     let names = named.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let found: BTreeSet<u64> = names.filter_map(|file| names::parse_old_file(&file, name, rank)).collect();
@@ -127,12 +133,13 @@ mod tests {
         write(scratch.path(), "heat-0-40.dat", &whole);
         write(scratch.path(), "heat-2-40.dat", &whole);
         std::fs::create_dir(scratch.path().join("heat-0-50.dat")).unwrap();
-        assert_eq!(versions(&folders, "heat", 0, 2), [10, 20].into(), "40 was written by three ranks");
-        let file = find(&folders, "heat", 0, 2, 20).unwrap();
+        assert_eq!(versions(&folders, "heat", 0, Some(2)), [10, 20].into(), "40 was written by three ranks");
+        assert_eq!(versions(&folders, "heat", 2, None), [40].into(), "a process alone has no other ranks");
+        let file = find(&folders, "heat", 0, Some(2), 20).unwrap();
         let mut bytes = [0; 4];
         file.read(&file.regions()[0], &mut bytes).unwrap();
         assert_eq!((file.regions()[0].id, &bytes), (5, b"data"));
-        assert!(find(&folders, "heat", 0, 2, 30).is_err() && find(&folders, "heat", 1, 2, 10).is_err());
+        assert!(find(&folders, "heat", 0, Some(2), 30).is_err() && find(&folders, "heat", 1, Some(2), 10).is_err());
         std::fs::remove_dir(scratch.path().join("heat-0-50.dat")).unwrap();
         remove_all(&folders, "heat", 0).unwrap();
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 1, "another rank's file stays");

@@ -14,7 +14,7 @@ use crate::capi::session::Open;
 use crate::capi::status::{BVK_ERR_LOAD, BVK_ERR_RESTART, Failure, Outcome};
 use crate::coordination::Payload;
 use crate::recovery::{RestartError, Restorer, Want};
-use crate::session::{Attempt, AttemptEnd, Error, Session};
+use crate::session::{Attempt, Error, Loaded, Session, UncountedEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,8 @@ enum Source {
         generation: u64,
         /// Open until the ranks have ended it together.
         attempt: Option<Box<Attempt>>,
+        /// What the ranks have loaded of it last: it counts when the restart ends well.
+        loaded: Option<Box<Loaded>>,
         /// The files that it holds, back in their place.
         files: BTreeMap<String, PathBuf>,
     },
@@ -59,9 +61,9 @@ enum Common {
 
 impl Restarting {
     /// Ends an attempt that is open as one that does not count.
-    pub(super) fn give_up(self, session: &Session) {
-        if let Source::Ours { attempt: Some(attempt), .. } = self.source {
-            drop(attempt.end(session, Some(("the restart was given up".to_owned(), false))));
+    fn give_up(source: Source, session: &Session) {
+        if let Source::Ours { attempt: Some(attempt), .. } = source {
+            drop(attempt.end_uncounted(session, Some(("the restart was given up".to_owned(), false))));
         }
     }
 }
@@ -78,20 +80,19 @@ fn complete(
     open: &mut Open,
     first: Attempt,
     mut load: impl FnMut(&mut Open, &mut Restorer) -> Result<(), Unloaded>,
-) -> Outcome<()> {
+) -> Outcome<Box<Loaded>> {
     let mut attempt = first;
-    let of = |attempt: &mut Attempt| (attempt.restorer().version(), attempt.restorer().generation());
-    let key = of(&mut attempt);
+    let key = attempt.restorer().key();
     loop {
         let failure = load(open, attempt.restorer()).err();
-        match attempt.end(&open.session, failure)? {
-            AttemptEnd::Counts(_) => return Ok(()),
-            AttemptEnd::Again(next) => attempt = *next,
+        match attempt.end_uncounted(&open.session, failure)? {
+            UncountedEnd::Loaded(loaded) => return Ok(loaded),
+            UncountedEnd::Again(next) => attempt = *next,
         }
-        if of(&mut attempt) != key {
-            // The same number from a run that was left behind: not what was asked for.
-            drop(attempt.end(&open.session, Some(("an older run's version of that number".into(), false))));
-            let text = format!("version {} cannot be restored: no good copy on some rank", key.0);
+        if attempt.restorer().key() != key {
+            // The same number, taken earlier or by a run that was left behind: not what was asked for.
+            drop(attempt.end_uncounted(&open.session, Some(("another checkpoint of that number".into(), false))));
+            let text = format!("version {} cannot be restored: no good copy on some rank", key.version);
             return Err(Failure::new(BVK_ERR_RESTART, text));
         }
     }
@@ -111,7 +112,7 @@ impl State {
         };
         // What does not fit into a number of VELOC's cannot be told.
         let mut limit = limit.min(c_int::MAX as u64);
-        let old = self.newest_old(name, limit)?;
+        let old = self.newest_old(name, &series, limit)?;
         loop {
             let key = self.newest_ours(&series, limit)?.filter(|key| old.is_none_or(|old| key.1 >= old));
             let is_unread = self.settings.verifies && key.as_ref().is_some_and(|key| !self.verified.contains(key));
@@ -164,12 +165,12 @@ impl State {
             restorer.verify().map_err(|error| (error.to_string(), error.is_damage()))
         };
         let gone = || Err(Failure::state("it is gone"));
-        let outcome = match self.open.session.attempt(&key.0, Want::Version(key.1)) {
+        let outcome = match self.open.session.look(&key.0, Want::Version(key.1)) {
             Ok(Some(mut attempt)) => match attempt.restorer().generation() == key.2 {
-                true => complete(&mut self.open, attempt, whole),
+                true => complete(&mut self.open, attempt, whole).map(drop),
                 false => {
                     let other = "another run's version of that number was found";
-                    drop(attempt.end(&self.open.session, Some((other.into(), false))));
+                    drop(attempt.end_uncounted(&self.open.session, Some((other.into(), false))));
                     gone()
                 }
             },
@@ -187,10 +188,11 @@ impl State {
     }
 
     /// The newest version at or below `limit` that VELOC has written and all ranks have whole.
-    fn newest_old(&mut self, name: &str, limit: u64) -> Outcome<Option<u64>> {
+    fn newest_old(&mut self, name: &str, series: &str, limit: u64) -> Outcome<Option<u64>> {
         let folders = self.old_folders();
         let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-        let mine = old_files::versions(&folders, name, self.rank, self.ranks);
+        let mut mine = old_files::versions(&folders, name, self.old_rank, self.old_ranks);
+        mine.retain(|version| !self.refused_old.contains(&(series.to_owned(), *version)));
         let mut limit = limit;
         loop {
             let newest = mine.range(..=limit).next_back().copied();
@@ -206,7 +208,7 @@ impl State {
     pub(super) fn check_idle(&mut self) -> Outcome<()> {
         let is_over = matches!(&self.phase, Phase::Restart(restarting) if restarting.has_failed);
         if is_over {
-            self.phase = Phase::Idle;
+            self.leave_restart();
         }
         match &self.phase {
             Phase::Idle => Ok(()),
@@ -221,6 +223,15 @@ impl State {
         failure
     }
 
+    /// Does not offer again what has been refused; `generation`: of a checkpoint of ours. VELOC's file of that number is not
+    /// offered in its place: the restart takes ours where there is one.
+    fn refuse_version(&mut self, series: &str, version: u64, generation: Option<u64>) {
+        self.refused_old.insert((series.to_owned(), version));
+        if let Some(generation) = generation {
+            self.refused.insert((series.to_owned(), version, generation));
+        }
+    }
+
     /// Begins a restart of one version.
     pub(super) fn begin_restart(&mut self, name: Outcome<&str>, version: c_int) -> Outcome<()> {
         self.check_idle()?;
@@ -232,8 +243,13 @@ impl State {
             Ok(checked) => checked,
             Err(failure) => return Err(self.refuse(failure)),
         };
-        let (source, stored) = if self.ahead.has(&series, version) {
-            (Source::Ahead, self.ahead.sizes(&self.open, version)?)
+        let (source, mut stored) = if self.ahead.has(&series, version) {
+            let sizes = self.ahead.sizes(&self.open, version);
+            let refusal = sizes.as_ref().err().map(|failure| failure.text.clone());
+            let agreed = self.open.session.agree("restart begin", Payload::None, refusal);
+            let sizes = sizes?;
+            agreed?;
+            (Source::Ahead, sizes)
         } else {
             match self.open.session.attempt(&series, Want::Version(version)) {
                 Ok(Some(attempt)) => self.begin_ours(&series, version, attempt)?,
@@ -245,6 +261,8 @@ impl State {
                 Err(error) => return Err(error.into()),
             }
         };
+        // Files are routed, not loaded into protected memory.
+        stored.retain(|name, _| names::parse_file(name).is_none());
         let name = name.to_owned();
         self.phase = Phase::Restart(Restarting { name, series, version, source, stored, has_failed: false });
         Ok(())
@@ -262,7 +280,8 @@ impl State {
         let agreed = self.open.session.agree("restart begin", mine, None)?;
         if matches!(agreed, Payload::Bits { all: 1, .. }) {
             stored.extend(listed.unwrap_or_default());
-            return Ok((Source::Ours { generation, attempt: Some(Box::new(attempt)), files }, stored));
+            let attempt = Some(Box::new(attempt));
+            return Ok((Source::Ours { generation, attempt, loaded: None, files }, stored));
         }
         let brought = complete(&mut self.open, attempt, |_, restorer| {
             stored = list(restorer)?;
@@ -274,12 +293,14 @@ impl State {
             }
             Ok(())
         });
-        if let Err(failure) = brought {
-            files::remove(&folder);
-            self.refused.insert((series.to_owned(), version, generation));
-            return Err(failure);
+        match brought {
+            Ok(loaded) => Ok((Source::Ours { generation, attempt: None, loaded: Some(loaded), files }, stored)),
+            Err(failure) => {
+                files::remove(&folder);
+                self.refuse_version(series, version, Some(generation));
+                Err(failure)
+            }
         }
-        Ok((Source::Ours { generation, attempt: None, files }, stored))
     }
 
     /// A version that VELOC wrote; `error`: why there is none of ours.
@@ -291,7 +312,7 @@ impl State {
     ) -> Outcome<(Source, BTreeMap<String, u64>)> {
         let folders = self.old_folders();
         let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-        let found = old_files::find(&folders, name, self.rank, self.ranks, version);
+        let found = old_files::find(&folders, name, self.old_rank, self.old_ranks, version);
         let has = u64::from(found.is_ok());
         let agreed = self.open.session.agree("restart begin", Payload::Bits { all: has, any: has }, None)?;
         let (Payload::Bits { all: 1, .. }, Ok(file)) = (agreed, found) else {
@@ -309,6 +330,19 @@ impl State {
         };
         let stored = file.regions().iter().map(|region| (place(region.id), region.bytes)).collect();
         Ok((Source::Old(file), stored))
+    }
+
+    /// Ends a restart that is open without its counting; the files that were brought back go.
+    ///
+    /// # Collective
+    /// All ranks, if nothing has been loaded.
+    pub(super) fn leave_restart(&mut self) {
+        let Ok(Restarting { series, version, source, .. }) = self.restarting() else { return };
+        let has_files = matches!(&source, Source::Ours { files, .. } if !files.is_empty());
+        Restarting::give_up(source, &self.open.session);
+        if has_files {
+            files::remove(&self.file_folder(&series, version));
+        }
     }
 
     fn restarting(&mut self) -> Outcome<Restarting> {
@@ -375,8 +409,12 @@ impl State {
         let loaded = unsafe { self.load(&mut restarting, targets) };
         if loaded.is_err() {
             restarting.has_failed = true;
-            if let Source::Ours { generation, .. } = restarting.source {
-                self.refused.insert((restarting.series.clone(), restarting.version, generation));
+            match restarting.source {
+                Source::Ours { generation, .. } => {
+                    self.refuse_version(&restarting.series, restarting.version, Some(generation));
+                }
+                Source::Old(_) => self.refuse_version(&restarting.series, restarting.version, None),
+                Source::Ahead => {}
             }
         }
         self.phase = Phase::Restart(restarting);
@@ -388,12 +426,12 @@ impl State {
     unsafe fn load(&mut self, restarting: &mut Restarting, targets: Result<Vec<Region>, String>) -> Outcome<()> {
         let Restarting { series, version, source, .. } = restarting;
         match source {
-            Source::Ours { generation, attempt, .. } => {
+            Source::Ours { generation, attempt, loaded, .. } => {
                 let attempt = match attempt.take() {
                     Some(attempt) => *attempt,
                     None => self.again(series, *version, *generation)?,
                 };
-                complete(&mut self.open, attempt, |open, restorer| {
+                let done = complete(&mut self.open, attempt, |open, restorer| {
                     let targets = targets.as_ref().map_err(|text| (text.clone(), false))?;
                     for region in targets {
                         let Open { session, gpus, stream, .. } = open;
@@ -404,7 +442,9 @@ impl State {
                         loaded.map_err(|error| (error.to_string(), error.is_damage()))?;
                     }
                     Ok(())
-                })
+                })?;
+                *loaded = Some(done);
+                Ok(())
             }
             Source::Old(file) => {
                 // SAFETY: as the caller says.
@@ -414,9 +454,16 @@ impl State {
                 Ok(())
             }
             Source::Ahead => {
-                let targets = targets.map_err(Failure::argument)?;
-                // SAFETY: as the caller says.
-                unsafe { self.ahead.restore(&mut self.open, *version, &targets) }
+                let restored = targets.map_err(Failure::argument).and_then(|targets| {
+                    // SAFETY: as the caller says.
+                    unsafe { self.ahead.restore(&mut self.open, *version, &targets) }
+                });
+                let refusal = restored.as_ref().err().map(|failure| failure.text.clone());
+                let agreed = self.open.session.agree("restart recover", Payload::None, refusal);
+                restored?;
+                agreed?;
+                self.ahead.restored(*version);
+                Ok(())
             }
         }
     }
@@ -426,7 +473,8 @@ impl State {
         let gone = || Failure::new(BVK_ERR_RESTART, format!("version {version} of {series:?} is gone"));
         let mut attempt = self.open.session.attempt(series, Want::Version(version))?.ok_or_else(gone)?;
         if attempt.restorer().generation() != generation {
-            drop(attempt.end(&self.open.session, Some(("another run's version was found".into(), false))));
+            let other = "another run's version was found".to_owned();
+            drop(attempt.end_uncounted(&self.open.session, Some((other, false))));
             return Err(gone());
         }
         Ok(attempt)
@@ -434,14 +482,16 @@ impl State {
 
     /// Ends a restart: `is_good` is what the application says.
     pub(super) fn end_restart(&mut self, is_good: bool) -> Outcome<()> {
+        if let Phase::Restart(Restarting { version, has_failed: true, .. }) = self.phase {
+            self.leave_restart();
+            let failure = Failure::new(BVK_ERR_RESTART, format!("the restart of version {version} has failed"));
+            return if is_good { Err(failure) } else { Ok(()) };
+        }
         let restarting = self.restarting()?;
-        let Restarting { series, version, source, has_failed, .. } = restarting;
+        let Restarting { series, version, source, .. } = restarting;
         let refusal = (!is_good).then(|| "the application could not use it".to_owned());
         let ended = match source {
-            _ if has_failed => {
-                Err(Failure::new(BVK_ERR_RESTART, format!("the restart of version {version} has failed")))
-            }
-            Source::Ours { generation, attempt, .. } => {
+            Source::Ours { generation, attempt, loaded, .. } => {
                 let ended = match attempt {
                     // Nothing was loaded.
                     Some(attempt) => {
@@ -449,17 +499,30 @@ impl State {
                         complete(&mut self.open, *attempt, |_, _| refusal.clone().map_or(Ok(()), Err))
                     }
                     None => {
-                        self.open.session.agree("restart end", Payload::None, refusal).map(drop).map_err(Failure::from)
+                        let agreed = self.open.session.agree("restart end", Payload::None, refusal);
+                        agreed.map_err(Failure::from).and_then(|_| {
+                            loaded.ok_or_else(|| Failure::state("a restart without an attempt has loaded nothing"))
+                        })
                     }
                 };
                 files::remove(&self.file_folder(&series, version));
-                if ended.is_err() {
-                    self.refused.insert((series, version, generation));
+                match ended {
+                    Ok(loaded) => {
+                        self.open.session.count(*loaded);
+                        Ok(())
+                    }
+                    Err(failure) => {
+                        self.refuse_version(&series, version, Some(generation));
+                        Err(failure)
+                    }
                 }
-                ended
             }
             Source::Old(_) => {
-                self.open.session.agree("restart end", Payload::None, refusal).map(drop).map_err(Failure::from)
+                let agreed = self.open.session.agree("restart end", Payload::None, refusal);
+                if agreed.is_err() {
+                    self.refuse_version(&series, version, None);
+                }
+                agreed.map(drop).map_err(Failure::from)
             }
             Source::Ahead => Ok(()),
         };
@@ -477,10 +540,31 @@ impl State {
         let recovered = unsafe { self.recover(Ok(Mode::All), &[]) };
         if recovered.is_err() {
             // It has failed on all ranks: there is nothing to agree on.
-            self.phase = Phase::Idle;
+            self.leave_restart();
             return recovered;
         }
         self.end_restart(true)
+    }
+
+    /// Restores an announced version, whatever its name is.
+    ///
+    /// # Safety
+    /// As [`State::recover`].
+    pub(super) unsafe fn restart_announced(&mut self, version: c_int) -> Outcome<()> {
+        self.check_idle()?;
+        let number = names::version(version).map_err(Failure::argument);
+        let series = number.and_then(|number| {
+            let series = self.ahead.series_of(number).cloned();
+            series.ok_or_else(|| Failure::argument(format!("version {version} was not announced and saved")))
+        });
+        let series = match series {
+            Ok(series) => series,
+            Err(failure) => return Err(self.refuse(failure)),
+        };
+        // A series that VELOC has no name for begins with what its names cannot hold.
+        let name = series.strip_prefix("v-").unwrap_or(&series);
+        // SAFETY: as the caller says.
+        unsafe { self.restart(Ok(name), version) }
     }
 
     /// Deletes all checkpoints of a name.
@@ -498,6 +582,9 @@ impl State {
             }
             listed => listed.unwrap_or_default(),
         };
+        // A run that took over since owns the folders: only the root knows.
+        let superseded = self.open.session.engine().check_claim();
+        self.open.session.agree("cleanup", Payload::None, superseded.err())?;
         // Copies in node memory go with the session; until then they are not offered.
         let refused = listed.into_iter().map(|info| (series.clone(), info.version, info.generation));
         self.refused.extend(refused.collect::<BTreeSet<_>>());
@@ -505,7 +592,7 @@ impl State {
         let removed = self.remove_durable(&series).and_then(|()| {
             let folders = self.old_folders();
             let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-            old_files::remove_all(&folders, name, self.rank)
+            old_files::remove_all(&folders, name, self.old_rank)
         });
         self.open.session.agree("cleanup", Payload::None, removed.err())?;
         Ok(())
@@ -521,6 +608,7 @@ impl State {
         for (kind, is_mine) in looks_after {
             let Some(tier) = engine.directory(kind).filter(|_| is_mine) else { continue };
             for (generation, version, operation) in tier.folders(&of).map_err(|error| error.to_string())? {
+                engine.check_claim()?;
                 let folder = format!("g{:06}-v{version:010}-o{operation:06}", generation.0);
                 tier.remove(&of, &folder).map_err(|error| error.to_string())?;
             }

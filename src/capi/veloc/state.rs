@@ -35,7 +35,10 @@ pub(super) struct State {
     pub open: Open,
     pub settings: Settings,
     pub rank: u32,
-    pub ranks: u32,
+    /// The rank in the names of VELOC's own files: of a process alone its number.
+    pub old_rank: u32,
+    /// How many ranks may have written a version of VELOC's own; a process alone does not say.
+    pub old_ranks: Option<u32>,
     /// The protected regions by group and number.
     groups: BTreeMap<Option<String>, BTreeMap<c_int, Region>>,
     pub phase: Phase,
@@ -43,6 +46,8 @@ pub(super) struct State {
     pub pending: Vec<Pending>,
     /// What a restart has refused: it is not offered again.
     pub refused: BTreeSet<Key>,
+    /// Series and versions, of which VELOC's own files are not offered again for the same reason.
+    pub refused_old: BTreeSet<(String, u64)>,
     /// What was read and found right when it was offered.
     pub verified: BTreeSet<Key>,
     pub ahead: Ahead,
@@ -70,8 +75,8 @@ unsafe fn configure(path: *const c_char) -> Result<(Settings, Config), String> {
     Ok((settings, config.map_err(|error| wrong(path, &error))?))
 }
 
-/// Refuses settings that are missing, after all ranks have been told.
-fn agreed(session: Session, settings: Option<Settings>) -> Outcome<State> {
+/// Refuses settings that are missing, after all ranks have been told; `single`: the number of a process alone.
+fn agreed(session: Session, settings: Option<Settings>, single: Option<u32>) -> Outcome<State> {
     let settings = settings.ok_or_else(|| Failure::state("a session was opened without its settings"))?;
     let identity = session.engine().identity();
     let (rank, ranks) = (identity.rank.0, identity.size);
@@ -82,11 +87,13 @@ fn agreed(session: Session, settings: Option<Settings>) -> Outcome<State> {
         open,
         settings,
         rank,
-        ranks,
+        old_rank: single.unwrap_or(rank),
+        old_ranks: single.is_none().then_some(ranks),
         groups: BTreeMap::new(),
         phase: Phase::Idle,
         pending: Vec::new(),
         refused: BTreeSet::new(),
+        refused_old: BTreeSet::new(),
         verified: BTreeSet::new(),
         ahead: Ahead::default(),
     })
@@ -103,7 +110,7 @@ impl State {
         let comm = comm.map_err(Error::from)?;
         let (settings, config) =
             configured.map_or_else(|error| (None, Err(error)), |(s, config)| (Some(s), Ok(config)));
-        agreed(Session::open_on_mpi(comm, config)?, settings)
+        agreed(Session::open_on_mpi(comm, config)?, settings, None)
     }
 
     /// Opens a session of this process alone, with MPI or without.
@@ -129,13 +136,14 @@ impl State {
             }
             Err(error) => return Err(Error::from(error).into()),
         };
-        agreed(session, Some(settings))
+        agreed(session, Some(settings), Some(id))
     }
 
     /// Ends everything. With `drain` it waits for what is being written.
     pub(super) fn close(mut self, drain: bool) -> Outcome<()> {
-        if let Phase::Restart(restarting) = std::mem::replace(&mut self.phase, Phase::Idle) {
-            restarting.give_up(&self.open.session);
+        self.leave_restart();
+        if let Phase::Checkpoint(begun) = std::mem::replace(&mut self.phase, Phase::Idle) {
+            self.give_up(begun);
         }
         let limit = match drain {
             true => self.open.session.engine().config().job.timeouts.drain,
@@ -195,8 +203,8 @@ impl State {
 
     /// The folder of the files of one version that the application writes and reads itself.
     pub(super) fn file_folder(&self, series: &str, version: u64) -> PathBuf {
-        let group = &self.open.session.engine().identity().group;
-        super::files::folder(&self.settings.scratch, group, self.rank, series, version)
+        let identity = self.open.session.engine().identity();
+        super::files::folder(&self.settings.scratch, &identity.job, &identity.group, self.rank, series, version)
     }
 }
 

@@ -259,6 +259,64 @@ static void files(void) {
     FAILS(VELOC_Route_file("late", path));
 }
 
+// Memory and a file in one checkpoint, whose name looks like a region's number.
+static void files_and_memory(void) {
+    int value = 5 + rank, number = 0;
+    char path[VELOC_MAX_NAME], again[VELOC_MAX_NAME];
+    OK(VELOC_Mem_protect(1, &value, 1, sizeof value));
+    OK(VELOC_Checkpoint_begin("both", 1));
+    OK(VELOC_Route_file("out#1", path));
+    FILE *file = fopen(path, "w");
+    CHECK(file != NULL);
+    fprintf(file, "%d", 70 + rank);
+    fclose(file);
+    OK(VELOC_Checkpoint_mem());
+    OK(VELOC_Checkpoint_end(1));
+    OK(VELOC_Checkpoint_wait());
+    value = 0;
+    OK(VELOC_Restart("both", 1));
+    CHECK(value == 5 + rank);
+    value = 0;
+    OK(VELOC_Restart_begin("both", 1));
+    CHECK(VELOC_Recover_size(1) == sizeof value);
+    OK(VELOC_Recover_mem());
+    OK(VELOC_Route_file("out#1", again));
+    file = fopen(again, "r");
+    CHECK(file != NULL && fscanf(file, "%d", &number) == 1);
+    fclose(file);
+    OK(VELOC_Restart_end(1));
+    CHECK(value == 5 + rank && number == 70 + rank);
+    OK(VELOC_Mem_clear());
+}
+
+// What is only looked at, or what the program could not use, is not what the run goes on from.
+static void looks(void) {
+    int value = 0;
+    OK(VELOC_Mem_protect(1, &value, 1, sizeof value));
+    for (value = 1; value <= 3; value++) OK(VELOC_Checkpoint("looks", value));
+    OK(VELOC_Checkpoint_wait());
+    CHECK(VELOC_Restart_test("looks", 1) == 1);
+    value = 4;
+    OK(VELOC_Checkpoint("looks", value));
+    OK(VELOC_Checkpoint_wait());
+    CHECK(VELOC_Restart_test("looks", 3) == 3 && VELOC_Restart_test("looks", 2) == 2);
+    OK(VELOC_Restart_begin("looks", 1));
+    OK(VELOC_Recover_mem());
+    OK(VELOC_Restart_end(0));
+    value = 5;
+    OK(VELOC_Checkpoint("looks", value));
+    OK(VELOC_Checkpoint_wait());
+    CHECK(VELOC_Restart_test("looks", 4) == 4);
+    // This one counts: what came after it is left behind.
+    OK(VELOC_Restart("looks", 2));
+    CHECK(value == 2);
+    value = 6;
+    OK(VELOC_Checkpoint("looks", value));
+    OK(VELOC_Checkpoint_wait());
+    CHECK(VELOC_Restart_test("looks", 5) == 2);
+    OK(VELOC_Mem_clear());
+}
+
 static void *protect_and_ask(void *of) {
     static char room[8][100];
     int id = *(int *)of;
@@ -293,8 +351,24 @@ int main(int argc, char **argv) {
     mistakes();
     regions();
     files();
+    files_and_memory();
+    looks();
     if (provided == MPI_THREAD_MULTIPLE) from_threads();
     OK(VELOC_Checkpoint("empty", 1));
+    // One rank finalizes without having ended its checkpoint: nobody waits for it, and its file goes.
+    if (rank == 0) {
+        char path[VELOC_MAX_NAME], again[VELOC_MAX_NAME];
+        OK(VELOC_Checkpoint_begin("unended", 1));
+        OK(VELOC_Route_file("left", path));
+        FILE *file = fopen(path, "w");
+        CHECK(file != NULL && fclose(file) == 0);
+        // Asked for again it is the same, with what was written.
+        OK(VELOC_Route_file("left", again));
+        file = fopen(again, "r");
+        CHECK(file != NULL && fclose(file) == 0);
+    } else {
+        OK(VELOC_Checkpoint("unended", 1));
+    }
     OK(VELOC_Finalize(1));
     before_and_after();
 

@@ -41,6 +41,19 @@ int main(int argc, char **argv) {
             FAILS(VELOC_Restart(version));
         }
     }
+    // Saved again before it was restored: the older one would be restored in its place.
+    char path[VELOC_MAX_NAME];
+    OK(VELOC_Prefetch_enqueue(50));
+    OK(VELOC_Checkpoint("shot", 50));
+    FAILS(VELOC_Checkpoint("shot", 50));
+    OK(VELOC_Restart(50));
+    // What one rank does not save is there on none; the ranks stay in step. Files are no part of it.
+    OK(VELOC_Prefetch_enqueue(51));
+    OK(VELOC_Checkpoint_begin("shot", 51));
+    OK(VELOC_Checkpoint_mem());
+    if (rank == 1) FAILS(VELOC_Route_file("out", path));
+    CHECK(VELOC_Checkpoint_end(1) == VELOC_FAILURE);
+    FAILS(VELOC_Restart(rank == 1 ? -1 : 51));
     // No checkpoint was made of them, and one whose version was not announced is one.
     FAILS(VELOC_Restart_test("shot", 0));
     OK(VELOC_Checkpoint("shot", 100));
