@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The second MPI: builds heat2d against MPICH in a target directory of its own and runs it on 2 and 4 ranks, each
-# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests).
+# The second MPI: builds heat2d against MPICH in a target directory of its own and runs it on 4 ranks,
+# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the C interface on 2.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,10 +18,8 @@ if [[ $linked != *libmpich* ]]; then
     exit 1
 fi
 
-for ranks in 2 4; do
-    echo "MPICH, $ranks ranks"
-    HEAT2D=$heat2d DEMO_STEPS=1600 "$root/launch/demo.sh" --ranks "$ranks"
-done
+echo "MPICH, 4 ranks"
+HEAT2D=$heat2d DEMO_STEPS=1600 "$root/launch/demo.sh" --ranks 4
 
 echo "MPICH, the C interface"
 folder=$(mktemp -d /dev/shm/bivouac-test-XXXXXX)
