@@ -2,7 +2,7 @@
 
 use super::arguments::{put, text};
 use super::gpu::Gpu;
-use super::handles::{self, Id, Part, lock, part, to_pointer};
+use super::handles::{self, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{Open, SessionHandle, insert_part};
 use super::status::{BVK_OK, Failure, Outcome, call};
@@ -190,15 +190,18 @@ pub unsafe extern "C" fn bvk_history_open(
     })
 }
 
-/// Works on a history.
-fn with(history: *mut HistoryHandle, work: impl FnOnce(&mut Open, Id) -> Outcome) -> c_int {
+/// Works on a history, with the devices and the stream of its session.
+fn with(
+    history: *mut HistoryHandle,
+    work: impl FnOnce(&mut Past, &BTreeMap<Option<usize>, Gpu>, usize) -> Outcome<()>,
+) -> c_int {
     call(|| {
         let (id, open) = part(history, Part::History)?;
         let mut open = lock(&open)?;
-        if !open.histories.contains_key(&id) {
-            return Err(Failure::state("this history was closed by another thread"));
-        }
-        work(&mut open, id)
+        let Open { histories, gpus, stream, .. } = &mut *open;
+        let past = histories.get_mut(&id);
+        work(past.ok_or_else(|| Failure::state("this history was closed by another thread"))?, gpus, *stream)?;
+        Ok(BVK_OK)
     })
 }
 
@@ -220,13 +223,10 @@ pub unsafe extern "C" fn bvk_history_field(
     count: u64,
     kind: c_int,
 ) -> c_int {
-    with(history, |open, id| {
+    with(history, |past, _, _| {
         // SAFETY: as the caller says; there is one extent.
-        let field = unsafe { super::session::described(name, data, kind, 1, &count) }?;
-        if let Some(past) = open.histories.get_mut(&id) {
-            past.set(field);
-        }
-        Ok(BVK_OK)
+        past.set(unsafe { super::session::described(name, data, kind, 1, &count) }?);
+        Ok(())
     })
 }
 
@@ -235,11 +235,9 @@ pub unsafe extern "C" fn bvk_history_field(
 /// Local, never waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int {
-    with(history, |open, id| {
-        if let Some(past) = open.histories.get_mut(&id) {
-            past.clear();
-        }
-        Ok(BVK_OK)
+    with(history, |past, _, _| {
+        past.clear();
+        Ok(())
     })
 }
 
@@ -254,12 +252,8 @@ pub extern "C" fn bvk_history_clear_fields(history: *mut HistoryHandle) -> c_int
 /// What was promised with [`bvk_history_field`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version: u64) -> c_int {
-    with(history, |open, id| {
-        let Open { histories, gpus, stream, .. } = open;
-        // SAFETY: as the caller says.
-        histories.get(&id).map_or(Ok(()), |past| unsafe { past.append(gpus, *stream, version) })?;
-        Ok(BVK_OK)
-    })
+    // SAFETY: as the caller says.
+    with(history, |past, gpus, stream| unsafe { past.append(gpus, stream, version) })
 }
 
 /// Copies version `version` back into the fields, which may be some of those that were appended and may not overlap, and compares digests.
@@ -272,12 +266,8 @@ pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version
 /// What was promised with [`bvk_history_field`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, version: u64) -> c_int {
-    with(history, |open, id| {
-        let Open { histories, gpus, stream, .. } = open;
-        // SAFETY: as the caller says.
-        histories.get(&id).map_or(Ok(()), |past| unsafe { past.restore(gpus, *stream, version) })?;
-        Ok(BVK_OK)
-    })
+    // SAFETY: as the caller says.
+    with(history, |past, gpus, stream| unsafe { past.restore(gpus, stream, version) })
 }
 
 /// Says that the `count` versions will be restored in this order, after those that were named before. Also for versions that do not
@@ -289,16 +279,14 @@ pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, versio
 /// `versions` has `count` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_hint(history: *mut HistoryHandle, versions: *const u64, count: usize) -> c_int {
-    with(history, |open, id| {
+    with(history, |past, _, _| {
         if versions.is_null() && count > 0 {
             return Err(Failure::argument("versions is NULL"));
         }
         // SAFETY: there are that many numbers, says the caller.
         let all = (0..count).map(|at| unsafe { versions.add(at).read_unaligned() });
-        if let Some(past) = open.histories.get(&id) {
-            past.history.hint(all.collect::<Vec<u64>>());
-        }
-        Ok(BVK_OK)
+        past.history.hint(all.collect::<Vec<u64>>());
+        Ok(())
     })
 }
 
@@ -307,11 +295,9 @@ pub unsafe extern "C" fn bvk_history_hint(history: *mut HistoryHandle, versions:
 /// Local, never waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_history_start_prefetch(history: *mut HistoryHandle) -> c_int {
-    with(history, |open, id| {
-        if let Some(past) = open.histories.get(&id) {
-            past.history.start_prefetch();
-        }
-        Ok(BVK_OK)
+    with(history, |past, _, _| {
+        past.history.start_prefetch();
+        Ok(())
     })
 }
 
@@ -320,11 +306,9 @@ pub extern "C" fn bvk_history_start_prefetch(history: *mut HistoryHandle) -> c_i
 /// Local. Blocks for the slowest tier.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_history_wait_flushed(history: *mut HistoryHandle) -> c_int {
-    with(history, |open, id| {
-        if let Some(past) = open.histories.get(&id) {
-            past.history.wait_flushed();
-        }
-        Ok(BVK_OK)
+    with(history, |past, _, _| {
+        past.history.wait_flushed();
+        Ok(())
     })
 }
 
@@ -343,9 +327,10 @@ pub unsafe extern "C" fn bvk_history_close(history: *mut *mut HistoryHandle) -> 
             return Ok(BVK_OK);
         }
         let (id, open) = part(*place, Part::History)?;
+        // A call that is refused leaves the handle.
+        lock(&open)?.histories.remove(&id);
         handles::remove(id);
         *place = std::ptr::null_mut();
-        lock(&open)?.histories.remove(&id);
         Ok(BVK_OK)
     })
 }

@@ -111,7 +111,8 @@ pub(super) struct Open {
     pub begun: Vec<(Id, Begun)>,
     pub histories: BTreeMap<Id, Past>,
     pub gpus: BTreeMap<Option<usize>, Gpu>,
-    pub protected: Vec<Region>,
+    /// Shared with the call that captures them.
+    pub protected: Arc<Vec<Region>>,
     pub stream: usize,
     /// Each rank saves regions of its own.
     pub own_regions: bool,
@@ -128,7 +129,7 @@ impl Open {
             begun: Vec::new(),
             histories: BTreeMap::new(),
             gpus: BTreeMap::new(),
-            protected: Vec::new(),
+            protected: Arc::default(),
             stream: 0,
             own_regions: false,
             reports: VecDeque::new(),
@@ -155,9 +156,10 @@ impl Open {
 
     /// Protects a region, in the place of one of its name if there is one.
     pub(super) fn protect(&mut self, region: Region) {
-        match self.protected.iter_mut().find(|known| known.name == region.name) {
+        let protected = Arc::make_mut(&mut self.protected);
+        match protected.iter_mut().find(|known| known.name == region.name) {
             Some(known) => *known = region,
-            None => self.protected.push(region),
+            None => protected.push(region),
         }
     }
 
@@ -470,7 +472,7 @@ pub extern "C" fn bvk_unprotect_id(session: *mut SessionHandle, id: c_int) -> c_
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_unprotect_all(session: *mut SessionHandle) -> c_int {
     with(session, |open| {
-        open.protected.clear();
+        open.protected = Arc::default();
         Ok(BVK_OK)
     })
 }
@@ -478,7 +480,7 @@ pub extern "C" fn bvk_unprotect_all(session: *mut SessionHandle) -> c_int {
 fn unprotect(open: &mut Open, name: &str) -> Outcome {
     let at = open.protected.iter().position(|region| region.name == name);
     let Some(at) = at else { return Err(Failure::argument(format!("no region {name:?} is protected"))) };
-    open.protected.remove(at);
+    Arc::make_mut(&mut open.protected).remove(at);
     Ok(BVK_OK)
 }
 

@@ -33,6 +33,15 @@ pub(super) fn version(version: c_int) -> Result<u64, String> {
     u64::try_from(version).map_err(|_| format!("version {version} is negative"))
 }
 
+/// The name of a checkpoint with its series, and its version.
+///
+/// # Errors
+/// As [`series`] and [`version`].
+pub(super) fn checkpoint(name: &str, number: c_int) -> Result<(&str, String, u64), String> {
+    let number = version(number)?;
+    Ok((name, series(name)?, number))
+}
+
 /// The region of a protected number, in a group of its own if it has one.
 pub(super) fn region(group: Option<&str>, id: c_int) -> String {
     format!("{}#{id}", group.unwrap_or_default())

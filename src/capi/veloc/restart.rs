@@ -235,10 +235,7 @@ impl State {
     /// Begins a restart of one version.
     pub(super) fn begin_restart(&mut self, name: Outcome<&str>, version: c_int) -> Outcome<()> {
         self.check_idle()?;
-        let checked = name.and_then(|name| {
-            let version = names::version(version).map_err(Failure::argument)?;
-            Ok((name, names::series(name).map_err(Failure::argument)?, version))
-        });
+        let checked = name.and_then(|name| names::checkpoint(name, version).map_err(Failure::argument));
         let (name, series, version) = match checked {
             Ok(checked) => checked,
             Err(failure) => return Err(self.refuse(failure)),
