@@ -59,7 +59,6 @@ mod beside {
 
     #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
     enum Pin {
-        Auto,
         Never,
         Turns,
         AtOnce,
@@ -82,7 +81,7 @@ mod beside {
         #[arg(long, default_value_t = 20)]
         rounds: usize,
         /// How host memory is pinned.
-        #[arg(long, value_enum, default_value = "auto")]
+        #[arg(long, value_enum, default_value = "turns")]
         pin: Pin,
         /// Host memory is leased in steps of so many MiB.
         #[arg(long, default_value_t = 256)]
@@ -177,7 +176,6 @@ mod beside {
             device_bytes: (options.versions + 2) * VERSION,
             host_bytes: host,
             pin: match options.pin {
-                Pin::Auto => PinOrder::Auto,
                 Pin::Never => PinOrder::Never,
                 Pin::Turns => PinOrder::InTurns,
                 Pin::AtOnce => PinOrder::AtOnce,

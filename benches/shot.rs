@@ -109,7 +109,6 @@ mod shot {
 
     #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
     pub enum PinKind {
-        Auto,
         Turns,
         AtOnce,
     }
@@ -214,8 +213,8 @@ mod shot {
         /// When host memory is touched: auto, beside flushes, between them.
         #[arg(long, value_enum, default_value = "auto")]
         pub touch: TouchKind,
-        /// How it is pinned: auto, in turns, at once.
-        #[arg(long, value_enum, default_value = "auto")]
+        /// How it is pinned: in turns, at once.
+        #[arg(long, value_enum, default_value = "turns")]
         pub pin: PinKind,
         /// Host memory in small pages.
         #[arg(long)]

@@ -4,7 +4,7 @@
 
 mod interfaces;
 
-use interfaces::{compile, folder, library_folder, line, mpirun, printed, root};
+use interfaces::{compile, compile_with, folder, library_folder, line, mpirun, printed, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -64,6 +64,21 @@ fn particles_in_cpp_go_on_after_a_kill_with_other_lengths_on_each_rank() {
     let again = printed(&mpirun(3, folder.path(), &program, &options).output().expect("started"));
     assert!(line(&again, "restored version=").parse::<u32>().is_ok_and(|version| version >= 80), "{again}");
     assert_eq!(line(&again, "sum"), line(&expected, "sum"));
+}
+
+/// What a program printed that either tested a GPU or says that there is none.
+fn gpu_program_ended(output: &std::process::Output) {
+    let said = printed(output);
+    assert!(said.trim() == "ok" || said.starts_with("SKIPPED: "), "{said}");
+    print!("{said}");
+}
+
+#[test]
+fn device_pointers_are_saved_in_the_order_of_the_stream_and_restored() {
+    let folder = folder();
+    let sources = [root().join("tests/programs/c/gpu.c")];
+    let program = compile_with(folder.path(), "gpu", &sources, &["-pthread"], &["-ldl"]);
+    gpu_program_ended(&mpirun(2, folder.path(), &program, &[]).output().expect("started"));
 }
 
 /// Is one of memcheck's findings about what our code did? Not if a library that we call did it (MPI, hwloc and their plugins).

@@ -35,7 +35,6 @@ impl Bivouac {
                 TouchKind::Between => Touch::Between,
             },
             pin: match options.pin {
-                PinKind::Auto => PinOrder::Auto,
                 PinKind::Turns => PinOrder::InTurns,
                 PinKind::AtOnce => PinOrder::AtOnce,
             },

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Builds what ci/gpu/run.sh runs on a machine with GPUs but without cargo or a network: stripped test and bench binaries, in
-# out/gpu/. That machine needs the CUDA driver, NVRTC, Open MPI of the same major version, libnuma and libhwloc.
+# Builds what ci/gpu/run.sh runs on a machine with GPUs but without cargo or a network: stripped test and bench binaries, the
+# library with the interfaces for C, VELOC and Python, and the programs that test those; in out/gpu/. That machine needs the CUDA
+# driver, NVRTC, Open MPI of the same major version, libnuma and libhwloc; for Python also mpi4py, NumPy and PyTorch.
 #   ci/gpu/bundle.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . launch/env.sh
 
 folder=out/gpu
-rm -rf "$folder" && mkdir -p "$folder"
+rm -rf "$folder" && mkdir -p "$folder/lib"
 
 # Prints the paths of the executables that cargo names, newest build of each.
 built() {
@@ -23,10 +24,22 @@ tests=(--test contract_device --test device_checkpoint --test history --test rtm
 benches=(--bench device --bench shot --bench beside --bench cache --example rtm)
 {
     built cargo test --locked --no-run "${tests[@]}"
-    built cargo build --locked --release "${benches[@]}"
+    built cargo build --locked --release --lib "${benches[@]}"
 } | while read -r name path; do
     cp "$path" "$folder/$name"
 done
-strip "$folder"/*
+
+# The library under the name that programs record, and programs that find it beside them.
+library=${CARGO_TARGET_DIR:-target}/release/libbivouac.so
+soname=$(readelf -d "$library" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
+cp "$library" "$folder/lib/$soname"
+cc=("${MPICC:-mpicc}" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -O1 -I include '-Wl,-rpath,$ORIGIN/lib:$ORIGIN')
+"${cc[@]}" -shared -fPIC -Wl,-soname,libveloc-client.so src/capi/veloc/client.c "$folder/lib/$soname" -o "$folder/lib/libveloc-client.so"
+"${cc[@]}" tests/programs/c/gpu.c "$folder/lib/$soname" -pthread -ldl -o "$folder/c_gpu"
+"${cc[@]}" tests/programs/c/veloc_gpu.c -L "$folder/lib" -lveloc-client "-Wl,-rpath-link,$folder/lib" -ldl -o "$folder/veloc_gpu"
+find "$folder" -type f -exec strip {} +
+cp -r src/capi/python/bivouac "$folder/lib/bivouac"
+find "$folder/lib" -name __pycache__ -prune -exec rm -r {} +
+cp tests/programs/python/gpu.py "$folder/python_gpu.py"
 cp ci/gpu/run.sh benches/shots.sh "$folder/"
-ls -l "$folder"
+ls -lR "$folder"

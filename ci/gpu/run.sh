@@ -1,15 +1,24 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
-#   out/gpu/run.sh [--shots [options of benches/shots.sh]] > result.json      shots take half an hour and 90 GB of memory
+#   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
+# A PART is tests, interfaces, rtm, device, beside or ready; without --only all of them. Shots take half an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true
+
+only=''
+if [ "${1:-}" = --only ]; then
+    only=$2
+    shift 2
+fi
+wanted() { [ -z "$only" ] || [[ ",$only," == *",$1,"* ]]; }
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 gpus=$(nvidia-smi -L | wc -l)
 passed=()
 failed=()
+touch "$scratch/figures"
 
 # Figures are kept for the end, and shown as they come: a run that is cut short is not lost.
 figure() { tee -a "$scratch/figures" >&2; }
@@ -25,10 +34,30 @@ check() {
 }
 
 # Tests that start mpirun look for programs of the build tree, so only those that run by themselves are here.
-check contract_device ./contract_device --test-threads 1
-check history ./history
-check device_checkpoint ./device_checkpoint --test-threads 1 gpu
-check rtm_physics ./rtm_physics
+if wanted tests; then
+    check contract_device ./contract_device --test-threads 1
+    check history ./history
+    check device_checkpoint ./device_checkpoint --test-threads 1 gpu
+    check rtm_physics ./rtm_physics
+fi
+
+# Device pointers through the interfaces of other languages. A program that found no GPU is no success here.
+interface() {
+    local name=$1 word=$2 store="$scratch/$1"
+    shift 2
+    mkdir -p "$store/memory"
+    printf 'scratch = %s/scratch\npersistent = %s/persistent\nmode = async\n' "$store" "$store" > "$store/veloc.cfg"
+    check "$name" env BIVOUAC_JOB_NAME="$name" BIVOUAC_LOCAL_DIRECTORY="$store/local" BIVOUAC_GLOBAL_DIRECTORY="$store/global" \
+        BIVOUAC_MEMORY_DIRECTORY="$store/memory" BIVOUAC_MEMORY_BUDGET='4 GiB' BIVOUAC_DEVICE_BUDGET='256 MiB' \
+        BIVOUAC_LIBRARY="$(echo "$PWD"/lib/libbivouac.so.*)" PYTHONPATH="$PWD/lib" PYTHONDONTWRITEBYTECODE=1 \
+        bash -c 'word=$1; shift; set -o pipefail; "$@" 2>&1 | tee /dev/stderr | grep -qx "$word"' - "$word" \
+        timeout 120 mpirun --oversubscribe --bind-to none -n 2 "$@"
+}
+if wanted interfaces; then
+    interface c_gpu ok ./c_gpu
+    interface veloc_gpu ok ./veloc_gpu "$scratch/veloc_gpu/veloc.cfg"
+    interface python_gpu 'all right' python3 -m mpi4py ./python_gpu.py
+fi
 
 # The image is the same for every number of ranks, and without Bivouac.
 images="$scratch/images"
@@ -38,15 +67,16 @@ rtm() {
     (cd "$scratch" && mpirun --oversubscribe --bind-to none -n "$ranks" "$OLDPWD/rtm" --grid 1024x512 --steps 3000 --every 10 --shots 4 "$@") |
         tee -a "$scratch/rtm.log" | sed -n 's/^image=\([0-9a-f]*\).*/\1/p' >> "$images"
 }
-ranks=1
-while [ "$ranks" -le "$gpus" ]; do
-    rtm "$ranks" --dir "rtm-$ranks"
-    ranks=$((ranks * 2))
-done
-rtm 1 --reference
-# How much of the transfers lay beside computation, with a GPU cache that holds a part of a shot: otherwise nothing is fetched.
-BIVOUAC_DEVICE_BUDGET='256 MiB' rtm "$gpus" --dir rtm-traced --timeline "$scratch/trace.json" > /dev/null
-python3 - "$scratch/trace.json" "$gpus" <<'END' | figure
+if wanted rtm; then
+    ranks=1
+    while [ "$ranks" -le "$gpus" ]; do
+        rtm "$ranks" --dir "rtm-$ranks"
+        ranks=$((ranks * 2))
+    done
+    rtm 1 --reference
+    # How much of the transfers lay beside computation, with a GPU cache that holds a part of a shot: otherwise nothing is fetched.
+    BIVOUAC_DEVICE_BUDGET='256 MiB' rtm "$gpus" --dir rtm-traced --timeline "$scratch/trace.json" > /dev/null
+    python3 - "$scratch/trace.json" "$gpus" <<'END' | figure
 import json, sys
 events = [event for event in json.load(open(sys.argv[1]))["traceEvents"] if event["ph"] == "X"]
 def spans(rank, tid):
@@ -69,7 +99,8 @@ for name, tid in (("flush", 2), ("prefetch", 5)):
     line[name + "_s"], line[name + "_beside_compute"] = round(busy / 1e6, 4), round(beside / max(busy, 1e-9), 3)
 print(json.dumps(line))
 END
-check rtm_images test "$(sort -u "$images" | wc -l)" -eq 1
+    check rtm_images test "$(sort -u "$images" | wc -l)" -eq 1
+fi
 
 # bench NAME COMMAND…
 bench() {
@@ -80,22 +111,26 @@ bench() {
     fi
     figure < "$scratch/bench.out"
 }
-bench device ./device
+if wanted device; then bench device ./device; fi
 beside() { bench beside timeout 120 mpirun --oversubscribe --bind-to none -n "$1" ./beside --bench "${@:2}"; }
-for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
-    beside "$ranks" step --rounds 8
-    beside "$ranks" step --rounds 8 --rate auto
-    beside "$ranks" step --rounds 8 --halo 64
-    beside "$ranks" step --rounds 8 --halo 64 --rate auto
-done
-if [ "$gpus" -gt 1 ]; then
-    beside "$gpus" step --rounds 8 --bursts 1
-    beside "$gpus" step --rounds 8 --halo 64 --bursts 1
+if wanted beside; then
+    for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
+        beside "$ranks" step --rounds 8
+        beside "$ranks" step --rounds 8 --rate auto
+        beside "$ranks" step --rounds 8 --halo 64
+        beside "$ranks" step --rounds 8 --halo 64 --rate auto
+    done
+    if [ "$gpus" -gt 1 ]; then
+        beside "$gpus" step --rounds 8 --bursts 1
+        beside "$gpus" step --rounds 8 --halo 64 --bursts 1
+    fi
 fi
-for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
-    beside "$ranks" pin
-    for pin in never turns at-once; do beside "$ranks" ready --pin $pin; done
-done
+if wanted ready; then
+    for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
+        for pin in turns at-once; do beside "$ranks" pin --pin $pin; done
+        for pin in never turns at-once; do beside "$ranks" ready --pin $pin; done
+    done
+fi
 if [ "${1:-}" = --shots ]; then
     ./shots.sh --program ./shot --scratch "$scratch" "${@:2}" | figure
 fi

@@ -107,7 +107,7 @@ pub fn copy_digest(source: &[u8], target: &mut [u8]) -> Digest {
     finish(sums, &source[whole..], source.len())
 }
 
-/// Copies past the cache without a digest: the bench's "digests off" and nothing else.
+/// Copies past the cache without a digest. [`store_fence`] comes before anybody else is told of the copy.
 #[doc(hidden)]
 pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     assert_eq!(source.len(), target.len(), "copy_streaming: lengths differ");

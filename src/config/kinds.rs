@@ -247,9 +247,8 @@ pub(super) const TOUCH: Kind<Touch> = Kind {
 };
 
 pub(super) const PIN_ORDER: Kind<PinOrder> = Kind {
-    allowed: "\"auto\", \"turns\", \"at-once\" or \"never\"",
+    allowed: "\"turns\", \"at-once\" or \"never\"",
     read: |raw| match raw.text()?.trim() {
-        "auto" => Some(PinOrder::Auto),
         "turns" => Some(PinOrder::InTurns),
         "at-once" => Some(PinOrder::AtOnce),
         "never" => Some(PinOrder::Never),
@@ -257,7 +256,6 @@ pub(super) const PIN_ORDER: Kind<PinOrder> = Kind {
     },
     show: |value| {
         Raw::Text(match value {
-            PinOrder::Auto => "auto".to_owned(),
             PinOrder::InTurns => "turns".to_owned(),
             PinOrder::AtOnce => "at-once".to_owned(),
             PinOrder::Never => "never".to_owned(),

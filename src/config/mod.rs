@@ -470,10 +470,8 @@ pub enum Touch {
 /// How the ranks of a node pin host memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PinOrder {
-    /// As measured rates suggest.
-    #[default]
-    Auto,
     /// One after the other, part by part.
+    #[default]
     InTurns,
     /// All at once.
     AtOnce,

@@ -2,6 +2,7 @@
 
 use super::super::{DeviceError, DeviceSpan, HostRange, Pinned, Reservation, Result};
 use super::{Shared, failed};
+use crate::base::digest::{copy_streaming, store_fence};
 use cudarc::driver::{CudaContext, result, sys};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,6 +76,12 @@ pub(super) fn device_of(address: u64) -> Result<Option<usize>> {
     }
     let number = asked(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?;
     Ok(number.map(|number| number as usize))
+}
+
+/// Does host memory begin in a registration, or in pinned memory of the driver?
+pub(super) fn is_pinned(host: &[u8]) -> bool {
+    let kind = attribute(host.as_ptr() as u64, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+    kind == Some(sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32)
 }
 
 /// Attributes of up to four bytes; `None` if the driver does not know the address.
@@ -380,12 +387,13 @@ impl PinnedPool {
         Ok(PinnedBuffer { address: address as u64, bytes, context: self.context.clone() })
     }
 
-    /// A buffer of at least `bytes`, given back when the loan is dropped.
+    /// A buffer of at least `bytes`, the smallest there is, given back when the loan is dropped.
     pub(super) fn take(&self, bytes: usize) -> Result<PinnedLoan> {
         let found = {
             let mut free = self.lock();
-            let at = free.iter().position(|buffer| buffer.bytes >= bytes);
-            at.map(|at| free.swap_remove(at))
+            let fitting = free.iter().enumerate().filter(|(_, buffer)| buffer.bytes >= bytes);
+            let smallest = fitting.min_by_key(|(_, buffer)| buffer.bytes).map(|(at, _)| at);
+            smallest.map(|at| free.swap_remove(at))
         };
         let buffer = match found {
             Some(buffer) => buffer,
@@ -444,6 +452,23 @@ impl PinnedLoan {
         let source = (buffer.address as usize + offset) as *const u8;
         // SAFETY: the range is inside the buffer (asserted); the work that writes to it has ended.
         unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Fills the buffer's beginning past the processor's caches, for the device to read.
+    pub(super) fn stream_in(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.buffer().bytes, "the loan is large enough");
+        // SAFETY: the buffer is host memory of ours of that length (asserted); the loan is exclusive, and the device is told of it only
+        // after the write.
+        copy_streaming(bytes, unsafe { std::slice::from_raw_parts_mut(self.address() as *mut u8, bytes.len()) });
+        store_fence();
+    }
+
+    /// Copies the buffer's beginning past the processor's caches; the caller has waited for the device.
+    pub(super) fn stream_out(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.buffer().bytes, "the loan is large enough");
+        // SAFETY: the buffer is host memory of ours of that length (asserted); the work that writes to it has ended.
+        copy_streaming(unsafe { std::slice::from_raw_parts(self.address() as *const u8, bytes.len()) }, bytes);
+        store_fence();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::{Copied, DeviceError, DeviceSpan, Gate, Result, Run, Stream, check_runs};
 use super::Shared;
-use super::memory::{Allocation, PinnedLoan};
+use super::memory::{self, Allocation, PinnedLoan};
 use crate::base::Digest;
 use cudarc::driver::{CudaEvent, CudaStream, result, sys};
 use std::collections::VecDeque;
@@ -24,6 +24,9 @@ const SCRATCH_WORDS: u64 = 9;
 const PIECE_BYTES: u64 = 16 << 20;
 /// How much is enqueued, at most, before the link has done with it: enough to keep it busy while the thread wakes up.
 const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
+/// The buffers of a [`Detour`], and how many are in use at a time: one that the device fills while the other is emptied.
+const DETOUR_BYTES: usize = 4 << 20;
+const DETOUR_BUFFERS: usize = 2;
 
 /// `struct Run` of the kernel.
 #[repr(C)]
@@ -171,27 +174,24 @@ impl GpuStream {
 
     /// Enqueues pieces and waits for all of them, also after a failure. With a gate, at most about [`AHEAD_BYTES`] are
     /// ahead of the link, so that what the gate says takes effect soon.
-    fn transfer(
+    fn transfer<T>(
         &self,
-        pieces: impl Iterator<Item = Piece>,
+        pieces: impl Iterator<Item = Piece<T>>,
         mut gate: Option<Gate<'_>>,
-        enqueue: impl Fn(&Piece) -> std::result::Result<(), cudarc::driver::DriverError>,
-        call: &'static str,
+        mut enqueue: impl FnMut(Piece<T>) -> Result<()>,
     ) -> Result<()> {
         let mut ahead: VecDeque<CudaEvent> = VecDeque::new();
         let mut unmarked = 0;
         let outcome = pieces.into_iter().try_for_each(|piece| {
-            let Some(gate) = gate.as_mut() else {
-                return enqueue(&piece).map_err(|error| self.shared.failed(call, error));
-            };
+            let Some(gate) = gate.as_mut() else { return enqueue(piece) };
             gate(piece.bytes);
             if ahead.len() as u64 * PIECE_BYTES >= AHEAD_BYTES
                 && let Some(event) = ahead.pop_front()
             {
-                event.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))?;
+                self.wait_for(&event)?;
             }
-            enqueue(&piece).map_err(|error| self.shared.failed(call, error))?;
             unmarked += piece.bytes;
+            enqueue(piece)?;
             if unmarked >= PIECE_BYTES {
                 unmarked = 0;
                 ahead.push_back(self.event(blocking())?);
@@ -203,6 +203,99 @@ impl GpuStream {
         let drained = self.drain();
         outcome.and(finished).and(drained)
     }
+
+    fn wait_for(&self, event: &CudaEvent) -> Result<()> {
+        event.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
+    }
+
+    /// Enqueues a copy between device memory and pinned memory, of which one is `to`.
+    ///
+    /// # Safety
+    /// Both have so many bytes, and the host's are lent to the device until the stream has run the copy.
+    unsafe fn enqueue(&self, from: u64, to: u64, bytes: usize, is_down: bool) -> Result<()> {
+        let stream = self.stream.cu_stream();
+        // SAFETY: as the caller says.
+        let (code, call) = unsafe {
+            match is_down {
+                true => (sys::cuMemcpyDtoHAsync_v2(to as *mut c_void, from, bytes, stream), "cuMemcpyDtoHAsync"),
+                false => (sys::cuMemcpyHtoDAsync_v2(to, from as *const c_void, bytes, stream), "cuMemcpyHtoDAsync"),
+            }
+        };
+        code.result().map_err(|error| self.shared.failed(call, error))
+    }
+}
+
+/// Pinned buffers between the device and host memory that is not pinned. The driver has such buffers of its own, but a copy
+/// through them keeps registrations of the process waiting, which would make further copies faster.
+struct Detour<'a, T> {
+    stream: &'a GpuStream,
+    /// What the device still reads or writes, in order. An event is there once the copy was enqueued.
+    under_way: VecDeque<(PinnedLoan, Option<CudaEvent>, T)>,
+}
+
+impl<'a, T> Detour<'a, T> {
+    fn new(stream: &'a GpuStream) -> Detour<'a, T> {
+        Detour { stream, under_way: VecDeque::new() }
+    }
+
+    /// A buffer that the device has done with, and what was said of it; a new one while there are few.
+    fn buffer(&mut self) -> Result<(PinnedLoan, Option<T>)> {
+        if self.under_way.len() < DETOUR_BUFFERS {
+            return Ok((self.stream.shared.pinned.take(DETOUR_BYTES)?, None));
+        }
+        if let Some((_, Some(event), _)) = self.under_way.front() {
+            self.stream.wait_for(event)?;
+        }
+        let (buffer, _, what) = self.under_way.pop_front().expect("there are several");
+        Ok((buffer, Some(what)))
+    }
+
+    /// Enqueues the copy between a buffer and the device. The buffer is kept until the device has done with it, or until `self` is
+    /// dropped, which is after the stream has come to its end.
+    fn enqueue(&mut self, buffer: PinnedLoan, device: u64, bytes: usize, what: T, is_down: bool) -> Result<()> {
+        let host = buffer.address();
+        self.under_way.push_back((buffer, None, what));
+        let (from, to) = if is_down { (device, host) } else { (host, device) };
+        // SAFETY: the caller's piece is no longer than the buffer and lies in device memory of the transfer; the buffer is kept.
+        unsafe { self.stream.enqueue(from, to, bytes, is_down)? };
+        let event = self.stream.event(blocking())?;
+        if let Some((_, marked, _)) = self.under_way.back_mut() {
+            *marked = Some(event);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Detour<'_, &'a mut [u8]> {
+    fn down(&mut self, device: u64, host: &'a mut [u8]) -> Result<()> {
+        for (part, at) in host.chunks_mut(DETOUR_BYTES).zip((0..).step_by(DETOUR_BYTES)) {
+            let (buffer, filled) = self.buffer()?;
+            if let Some(target) = filled {
+                buffer.stream_out(target);
+            }
+            let bytes = part.len();
+            self.enqueue(buffer, device + at, bytes, part, true)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what is still in buffers; the stream has come to its end.
+    fn land(&mut self) {
+        for (buffer, _, target) in self.under_way.drain(..) {
+            buffer.stream_out(target);
+        }
+    }
+}
+
+impl Detour<'_, ()> {
+    fn up(&mut self, host: &[u8], device: u64) -> Result<()> {
+        for (part, at) in host.chunks(DETOUR_BYTES).zip((0..).step_by(DETOUR_BYTES)) {
+            let (mut buffer, _) = self.buffer()?;
+            buffer.stream_in(part);
+            self.enqueue(buffer, device + at, part.len(), (), false)?;
+        }
+        Ok(())
+    }
 }
 
 /// Flags of an event that a thread sleeps on.
@@ -210,18 +303,18 @@ fn blocking() -> sys::CUevent_flags {
     sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC
 }
 
-/// A part of a transfer.
-struct Piece {
+/// A part of a transfer: where it is on the device, and its bytes on the host.
+struct Piece<T> {
     device: u64,
-    host: usize,
+    host: T,
     bytes: u64,
 }
 
-/// Cuts a transfer into pieces.
-fn pieces(device: u64, host: usize, bytes: u64) -> impl Iterator<Item = Piece> {
-    (0..bytes.div_ceil(PIECE_BYTES)).map(move |index| {
-        let at = index * PIECE_BYTES;
-        Piece { device: device + at, host: host + at as usize, bytes: PIECE_BYTES.min(bytes - at) }
+/// The pieces of a transfer; `chunks` are those of the host's memory in [`PIECE_BYTES`].
+fn pieces<T: AsRef<[u8]>>(device: u64, chunks: impl Iterator<Item = T>) -> impl Iterator<Item = Piece<T>> {
+    chunks.zip((device..).step_by(PIECE_BYTES as usize)).map(|(host, device)| {
+        let bytes = host.as_ref().len() as u64;
+        Piece { device, host, bytes }
     })
 }
 
@@ -357,36 +450,35 @@ impl Stream for GpuStream {
         self.shared.bind()?;
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
         self.check_spans(copies.iter().map(|(device, _)| device))?;
-        let pieces = copies
-            .iter_mut()
-            .flat_map(|(device, host)| pieces(device.address(), host.as_mut_ptr() as usize, device.bytes()));
-        let stream = self.stream.cu_stream();
-        let enqueue = |piece: &Piece| {
+        let size = PIECE_BYTES as usize;
+        let pieces = copies.iter_mut().flat_map(|(device, host)| pieces(device.address(), host.chunks_mut(size)));
+        let mut detour = Detour::new(self);
+        self.transfer(pieces, gate, |piece: Piece<&mut [u8]>| {
+            if !memory::is_pinned(piece.host) {
+                return detour.down(piece.device, piece.host);
+            }
             // SAFETY: the piece lies inside a span and a slice of equal length; the slice is borrowed for this call, which ends
             // only when the copy has ended.
-            unsafe {
-                sys::cuMemcpyDtoHAsync_v2(piece.host as *mut c_void, piece.device, piece.bytes as usize, stream)
-                    .result()
-            }
-        };
-        self.transfer(pieces, gate, enqueue, "cuMemcpyDtoHAsync")
+            unsafe { self.enqueue(piece.device, piece.host.as_mut_ptr() as u64, piece.host.len(), true) }
+        })?;
+        detour.land();
+        Ok(())
     }
 
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()> {
         self.shared.bind()?;
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
         self.check_spans(copies.iter().map(|(_, device)| device))?;
-        let pieces =
-            copies.iter().flat_map(|(host, device)| pieces(device.address(), host.as_ptr() as usize, device.bytes()));
-        let stream = self.stream.cu_stream();
-        let enqueue = |piece: &Piece| {
-            // SAFETY: as in `download`, the other way round.
-            unsafe {
-                sys::cuMemcpyHtoDAsync_v2(piece.device, piece.host as *const c_void, piece.bytes as usize, stream)
-                    .result()
+        let size = PIECE_BYTES as usize;
+        let pieces = copies.iter().flat_map(|(host, device)| pieces(device.address(), host.chunks(size)));
+        let mut detour = Detour::new(self);
+        self.transfer(pieces, gate, |piece: Piece<&[u8]>| {
+            if !memory::is_pinned(piece.host) {
+                return detour.up(piece.host, piece.device);
             }
-        };
-        self.transfer(pieces, gate, enqueue, "cuMemcpyHtoDAsync")
+            // SAFETY: as in `download`, the other way round.
+            unsafe { self.enqueue(piece.host.as_ptr() as u64, piece.device, piece.host.len(), false) }
+        })
     }
 
     fn finish(&self) -> Result<()> {

@@ -139,7 +139,6 @@ impl Caches {
             shards: 0,
             trace: Trace::new(config.trace),
         };
-        let node_ranks = segment.as_ref().map_or(1, |segment| segment.node_ranks());
         let bursts = Bursts::new(&config.stagger, &*device, segment.as_ref(), waiting);
         let shared = Arc::new(Shared {
             device,
@@ -150,7 +149,7 @@ impl Caches {
             config: CacheConfig { host_bytes, ..config.clone() },
             bursts,
             is_leased: AtomicBool::new(false),
-            ways: Mutex::new(Ways::new(node_ranks)),
+            ways: Mutex::new(Ways::new()),
             started: Instant::now(),
             books: Mutex::new(books),
             application: Condvar::new(),

@@ -17,7 +17,7 @@ pub(super) const MAP_STEP_BYTES: u64 = 256 << 20;
 /// How long a thread sleeps between tries.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long a line waits for a moment without a flush, at most, if that is only tried.
-const TRIAL: Duration = Duration::from_millis(50);
+const TRIAL: Duration = Duration::from_millis(10);
 /// The least that is leased at a time.
 const LINE_BYTES_MIN: u64 = 4 << 20;
 /// How long the memory thread sleeps while there is no history; the first one wakes it.
@@ -151,8 +151,7 @@ fn pin_line(shared: &Shared, offset: u64) -> bool {
         let at_once = match shared.config.pin {
             PinOrder::Never => return false,
             PinOrder::AtOnce => true,
-            PinOrder::InTurns => false,
-            PinOrder::Auto => shared.ways().pins_at_once(),
+            PinOrder::InTurns => segment.node_ranks() <= 1,
         };
         let _turn = if at_once { None } else { turn(shared, bytes) };
         if shared.is_stopping() {
@@ -164,7 +163,6 @@ fn pin_line(shared: &Shared, offset: u64) -> bool {
             log::warn!("event=not-pinned bytes={bytes} error={error}");
             return false;
         }
-        shared.ways().on_pinned(bytes, begun.elapsed(), at_once);
         shared.lock().trace.span("pin", 0, bytes, begun, shared.started);
     }
     true

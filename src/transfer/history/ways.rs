@@ -8,26 +8,25 @@
 //!          alone  beside the other
 //! flush      F        F'
 //! touch      P        P'
-//! pin        R        R'            of one rank, beside n - 1 others
 //!
 //! A byte that is touched and filled takes   1/F + 1/P         one after the other,
 //!                                           1/min(F', P')     at the same time.
 //! touch beside flushes   if   1/min(F', P') <= 1/F + 1/P
-//! pin at once            if   n R' >= R
 //! ```
 //!
 //! The interval between versions drops out: while both ways keep up with it the application does not wait in either, and when it
 //! is too short for one, the faster one waits less. What was not measured yet counts as no reason to take turns with
-//! oneself: memory is touched beside flushes, and pinned in turns with other ranks. The first lines and parts try the other way, too.
+//! oneself: memory is touched beside flushes. One line tries the other way.
+//!
+//! Pinning is not chosen by rates. Ranks that register memory at once are faster together (n R' > R), but each registration takes longer,
+//! and calls of the device wait for the one under way: milliseconds where it is tens of microseconds in turns (docs/GPU.md).
 #![forbid(unsafe_code)]
 
-use std::ops::Range;
 use std::time::Duration;
 
-/// Lines that are touched between flushes, to see how fast that is.
-const LINES_TRIED_BETWEEN: Range<u64> = 4..8;
-/// Parts that are pinned beside other ranks, to see how fast that is; those before are pinned in turns.
-const PARTS_TRIED_AT_ONCE: Range<u64> = 8..24;
+/// The line that is touched between flushes, to see how fast they are alone. One is enough: the first lines of a process are
+/// touched before there is anything to flush, and each further one that waits costs a busy link's rank its memory for as long.
+const LINE_TRIED_BETWEEN: u64 = 4;
 /// The share of the time of a touch in which the link was busy: above, it counts as beside flushes; below, as alone.
 const BUSY_MIN: f64 = 0.5;
 const IDLE_MAX: f64 = 0.1;
@@ -55,14 +54,10 @@ impl Meter {
 /// What was measured, and what follows from it.
 #[derive(Debug)]
 pub(super) struct Ways {
-    /// Ranks of the node.
-    ranks: u32,
     /// Alone, and beside the other.
     flush: [Meter; 2],
     touch: [Meter; 2],
-    pin: [Meter; 2],
     lines: u64,
-    parts: u64,
     /// Flushes under way; since when the present stretch of the link's work is counted, and whether memory was being touched then.
     flushing: u32,
     stretch: (Duration, bool),
@@ -74,14 +69,11 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    pub(super) fn new(ranks: u32) -> Ways {
+    pub(super) fn new() -> Ways {
         Ways {
-            ranks,
             flush: Default::default(),
             touch: Default::default(),
-            pin: Default::default(),
             lines: 0,
-            parts: 0,
             flushing: 0,
             stretch: Default::default(),
             busy: Duration::ZERO,
@@ -130,12 +122,6 @@ impl Ways {
         self.lines += 1;
     }
 
-    /// A part is pinned: in this rank's turn, or at once.
-    pub(super) fn on_pinned(&mut self, bytes: u64, time: Duration, at_once: bool) {
-        self.pin[usize::from(at_once)].note(bytes, time);
-        self.parts += 1;
-    }
-
     fn busy(&self, now: Duration) -> Duration {
         self.busy + if self.flushing > 0 { now.saturating_sub(self.stretch.0) } else { Duration::ZERO }
     }
@@ -147,18 +133,7 @@ impl Ways {
             (Some(flush), Some(flush_beside), Some(touch), Some(touch_beside)) => {
                 1.0 / flush_beside.min(touch_beside) <= 1.0 / flush + 1.0 / touch
             }
-            _ => !LINES_TRIED_BETWEEN.contains(&self.lines),
-        }
-    }
-
-    /// Is the next part pinned without waiting for a turn?
-    pub(super) fn pins_at_once(&self) -> bool {
-        if self.ranks <= 1 || PARTS_TRIED_AT_ONCE.contains(&self.parts) {
-            return true;
-        }
-        match (self.pin[0].rate(), self.pin[1].rate()) {
-            (Some(in_turn), Some(at_once)) => f64::from(self.ranks) * at_once >= in_turn,
-            _ => false,
+            _ => self.lines != LINE_TRIED_BETWEEN,
         }
     }
 }
@@ -175,7 +150,7 @@ mod tests {
 
     /// Ways that have measured these rates, in GB/s: flush and touch, each alone and beside the other.
     fn measured(flush: [u64; 2], touch: [u64; 2]) -> Ways {
-        let mut ways = Ways::new(1);
+        let mut ways = Ways::new();
         for beside in [0, 1] {
             ways.flush[beside].note(flush[beside] * GB, Duration::from_secs(1));
             ways.touch[beside].note(touch[beside] * GB, Duration::from_secs(1));
@@ -195,21 +170,21 @@ mod tests {
     }
 
     #[test]
-    fn a_few_lines_try_the_other_way_until_all_is_known() {
-        let mut ways = Ways::new(1);
+    fn a_line_tries_the_other_way_until_all_is_known() {
+        let mut ways = Ways::new();
         let mut tried = Vec::new();
         for line in 0..12 {
             tried.push(ways.touches_beside());
             ways.on_touch(ms(10 * line));
             ways.on_touched(GB, ms(10 * line + 5));
         }
-        assert_eq!(tried.iter().filter(|beside| !**beside).count(), 4, "{tried:?}");
-        assert!(tried[..4].iter().all(|beside| *beside) && tried[8..].iter().all(|beside| *beside));
+        assert_eq!(tried.iter().filter(|beside| !**beside).count(), 1, "{tried:?}");
+        assert!(tried[..4].iter().all(|beside| *beside) && tried[5..].iter().all(|beside| *beside));
     }
 
     #[test]
     fn flushes_count_once_however_many_are_under_way() {
-        let mut ways = Ways::new(1);
+        let mut ways = Ways::new();
         ways.on_flush(ms(0));
         ways.on_flush(ms(1));
         ways.on_flushed(GB, ms(10));
@@ -223,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_ran_beside_is_told_from_what_ran_alone() {
-        let mut ways = Ways::new(1);
+        let mut ways = Ways::new();
         ways.on_touch(ms(0));
         ways.on_flush(ms(1));
         ways.on_flushed(GB, ms(9));
@@ -240,23 +215,5 @@ mod tests {
         ways.on_flushed(GB, ms(70));
         ways.on_touched(GB, ms(90));
         assert!(ways.flush.iter().all(|meter| meter.bytes == GB) && ways.touch.iter().all(|meter| meter.bytes == GB));
-    }
-
-    #[test]
-    fn ranks_pin_at_once_where_together_they_are_as_fast_as_one() {
-        let pin = |ranks: u32, in_turn: u64, at_once: u64| {
-            let mut ways = Ways::new(ranks);
-            let mut first = Vec::new();
-            for part in 0..30 {
-                let free = ways.pins_at_once();
-                first.push(free);
-                ways.on_pinned(if free { at_once } else { in_turn } * GB, Duration::from_secs(1), free);
-                assert!(part >= 8 || !free || ranks == 1);
-            }
-            ways.pins_at_once()
-        };
-        assert!(pin(1, 10, 1), "nobody to take turns with");
-        assert!(pin(2, 10, 5) && pin(4, 10, 3));
-        assert!(!pin(2, 10, 4) && !pin(8, 10, 1));
     }
 }

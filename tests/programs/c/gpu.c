@@ -1,0 +1,277 @@
+// Device pointers through include/bivouac.h. Run on two ranks by tests/mpi_c.rs and ci/gpu/run.sh; prints `ok` on rank 0 at the end.
+#include <bivouac.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "gpu.h"
+
+static int rank, ranks, gpus, device;
+static void *context, *stream;
+
+#define CHECK(condition)                                                                                        \
+    do {                                                                                                        \
+        if (!(condition)) {                                                                                     \
+            fprintf(stderr, "rank %d, line %d: %s; last error: %s\n", rank, __LINE__, #condition, bvk_error()); \
+            MPI_Abort(MPI_COMM_WORLD, 1);                                                                       \
+        }                                                                                                       \
+    } while (0)
+#define IS(call, status) CHECK((call) == (status))
+
+enum { WORDS = 8 << 20, MANY = 300 };
+#define OFFSET 4u
+
+static gpu_address field, scratch;
+static uint32_t few[3], *back;
+
+static void *at(gpu_address address) { return (void *)(uintptr_t)address; }
+
+static uint32_t word(uint32_t value) { return value * 100 + (uint32_t)rank; }
+
+// Sets the field on the application's stream, behind work that takes some milliseconds; returns while it runs.
+static void set(uint32_t value) {
+    for (int i = 0; i < MANY; i++) CHECK(cuMemsetD32Async(scratch, (unsigned)i, WORDS, stream) == 0);
+    CHECK(cuMemsetD32Async(field + OFFSET, word(value), WORDS - 1, stream) == 0);
+    for (int i = 0; i < 3; i++) few[i] = value + (uint32_t)i;
+}
+
+static int is(uint32_t value) {
+    CHECK(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH_v2(back, field + OFFSET, 4 * (WORDS - 1)) == 0);
+    for (int i = 0; i < WORDS - 1; i++) {
+        if (back[i] != word(value)) return 0;
+    }
+    return few[0] == value && few[1] == value + 1 && few[2] == value + 2;
+}
+
+static void current_is(void *expected) {
+    void *now;
+    CHECK(cuCtxGetCurrent(&now) == 0 && now == expected);
+}
+
+static bvk_session_t open_session(void) {
+    bvk_session_t session;
+    IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_OK);
+    return session;
+}
+
+static void protect(bvk_session_t session) {
+    IS(bvk_protect(session, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
+    IS(bvk_protect(session, "few", few, 3, BVK_U32), BVK_OK);
+    IS(bvk_set_stream(session, stream), BVK_OK);
+}
+
+static void commit(bvk_pending_t *pending, int level) {
+    int reached;
+    IS(bvk_wait(*pending, level, &reached), BVK_OK);
+    CHECK(reached >= level);
+    IS(bvk_release(pending), BVK_OK);
+}
+
+// Captured in the order of the stream, restored to the same place, after the session was opened anew.
+static void checkpoints(void) {
+    bvk_session_t session = open_session();
+    bvk_pending_t pending[3];
+    protect(session);
+    for (uint32_t version = 1; version <= 3; version++) {
+        set(version);
+        if (version < 3) {
+            IS(bvk_checkpoint(session, "gpu", version, &pending[version - 1]), BVK_OK);
+        } else {
+            bvk_checkpoint_t checkpoint;
+            IS(bvk_checkpoint_begin(session, "gpu", version, &checkpoint), BVK_OK);
+            IS(bvk_save_protected(checkpoint), BVK_OK);
+            IS(bvk_save(checkpoint, "again", at(field + OFFSET), 1000, BVK_U32), BVK_OK);
+            IS(bvk_capture(&checkpoint, &pending[version - 1]), BVK_OK);
+        }
+        current_is(context);
+        // Overwritten at once: the copy was made before.
+        set(1000 + version);
+    }
+    for (int i = 0; i < 3; i++) commit(&pending[i], BVK_LEVEL_SYSTEM);
+    IS(bvk_close(&session), BVK_OK);
+    current_is(context);
+
+    session = open_session();
+    bvk_restored restored = {.size = sizeof restored};
+    protect(session);
+    set(77);
+    IS(bvk_restart(session, "gpu", 2, &restored), BVK_OK);
+    current_is(context);
+    CHECK(restored.version == 2 && is(2));
+    bvk_restart_t restart;
+    IS(bvk_restart_begin(session, "gpu", 3, &restart), BVK_OK);
+    IS(bvk_load_protected(restart), BVK_OK);
+    // Into host memory what was in device memory, and the other way round.
+    uint32_t host[1000];
+    IS(bvk_load(restart, "again", host, 1000, BVK_U32), BVK_OK);
+    IS(bvk_load(restart, "few", at(scratch), 3, BVK_U32), BVK_OK);
+    IS(bvk_load(restart, "few", at(scratch), 4, BVK_U32), BVK_ERR_LOAD);
+    IS(bvk_load(restart, "few", at(scratch), 3, BVK_U32), BVK_OK);
+    IS(bvk_restart_end(&restart, 1, &restored), BVK_OK);
+    CHECK(restored.version == 3 && is(3) && host[0] == word(3) && host[999] == word(3));
+    uint32_t three[3];
+    CHECK(cuMemcpyDtoH_v2(three, scratch, sizeof three) == 0 && !memcmp(three, few, sizeof few));
+    IS(bvk_close(&session), BVK_OK);
+}
+
+static void *without_context(void *argument) {
+    bvk_session_t session = argument;
+    current_is(NULL);
+    IS(bvk_protect(session, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
+    current_is(NULL);
+    return NULL;
+}
+
+// What is not memory of the GPU's own context, and what is no memory any more.
+static void mistakes(void) {
+    bvk_session_t session = open_session();
+    bvk_pending_t pending = NULL;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, without_context, session) == 0 && pthread_join(thread, NULL) == 0);
+
+    // One GPU in a checkpoint; a stream of one's own.
+    IS(bvk_set_stream(session, at(2)), BVK_OK);
+    IS(bvk_checkpoint(session, "wrong", 1, &pending), BVK_ERR_ARGUMENT);
+    CHECK(strstr(bvk_error(), "per-thread default stream"));
+    IS(bvk_set_stream(session, stream), BVK_OK);
+    if (gpus > 1) {
+        int other;
+        void *others;
+        gpu_address there;
+        CHECK(cuDeviceGet(&other, (rank + 1) % gpus) == 0 && cuDevicePrimaryCtxRetain(&others, other) == 0);
+        CHECK(cuCtxSetCurrent(others) == 0 && cuMemAlloc_v2(&there, 4096) == 0 && cuCtxSetCurrent(context) == 0);
+        IS(bvk_protect(session, "there", at(there), 1024, BVK_U32), BVK_OK);
+        IS(bvk_checkpoint(session, "wrong", 2, &pending), BVK_ERR_DEVICE);
+        CHECK(strstr(bvk_error(), "in a checkpoint of its own name"));
+        current_is(context);
+        IS(bvk_unprotect(session, "there"), BVK_OK);
+        CHECK(cuMemFree_v2(there) == 0);
+    }
+
+    // Memory that the processor can read is host memory, whoever allocated it.
+    gpu_address managed;
+    uint32_t *pinned;
+    CHECK(cuMemAllocManaged(&managed, 4096, 1) == 0);
+    CHECK(cuMemHostAlloc((void **)&pinned, 4096, 0) == 0);
+    for (int i = 0; i < 1024; i++) ((uint32_t *)at(managed))[i] = pinned[i] = (uint32_t)i;
+    IS(bvk_unprotect_all(session), BVK_OK);
+    IS(bvk_protect(session, "managed", at(managed), 1024, BVK_U32), BVK_OK);
+    IS(bvk_protect(session, "pinned", pinned, 1024, BVK_U32), BVK_OK);
+    IS(bvk_checkpoint(session, "hosts", 1, &pending), BVK_OK);
+    commit(&pending, BVK_LEVEL_NODE_REBOOT);
+    for (int i = 0; i < 1024; i++) ((uint32_t *)at(managed))[i] = pinned[i] = 0;
+    IS(bvk_restart(session, "hosts", BVK_NEWEST, NULL), BVK_OK);
+    for (uint32_t i = 0; i < 1024; i++) CHECK(((uint32_t *)at(managed))[i] == i && pinned[i] == i);
+    IS(bvk_unprotect_all(session), BVK_OK);
+
+    // Memory of a context beside the GPU's own: saved as it is, and the context that is current stays so.
+    void *beside;
+    gpu_address foreign;
+    CHECK(cuCtxCreate_v2(&beside, 0, device) == 0 && cuMemAlloc_v2(&foreign, 4096) == 0);
+    for (uint32_t i = 0; i < 1024; i++) back[i] = i * 3 + (uint32_t)rank;
+    CHECK(cuMemcpyHtoD_v2(foreign, back, 4096) == 0);
+    protect(session);
+    IS(bvk_protect(session, "foreign", at(foreign), 1024, BVK_U32), BVK_OK);
+    IS(bvk_checkpoint(session, "beside", 1, &pending), BVK_OK);
+    commit(&pending, BVK_LEVEL_NODE_REBOOT);
+    current_is(beside);
+    memset(back, 0, 4096);
+    CHECK(cuMemcpyHtoD_v2(foreign, back, 4096) == 0);
+    IS(bvk_restart(session, "beside", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(cuMemcpyDtoH_v2(back, foreign, 4096) == 0);
+    for (uint32_t i = 0; i < 1024; i++) CHECK(back[i] == i * 3 + (uint32_t)rank);
+    current_is(beside);
+    CHECK(cuMemFree_v2(foreign) == 0 && cuCtxSetCurrent(context) == 0 && cuCtxDestroy_v2(beside) == 0);
+    IS(bvk_unprotect_all(session), BVK_OK);
+
+    // Freed on rank 0 after it was protected.
+    gpu_address gone;
+    CHECK(cuMemAlloc_v2(&gone, 64 << 20) == 0);
+    protect(session);
+    IS(bvk_protect(session, "gone", at(gone), 16 << 20, BVK_U32), BVK_OK);
+    if (rank == 0) CHECK(cuMemFree_v2(gone) == 0);
+    int status = bvk_checkpoint(session, "gone", 1, &pending);
+    if (rank == 0) {
+        CHECK(status == BVK_ERR_CAPTURE || status == BVK_ERR_DEVICE);
+        fprintf(stderr, "freed memory: %s\n", bvk_error());
+    } else {
+        int reached;
+        CHECK(status == BVK_OK && bvk_wait(pending, BVK_LEVEL_NODE_REBOOT, &reached) == BVK_ERR_NOT_COMMITTED);
+        IS(bvk_release(&pending), BVK_OK);
+    }
+    IS(bvk_unprotect(session, "gone"), BVK_OK);
+    // The session and the context work as before.
+    set(9);
+    IS(bvk_checkpoint(session, "after", 1, &pending), BVK_OK);
+    set(10);
+    commit(&pending, BVK_LEVEL_NODE_REBOOT);
+    IS(bvk_restart(session, "after", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(is(9));
+    IS(bvk_close(&session), BVK_OK);
+}
+
+// A history in GPU memory, read back in the other order, and once more after it was saved and loaded.
+static void histories(void) {
+    enum { VERSIONS = 12 };
+    bvk_session_t session = open_session();
+    bvk_history_t history, loaded;
+    bvk_pending_t pending;
+    uint64_t order[VERSIONS], count;
+    IS(bvk_set_stream(session, stream), BVK_OK);
+    IS(bvk_history_open(session, "shot", device, BVK_KEEP_ALL, &history), BVK_OK);
+    IS(bvk_history_field(history, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
+    IS(bvk_history_field(history, "few", few, 3, BVK_U32), BVK_OK);
+    for (int i = 0; i < VERSIONS; i++) order[i] = (uint64_t)(VERSIONS - 1 - i);
+    IS(bvk_history_hint(history, order, VERSIONS), BVK_OK);
+    for (uint32_t version = 0; version < VERSIONS; version++) {
+        set(version);
+        IS(bvk_history_append(history, version), BVK_OK);
+        current_is(context);
+    }
+    IS(bvk_history_start_prefetch(history), BVK_OK);
+    for (int i = 0; i < VERSIONS; i++) {
+        set(99);
+        IS(bvk_history_restore(history, order[i]), BVK_OK);
+        CHECK(is((uint32_t)order[i]));
+    }
+    IS(bvk_history_restore(history, VERSIONS), BVK_ERR_DEVICE);
+    IS(bvk_history_wait_flushed(history), BVK_OK);
+    bvk_checkpoint_t checkpoint;
+    IS(bvk_checkpoint_begin(session, "sealed", 1, &checkpoint), BVK_OK);
+    IS(bvk_save_history(checkpoint, history), BVK_OK);
+    IS(bvk_capture(&checkpoint, &pending), BVK_OK);
+    commit(&pending, BVK_LEVEL_NODE_REBOOT);
+    IS(bvk_history_close(&history), BVK_OK);
+    IS(bvk_history_open(session, "shot", device, BVK_KEEP_ALL, &loaded), BVK_OK);
+    IS(bvk_history_field(loaded, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
+    IS(bvk_history_field(loaded, "few", few, 3, BVK_U32), BVK_OK);
+    bvk_restart_t restart;
+    IS(bvk_restart_begin(session, "sealed", BVK_NEWEST, &restart), BVK_OK);
+    IS(bvk_load_history(restart, loaded, &count), BVK_OK);
+    CHECK(count == VERSIONS);
+    IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
+    IS(bvk_history_restore(loaded, 5), BVK_OK);
+    CHECK(is(5));
+    IS(bvk_history_close(&loaded), BVK_OK);
+    IS(bvk_close(&session), BVK_OK);
+    current_is(context);
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    gpus = gpu_start(rank, &device, &context);
+    if (gpus == 0) return gpu_skipped(rank);
+    back = malloc(4 * (size_t)WORDS);
+    // A stream that does not wait for the default stream.
+    CHECK(back != NULL && cuStreamCreate(&stream, 1) == 0);
+    CHECK(cuMemAlloc_v2(&field, 4 * (size_t)WORDS + OFFSET) == 0 && cuMemAlloc_v2(&scratch, 4 * (size_t)WORDS) == 0);
+    checkpoints();
+    mistakes();
+    histories();
+    CHECK(cuCtxSynchronize() == 0);
+    MPI_Finalize();
+    if (rank == 0) puts("ok");
+    return 0;
+}

@@ -1,0 +1,59 @@
+// The CUDA driver for the programs here: found when they run, so that they compile and start on machines without it.
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef unsigned long long gpu_address;
+
+// The names are those of the library itself, which differ from those of its header.
+#define GPU_FUNCTIONS(F)                                                                                      \
+    F(cuInit, (unsigned))                                                                                     \
+    F(cuDeviceGetCount, (int *))                                                                              \
+    F(cuDeviceGet, (int *, int))                                                                              \
+    F(cuDevicePrimaryCtxRetain, (void **, int))                                                               \
+    F(cuCtxCreate_v2, (void **, unsigned, int))                                                               \
+    F(cuCtxDestroy_v2, (void *))                                                                              \
+    F(cuCtxGetCurrent, (void **))                                                                             \
+    F(cuCtxSetCurrent, (void *))                                                                              \
+    F(cuCtxSynchronize, (void))                                                                               \
+    F(cuMemAlloc_v2, (gpu_address *, size_t))                                                                 \
+    F(cuMemAllocManaged, (gpu_address *, size_t, unsigned))                                                   \
+    F(cuMemHostAlloc, (void **, size_t, unsigned))                                                            \
+    F(cuMemFree_v2, (gpu_address))                                                                            \
+    F(cuMemsetD32Async, (gpu_address, unsigned, size_t, void *))                                              \
+    F(cuMemcpyDtoH_v2, (void *, gpu_address, size_t))                                                         \
+    F(cuMemcpyHtoD_v2, (gpu_address, const void *, size_t))                                                   \
+    F(cuStreamCreate, (void **, unsigned))                                                                    \
+    F(cuStreamQuery, (void *))                                                                                \
+    F(cuStreamSynchronize, (void *))
+
+#define GPU_DECLARE(name, arguments) __attribute__((unused)) static int(*name) arguments;
+GPU_FUNCTIONS(GPU_DECLARE)
+
+// Makes the context of one of the GPUs current, as CUDA's runtime does it. Returns how many GPUs there are; 0 without a driver.
+static int gpu_start(int rank, int *device, void **context) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    int count = 0;
+    if (library == NULL) return 0;
+    // A pointer to an object becomes one to a function by its bytes: ISO C has no cast for it.
+#define GPU_FIND(name, arguments)                                                                             \
+    do {                                                                                                      \
+        void *found = dlsym(library, #name);                                                                  \
+        if (found == NULL) return 0;                                                                          \
+        memcpy(&name, &found, sizeof found);                                                                  \
+    } while (0);
+    GPU_FUNCTIONS(GPU_FIND)
+    if (cuInit(0) != 0 || cuDeviceGetCount(&count) != 0 || count == 0) return 0;
+    if (cuDeviceGet(device, rank % count) != 0 || cuDevicePrimaryCtxRetain(context, *device) != 0) return 0;
+    return cuCtxSetCurrent(*context) == 0 ? count : 0;
+}
+
+// Without a GPU there is nothing to test, and that is said.
+static int gpu_skipped(int rank) {
+    if (rank == 0) puts("SKIPPED: no GPU here; ci/gpu/bundle.sh and out/gpu/run.sh run this on a machine that has one");
+    MPI_Finalize();
+    return 0;
+}
