@@ -1,5 +1,5 @@
-//! What the C interface costs beside the Rust one: the same tiny checkpoint on two sessions of one process, in turn, and a
-//! restart from node memory against memcpy.
+//! What the C interface costs beside the Rust one: the same tiny checkpoint on two sessions of one process, in turn, of regions that
+//! were registered once; and a restart from node memory against memcpy, with one session at a time.
 //!
 //! `mpirun -n 2 cargo bench --bench capi`, or what `cargo bench --no-run --bench capi` names. Rank 0 prints JSON lines: medians in
 //! seconds, their ratio, the target. The first rounds are thrown away.
@@ -7,7 +7,7 @@
 use bivouac::capi::arguments::{BVK_F64, BVK_U64};
 use bivouac::capi::checkpoint::bvk_checkpoint;
 use bivouac::capi::restart::{BVK_NEWEST, bvk_restart};
-use bivouac::capi::session::{Options, bvk_close, bvk_open, bvk_protect};
+use bivouac::capi::session::{Options, bvk_close, bvk_open, bvk_protect, bvk_unprotect_all};
 use bivouac::capi::status::BVK_OK;
 use bivouac::config::ConfigSource;
 use bivouac::{Config, Session};
@@ -54,10 +54,16 @@ fn main() {
     // SAFETY: the communicator is live, the options and their texts stay, and there is a place for the handle.
     assert_eq!(unsafe { bvk_open(world.as_raw(), &options, &mut session) }, BVK_OK);
 
-    let (field, mut step) = (vec![1.0f64; 128], 0u64);
+    let (mut field, mut step) = (vec![1.0f64; 128], [0u64]);
+    let (at_field, at_step) = (field.as_mut_ptr(), step.as_mut_ptr());
+    // SAFETY: names end with zero; the memory stays until it is protected anew or the session is closed.
+    unsafe {
+        assert_eq!(bvk_protect(session, c"field".as_ptr(), at_field.cast(), 128, BVK_F64), BVK_OK);
+        assert_eq!(bvk_protect(session, c"step".as_ptr(), at_step.cast(), 1, BVK_U64), BVK_OK);
+    }
     let mut times: [Vec<f64>; 2] = Default::default();
     for round in 0..ROUNDS + WARM_UP {
-        step += 1;
+        let version = round as u64 + 1;
         // Which one is first changes from round to round.
         for turn in 0..2 {
             let is_c = (round + turn) % 2 == 0;
@@ -65,17 +71,13 @@ fn main() {
             std::thread::sleep(Duration::from_millis(2));
             let begun = Instant::now();
             if is_c {
-                // SAFETY: names end with zero, and the memory stays until the calls have returned.
-                let status = unsafe {
-                    bvk_protect(session, c"field".as_ptr(), field.as_ptr().cast_mut().cast(), 128, BVK_F64);
-                    bvk_protect(session, c"step".as_ptr(), (&raw mut step).cast(), 1, BVK_U64);
-                    bvk_checkpoint(session, c"tiny".as_ptr(), step, std::ptr::null_mut())
-                };
+                // SAFETY: the name ends with zero, and what was protected is still there.
+                let status = unsafe { bvk_checkpoint(session, c"tiny".as_ptr(), version, std::ptr::null_mut()) };
                 assert_eq!(status, BVK_OK);
             } else {
-                let mut checkpoint = rust.checkpoint("tiny", step).expect("begun");
+                let mut checkpoint = rust.checkpoint("tiny", version).expect("begun");
                 checkpoint.save("field", &field).expect("saved");
-                checkpoint.save("step", std::slice::from_ref(&step)).expect("saved");
+                checkpoint.save("step", &step).expect("saved");
                 drop(checkpoint.capture().expect("captured"));
             }
             if round >= WARM_UP {
@@ -93,45 +95,68 @@ fn main() {
         );
     }
 
-    let source = vec![2.5f64; LARGE];
-    let (mut target, mut copied) = (vec![0.0f64; LARGE], vec![0.0f64; LARGE]);
-    target.fill(1.0);
+    rust.close().expect("closed");
+
+    let mut source = vec![2.5f64; LARGE];
+    let mut target = vec![1.0f64; LARGE];
     // SAFETY: as above.
     unsafe {
-        bvk_protect(session, c"field".as_ptr(), source.as_ptr().cast_mut().cast(), LARGE as u64, BVK_F64);
+        assert_eq!(bvk_unprotect_all(session), BVK_OK);
+        let at = source.as_mut_ptr().cast();
+        assert_eq!(bvk_protect(session, c"field".as_ptr(), at, LARGE as u64, BVK_F64), BVK_OK);
         assert_eq!(bvk_checkpoint(session, c"large".as_ptr(), 1, std::ptr::null_mut()), BVK_OK);
-        bvk_protect(session, c"field".as_ptr(), target.as_mut_ptr().cast(), LARGE as u64, BVK_F64);
+        let at = target.as_mut_ptr().cast();
+        assert_eq!(bvk_protect(session, c"field".as_ptr(), at, LARGE as u64, BVK_F64), BVK_OK);
     }
-    let mut times: [Vec<f64>; 2] = Default::default();
-    for round in 0..14 {
-        world.barrier();
-        let begun = Instant::now();
+    let through_c = restarts(&world, &source, || {
         // SAFETY: as above; nobody else uses the memory.
         let status = unsafe { bvk_restart(session, c"large".as_ptr(), BVK_NEWEST, std::ptr::null_mut()) };
-        let restart = begun.elapsed().as_secs_f64();
         assert_eq!(status, BVK_OK);
-        world.barrier();
-        let begun = Instant::now();
-        copied.copy_from_slice(&source);
-        let copy = begun.elapsed().as_secs_f64();
-        std::hint::black_box(&copied);
-        if round >= 2 {
-            times[0].push(restart);
-            times[1].push(copy);
-        }
-    }
-    assert_eq!(target, source);
-    let [restart, copy] = times.map(|times| worst(&world, median(times)));
-    if world.rank() == 0 {
-        println!(
-            "{}",
-            json!({"figure": "restart from node memory through C, 256 MiB per rank, against memcpy",
-            "ranks": world.size(), "restart_s": restart, "memcpy_s": copy, "ratio": restart / copy, "target": 1.5})
-        );
-    }
+    });
     // SAFETY: the handle is open.
     assert_eq!(unsafe { bvk_close(&mut session) }, BVK_OK);
+    assert_eq!(target, source);
+
+    let config = Config::with_settings(ConfigSource::Environment, &shared("rust")).expect("a configuration");
+    let rust = Session::open(&world, config).expect("opened");
+    let mut checkpoint = rust.checkpoint("large", 1).expect("begun");
+    checkpoint.save("field", &source).expect("saved");
+    drop(checkpoint.capture().expect("captured"));
+    let through_rust = restarts(&world, &source, || {
+        let restored = rust.restart("large", |restorer| Ok(restorer.load("field", &mut target)?));
+        restored.expect("restored").expect("it is there");
+    });
     rust.close().expect("closed");
+    if world.rank() == 0 {
+        for (language, (restart, copy)) in [("C", through_c), ("Rust", through_rust)] {
+            println!(
+                "{}",
+                json!({"figure": format!("restart from node memory through {language}, 256 MiB per rank, against memcpy"),
+                "ranks": world.size(), "restart_s": restart, "memcpy_s": copy, "ratio": restart / copy, "target": 1.5})
+            );
+        }
+    }
+}
+
+/// The medians of restarts and of copies of `source`, in turn; each of the slowest rank.
+fn restarts(world: &SimpleCommunicator, source: &[f64], mut restart: impl FnMut()) -> (f64, f64) {
+    let mut copied = vec![0.0f64; source.len()];
+    let mut times: [Vec<f64>; 2] = Default::default();
+    for round in 0..23 {
+        for (times, of) in times.iter_mut().zip(0..) {
+            world.barrier();
+            let begun = Instant::now();
+            match of {
+                0 => restart(),
+                _ => copied.copy_from_slice(source),
+            }
+            std::hint::black_box(&copied);
+            if round >= 2 {
+                times.push(begun.elapsed().as_secs_f64());
+            }
+        }
+    }
+    times.map(|times| worst(world, median(times))).into()
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
