@@ -40,18 +40,25 @@ impl Bed {
 
     /// Compiles a program against VELOC's names alone.
     fn program(&self, source: &str) -> PathBuf {
-        self.program_in("tests/programs/c", source)
+        self.program_in("tests/programs/c", source, &[])
     }
 
-    fn program_in(&self, place: &str, source: &str) -> PathBuf {
+    /// The same watched by AddressSanitizer, which also sees what the library copies from and to the program's memory.
+    fn watched(&self, source: &str) -> PathBuf {
+        self.program_in("tests/programs/c", source, &["-fsanitize=address", "-fno-omit-frame-pointer"])
+    }
+
+    fn program_in(&self, place: &str, source: &str, options: &[&str]) -> PathBuf {
         let path = root().join(place).join(source);
         let library = format!("-L{}", self.path("lib").display());
         let name = source.split('.').next().expect("a name");
-        compile_with(self.folder.path(), name, &[path], &[], &[&library, "-lveloc-client", "-lpthread"])
+        compile_with(self.folder.path(), name, &[path], options, &[&library, "-lveloc-client", "-lpthread"])
     }
 
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = mpirun(2, self.folder.path(), program, arguments);
+        // What MPI leaks is none of our business.
+        command.env("ASAN_OPTIONS", "detect_leaks=0");
         for name in
             ["BIVOUAC_JOB_NAME", "BIVOUAC_LOCAL_DIRECTORY", "BIVOUAC_GLOBAL_DIRECTORY", "BIVOUAC_LOCAL_ALLOW_TMPFS"]
         {
@@ -127,7 +134,7 @@ fn every_function_does_what_it_says_and_survives_every_mistake() {
     let bed = Bed::new();
     let (background, waits) = (bed.config("async.cfg", "mode = async\n"), bed.config("sync.cfg", "mode = sync\n"));
     let wrong = bed.config("wrong.cfg", "mode = fast\n");
-    let said = bed.run(&bed.program("veloc_calls.c"), &[&background, &waits, &wrong]);
+    let said = bed.run(&bed.watched("veloc_calls.c"), &[&background, &waits, &wrong]);
     assert_eq!(line(&printed(&said), "calls:"), "done");
     // A failure is told once, and with its reason.
     let errors = String::from_utf8_lossy(&said.stderr);
@@ -166,7 +173,7 @@ fn library_path(bed: &Bed) -> String {
 #[test]
 fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
     let bed = Bed::new();
-    let steps = bed.program("veloc_steps.c");
+    let steps = bed.watched("veloc_steps.c");
     let config = bed.config("veloc.cfg", "mode = async\nmax_versions = 0\n");
     let killed = bed.run(&steps, &[&config, "9", "4"]);
     assert!(!killed.status.success());
@@ -194,7 +201,7 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
 fn the_example_goes_on_after_a_kill_and_ends_as_if_nobody_had_disturbed_it() {
     let (undisturbed, bed) = (Bed::new(), Bed::new());
     let ring =
-        |bed: &Bed| (bed.program_in("mpi-examples/c", "veloc_ring.c"), bed.config("veloc.cfg", "mode = async\n"));
+        |bed: &Bed| (bed.program_in("mpi-examples/c", "veloc_ring.c", &[]), bed.config("veloc.cfg", "mode = async\n"));
     let (program, config) = ring(&undisturbed);
     let expected = printed(&undisturbed.run(&program, &[&config, "60", "10"]));
     let (program, config) = ring(&bed);
@@ -212,7 +219,7 @@ fn the_example_goes_on_after_a_kill_and_ends_as_if_nobody_had_disturbed_it() {
 #[test]
 fn checkpoints_that_veloc_wrote_are_read_until_there_are_newer_ones() {
     let bed = Bed::new();
-    let steps = bed.program("veloc_steps.c");
+    let steps = bed.watched("veloc_steps.c");
     let config = bed.config("veloc.cfg", "");
     for directory in ["scratch", "persistent"] {
         std::fs::create_dir(bed.path(directory)).expect("made");
