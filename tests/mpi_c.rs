@@ -4,9 +4,9 @@
 
 mod interfaces;
 
+use interfaces::memcheck::{self, is_ours};
 use interfaces::{compile, folder, library_folder, line, mpirun, printed, root};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 fn heat2d(folder: &Path) -> PathBuf {
     compile(folder, "heat2d", &[root().join("mpi-examples/c/heat2d.c")], &["-ffp-contract=off"])
@@ -66,13 +66,6 @@ fn particles_in_cpp_go_on_after_a_kill_with_other_lengths_on_each_rank() {
     assert_eq!(line(&again, "sum"), line(&expected, "sum"));
 }
 
-/// Is one of memcheck's findings about what our code did? Not if a library that we call did it (MPI, hwloc and their plugins).
-fn is_ours(finding: &str) -> bool {
-    let mut frames = finding.lines().filter(|line| line.contains(" at 0x") || line.contains(" by 0x"));
-    let deciding = frames.find(|frame| !["vgpreload", "vg_replace"].iter().any(|c| frame.contains(c)));
-    deciding.is_some_and(|frame| frame.contains(".rs:") || frame.contains("libbivouac"))
-}
-
 #[test]
 fn what_memcheck_says_of_libraries_is_not_ours() {
     let ours = "==7== 8 bytes are lost\n==7==    at 0x1: calloc (in /x/vgpreload_memcheck.so)\n==7==    by 0x2: f (session.rs:3)";
@@ -86,36 +79,19 @@ fn what_memcheck_says_of_libraries_is_not_ours() {
 
 #[test]
 fn memcheck_finds_nothing_of_ours() {
-    if !Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: there is no valgrind: apt-get install valgrind; cargo nextest run --test mpi_c memcheck");
+    if !memcheck::can() {
         return;
     }
     let folder = folder();
-    // The whole takes minutes: BIVOUAC_TEST_MEMCHECK=all cargo nextest run --test mpi_c memcheck
-    let whole = std::env::var("BIVOUAC_TEST_MEMCHECK").is_ok_and(|value| value == "all");
-    let (ranks, program, options): (_, _, &[&str]) = match whole {
+    let (ranks, program, options): (_, _, &[&str]) = match memcheck::is_whole() {
         true => {
             let source = root().join("tests/programs/c/capi.c");
             (2, compile(folder.path(), "capi", &[source], &["-pthread"]), &[])
         }
         false => (1, heat2d(folder.path()), &["--grid", "40x40", "--steps", "6", "--every", "2"]),
     };
-    let log = folder.path().join("memcheck");
-    let mut arguments =
-        vec!["-q".into(), "--fair-sched=yes".into(), "--leak-check=full".into(), "--show-leak-kinds=definite".into()];
-    arguments.extend(["--num-callers=40".into(), format!("--log-file={}.%p", log.display())]);
-    arguments.push(program.to_str().expect("UTF-8").to_owned());
-    arguments.extend(options.iter().map(|option| (*option).to_owned()));
+    let arguments = memcheck::arguments(folder.path(), &program, options);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     printed(&mpirun(ranks, folder.path(), Path::new("valgrind"), &arguments).output().expect("started"));
-    let mut logs = 0;
-    for entry in std::fs::read_dir(folder.path()).expect("a folder").flatten() {
-        if entry.file_name().to_string_lossy().starts_with("memcheck.") {
-            logs += 1;
-            let text = std::fs::read_to_string(entry.path()).expect("a log");
-            let ours = text.split("== \n").filter(|finding| is_ours(finding));
-            assert_eq!(ours.collect::<Vec<_>>().join("\n"), "");
-        }
-    }
-    assert_eq!(logs, ranks, "valgrind has watched every rank");
+    memcheck::check(folder.path(), ranks);
 }

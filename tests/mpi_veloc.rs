@@ -5,6 +5,7 @@
 #[path = "interfaces/mod.rs"]
 mod interfaces;
 
+use interfaces::memcheck;
 use interfaces::{compile, compile_with, folder, library_folder, line, mpirun, printed, root};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,11 @@ impl Bed {
     }
 
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = mpirun(2, self.folder.path(), program, arguments);
+        self.command_on(2, program, arguments)
+    }
+
+    fn command_on(&self, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = mpirun(ranks, self.folder.path(), program, arguments);
         // What MPI leaks is none of our business.
         command.env("ASAN_OPTIONS", "detect_leaks=0");
         for name in
@@ -69,6 +74,16 @@ impl Bed {
 
     fn run(&self, program: &Path, arguments: &[&str]) -> Output {
         self.command(program, arguments).output().expect("mpirun")
+    }
+
+    /// A run that memcheck watches, which must end well and without a finding of ours.
+    fn run_under_memcheck(&self, ranks: usize, program: &Path, arguments: &[&str]) -> String {
+        let arguments = memcheck::arguments(self.folder.path(), program, arguments);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let output = self.command_on(ranks, Path::new("valgrind"), &arguments).output().expect("mpirun");
+        let said = printed(&output);
+        memcheck::check(self.folder.path(), ranks);
+        said
     }
 
     /// The files below a directory whose path holds `mark`.
@@ -281,4 +296,26 @@ fn a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file() {
     let said = printed(&command.current_dir(bed.folder.path()).output().expect("unshare"));
     assert_eq!(line(&said, "full:"), "done");
     assert_eq!(said.lines().count(), 1, "nothing of version 2 and nothing empty: {said}");
+}
+
+#[test]
+fn memcheck_finds_nothing_of_ours() {
+    if !memcheck::can() {
+        return;
+    }
+    let bed = Bed::new();
+    let (background, waits) = (bed.config("async.cfg", "mode = async\n"), bed.config("sync.cfg", "mode = sync\n"));
+    let wrong = bed.config("wrong.cfg", "mode = fast\n");
+    let ranks = if memcheck::is_whole() { 2 } else { 1 };
+    // A restart and a checkpoint; the first steps are quicker without being watched.
+    let steps = bed.program("veloc_steps.c");
+    printed(&bed.command_on(ranks, &steps, &[&background, "2", "0"]).output().expect("mpirun"));
+    let said = bed.run_under_memcheck(ranks, &steps, &[&background, "3", "0"]);
+    assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("2", "3"));
+    if memcheck::is_whole() {
+        let calls = bed.program("veloc_calls.c");
+        let said = bed.run_under_memcheck(ranks, &calls, &[&background, &waits, &wrong]);
+        assert_eq!(line(&said, "calls:"), "done");
+        bed.run_under_memcheck(ranks, &bed.program("veloc_listing.c"), &[&background]);
+    }
 }

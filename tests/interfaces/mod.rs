@@ -1,6 +1,8 @@
 //! Programs in C, C++ and Fortran against the library: compiled by the MPI's own compilers, and run under `mpirun`.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod memcheck;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
