@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The second MPI: builds heat2d against MPICH in a target directory of its own and runs it on 4 ranks,
-# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the C interface on 2.
+# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the C and VELOC's interface on 2.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,8 +28,36 @@ mkdir "$folder/memory"
 ln -s "$CARGO_TARGET_DIR/debug/libbivouac.so" "$folder/libbivouac.so"
 soname=$(readelf -d "$CARGO_TARGET_DIR/debug/libbivouac.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
 ln -s "$CARGO_TARGET_DIR/debug/libbivouac.so" "$folder/$soname"
-"$MPICC" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -I "$root/include" \
-    "$root/tests/programs/c/capi.c" -L "$folder" -lbivouac -pthread -o "$folder/capi"
-env BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" BIVOUAC_LOCAL_ALLOW_TMPFS=true \
-    BIVOUAC_LOCAL_DIRECTORY="$folder/local" BIVOUAC_GLOBAL_DIRECTORY="$folder/global" BIVOUAC_JOB_NAME=mpich-capi \
-    LD_LIBRARY_PATH="$folder" "$MPIRUN" -n 2 "$folder/capi"
+compile() {
+    "$MPICC" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -I "$root/include" "$@"
+}
+# With a small node memory of their own.
+run_on_2() {
+    env BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" LD_LIBRARY_PATH="$folder" \
+        "$MPIRUN" -n 2 "$@"
+}
+compile "$root/tests/programs/c/capi.c" -L "$folder" -lbivouac -pthread -o "$folder/capi"
+BIVOUAC_LOCAL_ALLOW_TMPFS=true BIVOUAC_LOCAL_DIRECTORY="$folder/local" BIVOUAC_GLOBAL_DIRECTORY="$folder/global" \
+    BIVOUAC_JOB_NAME=mpich-capi run_on_2 "$folder/capi"
+
+echo "MPICH, VELOC's interface"
+# shellcheck disable=SC2016 # $ORIGIN is for the loader.
+compile -shared -fPIC -Wl,-soname,libveloc-client.so '-Wl,-rpath,$ORIGIN' "$root/src/capi/veloc/client.c" \
+    -L "$folder" -lbivouac -o "$folder/libveloc-client.so"
+compile "$root/tests/programs/c/veloc_calls.c" -L "$folder" -lveloc-client -pthread -o "$folder/veloc_calls"
+linked=$(LD_LIBRARY_PATH="$folder" ldd "$folder/veloc_calls")
+if [[ $linked != *libmpich* || $linked == *libmpi.so* || $linked != *"$folder/libveloc-client.so"* ]]; then
+    printf 'the program was not linked against MPICH and its libveloc-client.so:\n%s\n' "$linked" >&2
+    exit 1
+fi
+for mode in async sync wrong; do
+    printf 'scratch = %s\npersistent = %s\nmode = %s\n' "$folder/scratch" "$folder/persistent" "$mode" > "$folder/$mode.cfg"
+done
+# The mistakes that it makes on purpose are told on standard error.
+if ! said=$(run_on_2 "$folder/veloc_calls" "$folder/async.cfg" "$folder/sync.cfg" "$folder/wrong.cfg" 2> "$folder/errors") ||
+    [[ $said != "calls: done" ]]; then
+    printf '%s\n' "$said" >&2
+    cat "$folder/errors" >&2
+    exit 1
+fi
+echo "$said"

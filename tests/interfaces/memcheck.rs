@@ -15,7 +15,7 @@ pub fn can() -> bool {
     is_there
 }
 
-/// The whole takes minutes: `BIVOUAC_TEST_MEMCHECK=all cargo nextest run memcheck`.
+/// The whole takes a minute for each program: `BIVOUAC_TEST_MEMCHECK=all cargo nextest run memcheck`.
 pub fn is_whole() -> bool {
     std::env::var("BIVOUAC_TEST_MEMCHECK").is_ok_and(|value| value == "all")
 }
