@@ -2,8 +2,15 @@
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
-#[path = "interfaces/mod.rs"]
+#[path = "damage/case.rs"]
+#[allow(dead_code, reason = "what the Rust interface's tests need besides")]
+mod case;
+#[path = "veloc/damage.rs"]
+mod damage;
 mod interfaces;
+#[path = "damage/spots.rs"]
+#[allow(dead_code, reason = "as above")]
+mod spots;
 
 use interfaces::memcheck;
 use interfaces::{compile, compile_with, folder, library_folder, line, mpirun, printed, root};
