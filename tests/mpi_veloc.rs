@@ -12,8 +12,8 @@ mod interfaces;
 #[allow(dead_code, reason = "as above")]
 mod spots;
 
-use interfaces::memcheck;
-use interfaces::{compile, compile_with, folder, library_folder, line, mpirun, printed, root};
+use interfaces::{compile_with, folder, library_folder, line, mpirun, printed, root};
+use interfaces::{memcheck, veloc};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -26,10 +26,7 @@ struct Bed {
 impl Bed {
     fn new() -> Bed {
         let folder = folder();
-        std::fs::create_dir(folder.path().join("lib")).expect("made");
-        let client = root().join("src/capi/veloc/client.c");
-        let shared = ["-shared", "-fPIC", "-Wl,-soname,libveloc-client.so"];
-        compile(folder.path(), "lib/libveloc-client.so", &[client], &shared);
+        veloc::client(folder.path());
         Bed { folder }
     }
 
@@ -46,21 +43,15 @@ impl Bed {
         path.to_str().expect("UTF-8").to_owned()
     }
 
-    /// Compiles a program against VELOC's names alone.
+    /// A program of the tests.
     fn program(&self, source: &str) -> PathBuf {
-        self.program_in("tests/programs/c", source, &[])
+        veloc::program(self.folder.path(), &format!("tests/programs/c/{source}"), &[])
     }
 
     /// The same watched by AddressSanitizer, which also sees what the library copies from and to the program's memory.
     fn watched(&self, source: &str) -> PathBuf {
-        self.program_in("tests/programs/c", source, &["-fsanitize=address", "-fno-omit-frame-pointer"])
-    }
-
-    fn program_in(&self, place: &str, source: &str, options: &[&str]) -> PathBuf {
-        let path = root().join(place).join(source);
-        let library = format!("-L{}", self.path("lib").display());
-        let name = source.split('.').next().expect("a name");
-        compile_with(self.folder.path(), name, &[path], options, &[&library, "-lveloc-client", "-lpthread"])
+        let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
+        veloc::program(self.folder.path(), &format!("tests/programs/c/{source}"), &options)
     }
 
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
@@ -222,8 +213,12 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
 #[test]
 fn the_example_goes_on_after_a_kill_and_ends_as_if_nobody_had_disturbed_it() {
     let (undisturbed, bed) = (Bed::new(), Bed::new());
-    let ring =
-        |bed: &Bed| (bed.program_in("mpi-examples/c", "veloc_ring.c", &[]), bed.config("veloc.cfg", "mode = async\n"));
+    let ring = |bed: &Bed| {
+        (
+            veloc::program(bed.folder.path(), "mpi-examples/c/veloc_ring.c", &[]),
+            bed.config("veloc.cfg", "mode = async\n"),
+        )
+    };
     let (program, config) = ring(&undisturbed);
     let expected = printed(&undisturbed.run(&program, &[&config, "60", "10"]));
     let (program, config) = ring(&bed);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod memcheck;
+pub mod veloc;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -103,7 +104,7 @@ pub fn mpirun(ranks: usize, folder: &Path, program: &Path, arguments: &[&str]) -
 }
 
 /// A folder in which the library has the name that programs record, before those of the environment.
-fn with_soname(folder: &Path) -> std::ffi::OsString {
+pub fn with_soname(folder: &Path) -> std::ffi::OsString {
     let version = env!("CARGO_PKG_VERSION").split('.').take(2).collect::<Vec<_>>().join(".");
     let names = folder.join("lib");
     std::fs::create_dir_all(&names).expect("made");

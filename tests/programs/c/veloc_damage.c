@@ -30,6 +30,7 @@ static void make(const char *config, int versions, const char *end) {
         OK(VELOC_Checkpoint("damage", step));
         OK(VELOC_Checkpoint_wait());
     }
+    MPI_Barrier(MPI_COMM_WORLD);
     struct timespec pause = {0, 1000000};
     while (access(end, F_OK) != 0) nanosleep(&pause, NULL);
     raise(SIGKILL);
