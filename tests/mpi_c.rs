@@ -28,6 +28,14 @@ fn every_function_does_what_the_header_says_of_it() {
     assert_eq!(printed(&funneled).trim(), "ok");
 }
 
+#[test]
+fn a_forked_child_can_do_nothing_to_the_session_of_its_parent() {
+    let folder = folder();
+    let program = compile(folder.path(), "fork", &[root().join("tests/programs/c/fork.c")], &["-std=c11", "-pthread"]);
+    let output = mpirun(2, folder.path(), &program, &[]).output().expect("started");
+    assert_eq!(printed(&output).trim(), "ok");
+}
+
 /// The Rust example computes the same plate.
 fn digest_of_rust_example(options: &[&str]) -> String {
     let example = library_folder().parent().expect("a folder").join("examples/heat2d");
