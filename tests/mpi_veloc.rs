@@ -17,6 +17,7 @@ use interfaces::{memcheck, veloc};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// A folder with the library, its configuration and a scratch and a persistent directory.
 struct Bed {
@@ -262,42 +263,111 @@ fn checkpoints_that_veloc_wrote_are_read_until_there_are_newer_ones() {
     assert_eq!(line(&said, "from"), "42");
 }
 
-#[test]
-fn a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file() {
+/// May this test mount a small file system of its own? Otherwise says so loudly.
+fn can_mount(test: &str) -> bool {
     let probe = "mount -t tmpfs -o size=1m bivouac-probe /mnt";
     let tried = Command::new("unshare").args(["-m", "sh", "-c", probe]).stderr(Stdio::null()).status();
-    if !(rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success())) {
-        eprintln!("\n*** SKIPPED a_full_scratch_directory…: it mounts a small file system; run it as root ***\n");
+    let can = rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("\n*** SKIPPED {test}: it mounts a small file system; run it as root ***\n");
+    }
+    can
+}
+
+impl Bed {
+    /// Runs a program with a scratch directory of 1 MiB, in a namespace of its own. After it some shell commands look at that
+    /// directory, which is `$dir`: what they print comes last.
+    fn run_on_small_scratch(&self, program: &Path, arguments: &[&str], look: &str) -> String {
+        let scratch = self.path("scratch");
+        std::fs::create_dir_all(&scratch).expect("made");
+        let run = self.command(program, arguments);
+        let script =
+            format!(r#"dir=$1 && shift && mount -t tmpfs -o size=1m bivouac-scratch "$dir" && "$@" && {look}"#);
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &script, "sh"]).arg(&scratch).arg(run.get_program()).args(run.get_args());
+        for (name, value) in run.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        printed(&command.current_dir(self.folder.path()).output().expect("unshare"))
+    }
+
+    /// A configuration without node memory, and without what needs it.
+    fn config_without_memory(&self, more: &str) -> String {
+        std::fs::write(self.path("more.toml"), "[memory]\nenabled = false\n").expect("written");
+        let own = self.path("more.toml");
+        self.config("veloc.cfg", &format!("mode = async\nec_interval = -1\nbivouac = {}\n{more}", own.display()))
+    }
+}
+
+#[test]
+fn a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file() {
+    if !can_mount("a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file") {
         return;
     }
     let bed = Bed::new();
-    let program = bed.program("veloc_full.c");
-    std::fs::write(bed.path("more.toml"), "[memory]\nenabled = false\n").expect("written");
-    let more = format!(
-        "mode = async\npersistent_interval = -1\nec_interval = -1\nbivouac = {}\n",
-        bed.path("more.toml").display()
-    );
-    let config = bed.config("veloc.cfg", &more);
-    std::fs::create_dir(bed.path("scratch")).expect("made");
-    let run = bed.command(&program, &[&config]);
-    // In a namespace of its own, with what is left there told before the mount is gone.
-    let script = r#"mount -t tmpfs -o size=1m bivouac-scratch "$1" && shift && dir=$1 && shift && "$@" && find "$dir" -name '*.bvs' -size -1c && find "$dir" -name '*v0000000002*' -type f"#;
-    let mut command = Command::new("unshare");
-    let scratch = bed.path("scratch");
-    command
-        .args(["-m", "sh", "-c", script, "sh"])
-        .args([&scratch, &scratch])
-        .arg(run.get_program())
-        .args(run.get_args());
-    for (name, value) in run.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let said = printed(&command.current_dir(bed.folder.path()).output().expect("unshare"));
+    let config = bed.config_without_memory("persistent_interval = -1\n");
+    let look = r#"find "$dir" -name '*.bvs' -size -1c && find "$dir" -name '*v0000000002*' -type f"#;
+    let said = bed.run_on_small_scratch(&bed.program("veloc_full.c"), &[&config], look);
     assert_eq!(line(&said, "full:"), "done");
     assert_eq!(said.lines().count(), 1, "nothing of version 2 and nothing empty: {said}");
+}
+
+#[test]
+fn a_full_scratch_directory_is_no_failure_while_persistent_storage_has_the_checkpoint() {
+    if !can_mount("a_full_scratch_directory_is_no_failure_while_persistent_storage_has_the_checkpoint") {
+        return;
+    }
+    let bed = Bed::new();
+    let config = bed.config_without_memory("");
+    let look = r#"find "$dir" -name '*.bvs' -path '*v0000000002*'"#;
+    let said = bed.run_on_small_scratch(&bed.program("veloc_full.c"), &[&config, "persistent"], look);
+    assert_eq!(line(&said, "full:"), "done");
+    assert!(!said.contains("r000001.bvs"), "the scratch directory was not too small: {said}");
+}
+
+#[test]
+fn a_second_run_of_the_job_is_refused_or_takes_over_and_then_the_first_one_saves_nothing_more() {
+    let bed = Bed::new();
+    let program = bed.watched("veloc_runs.c");
+    std::fs::write(bed.path("more.toml"), "[job]\ntake_over = true\n").expect("written");
+    let config = bed.config("veloc.cfg", "mode = async\n");
+    let taking = bed.config("taking.cfg", &format!("mode = async\nbivouac = {}\n", bed.path("more.toml").display()));
+    let folder = bed.folder.path().to_str().expect("UTF-8");
+    let start = |arguments: &[&str]| {
+        let mut command = bed.command(&program, arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun")
+    };
+    let mut first = start(&["first", &config, folder]);
+    while !bed.path("first").exists() {
+        assert!(first.try_wait().expect("a child").is_none(), "{:?}", first.wait_with_output());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut second = start(&["second", &config, &taking, folder]);
+    // Neither is left alone with what it waits for, whatever has become of the other.
+    while first.try_wait().expect("a child").is_none() {
+        if second.try_wait().expect("a child").is_some() {
+            std::fs::write(bed.path("second"), "").expect("written");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::fs::write(bed.path("ended"), "").expect("written");
+    let ended = first.wait_with_output().expect("output");
+    let going_on = second.wait_with_output().expect("output");
+    let errors = String::from_utf8_lossy(&going_on.stderr);
+    assert_eq!(line(&printed(&ended), "first:"), "done", "{errors}");
+    assert_eq!(line(&printed(&going_on), "second:"), "done");
+}
+
+#[test]
+fn a_forked_child_can_do_nothing_to_the_session_of_its_parent() {
+    let bed = Bed::new();
+    let config = bed.config("veloc.cfg", "mode = async\n");
+    let program = veloc::program(bed.folder.path(), "tests/programs/c/veloc_fork.c", &["-std=c11"]);
+    let said = printed(&bed.run(&program, &[&config]));
+    assert_eq!(line(&said, "fork:"), "done");
 }
 
 #[test]
