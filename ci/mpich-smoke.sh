@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The second MPI: builds heat2d against MPICH in a target directory of its own and runs it on 4 ranks,
-# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the C interface on 2.
+# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the interfaces of C, C++, Fortran and
+# VELOC on 2.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,8 +29,69 @@ mkdir "$folder/memory"
 ln -s "$CARGO_TARGET_DIR/debug/libbivouac.so" "$folder/libbivouac.so"
 soname=$(readelf -d "$CARGO_TARGET_DIR/debug/libbivouac.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
 ln -s "$CARGO_TARGET_DIR/debug/libbivouac.so" "$folder/$soname"
-"$MPICC" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -I "$root/include" \
-    "$root/tests/programs/c/capi.c" -L "$folder" -lbivouac -pthread -o "$folder/capi"
-env BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" BIVOUAC_LOCAL_ALLOW_TMPFS=true \
-    BIVOUAC_LOCAL_DIRECTORY="$folder/local" BIVOUAC_GLOBAL_DIRECTORY="$folder/global" BIVOUAC_JOB_NAME=mpich-capi \
-    LD_LIBRARY_PATH="$folder" "$MPIRUN" -n 2 "$folder/capi"
+compile() {
+    "$MPICC" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -I "$root/include" "$@"
+}
+# With a small node memory of their own.
+run_on_2() {
+    env BIVOUAC_MEMORY_DIRECTORY="$folder/memory" BIVOUAC_MEMORY_BUDGET="256 MiB" LD_LIBRARY_PATH="$folder" \
+        "$MPIRUN" -n 2 "$@"
+}
+# With directories of its own, too.
+run_alone() {
+    local name=$1
+    shift
+    BIVOUAC_LOCAL_ALLOW_TMPFS=true BIVOUAC_LOCAL_DIRECTORY="$folder/kept/$name/local" BIVOUAC_GLOBAL_DIRECTORY="$folder/kept/$name/global" \
+        BIVOUAC_JOB_NAME="mpich-$name" run_on_2 "$@"
+}
+compile "$root/tests/programs/c/capi.c" -L "$folder" -lbivouac -pthread -o "$folder/capi"
+run_alone capi "$folder/capi"
+
+echo "MPICH, C++"
+"${MPICC/mpicc/mpicxx}" -std=c++17 -Wall -Wextra -Werror -pedantic -DMPICH_SKIP_MPICXX -I "$root/include" \
+    "$root/mpi-examples/cpp/particles.cpp" -L "$folder" -lbivouac -o "$folder/particles"
+undisturbed=$(run_alone calm "$folder/particles" --steps 200 --every 20)
+if run_alone particles "$folder/particles" --steps 200 --every 20 --die-at 133 --die-rank 1 > "$folder/killed" 2>&1; then
+    echo "rank 1 outlived its own SIGKILL" >&2
+    exit 1
+fi
+again=$(run_alone particles "$folder/particles" --steps 200 --every 20)
+echo "$again"
+if [[ $again != "restored version="* || ${again##*$'\n'} != "${undisturbed##*$'\n'}" ]]; then
+    printf 'the restarted run did not end as the undisturbed one:\n%s\n' "$undisturbed" >&2
+    exit 1
+fi
+
+echo "MPICH, Fortran"
+fortran=${MPICC/mpicc/mpifort}
+if "$fortran" --version > /dev/null 2>&1; then
+    (cd "$folder" && "$fortran" -std=f2018 -Wall -Wextra -Werror -ffp-contract=off -Wno-compare-reals \
+        "$root/src/capi/fortran/bivouac.f90" "$root/tests/programs/fortran/every.f90" -L "$folder" -lbivouac -o every)
+    # It says so at its end on one rank.
+    said=$(run_alone fortran "$folder/every" 2> "$folder/errors") || { cat "$folder/errors" >&2 && exit 1; }
+    echo "$said" | grep -x "all right"
+else
+    echo "SKIPPED: $fortran has no compiler; ci/setup.sh --with-tests installs one"
+fi
+
+echo "MPICH, VELOC's interface"
+# shellcheck disable=SC2016 # $ORIGIN is for the loader.
+compile -shared -fPIC -Wl,-soname,libveloc-client.so '-Wl,-rpath,$ORIGIN' "$root/src/capi/veloc/client.c" \
+    -L "$folder" -lbivouac -o "$folder/libveloc-client.so"
+compile "$root/tests/programs/c/veloc_calls.c" -L "$folder" -lveloc-client -pthread -o "$folder/veloc_calls"
+linked=$(LD_LIBRARY_PATH="$folder" ldd "$folder/veloc_calls")
+if [[ $linked != *libmpich* || $linked == *libmpi.so* || $linked != *"$folder/libveloc-client.so"* ]]; then
+    printf 'the program was not linked against MPICH and its libveloc-client.so:\n%s\n' "$linked" >&2
+    exit 1
+fi
+for mode in async sync wrong; do
+    printf 'scratch = %s\npersistent = %s\nmode = %s\n' "$folder/scratch" "$folder/persistent" "$mode" > "$folder/$mode.cfg"
+done
+# The mistakes that it makes on purpose are told on standard error.
+if ! said=$(run_on_2 "$folder/veloc_calls" "$folder/async.cfg" "$folder/sync.cfg" "$folder/wrong.cfg" 2> "$folder/errors") ||
+    [[ $said != "calls: done" ]]; then
+    printf '%s\n' "$said" >&2
+    cat "$folder/errors" >&2
+    exit 1
+fi
+echo "$said"

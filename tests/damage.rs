@@ -17,17 +17,19 @@
 
 #[path = "damage/bed.rs"]
 mod bed;
+#[path = "damage/case.rs"]
+mod case;
 mod common;
 #[path = "damage/outage.rs"]
 mod outage;
 #[path = "damage/spots.rs"]
 mod spots;
 
-use bed::{Bed, Case, RANKS, Store, Told, seed};
+use bed::{Bed, RANKS, Store, Told, seed};
 use bivouac::base::rng::Rng;
-use spots::{CONTAINER_PARTS, SHARD_PARTS, Shard, flip_anywhere, flip_container, flip_slot_entry, overwrite};
-use std::fs::{self, OpenOptions};
-use std::path::Path;
+use case::Case;
+use spots::{CONTAINER_PARTS, SHARD_PARTS, Shard, flip_anywhere, flip_container, flip_slot_entry, overwrite, spoil};
+use std::fs;
 use std::time::{Duration, Instant};
 
 const NEWEST: u64 = Store::NEWEST;
@@ -434,28 +436,7 @@ fn flip_all(case: &Case, rank: usize, versions: &[u64], part: &str, rng: &mut Rn
 // ---------------------------------------------------------------------------------------------------------------------
 // Files that are not what they should be
 
-/// Ways in which a file is lost; `foreign` are the same file of an older version and of another job.
-fn spoil(path: &Path, how: &str, foreign: [&Path; 2], rng: &mut Rng) -> String {
-    let length = fs::metadata(path).unwrap().len();
-    match how {
-        "truncated" => {
-            let left = 1 + rng.below(length - 1);
-            OpenOptions::new().write(true).open(path).unwrap().set_len(left).unwrap();
-            return format!("{} cut to {left} of {length} bytes", path.display());
-        }
-        "empty" => OpenOptions::new().write(true).open(path).unwrap().set_len(0).unwrap(),
-        "missing" => fs::remove_file(path).unwrap(),
-        "directory" => {
-            fs::remove_file(path).unwrap();
-            fs::create_dir(path).unwrap();
-        }
-        "other-version" => drop(fs::copy(foreign[0], path).unwrap()),
-        "other-job" => drop(fs::copy(foreign[1], path).unwrap()),
-        other => panic!("no way {other}"),
-    }
-    format!("{} {how}", path.display())
-}
-
+/// Ways of [`spoil`].
 const WAYS: [&str; 6] = ["truncated", "empty", "missing", "directory", "other-version", "other-job"];
 
 #[test]
@@ -506,7 +487,7 @@ fn a_segment_truncated_empty_missing_or_replaced_is_treated_as_absent() {
         });
     }
     row.add("segment-other-job", Outcome::Restored(NEWEST, all("local")), |case, _| {
-        bed::copy_sparse(&other.segment(), &case.segment()).unwrap();
+        case::copy_sparse(&other.segment(), &case.segment()).unwrap();
         "the segment of another job under our name".into()
     });
     row.add("slot-other-rank", Outcome::Restored(NEWEST, one(0, "local", "memory")), |case, _| {

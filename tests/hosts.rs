@@ -18,12 +18,15 @@ mod checks;
 mod common;
 #[path = "hosts/flips.rs"]
 mod flips;
+mod interfaces;
 #[path = "hosts/losses.rs"]
 mod losses;
 #[path = "hosts/returns.rs"]
 mod returns;
 #[path = "hosts/supervisor.rs"]
 mod supervisor;
+#[path = "hosts/veloc.rs"]
+mod veloc;
 
 use bed::{FIRST_HOSTS, Hosts, Job, RANKS, can, example, holds_within, seconds};
 use std::fs;

@@ -4,9 +4,9 @@
 
 mod interfaces;
 
-use interfaces::{compile, compile_with, folder, library_folder, line, mpirun, printed, root};
+use interfaces::memcheck::{self, is_ours};
+use interfaces::{compile, compile_with, folder, gpu_program_ended, library_folder, line, mpirun, printed, root};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 fn heat2d(folder: &Path) -> PathBuf {
     compile(folder, "heat2d", &[root().join("mpi-examples/c/heat2d.c")], &["-ffp-contract=off"])
@@ -26,6 +26,14 @@ fn every_function_does_what_the_header_says_of_it() {
         .output()
         .expect("started");
     assert_eq!(printed(&funneled).trim(), "ok");
+}
+
+#[test]
+fn a_forked_child_can_do_nothing_to_the_session_of_its_parent() {
+    let folder = folder();
+    let program = compile(folder.path(), "fork", &[root().join("tests/programs/c/fork.c")], &["-std=c11", "-pthread"]);
+    let output = mpirun(2, folder.path(), &program, &[]).output().expect("started");
+    assert_eq!(printed(&output).trim(), "ok");
 }
 
 /// The Rust example computes the same plate.
@@ -66,26 +74,12 @@ fn particles_in_cpp_go_on_after_a_kill_with_other_lengths_on_each_rank() {
     assert_eq!(line(&again, "sum"), line(&expected, "sum"));
 }
 
-/// What a program printed that either tested a GPU or says that there is none.
-fn gpu_program_ended(output: &std::process::Output) {
-    let said = printed(output);
-    assert!(said.trim() == "ok" || said.starts_with("SKIPPED: "), "{said}");
-    print!("{said}");
-}
-
 #[test]
 fn device_pointers_are_saved_in_the_order_of_the_stream_and_restored() {
     let folder = folder();
     let sources = [root().join("tests/programs/c/gpu.c")];
     let program = compile_with(folder.path(), "gpu", &sources, &["-pthread"], &["-ldl"]);
     gpu_program_ended(&mpirun(2, folder.path(), &program, &[]).output().expect("started"));
-}
-
-/// Is one of memcheck's findings about what our code did? Not if a library that we call did it (MPI, hwloc and their plugins).
-fn is_ours(finding: &str) -> bool {
-    let mut frames = finding.lines().filter(|line| line.contains(" at 0x") || line.contains(" by 0x"));
-    let deciding = frames.find(|frame| !["vgpreload", "vg_replace"].iter().any(|c| frame.contains(c)));
-    deciding.is_some_and(|frame| frame.contains(".rs:") || frame.contains("libbivouac"))
 }
 
 #[test]
@@ -101,36 +95,19 @@ fn what_memcheck_says_of_libraries_is_not_ours() {
 
 #[test]
 fn memcheck_finds_nothing_of_ours() {
-    if !Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED: there is no valgrind: apt-get install valgrind; cargo nextest run --test mpi_c memcheck");
+    if !memcheck::can() {
         return;
     }
     let folder = folder();
-    // The whole takes minutes: BIVOUAC_TEST_MEMCHECK=all cargo nextest run --test mpi_c memcheck
-    let whole = std::env::var("BIVOUAC_TEST_MEMCHECK").is_ok_and(|value| value == "all");
-    let (ranks, program, options): (_, _, &[&str]) = match whole {
+    let (ranks, program, options): (_, _, &[&str]) = match memcheck::is_whole() {
         true => {
             let source = root().join("tests/programs/c/capi.c");
             (2, compile(folder.path(), "capi", &[source], &["-pthread"]), &[])
         }
         false => (1, heat2d(folder.path()), &["--grid", "40x40", "--steps", "6", "--every", "2"]),
     };
-    let log = folder.path().join("memcheck");
-    let mut arguments =
-        vec!["-q".into(), "--fair-sched=yes".into(), "--leak-check=full".into(), "--show-leak-kinds=definite".into()];
-    arguments.extend(["--num-callers=40".into(), format!("--log-file={}.%p", log.display())]);
-    arguments.push(program.to_str().expect("UTF-8").to_owned());
-    arguments.extend(options.iter().map(|option| (*option).to_owned()));
+    let arguments = memcheck::arguments(folder.path(), &program, options);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     printed(&mpirun(ranks, folder.path(), Path::new("valgrind"), &arguments).output().expect("started"));
-    let mut logs = 0;
-    for entry in std::fs::read_dir(folder.path()).expect("a folder").flatten() {
-        if entry.file_name().to_string_lossy().starts_with("memcheck.") {
-            logs += 1;
-            let text = std::fs::read_to_string(entry.path()).expect("a log");
-            let ours = text.split("== \n").filter(|finding| is_ours(finding));
-            assert_eq!(ours.collect::<Vec<_>>().join("\n"), "");
-        }
-    }
-    assert_eq!(logs, ranks, "valgrind has watched every rank");
+    memcheck::check(folder.path(), ranks);
 }

@@ -5,6 +5,9 @@
 #[path = "damage/bed.rs"]
 #[allow(dead_code)]
 mod bed;
+#[path = "damage/case.rs"]
+#[allow(dead_code)]
+mod case;
 mod common;
 mod store;
 

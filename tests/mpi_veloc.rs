@@ -2,13 +2,22 @@
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 
-#[path = "interfaces/mod.rs"]
+#[path = "damage/case.rs"]
+#[allow(dead_code, reason = "what the Rust interface's tests need besides")]
+mod case;
+#[path = "veloc/damage.rs"]
+mod damage;
 mod interfaces;
+#[path = "damage/spots.rs"]
+#[allow(dead_code, reason = "as above")]
+mod spots;
 
-use interfaces::{compile, compile_with, folder, library_folder, line, mpirun, printed, root};
+use interfaces::{compile_with, folder, gpu_program_ended, library_folder, line, mpirun, printed, root};
+use interfaces::{memcheck, veloc};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// A folder with the library, its configuration and a scratch and a persistent directory.
 struct Bed {
@@ -18,10 +27,7 @@ struct Bed {
 impl Bed {
     fn new() -> Bed {
         let folder = folder();
-        std::fs::create_dir(folder.path().join("lib")).expect("made");
-        let client = root().join("src/capi/veloc/client.c");
-        let shared = ["-shared", "-fPIC", "-Wl,-soname,libveloc-client.so"];
-        compile(folder.path(), "lib/libveloc-client.so", &[client], &shared);
+        veloc::client(folder.path());
         Bed { folder }
     }
 
@@ -38,20 +44,25 @@ impl Bed {
         path.to_str().expect("UTF-8").to_owned()
     }
 
-    /// Compiles a program against VELOC's names alone.
+    /// A program of the tests.
     fn program(&self, source: &str) -> PathBuf {
-        self.program_in("tests/programs/c", source)
+        veloc::program(self.folder.path(), &format!("tests/programs/c/{source}"), &[])
     }
 
-    fn program_in(&self, place: &str, source: &str) -> PathBuf {
-        let path = root().join(place).join(source);
-        let library = format!("-L{}", self.path("lib").display());
-        let name = source.split('.').next().expect("a name");
-        compile_with(self.folder.path(), name, &[path], &[], &[&library, "-lveloc-client", "-lpthread"])
+    /// The same watched by AddressSanitizer, which also sees what the library copies from and to the program's memory.
+    fn watched(&self, source: &str) -> PathBuf {
+        let options = ["-fsanitize=address", "-fno-omit-frame-pointer"];
+        veloc::program(self.folder.path(), &format!("tests/programs/c/{source}"), &options)
     }
 
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = mpirun(2, self.folder.path(), program, arguments);
+        self.command_on(2, program, arguments)
+    }
+
+    fn command_on(&self, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = mpirun(ranks, self.folder.path(), program, arguments);
+        // What MPI leaks is none of our business.
+        command.env("ASAN_OPTIONS", "detect_leaks=0");
         for name in
             ["BIVOUAC_JOB_NAME", "BIVOUAC_LOCAL_DIRECTORY", "BIVOUAC_GLOBAL_DIRECTORY", "BIVOUAC_LOCAL_ALLOW_TMPFS"]
         {
@@ -62,6 +73,16 @@ impl Bed {
 
     fn run(&self, program: &Path, arguments: &[&str]) -> Output {
         self.command(program, arguments).output().expect("mpirun")
+    }
+
+    /// A run that memcheck watches, which must end well and without a finding of ours.
+    fn run_under_memcheck(&self, ranks: usize, program: &Path, arguments: &[&str]) -> String {
+        let arguments = memcheck::arguments(self.folder.path(), program, arguments);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let output = self.command_on(ranks, Path::new("valgrind"), &arguments).output().expect("mpirun");
+        let said = printed(&output);
+        memcheck::check(self.folder.path(), ranks);
+        said
     }
 
     /// The files below a directory whose path holds `mark`.
@@ -127,7 +148,7 @@ fn every_function_does_what_it_says_and_survives_every_mistake() {
     let bed = Bed::new();
     let (background, waits) = (bed.config("async.cfg", "mode = async\n"), bed.config("sync.cfg", "mode = sync\n"));
     let wrong = bed.config("wrong.cfg", "mode = fast\n");
-    let said = bed.run(&bed.program("veloc_calls.c"), &[&background, &waits, &wrong]);
+    let said = bed.run(&bed.watched("veloc_calls.c"), &[&background, &waits, &wrong]);
     assert_eq!(line(&printed(&said), "calls:"), "done");
     // A failure is told once, and with its reason.
     let errors = String::from_utf8_lossy(&said.stderr);
@@ -136,6 +157,13 @@ fn every_function_does_what_it_says_and_survives_every_mistake() {
 
     let said = printed(&bed.run(&bed.program("veloc_listing.c"), &[&background]));
     assert_eq!(said.lines().filter(|line| *line == "listing: done").count(), 2, "{said}");
+}
+
+#[test]
+fn device_memory_is_ordered_on_the_default_stream() {
+    let bed = Bed::new();
+    let config = bed.config("gpu.cfg", "mode = async\n");
+    gpu_program_ended(&bed.run(&bed.program("veloc_gpu.c"), &[&config]));
 }
 
 #[test]
@@ -166,7 +194,7 @@ fn library_path(bed: &Bed) -> String {
 #[test]
 fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
     let bed = Bed::new();
-    let steps = bed.program("veloc_steps.c");
+    let steps = bed.watched("veloc_steps.c");
     let config = bed.config("veloc.cfg", "mode = async\nmax_versions = 0\n");
     let killed = bed.run(&steps, &[&config, "9", "4"]);
     assert!(!killed.status.success());
@@ -193,8 +221,12 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
 #[test]
 fn the_example_goes_on_after_a_kill_and_ends_as_if_nobody_had_disturbed_it() {
     let (undisturbed, bed) = (Bed::new(), Bed::new());
-    let ring =
-        |bed: &Bed| (bed.program_in("mpi-examples/c", "veloc_ring.c"), bed.config("veloc.cfg", "mode = async\n"));
+    let ring = |bed: &Bed| {
+        (
+            veloc::program(bed.folder.path(), "mpi-examples/c/veloc_ring.c", &[]),
+            bed.config("veloc.cfg", "mode = async\n"),
+        )
+    };
     let (program, config) = ring(&undisturbed);
     let expected = printed(&undisturbed.run(&program, &[&config, "60", "10"]));
     let (program, config) = ring(&bed);
@@ -212,7 +244,7 @@ fn the_example_goes_on_after_a_kill_and_ends_as_if_nobody_had_disturbed_it() {
 #[test]
 fn checkpoints_that_veloc_wrote_are_read_until_there_are_newer_ones() {
     let bed = Bed::new();
-    let steps = bed.program("veloc_steps.c");
+    let steps = bed.watched("veloc_steps.c");
     let config = bed.config("veloc.cfg", "");
     for directory in ["scratch", "persistent"] {
         std::fs::create_dir(bed.path(directory)).expect("made");
@@ -238,40 +270,131 @@ fn checkpoints_that_veloc_wrote_are_read_until_there_are_newer_ones() {
     assert_eq!(line(&said, "from"), "42");
 }
 
-#[test]
-fn a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file() {
+/// May this test mount a small file system of its own? Otherwise says so loudly.
+fn can_mount(test: &str) -> bool {
     let probe = "mount -t tmpfs -o size=1m bivouac-probe /mnt";
     let tried = Command::new("unshare").args(["-m", "sh", "-c", probe]).stderr(Stdio::null()).status();
-    if !(rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success())) {
-        eprintln!("\n*** SKIPPED a_full_scratch_directory…: it mounts a small file system; run it as root ***\n");
+    let can = rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("\n*** SKIPPED {test}: it mounts a small file system; run it as root ***\n");
+    }
+    can
+}
+
+impl Bed {
+    /// Runs a program with a scratch directory of 1 MiB, in a namespace of its own. After it some shell commands look at that
+    /// directory, which is `$dir`: what they print comes last.
+    fn run_on_small_scratch(&self, program: &Path, arguments: &[&str], look: &str) -> String {
+        let scratch = self.path("scratch");
+        std::fs::create_dir_all(&scratch).expect("made");
+        let run = self.command(program, arguments);
+        let script =
+            format!(r#"dir=$1 && shift && mount -t tmpfs -o size=1m bivouac-scratch "$dir" && "$@" && {look}"#);
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &script, "sh"]).arg(&scratch).arg(run.get_program()).args(run.get_args());
+        for (name, value) in run.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        printed(&command.current_dir(self.folder.path()).output().expect("unshare"))
+    }
+
+    /// A configuration without node memory, and without what needs it.
+    fn config_without_memory(&self, more: &str) -> String {
+        std::fs::write(self.path("more.toml"), "[memory]\nenabled = false\n").expect("written");
+        let own = self.path("more.toml");
+        self.config("veloc.cfg", &format!("mode = async\nec_interval = -1\nbivouac = {}\n{more}", own.display()))
+    }
+}
+
+#[test]
+fn a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file() {
+    if !can_mount("a_full_scratch_directory_gives_no_checkpoint_and_no_empty_file") {
         return;
     }
     let bed = Bed::new();
-    let program = bed.program("veloc_full.c");
-    std::fs::write(bed.path("more.toml"), "[memory]\nenabled = false\n").expect("written");
-    let more = format!(
-        "mode = async\npersistent_interval = -1\nec_interval = -1\nbivouac = {}\n",
-        bed.path("more.toml").display()
-    );
-    let config = bed.config("veloc.cfg", &more);
-    std::fs::create_dir(bed.path("scratch")).expect("made");
-    let run = bed.command(&program, &[&config]);
-    // In a namespace of its own, with what is left there told before the mount is gone.
-    let script = r#"mount -t tmpfs -o size=1m bivouac-scratch "$1" && shift && dir=$1 && shift && "$@" && find "$dir" -name '*.bvs' -size -1c && find "$dir" -name '*v0000000002*' -type f"#;
-    let mut command = Command::new("unshare");
-    let scratch = bed.path("scratch");
-    command
-        .args(["-m", "sh", "-c", script, "sh"])
-        .args([&scratch, &scratch])
-        .arg(run.get_program())
-        .args(run.get_args());
-    for (name, value) in run.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let said = printed(&command.current_dir(bed.folder.path()).output().expect("unshare"));
+    let config = bed.config_without_memory("persistent_interval = -1\n");
+    let look = r#"find "$dir" -name '*.bvs' -size -1c && find "$dir" -name '*v0000000002*' -type f"#;
+    let said = bed.run_on_small_scratch(&bed.program("veloc_full.c"), &[&config], look);
     assert_eq!(line(&said, "full:"), "done");
     assert_eq!(said.lines().count(), 1, "nothing of version 2 and nothing empty: {said}");
+}
+
+#[test]
+fn a_full_scratch_directory_is_no_failure_while_persistent_storage_has_the_checkpoint() {
+    if !can_mount("a_full_scratch_directory_is_no_failure_while_persistent_storage_has_the_checkpoint") {
+        return;
+    }
+    let bed = Bed::new();
+    let config = bed.config_without_memory("");
+    let look = r#"find "$dir" -name '*.bvs' -path '*v0000000002*'"#;
+    let said = bed.run_on_small_scratch(&bed.program("veloc_full.c"), &[&config, "persistent"], look);
+    assert_eq!(line(&said, "full:"), "done");
+    assert!(!said.contains("r000001.bvs"), "the scratch directory was not too small: {said}");
+}
+
+#[test]
+fn a_second_run_of_the_job_is_refused_or_takes_over_and_then_the_first_one_saves_nothing_more() {
+    let bed = Bed::new();
+    let program = bed.watched("veloc_runs.c");
+    std::fs::write(bed.path("more.toml"), "[job]\ntake_over = true\n").expect("written");
+    let config = bed.config("veloc.cfg", "mode = async\n");
+    let taking = bed.config("taking.cfg", &format!("mode = async\nbivouac = {}\n", bed.path("more.toml").display()));
+    let folder = bed.folder.path().to_str().expect("UTF-8");
+    let start = |arguments: &[&str]| {
+        let mut command = bed.command(&program, arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun")
+    };
+    let mut first = start(&["first", &config, folder]);
+    while !bed.path("first").exists() {
+        assert!(first.try_wait().expect("a child").is_none(), "{:?}", first.wait_with_output());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut second = start(&["second", &config, &taking, folder]);
+    // Neither is left alone with what it waits for, whatever has become of the other.
+    while first.try_wait().expect("a child").is_none() {
+        if second.try_wait().expect("a child").is_some() {
+            std::fs::write(bed.path("second"), "").expect("written");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::fs::write(bed.path("ended"), "").expect("written");
+    let ended = first.wait_with_output().expect("output");
+    let going_on = second.wait_with_output().expect("output");
+    let errors = String::from_utf8_lossy(&going_on.stderr);
+    assert_eq!(line(&printed(&ended), "first:"), "done", "{errors}");
+    assert_eq!(line(&printed(&going_on), "second:"), "done");
+}
+
+#[test]
+fn a_forked_child_can_do_nothing_to_the_session_of_its_parent() {
+    let bed = Bed::new();
+    let config = bed.config("veloc.cfg", "mode = async\n");
+    let program = veloc::program(bed.folder.path(), "tests/programs/c/veloc_fork.c", &["-std=c11"]);
+    let said = printed(&bed.run(&program, &[&config]));
+    assert_eq!(line(&said, "fork:"), "done");
+}
+
+#[test]
+fn memcheck_finds_nothing_of_ours() {
+    if !memcheck::can() {
+        return;
+    }
+    let bed = Bed::new();
+    let (background, waits) = (bed.config("async.cfg", "mode = async\n"), bed.config("sync.cfg", "mode = sync\n"));
+    let wrong = bed.config("wrong.cfg", "mode = fast\n");
+    let ranks = if memcheck::is_whole() { 2 } else { 1 };
+    // A restart and a checkpoint; the first steps are quicker without being watched.
+    let steps = bed.program("veloc_steps.c");
+    printed(&bed.command_on(ranks, &steps, &[&background, "2", "0"]).output().expect("mpirun"));
+    let said = bed.run_under_memcheck(ranks, &steps, &[&background, "3", "0"]);
+    assert_eq!((line(&said, "from").as_str(), line(&said, "reached").as_str()), ("2", "3"));
+    if memcheck::is_whole() {
+        let calls = bed.program("veloc_calls.c");
+        let said = bed.run_under_memcheck(ranks, &calls, &[&background, &waits, &wrong]);
+        assert_eq!(line(&said, "calls:"), "done");
+        bed.run_under_memcheck(ranks, &bed.program("veloc_listing.c"), &[&background]);
+    }
 }

@@ -5,7 +5,7 @@ use super::status::{BVK_ERR_HANDLE, Failure, Outcome};
 use crate::session::{Error, Pending};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A number that names a value of [`Entry`].
@@ -48,6 +48,44 @@ pub(super) enum Part {
     History,
 }
 
+/// The process that sessions belong to. A forked child is refused by this, before it waits for a lock that a thread of its parent held
+/// when it was forked: nobody would ever unlock it.
+pub(super) struct Owner(AtomicU32);
+
+impl Owner {
+    /// Nobody's.
+    pub(super) const fn nobody() -> Owner {
+        Owner(AtomicU32::new(0))
+    }
+
+    /// This process has a session from now on.
+    pub(super) fn set(&self) {
+        self.0.store(std::process::id(), Ordering::Relaxed);
+    }
+
+    /// There is no session any more.
+    pub(super) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Refuses a forked child.
+    pub(super) fn check(&self) -> Outcome<()> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            process => check_process(process),
+        }
+    }
+}
+
+/// Refuses what another process has opened: in a forked child the connections to the other ranks are the parent's.
+pub(super) fn check_process(process: u32) -> Outcome<()> {
+    match process == std::process::id() {
+        true => Ok(()),
+        false => Err(Failure::state("this is a forked child: the session belongs to its parent")),
+    }
+}
+
+static OWNER: Owner = Owner::nobody();
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 static TABLE: Mutex<BTreeMap<Id, Entry>> = Mutex::new(BTreeMap::new());
 
@@ -58,13 +96,13 @@ fn table() -> MutexGuard<'static, BTreeMap<Id, Entry>> {
 /// Locks a session for one call.
 ///
 /// # Errors
-/// It was closed; this is a forked child, in which nothing of it works; or a thread that may not call MPI.
+/// It was closed; it is another process's; or this is a thread that may not call MPI.
 pub(super) fn lock(shared: &Mutex<Option<Open>>) -> Outcome<Locked<'_>> {
     let guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
     match &*guard {
         None => Err(Failure::new(BVK_ERR_HANDLE, "the session was closed by another thread")),
         Some(open) => {
-            open.check_process()?;
+            check_process(open.process)?;
             check_thread()?;
             Ok(Locked(guard))
         }
@@ -94,6 +132,7 @@ pub(super) fn take(shared: &Shared) -> Outcome<Open> {
 /// Gives a value a handle.
 pub(super) fn insert(entry: Entry) -> Id {
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    OWNER.set();
     table().insert(id, entry);
     id
 }
@@ -110,6 +149,7 @@ fn wrong(what: &str, is_null: bool) -> Failure {
 
 /// The session of a handle.
 pub(super) fn session<T>(handle: *mut T) -> Outcome<Shared> {
+    OWNER.check()?;
     match table().get(&handle.addr()) {
         Some(Entry::Session(open)) => Ok(open.clone()),
         _ => Err(wrong("session", handle.is_null())),
@@ -118,6 +158,7 @@ pub(super) fn session<T>(handle: *mut T) -> Outcome<Shared> {
 
 /// The session that keeps what a handle stands for.
 pub(super) fn part<T>(handle: *mut T, part: Part) -> Outcome<(Id, Shared)> {
+    OWNER.check()?;
     match table().get(&handle.addr()) {
         Some(Entry::Part(kind, open)) if *kind == part => Ok((handle.addr(), open.clone())),
         _ => {
@@ -133,6 +174,7 @@ pub(super) fn part<T>(handle: *mut T, part: Part) -> Outcome<(Id, Shared)> {
 
 /// The pending checkpoint of a handle.
 pub(super) fn pending<T>(handle: *mut T) -> Outcome<Arc<Pending>> {
+    OWNER.check()?;
     match table().get(&handle.addr()) {
         Some(Entry::Pending(pending)) => Ok(pending.clone()),
         _ => Err(wrong("pending checkpoint", handle.is_null())),

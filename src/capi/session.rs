@@ -118,7 +118,7 @@ pub(super) struct Open {
     pub own_regions: bool,
     reports: VecDeque<Report>,
     /// The process that opened it.
-    process: u32,
+    pub process: u32,
     pub session: Session,
 }
 
@@ -135,14 +135,6 @@ impl Open {
             reports: VecDeque::new(),
             process: std::process::id(),
             session,
-        }
-    }
-
-    /// Refuses calls in a forked child: the connections to the other ranks are the parent's.
-    pub(super) fn check_process(&self) -> Outcome<()> {
-        match self.process == std::process::id() {
-            true => Ok(()),
-            false => Err(Failure::state("this is a forked child: the session belongs to its parent")),
         }
     }
 

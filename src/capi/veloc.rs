@@ -30,6 +30,7 @@ mod restart;
 mod state;
 
 use super::arguments::text;
+use super::handles::Owner;
 use super::status::{self, Failure, Outcome};
 use ::mpi::ffi::MPI_Comm;
 use choice::Mode;
@@ -46,6 +47,7 @@ const FAILURE: c_int = -1;
 const MAX_NAME: usize = 1024;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
+static OWNER: Owner = Owner::nobody();
 
 fn lock() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,10 +73,9 @@ fn call(function: &str, work: impl FnOnce() -> Outcome) -> c_int {
 /// The same with what `VELOC_Init` has opened.
 fn with(function: &str, work: impl FnOnce(&mut State) -> Outcome) -> c_int {
     call(function, || {
+        OWNER.check()?;
         let mut place = lock();
-        let state = place.as_mut().ok_or_else(closed)?;
-        state.open.check_process()?;
-        work(state)
+        work(place.as_mut().ok_or_else(closed)?)
     })
 }
 
@@ -117,11 +118,14 @@ unsafe fn selection(mode: c_int, ids: *const c_int, count: c_int) -> (Result<Mod
 }
 
 fn opened(state: impl FnOnce() -> Outcome<State>) -> Outcome {
+    OWNER.check()?;
     let mut place = lock();
     if place.is_some() {
         return Err(Failure::state("VELOC_Init was called before: VELOC_Finalize comes first"));
     }
-    *place = Some(state()?);
+    OWNER.set();
+    let state = state().inspect_err(|_| OWNER.clear())?;
+    *place = Some(state);
     Ok(SUCCESS)
 }
 
@@ -149,10 +153,12 @@ pub unsafe extern "C" fn bvk_veloc_init_single(id: u32, config: *const c_char) -
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_veloc_finalize(drain: c_int) -> c_int {
     call("VELOC_Finalize", || {
+        OWNER.check()?;
         // The lock is held: nobody opens another session while this one ends.
         let mut place = lock();
-        place.as_ref().map_or(Ok(()), |state| state.open.check_process())?;
-        done(place.take().map_or(Ok(()), |state| state.close(drain != 0)))
+        let closed = place.take().map_or(Ok(()), |state| state.close(drain != 0));
+        OWNER.clear();
+        done(closed)
     })
 }
 

@@ -644,7 +644,8 @@ impl Engine {
             TierKind::Global => self.setup.identity.rank == crate::base::Rank::ROOT,
         };
         if tier == TierKind::Local && self.setup.identity.is_node_leader() {
-            state.tasks.push_back(Task::LocalManifest { operation });
+            let manifest = Box::new(self.manifest(checkpoint, Level::NodeReboot, Vec::new()));
+            state.tasks.push_back(Task::LocalManifest { series: checkpoint.series.clone(), manifest });
         }
         if retains {
             let (series, key) = (checkpoint.series.clone(), checkpoint.key);

@@ -1,6 +1,7 @@
 //! The background work: pieces of writes, and the small jobs around them.
 
-use super::engine::{Engine, State};
+use super::checkpoint::Checkpoint;
+use super::engine::Engine;
 use super::fetch::{ANSWERS_MAX, Request};
 use super::node::NodeContainer;
 use super::write::{WriteJob, WriteSpec, Written};
@@ -27,8 +28,8 @@ use std::sync::Arc;
 pub(super) enum Task {
     /// Root: all ranks have voted on a level; check the claim, write the manifest, answer.
     Decide { round: Round, ballot: Ballot },
-    /// Node leader: record that the local level is committed.
-    LocalManifest { operation: u64 },
+    /// Node leader: record that the local level is committed. The checkpoint itself may be forgotten before that is done.
+    LocalManifest { series: Series, manifest: Box<Manifest> },
     /// Delete what retention lets go after a commit.
     Retain { tier: TierKind, series: Series, key: CheckpointKey, origin: Option<(Generation, u64)> },
     /// Populate memory for the next capture, on the node of the rank's GPU, or else on the one that the application computes on.
@@ -131,7 +132,7 @@ impl Engine {
                 let (outcome, decision) = self.decide_level(round, ballot);
                 self.lock().events.push(Event::Decided { round, outcome, decision });
             }
-            Task::LocalManifest { operation } => self.write_local_manifest(operation),
+            Task::LocalManifest { series, manifest } => self.write_local_manifest(&series, *manifest),
             Task::Retain { tier, series, key, origin } => self.retain(tier, &series, &key, origin),
             Task::Prepare { bytes, node } => self.prepare_memory(bytes, node),
             Task::Discard(upload) => upload.discard(),
@@ -339,27 +340,19 @@ impl Engine {
         }
     }
 
-    fn manifest(
-        &self,
-        state: &State,
-        operation: u64,
-        level: Level,
-        containers: Vec<ContainerInfo>,
-    ) -> Option<(Series, Manifest)> {
-        let checkpoint = state.checkpoints.get(&operation)?;
-        let series = checkpoint.series.clone();
-        let manifest = Manifest {
-            job: series.job.clone(),
-            group: series.group.clone(),
-            name: series.name.clone(),
-            key: checkpoint.key,
-            agreement: checkpoint.agreement,
+    /// What a manifest says of a checkpoint.
+    pub(super) fn manifest(&self, of: &Checkpoint, level: Level, containers: Vec<ContainerInfo>) -> Manifest {
+        Manifest {
+            job: of.series.job.clone(),
+            group: of.series.group.clone(),
+            name: of.series.name.clone(),
+            key: of.key,
+            agreement: of.agreement,
             group_size: self.setup.identity.size,
-            origin: checkpoint.origin,
+            origin: of.origin,
             level,
             containers,
-        };
-        Some((series, manifest))
+        }
     }
 
     fn write_global_manifest(&self, operation: u64, payload: Payload) -> Result<(), TierError> {
@@ -369,16 +362,18 @@ impl Engine {
             _ => Vec::new(),
         };
         containers.sort_by(|a, b| a.file.cmp(&b.file));
-        let made = self.manifest(&self.lock(), operation, Level::System, containers);
+        let made = self
+            .lock()
+            .checkpoints
+            .get(&operation)
+            .map(|checkpoint| (checkpoint.series.clone(), self.manifest(checkpoint, Level::System, containers)));
         made.map_or(Ok(()), |(series, manifest)| directory.write_manifest(&series, &manifest))
     }
 
     /// The local manifest only records a fact that the shards prove: failing to write it is no failure of the level.
-    fn write_local_manifest(&self, operation: u64) {
+    fn write_local_manifest(&self, series: &Series, mut manifest: Manifest) {
         let Some(directory) = &self.setup.local else { return };
-        let made = self.manifest(&self.lock(), operation, Level::NodeReboot, Vec::new());
-        let Some((series, mut manifest)) = made else { return };
-        let folder = directory.folder_path(&series, &manifest.key);
+        let folder = directory.folder_path(series, &manifest.key);
         for rank in &self.setup.identity.node_ranks {
             let file = rank_file(*rank);
             let length = directory.storage().open_read(&folder.join(&file)).and_then(|handle| handle.len());
@@ -390,7 +385,7 @@ impl Engine {
         if manifest.containers.is_empty() {
             return;
         }
-        if let Err(error) = directory.write_manifest(&series, &manifest) {
+        if let Err(error) = directory.write_manifest(series, &manifest) {
             log::warn!("event=local-manifest-not-written error={error}");
         }
     }

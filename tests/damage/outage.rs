@@ -1,7 +1,8 @@
 //! Storage that fails under a running job: file systems that fill up, turn read-only, refuse or vanish, and memory that is
 //! too small. The application runs to its end whatever happens; the ranks hear one verdict.
 
-use crate::bed::{Bed, RANKS, Running, Told, copy_tree, files, worker};
+use crate::bed::{Bed, RANKS, Running, Told, worker};
+use crate::case::{copy_tree, files};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Where to hit: the places of a shard, a container, a manifest and a segment, found by reading them as a reader would.
 
-use crate::bed::Case;
+use crate::case::Case;
 use bivouac::base::rng::Rng;
 use bivouac::format::container::{FOOTER_LEN, Footer};
 use bivouac::format::shard::Head;
@@ -44,7 +44,8 @@ impl Shard {
         Shard { path, at: entry.offset, bytes }
     }
 
-    /// Where a part lies in the file: `main` is the body of that region, `body` that of any region.
+    /// Where a part lies in the file: `body` is that of any region of the application's, another word that of the region with
+    /// this name.
     pub fn part(&self, part: &str, rng: &mut Rng) -> Range<u64> {
         let header = ShardHeader::decode(&self.bytes).unwrap();
         let index = (256 + header.meta_len).next_multiple_of(16);
@@ -52,15 +53,17 @@ impl Shard {
             "header" => 0..256,
             "table" => 256..256 + header.meta_len,
             "index" => index..index + 16 * header.block_count,
-            "body" | "main" => {
+            name => {
                 let head = Head::decode(&self.bytes).unwrap();
-                let is_hit = |region: &&Region| if part == "main" { region.name == part } else { region.bytes > 0 };
+                // What the library keeps for itself in a shard may be lost without harm.
+                let is_any = |region: &Region| name == "body" && !region.name.starts_with(".bivouac/");
+                let is_hit = |region: &&Region| region.bytes > 0 && (is_any(region) || region.name == name);
                 let full: Vec<_> = head.meta.regions.iter().filter(is_hit).collect();
+                assert!(!full.is_empty(), "no part {name}");
                 let region = full[rng.below(full.len() as u64) as usize];
                 let start = header.body_offset + region.offset;
                 start..start + region.bytes
             }
-            other => panic!("no part {other}"),
         };
         self.at + within.start..self.at + within.end
     }
@@ -121,4 +124,26 @@ pub fn flip(path: &Path, range: Range<u64>, rng: &mut Rng) -> String {
 pub fn overwrite(shard: &Shard, bytes: &[u8]) {
     let file = OpenOptions::new().write(true).open(&shard.path).unwrap();
     file.write_all_at(bytes, shard.at).unwrap();
+}
+
+/// Ways in which a file is lost; `foreign` are the same file of an older version and of another job.
+pub fn spoil(path: &Path, how: &str, foreign: [&Path; 2], rng: &mut Rng) -> String {
+    let length = fs::metadata(path).unwrap().len();
+    match how {
+        "truncated" => {
+            let left = 1 + rng.below(length - 1);
+            OpenOptions::new().write(true).open(path).unwrap().set_len(left).unwrap();
+            return format!("{} cut to {left} of {length} bytes", path.display());
+        }
+        "empty" => OpenOptions::new().write(true).open(path).unwrap().set_len(0).unwrap(),
+        "missing" => fs::remove_file(path).unwrap(),
+        "directory" => {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }
+        "other-version" => drop(fs::copy(foreign[0], path).unwrap()),
+        "other-job" => drop(fs::copy(foreign[1], path).unwrap()),
+        other => panic!("no way {other}"),
+    }
+    format!("{} {how}", path.display())
 }

@@ -325,6 +325,12 @@ impl<'a> Job<'a> {
         self
     }
 
+    /// Leaves a setting to what the program reads.
+    pub fn unset(&mut self, variable: &str) -> &mut Self {
+        self.env.remove(variable);
+        self
+    }
+
     /// A setting of the launcher: it is in its environment, and not passed on to the ranks by us.
     pub fn set_launcher(&mut self, variable: &str, value: &str) -> &mut Self {
         self.launcher_env.insert(variable.to_owned(), value.to_owned());

@@ -1,6 +1,9 @@
 //! Programs in C, C++ and Fortran against the library: compiled by the MPI's own compilers, and run under `mpirun`.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod memcheck;
+pub mod veloc;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -101,7 +104,7 @@ pub fn mpirun(ranks: usize, folder: &Path, program: &Path, arguments: &[&str]) -
 }
 
 /// A folder in which the library has the name that programs record, before those of the environment.
-fn with_soname(folder: &Path) -> std::ffi::OsString {
+pub fn with_soname(folder: &Path) -> std::ffi::OsString {
     let version = env!("CARGO_PKG_VERSION").split('.').take(2).collect::<Vec<_>>().join(".");
     let names = folder.join("lib");
     std::fs::create_dir_all(&names).expect("made");
@@ -115,6 +118,13 @@ fn with_soname(folder: &Path) -> std::ffi::OsString {
         path.push(more);
     }
     path
+}
+
+/// A program that tests a GPU has ended well, or says that there is none.
+pub fn gpu_program_ended(output: &Output) {
+    let said = printed(output);
+    assert!(said.trim() == "ok" || said.starts_with("SKIPPED: "), "{said}");
+    print!("{said}");
 }
 
 /// What a program printed, if it ended well.

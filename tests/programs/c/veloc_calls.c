@@ -342,8 +342,6 @@ static void from_threads(void) {
 
 int main(int argc, char **argv) {
     int provided, one = 1;
-    const char *program = argv[0];
-    (void)program;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     before_and_after();

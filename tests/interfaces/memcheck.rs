@@ -1,0 +1,52 @@
+//! Programs under valgrind's memcheck: what of its findings our code did.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Is valgrind there? Otherwise says so loudly.
+pub fn can() -> bool {
+    let is_there = Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !is_there {
+        let program = env!("CARGO_CRATE_NAME");
+        eprintln!(
+            "SKIPPED: there is no valgrind: apt-get install valgrind; cargo nextest run --test {program} memcheck"
+        );
+    }
+    is_there
+}
+
+/// The whole takes a minute for each program: `BIVOUAC_TEST_MEMCHECK=all cargo nextest run memcheck`.
+pub fn is_whole() -> bool {
+    std::env::var("BIVOUAC_TEST_MEMCHECK").is_ok_and(|value| value == "all")
+}
+
+/// The arguments of valgrind for a program and its arguments; [`check`] reads what it writes into `folder`.
+pub fn arguments(folder: &Path, program: &Path, options: &[&str]) -> Vec<String> {
+    let log = format!("--log-file={}.%p", folder.join("memcheck").display());
+    let own = ["-q", "--fair-sched=yes", "--leak-check=full", "--show-leak-kinds=definite", "--num-callers=40", &log];
+    let program = [program.to_str().expect("UTF-8")];
+    own.iter().chain(&program).chain(options).map(|word| (*word).to_owned()).collect()
+}
+
+/// Fails if a finding is ours, or if not every rank was watched. The logs are gone then: the next program has its own.
+pub fn check(folder: &Path, ranks: usize) {
+    let mut logs = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        if entry.file_name().to_string_lossy().starts_with("memcheck.") {
+            logs += 1;
+            let text = std::fs::read_to_string(entry.path()).expect("a log");
+            let ours = text.split("== \n").filter(|finding| is_ours(finding));
+            assert_eq!(ours.collect::<Vec<_>>().join("\n"), "");
+            std::fs::remove_file(entry.path()).expect("removed");
+        }
+    }
+    assert_eq!(logs, ranks, "valgrind has watched every rank");
+}
+
+/// Is one of memcheck's findings about what our code did? Not if a library that we call did it (MPI, hwloc and their plugins).
+pub fn is_ours(finding: &str) -> bool {
+    let mut frames = finding.lines().filter(|line| line.contains(" at 0x") || line.contains(" by 0x"));
+    let deciding = frames.find(|frame| !["vgpreload", "vg_replace"].iter().any(|c| frame.contains(c)));
+    let ours = [".rs:", "libbivouac", "libveloc-client"];
+    deciding.is_some_and(|frame| ours.iter().any(|place| frame.contains(place)))
+}

@@ -1,0 +1,86 @@
+// Forked children of a program with an open session: every call with a handle fails in them at once, also when a thread of the parent
+// was in a call when they were forked, and the parent goes on. Run on two ranks by tests/mpi_c.rs.
+#include <bivouac.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                              \
+    do {                                                                                              \
+        if (!(condition)) {                                                                           \
+            fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #condition, bvk_error());      \
+            MPI_Abort(MPI_COMM_WORLD, 1);                                                             \
+        }                                                                                             \
+    } while (0)
+// Ends a child whose call did not fail so; the number is the line.
+#define REFUSED(call)                                   \
+    do {                                                \
+        if ((call) != BVK_ERR_STATE) _exit(__LINE__);   \
+    } while (0)
+
+static bvk_session_t session;
+static bvk_pending_t pending;
+static double value;
+static atomic_int asks = 1;
+
+static void child(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child > 0) {
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        return;
+    }
+    // One that waits for somebody who is not there is ended.
+    alarm(30);
+    int word;
+    uint64_t generation;
+    bvk_checkpoint_t checkpoint;
+    bvk_restart_t restart;
+    bvk_pending_t another;
+    REFUSED(bvk_generation(session, &generation));
+    REFUSED(bvk_unprotect_all(session));
+    REFUSED(bvk_checkpoint(session, "fork", 9, &another));
+    REFUSED(bvk_checkpoint_begin(session, "fork", 9, &checkpoint));
+    REFUSED(bvk_restart_begin(session, "fork", BVK_NEWEST, &restart));
+    REFUSED(bvk_poll(pending, &word));
+    REFUSED(bvk_wait(pending, BVK_LEVEL_SYSTEM, &word));
+    REFUSED(bvk_close(&session));
+    exit(0);
+}
+
+// Is in the session nearly all the time.
+static void *ask(void *unused) {
+    bvk_stats stats = {.size = sizeof stats};
+    while (asks) CHECK(bvk_get_stats(session, &stats) == BVK_OK);
+    return unused;
+}
+
+int main(int argc, char **argv) {
+    int provided, rank, reached;
+    pthread_t thread;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    CHECK(provided == MPI_THREAD_MULTIPLE);
+    CHECK(bvk_open(MPI_COMM_WORLD, NULL, &session) == BVK_OK);
+    CHECK(bvk_protect(session, "value", &value, 1, BVK_F64) == BVK_OK);
+    value = 1 + rank;
+    CHECK(bvk_checkpoint(session, "fork", 1, &pending) == BVK_OK);
+    child();
+    CHECK(pthread_create(&thread, NULL, ask, NULL) == 0);
+    for (int i = 0; i < 20; i++) child();
+    asks = 0;
+    pthread_join(thread, NULL);
+    CHECK(bvk_wait(pending, BVK_LEVEL_SYSTEM, &reached) == BVK_OK && reached == BVK_LEVEL_SYSTEM);
+    CHECK(bvk_release(&pending) == BVK_OK);
+    value = 0;
+    CHECK(bvk_restart(session, "fork", 1, NULL) == BVK_OK && value == 1 + rank);
+    CHECK(bvk_close(&session) == BVK_OK);
+    MPI_Finalize();
+    if (rank == 0) printf("ok\n");
+    return 0;
+}
