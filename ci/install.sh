@@ -56,6 +56,8 @@ case ",${features:-mpi}," in
 esac
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+[ ! "$destination$prefix" -ef "$PWD" ] ||
+    fail "PREFIX is this source tree ($PWD): give another folder, such as $HOME/.local/bivouac" 2
 . launch/env.sh
 MPICC=${MPICC:-mpicc}
 if [ -z "${MPIFC:-}" ]; then
@@ -64,7 +66,7 @@ if [ -z "${MPIFC:-}" ]; then
     *) MPIFC=none ;;
     esac
 fi
-command -v "$MPICC" > /dev/null || fail "the MPI compiler $MPICC is not there; set MPICC, load a module, or run ci/setup.sh"
+command -v "$MPICC" > /dev/null || fail "the MPI compiler $MPICC is not there; set MPICC, load a module, or run ci/setup.sh (--with-mpich for MPICH)"
 
 if [ -z "$built" ]; then
     command -v cargo > /dev/null || fail "cargo is not there; run ci/setup.sh, which says how to install Rust"
@@ -128,7 +130,7 @@ fi
 
 fortran=false
 if ! command -v "$MPIFC" > /dev/null || ! "$MPIFC" --version > /dev/null 2>&1; then
-    say "the Fortran compiler $MPIFC is not there: installed without the module for Fortran (MPIFC names another one)"
+    say "$MPIFC is not there or has no compiler (apt-get install gfortran): installed without the module for Fortran (MPIFC names another one)"
 else
     source=$PWD/src/capi/fortran/bivouac.f90
     (cd "$scratch" && "$MPIFC" -O2 -fPIC -c "$source" -o bivouac.o && ar rcs libbivouac_fortran.a bivouac.o) ||

@@ -27,6 +27,8 @@ done
 rust_needed=90 # the minor version in Cargo.toml's rust-version
 
 has() { command -v "$1" > /dev/null 2>&1; }
+# A package may have the compiler's wrapper without the headers.
+finds_mpi() { has "$1" && { ! has cc || echo '#include <mpi.h>' | "$1" -E -x c - > /dev/null 2>&1; }; }
 any_file() { compgen -G "$1" > /dev/null; }
 
 # What is there counts, not which package it came from: clusters bring MPI and LLVM as modules.
@@ -35,7 +37,7 @@ need() { packages+=("$@"); }
 has cc && has make || need build-essential
 has pkg-config || need pkg-config
 has mpirun || need openmpi-bin
-has mpicc || need libopenmpi-dev
+finds_mpi mpicc || need libopenmpi-dev
 has clang || need clang
 [ -n "${LIBCLANG_PATH:-}" ] || any_file '/usr/lib/llvm-*/lib/libclang*.so*' || any_file '/usr/lib*/libclang*.so*' ||
     any_file '/usr/lib/*/libclang*.so*' || need libclang-dev
@@ -43,7 +45,7 @@ any_file '/usr/include/numa.h' || { has pkg-config && pkg-config --exists numa; 
 any_file '/usr/include/hwloc.h' || { has pkg-config && pkg-config --exists 'hwloc >= 2.8'; } || need libhwloc-dev
 any_file '/usr/include/libudev.h' || { has pkg-config && pkg-config --exists libudev; } || need libudev-dev
 if $with_mpich; then
-    { has mpirun.mpich && has mpicc.mpich; } || need mpich libmpich-dev
+    { has mpirun.mpich && finds_mpi mpicc.mpich; } || need mpich libmpich-dev
 fi
 
 as_root=()
@@ -182,9 +184,9 @@ fi
 . "$(dirname "${BASH_SOURCE[0]}")/../launch/env.sh"
 if ! has cargo; then
     cat >&2 << 'END'
-Rust is missing. Install it with rustup, as the user who builds:
-    sudo apt-get install -y rustup && rustup default stable     (Debian 13, Ubuntu 24.04 and later)
-or as https://rustup.rs says, then start again.
+Rust is missing. Install it with rustup, as the user who builds, and start again: as https://rustup.rs says, or on Debian 13,
+Ubuntu 24.04 and later by
+    sudo apt-get install -y rustup && rustup default stable
 END
     exit 1
 fi

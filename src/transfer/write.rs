@@ -111,6 +111,7 @@ impl WriteJob {
 
     /// The next piece that nobody has taken, if any.
     pub fn take(&self) -> Option<usize> {
+        #[allow(deprecated, reason = "its new name, try_update, is not in the oldest Rust that builds this")]
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < self.pieces.len()).then_some(n + 1)).ok()
     }
 

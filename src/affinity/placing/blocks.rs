@@ -30,6 +30,7 @@ struct Bans(AtomicUsize);
 impl Bans {
     /// Takes so many, if they are left.
     fn take(&self, ranges: usize) -> bool {
+        #[allow(deprecated, reason = "its new name, try_update, is not in the oldest Rust that builds this")]
         self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(ranges)).is_ok()
     }
 }
