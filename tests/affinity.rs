@@ -128,7 +128,7 @@ impl Job {
         let commands =
             format!(". {}/launch/env.sh; cd {}\n{}", root.display(), self.folder.path().display(), lines.concat());
         let mut command = Command::new(script());
-        command.args(["--limit", "150", "--share"]).arg(self.folder.path()).args(machine).args(["--", "bash", "-c"]);
+        command.args(["--limit", "400", "--share"]).arg(self.folder.path()).args(machine).args(["--", "bash", "-c"]);
         command.arg(commands).env("BIVOUAC_LOCAL_ENABLED", "false").env("BIVOUAC_MEMORY_BUDGET", "200 MiB");
         // Memory that is asked for in large pieces is always untouched.
         command

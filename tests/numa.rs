@@ -30,7 +30,7 @@ fn run(options: &[&str], scenarios: &[&str]) {
     let program = program("numa-pages");
     let mut command = Command::new(script());
     // Memory that is asked for in large pieces is always untouched.
-    command.env("MALLOC_MMAP_THRESHOLD_", "131072").args(["--limit", "150"]).args(options).arg("--").arg(program);
+    command.env("MALLOC_MMAP_THRESHOLD_", "131072").args(["--limit", "400"]).args(options).arg("--").arg(program);
     let output = command.args(scenarios).stdin(Stdio::null()).output().unwrap();
     let out = text(&output);
     println!("{out}");
