@@ -132,7 +132,9 @@ pub(super) fn take(shared: &Shared) -> Outcome<Open> {
 /// Gives a value a handle.
 pub(super) fn insert(entry: Entry) -> Id {
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    OWNER.set();
+    if matches!(entry, Entry::Session(_)) {
+        OWNER.set();
+    }
     table().insert(id, entry);
     id
 }

@@ -7,7 +7,6 @@ use super::links::{link_loop, name_of};
 use super::preparing::{memory_loop, pin_loop};
 use super::spill::Spill;
 use super::trace::Trace;
-use super::ways::Ways;
 use super::{Books, Caches, History, HistoryError, Shared};
 use crate::affinity::cpus;
 use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
@@ -149,7 +148,7 @@ impl Caches {
             config: CacheConfig { host_bytes, ..config.clone() },
             bursts,
             is_leased: AtomicBool::new(false),
-            ways: Mutex::new(Ways::new()),
+            ways: Mutex::default(),
             started: Instant::now(),
             books: Mutex::new(books),
             application: Condvar::new(),

@@ -1,5 +1,5 @@
-//! Memory made ready behind the application's back: GPU memory mapped, node memory leased and touched, and pinned. In which way is
-//! decided in [`super::ways`].
+//! Memory made ready behind the application's back: GPU memory mapped, node memory leased and touched, and pinned. When it is
+//! touched is decided in [`super::ways`].
 #![forbid(unsafe_code)]
 
 use super::Shared;

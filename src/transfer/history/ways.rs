@@ -52,7 +52,7 @@ impl Meter {
 }
 
 /// What was measured, and what follows from it.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Ways {
     /// Alone, and beside the other.
     flush: [Meter; 2],
@@ -69,19 +69,6 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    pub(super) fn new() -> Ways {
-        Ways {
-            flush: Default::default(),
-            touch: Default::default(),
-            lines: 0,
-            flushing: 0,
-            stretch: Default::default(),
-            busy: Duration::ZERO,
-            is_touching: false,
-            touch_begun: Default::default(),
-        }
-    }
-
     /// A flush from the device begins.
     pub(super) fn on_flush(&mut self, now: Duration) {
         if self.flushing == 0 {
@@ -150,7 +137,7 @@ mod tests {
 
     /// Ways that have measured these rates, in GB/s: flush and touch, each alone and beside the other.
     fn measured(flush: [u64; 2], touch: [u64; 2]) -> Ways {
-        let mut ways = Ways::new();
+        let mut ways = Ways::default();
         for beside in [0, 1] {
             ways.flush[beside].note(flush[beside] * GB, Duration::from_secs(1));
             ways.touch[beside].note(touch[beside] * GB, Duration::from_secs(1));
@@ -171,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_line_tries_the_other_way_until_all_is_known() {
-        let mut ways = Ways::new();
+        let mut ways = Ways::default();
         let mut tried = Vec::new();
         for line in 0..12 {
             tried.push(ways.touches_beside());
@@ -184,7 +171,7 @@ mod tests {
 
     #[test]
     fn flushes_count_once_however_many_are_under_way() {
-        let mut ways = Ways::new();
+        let mut ways = Ways::default();
         ways.on_flush(ms(0));
         ways.on_flush(ms(1));
         ways.on_flushed(GB, ms(10));
@@ -198,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_ran_beside_is_told_from_what_ran_alone() {
-        let mut ways = Ways::new();
+        let mut ways = Ways::default();
         ways.on_touch(ms(0));
         ways.on_flush(ms(1));
         ways.on_flushed(GB, ms(9));

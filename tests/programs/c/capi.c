@@ -1,20 +1,12 @@
 // Every function of include/bivouac.h, its mistakes included. Run on two ranks by tests/mpi_c.rs; prints `ok` on rank 0 at the end.
-#include <bivouac.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int rank, ranks;
+#include "bvk_check.h"
 
-#define CHECK(condition)                                                                                             \
-    do {                                                                                                             \
-        if (!(condition)) {                                                                                          \
-            fprintf(stderr, "rank %d, line %d: %s; last error: %s\n", rank, __LINE__, #condition, bvk_error());      \
-            MPI_Abort(MPI_COMM_WORLD, 1);                                                                            \
-        }                                                                                                            \
-    } while (0)
-#define IS(call, status) CHECK((call) == (status))
+static int ranks;
 
 enum { N = 5000 };
 static double field[N];

@@ -1,25 +1,13 @@
 // Forked children of a program with an open session: every call with a handle fails in them at once, also when a thread of the parent
 // was in a call when they were forked, and the parent goes on. Run on two ranks by tests/mpi_c.rs.
-#include <bivouac.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#define CHECK(condition)                                                                              \
-    do {                                                                                              \
-        if (!(condition)) {                                                                           \
-            fprintf(stderr, "line %d: %s; last error: %s\n", __LINE__, #condition, bvk_error());      \
-            MPI_Abort(MPI_COMM_WORLD, 1);                                                             \
-        }                                                                                             \
-    } while (0)
-// Ends a child whose call did not fail so; the number is the line.
-#define REFUSED(call)                                   \
-    do {                                                \
-        if ((call) != BVK_ERR_STATE) _exit(__LINE__);   \
-    } while (0)
+#include "bvk_check.h"
+#include "forked.h"
+
+#define REFUSED(call) REFUSED_WITH(call, BVK_ERR_STATE)
 
 static bvk_session_t session;
 static bvk_pending_t pending;
@@ -27,16 +15,7 @@ static double value;
 static atomic_int asks = 1;
 
 static void child(void) {
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child > 0) {
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        return;
-    }
-    // One that waits for somebody who is not there is ended.
-    alarm(30);
+    if (!is_forked_child()) return;
     int word;
     uint64_t generation;
     bvk_checkpoint_t checkpoint;
@@ -61,7 +40,7 @@ static void *ask(void *unused) {
 }
 
 int main(int argc, char **argv) {
-    int provided, rank, reached;
+    int provided, reached;
     pthread_t thread;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

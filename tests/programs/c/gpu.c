@@ -1,21 +1,12 @@
 // Device pointers through include/bivouac.h. Run on two ranks by tests/mpi_c.rs and ci/gpu/run.sh; prints `ok` on rank 0 at the end.
-#include <bivouac.h>
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "bvk_check.h"
 #include "gpu.h"
 
-static int rank, ranks, gpus, device;
+static int ranks, gpus, device;
 static void *context, *stream;
-
-#define CHECK(condition)                                                                                        \
-    do {                                                                                                        \
-        if (!(condition)) {                                                                                     \
-            fprintf(stderr, "rank %d, line %d: %s; last error: %s\n", rank, __LINE__, #condition, bvk_error()); \
-            MPI_Abort(MPI_COMM_WORLD, 1);                                                                       \
-        }                                                                                                       \
-    } while (0)
-#define IS(call, status) CHECK((call) == (status))
 
 enum { WORDS = 8 << 20, MANY = 300 };
 #define OFFSET 4u

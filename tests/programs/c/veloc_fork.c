@@ -4,33 +4,20 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "veloc.h"
 #include "veloc_check.h"
+#include "forked.h"
 
-// Ends a child whose call did not fail; the number is the line.
-#define REFUSED(call)                                  \
-    do {                                               \
-        if ((call) != VELOC_FAILURE) _exit(__LINE__);  \
-    } while (0)
+#define REFUSED(call) REFUSED_WITH(call, VELOC_FAILURE)
 
 static int rank, value;
 static const char *config;
 static atomic_int asks = 1;
 
-// A child that calls everything and ends, as a program does or at once. One that waits for somebody who is not there is ended by the alarm.
+// A child that calls everything and ends, as a program does or at once.
 static void child(int runs_handlers) {
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child > 0) {
-        int status;
-        CHECK(waitpid(child, &status, 0) == child);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        return;
-    }
-    alarm(30);
+    if (!is_forked_child()) return;
     // Nobody has to read what they say.
     if (freopen("/dev/null", "w", stderr) == NULL) _exit(1);
     int id = 0;
