@@ -120,6 +120,7 @@ contract!(
     touching_sets_the_time_to_now,
     a_lock_excludes_until_it_is_dropped,
     those_who_ask_for_a_lock_do_not_see_each_other,
+    a_lock_is_of_the_file_that_has_the_name,
     read_all_is_bounded,
     write_all_replaces_whole_files,
 );
@@ -406,6 +407,41 @@ fn those_who_ask_for_a_lock_do_not_see_each_other(bed: &Bed) {
             scope.spawn(|| (0..500).for_each(|_| assert!(!bed.storage.is_locked(&path).unwrap())));
         }
     });
+}
+
+/// Two that remove a file under its lock, while its maker goes for that lock, too: who is given a lock has a file.
+fn a_lock_is_of_the_file_that_has_the_name(bed: &Bed) {
+    const ROUNDS: usize = 1000;
+    let names: Vec<PathBuf> = (0..ROUNDS).map(|round| bed.path(&format!("file{round}"))).collect();
+    let made = std::sync::atomic::AtomicUsize::new(0);
+    let mut wrong = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let newest = made.load(std::sync::atomic::Ordering::Acquire);
+                    if newest > ROUNDS {
+                        return;
+                    }
+                    let Some(path) = names.get(newest.max(1) - 1) else { continue };
+                    if let Ok(Some(_lock)) = bed.storage.try_lock(path) {
+                        bed.storage.remove_file(path).expect("nobody else removes what is locked");
+                    }
+                }
+            });
+        }
+        for (round, path) in names.iter().enumerate() {
+            drop(bed.storage.open_write(path, Create::New).unwrap());
+            made.store(round + 1, std::sync::atomic::Ordering::Release);
+            match bed.storage.try_lock(path) {
+                Ok(Some(_lock)) => wrong.extend(bed.storage.open_read(path).err()),
+                Ok(None) => {}
+                Err(error) => wrong.extend((error.kind() != ErrorKind::NotFound).then_some(error)),
+            }
+        }
+        made.store(ROUNDS + 1, std::sync::atomic::Ordering::Release);
+    });
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 fn read_all_is_bounded(bed: &Bed) {

@@ -533,9 +533,17 @@ impl Storage for PosixStorage {
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         // Open for writing too: NFS grants an exclusive lock only then.
-        let (file, _) = open_regular(path, OFlags::RDWR)?;
+        let (file, opened) = open_regular(path, OFlags::RDWR)?;
         let file = File::from(file);
-        Ok(granted(file.try_lock())?.then(|| Box::new(PosixLock { _file: file }) as Box<dyn FileLock>))
+        if !granted(file.try_lock())? {
+            return Ok(None);
+        }
+        // Whoever had the lock between our opening and our locking may have removed the file, or put another in its place.
+        let named = rustix::fs::lstat(path)?;
+        if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino) {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(Some(Box::new(PosixLock { _file: file })))
     }
 
     /// By a shared lock, which is given back at once: an exclusive one would look to others like that of a living owner.

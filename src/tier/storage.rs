@@ -83,6 +83,7 @@ pub trait Storage: Send + Sync {
     /// The modification time as the server keeps it.
     fn modified(&self, path: &Path) -> io::Result<SystemTime>;
     /// Takes an exclusive lock on an existing file (open-file-description lock), or `None` if somebody else holds it.
+    /// The lock is on the file that has this name when it is granted: `NotFound` if a holder before us removed it.
     /// `Unsupported` where the file system has no locks.
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
     /// Does anybody hold that lock? Any number may ask at once without seeing each other, and being allowed to read is
