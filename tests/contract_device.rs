@@ -48,4 +48,7 @@ contract!(
     copies_on_a_stream_keep_their_order,
     a_gate_sees_every_byte,
     many_small_regions_are_gathered,
+    empty_regions_may_stand_anywhere,
+    spans_may_go_while_a_copy_is_on_its_way,
+    pinned_and_other_memory_mix_in_a_transfer,
 );

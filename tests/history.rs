@@ -201,6 +201,63 @@ fn fields_of_both_kinds_mix_in_a_version() {
     }
 }
 
+/// An empty field has no block of its own, and shares the number of one with the field behind it.
+#[test]
+fn empty_fields_come_back_with_any_others_in_any_order_from_any_tier() {
+    let bed = Bed::new(HostModel::default());
+    let caches = bed.caches([8, 16, 16], |_| {});
+    let history = caches.history("mixed", Keep::Persist);
+    let spans = [("none", 0), ("a", MIB), ("hole", 0), ("b", 2 * MIB + 8), ("end", 0)].map(|(name, bytes)| {
+        let span = bed.span(bytes);
+        bed.stream.upload(&[(&content(bytes, bytes), span.clone())], None).expect("upload");
+        (name, span)
+    });
+    let fields: Vec<Field<'_>> = spans.iter().map(|(name, span)| Field::device::<u8>(name, span)).collect();
+    history.append(1, &fields, &*bed.stream).expect("room");
+    let choices = [&[3, 2][..], &[2, 3], &[1, 4], &[4], &[0], &[4, 3, 2, 1, 0], &[0, 1, 2, 3, 4]];
+    for tier in [Tier::Device, Tier::Host] {
+        if tier == Tier::Host {
+            history.wait_flushed();
+            assert!(caches.release_device_memory(u64::MAX) > 0);
+        }
+        for choice in choices {
+            let targets: Vec<(usize, DeviceSpan)> =
+                choice.iter().map(|index| (*index, bed.span(spans[*index].1.bytes()))).collect();
+            let mut fields: Vec<FieldMut<'_>> =
+                targets.iter().map(|(index, span)| FieldMut::device::<u8>(spans[*index].0, span)).collect();
+            history.restore(1, &mut fields, &*bed.stream).unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+            assert_eq!(history.take_steps().last().map(|step| step.tier), Some(tier), "{choice:?}");
+            for (index, span) in &targets {
+                let mut back = vec![0; span.bytes() as usize];
+                bed.stream.download(&mut [(span.clone(), &mut back)], None).expect("download");
+                assert!(back == content(span.bytes(), span.bytes()), "{choice:?}: {index}");
+            }
+            let mut hosts: Vec<Vec<u8>> = targets.iter().map(|(_, span)| vec![0; span.bytes() as usize]).collect();
+            let named = hosts.iter_mut().zip(choice);
+            let mut fields: Vec<FieldMut<'_>> =
+                named.map(|(host, index)| FieldMut::host(spans[*index].0, &mut host[..])).collect();
+            history.restore(1, &mut fields, &*bed.stream).unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+            assert!(hosts.iter().all(|host| *host == content(host.len() as u64, host.len() as u64)), "{choice:?}");
+        }
+    }
+}
+
+/// A thread that waits for an enqueued append has taken it out of the queue; it is still to be flushed.
+#[test]
+fn waiting_for_flushes_counts_what_other_threads_wait_for() {
+    let bed = Bed::new(HostModel { copy_bytes_per_s: Some(10e6), ..HostModel::default() });
+    let caches = bed.caches([64, 64, 64], |_| {});
+    let history = caches.history("wave", Keep::Persist);
+    let (span, back) = (bed.span(4 * MIB), bed.span(4 * MIB));
+    history.append_and(1, &[Field::device::<u8>("p", &span)], &*bed.stream, Return::Enqueued).expect("room");
+    std::thread::scope(|scope| {
+        scope.spawn(|| history.restore(1, &mut [FieldMut::device::<u8>("p", &back)], &*bed.stream).expect("there"));
+        std::thread::sleep(Duration::from_millis(50));
+        history.wait_flushed();
+        assert!(caches.stats().moved_bytes[0] >= 4 * MIB, "{:?}", caches.stats());
+    });
+}
+
 #[test]
 fn mistakes_in_calls_are_told_and_change_nothing() {
     let bed = Bed::new(HostModel::default());
@@ -274,6 +331,24 @@ fn device_memory_is_given_back_when_it_is_asked_for() {
     bed.append(&history, 20, MIB).expect("straight to host memory");
     bed.check(&history, 20, MIB);
     assert_eq!(history.take_steps().last().map(|step| step.tier), Some(Tier::Host));
+}
+
+/// What is given back while the cache grows is not taken again, and leaves no hole.
+#[test]
+fn a_cache_that_gives_memory_back_grows_no_further() {
+    for _ in 0..20 {
+        let bed = Bed::new(HostModel::default());
+        let free = || bed.device.free_memory().expect("figure");
+        let all = free();
+        let caches = bed.caches([1024 + 768, 16, 0], |config| config.store_directory = None);
+        let given = caches.release_device_memory(1);
+        let before = free();
+        assert!(given > 0 && before >= all - (1024 + 512) * MIB, "{given}");
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(free(), before);
+        assert_eq!(caches.release_device_memory(u64::MAX), all - before);
+        assert_eq!(free(), all);
+    }
 }
 
 #[test]

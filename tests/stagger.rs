@@ -323,6 +323,18 @@ fn who_waits_too_long_for_a_turn_goes_on_without() {
     assert!(again.is_some());
 }
 
+/// A process that hangs while it pins memory keeps its turn. The others pin without.
+#[test]
+fn who_waits_too_long_for_its_turn_to_pin_goes_on_without() {
+    let node = Node::new();
+    let second = node.second();
+    let _token = second.try_take(Token::Pinning, MIB, Order::RoundRobin).expect("usable").expect("free");
+    let patience = Duration::from_millis(200);
+    let begun = Instant::now();
+    let rank = node.rank(&node.first, 64, 1e9, StaggerConfig { patience, ..StaggerConfig::default() });
+    assert!(begun.elapsed() >= patience && rank.caches.host_bytes() == (128 * MIB, 128 * MIB));
+}
+
 #[test]
 fn closing_the_caches_does_not_wait_for_a_turn() {
     let node = Node::new();

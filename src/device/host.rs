@@ -57,6 +57,8 @@ struct Shared {
     links: [Mutex<Option<Instant>>; 2],
     lost: Mutex<Option<String>>,
     streams: AtomicUsize,
+    /// Addresses and lengths of host memory that is registered.
+    pinned: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// Which addresses belong to what.
@@ -101,6 +103,7 @@ impl HostDevice {
             links: Default::default(),
             lost: Mutex::default(),
             streams: AtomicUsize::new(0),
+            pinned: Mutex::default(),
         };
         HostDevice { shared: Arc::new(shared) }
     }
@@ -245,7 +248,8 @@ impl Shared {
     fn copy_runs(&self, runs: &[Run], block_bytes: u64, blocks: u32) -> Result<Vec<Digest>> {
         // Blocks of which only a part has come by: their bytes, and how many of them there are.
         let mut open: BTreeMap<u32, (Vec<u8>, usize)> = BTreeMap::new();
-        let mut digests = vec![Digest::default(); blocks as usize];
+        // A GPU leaves what was there before in the digests of blocks that no run covers.
+        let mut digests = vec![Digest([0xdb; 16]); blocks as usize];
         for run in runs {
             let mut at = run.start;
             self.copy(&run.from, run.to.as_ref(), |mut chunk| {
@@ -269,6 +273,26 @@ impl Shared {
             })?;
         }
         Ok(digests)
+    }
+
+    /// A GPU's driver refuses a copy whose host memory reaches from one registration into another.
+    fn check_registrations(&self, host: &[u8]) -> Result<()> {
+        let pinned = lock(&self.pinned);
+        let registration_of = |address: usize| {
+            let before = pinned.range(..=address).next_back();
+            before.filter(|(start, bytes)| address < *start + **bytes).map(|(start, _)| *start)
+        };
+        for piece in host.chunks(PIECE_BYTES as usize) {
+            let first = piece.as_ptr().addr();
+            let ends = [first, first + piece.len() - 1].map(registration_of);
+            if let [Some(first), Some(last)] = ends
+                && first != last
+            {
+                let reason = "the host memory reaches over the end of a registration".into();
+                return Err(DeviceError::Failed { ordinal: 0, call: "a transfer", reason });
+            }
+        }
+        Ok(())
     }
 
     /// Lets the modelled time of a transfer pass.
@@ -382,9 +406,19 @@ impl Reservation for Steps {
     }
 }
 
-struct HostPinned(#[expect(dead_code, reason = "keeps the memory mapped, as a registration does")] HostRange);
+/// A registration: in the book for as long as it lives.
+struct HostPinned {
+    shared: Arc<Shared>,
+    memory: HostRange,
+}
 
 impl Pinned for HostPinned {}
+
+impl Drop for HostPinned {
+    fn drop(&mut self) {
+        lock(&self.shared.pinned).remove(&self.memory.address);
+    }
+}
 
 impl fmt::Debug for HostDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -435,7 +469,14 @@ impl Device for HostDevice {
 
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
         self.shared.check()?;
-        Ok(Box::new(HostPinned(memory.clone())))
+        let mut pinned = lock(&self.shared.pinned);
+        let end = memory.address + memory.bytes as usize;
+        if pinned.range(..end).next_back().is_some_and(|(address, bytes)| address + bytes > memory.address) {
+            let reason = "a part of it is registered already".into();
+            return Err(DeviceError::Failed { ordinal: 0, call: "a registration", reason });
+        }
+        pinned.insert(memory.address, memory.bytes as usize);
+        Ok(Box::new(HostPinned { shared: self.shared.clone(), memory: memory.clone() }))
     }
 }
 
@@ -497,9 +538,11 @@ impl End {
     }
 }
 
-/// Cuts a transfer as a GPU's is cut, for the gate.
+/// Transfers are cut into pieces of this size, as a GPU's are.
+const PIECE_BYTES: u64 = 16 * MIB;
+
+/// Asks the gate for each piece of a transfer.
 fn pass(gate: &mut Option<Gate<'_>>, bytes: u64) {
-    const PIECE_BYTES: u64 = 16 * MIB;
     if let Some(gate) = gate {
         (0..bytes.div_ceil(PIECE_BYTES)).for_each(|index| gate(PIECE_BYTES.min(bytes - index * PIECE_BYTES)));
     }
@@ -541,6 +584,7 @@ impl Stream for HostStream {
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], mut gate: Option<Gate<'_>>) -> Result<()> {
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
         self.shared.check_spans(copies.iter().map(|(device, _)| device))?;
+        copies.iter().try_for_each(|(_, host)| self.shared.check_registrations(host))?;
         self.finish()?;
         for (device, host) in copies {
             pass(&mut gate, device.bytes());
@@ -554,6 +598,7 @@ impl Stream for HostStream {
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], mut gate: Option<Gate<'_>>) -> Result<()> {
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
         self.shared.check_spans(copies.iter().map(|(_, device)| device))?;
+        copies.iter().try_for_each(|(host, _)| self.shared.check_registrations(host))?;
         self.finish()?;
         for (host, device) in copies {
             pass(&mut gate, device.bytes());

@@ -185,7 +185,8 @@ fn check_runs(runs: &[Run], block_bytes: u64) -> Result<u32> {
         }
         blocks = blocks.max(u64::from(run.first_block) + run.region_bytes.div_ceil(block_bytes));
     }
-    let in_order: Vec<&Run> = runs.iter().collect();
+    // An empty region covers nothing, and shares its first block with the region behind it.
+    let in_order: Vec<&Run> = runs.iter().filter(|run| run.region_bytes > 0).collect();
     if !covers(&in_order, block_bytes) {
         let mut sorted = in_order;
         sorted.sort_by_key(|run| (run.first_block, run.start));

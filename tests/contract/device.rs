@@ -2,7 +2,7 @@
 
 use bivouac::base::Digest;
 use bivouac::base::digest::digest_bytes;
-use bivouac::device::{Device, DeviceError, DeviceSpan, Priority, Run, Stream};
+use bivouac::device::{Device, DeviceError, DeviceSpan, HostRange, Priority, Run, Stream};
 use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;
@@ -196,6 +196,78 @@ pub fn copies_on_a_stream_keep_their_order(device: &dyn Device) {
     assert!(get(&*stream, &one) == second && get(&*stream, &two) == first);
     stream.copy(&one, &two).expect("copy");
     assert!(get(&*stream, &two) == second);
+}
+
+/// A region without bytes has no block, and the number of one that another region has.
+pub fn empty_regions_may_stand_anywhere(device: &dyn Device) {
+    let stream = stream(device);
+    let (from, to) = (device.allocate(3 * 4096 + 1).expect("room"), device.allocate(3 * 4096 + 1).expect("room"));
+    let data = bytes(from.bytes(), 9);
+    put(&*stream, &from, &data);
+    let part = |at: u64, bytes: u64| {
+        let [from, to] = [&from, &to].map(|span| span.part(at, bytes).expect("inside"));
+        (from, Some(to))
+    };
+    let run = |(from, to): (DeviceSpan, Option<DeviceSpan>), first| Run::whole(from, to, first);
+    let (first, second) = (run(part(0, 8192), 0), run(part(8192, 4097), 2));
+    let empty = |first| run(part(0, 0), first);
+    for runs in [
+        vec![empty(0), first.clone(), empty(2), second.clone(), empty(4)],
+        vec![first.clone(), empty(0), second.clone()],
+        vec![second.clone(), empty(2), first.clone(), empty(2)],
+    ] {
+        let copied = stream.copy_blocks(runs, 4096).expect("copy");
+        let mut expected = digests(&data[..8192], 4096);
+        expected.extend(digests(&data[8192..], 4096));
+        assert_eq!(copied.digests().expect("digests"), expected);
+        assert!(get(&*stream, &to) == data);
+    }
+    assert!(stream.copy_blocks(vec![empty(3)], 4096).expect("nothing").digests().is_ok());
+}
+
+/// Memory is unmapped, or given to somebody else, only when the copies from and to it have ended.
+pub fn spans_may_go_while_a_copy_is_on_its_way(device: &dyn Device) {
+    let stream = stream(device);
+    let size = 64 * MIB;
+    for _ in 0..4 {
+        let range = device.reserve(2 * size).expect("addresses");
+        range.map(0, 2 * size).expect("room");
+        let (from, to) = (range.span(0, size).expect("mapped"), range.span(size, size).expect("mapped"));
+        stream.copy(&from, &to).expect("copy");
+        drop((from, to, range));
+        let (from, to) = (device.allocate(size).expect("room"), device.allocate(size).expect("room"));
+        stream.copy(&from, &to).expect("copy");
+        drop((from, to));
+    }
+    stream.finish().expect("no copy has failed");
+    device.free_memory().expect("the device is not lost");
+}
+
+/// Host memory may be pinned in part, and two threads may use one stream.
+pub fn pinned_and_other_memory_mix_in_a_transfer(device: &dyn Device) {
+    let stream = stream(device);
+    let stream = &*stream;
+    std::thread::scope(|scope| {
+        for seed in [10, 11] {
+            scope.spawn(move || {
+                let data = bytes(50 * MIB + 17, seed);
+                let mut back = vec![0; data.len()];
+                let registrations = [data.as_ptr().addr(), back.as_ptr().addr()].map(|address| {
+                    let address = address.next_multiple_of(4096);
+                    let memory = HostRange { address, bytes: 20 * MIB, keep: Arc::new(()) };
+                    device.pin(&memory).expect("pinned")
+                });
+                let span = device.allocate(data.len() as u64).expect("room");
+                for _ in 0..3 {
+                    stream.upload(&[(&data, span.clone())], None).expect("upload");
+                    back.fill(0);
+                    stream.download(&mut [(span.clone(), &mut back)], None).expect("download");
+                    assert!(back == data, "{seed}");
+                }
+                drop(registrations);
+            });
+        }
+    });
 }
 
 pub fn a_gate_sees_every_byte(device: &dyn Device) {

@@ -1,7 +1,7 @@
 //! Memory of a GPU: address space mapped step by step, plain allocations, and host memory that it may reach.
 
 use super::super::{DeviceError, DeviceSpan, HostRange, Pinned, Reservation, Result};
-use super::{Shared, failed};
+use super::{Shared, bind, failed};
 use crate::base::digest::{copy_streaming, store_fence};
 use cudarc::driver::{CudaContext, result, sys};
 use std::collections::BTreeMap;
@@ -78,10 +78,14 @@ pub(super) fn device_of(address: u64) -> Result<Option<usize>> {
     Ok(number.map(|number| number as usize))
 }
 
-/// Does host memory begin in a registration, or in pinned memory of the driver?
+/// Does host memory begin and end in registrations, or in pinned memory of the driver?
 pub(super) fn is_pinned(host: &[u8]) -> bool {
-    let kind = attribute(host.as_ptr() as u64, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-    kind == Some(sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32)
+    let is_known = |address: u64| {
+        let kind = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+        kind == Some(sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32)
+    };
+    let first = host.as_ptr() as u64;
+    is_known(first) && is_known(first + (host.len() as u64).saturating_sub(1))
 }
 
 /// Attributes of up to four bytes; `None` if the driver does not know the address.
@@ -380,7 +384,7 @@ impl PinnedPool {
 
     fn make(&self, bytes: usize) -> Result<PinnedBuffer> {
         let ordinal = self.context.ordinal();
-        self.context.bind_to_thread().map_err(|error| failed(ordinal, "cuCtxSetCurrent", error))?;
+        bind(&self.context)?;
         // SAFETY: the context is bound; 1 is CU_MEMHOSTALLOC_PORTABLE. Unified addressing makes the host address the device's.
         let address = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let address = address.map_err(|error| failed(ordinal, "cuMemHostAlloc", error))?;
@@ -412,8 +416,11 @@ pub(super) struct PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        // SAFETY: the address came from `malloc_host` and is freed once; no loan of it is out.
-        let freed = self.context.bind_to_thread().and_then(|()| unsafe { result::free_host(self.address as *mut _) });
+        let freed = bind(&self.context).and_then(|()| {
+            // SAFETY: the address came from `malloc_host` and is freed once; no loan of it is out.
+            let freed = unsafe { result::free_host(self.address as *mut _) };
+            freed.map_err(|error| failed(self.context.ordinal(), "cuMemFreeHost", error))
+        });
         if let Err(error) = freed {
             log::debug!("event=pinned-memory-not-freed error={error}");
         }

@@ -5,9 +5,10 @@
 //! [`CudaDevice::open`] asks for it; without one, or without a GPU behind it, `open` says so and nothing else
 //! happens.
 //!
-//! `memory.rs` has address space, mapping, allocations and pinning; `stream.rs` the copies; `kernels.rs` how the kernels
-//! get to the GPU.
+//! `memory.rs` has address space, mapping, allocations and pinning; `stream.rs` the copies; `event.rs` points in them;
+//! `kernels.rs` how the kernels get to the GPU.
 
+mod event;
 mod kernels;
 mod memory;
 mod stream;
@@ -159,9 +160,7 @@ impl Shared {
     /// Makes the context the calling thread's. Not by cudarc's way, which answers with errors that the application left in
     /// the context.
     fn bind(&self) -> Result<()> {
-        // SAFETY: the context is retained for as long as `self.context` lives.
-        let bound = unsafe { result::ctx::set_current(self.context.cu_ctx()) };
-        bound.map_err(|error| self.failed("cuCtxSetCurrent", error))
+        bind(&self.context)
     }
 
     /// Tells this device from others.
@@ -172,6 +171,13 @@ impl Shared {
     fn failed(&self, call: &'static str, error: DriverError) -> DeviceError {
         failed(self.info.ordinal, call, error)
     }
+}
+
+/// Makes a context the calling thread's, as [`Shared::bind`].
+fn bind(context: &CudaContext) -> Result<()> {
+    // SAFETY: the context is retained for as long as `context` lives.
+    let bound = unsafe { result::ctx::set_current(context.cu_ctx()) };
+    bound.map_err(|error| failed(context.ordinal(), "cuCtxSetCurrent", error))
 }
 
 impl fmt::Debug for CudaDevice {
@@ -186,7 +192,8 @@ impl Device for CudaDevice {
     }
 
     fn free_memory(&self) -> Result<u64> {
-        let free = self.shared.context.mem_get_info();
+        self.shared.bind()?;
+        let free = result::mem_get_info();
         free.map(|(free, _)| free as u64).map_err(|error| self.shared.failed("cuMemGetInfo", error))
     }
 

@@ -2,9 +2,10 @@
 
 use super::super::{Copied, DeviceError, DeviceSpan, Gate, Result, Run, Stream, check_runs};
 use super::Shared;
+use super::event::Event;
 use super::memory::{self, Allocation, PinnedLoan};
 use crate::base::Digest;
-use cudarc::driver::{CudaEvent, CudaStream, result, sys};
+use cudarc::driver::{CudaStream, result, sys};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
@@ -47,7 +48,9 @@ pub(super) struct GpuStream {
     stream: Arc<CudaStream>,
     scratch: Mutex<Scratch>,
     /// Pairs of timing events to use again.
-    events: Arc<Mutex<Vec<[CudaEvent; 2]>>>,
+    events: Arc<Mutex<Vec<[Event; 2]>>>,
+    /// What plain copies on their way still use, oldest first.
+    copying: Mutex<VecDeque<(Event, [DeviceSpan; 2])>>,
     /// Destroys the stream after everything else here; `None` for the application's.
     _owned: Option<Owned>,
 }
@@ -88,6 +91,7 @@ impl Owned {
             stream,
             scratch: Mutex::default(),
             events: Arc::default(),
+            copying: Mutex::default(),
             _owned: Some(self),
         }
     }
@@ -108,23 +112,18 @@ impl Drop for Owned {
 
 impl GpuStream {
     pub(super) fn new(shared: Arc<Shared>, stream: Arc<CudaStream>) -> GpuStream {
-        GpuStream { shared, stream, scratch: Mutex::default(), events: Arc::default(), _owned: None }
+        let (scratch, events, copying) = (Mutex::default(), Arc::default(), Mutex::default());
+        GpuStream { shared, stream, scratch, events, copying, _owned: None }
     }
 
-    fn new_event(&self, flags: sys::CUevent_flags) -> Result<CudaEvent> {
-        let event = self.shared.context.new_event(Some(flags));
-        event.map_err(|error| self.shared.failed("cuEventCreate", error))
+    fn record(&self, event: &Event) -> Result<()> {
+        // SAFETY: the stream is of the event's context, and lives as long as `self`.
+        unsafe { event.record(self.stream.cu_stream()) }
     }
 
-    fn record(&self, event: &CudaEvent) -> Result<()> {
-        // SAFETY: event and stream are of one context and live; the caller has bound it.
-        let recorded = unsafe { result::event::record(event.cu_event(), self.stream.cu_stream()) };
-        recorded.map_err(|error| self.shared.failed("cuEventRecord", error))
-    }
-
-    /// A new event behind everything enqueued.
-    fn event(&self, flags: sys::CUevent_flags) -> Result<CudaEvent> {
-        let event = self.new_event(flags)?;
+    /// A new event behind everything enqueued, to sleep on.
+    fn event(&self) -> Result<Event> {
+        let event = Event::blocking(&self.shared)?;
         self.record(&event)?;
         Ok(event)
     }
@@ -180,7 +179,7 @@ impl GpuStream {
         mut gate: Option<Gate<'_>>,
         mut enqueue: impl FnMut(Piece<T>) -> Result<()>,
     ) -> Result<()> {
-        let mut ahead: VecDeque<CudaEvent> = VecDeque::new();
+        let mut ahead: VecDeque<Event> = VecDeque::new();
         let mut unmarked = 0;
         let outcome = pieces.into_iter().try_for_each(|piece| {
             let Some(gate) = gate.as_mut() else { return enqueue(piece) };
@@ -188,13 +187,13 @@ impl GpuStream {
             if ahead.len() as u64 * PIECE_BYTES >= AHEAD_BYTES
                 && let Some(event) = ahead.pop_front()
             {
-                self.wait_for(&event)?;
+                event.wait()?;
             }
             unmarked += piece.bytes;
             enqueue(piece)?;
             if unmarked >= PIECE_BYTES {
                 unmarked = 0;
-                ahead.push_back(self.event(blocking())?);
+                ahead.push_back(self.event()?);
             }
             Ok(())
         });
@@ -204,11 +203,7 @@ impl GpuStream {
         outcome.and(finished).and(drained)
     }
 
-    fn wait_for(&self, event: &CudaEvent) -> Result<()> {
-        event.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
-    }
-
-    /// Enqueues a copy between device memory and pinned memory, of which one is `to`.
+    /// Enqueues a copy between device memory and host memory, of which one is `to`.
     ///
     /// # Safety
     /// Both have so many bytes, and the host's are lent to the device until the stream has run the copy.
@@ -230,7 +225,7 @@ impl GpuStream {
 struct Detour<'a, T> {
     stream: &'a GpuStream,
     /// What the device still reads or writes, in order. An event is there once the copy was enqueued.
-    under_way: VecDeque<(PinnedLoan, Option<CudaEvent>, T)>,
+    under_way: VecDeque<(PinnedLoan, Option<Event>, T)>,
 }
 
 impl<'a, T> Detour<'a, T> {
@@ -238,16 +233,19 @@ impl<'a, T> Detour<'a, T> {
         Detour { stream, under_way: VecDeque::new() }
     }
 
-    /// A buffer that the device has done with, and what was said of it; a new one while there are few.
-    fn buffer(&mut self) -> Result<(PinnedLoan, Option<T>)> {
+    /// A buffer that the device has done with, and what was said of it; a new one while there are few. `None`: no memory can be
+    /// pinned here at all.
+    fn buffer(&mut self) -> Result<Option<(PinnedLoan, Option<T>)>> {
         if self.under_way.len() < DETOUR_BUFFERS {
-            return Ok((self.stream.shared.pinned.take(DETOUR_BYTES)?, None));
+            match self.stream.shared.pinned.take(DETOUR_BYTES) {
+                Ok(buffer) => return Ok(Some((buffer, None))),
+                Err(error) => log::debug!("event=no-pinned-buffer error={error}"),
+            }
         }
         if let Some((_, Some(event), _)) = self.under_way.front() {
-            self.stream.wait_for(event)?;
+            event.wait()?;
         }
-        let (buffer, _, what) = self.under_way.pop_front().expect("there are several");
-        Ok((buffer, Some(what)))
+        Ok(self.under_way.pop_front().map(|(buffer, _, what)| (buffer, Some(what))))
     }
 
     /// Enqueues the copy between a buffer and the device. The buffer is kept until the device has done with it, or until `self` is
@@ -258,7 +256,7 @@ impl<'a, T> Detour<'a, T> {
         let (from, to) = if is_down { (device, host) } else { (host, device) };
         // SAFETY: the caller's piece is no longer than the buffer and lies in device memory of the transfer; the buffer is kept.
         unsafe { self.stream.enqueue(from, to, bytes, is_down)? };
-        let event = self.stream.event(blocking())?;
+        let event = self.stream.event()?;
         if let Some((_, marked, _)) = self.under_way.back_mut() {
             *marked = Some(event);
         }
@@ -269,11 +267,15 @@ impl<'a, T> Detour<'a, T> {
 impl<'a> Detour<'_, &'a mut [u8]> {
     fn down(&mut self, device: u64, host: &'a mut [u8]) -> Result<()> {
         for (part, at) in host.chunks_mut(DETOUR_BYTES).zip((0..).step_by(DETOUR_BYTES)) {
-            let (buffer, filled) = self.buffer()?;
+            let bytes = part.len();
+            let Some((buffer, filled)) = self.buffer()? else {
+                // SAFETY: as in `Stream::download`: the part is borrowed until the stream has come to its end.
+                unsafe { self.stream.enqueue(device + at, part.as_mut_ptr() as u64, bytes, true)? };
+                continue;
+            };
             if let Some(target) = filled {
                 buffer.stream_out(target);
             }
-            let bytes = part.len();
             self.enqueue(buffer, device + at, bytes, part, true)?;
         }
         Ok(())
@@ -290,17 +292,16 @@ impl<'a> Detour<'_, &'a mut [u8]> {
 impl Detour<'_, ()> {
     fn up(&mut self, host: &[u8], device: u64) -> Result<()> {
         for (part, at) in host.chunks(DETOUR_BYTES).zip((0..).step_by(DETOUR_BYTES)) {
-            let (mut buffer, _) = self.buffer()?;
+            let Some((mut buffer, _)) = self.buffer()? else {
+                // SAFETY: as in `Stream::upload`: the part is borrowed until the stream has come to its end.
+                unsafe { self.stream.enqueue(part.as_ptr() as u64, device + at, part.len(), false)? };
+                continue;
+            };
             buffer.stream_in(part);
             self.enqueue(buffer, device + at, part.len(), (), false)?;
         }
         Ok(())
     }
-}
-
-/// Flags of an event that a thread sleeps on.
-fn blocking() -> sys::CUevent_flags {
-    sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC
 }
 
 /// A part of a transfer: where it is on the device, and its bytes on the host.
@@ -366,10 +367,7 @@ impl Stream for GpuStream {
         let used = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let [begin, end] = match used {
             Some(pair) => pair,
-            None => [
-                self.new_event(sys::CUevent_flags::CU_EVENT_DEFAULT)?,
-                self.new_event(sys::CUevent_flags::CU_EVENT_DEFAULT)?,
-            ],
+            None => [Event::timed(shared)?, Event::timed(shared)?],
         };
         // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only behind it.
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -423,7 +421,6 @@ impl Stream for GpuStream {
         }
         drop(scratch);
         Ok(Box::new(Enqueued {
-            shared: shared.clone(),
             events: Some([begin, end]),
             home: self.events.clone(),
             pinned,
@@ -440,10 +437,21 @@ impl Stream for GpuStream {
         }
         self.check_spans([from, to].into_iter())?;
         self.shared.bind()?;
+        let spans = [from.clone(), to.clone()];
         let (from, to, bytes) = (from.address(), to.address(), from.bytes() as usize);
-        // SAFETY: both spans are device memory of that length.
+        let mut copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        while copying.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
+            copying.pop_front();
+        }
+        // SAFETY: both spans are device memory of that length, which `copying` keeps until the copy has ended.
         let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) };
-        copied.map_err(|error| self.shared.failed("cuMemcpyDtoDAsync", error))
+        copied.map_err(|error| self.shared.failed("cuMemcpyDtoDAsync", error))?;
+        match self.event() {
+            Ok(event) => copying.push_back((event, spans)),
+            // Nothing would tell when the copy has ended.
+            Err(error) => return self.drain().and(Err(error)),
+        }
+        Ok(())
     }
 
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {
@@ -472,8 +480,13 @@ impl Stream for GpuStream {
         let size = PIECE_BYTES as usize;
         let pieces = copies.iter().flat_map(|(host, device)| pieces(device.address(), host.chunks(size)));
         let mut detour = Detour::new(self);
+        let mut is_in_order = false;
         self.transfer(pieces, gate, |piece: Piece<&[u8]>| {
             if !memory::is_pinned(piece.host) {
+                // Work that was enqueued before may write what the processor reads now.
+                if !std::mem::replace(&mut is_in_order, true) {
+                    self.finish()?;
+                }
                 return detour.up(piece.host, piece.device);
             }
             // SAFETY: as in `download`, the other way round.
@@ -482,7 +495,18 @@ impl Stream for GpuStream {
     }
 
     fn finish(&self) -> Result<()> {
-        self.event(blocking())?.synchronize().map_err(|error| self.shared.failed("cuEventSynchronize", error))
+        self.shared.bind()?;
+        self.event()?.wait()
+    }
+}
+
+impl Drop for GpuStream {
+    fn drop(&mut self) {
+        if !self.copying.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
+            && let Err(error) = self.drain()
+        {
+            log::debug!("event=copy-failed error={error}");
+        }
     }
 }
 
@@ -494,10 +518,9 @@ impl fmt::Debug for GpuStream {
 
 /// Block copies on their way.
 struct Enqueued {
-    shared: Arc<Shared>,
     /// Always there until `drop` gives them back.
-    events: Option<[CudaEvent; 2]>,
-    home: Arc<Mutex<Vec<[CudaEvent; 2]>>>,
+    events: Option<[Event; 2]>,
+    home: Arc<Mutex<Vec<[Event; 2]>>>,
     pinned: PinnedLoan,
     blocks: u32,
     _scratch: [Option<Arc<Allocation>>; 2],
@@ -505,21 +528,18 @@ struct Enqueued {
 }
 
 impl Enqueued {
-    fn events(&self) -> &[CudaEvent; 2] {
+    fn events(&self) -> &[Event; 2] {
         self.events.as_ref().expect("the events are there until the value is dropped")
     }
 }
 
 impl Copied for Enqueued {
     fn is_done(&self) -> Result<bool> {
-        self.events()[1].try_is_complete().map_err(|error| self.shared.failed("cuEventQuery", error))
+        self.events()[1].is_done()
     }
 
     fn wait(&self) -> Result<()> {
-        self.shared.bind()?;
-        // SAFETY: the event lives as long as `self`, and was recorded.
-        let waited = unsafe { result::event::synchronize(self.events()[1].cu_event()) };
-        waited.map_err(|error| self.shared.failed("cuEventSynchronize", error))
+        self.events()[1].wait()
     }
 
     fn digests(&self) -> Result<Vec<Digest>> {
@@ -532,8 +552,9 @@ impl Copied for Enqueued {
     }
 
     fn seconds(&self) -> Result<f64> {
-        let elapsed = self.events()[0].elapsed_ms(&self.events()[1]);
-        elapsed.map(|ms| f64::from(ms) / 1e3).map_err(|error| self.shared.failed("cuEventElapsedTime", error))
+        self.wait()?;
+        let [begin, end] = self.events();
+        begin.seconds_to(end)
     }
 }
 

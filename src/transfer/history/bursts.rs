@@ -42,7 +42,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 pub(super) struct Bursts {
     turns: Option<Turns>,
     pacing: Option<Mutex<Pacing>>,
-    patience: Duration,
+    /// How long a turn is waited for.
+    pub(super) patience: Duration,
     started: Instant,
     /// Calls of the application that wait for flushes.
     pub(super) waiting: Waiting,

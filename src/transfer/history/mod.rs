@@ -102,6 +102,9 @@ struct Shared {
     spill: Option<Spill>,
     config: CacheConfig,
     bursts: Bursts,
+    /// Device memory is mapped, as far as it will be; the application has asked for some of it, so that it gets no more.
+    is_mapped: AtomicBool,
+    is_shrinking: AtomicBool,
     /// Host memory is leased, as far as it will be.
     is_leased: AtomicBool,
     /// What was measured about making host memory ready; its lock is never held with another.
@@ -132,6 +135,8 @@ struct Books {
     entries: BTreeMap<EntryId, Entry>,
     /// Appends whose copies were enqueued and not yet seen to end.
     enqueued: VecDeque<Enqueued>,
+    /// How many of them threads are waiting for, which are in no queue then.
+    settling: usize,
     /// Staged shards that wait for their download, oldest first.
     landings: VecDeque<Landing>,
     /// Shards that have room in the GPU cache, and how many ever asked for it.
@@ -232,6 +237,7 @@ impl Shared {
                 return;
             }
             let layout = books.entries.get(&next.id).map(|entry| entry.layout.clone());
+            books.settling += 1;
             drop(books);
             let digests = next.copied.digests().map_err(HistoryError::from);
             let digests = digests.and_then(|digests| match &layout {
@@ -243,6 +249,7 @@ impl Shared {
             if let Err(error) = &digests {
                 log::warn!("event=append-failed history={} version={} error={error}", id.history, id.version);
             }
+            books.settling -= 1;
             books.written(id, digests.ok());
             self.changed(books);
         }
@@ -330,7 +337,7 @@ impl History {
         let _call = self.shared.bursts.call(CallKind::Other);
         self.shared.settle_enqueued(true);
         let mut books = self.shared.lock();
-        while !books.cache.is_flushed() && !self.shared.is_stopping() {
+        while (books.settling > 0 || !books.cache.is_flushed()) && !self.shared.is_stopping() {
             books = self.shared.wait(books);
         }
     }

@@ -133,6 +133,7 @@ impl Caches {
             waiting: 0,
             entries: BTreeMap::new(),
             enqueued: VecDeque::new(),
+            settling: 0,
             landings: VecDeque::new(),
             staged: 0,
             shards: 0,
@@ -147,6 +148,8 @@ impl Caches {
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
             bursts,
+            is_mapped: AtomicBool::new(false),
+            is_shrinking: AtomicBool::new(false),
             is_leased: AtomicBool::new(false),
             ways: Mutex::default(),
             started: Instant::now(),
@@ -216,7 +219,7 @@ impl Caches {
     }
 
     /// Gives device memory back to the application: of the end of the cache, as much of `bytes` as can be had without losing a
-    /// version, in whole steps. The answer is how much it was.
+    /// version, in whole steps. The answer is how much it was. A cache that is still growing stops there.
     ///
     /// # Blocking
     /// For flushes that have to end first, at most for `timeouts.room`.
@@ -227,9 +230,19 @@ impl Caches {
 
 impl Shared {
     fn release(&self, bytes: u64) -> u64 {
-        // Steps were mapped from the front: the first one in one, the others in equal parts.
-        let end = self.lock().cache.bytes(Tier::Device).0;
         let begun = Instant::now();
+        // What is mapped from now on would be the memory that was just given back.
+        self.is_shrinking.store(true, Ordering::Release);
+        let mut books = self.lock();
+        while !self.is_mapped.load(Ordering::Acquire) {
+            if begun.elapsed() >= self.config.room || self.is_stopping() {
+                return 0;
+            }
+            books = self.wait(books);
+        }
+        // Steps were mapped from the front: the first one in one, the others in equal parts.
+        let end = books.cache.bytes(Tier::Device).0;
+        drop(books);
         let mut released = 0;
         while released < bytes && end > released {
             let last = end - released;

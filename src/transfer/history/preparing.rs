@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 pub(super) const MAP_STEP_BYTES: u64 = 256 << 20;
 /// How long a thread sleeps between tries.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long it sleeps at first while others pin: a turn takes some milliseconds.
+const TURN_PAUSE: Duration = Duration::from_micros(100);
 /// How long a line waits for a moment without a flush, at most, if that is only tried.
 const TRIAL: Duration = Duration::from_millis(10);
 /// The least that is leased at a time.
@@ -61,7 +63,7 @@ impl Shared {
 /// Makes memory ready: first the rest of the GPU cache, then host memory, lease by lease, each touched.
 pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     let mut at = mapped;
-    while at < shared.range.bytes() && !shared.is_stopping() {
+    while at < shared.range.bytes() && !shared.is_shrinking.load(Ordering::Acquire) && !shared.is_stopping() {
         let step = MAP_STEP_BYTES.min(shared.range.bytes() - at);
         if let Err(error) = shared.map_step(at, step) {
             log::warn!("event=gpu-cache-smaller mapped={at} wanted={} error={error}", shared.range.bytes());
@@ -69,6 +71,7 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
         }
         at += step;
     }
+    shared.is_mapped.store(true, Ordering::Release);
     shared.fully_mapped(Tier::Device);
     while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
         std::thread::park_timeout(IDLE);
@@ -100,14 +103,17 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
 
 /// Pins the lines as they come.
 pub(super) fn pin_loop(shared: &Shared) {
-    while !shared.is_stopping() && shared.config.pin != PinOrder::Never {
+    let mut order = shared.config.pin;
+    while !shared.is_stopping() && order != PinOrder::Never {
+        // Before the lines: the last one may come between the two looks.
+        let is_leased = shared.is_leased.load(Ordering::Acquire);
         match shared.lines.first_unpinned() {
             Some(offset) => {
-                if !pin_line(shared, offset) {
+                if !pin_line(shared, offset, &mut order) {
                     return;
                 }
             }
-            None if shared.is_leased.load(Ordering::Acquire) => {
+            None if is_leased => {
                 log::debug!("event=host-memory-ready {:?}", shared.ways());
                 return;
             }
@@ -143,17 +149,14 @@ fn lease(shared: &Shared, bytes: u64) -> Result<bool, SegmentError> {
     Ok(true)
 }
 
-/// Pins a line part by part, each in this rank's turn; false if that does not work here.
-fn pin_line(shared: &Shared, offset: u64) -> bool {
+/// Pins a line part by part, each in this rank's turn; false if that does not work here. Once a turn has not come, it goes on
+/// without, at once.
+fn pin_line(shared: &Shared, offset: u64, order: &mut PinOrder) -> bool {
     let Some(segment) = &shared.segment else { return false };
     for part in shared.lines.unpinned(offset) {
         let bytes = part.end - part.start;
-        let at_once = match shared.config.pin {
-            PinOrder::Never => return false,
-            PinOrder::AtOnce => true,
-            PinOrder::InTurns => segment.node_ranks() <= 1,
-        };
-        let _turn = if at_once { None } else { turn(shared, bytes) };
+        let in_turns = *order == PinOrder::InTurns && segment.node_ranks() > 1;
+        let turn = if in_turns { turn(shared, bytes) } else { None };
         if shared.is_stopping() {
             return false;
         }
@@ -163,19 +166,33 @@ fn pin_line(shared: &Shared, offset: u64) -> bool {
             log::warn!("event=not-pinned bytes={bytes} error={error}");
             return false;
         }
+        if in_turns && turn.is_none() {
+            *order = PinOrder::AtOnce;
+        }
         shared.lock().trace.span("pin", 0, bytes, begun, shared.started);
     }
     true
 }
 
-/// Waits for this rank's turn to pin; `None` if turns cannot be had.
+/// Waits for this rank's turn to pin; `None` if turns cannot be had, or none comes as long as one may wait: a process that hangs is
+/// not robbed of its turn.
 fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
     let segment = shared.segment.as_ref()?;
-    while !shared.stop.load(Ordering::Acquire) {
+    let begun = Instant::now();
+    while !shared.is_stopping() {
         match segment.try_take(Token::Pinning, bytes, Order::RoundRobin) {
             Ok(Some(guard)) => return Some(guard),
-            Ok(None) => std::thread::park_timeout(Duration::from_micros(100)),
-            Err(_) => return None,
+            Ok(None) if begun.elapsed() < shared.bursts.patience => {
+                std::thread::park_timeout((begun.elapsed() / 100).clamp(TURN_PAUSE, PAUSE))
+            }
+            Ok(None) => {
+                log::warn!("event=pinning-without-token waited={:?}", begun.elapsed());
+                break;
+            }
+            Err(error) => {
+                log::debug!("event=pinning-without-token error={error}");
+                return None;
+            }
         }
     }
     if let Err(error) = segment.withdraw(Token::Pinning) {

@@ -1,0 +1,84 @@
+//! Events of a GPU. Not cudarc's: those answer with errors that the application left in the context, and take them away from it.
+
+use super::super::Result;
+use super::Shared;
+use cudarc::driver::{DriverError, result, sys};
+use std::sync::Arc;
+
+/// A point in the work of a stream.
+pub(super) struct Event {
+    shared: Arc<Shared>,
+    handle: sys::CUevent,
+}
+
+// SAFETY: the driver allows an event to be used and destroyed from any thread of the process.
+unsafe impl Send for Event {}
+// SAFETY: as above; there is no state on our side.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// One whose time can be read, and for which threads wait without sleeping.
+    pub(super) fn timed(shared: &Arc<Shared>) -> Result<Event> {
+        Event::new(shared, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// One on which threads sleep.
+    pub(super) fn blocking(shared: &Arc<Shared>) -> Result<Event> {
+        Event::new(shared, sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC)
+    }
+
+    fn new(shared: &Arc<Shared>, flags: sys::CUevent_flags) -> Result<Event> {
+        shared.bind()?;
+        let handle = result::event::create(flags).map_err(|error| shared.failed("cuEventCreate", error))?;
+        Ok(Event { shared: shared.clone(), handle })
+    }
+
+    /// Puts it behind everything enqueued on a stream.
+    ///
+    /// # Safety
+    /// `stream` is a stream of this context, and lives.
+    pub(super) unsafe fn record(&self, stream: sys::CUstream) -> Result<()> {
+        // SAFETY: the event lives as long as `self`; the stream is as the caller says, who has bound the context.
+        let recorded = unsafe { result::event::record(self.handle, stream) };
+        recorded.map_err(|error| self.shared.failed("cuEventRecord", error))
+    }
+
+    /// Waits until the stream has come to it.
+    pub(super) fn wait(&self) -> Result<()> {
+        self.shared.bind()?;
+        // SAFETY: the event lives as long as `self`.
+        let waited = unsafe { result::event::synchronize(self.handle) };
+        waited.map_err(|error| self.shared.failed("cuEventSynchronize", error))
+    }
+
+    /// Has the stream come to it?
+    pub(super) fn is_done(&self) -> Result<bool> {
+        self.shared.bind()?;
+        // SAFETY: the event lives as long as `self`.
+        match unsafe { result::event::query(self.handle) } {
+            Ok(()) => Ok(true),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+            Err(error) => Err(self.shared.failed("cuEventQuery", error)),
+        }
+    }
+
+    /// Seconds from this event to a later one, once the stream has come to both.
+    pub(super) fn seconds_to(&self, end: &Event) -> Result<f64> {
+        self.shared.bind()?;
+        // SAFETY: both events live, and are of this context and one stream.
+        let elapsed = unsafe { result::event::elapsed(self.handle, end.handle) };
+        elapsed.map(|ms| f64::from(ms) / 1e3).map_err(|error| self.shared.failed("cuEventElapsedTime", error))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let gone = self.shared.bind().and_then(|()| {
+            // SAFETY: the handle is ours and destroyed once; the driver keeps what is still recorded.
+            unsafe { result::event::destroy(self.handle) }.map_err(|error| self.shared.failed("cuEventDestroy", error))
+        });
+        if let Err(error) = gone {
+            log::debug!("event=event-not-destroyed error={error}");
+        }
+    }
+}
