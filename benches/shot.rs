@@ -188,7 +188,8 @@ mod shot {
         /// A barrier after each version.
         #[arg(long, value_delimiter = ',', action = clap::ArgAction::Set, default_value = "false")]
         tight: Vec<bool>,
-        /// The computation is a kernel on the application's stream, and copies are enqueued behind it (engines bivouac, blocking, floor).
+        /// The computation is a kernel on the application's stream, and copies are enqueued behind it (engines bivouac, blocking, on-demand,
+        /// floor).
         #[arg(long)]
         pub enqueue: bool,
         /// The application's thread stays awake between two versions.
@@ -341,7 +342,8 @@ mod shot {
         let filling = device.adopt(&raw).expect("own stream");
         filling.upload(&[(&fill, span.clone())], None).expect("upload");
         drop(fill);
-        let can_enqueue = [EngineKind::Bivouac, EngineKind::Blocking, EngineKind::Floor].contains(&options.engine);
+        let can_enqueue = [EngineKind::Bivouac, EngineKind::Blocking, EngineKind::OnDemand, EngineKind::Floor]
+            .contains(&options.engine);
         assert!(can_enqueue || !options.enqueue, "this engine waits for each copy");
         let mut kernels = options.enqueue.then(|| Kernels::new(&device, &raw));
         let setup = Setup { device, raw, span, segment, rank, enqueue: options.enqueue };

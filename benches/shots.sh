@@ -64,6 +64,7 @@ shot papers 1 --engine managed
 # Copies enqueued behind kernels: how much longer a pass takes. And what a call that waits consists of.
 shot enqueued 1 --engine floor --enqueue
 shot enqueued 1 --engine blocking --host 50 --enqueue
+shot enqueued 1 --engine on-demand --host 50 --enqueue
 shot enqueued 1 --ready --host 64 --enqueue --order reverse,irregular
 for awake in '' --awake; do
     shot call 1 --engine floor --count 30 --interval 0,10 $awake
@@ -100,17 +101,22 @@ shot hpdc-6 1 "${half[@]}" --engine managed --sizes variable --order irregular
 shot hpdc-6 1 "${half[@]}" --engine on-demand --sizes variable --order irregular --hints none
 shot hpdc-5 1 "${half[@]}" --ready --order sequential,reverse,irregular --wait true
 shot hpdc-5 1 "${half[@]}" --ready --sizes variable --order irregular --wait true
-shot hpdc-5 1 "${half[@]}" --engine on-demand --order irregular --hints none --wait true
+shot hpdc-5 1 "${half[@]}" --engine on-demand --sizes uniform,variable --order irregular --hints none --wait true
+for sizes in uniform variable; do shot hpdc-5 1 "${half[@]}" --engine managed --sizes $sizes --order irregular --wait true; done
 # Figure 7: step by step.
 shot hpdc-7 1 "${half[@]}" --ready --each
 # Figure 8a: the interval; 8b: the GPU cache. Figure 9: more ranks.
 shot hpdc-8 1 "${half[@]}" --ready --sizes variable --order irregular --interval 5,10,20,30
-shot hpdc-8 1 "${half[@]}" --engine on-demand --sizes variable --order irregular --interval 5,20
-shot hpdc-8 1 "${half[@]}" --engine managed --sizes variable --order irregular --interval 5,20
-for gpu in 0.5 1 4; do shot hpdc-8 1 "${half[@]}" --ready --gpu $gpu --sizes variable --order irregular; done
+shot hpdc-8 1 "${half[@]}" --engine on-demand --sizes variable --order irregular --interval 5,10,20,30
+shot hpdc-8 1 "${half[@]}" --engine managed --sizes variable --order irregular --interval 5,10,20,30
+for gpu in 0.5 1 4; do
+    shot hpdc-8 1 "${half[@]}" --ready --gpu $gpu --sizes variable --order irregular
+    shot hpdc-8 1 "${half[@]}" --engine managed --gpu $gpu --sizes variable --order irregular
+done
 for ranks in 2 4; do
     shot hpdc-9 $ranks "${half[@]}" --ready --sizes variable --order irregular --tight false,true
     shot hpdc-9 $ranks "${half[@]}" --engine on-demand --sizes variable --order irregular --hints none
+    shot hpdc-9 $ranks "${half[@]}" --engine managed --sizes variable --order irregular
 done
 # HiPC'22, figure 6c: the host cache; figure 4: nearly everything in GPU memory.
 for host in 4 8 32; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The second MPI: builds heat2d against MPICH in a target directory of its own and runs it on 4 ranks,
-# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the interfaces of C, C++, Fortran and
-# VELOC on 2.
+# undisturbed, killed and restarted (launch/demo.sh does that and compares the digests); and the interfaces of C, C++, Fortran,
+# Python and VELOC on 2.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,6 +11,17 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$root/target}/mpich"
 . "$root/launch/env.sh"
 
 cd "$root"
+# What does not depend on MPI is the same as in the other target directory, if that has been built.
+built=${CARGO_TARGET_DIR%/mpich}/debug
+if [ -d "$built/.fingerprint" ] && [ ! -d "$CARGO_TARGET_DIR/debug" ]; then
+    mkdir -p "$CARGO_TARGET_DIR/debug/deps"
+    cp -a "$built/build" "$built/.fingerprint" "$CARGO_TARGET_DIR/debug/"
+    find "$built/deps" -maxdepth 1 -name 'lib*' ! -name 'libbivouac*' ! -name 'libmpi*' -exec cp -a -t "$CARGO_TARGET_DIR/debug/deps" {} +
+    # These are built again: the one that asks for the MPI library does not notice when it is another.
+    for name in bivouac mpi mpi-sys build-probe-mpi; do
+        rm -rf "$CARGO_TARGET_DIR/debug/build/$name"-* "$CARGO_TARGET_DIR/debug/.fingerprint/$name"-*
+    done
+fi
 cargo build --quiet --locked --lib --example heat2d
 heat2d=$CARGO_TARGET_DIR/debug/examples/heat2d
 linked=$(ldd "$heat2d") # a pipe into `grep -q` would end ldd by SIGPIPE, and the script with it
@@ -72,6 +83,27 @@ if "$fortran" --version > /dev/null 2>&1; then
     echo "$said" | grep -x "all right"
 else
     echo "SKIPPED: $fortran has no compiler; ci/setup.sh --with-tests installs one"
+fi
+
+echo "MPICH, Python"
+# The distribution's mpi4py is for its default MPI; the wheels of 4.1 take the one that is named, by the file name of its ABI.
+environment=$CARGO_TARGET_DIR/python
+python=$environment/bin/python3
+if ! "$python" -c 'import numpy; from mpi4py import rc' 2> /dev/null; then
+    rm -rf "$environment"
+    /usr/bin/python3 -m venv --system-site-packages "$environment" &&
+        "$environment/bin/pip" --quiet --disable-pip-version-check install 'mpi4py==4.1.*' numpy ||
+        echo "SKIPPED: Python with MPICH (needs python3-venv and pip's network; ci/setup.sh --with-tests installs the former)"
+fi
+if [ -x "$python" ]; then
+    ln -s "$(ldd "$heat2d" | sed -n 's/.*libmpich.* => \([^ ]*\) .*/\1/p')" "$folder/libmpi.so.12"
+    export MPI4PY_MPIABI=mpich PYTHONPATH=$root/src/capi/python PYTHONDONTWRITEBYTECODE=1 BIVOUAC_LIBRARY=$folder/libbivouac.so
+    version=$(run_alone version "$python" -c 'from mpi4py import MPI; print(MPI.Get_library_version())')
+    [[ $version == *MPICH* ]] || { printf 'mpi4py took another MPI:\n%s\n' "$version" >&2 && exit 1; }
+    # It says so at its end on one rank.
+    said=$(run_alone python "$python" -m mpi4py "$root/tests/programs/python/every.py" 2> "$folder/errors") ||
+        { cat "$folder/errors" >&2 && exit 1; }
+    echo "$said" | grep -x "all right"
 fi
 
 echo "MPICH, VELOC's interface"

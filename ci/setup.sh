@@ -148,7 +148,8 @@ install_test_languages() {
     has gfortran || need gfortran
     has cmake || need cmake
     local python=/usr/bin/python3
-    { [ -x "$python" ] && "$python" -c 'import mpi4py, numpy' > /dev/null 2>&1; } || need python3-mpi4py python3-numpy
+    { [ -x "$python" ] && "$python" -c 'import mpi4py, numpy, ensurepip' > /dev/null 2>&1; } ||
+        need python3-mpi4py python3-numpy python3-venv
     [ "${#packages[@]}" -gt 0 ] || return 0
     if ! may_install; then
         echo "tests in other languages will be skipped; they need:" >&2

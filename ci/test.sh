@@ -43,7 +43,8 @@ skipped() {
 # Tests that start mpirun use all cores themselves: one at a time (.config/nextest.toml says the same to nextest).
 all_tests() {
     if command -v cargo-nextest > /dev/null; then
-        cargo nextest run --locked --profile ci
+        # Many tests wait for most of their time: one more than there are cores.
+        cargo nextest run --locked --profile ci --test-threads "$(($(nproc) + 1))"
         skipped
         return
     fi

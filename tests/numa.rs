@@ -90,7 +90,8 @@ fn a_machine_is_as_it_was_asked_for_and_passes_statuses_on() {
     assert_eq!(output.status.code(), Some(7), "{}", text(&output));
     let out = String::from_utf8_lossy(&output.stdout);
     assert_eq!(out.lines().collect::<Vec<_>>(), ["0-2", "0-3", "10 20 30 20", "0", "always madvise [never]"]);
-    assert_eq!(String::from_utf8_lossy(&output.stderr).trim(), "said");
+    // The first machine after a change of its parts says before that it is made.
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().last(), Some("said"));
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "kept\n");
     assert!(!Path::new(env!("CARGO_MANIFEST_DIR")).join("not-kept").exists());
     std::fs::remove_dir_all(&folder).unwrap();

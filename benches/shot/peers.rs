@@ -2,7 +2,7 @@
 
 use super::shot::{Engine, Setup};
 use bivouac::device::{Device, DeviceSpan, HostRange, Run, Stream};
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -204,16 +204,29 @@ impl Engine for Blocking {
 }
 
 /// (b) Copies to host memory are enqueued, and waited for before the application computes on (its buffer would change); a thread
-/// writes the oldest to the file when host memory runs short. Reading is on demand.
+/// writes the oldest to the file when host memory runs short. Reading is on demand. Enqueued: the stream's order keeps the buffer
+/// as it is, and only reads from the file are waited for.
 pub struct OnDemand {
     stream: Arc<CudaStream>,
+    enqueue: bool,
     span: DeviceSpan,
     shared: Arc<Shared>,
     bounce: Pinned,
-    work: Option<Sender<(u64, u64, u64, u64)>>,
+    work: Option<Sender<Copied>>,
     /// Versions that were given to the writer.
     sent: u64,
     writer: Option<std::thread::JoinHandle<()>>,
+}
+
+/// A version on its way to host memory.
+struct Copied {
+    version: u64,
+    address: u64,
+    bytes: u64,
+    /// Where it goes in the file.
+    at: u64,
+    /// Happens when the copy is there.
+    arrived: CudaEvent,
 }
 
 struct Shared {
@@ -249,6 +262,7 @@ impl OnDemand {
         let bounce = Pinned::new(context, BOUNCE);
         OnDemand {
             stream: setup.raw.clone(),
+            enqueue: setup.enqueue,
             span: setup.span.clone(),
             shared,
             bounce,
@@ -260,8 +274,9 @@ impl OnDemand {
 }
 
 /// Writes versions in the order in which they came; their memory is free afterwards.
-fn write_behind(shared: &Shared, work: &Receiver<(u64, u64, u64, u64)>, spills: bool) {
-    for (version, address, bytes, at) in work {
+fn write_behind(shared: &Shared, work: &Receiver<Copied>, spills: bool) {
+    for Copied { version, address, bytes, at, arrived } in work {
+        arrived.synchronize().expect("copy");
         if spills {
             shared.file.write_all_at(bytes_at(address, bytes), at).expect("write");
         }
@@ -309,10 +324,13 @@ impl Engine for OnDemand {
         state.end += bytes;
         drop(state);
         down(&self.stream, &self.span, address, bytes);
-        self.stream.synchronize().expect("copy");
+        let arrived = self.stream.record_event(None).expect("event");
+        if !self.enqueue {
+            self.stream.synchronize().expect("copy");
+        }
         self.shared.state.lock().expect("lock").places.insert(version, Place::Host(address));
         if let Some(work) = &self.work {
-            work.send((version, address, bytes, at)).expect("writer");
+            work.send(Copied { version, address, bytes, at, arrived }).expect("writer");
             self.sent += 1;
         }
     }
@@ -320,7 +338,9 @@ impl Engine for OnDemand {
     fn restore(&mut self, version: u64, bytes: u64) {
         let place = self.shared.state.lock().expect("lock").places[&version];
         bring(&self.stream, &self.span, place, bytes, &self.shared.file, &self.bounce);
-        self.stream.synchronize().expect("copy");
+        if !self.enqueue || matches!(place, Place::File(_)) {
+            self.stream.synchronize().expect("copy");
+        }
     }
 }
 
