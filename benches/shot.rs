@@ -496,6 +496,7 @@ mod shot {
         say("set", options.set.clone().into());
         say("engine", name(&options.engine).into());
         say("ranks", ranks.into());
+        say("gpus", node::gpus().into());
         say("sizes", name(&case.sizes).into());
         say("order", name(&case.order).into());
         say("hints", name(&case.hints).into());

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs the shots whose figures are stored, and prints a JSON line for each:
-#   benches/shots.sh [--program PATH] [--scratch DIR] [--seconds LIMIT] [--ranks N,…] [SET…] > shots.jsonl
+#   benches/shots.sh [--program PATH] [--scratch DIR] [--seconds LIMIT] [--ranks N,…] [--share] [SET…] > shots.jsonl
 # A SET is a name below; without one, all that GPUs and time allow. What was left out for lack of time is said on standard error.
+# With --share more ranks than GPUs share these.
 # On a machine without cargo: out/gpu/run.sh --shots (see ci/gpu/bundle.sh). Then: cargo bench --bench plots
 #
 # The papers' own size (384 versions of 128 MB; 4 GiB of GPU cache, 32 GiB of host cache for each rank) is used where a target is
 # stated for it. Sweeps use half of everything, which keeps all ratios: 192 versions, 2 GiB, 16 GiB.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-program='' scratch=$(mktemp -d) limit=100000 only=''
+program='' scratch=$(mktemp -d) limit=100000 only='' share=false
 sets=()
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -16,7 +17,8 @@ while [ $# -gt 0 ]; do
         --scratch) scratch=$2; shift 2 ;;
         --seconds) limit=$2; shift 2 ;;
         --ranks) only=$2; shift 2 ;;
-        -h | --help) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+        --share) share=true; shift ;;
+        -h | --help) sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
         *) sets+=("$1"); shift ;;
     esac
 done
@@ -37,7 +39,7 @@ shot() {
     shift 2
     wanted "$set" || return 0
     [ -z "$only" ] || [[ ",$only," == *",$ranks,"* ]] || return 0
-    if [ "$ranks" -gt "$gpus" ] || [ $((SECONDS - begun)) -ge "$limit" ]; then
+    if { [ "$ranks" -gt "$gpus" ] && ! $share; } || [ $((SECONDS - begun)) -ge "$limit" ]; then
         echo "left out: $set, $ranks ranks, $*" >&2
         return 0
     fi

@@ -19,11 +19,15 @@ pub fn gpu(world: &SimpleCommunicator) -> Option<Arc<CudaDevice>> {
             return None;
         }
     };
-    let gpus = CudaContext::device_count().unwrap_or(1);
-    match world.rank() % gpus {
+    match world.rank() as usize % gpus() {
         0 => Some(Arc::new(first)),
-        other => Some(Arc::new(CudaDevice::open(other as usize).expect("a GPU that was counted"))),
+        other => Some(Arc::new(CudaDevice::open(other).expect("a GPU that was counted"))),
     }
+}
+
+/// How many GPUs there are.
+pub fn gpus() -> usize {
+    CudaContext::device_count().map_or(1, |count| count.max(1) as usize)
 }
 
 /// A segment of the ranks with so many bytes for each. The root closes it last.

@@ -55,8 +55,9 @@ pub struct Given {
 pub fn given(threads: impl IntoIterator<Item = Cpus>) -> Given {
     remember_start();
     let own: Cpus = threads.into_iter().flatten().chain(of_this_thread()).collect();
-    match Launcher::of_this_process(&of_this_thread()) {
-        Some(launcher) => Given { cpus: &launcher.cpus | &own, is_jobs: true },
+    // A thread that has left what the launcher had shows that this is not all that the process may use: the other ranks cannot know.
+    match Launcher::of_this_process(&own) {
+        Some(launcher) => Given { cpus: launcher.cpus, is_jobs: true },
         None => Given { cpus: own, is_jobs: false },
     }
 }
@@ -186,11 +187,20 @@ impl Launcher {
         let look = |pid: u32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
             let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-            // What may not be read is somebody else's: no wrapper.
-            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let mut variables = environment.split(|byte| *byte == 0);
-            let is_rank =
-                variables.any(|it| it.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'=')));
+            let is_ours = |uids: &str| {
+                let own = rustix::process::getuid().as_raw();
+                uids.split_whitespace().next().and_then(|uid| uid.parse().ok()) == Some(own)
+            };
+            let is_rank = match std::fs::read(format!("/proc/{pid}/environ")) {
+                Ok(environment) => {
+                    let mut variables = environment.split(|byte| *byte == 0);
+                    variables.any(|it| it.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'=')))
+                }
+                // A process of this user that hides its own may be a wrapper as well as the launcher.
+                Err(_) if field("Uid:").is_none_or(is_ours) => return None,
+                // Somebody else's is no wrapper.
+                Err(_) => false,
+            };
             let cpus = parse_cpus(field("Cpus_allowed_list:")?)?;
             Some(Ancestor { cpus, parent: field("PPid:")?.parse().ok()?, is_rank })
         };

@@ -277,50 +277,45 @@ impl Keeper {
     fn serve_threads(&self, state: &mut State) {
         let live = threads::list();
         state.crew.widen(&live);
-        if state.crew.take_widened()
-            && let Wish::Recorded(wanted) = std::mem::replace(&mut state.crew.wish, Wish::Nothing)
-        {
-            // More is known to be given: the record may fit now.
-            let machine = with_allowed_memory(Machine::here());
-            let mapping = self.map(state, &machine, &wanted.record);
-            let before = wanted.before;
-            let wanted = Recorded { before, ..self.wanted(state, wanted.record, &mapping) };
-            state.report.losses.clear();
-            self.lose(state, mapping.losses());
-            let given = state.crew.given.cpus.clone();
-            self.lose(state, wanted.rebound(&given).as_slice());
-            state.report.threads_wanted = wanted.pinned.len() as u64;
-            state.crew.wish = Wish::Recorded(Box::new(wanted));
-            state.crew.begin();
-            (state.report.threads_set, state.report.threads_failed) = (0, 0);
+        if state.crew.take_widened() {
+            state.crew.wish = match std::mem::replace(&mut state.crew.wish, Wish::Nothing) {
+                Wish::Recorded(last) => Wish::Recorded(Box::new(self.mapped_again(state, *last))),
+                other => other,
+            };
         }
         let arrivals = state.crew.arrivals(&live);
-        let masks: Vec<(&Thread, Cpus)> = match &state.crew.wish {
+        // And whether the record or the policy has a place for it: the main thread counts when it arrives, and not again.
+        let masks: Vec<(&Thread, Cpus, bool)> = match &state.crew.wish {
             Wish::Nothing => return,
             Wish::Recorded(wanted) => {
                 let is_other =
                     |arrival: &&Arrival<'_>| arrival.place.role == Role::Other && wanted.is_pinned(&arrival.place);
                 // With the first of the others the main thread goes to its own place.
                 let is_time = !state.crew.is_main_placed && arrivals.iter().any(|arrival| is_other(&arrival));
-                let rest = arrivals.iter().filter(|arrival| !is_time || arrival.place.role != Role::Main);
-                let mut masks: Vec<(&Thread, Cpus)> =
-                    rest.filter_map(|arrival| Some((arrival.thread, wanted.mask(arrival)?))).collect();
+                let is_main = |arrival: &&Arrival<'_>| arrival.place.role == Role::Main;
+                let rest = arrivals.iter().filter(|arrival| !is_time || !is_main(arrival));
+                let mask =
+                    |arrival: &Arrival<'_>| wanted.mask(arrival).map(|cpus| (cpus, wanted.is_pinned(&arrival.place)));
+                let mut masks: Vec<(&Thread, Cpus, bool)> = rest
+                    .filter_map(|arrival| mask(arrival).map(|(cpus, counts)| (arrival.thread, cpus, counts)))
+                    .collect();
                 if is_time {
                     state.crew.is_main_placed = true;
                     let main = live.iter().find(|thread| thread.id == state.crew.main);
-                    masks.extend(main.and_then(|main| Some((main, wanted.main()?.clone()))));
+                    let counts = arrivals.iter().any(|arrival| is_main(&arrival));
+                    masks.extend(main.and_then(|main| Some((main, wanted.main()?.clone(), counts))));
                 }
                 masks
             }
             Wish::Pinned(pin) => {
                 let masks = self.pinned(pin, state, &arrivals);
                 state.crew.placed += masks.len();
-                masks
+                masks.into_iter().map(|(thread, cpus)| (thread, cpus, true)).collect()
             }
         };
-        for (thread, cpus) in masks {
+        for (thread, cpus, counts) in masks {
             match if cpus == thread.cpus { Ok(()) } else { threads::set(thread.id, &cpus) } {
-                Ok(()) => state.report.threads_set += 1,
+                Ok(()) => state.report.threads_set += u64::from(counts),
                 Err(error) => {
                     state.report.threads_failed += 1;
                     let rank = self.settings.rank;
@@ -331,6 +326,24 @@ impl Keeper {
         // What was set here has not wandered.
         state.threads.clear();
         state.threads_seen = None;
+    }
+
+    /// What a record wants, now that more is known to be given: it may fit better. Where nothing comes of it, threads that were served stay as
+    /// they are.
+    fn mapped_again(&self, state: &mut State, last: Recorded) -> Recorded {
+        let machine = with_allowed_memory(Machine::here());
+        let mapping = self.map(state, &machine, &last.record);
+        let wanted = Recorded { before: last.before, ..self.wanted(state, last.record, &mapping) };
+        state.report.losses.clear();
+        self.lose(state, mapping.losses());
+        let given = state.crew.given.cpus.clone();
+        self.lose(state, wanted.rebound(&given).as_slice());
+        if wanted.pinned != last.pinned {
+            state.report.threads_wanted = wanted.pinned.len() as u64;
+            state.crew.begin();
+            (state.report.threads_set, state.report.threads_failed) = (0, 0);
+        }
+        wanted
     }
 
     /// The masks of a policy: of the calling thread first, and of the application's others by age.

@@ -36,6 +36,10 @@ unsafe extern "C" {
 
 /// Policy of a thread: memory comes from one node while that has room (`MPOL_PREFERRED`).
 const PREFERRED: u32 = 1;
+/// Memory comes from these nodes and from nowhere else (`MPOL_BIND`).
+const BIND: u32 = 2;
+/// What a mode says beside: `MPOL_F_STATIC_NODES`, `MPOL_F_RELATIVE_NODES`, `MPOL_F_NUMA_BALANCING`.
+const MODE_FLAGS: u32 = 0xe000;
 /// Pages that other processes map, too, stay where they are (`MPOL_MF_MOVE`).
 const MOVE_OWN: c_int = 1 << 1;
 /// Asks for the node of an address instead of a policy (`MPOL_F_NODE`, `MPOL_F_ADDR`).
@@ -85,7 +89,9 @@ pub(super) fn with_preferred<T>(node: Node, body: impl FnOnce() -> T) -> T {
     if !c_int::try_from(node.0).is_ok_and(|number| max_node() > 0 && number <= max_node()) {
         return body();
     }
-    let before = match policy() {
+    let before = match policy_and_flags() {
+        // Whoever binds memory means it, also against us.
+        Ok(policy) if policy.mode & !MODE_FLAGS == BIND => return body(),
         Ok(policy) => policy,
         Err(error) => {
             told("get_mempolicy", &error);
@@ -251,6 +257,11 @@ fn settle(addresses: &[usize], target: c_int, failure: c_int, status: &mut [c_in
 /// # Errors
 /// Of the system.
 pub fn policy() -> io::Result<Policy> {
+    policy_and_flags().map(|policy| Policy { mode: policy.mode & !MODE_FLAGS, ..policy })
+}
+
+/// The same with what else its mode says: whether nodes are meant absolutely, whether pages are balanced.
+fn policy_and_flags() -> io::Result<Policy> {
     let (mut mode, mut mask): (c_int, Mask) = (0, [0; _]);
     // SAFETY: `mask` has room for the bits that are announced, less the one that the system takes off; without an address and
     // flags the call tells of the thread.
@@ -447,6 +458,11 @@ mod tests {
         let wanted = Policy { mode: PREFERRED, nodes: vec![0] };
         set_policy(&wanted).unwrap();
         assert_eq!(policy().unwrap(), wanted);
+        // Nodes that are meant absolutely: not of interest to those who ask what it is.
+        set_policy(&Policy { mode: 0x8000 | BIND, nodes: vec![0] }).unwrap();
+        assert_eq!(policy().unwrap(), Policy { mode: BIND, nodes: vec![0] });
+        let inside = with_preferred(Node(0), || policy_and_flags().unwrap());
+        assert_eq!(inside.mode, 0x8000 | BIND, "who binds memory means it");
         set_policy(&before).unwrap();
         assert_eq!(policy().unwrap(), before);
         for nonsense in [Policy { mode: PREFERRED, nodes: vec![u32::MAX] }, Policy { mode: u32::MAX, nodes: vec![] }] {

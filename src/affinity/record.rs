@@ -96,8 +96,21 @@ impl Record {
         wire::encode(self)
     }
 
-    /// Leaves the regions out that are damaged, and then those whose maps take most, until it can be encoded; says how many.
+    /// How many of the threads may be read back.
+    fn threads_that_fit(&self) -> usize {
+        let mut left = wire::MASKS_MAX;
+        let fits = |thread: &&ThreadPlace| {
+            let room = left.checked_sub(thread.cpus.len() + thread.name.len());
+            left = room.unwrap_or(0);
+            room.is_some()
+        };
+        self.threads.iter().take(THREADS_MAX).take_while(fits).count()
+    }
+
+    /// Leaves threads out of which there are too many, the regions that are damaged, and then those whose maps take most, until it can be
+    /// encoded; says how many regions.
     pub fn keep_what_fits(&mut self) -> usize {
+        self.threads.truncate(self.threads_that_fit());
         let before = self.regions.len();
         self.regions.retain(|(name, place)| place.check(name).is_ok());
         let mut sizes: Vec<(usize, usize)> = self.regions.iter().map(wire::bytes_of).zip(0..).collect();
@@ -140,6 +153,9 @@ impl Record {
         }
         if self.threads.len() > THREADS_MAX {
             return Err(format!("{} threads", self.threads.len()));
+        }
+        if self.threads_that_fit() < self.threads.len() {
+            return Err("the masks of the threads have too many CPUs".to_owned());
         }
         if let Some(thread) = self.threads.iter().find(|thread| thread.name.len() > NAME_BYTES_MAX) {
             return Err(format!("the name of a thread has {} bytes", thread.name.len()));

@@ -15,7 +15,7 @@ pub struct StaggerConfig {
     pub scope: BurstScope,
     /// Whose turn is next.
     pub order: BurstOrder,
-    /// How long a flush waits for its turn before it goes on without.
+    /// How long who waits for a turn, to flush or to pin host memory, does so before it goes on without.
     pub patience: Duration,
     /// How fast each rank flushes.
     pub rate: FlushRate,

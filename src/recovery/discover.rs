@@ -4,7 +4,7 @@ use crate::base::ids::text_hash;
 use crate::base::{CheckpointKey, Level, Rank};
 use crate::catalog::Candidate;
 use crate::format::shard::Head;
-use crate::format::{Content, FormatError, Manifest};
+use crate::format::{Content, FormatError, Manifest, ShardHeader};
 use crate::redundancy::holding::Item;
 use crate::redundancy::part::Part;
 use crate::redundancy::stripes::SetInfo;
@@ -17,46 +17,48 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A slot of an older segment as shared bytes.
 pub(super) struct OldBytes {
     segment: Arc<OldSegment>,
     slot: OldSlot,
     made: Instant,
-    /// When it was last seen to be whole, in milliseconds since it was made; never: the largest number.
-    seen: AtomicU64,
+    /// Until when it need not be looked at again, in nanoseconds since it was made; 0: it was not seen to be whole.
+    whole_until: AtomicU64,
 }
 
-/// Looking for holes takes time in proportion to the slot: milliseconds for a hundred MiB.
-const HOLE_CHECK_MS: u64 = 100;
+/// How long a look for holes is good for, at least.
+const LOOK_MIN: Duration = Duration::from_millis(100);
+/// And how many times as long as it took: it goes on to the next hole, wherever that is, a few milliseconds for a hundred MiB.
+const LOOK_SHARE: u32 = 16;
 
 impl OldBytes {
     pub(super) fn new(segment: &Arc<OldSegment>, slot: &OldSlot) -> Arc<OldBytes> {
-        let seen = AtomicU64::new(u64::MAX);
-        Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), seen })
+        let whole_until = AtomicU64::new(0);
+        Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), whole_until })
     }
+}
+
+/// Until when a look is good that began and ended then.
+fn good_until(begun: Duration, ended: Duration) -> Duration {
+    ended + LOOK_MIN.max(LOOK_SHARE * ended.saturating_sub(begun))
 }
 
 impl AsRef<[u8]> for OldBytes {
     /// Nothing, if the memory was given back: no digest matches that. What is being restored is not given back by any
     /// run or tool, so it suffices to look now and then.
     fn as_ref(&self) -> &[u8] {
-        let now = self.made.elapsed().as_millis() as u64;
-        let seen = self.seen.load(Ordering::Relaxed);
-        if seen != u64::MAX && now < seen + HOLE_CHECK_MS {
+        let begun = self.made.elapsed();
+        if begun < Duration::from_nanos(self.whole_until.load(Ordering::Relaxed)) {
             return self.segment.bytes_unlooked(&self.slot);
         }
-        match self.segment.bytes(&self.slot) {
-            Ok(bytes) => {
-                self.seen.store(now, Ordering::Relaxed);
-                bytes
-            }
-            Err(_) => {
-                self.seen.store(u64::MAX, Ordering::Relaxed);
-                &[]
-            }
-        }
+        let (bytes, until) = match self.segment.bytes(&self.slot) {
+            Ok(bytes) => (bytes, good_until(begun, self.made.elapsed())),
+            Err(_) => (&[][..], Duration::ZERO),
+        };
+        self.whole_until.store(u64::try_from(until.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        bytes
     }
 }
 
@@ -157,26 +159,25 @@ pub fn discover(reach: &Reach<'_>) -> Found {
 fn discover_memory(reach: &Reach<'_>, segment: &Arc<OldSegment>, found: &mut Found) {
     let name = text_hash(&reach.series.name);
     for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name) {
-        // A rank may sit at another place of the node than before: the shard's own header says whose it is.
-        let opened = segment.bytes(slot).map(|bytes| Head::decode(bytes).map(|head| head.header));
-        match opened {
-            Ok(Ok(header)) if header.rank == reach.rank && header.content == Content::Shard => {}
-            Ok(Ok(_)) | Err(SegmentError::Hole { .. }) => continue,
-            Ok(Err(error)) => {
-                found.unusable(TierKind::Memory, format!("memory segment {}: {error}", segment.path().display()));
-                continue;
-            }
-            Err(error) => {
-                found.unusable(TierKind::Memory, error.to_string());
-                continue;
-            }
+        // A rank may sit at another place of the node than before: the shard's own header says whose it is. Whether a shard is whole
+        // takes long to see, so what is another's is passed over before.
+        if header_of(segment, slot).is_some_and(|it| it.rank != reach.rank || it.content != Content::Shard) {
+            continue;
         }
-        let bytes = OldBytes::new(segment, slot);
-        match MemoryShard::open(segment.path(), bytes, reach.series, reach.rank) {
+        match MemoryShard::open(segment.path(), OldBytes::new(segment, slot), reach.series, reach.rank) {
             Ok(shard) => found.add(Source::Memory(shard), slot.level >= Level::Process),
-            Err(error) => found.unusable(TierKind::Memory, error.to_string()),
+            Err(error) => match segment.bytes(slot) {
+                Err(SegmentError::Hole { .. }) => {}
+                Err(error) => found.unusable(TierKind::Memory, error.to_string()),
+                Ok(_) => found.unusable(TierKind::Memory, error.to_string()),
+            },
         }
     }
+}
+
+/// The header of the shard in a slot, if there is a good one; the rest of it may be missing.
+fn header_of(segment: &OldSegment, slot: &OldSlot) -> Option<ShardHeader> {
+    ShardHeader::decode(&segment.first_bytes(slot)?).ok()
 }
 
 fn discover_local(reach: &Reach<'_>, local: &DirectoryTier, found: &mut Found) {
@@ -237,14 +238,14 @@ fn discover_foreign(reach: &Reach<'_>) -> Vec<Foreign> {
     let name = text_hash(&reach.series.name);
     for segment in reach.segments {
         for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name) {
-            let Ok(header) = segment.bytes(slot).map(crate::format::ShardHeader::decode) else { continue };
-            let Ok(header) = header else { continue };
+            let Some(header) = header_of(segment, slot) else { continue };
             if header.content == Content::Shard && node_ranks.contains(&header.rank) {
                 continue;
             }
             let bytes = OldBytes::new(segment, slot);
             match MemoryShard::open_any(segment.path(), bytes) {
                 Ok(shard) => found.extend(foreign(reach, Source::Memory(shard))),
+                Err(_) if matches!(segment.bytes(slot), Err(SegmentError::Hole { .. })) => {}
                 Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
             }
         }

@@ -110,7 +110,22 @@ impl OldSegment {
         }
     }
 
-    /// The same without looking for holes, for a slot of which [`OldSegment::bytes`] has just found that it has none.
+    /// The first bytes of an intact slot, a page at most, read as a file is: a hole gives zeros, and takes no memory. The rest of the slot
+    /// may be missing.
+    pub fn first_bytes(&self, slot: &OldSlot) -> Option<Vec<u8>> {
+        if !slot.intact || !self.header.holds_data(slot.offset, slot.length) {
+            return None;
+        }
+        let mut bytes = vec![0; slot.length.min(PAGE) as usize];
+        self.file.read_exact_at(&mut bytes, slot.offset).ok().map(|()| bytes)
+    }
+
+    /// What the file takes of the machine's memory, in bytes.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512)
+    }
+
+    /// The bytes without looking for holes, for a slot of which [`OldSegment::bytes`] has just found that it has none.
     /// Memory that was given back since then reads as zeros.
     pub fn bytes_unlooked(&self, slot: &OldSlot) -> &[u8] {
         if slot.intact && slot.length > 0 && self.header.holds_data(slot.offset, slot.length) {

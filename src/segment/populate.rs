@@ -41,7 +41,9 @@ pub(super) struct Populator {
 impl Populator {
     pub(super) fn new(gauge: Gauge) -> Populator {
         // Each thread looks at the free memory for itself.
-        let batch = (gauge.batch() / THREADS_MAX as u64).max(EXTENT_MIN);
+        let share = gauge.batch() / THREADS_MAX as u64;
+        // Whole huge pages.
+        let batch = (share / EXTENT_MIN * EXTENT_MIN).max(EXTENT_MIN);
         Populator {
             gauge,
             batch,

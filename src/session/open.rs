@@ -453,7 +453,10 @@ fn open_memory(
     let mut old = Vec::new();
     let created = (node_rank == 0).then(|| {
         old = open_segments(&directory, &prefix, &mut Vec::new());
-        available_memory(&directory).and_then(|available| {
+        available_memory(&directory).and_then(|mut available| {
+            // What dead runs of this job hold is given back once this one has elected what it restores.
+            let dead = old.iter().filter(|segment| !segment.is_alive().unwrap_or(true));
+            available.least = available.least.saturating_add(dead.map(|segment| segment.allocated_bytes()).sum());
             spec.budget = budget_bytes(config.node.memory_budget, &available);
             log::info!("event=memory-budget rank={} bytes={} available={available:?}", identity.rank, spec.budget);
             Segment::create(&spec)

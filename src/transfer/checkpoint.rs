@@ -349,9 +349,13 @@ impl Engine {
         Ok(Placed { source: Source::Memory(shard), slot: Some(sealed), direct: None, bits })
     }
 
-    /// What one rank may use of the segment if all use the same.
+    /// What one rank may use of the segment if all use the same: whole extents, because each has one owner.
     fn slot_share(&self) -> u64 {
-        self.setup.memory.as_ref().map_or(0, |segment| segment.capacity() / self.setup.identity.node_ranks.len() as u64)
+        let ranks = self.setup.identity.node_ranks.len() as u64;
+        self.setup.memory.as_ref().map_or(0, |segment| {
+            let header = segment.header();
+            header.extent_count / ranks * header.extent_size
+        })
     }
 
     /// Writes the shard to a file before the application goes on; `None` if the tier is off.

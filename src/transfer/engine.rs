@@ -363,8 +363,11 @@ impl Engine {
                 let of_one = |other: &&OldSlot| other.name == hash && other.operation == slot.operation;
                 segment.slots().iter().filter(of_one).any(|other| other.level == Level::NodeLoss)
             };
-            let keeps =
-                |slot: &&OldSlot| slot.name != hash || is_elected(segment, slot) || (!is_protected && protects(slot));
+            // What was torn has no name, and nobody can restore it.
+            let keeps = |slot: &&OldSlot| {
+                slot.state == SlotState::Sealed
+                    && (slot.name != hash || is_elected(segment, slot) || (!is_protected && protects(slot)))
+            };
             let keep: Vec<OldSlot> = segment.slots().iter().filter(keeps).copied().collect();
             match segment.punch_except(&keep) {
                 Ok(freed) => log::info!("event=old-slots-freed path={} bytes={freed}", segment.path().display()),

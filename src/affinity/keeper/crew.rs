@@ -151,7 +151,7 @@ impl Recorded {
     }
 
     /// What the main thread has until the others are there: libraries that start threads count the CPUs that it may use.
-    fn all(&self) -> Cpus {
+    pub fn all(&self) -> Cpus {
         self.pinned.iter().flat_map(|place| &place.cpus).copied().collect()
     }
 

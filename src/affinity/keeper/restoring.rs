@@ -52,7 +52,18 @@ impl Keeper {
         });
         let given = state.crew.given.cpus.clone();
         if mode.has_threads() {
-            let wanted = self.wanted(&state, record, &mapping);
+            let mut wanted = self.wanted(&state, record, &mapping);
+            if let Wish::Recorded(last) = &state.crew.wish
+                && (Some(&wanted.before) == last.main() || wanted.before == last.all())
+            {
+                // The attempt before has set it.
+                wanted.before = last.before.clone();
+                if wanted.main().is_none()
+                    && let Err(error) = threads::set(state.crew.main, &wanted.before)
+                {
+                    log::warn!("event=thread-not-set rank={rank} error=\"{error}\"");
+                }
+            }
             self.lose(&mut state, wanted.rebound(&given).as_slice());
             state.report.threads_wanted = wanted.pinned.len() as u64;
             state.report.threads_left = wanted.free.len() as u64;

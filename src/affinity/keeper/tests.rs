@@ -227,3 +227,49 @@ fn pages_of_which_nothing_is_known_go_with_their_neighbours() {
     assert_eq!(filled, map(&[(7, Some(3)), (1, Some(0))]));
     assert_eq!(known_all_over(&map(&[(2, None)])), map(&[(2, None)]));
 }
+
+/// What a library shows to be given comes up between a call and the next: the policy stands.
+#[test]
+fn a_policy_is_not_lost_when_more_turns_out_to_be_given() {
+    let Some([one, _]) = two_cpus() else { return };
+    let keeper = keeper(quiet());
+    keeper.lock().crew.given = cpus::Given { cpus: one, is_jobs: false };
+    let free = cpus::of_this_thread();
+    let wide = Pool::start("wide", &[None]);
+    keeper.pin(Pin::Compact);
+    assert!(cpus::of_this_thread().len() < free.len(), "{:?}", cpus::of_this_thread());
+    assert!(keeper.report().threads_set >= 1, "{:?}", keeper.report());
+    drop(wide);
+    cpus::run_on(&free);
+}
+
+/// The newest version may have no copy that is any good: then an older one is restored, with its record.
+#[test]
+fn a_second_attempt_knows_the_mask_from_before_the_first() {
+    let Some([one, other]) = two_cpus() else { return };
+    let free = cpus::of_this_thread();
+    let unpinned = keeper(quiet()).record([]);
+    let saving = keeper(quiet());
+    let keeper = restored(&one, &[Some(&other), Some(&one)]);
+    assert_eq!(keeper.report().threads_wanted, 3);
+    cpus::run_on(&one);
+    let record = saving.record([]);
+    keeper.restore(&record);
+    let stranger = Pool::start("stranger", &[None]);
+    keeper.catch_up();
+    assert_eq!((stranger.masks(), cpus::of_this_thread()), (vec![free.clone()], one));
+    assert_eq!(keeper.report().threads_set, 1);
+    keeper.restore(&unpinned);
+    assert_eq!(cpus::of_this_thread(), free, "nothing was pinned then");
+}
+
+#[test]
+fn threads_are_counted_once() {
+    let Some([one, other]) = two_cpus() else { return };
+    let keeper = restored(&one, &[Some(&other), Some(&one)]);
+    let _strangers = Pool::start("stranger", &[None, None]);
+    let _pool = Pool::start("pool", &[None, None]);
+    keeper.catch_up();
+    let report = keeper.report();
+    assert_eq!((report.threads_wanted, report.threads_set), (3, 3), "{report:?}");
+}

@@ -124,6 +124,13 @@ fn absurd_sizes_are_refused_before_they_take_memory() {
     let pages = PageMap { offset: 0, runs };
     record.regions = vec![("u".into(), RegionPlace::Host { pages, age_ms: 0, is_whole: true })];
     assert!(Record::decode(&wire::encode(&record).expect("encodes")).is_err());
+    // What the system has is written so that it can be read.
+    let mut record = ordinary();
+    record.threads = (0..9000).map(|order| thread(Role::Other, order, 0..512)).collect();
+    assert!(record.encode().is_err());
+    assert_eq!(record.keep_what_fits(), 0);
+    assert!(record.threads.len() > 8000);
+    assert_round_trip(&record);
     let mut bytes = ordinary().encode().expect("encodes");
     bytes.resize(wire::BYTES_MAX + 1, 0);
     assert!(Record::decode(&bytes).is_err());

@@ -21,8 +21,8 @@ const VERSION: u32 = 1;
 pub(super) const BYTES_MAX: usize = 16 << 20;
 /// The most that regions may take of them, so that there is room for the machine and the threads.
 pub(super) const REGIONS_BYTES_MAX: usize = BYTES_MAX - (4 << 20);
-/// The most CPUs in the masks of all threads together: 4096 threads that may run on 1024 CPUs each.
-const MASKS_MAX: usize = 1 << 22;
+/// The most CPUs in the masks of all threads together, their names counted in: 4096 threads that may run on 1024 CPUs each.
+pub(super) const MASKS_MAX: usize = 1 << 22;
 
 #[derive(Serialize, Deserialize)]
 struct Wire {
@@ -212,6 +212,10 @@ impl Sets {
 fn unpack_sets(bytes: &[u8]) -> Option<Vec<Cpus>> {
     let (mut numbers, mut sets, mut room) = (unpack(bytes), Vec::new(), MASKS_MAX);
     while let Some(ranges) = numbers.next() {
+        // What was given, and one for each thread at most.
+        if sets.len() > THREADS_MAX {
+            return None;
+        }
         let (mut cpus, mut next) = (Cpus::new(), 0);
         for _ in 0..ranges? {
             let (first, last) = (numbers.next()??, numbers.next()??);
