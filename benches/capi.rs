@@ -1,6 +1,8 @@
 //! What the C interface costs beside the Rust one: the same tiny checkpoint on three sessions of one process, in turn, of regions that
 //! were registered once: through C, and twice through Rust, which shows by how much two sessions differ that should not; and a restart from node memory against memcpy, with one session at a time.
 //!
+//! With `--unprepared` nobody makes the memory of that checkpoint ready before it is taken.
+//!
 //! `mpirun -n 2 cargo bench --bench capi`, or what `cargo bench --no-run --bench capi` names. Rank 0 prints JSON lines: medians in
 //! seconds, their ratio, the target. The first rounds are thrown away.
 
@@ -111,10 +113,13 @@ fn main() {
     let mut target = vec![1.0f64; LARGE];
     // As an application does that knows its size: memory that is made ready in the background has large pages, which a restart maps
     // sooner.
+    let is_prepared = !std::env::args().any(|argument| argument == "--unprepared");
     // SAFETY: as above.
     unsafe {
-        assert_eq!(bvk_prepare(session, 8 * LARGE as u64), BVK_OK);
-        std::thread::sleep(Duration::from_secs(2));
+        if is_prepared {
+            assert_eq!(bvk_prepare(session, 8 * LARGE as u64), BVK_OK);
+            std::thread::sleep(Duration::from_secs(2));
+        }
         assert_eq!(bvk_unprotect_all(session), BVK_OK);
         let at = source.as_mut_ptr().cast();
         assert_eq!(bvk_protect(session, c"field".as_ptr(), at, LARGE as u64, BVK_F64), BVK_OK);
@@ -132,8 +137,10 @@ fn main() {
     assert_eq!(target, source);
 
     let rust = open("rust");
-    rust.prepare(8 * LARGE as u64);
-    std::thread::sleep(Duration::from_secs(2));
+    if is_prepared {
+        rust.prepare(8 * LARGE as u64);
+        std::thread::sleep(Duration::from_secs(2));
+    }
     let mut checkpoint = rust.checkpoint("large", 1).expect("begun");
     checkpoint.save("field", &source).expect("saved");
     drop(checkpoint.capture().expect("captured"));
@@ -149,7 +156,7 @@ fn main() {
             println!(
                 "{}",
                 json!({"figure": format!("restart from node memory through {language}, 256 MiB per rank, against memcpy"),
-                "ranks": world.size(), "restart_s": restart, "memcpy_s": copy, "ratio": restart / copy, "target": 1.5})
+                "ranks": world.size(), "prepared": is_prepared, "restart_s": restart, "memcpy_s": copy, "ratio": restart / copy, "target": 1.5})
             );
         }
     }
