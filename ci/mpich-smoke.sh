@@ -91,9 +91,11 @@ environment=$CARGO_TARGET_DIR/python
 python=$environment/bin/python3
 if ! "$python" -c 'import numpy; from mpi4py import rc' 2> /dev/null; then
     rm -rf "$environment"
-    /usr/bin/python3 -m venv --system-site-packages "$environment" &&
-        "$environment/bin/pip" --quiet --disable-pip-version-check install 'mpi4py==4.1.*' numpy ||
+    if ! { /usr/bin/python3 -m venv --system-site-packages "$environment" &&
+        "$environment/bin/pip" --quiet --disable-pip-version-check install 'mpi4py==4.1.*' numpy; }; then
         echo "SKIPPED: Python with MPICH (needs python3-venv and pip's network; ci/setup.sh --with-tests installs the former)"
+        rm -rf "$environment"
+    fi
 fi
 if [ -x "$python" ]; then
     ln -s "$(ldd "$heat2d" | sed -n 's/.*libmpich.* => \([^ ]*\) .*/\1/p')" "$folder/libmpi.so.12"

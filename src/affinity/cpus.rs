@@ -101,7 +101,7 @@ pub fn given_to(process: u32, threads: impl IntoIterator<Item = Cpus>) -> Cpus {
         let mut lines = environment.split(|byte| *byte == 0).filter_map(|line| std::str::from_utf8(line).ok());
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
     };
-    Launcher::of(process, &own, &variable).map_or_else(|| own.clone(), |launcher| &launcher.cpus | &own)
+    Launcher::of(process, &own, &variable).map_or(own, |launcher| launcher.cpus)
 }
 
 /// The CPUs of the thread that asked first, before anything was restored.

@@ -203,6 +203,11 @@ impl Cache {
         self.look_again();
     }
 
+    /// Are no more spans announced?
+    pub fn is_fully_mapped(&self, tier: Tier) -> bool {
+        !self.tiers[tier as usize].mapping
+    }
+
     /// Takes a free range from a tier; false, and nothing is changed, if some of it is used or not there.
     pub fn remove_span(&mut self, tier: Tier, range: Piece) -> bool {
         self.look_again();

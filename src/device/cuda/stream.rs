@@ -495,7 +495,6 @@ impl Stream for GpuStream {
     }
 
     fn finish(&self) -> Result<()> {
-        self.shared.bind()?;
         self.event()?.wait()
     }
 }

@@ -102,8 +102,7 @@ struct Shared {
     spill: Option<Spill>,
     config: CacheConfig,
     bursts: Bursts,
-    /// Device memory is mapped, as far as it will be; the application has asked for some of it, so that it gets no more.
-    is_mapped: AtomicBool,
+    /// The application has asked for device memory back: no more of it is mapped.
     is_shrinking: AtomicBool,
     /// Host memory is leased, as far as it will be.
     is_leased: AtomicBool,

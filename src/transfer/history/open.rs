@@ -148,7 +148,6 @@ impl Caches {
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
             bursts,
-            is_mapped: AtomicBool::new(false),
             is_shrinking: AtomicBool::new(false),
             is_leased: AtomicBool::new(false),
             ways: Mutex::default(),
@@ -234,7 +233,7 @@ impl Shared {
         // What is mapped from now on would be the memory that was just given back.
         self.is_shrinking.store(true, Ordering::Release);
         let mut books = self.lock();
-        while !self.is_mapped.load(Ordering::Acquire) {
+        while !books.cache.is_fully_mapped(Tier::Device) {
             if begun.elapsed() >= self.config.room || self.is_stopping() {
                 return 0;
             }

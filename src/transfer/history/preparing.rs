@@ -71,7 +71,6 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
         }
         at += step;
     }
-    shared.is_mapped.store(true, Ordering::Release);
     shared.fully_mapped(Tier::Device);
     while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
         std::thread::park_timeout(IDLE);
