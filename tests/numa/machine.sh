@@ -153,16 +153,22 @@ boot() {
     [ "${BIVOUAC_TEST_ACCEL:-$(< "$cache/kernel/accel")}" != kvm ] || accel=(-accel kvm -cpu host)
     local words="console=ttyS0 loglevel=4 panic=-1 mitigations=off nowatchdog no_timer_check tsc=reliable random.trust_cpu=1"
     words+=" rcupdate.rcu_expedited=1 transparent_hugepage=$huge numa_balancing=$balancing $append"
-    # Whoever ends this script, however, ends QEMU with it.
-    setpriv --pdeathsig KILL timeout --signal=KILL "$limit" \
-        setpriv --pdeathsig KILL qemu-system-x86_64 -name bivouac-numa -nodefaults -no-user-config -no-reboot \
-        -machine q35,smm=off,hpet=off -display none -net none "${accel[@]}" "${machine[@]}" -serial "file:$run/console" \
-        -device isa-debug-exit,iobase=0x501,iosize=1 \
-        -kernel "$cache/kernel/vmlinux" -initrd "$cache/kernel/initrd" -append "$words bivouac.run=$run" \
-        < /dev/null > "$run/qemu" 2>&1 &
-    # In the background, so that a signal is heeded at once.
-    local status=0
-    wait $! 2> /dev/null || status=$?
+    local status tries
+    for tries in 1 2 3; do
+        # Whoever ends this script, however, ends QEMU with it.
+        setpriv --pdeathsig KILL timeout --signal=KILL "$limit" \
+            setpriv --pdeathsig KILL qemu-system-x86_64 -name bivouac-numa -nodefaults -no-user-config -no-reboot \
+            -machine q35,smm=off,hpet=off -display none -net none "${accel[@]}" "${machine[@]}" -serial "file:$run/console" \
+            -device isa-debug-exit,iobase=0x501,iosize=1 \
+            -kernel "$cache/kernel/vmlinux" -initrd "$cache/kernel/initrd" -append "$words bivouac.run=$run" \
+            < /dev/null > "$run/qemu" 2>&1 &
+        # In the background, so that a signal is heeded at once.
+        status=0
+        wait $! 2> /dev/null || status=$?
+        # QEMU 7.2 now and then crashes itself while it starts: again, if the command has not begun.
+        if [ "$status" -ne 139 ] || [ -e "$run/out" ]; then break; fi
+        echo "machine.sh: QEMU crashed before the command began, $tries of 3" >&2
+    done
     [ "$status" -ne 137 ] || [ -s "$run/status" ] || is_over=true
 }
 
