@@ -5,7 +5,8 @@
 //! protect the data. Claims stop waste: before each manifest and each delete the root reads the directory again,
 //! and a higher claim fences this run off for good.
 //!
-//! A claim of another run that is still alive refuses the start. Alive is decided without comparing two clocks:
+//! A claim of another run that is still alive refuses the start. A tool's claim, which only takes a number (a group of no ranks), refuses
+//! nobody. Alive is decided without comparing two clocks:
 //!
 //! 1. `gNNNNNN.closed` exists: the run ended in order.
 //! 2. Its file is locked: alive (the lock ends with the process, however it ends).
@@ -43,7 +44,7 @@ pub struct ClaimRecord {
     pub pid: u32,
     /// Program and arguments.
     pub program: String,
-    /// Ranks in the group.
+    /// Ranks in the group; 0: a tool, which has no run.
     pub group_size: u32,
 }
 
@@ -259,9 +260,23 @@ impl Claims {
 
     fn refuse_if_alive(&self, generation: Generation, ours: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
         let path = self.path(generation);
-        let theirs: Option<ClaimRecord> =
-            self.storage.read_all(&path, CLAIM_MAX).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        if !self.is_alive(generation, theirs.as_ref(), ours, clock)? {
+        let read = || -> Option<ClaimRecord> {
+            self.storage.read_all(&path, CLAIM_MAX).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        };
+        let is_tool = |record: &ClaimRecord| record.group_size == 0;
+        let mut theirs = read();
+        if theirs.as_ref().is_some_and(is_tool) || !self.is_alive(generation, theirs.as_ref(), ours, clock)? {
+            return Ok(());
+        }
+        // A claim is locked before it says anything: who it is comes a moment later.
+        for _ in 0..LOCK_ATTEMPTS {
+            if theirs.is_some() {
+                break;
+            }
+            clock.sleep(Duration::from_millis(10));
+            theirs = read();
+        }
+        if theirs.as_ref().is_some_and(is_tool) {
             return Ok(());
         }
         let (host, pid, program) =
@@ -392,5 +407,62 @@ impl Claims {
     pub fn close(&self, claim: &Claim) -> Result<(), TierError> {
         let path = self.closed_path(claim.generation);
         self.wrap("create", &path, self.storage.open_write(&path, Create::Shared).map(drop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::posix::PosixStorage;
+    use super::*;
+    use crate::base::clock::SystemClock;
+
+    fn record(group_size: u32) -> ClaimRecord {
+        let (host, boot, program) = ("here".into(), "this".into(), format!("{group_size} ranks"));
+        ClaimRecord { incarnation: "1".into(), host, boot, pid: 7, program, group_size }
+    }
+
+    fn claims(root: &Path) -> Claims {
+        Claims::new(TierKind::Global, Arc::new(PosixStorage::new(crate::config::Direct::Off)), root, "job", "group")
+    }
+
+    #[test]
+    fn a_tool_s_claim_refuses_nobody() {
+        let (root, clock) = (tempfile::tempdir().expect("a folder"), SystemClock::default());
+        let claims = claims(root.path());
+        let _tool = claims.claim(Generation(0), &record(0), true, &clock).expect("claimed");
+        claims.refuse_alive(&record(0), &clock).expect("it has no run");
+        let run = claims.claim(Generation(0), &record(4), false, &clock).expect("it has no run");
+        assert_eq!(run.generation(), Generation(2), "its number is taken all the same");
+        for refused in
+            [claims.refuse_alive(&record(0), &clock), claims.claim(Generation(0), &record(4), false, &clock).map(drop)]
+        {
+            assert!(matches!(refused, Err(ClaimError::Alive { generation: Generation(2), .. })), "{refused:?}");
+        }
+        claims.close(&run).expect("closed");
+        claims.refuse_alive(&record(0), &clock).expect("it has ended");
+    }
+
+    /// Whoever makes a claim locks it and then writes who it is.
+    #[test]
+    fn a_claim_that_says_nothing_yet_is_asked_again() {
+        for (ranks, is_refused) in [(0, false), (4, true)] {
+            let (root, clock) = (tempfile::tempdir().expect("a folder"), SystemClock::default());
+            let claims = claims(root.path());
+            std::fs::create_dir_all(&claims.directory).expect("a folder");
+            let path = claims.path(Generation(1));
+            std::fs::write(&path, "").expect("written");
+            let _lock = claims.storage.try_lock(&path).expect("locks").expect("free");
+            let outcome = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(50));
+                    std::fs::write(&path, serde_json::to_vec(&record(ranks)).expect("text")).expect("written");
+                });
+                claims.refuse_alive(&record(0), &clock)
+            });
+            match outcome {
+                Err(ClaimError::Alive { program, .. }) if is_refused => assert_eq!(program, "4 ranks"),
+                outcome => assert!(outcome.is_ok() && !is_refused, "{outcome:?}"),
+            }
+        }
     }
 }
