@@ -51,4 +51,5 @@ contract!(
     empty_regions_may_stand_anywhere,
     spans_may_go_while_a_copy_is_on_its_way,
     pinned_and_other_memory_mix_in_a_transfer,
+    a_transfer_goes_through_whatever_is_pinned,
 );

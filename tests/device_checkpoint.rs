@@ -44,6 +44,31 @@ fn who_waits_for_a_checkpoint_is_not_held_up_by_the_pace() {
     assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
 }
 
+/// Through the GPU cache, and past it.
+#[test]
+fn slots_are_pinned_behind_the_application_s_back_once() {
+    for device_bytes in [32 * MIB, 2 * MIB] {
+        let machine = Machine { device_bytes, ..Machine::new() };
+        machine.run(RANKS, |rank, session| {
+            let caches = rank.caches(session);
+            let pinned = || caches.stats().slot_bytes_pinned;
+            reaches(rank.capture(session, &caches, 1), Level::Process);
+            wait_until("the first slot is pinned", || pinned() >= DEVICE_BYTES);
+            for version in 2..=12 {
+                reaches(rank.capture(session, &caches, version), Level::Process);
+            }
+            // The slots of twelve checkpoints lie where those of the first few did.
+            wait_until("all slots are pinned", || {
+                let before = pinned();
+                std::thread::sleep(Duration::from_millis(50));
+                before >= 2 * DEVICE_BYTES && before == pinned()
+            });
+            assert!(pinned() <= 6 * DEVICE_BYTES, "{}", pinned());
+            assert_eq!(rank.restart(session), Some((12, "memory")));
+        });
+    }
+}
+
 #[test]
 fn mixed_regions_come_back_into_device_and_host_memory() {
     for workers in [Workers::Threads, Workers::Writers] {
@@ -384,11 +409,20 @@ fn mixed_regions_come_back_on_a_gpu() {
             assert_eq!(session.stats().staged_captures, staged);
             let tier = if memory_enabled { "memory" } else { "local" };
             assert_eq!(rank.restart(session), Some((3, tier)));
+            if !memory_enabled {
+                return;
+            }
+            wait_until("slots are pinned", || caches.stats().slot_bytes_pinned >= 2 * DEVICE_BYTES);
+            for version in 4..=8 {
+                reaches(rank.capture(session, &caches, version), Level::NodeReboot);
+            }
+            assert_eq!(rank.restart(session), Some((8, tier)));
         });
         if memory_enabled {
             std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
         }
-        machine.run(1, |_, session| assert_eq!(rank().restart(session), Some((3, "local"))));
+        let last = if memory_enabled { 8 } else { 3 };
+        machine.run(1, |_, session| assert_eq!(rank().restart(session), Some((last, "local"))));
     }
 }
 

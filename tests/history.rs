@@ -9,7 +9,7 @@ use bivouac::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac::segment::{Segment, SegmentSpec};
 use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Operation, Return};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
@@ -69,8 +69,12 @@ impl Bed {
     }
 
     fn check(&self, history: &History, version: u64, bytes: u64) {
+        self.check_and(history, version, bytes, Return::Done);
+    }
+
+    fn check_and(&self, history: &History, version: u64, bytes: u64, until: Return) {
         let span = self.span(bytes);
-        let restored = history.restore(version, &mut [FieldMut::device::<u8>("p", &span)], &*self.stream);
+        let restored = history.restore_and(version, &mut [FieldMut::device::<u8>("p", &span)], &*self.stream, until);
         restored.unwrap_or_else(|error| panic!("version {version}: {error}"));
         let mut back = vec![0; bytes as usize];
         self.stream.download(&mut [(span, &mut back)], None).expect("download");
@@ -127,7 +131,9 @@ fn every_version_comes_back_in_every_order() {
                     if hints == "one" {
                         history.hint([*version]);
                     }
-                    bed.check(&history, *version, size(*version));
+                    // Every other one only enqueued; the bytes are looked at in the stream's order.
+                    let until = if version % 2 == 0 { Return::Enqueued } else { Return::Done };
+                    bed.check_and(&history, *version, size(*version), until);
                 }
                 let stats = history.stats();
                 assert_eq!((stats.appends, stats.restores), (count, count));
@@ -293,6 +299,75 @@ fn an_enqueued_append_is_ordered_with_the_stream() {
     history.append_and(5, &fields, &*bed.stream, Return::Enqueued).expect("room");
     bed.stream.copy(&zeros, &span).expect("copy");
     bed.check(&history, 5, 4 * MIB);
+}
+
+/// The copies of a slow device are enqueued one behind the other; nothing waits, and each version is dropped once it was read.
+#[test]
+fn enqueued_restores_are_ordered_with_the_stream_and_count_as_reads() {
+    let bed = Bed::new(HostModel { copy_bytes_per_s: Some(40e6), ..HostModel::default() });
+    let caches = bed.caches([64, 64, 64], |_| {});
+    let history = caches.history("wave", Keep::Discard);
+    (0..3).for_each(|version| bed.append(&history, version, 4 * MIB).expect("room"));
+    let targets: Vec<_> = (0..3).map(|_| bed.span(4 * MIB)).collect();
+    let span = bed.span(4 * MIB);
+    let begun = Instant::now();
+    for version in 0..3 {
+        let fields = &mut [FieldMut::device::<u8>("p", &span)];
+        history.restore_and(version, fields, &*bed.stream, Return::Enqueued).expect("there");
+        bed.stream.copy(&span, &targets[version as usize]).expect("copy");
+    }
+    assert!(begun.elapsed() < Duration::from_millis(200), "three copies of 0.1 s each: {:?}", begun.elapsed());
+    history.settle().expect("whole");
+    for (version, target) in (0..3).zip(targets) {
+        let mut back = vec![0; 4 * MIB as usize];
+        bed.stream.download(&mut [(target, &mut back)], None).expect("download");
+        assert!(back == content(version, 4 * MIB), "version {version}");
+        let again = history.restore_and(version, &mut [], &*bed.stream, Return::Enqueued);
+        assert!(matches!(again, Err(HistoryError::Gone { .. })), "{again:?}");
+    }
+    assert_eq!((history.stats().restores, history.stats().hits), (3, 3));
+}
+
+/// What an application may do after a restore it may do after an enqueued one: the number is free, hints are for the next version of
+/// that number, and what was read makes room.
+#[test]
+fn an_enqueued_restore_is_a_read_for_all_calls_after_it() {
+    let bed = Bed::new(HostModel { copy_bytes_per_s: Some(40e6), ..HostModel::default() });
+    let caches = bed.caches([8, 0, 0], |config| config.store_directory = None);
+    let history = caches.history("wave", Keep::Discard);
+    let other = bed.device.stream(Priority::High).expect("a stream");
+    let contents: Vec<_> = (0..6)
+        .map(|version| {
+            let span = bed.span(4 * MIB);
+            bed.stream.upload(&[(&content(version, 4 * MIB), span.clone())], None).expect("upload");
+            span
+        })
+        .collect();
+    // On a stream of its own: it waits for no copy.
+    let append =
+        |version: u64| history.append(version, &[Field::device::<u8>("p", &contents[version as usize])], &*other);
+    let span = bed.span(4 * MIB);
+    let enqueue = |version| {
+        let fields = &mut [FieldMut::device::<u8>("p", &span)];
+        history.restore_and(version, fields, &*bed.stream, Return::Enqueued).expect("there");
+    };
+    history.hint([1, 2]);
+    (1..3).for_each(|version| append(version).expect("room"));
+    history.start_prefetch();
+    // The number is used again, while the copy runs; then by a version that is hinted before the copy's end is seen.
+    enqueue(1);
+    append(1).expect("the number and the room are free");
+    enqueue(2);
+    history.hint([1, 2, 2]);
+    bed.stream.finish().expect("copied");
+    append(2).expect("the number is free");
+    bed.check(&history, 1, 4 * MIB);
+    (0..2).for_each(|_| bed.check(&history, 2, 4 * MIB));
+    // Another number, and no room but that of what is being read.
+    (3..5).for_each(|version| append(version).expect("room"));
+    enqueue(3);
+    append(5).expect("room");
+    [4, 5].into_iter().for_each(|version| bed.check(&history, version, 4 * MIB));
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Cache {
             assert!(entry.copies.iter().flatten().any(|copy| !copy.doomed), "{id:?} has a copy");
             let read = entry.keep == Keep::Discard && entry.read;
             let hinted = self.histories[&id.history].order.distance(id.version).is_some();
-            assert!(!read || hinted, "{id:?} was consumed and is still here");
+            assert!(!read || hinted || entry.has_readers(), "{id:?} was consumed and is still here");
             for tier in Tier::ALL {
                 let Some(copy) = entry.copy(tier) else { continue };
                 assert!(!(copy.doomed && copy.is_idle()), "what is given up and not used is gone");
@@ -83,6 +83,9 @@ impl Cache {
         }
         assert_eq!(queues, self.queues);
         assert_eq!(self.entries.values().map(|entry| entry.bytes).sum::<u64>(), self.entry_bytes);
+        let mut lengths = BTreeMap::new();
+        self.entries.values().for_each(|entry| *lengths.entry(entry.bytes).or_default() += 1);
+        assert_eq!(lengths, self.lengths);
     }
 
     /// What uses copies is known, and no link has too many jobs.

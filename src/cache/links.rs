@@ -153,6 +153,13 @@ impl Cache {
     fn flush_choice(&self, link: Link) -> Option<(EntryId, Terms)> {
         let mut queue = self.flush_queue(link).peekable();
         queue.peek()?;
+        // Where the shortest version has no room on any terms, none has.
+        let (shortest, _) = self.lengths.first_key_value()?;
+        let unread = Terms { unread: true, ..Terms::NOW };
+        let has_room = |terms| self.has_room(link.to(), *shortest, terms);
+        if !has_room(Terms::NOW) && (self.waiting.is_empty() || !has_room(unread)) {
+            return None;
+        }
         let starved = self.starved(link);
         let lazy = link == Link::Out && self.is_file_spared();
         // What did not fit: on the same terms nothing larger does.
@@ -236,6 +243,9 @@ impl Cache {
     /// The first version in a history's restore order that needs a prefetching link.
     fn first_to_move(&self, history: u32, link: Link) -> Option<(Use, EntryId)> {
         let order = self.histories.get(&history).filter(|history| history.started && !history.closed)?;
+        if self.residents[Tier::Device as usize].len() == self.entries.len() {
+            return None;
+        }
         let bytes = |tier: Tier| self.tiers[tier as usize].space.bytes();
         let mut horizon = bytes(Tier::Device).saturating_sub(self.staged_bytes);
         if link == Link::In {

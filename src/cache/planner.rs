@@ -9,7 +9,7 @@ use super::queue::{QUEUES, Queue};
 use super::room::{Room, Terms};
 use super::space::Space;
 use super::{EntryId, Keep, Link, Owner, Piece, Tier};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::time::Duration;
 
 /// What a tier is made of.
@@ -130,6 +130,8 @@ pub struct Cache {
     pub(super) queues: [Queue; QUEUES],
     /// Bytes of all versions that are here, and of the largest that ever was.
     pub(super) entry_bytes: u64,
+    /// How many of them have which length.
+    pub(super) lengths: BTreeMap<u64, u64>,
     pub(super) largest: u64,
     pub(super) histories: BTreeMap<u32, History>,
     /// Jobs under way, by ticket.
@@ -160,6 +162,7 @@ impl Cache {
             residents: Default::default(),
             queues: Default::default(),
             entry_bytes: 0,
+            lengths: BTreeMap::new(),
             largest: 0,
             histories: BTreeMap::new(),
             flights: BTreeMap::new(),
@@ -249,6 +252,7 @@ impl Cache {
         self.entries.insert(id, Entry::new(bytes, keep, self.serials, tier, pieces.clone()));
         self.residents[tier as usize].insert(id);
         self.entry_bytes += bytes;
+        *self.lengths.entry(bytes).or_default() += 1;
         self.largest = self.largest.max(bytes);
         self.histories.entry(id.history).or_default();
         self.debug_check();
@@ -427,6 +431,25 @@ impl Cache {
     /// and a version that may be discarded and is not hinted again is gone. If not, this copy is given up, and the next
     /// `read` finds another one or says that the version is lost.
     pub fn read_done(&mut self, id: EntryId, tier: Tier, ok: bool) {
+        let leaves = ok && self.note_read(id);
+        self.read_ended(id, tier, ok, leaves);
+    }
+
+    /// The restore order moves on past a version whose read has not ended; hints from now on are for other reads. The answer
+    /// goes to [`read_ended`](Cache::read_ended): whether the version leaves if its bytes were right.
+    pub fn note_read(&mut self, id: EntryId) -> bool {
+        let Some(entry) = self.entries.get(&id).filter(|entry| !entry.leaving) else { return false };
+        let keep = entry.keep;
+        self.histories.entry(id.history).or_default().order.take(id.version);
+        let hinted =
+            self.histories.get(&id.history).is_some_and(|history| history.order.distance(id.version).is_some());
+        self.after_change(id);
+        self.debug_check();
+        keep == Keep::Discard && !hinted
+    }
+
+    /// Ends a read that [`note_read`](Cache::note_read) has noted. Otherwise as [`read_done`](Cache::read_done).
+    pub fn read_ended(&mut self, id: EntryId, tier: Tier, ok: bool, leaves: bool) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(copy) = entry.copy_mut(tier).filter(|copy| copy.readers > 0) else { return };
         copy.readers -= 1;
@@ -437,9 +460,7 @@ impl Cache {
         }
         if ok && !entry.leaving {
             entry.read = true;
-            let keep = entry.keep;
-            self.histories.entry(id.history).or_default().order.take(id.version);
-            if keep == Keep::Discard && !self.is_wanted(id) {
+            if leaves {
                 self.leave(id, Some(End::Consumed));
             }
         }
@@ -554,6 +575,12 @@ impl Cache {
             let (places, bytes) = (entry.places, entry.bytes);
             self.entries.remove(&id);
             self.entry_bytes -= bytes;
+            if let btree_map::Entry::Occupied(mut count) = self.lengths.entry(bytes) {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
+            }
             self.move_in_queues(id, places, [None; QUEUES]);
             self.forget_if_closed(id.history);
         }

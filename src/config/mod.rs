@@ -430,7 +430,7 @@ pub struct HistoryConfig {
     pub store_budget: Budget,
     /// When node memory is made ready.
     pub touch: Touch,
-    /// How the ranks of a node pin it.
+    /// How the ranks of a node pin it, and slots of checkpoints that a device has written into.
     pub pin: PinOrder,
 }
 

@@ -13,6 +13,7 @@ use super::{
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
 use crate::base::units::MIB;
+use crate::base::units::PAGE;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,8 +58,6 @@ struct Shared {
     links: [Mutex<Option<Instant>>; 2],
     lost: Mutex<Option<String>>,
     streams: AtomicUsize,
-    /// Addresses and lengths of host memory that is registered.
-    pinned: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// Which addresses belong to what.
@@ -103,7 +102,6 @@ impl HostDevice {
             links: Default::default(),
             lost: Mutex::default(),
             streams: AtomicUsize::new(0),
-            pinned: Mutex::default(),
         };
         HostDevice { shared: Arc::new(shared) }
     }
@@ -275,26 +273,6 @@ impl Shared {
         Ok(digests)
     }
 
-    /// A GPU's driver refuses a copy whose host memory reaches from one registration into another.
-    fn check_registrations(&self, host: &[u8]) -> Result<()> {
-        let pinned = lock(&self.pinned);
-        let registration_of = |address: usize| {
-            let before = pinned.range(..=address).next_back();
-            before.filter(|(start, bytes)| address < *start + **bytes).map(|(start, _)| *start)
-        };
-        for piece in host.chunks(PIECE_BYTES as usize) {
-            let first = piece.as_ptr().addr();
-            let ends = [first, first + piece.len() - 1].map(registration_of);
-            if let [Some(first), Some(last)] = ends
-                && first != last
-            {
-                let reason = "the host memory reaches over the end of a registration".into();
-                return Err(DeviceError::Failed { ordinal: 0, call: "a transfer", reason });
-            }
-        }
-        Ok(())
-    }
-
     /// Lets the modelled time of a transfer pass.
     fn spend_on_link(&self, link: usize, bytes: u64) {
         let Some(rate) = self.model.link_bytes_per_s else { return };
@@ -406,19 +384,12 @@ impl Reservation for Steps {
     }
 }
 
-/// A registration: in the book for as long as it lives.
+/// All memory of the host is within reach of the twin: a registration keeps it mapped, and that is all.
 struct HostPinned {
-    shared: Arc<Shared>,
-    memory: HostRange,
+    _memory: HostRange,
 }
 
 impl Pinned for HostPinned {}
-
-impl Drop for HostPinned {
-    fn drop(&mut self) {
-        lock(&self.shared.pinned).remove(&self.memory.address);
-    }
-}
 
 impl fmt::Debug for HostDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -469,14 +440,11 @@ impl Device for HostDevice {
 
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
         self.shared.check()?;
-        let mut pinned = lock(&self.shared.pinned);
-        let end = memory.address + memory.bytes as usize;
-        if pinned.range(..end).next_back().is_some_and(|(address, bytes)| address + bytes > memory.address) {
-            let reason = "a part of it is registered already".into();
-            return Err(DeviceError::Failed { ordinal: 0, call: "a registration", reason });
+        if !memory.address.is_multiple_of(PAGE as usize) || !memory.bytes.is_multiple_of(PAGE) {
+            let reason = "host memory is pinned in whole pages";
+            return Err(DeviceError::Range { offset: memory.address as u64, bytes: memory.bytes, reason });
         }
-        pinned.insert(memory.address, memory.bytes as usize);
-        Ok(Box::new(HostPinned { shared: self.shared.clone(), memory: memory.clone() }))
+        Ok(Box::new(HostPinned { _memory: memory.clone() }))
     }
 }
 
@@ -584,7 +552,6 @@ impl Stream for HostStream {
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], mut gate: Option<Gate<'_>>) -> Result<()> {
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
         self.shared.check_spans(copies.iter().map(|(device, _)| device))?;
-        copies.iter().try_for_each(|(_, host)| self.shared.check_registrations(host))?;
         self.finish()?;
         for (device, host) in copies {
             pass(&mut gate, device.bytes());
@@ -598,7 +565,6 @@ impl Stream for HostStream {
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], mut gate: Option<Gate<'_>>) -> Result<()> {
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
         self.shared.check_spans(copies.iter().map(|(_, device)| device))?;
-        copies.iter().try_for_each(|(host, _)| self.shared.check_registrations(host))?;
         self.finish()?;
         for (host, device) in copies {
             pass(&mut gate, device.bytes());

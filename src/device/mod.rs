@@ -270,7 +270,8 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// Copies to host memory.
     ///
     /// # Blocking
-    /// Until all is there. Pinned memory takes it at the speed of the link; other memory a good deal slower.
+    /// Until all is there. Pinned memory takes it at the speed of the link; other memory a good deal slower. One target may
+    /// lie in both, and in several pinned ranges.
     ///
     /// # Errors
     /// [`DeviceError::Range`] if lengths differ; what the device says. The targets then hold nothing of use.
@@ -351,12 +352,14 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// What the device says.
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>>;
 
-    /// Pins host memory, so that transfers run at the speed of the link.
+    /// Pins host memory in whole pages, so that transfers run at the speed of the link. Pinned ranges may overlap: memory is pinned for
+    /// as long as one of them is there.
     ///
     /// # Blocking
     /// Other calls into the driver wait meanwhile: pin small parts.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] if the system does not let so much be pinned; [`DeviceError::Failed`].
+    /// [`DeviceError::OutOfMemory`] if the system does not let so much be pinned; [`DeviceError::Range`] for parts of pages;
+    /// [`DeviceError::Failed`].
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>>;
 }

@@ -305,10 +305,11 @@ impl Engine {
             self.lock().stats.staged_captures += 1;
             return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed: unsealed(digests) })));
         }
-        if let Some(OnDevice { stream, .. }) = device {
+        if let Some(OnDevice { caches, stream }) = device {
             let found = capture::digest_on_device(&parts, layout.block_size, stream)?;
             capture::place_digests(&parts, &found, &mut digests);
             capture::download(&parts, slot.as_mut_slice(), stream)?;
+            caches.pin_soon(&slot, parts.iter().map(|part| part.span.bytes()).sum());
         }
         let placed = self.seal(&unsealed(digests), slot).map_err(FillError::Tier)?;
         Ok(Taken::Placed(Box::new(placed)))

@@ -4,6 +4,7 @@ use bivouac::base::Digest;
 use bivouac::base::digest::digest_bytes;
 use bivouac::device::{Device, DeviceError, DeviceSpan, HostRange, Priority, Run, Stream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -266,6 +267,57 @@ pub fn pinned_and_other_memory_mix_in_a_transfer(device: &dyn Device) {
                 }
                 drop(registrations);
             });
+        }
+    });
+}
+
+/// Sets it when it is dropped, also by a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Pinned ranges may overlap, touch and have gaps between them, and come and go beside transfers. For the host twin this is a transfer
+/// like any other.
+pub fn a_transfer_goes_through_whatever_is_pinned(device: &dyn Device) {
+    let stream = stream(device);
+    let stream = &*stream;
+    let size = 48 * MIB;
+    let data = bytes(size + 4096, 12);
+    let mut back = vec![0; data.len()];
+    let span = device.allocate(data.len() as u64).expect("room");
+    let first = |memory: &[u8]| memory.as_ptr().addr().next_multiple_of(4096);
+    let starts = [first(&data), first(&back)];
+    let pin = |start: usize, from: u64, to: u64| {
+        let memory = HostRange { address: start + (from * MIB) as usize, bytes: (to - from) * MIB, keep: Arc::new(()) };
+        device.pin(&memory).expect("pinned")
+    };
+    for (skip, bytes) in [(0, 100), (8, 4096)] {
+        let memory = HostRange { address: starts[0] + skip, bytes, keep: Arc::new(()) };
+        assert!(matches!(device.pin(&memory), Err(DeviceError::Range { .. })), "parts of pages");
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for start in [starts[0], starts[1], starts[0]] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let some = [pin(start, 0, 4), pin(start, 4, 20), pin(start, 10, 26)];
+                    let more = [pin(start, 0, 30), pin(start, 40, 48)];
+                    drop(some);
+                    drop(more);
+                }
+            });
+        }
+        let _over = Over(&is_over);
+        for round in 0..8 {
+            stream.upload(&[(&data, span.clone())], None).expect("upload");
+            back.fill(0);
+            stream.download(&mut [(span.clone(), &mut back)], None).expect("download");
+            assert!(back == data, "round {round}");
         }
     });
 }

@@ -10,6 +10,7 @@ use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceError, DeviceSpan, Stream};
 use bivouac::segment::{Segment, SegmentSpec};
 use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Return};
+use std::iter;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -349,6 +350,71 @@ fn an_enqueued_append_whose_copy_fails_is_unknown_afterwards() {
     assert!(bed.restore(&history, 72).expect("the next one was copied") == bytes(71));
     bed.append(&history, 71).expect("its number is free");
     bed.check(&history, 71);
+}
+
+/// The copy from the GPU cache is wrong, or fails: the application hears of it once, later, and gets the right bytes when it
+/// asks again.
+#[test]
+fn an_enqueued_restore_that_went_wrong_is_told_by_the_next_call() {
+    logs::collect();
+    for (round, (is_damage, waits)) in
+        [(true, true), (true, false), (false, true), (false, false)].into_iter().enumerate()
+    {
+        let bed = Bed::new();
+        let caches = bed.caches([4, 32, 0]);
+        let name = format!("late-{round}");
+        let history = ready(&caches, &name, Keep::Persist);
+        bed.append_all(&history, 0..20);
+        history.wait_flushed();
+        let version = bed.version_in(&history, 0..20, Tier::Device);
+        let span = bed.span(&bytes(0));
+        let restore = |version| {
+            let fields = &mut [FieldMut::device::<u8>("p", &span)];
+            history.restore_and(version, fields, &*bed.stream, Return::Enqueued)
+        };
+        match is_damage {
+            true => assert_eq!(bed.device.damage(&bytes(version)), 1),
+            false => bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 1),
+        }
+        restore(version).expect("enqueued");
+        let error =
+            if waits { history.settle().expect_err("wrong") } else { bed.restore(&history, 5).expect_err("wrong") };
+        let reason =
+            if is_damage { "device tier, field \"p\", block 0: digest" } else { "copy_blocks: a test said so" };
+        let place = format!("version {version} of history {name:?}");
+        says(&error, &[&place, reason, "what was computed from it is wrong"]);
+        history.settle().expect("told once");
+        let tier = if is_damage { Tier::Host } else { Tier::Device };
+        assert_eq!(bed.check(&history, version), tier);
+        (0..20).for_each(|version| _ = bed.check(&history, version));
+        // Nobody asks any more.
+        let version = bed.version_in(&history, 0..20, Tier::Device);
+        bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 1);
+        restore(version).expect("enqueued");
+        drop(history);
+        assert!(logs::has(&["event=restore-failed-unheard", &format!("version {version} of history {name:?}")]));
+    }
+}
+
+#[test]
+fn each_enqueued_restore_that_went_wrong_is_told_and_can_be_made_again() {
+    let bed = Bed::new();
+    let caches = bed.caches([16, 0, 0]);
+    let history = ready(&caches, "late", Keep::Discard);
+    bed.append_all(&history, 0..3);
+    let span = bed.span(&bytes(0));
+    bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 2);
+    let restore = |version| {
+        let fields = &mut [FieldMut::device::<u8>("p", &span)];
+        history.restore_and(version, fields, &*bed.stream, Return::Enqueued)
+    };
+    // A copy that has ended already is told by the next restore, which then does nothing else.
+    let mut told: Vec<_> = (0..3).flat_map(|version| iter::from_fn(move || restore(version).err()).take(4)).collect();
+    told.extend(iter::from_fn(|| history.settle().err()).take(4));
+    assert_eq!(told.len(), 2, "the third was right: {told:?}");
+    (0..2).for_each(|version| says(&told[version], &[&format!("version {version} of")]));
+    assert!(matches!(bed.restore(&history, 2), Err(HistoryError::Gone { .. })));
+    (0..2).for_each(|version| _ = bed.check(&history, version));
 }
 
 // The whole device.

@@ -1,9 +1,8 @@
-//! Memory of a GPU: address space mapped step by step, plain allocations, and host memory that it may reach.
+//! Memory of a GPU: address space mapped step by step, and plain allocations.
 
-use super::super::{DeviceError, DeviceSpan, HostRange, Pinned, Reservation, Result};
-use super::{Shared, bind, failed};
-use crate::base::digest::{copy_streaming, store_fence};
-use cudarc::driver::{CudaContext, result, sys};
+use super::super::{DeviceError, DeviceSpan, Reservation, Result};
+use super::{Shared, failed};
+use cudarc::driver::{result, sys};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -78,18 +77,8 @@ pub(super) fn device_of(address: u64) -> Result<Option<usize>> {
     Ok(number.map(|number| number as usize))
 }
 
-/// Does host memory begin and end in registrations, or in pinned memory of the driver?
-pub(super) fn is_pinned(host: &[u8]) -> bool {
-    let is_known = |address: u64| {
-        let kind = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-        kind == Some(sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32)
-    };
-    let first = host.as_ptr() as u64;
-    is_known(first) && is_known(first + (host.len() as u64).saturating_sub(1))
-}
-
 /// Attributes of up to four bytes; `None` if the driver does not know the address.
-fn attribute(address: u64, which: sys::CUpointer_attribute) -> Option<u32> {
+pub(super) fn attribute(address: u64, which: sys::CUpointer_attribute) -> Option<u32> {
     ask(address, which).ok()
 }
 
@@ -137,7 +126,7 @@ impl Drop for Allocation {
     }
 }
 
-fn out_of_memory(
+pub(super) fn out_of_memory(
     shared: &Shared,
     what: &'static str,
     bytes: u64,
@@ -320,169 +309,6 @@ impl Drop for VirtualRange {
         let code = unsafe { sys::cuMemAddressFree(self.base, self.bytes as usize) };
         if let Err(error) = code.result() {
             log::debug!("event=device-addresses-not-freed error={}", self.shared.failed("cuMemAddressFree", error));
-        }
-    }
-}
-
-/// Host memory that is registered with the driver.
-pub(super) struct Registration {
-    shared: Arc<Shared>,
-    memory: HostRange,
-}
-
-impl Registration {
-    pub(super) fn new(shared: &Arc<Shared>, memory: &HostRange) -> Result<Registration> {
-        shared.bind()?;
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
-        // SAFETY: the driver checks that the range is mapped, and changes no byte of it; `memory.keep` keeps it mapped until
-        // `drop` has taken the registration back.
-        let code = unsafe { sys::cuMemHostRegister_v2(memory.address as *mut _, memory.bytes as usize, flags) };
-        code.result()
-            .map_err(|error| out_of_memory(shared, "pinned host memory", memory.bytes, "cuMemHostRegister", error))?;
-        Ok(Registration { shared: shared.clone(), memory: memory.clone() })
-    }
-}
-
-impl Pinned for Registration {}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let undone = self.shared.bind().and_then(|()| {
-            // SAFETY: the address was registered by `new`, and is unregistered once.
-            let code = unsafe { sys::cuMemHostUnregister(self.memory.address as *mut _) };
-            code.result().map_err(|error| self.shared.failed("cuMemHostUnregister", error))
-        });
-        if let Err(error) = undone {
-            log::debug!("event=memory-not-unpinned error={error}");
-        }
-    }
-}
-
-/// Small pinned buffers that kernels write digests to and read tables of runs from; reused, because making one costs as
-/// much as a checkpoint.
-pub(super) struct PinnedPool {
-    free: Arc<Mutex<Vec<PinnedBuffer>>>,
-    context: Arc<CudaContext>,
-}
-
-/// The least size of a pooled buffer: digests of 4 GiB in blocks of 256 KiB.
-const BUFFER_MIN: usize = 256 << 10;
-/// Buffers that are made at once, so that the first captures find one.
-const BUFFERS_AT_START: usize = 4;
-
-impl PinnedPool {
-    pub(super) fn new(context: &Arc<CudaContext>) -> Result<PinnedPool> {
-        let pool = PinnedPool { free: Arc::default(), context: context.clone() };
-        let buffers: Result<Vec<_>> = (0..BUFFERS_AT_START).map(|_| pool.make(BUFFER_MIN)).collect();
-        *pool.lock() = buffers?;
-        Ok(pool)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PinnedBuffer>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn make(&self, bytes: usize) -> Result<PinnedBuffer> {
-        let ordinal = self.context.ordinal();
-        bind(&self.context)?;
-        // SAFETY: the context is bound; 1 is CU_MEMHOSTALLOC_PORTABLE. Unified addressing makes the host address the device's.
-        let address = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
-        let address = address.map_err(|error| failed(ordinal, "cuMemHostAlloc", error))?;
-        Ok(PinnedBuffer { address: address as u64, bytes, context: self.context.clone() })
-    }
-
-    /// A buffer of at least `bytes`, the smallest there is, given back when the loan is dropped.
-    pub(super) fn take(&self, bytes: usize) -> Result<PinnedLoan> {
-        let found = {
-            let mut free = self.lock();
-            let fitting = free.iter().enumerate().filter(|(_, buffer)| buffer.bytes >= bytes);
-            let smallest = fitting.min_by_key(|(_, buffer)| buffer.bytes).map(|(at, _)| at);
-            smallest.map(|at| free.swap_remove(at))
-        };
-        let buffer = match found {
-            Some(buffer) => buffer,
-            None => self.make(bytes.next_power_of_two().max(BUFFER_MIN))?,
-        };
-        Ok(PinnedLoan { buffer: Some(buffer), home: self.free.clone() })
-    }
-}
-
-/// Pinned host memory of our own.
-pub(super) struct PinnedBuffer {
-    address: u64,
-    bytes: usize,
-    context: Arc<CudaContext>,
-}
-
-impl Drop for PinnedBuffer {
-    fn drop(&mut self) {
-        let freed = bind(&self.context).and_then(|()| {
-            // SAFETY: the address came from `malloc_host` and is freed once; no loan of it is out.
-            let freed = unsafe { result::free_host(self.address as *mut _) };
-            freed.map_err(|error| failed(self.context.ordinal(), "cuMemFreeHost", error))
-        });
-        if let Err(error) = freed {
-            log::debug!("event=pinned-memory-not-freed error={error}");
-        }
-    }
-}
-
-/// A buffer of the pool in use.
-pub(super) struct PinnedLoan {
-    buffer: Option<PinnedBuffer>,
-    home: Arc<Mutex<Vec<PinnedBuffer>>>,
-}
-
-impl PinnedLoan {
-    fn buffer(&self) -> &PinnedBuffer {
-        self.buffer.as_ref().expect("a loan has its buffer until it is dropped")
-    }
-
-    pub(super) fn address(&self) -> u64 {
-        self.buffer().address
-    }
-
-    /// Writes bytes for the device to read.
-    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
-        let buffer = self.buffer();
-        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");
-        let target = (buffer.address as usize + offset) as *mut u8;
-        // SAFETY: the range is inside the buffer (asserted), which is host memory of ours; the loan is exclusive, and the device
-        // is told of it only after the write.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
-    }
-
-    /// Reads what the device has written; the caller has waited for the device.
-    pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) {
-        let buffer = self.buffer();
-        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");
-        let source = (buffer.address as usize + offset) as *const u8;
-        // SAFETY: the range is inside the buffer (asserted); the work that writes to it has ended.
-        unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
-    }
-
-    /// Fills the buffer's beginning past the processor's caches, for the device to read.
-    pub(super) fn stream_in(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.buffer().bytes, "the loan is large enough");
-        // SAFETY: the buffer is host memory of ours of that length (asserted); the loan is exclusive, and the device is told of it only
-        // after the write.
-        copy_streaming(bytes, unsafe { std::slice::from_raw_parts_mut(self.address() as *mut u8, bytes.len()) });
-        store_fence();
-    }
-
-    /// Copies the buffer's beginning past the processor's caches; the caller has waited for the device.
-    pub(super) fn stream_out(&self, bytes: &mut [u8]) {
-        assert!(bytes.len() <= self.buffer().bytes, "the loan is large enough");
-        // SAFETY: the buffer is host memory of ours of that length (asserted); the work that writes to it has ended.
-        copy_streaming(unsafe { std::slice::from_raw_parts(self.address() as *const u8, bytes.len()) }, bytes);
-        store_fence();
-    }
-}
-
-impl Drop for PinnedLoan {
-    fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.home.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
         }
     }
 }

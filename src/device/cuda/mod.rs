@@ -5,18 +5,20 @@
 //! [`CudaDevice::open`] asks for it; without one, or without a GPU behind it, `open` says so and nothing else
 //! happens.
 //!
-//! `memory.rs` has address space, mapping, allocations and pinning; `stream.rs` the copies; `event.rs` points in them;
-//! `kernels.rs` how the kernels get to the GPU.
+//! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself; `stream.rs`
+//! the copies; `event.rs` points in them; `kernels.rs` how the kernels get to the GPU.
 
 mod event;
 mod kernels;
 mod memory;
+mod pinned;
 mod stream;
 
 use super::{Device, DeviceError, DeviceInfo, DeviceSpan, HostRange, Pinned, Priority, Reservation, Result, Stream};
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, DriverError, result, sys};
 use kernels::load;
-use memory::{Allocation, PinnedPool, Registration, VirtualRange};
+use memory::{Allocation, VirtualRange};
+use pinned::{PinnedPool, PinnedRange};
 use std::ffi::CStr;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -223,7 +225,7 @@ impl Device for CudaDevice {
     }
 
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
-        Ok(Box::new(Registration::new(&self.shared, memory)?))
+        Ok(Box::new(PinnedRange::new(&self.shared, memory)?))
     }
 }
 

@@ -3,7 +3,8 @@
 use super::super::{Copied, DeviceError, DeviceSpan, Gate, Result, Run, Stream, check_runs};
 use super::Shared;
 use super::event::Event;
-use super::memory::{self, Allocation, PinnedLoan};
+use super::memory::Allocation;
+use super::pinned::{self, PinnedLoan, Way};
 use crate::base::Digest;
 use cudarc::driver::{CudaStream, result, sys};
 use std::collections::VecDeque;
@@ -460,14 +461,25 @@ impl Stream for GpuStream {
         self.check_spans(copies.iter().map(|(device, _)| device))?;
         let size = PIECE_BYTES as usize;
         let pieces = copies.iter_mut().flat_map(|(device, host)| pieces(device.address(), host.chunks_mut(size)));
+        // Until the copies have ended.
+        let mut registrations = Vec::new();
         let mut detour = Detour::new(self);
         self.transfer(pieces, gate, |piece: Piece<&mut [u8]>| {
-            if !memory::is_pinned(piece.host) {
-                return detour.down(piece.device, piece.host);
+            let (mut device, mut host) = (piece.device, piece.host);
+            for (bytes, way) in pinned::cut(host) {
+                let (part, rest) = host.split_at_mut(bytes);
+                match way {
+                    Way::Detour => detour.down(device, part)?,
+                    Way::Direct(registration) => {
+                        registrations.extend(registration);
+                        // SAFETY: the part lies inside a span and a slice of equal length; the slice is borrowed for this call, which
+                        // ends only when the copy has ended.
+                        unsafe { self.enqueue(device, part.as_mut_ptr() as u64, bytes, true)? };
+                    }
+                }
+                (device, host) = (device + bytes as u64, rest);
             }
-            // SAFETY: the piece lies inside a span and a slice of equal length; the slice is borrowed for this call, which ends
-            // only when the copy has ended.
-            unsafe { self.enqueue(piece.device, piece.host.as_mut_ptr() as u64, piece.host.len(), true) }
+            Ok(())
         })?;
         detour.land();
         Ok(())
@@ -479,18 +491,30 @@ impl Stream for GpuStream {
         self.check_spans(copies.iter().map(|(_, device)| device))?;
         let size = PIECE_BYTES as usize;
         let pieces = copies.iter().flat_map(|(host, device)| pieces(device.address(), host.chunks(size)));
+        let mut registrations = Vec::new();
         let mut detour = Detour::new(self);
         let mut is_in_order = false;
         self.transfer(pieces, gate, |piece: Piece<&[u8]>| {
-            if !memory::is_pinned(piece.host) {
-                // Work that was enqueued before may write what the processor reads now.
-                if !std::mem::replace(&mut is_in_order, true) {
-                    self.finish()?;
+            let (mut device, mut host) = (piece.device, piece.host);
+            for (bytes, way) in pinned::cut(host) {
+                let (part, rest) = host.split_at(bytes);
+                match way {
+                    Way::Detour => {
+                        // Work that was enqueued before may write what the processor reads now.
+                        if !std::mem::replace(&mut is_in_order, true) {
+                            self.finish()?;
+                        }
+                        detour.up(part, device)?;
+                    }
+                    Way::Direct(registration) => {
+                        registrations.extend(registration);
+                        // SAFETY: as in `download`, the other way round.
+                        unsafe { self.enqueue(part.as_ptr() as u64, device, bytes, false)? };
+                    }
                 }
-                return detour.up(piece.host, piece.device);
+                (device, host) = (device + bytes as u64, rest);
             }
-            // SAFETY: as in `download`, the other way round.
-            unsafe { self.enqueue(piece.host.as_ptr() as u64, piece.device, piece.host.len(), false) }
+            Ok(())
         })
     }
 

@@ -4,7 +4,9 @@
 use super::field::{FieldData, FromHost, digests_of, get};
 use super::layout::Layout;
 use super::steps::CallKind;
-use super::{Announced, BOUNCE_BYTES, Enqueued, Entry, Field, History, HistoryError, Operation, Step, lines_gone};
+use super::{
+    Announced, BOUNCE_BYTES, Enqueued, EnqueuedCall, Entry, Field, History, HistoryError, Operation, Step, lines_gone,
+};
 use crate::base::Digest;
 use crate::cache::{Admission, EntryId, Link, Piece, Reason, Tier};
 use crate::device::Stream;
@@ -12,10 +14,11 @@ use crate::tier::posix::PageBuffer;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// When an append returns.
+/// When an append or a restore returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Return {
-    /// When the fields have been copied: whatever the application does next, on whichever stream, the version is safe.
+    /// When the fields have been copied: whatever the application does next, on whichever stream, the version is safe, and what was
+    /// restored is what was appended.
     /// The default, because an application with several streams would otherwise have to order each of them.
     #[default]
     Done,
@@ -101,6 +104,12 @@ impl History {
                 true => Admission::Never(Reason::Closed),
                 false => books.cache.admit(id, layout.bytes, self.keep, shared.now()),
             };
+            // What is enqueued may free the number, or room.
+            let is_settled = books.enqueued.is_empty() && books.settling == 0;
+            if !is_settled && matches!(answer, Admission::Never(Reason::Exists | Reason::NoRoom)) {
+                books = shared.wait_for_room(books);
+                continue;
+            }
             let no_room = |reason: &str| {
                 let (bytes, reason) = (layout.bytes, reason.to_owned());
                 Err(HistoryError::NoRoom { history: name(), version, bytes, reason })
@@ -164,7 +173,7 @@ impl History {
         let copied = stream.copy_blocks(runs, layout.block_bytes)?;
         if until == Return::Enqueued {
             let from_host = FromHost::new(layout, fields);
-            self.shared.lock().enqueued.push_back(Enqueued { id, copied, from_host });
+            self.shared.lock().enqueued.push_back(Enqueued { id, copied, call: EnqueuedCall::Append(from_host) });
             return Ok(None);
         }
         *announced = Some(Announced::new(&self.shared, Link::Down));

@@ -196,7 +196,8 @@ impl Caches {
 impl Shared {
     pub(super) fn stats(&self) -> HistoryStats {
         let mut stats = self.lock().trace.stats.clone();
-        stats.host_bytes = self.lines.bytes();
+        stats.host_bytes = self.host_bytes();
+        stats.slot_bytes_pinned = self.registered.bytes(0..u64::MAX) - stats.host_bytes.1;
         self.bursts.count(&mut stats);
         stats
     }

@@ -89,6 +89,19 @@ pub enum HistoryError {
         /// The digest of what was read.
         found: Digest,
     },
+    /// A restore that had returned early ([`Return::Enqueued`](super::Return::Enqueued)) has not delivered what was appended.
+    #[error(
+        "version {version} of history {history:?} was restored with an enqueued copy that did not deliver what was appended: {reason}; \
+         what was computed from it is wrong: go back to a checkpoint, or restore it again"
+    )]
+    Late {
+        /// The history.
+        history: String,
+        /// The version.
+        version: u64,
+        /// What happened to the copy.
+        reason: String,
+    },
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

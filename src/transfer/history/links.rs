@@ -14,9 +14,8 @@ const FILE_PIECE_BYTES: usize = 4 << 20;
 /// measured on (2.6 GB/s against 1.9 with one), while reading went best with few (2.5 GB/s with one, 1.75 with four).
 const WRITERS: usize = 2;
 const READERS: usize = 1;
-/// How often a thread looks for an announced job before it sleeps after all: a millisecond or so, the time in which an H200
-/// copies 2 GiB.
-const LOOKS_MAX: u32 = 1000;
+/// How long a thread looks for an announced job before it sleeps after all: the time in which an H200 copies 4 GiB.
+const AWAKE: Duration = Duration::from_millis(2);
 /// The name that a link has in traces and thread names.
 pub(super) fn name_of(link: Link) -> &'static str {
     match link {
@@ -37,18 +36,19 @@ enum Next {
 /// Waits for work. Staged shards go before the end: ranks wait for them.
 fn next(shared: &Shared, link: Link) -> Next {
     let mut books = shared.lock();
-    if let Some(landing) = books.landing(link) {
+    if let Some(landing) = books.landing(shared, link) {
         return Next::Landing(landing);
     }
     books.idle[link as usize] += 1;
     books.dispatch(shared, &Link::ALL);
-    let mut looks = 0;
+    let mut is_tired = false;
     loop {
         // A job that is here was given to a thread that was idle.
         if let Some(job) = books.queues[link as usize].pop_front() {
+            shared.given[link as usize].fetch_sub(1, Ordering::Relaxed);
             return Next::Job(job);
         }
-        if let Some(landing) = books.landing(link) {
+        if let Some(landing) = books.landing(shared, link) {
             books.idle[link as usize] -= 1;
             return Next::Landing(landing);
         }
@@ -56,16 +56,14 @@ fn next(shared: &Shared, link: Link) -> Next {
             books.idle[link as usize] -= 1;
             return Next::Stop;
         }
-        books = match shared.announced[link as usize].load(Ordering::Relaxed) {
-            announced if announced > 0 && looks < LOOKS_MAX => {
-                looks += 1;
-                shared.stay_awake(link, books)
-            }
-            _ => {
-                looks = 0;
-                shared.wait_on(&shared.links[link as usize], books, PATIENCE)
-            }
-        };
+        let is_announced = shared.announced[link as usize].load(Ordering::Relaxed) > 0;
+        if is_announced && !is_tired {
+            books = shared.stay_awake(link, books);
+            is_tired = true;
+            continue;
+        }
+        books = shared.wait_on(&shared.links[link as usize], books, PATIENCE);
+        is_tired = false;
         // Also what nobody thought of is found, a little later.
         books.dispatch(shared, &[link]);
     }
@@ -100,8 +98,10 @@ pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
 
 impl Books {
     /// A staged shard that waits to be downloaded.
-    fn landing(&mut self, link: Link) -> Option<Landing> {
-        if link == Link::Down { self.landings.pop_front() } else { None }
+    fn landing(&mut self, shared: &Shared, link: Link) -> Option<Landing> {
+        let landing = if link == Link::Down { self.landings.pop_front() } else { None }?;
+        shared.given[link as usize].fetch_sub(1, Ordering::Relaxed);
+        Some(landing)
     }
 
     /// Hands jobs to idle threads of the links: exactly as many are woken as have something to do, because waking one
@@ -116,6 +116,7 @@ impl Books {
             {
                 self.idle[link as usize] -= 1;
                 self.queues[link as usize].push_back(job);
+                shared.given[link as usize].fetch_add(1, Ordering::Relaxed);
                 if self.queues[link as usize].len() > self.awake[link as usize] {
                     shared.links[link as usize].notify_one();
                 }
@@ -146,12 +147,21 @@ impl Shared {
         }
     }
 
+    /// Looks for an announced job without the lock, which the announcer needs to bring it.
     fn stay_awake<'a>(&'a self, link: Link, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
         books.awake[link as usize] += 1;
         drop(books);
-        // Also on a machine with more threads than processors the announcer gets on.
-        std::thread::yield_now();
-        (0..100).for_each(|_| std::hint::spin_loop());
+        let has_come = || {
+            self.given[link as usize].load(Ordering::Relaxed) > 0
+                || self.announced[link as usize].load(Ordering::Relaxed) == 0
+                || self.is_stopping()
+        };
+        let begun = Instant::now();
+        while !has_come() && begun.elapsed() < AWAKE {
+            // Also on a machine with more threads than processors the announcer gets on.
+            std::thread::yield_now();
+            (0..100).for_each(|_| std::hint::spin_loop());
+        }
         let mut books = self.lock();
         books.awake[link as usize] -= 1;
         books

@@ -17,7 +17,7 @@
 //!                                        ▼        │
 //!                                   [file without a name on the local tier]
 //!  bvk-map    maps GPU memory, leases and touches host memory, in steps, from the start on
-//!  bvk-pin    pins host memory behind it
+//!  bvk-pin    pins host memory behind it, and slots of checkpoints ([`registered`](self))
 //! ```
 //!
 //! Device regions of collective checkpoints pass through the same GPU cache on their way to node memory ([`staging`](self)).
@@ -42,6 +42,7 @@ mod lines;
 mod links;
 mod open;
 mod preparing;
+mod registered;
 mod restore;
 mod seal;
 mod spill;
@@ -67,6 +68,8 @@ use bursts::Bursts;
 use field::FromHost;
 use layout::Layout;
 use lines::Lines;
+use registered::Registered;
+use restore::Expected;
 use spill::Spill;
 use staging::Landing;
 pub(in crate::transfer) use staging::Staged;
@@ -98,6 +101,8 @@ struct Shared {
     device: Arc<dyn Device>,
     range: Arc<dyn Reservation>,
     segment: Option<Arc<Segment>>,
+    /// Before `lines`: what only these caches have registered is taken back before the leases go back to the node.
+    registered: Registered,
     lines: Lines,
     spill: Option<Spill>,
     config: CacheConfig,
@@ -116,6 +121,8 @@ struct Shared {
     links: [Condvar; 4],
     /// Jobs that are about to come for each link.
     announced: [AtomicUsize; 4],
+    /// Jobs in the queues of the links, and landings: what who looks for an announced one sees without the lock.
+    given: [AtomicUsize; 4],
     stop: AtomicBool,
     histories: AtomicU32,
     process: u32,
@@ -132,10 +139,12 @@ struct Books {
     /// Calls of the application that wait for a change.
     waiting: usize,
     entries: BTreeMap<EntryId, Entry>,
-    /// Appends whose copies were enqueued and not yet seen to end.
+    /// Appends and restores whose copies were enqueued and not yet seen to end.
     enqueued: VecDeque<Enqueued>,
     /// How many of them threads are waiting for, which are in no queue then.
     settling: usize,
+    /// What was wrong with such restores of each history, until its application hears of it.
+    late: BTreeMap<u32, VecDeque<HistoryError>>,
     /// Staged shards that wait for their download, oldest first.
     landings: VecDeque<Landing>,
     /// Shards that have room in the GPU cache, and how many ever asked for it.
@@ -154,12 +163,19 @@ struct Entry {
     is_told_lost: bool,
 }
 
-/// An append whose copy was enqueued.
+/// A call whose copy was enqueued.
 struct Enqueued {
     id: EntryId,
     copied: Box<dyn Copied>,
-    /// Digests of the fields that came from host memory.
-    from_host: FromHost,
+    call: EnqueuedCall,
+}
+
+/// What is left to do when the copy has ended.
+enum EnqueuedCall {
+    /// The digests are kept; those of fields that came from host memory are compared.
+    Append(FromHost),
+    /// The digests are compared.
+    Restore(Expected),
 }
 
 /// Versions of one name, kept by one rank. Dropping it forgets them.
@@ -226,30 +242,56 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Notes the end of enqueued appends. With `all`, waits for them.
+    /// Waits for all that was enqueued, also for what another thread is noting the end of.
+    fn settle_all(&self) -> MutexGuard<'_, Books> {
+        self.settle_enqueued(true);
+        let mut books = self.lock();
+        while books.settling > 0 {
+            books = self.wait(books);
+        }
+        books
+    }
+
+    /// Notes the end of enqueued appends and restores. With `all`, waits for them.
     fn settle_enqueued(&self, all: bool) {
+        self.settle_some(all, |_| true);
+    }
+
+    /// The same for some of them.
+    fn settle_some(&self, all: bool, which: impl Fn(&Enqueued) -> bool) {
         loop {
             let mut books = self.lock();
-            let Some(next) = books.enqueued.pop_front() else { return };
-            if !all && matches!(next.copied.is_done(), Ok(false)) {
-                books.enqueued.push_front(next);
+            let Some(next) = books.enqueued.iter().position(&which) else { return };
+            if !all && matches!(books.enqueued[next].copied.is_done(), Ok(false)) {
                 return;
             }
-            let layout = books.entries.get(&next.id).map(|entry| entry.layout.clone());
+            let Some(next) = books.enqueued.remove(next) else { return };
             books.settling += 1;
+            let Enqueued { id, copied, call } = next;
+            let layout = books.entries.get(&id).map(|entry| entry.layout.clone());
             drop(books);
-            let digests = next.copied.digests().map_err(HistoryError::from);
-            let digests = digests.and_then(|digests| match &layout {
-                Some(layout) => next.from_host.check(layout, &digests).map(|()| digests),
-                None => Ok(digests),
-            });
-            let mut books = self.lock();
-            let id = next.id;
-            if let Err(error) = &digests {
-                log::warn!("event=append-failed history={} version={} error={error}", id.history, id.version);
-            }
+            let digests = copied.digests().map_err(HistoryError::from);
+            let mut books = match call {
+                EnqueuedCall::Append(from_host) => {
+                    let digests = digests.and_then(|digests| match &layout {
+                        Some(layout) => from_host.check(layout, &digests).map(|()| digests),
+                        None => Ok(digests),
+                    });
+                    if let Err(error) = &digests {
+                        log::warn!("event=append-failed history={} version={} error={error}", id.history, id.version);
+                    }
+                    let mut books = self.lock();
+                    books.written(id, digests.ok());
+                    books
+                }
+                EnqueuedCall::Restore(expected) => {
+                    let outcome = digests.and_then(|digests| expected.compare(digests));
+                    let mut books = self.lock();
+                    books.restored(id, &expected, outcome);
+                    books
+                }
+            };
             books.settling -= 1;
-            books.written(id, digests.ok());
             self.changed(books);
         }
     }
@@ -352,8 +394,10 @@ impl Drop for History {
         if self.shared.process != std::process::id() {
             return;
         }
-        self.shared.settle_enqueued(true);
-        let mut books = self.shared.lock();
+        let mut books = self.shared.settle_all();
+        for error in books.late.remove(&self.id).into_iter().flatten() {
+            log::error!("event=restore-failed-unheard error={error}");
+        }
         books.cache.close(self.id);
         books.entries.retain(|id, _| id.history != self.id);
         self.shared.changed(books);

@@ -5,6 +5,7 @@ use super::bursts::Bursts;
 use super::lines::Lines;
 use super::links::{link_loop, name_of};
 use super::preparing::{memory_loop, pin_loop};
+use super::registered::Registered;
 use super::spill::Spill;
 use super::trace::Trace;
 use super::{Books, Caches, History, HistoryError, Shared};
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The threads that make memory ready; they end when that is done.
+/// The threads that make memory ready. The first ends when that is done; the other goes on with slots.
 const MAP_THREAD: &str = "bvk-map";
 const PIN_THREAD: &str = "bvk-pin";
 /// Allocation unit in device memory: copies of that size still run well.
@@ -133,6 +134,7 @@ impl Caches {
             waiting: 0,
             entries: BTreeMap::new(),
             enqueued: VecDeque::new(),
+            late: BTreeMap::new(),
             settling: 0,
             landings: VecDeque::new(),
             staged: 0,
@@ -144,6 +146,7 @@ impl Caches {
             device,
             range,
             segment,
+            registered: Registered::default(),
             lines: Lines::default(),
             spill,
             config: CacheConfig { host_bytes, ..config.clone() },
@@ -156,6 +159,7 @@ impl Caches {
             application: Condvar::new(),
             links: Default::default(),
             announced: Default::default(),
+            given: Default::default(),
             stop: AtomicBool::new(false),
             histories: AtomicU32::new(0),
             process: std::process::id(),
@@ -205,7 +209,7 @@ impl Caches {
 
     /// Host memory of the caches: leased, and of it pinned, in bytes.
     pub fn host_bytes(&self) -> (u64, u64) {
-        self.shared.lines.bytes()
+        self.shared.host_bytes()
     }
 
     /// Is all memory mapped, leased and pinned that will be? Not before the first history was made, and not while other
@@ -214,7 +218,7 @@ impl Caches {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let has_ended =
             |name| threads.iter().any(|thread| thread.thread().name() == Some(name) && thread.is_finished());
-        has_ended(MAP_THREAD) && (has_ended(PIN_THREAD) || self.shared.lines.first_unpinned().is_none())
+        has_ended(MAP_THREAD) && (has_ended(PIN_THREAD) || self.shared.unpinned_line().is_none())
     }
 
     /// Gives device memory back to the application: of the end of the cache, as much of `bytes` as can be had without losing a

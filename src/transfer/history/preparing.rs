@@ -8,6 +8,7 @@ use crate::cache::{Link, Tier};
 use crate::config::{PinOrder, Touch};
 use crate::device::DeviceError;
 use crate::segment::{Order, SegmentError, Token, TokenGuard};
+use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,9 +23,11 @@ const TURN_PAUSE: Duration = Duration::from_micros(100);
 const TRIAL: Duration = Duration::from_millis(10);
 /// The least that is leased at a time.
 const LINE_BYTES_MIN: u64 = 4 << 20;
-/// How long the memory thread sleeps while there is no history; the first one wakes it.
+/// How long a thread sleeps that has nothing to do: the first history wakes the memory thread, a slot the pinning one.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long it waits for node memory that others hold before it looks again.
+/// How many slots in a row may fail to be pinned before no more are tried.
+const SLOT_FAILURES_MAX: u32 = 3;
+/// How long the memory thread waits for node memory that others hold before it looks again.
 const LEASE_PAUSE: Duration = Duration::from_millis(200);
 
 impl Shared {
@@ -100,26 +103,41 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     shared.is_leased.store(true, Ordering::Release);
 }
 
-/// Pins the lines as they come.
+/// Pins the lines as they come, then slots; until that does not work any more.
 pub(super) fn pin_loop(shared: &Shared) {
+    if shared.config.pin == PinOrder::Never {
+        return;
+    }
+    shared.registered.worker.get_or_init(std::thread::current);
     let mut order = shared.config.pin;
-    while !shared.is_stopping() && order != PinOrder::Never {
+    let (mut is_said, mut slots_failed) = (false, 0);
+    while !shared.is_stopping() {
         // Before the lines: the last one may come between the two looks.
         let is_leased = shared.is_leased.load(Ordering::Acquire);
-        match shared.lines.first_unpinned() {
-            Some(offset) => {
-                if !pin_line(shared, offset, &mut order) {
-                    return;
-                }
+        if let Some(line) = shared.unpinned_line() {
+            if !pin(shared, line, &mut order) {
+                break;
             }
-            None if is_leased => {
+        } else if let Some(slot) = shared.registered.next_slot() {
+            match pin(shared, slot, &mut order) {
+                true => slots_failed = 0,
+                false if slots_failed + 1 == SLOT_FAILURES_MAX => break,
+                false => slots_failed += 1,
+            }
+        } else {
+            // The next ones wait for their turns anew.
+            order = shared.config.pin;
+            if is_leased && !std::mem::replace(&mut is_said, true) {
                 log::debug!("event=host-memory-ready {:?}", shared.ways());
-                return;
             }
-            None if shared.lines.bytes().0 == 0 => std::thread::park_timeout(LEASE_PAUSE),
-            None => std::thread::park_timeout(5 * PAUSE),
+            std::thread::park_timeout(match (is_leased, shared.lines.places().is_empty()) {
+                (true, _) => IDLE,
+                (false, true) => LEASE_PAUSE,
+                (false, false) => 5 * PAUSE,
+            });
         }
     }
+    shared.registered.give_up();
 }
 
 /// One more lease, touched, and known to the planner; false if there is no room now.
@@ -148,11 +166,11 @@ fn lease(shared: &Shared, bytes: u64) -> Result<bool, SegmentError> {
     Ok(true)
 }
 
-/// Pins a line part by part, each in this rank's turn; false if that does not work here. Once a turn has not come, it goes on
-/// without, at once.
-fn pin_line(shared: &Shared, offset: u64, order: &mut PinOrder) -> bool {
+/// Pins what this rank has there part by part, each in its turn; false if that does not work here. Once a turn has not come, it
+/// goes on without, at once.
+fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> bool {
     let Some(segment) = &shared.segment else { return false };
-    for part in shared.lines.unpinned(offset) {
+    for part in shared.registered.missing(place) {
         let bytes = part.end - part.start;
         let in_turns = *order == PinOrder::InTurns && segment.node_ranks() > 1;
         let turn = if in_turns { turn(shared, bytes) } else { None };
@@ -160,7 +178,7 @@ fn pin_line(shared: &Shared, offset: u64, order: &mut PinOrder) -> bool {
             return false;
         }
         let begun = Instant::now();
-        if let Err(error) = shared.lines.pin(offset, part, segment, &*shared.device) {
+        if let Err(error) = shared.registered.pin(part, segment, &*shared.device) {
             // Copies go on at the speed of pageable memory.
             log::warn!("event=not-pinned bytes={bytes} error={error}");
             return false;

@@ -4,13 +4,100 @@
 use super::field::{FieldDataMut, check, compare, digest_slice, put};
 use super::layout::{Cut, Layout};
 use super::steps::CallKind;
-use super::{Announced, BOUNCE_BYTES, Books, FieldMut, History, HistoryError, Operation, Step, lines_gone};
+use super::{
+    Announced, BOUNCE_BYTES, Books, Enqueued, EnqueuedCall, FieldMut, History, HistoryError, Operation, Return, Step,
+    lines_gone,
+};
 use crate::base::Digest;
 use crate::cache::{Cache, EntryId, Keep, Link, Piece, Read, Tier};
-use crate::device::Stream;
+use crate::device::{Copied, Stream};
 use crate::tier::posix::PageBuffer;
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
+
+/// What an enqueued restore has to deliver, and of which version.
+pub(super) struct Expected {
+    name: String,
+    layout: Arc<Layout>,
+    digests: Arc<[Digest]>,
+    targets: Vec<usize>,
+    /// The version leaves then.
+    leaves: bool,
+}
+
+impl Expected {
+    pub(super) fn compare(&self, found: Vec<Digest>) -> Result<(), HistoryError> {
+        compare_in_cache(&self.layout, &self.digests, found, &self.targets)
+    }
+}
+
+fn compare_in_cache(
+    layout: &Layout,
+    digests: &[Digest],
+    mut found: Vec<Digest>,
+    targets: &[usize],
+) -> Result<(), HistoryError> {
+    // A call for some of the fields makes digests up to the last block of these; an empty one may lie behind it.
+    found.resize(layout.blocks as usize, Digest::default());
+    compare(layout, digests, &found, targets.iter().copied(), "device")
+}
+
+/// The parts of the version that are wanted, each with its target.
+fn cuts_of(layout: &Layout, pieces: &[Piece], targets: &[usize]) -> Vec<(Cut, usize)> {
+    let mut target_of = vec![None; layout.fields.len()];
+    targets.iter().enumerate().for_each(|(target, field)| target_of[*field] = Some(target));
+    layout.cuts(pieces).into_iter().filter_map(|cut| Some((cut, target_of[cut.field]?))).collect()
+}
+
+impl Books {
+    /// Ends a read.
+    fn read(&mut self, id: EntryId, tier: Tier, keep: Keep) {
+        self.cache.read_done(id, tier, true);
+        self.forget_if_gone(id, keep == Keep::Discard);
+    }
+
+    fn forget_if_gone(&mut self, id: EntryId, may_be: bool) {
+        if may_be && self.cache.states(id) == [None; 3] {
+            self.entries.remove(&id);
+        }
+    }
+
+    /// Ends a read that has failed: only what is wrong with the copy itself is held against it.
+    pub(super) fn not_read(&mut self, id: EntryId, tier: Tier, name: &str, error: &HistoryError) {
+        if !error.is_of_copy() {
+            return self.cache.read_undone(id, tier);
+        }
+        log::warn!("event=copy-given-up history={name:?} version={} error={error}", id.version);
+        self.cache.read_done(id, tier, false);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.complaint = Some(error.clone());
+        }
+    }
+
+    /// Ends a restore that was enqueued.
+    pub(super) fn restored(&mut self, id: EntryId, expected: &Expected, outcome: Result<(), HistoryError>) {
+        let Err(error) = outcome else {
+            self.cache.read_ended(id, Tier::Device, true, expected.leaves);
+            return self.forget_if_gone(id, expected.leaves);
+        };
+        self.not_read(id, Tier::Device, &expected.name, &error);
+        let (history, version, reason) = (expected.name.clone(), id.version, error.to_string());
+        log::warn!("event=restore-failed history={history:?} version={version} error={error}");
+        if let Some(entry) = self.entries.get_mut(&id).filter(|_| self.cache.states(id) == [None; 3]) {
+            entry.is_told_lost = true;
+        }
+        self.late.entry(id.history).or_default().push_back(HistoryError::Late { history, version, reason });
+    }
+
+    /// What the application is to hear next of a history's enqueued restores.
+    fn next_late(&mut self, history: u32) -> Option<HistoryError> {
+        let late = self.late.get_mut(&history)?.pop_front();
+        if self.late[&history].is_empty() {
+            self.late.remove(&history);
+        }
+        late
+    }
+}
 
 impl History {
     /// Copies a version back: all fields that `fields` names, which may be some of those appended. Its digests are compared.
@@ -24,15 +111,43 @@ impl History {
     ///
     /// # Errors
     /// [`HistoryError::Unknown`], [`HistoryError::Gone`], [`HistoryError::Lost`], [`HistoryError::Field`],
-    /// [`HistoryError::TimedOut`], [`HistoryError::Device`], [`HistoryError::Store`]. The fields then hold nothing of use.
+    /// [`HistoryError::TimedOut`], [`HistoryError::Device`], [`HistoryError::Store`]; [`HistoryError::Late`] for an earlier restore that
+    /// had returned early ([`Return::Enqueued`]). The fields then hold nothing of use.
     pub fn restore(&self, version: u64, fields: &mut [FieldMut<'_>], stream: &dyn Stream) -> Result<(), HistoryError> {
+        self.restore_and(version, fields, stream, Return::Done)
+    }
+
+    /// The same with a say in when it returns. With [`Return::Enqueued`] a version that lies in the GPU cache, with all its named fields
+    /// in device memory, is copied in the stream's order, and the digests are compared when the copy has ended. Any other version is
+    /// waited for.
+    ///
+    /// Until its end is noted, by the next call, such a copy keeps its place in the GPU cache.
+    ///
+    /// # Errors
+    /// As [`History::restore`].
+    pub fn restore_and(
+        &self,
+        version: u64,
+        fields: &mut [FieldMut<'_>],
+        stream: &dyn Stream,
+        until: Return,
+    ) -> Result<(), HistoryError> {
         let begun = Instant::now();
         let shared = &self.shared;
         let _call = shared.bursts.call(CallKind::Other);
-        shared.settle_enqueued(true);
+        shared.settle_enqueued(false);
+        if until == Return::Done {
+            // Its append may be among them, and what was wrong is told now. Others' copies may be behind work of theirs.
+            shared.settle_some(true, |enqueued| enqueued.id.history == self.id);
+        }
+        let is_on_device = |field: &FieldMut<'_>| matches!(field.data, FieldDataMut::Device(_));
+        let may_return = until == Return::Enqueued && fields.iter().all(is_on_device);
         let id = EntryId { history: self.id, version };
         let mut books = shared.lock();
-        let distance = books.cache.prefetch_distance(self.id);
+        if let Some(error) = books.next_late(self.id) {
+            return Err(error);
+        }
+        let distance = if books.trace.is_on { books.cache.prefetch_distance(self.id) } else { 0 };
         loop {
             // A mistake in the call is no damage: it is found before the version is touched.
             let (layout, targets) = match books.entries.get(&id) {
@@ -52,7 +167,18 @@ impl History {
             }
             drop(books);
             let mut announced = None;
+            let mut enqueued = None;
             let outcome = match &known {
+                Some((layout, digests)) if may_return && tier == Tier::Device => {
+                    let (layout, digests) = (layout.clone(), digests.clone());
+                    let cuts = cuts_of(&layout, &pieces, &targets);
+                    let copied = self.copy_from_device(&layout, &cuts, fields, stream);
+                    copied.map(|copied| {
+                        let (name, targets) = (self.name.clone(), targets.clone());
+                        enqueued = Some((copied, Expected { name, layout, digests, targets, leaves: false }));
+                        0.0
+                    })
+                }
                 Some((layout, digests)) => {
                     self.read_from(tier, layout, digests, &pieces, &targets, fields, stream, &mut announced)
                 }
@@ -60,17 +186,24 @@ impl History {
             };
             books = shared.lock();
             match &outcome {
-                Ok(_) => books.cache.read_done(id, tier, true),
-                Err(error) => self.not_read(&mut books, id, tier, error),
+                // Read it is when the copy has ended.
+                Ok(_) if enqueued.is_some() => {
+                    let leaves = books.cache.note_read(id);
+                    let call = |expected| EnqueuedCall::Restore(Expected { leaves, ..expected });
+                    books.enqueued.extend(enqueued.map(|(copied, expected)| Enqueued {
+                        id,
+                        copied,
+                        call: call(expected),
+                    }));
+                }
+                Ok(_) => books.read(id, tier, self.keep),
+                Err(error) => books.not_read(id, tier, &self.name, error),
             }
             match outcome {
                 Ok(seconds) => {
                     let bytes = known.map_or(0, |(layout, _)| layout.bytes);
                     let step = Step { distance, ..Step::new(version, Operation::Restore, bytes, tier, seconds) };
                     books.trace.step(step, begun, shared.started);
-                    if self.keep == Keep::Discard && books.cache.states(id) == [None; 3] {
-                        books.entries.remove(&id);
-                    }
                     shared.changed_for(books, if tier == Tier::Device { &[Link::Up] } else { &Link::ALL });
                     drop(announced);
                     return Ok(());
@@ -82,6 +215,22 @@ impl History {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Waits for what was enqueued ([`Return::Enqueued`]), and says what was wrong with a restore of it that had not been heard of yet;
+    /// with several, the first: they are told one by one, until the answer is `Ok`. Call it before results leave the program, also into
+    /// a checkpoint.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the enqueued copies of all histories of these caches.
+    ///
+    /// # Errors
+    /// [`HistoryError::Late`].
+    pub fn settle(&self) -> Result<(), HistoryError> {
+        self.shared.settle_all().next_late(self.id).map_or(Ok(()), Err)
     }
 
     /// The application hears that a version is lost.
@@ -142,18 +291,6 @@ impl History {
         Ok(self.shared.lock())
     }
 
-    /// Ends a read that has failed: only what is wrong with the copy itself is held against it.
-    pub(super) fn not_read(&self, books: &mut Books, id: EntryId, tier: Tier, error: &HistoryError) {
-        if !error.is_of_copy() {
-            return books.cache.read_undone(id, tier);
-        }
-        log::warn!("event=copy-given-up history={:?} version={} error={error}", self.name, id.version);
-        books.cache.read_done(id, tier, false);
-        if let Some(entry) = books.entries.get_mut(&id) {
-            entry.complaint = Some(error.clone());
-        }
-    }
-
     fn not_there(&self, books: &mut Books, id: EntryId, answer: Read) -> HistoryError {
         let (history, version) = (self.name.clone(), id.version);
         match answer {
@@ -179,10 +316,7 @@ impl History {
         stream: &dyn Stream,
         announced: &mut Option<Announced<'a>>,
     ) -> Result<f64, HistoryError> {
-        let mut target_of = vec![None; layout.fields.len()];
-        targets.iter().enumerate().for_each(|(target, field)| target_of[*field] = Some(target));
-        let cuts: Vec<(Cut, usize)> =
-            layout.cuts(pieces).into_iter().filter_map(|cut| Some((cut, target_of[cut.field]?))).collect();
+        let cuts = cuts_of(layout, pieces, targets);
         match tier {
             Tier::Device => self.read_device(layout, digests, &cuts, targets, fields, stream, announced),
             Tier::Host => {
@@ -244,6 +378,26 @@ impl History {
         Ok(targets)
     }
 
+    /// Enqueues the copy from the GPU cache of fields in device memory; of others the digests only.
+    fn copy_from_device(
+        &self,
+        layout: &Layout,
+        cuts: &[(Cut, usize)],
+        fields: &[FieldMut<'_>],
+        stream: &dyn Stream,
+    ) -> Result<Box<dyn Copied>, HistoryError> {
+        let mut runs = Vec::with_capacity(cuts.len());
+        for (cut, target) in cuts {
+            let source = self.shared.range.span(cut.place, cut.bytes)?;
+            let to = match &fields[*target].data {
+                FieldDataMut::Device(span) => Some(span.part(cut.start, cut.bytes)?),
+                FieldDataMut::Host(_) => None,
+            };
+            runs.push(layout.run(cut, source, to));
+        }
+        Ok(stream.copy_blocks(runs, layout.block_bytes)?)
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn read_device<'a>(
         &'a self,
@@ -255,16 +409,7 @@ impl History {
         stream: &dyn Stream,
         announced: &mut Option<Announced<'a>>,
     ) -> Result<f64, HistoryError> {
-        let mut runs = Vec::with_capacity(cuts.len());
-        for (cut, target) in cuts {
-            let source = self.shared.range.span(cut.place, cut.bytes)?;
-            let to = match &fields[*target].data {
-                FieldDataMut::Device(span) => Some(span.part(cut.start, cut.bytes)?),
-                FieldDataMut::Host(_) => None,
-            };
-            runs.push(layout.run(cut, source, to));
-        }
-        let copied = stream.copy_blocks(runs, layout.block_bytes)?;
+        let copied = self.copy_from_device(layout, cuts, fields, stream)?;
         *announced = Some(Announced::new(&self.shared, Link::Up));
         for (cut, target) in cuts {
             if let FieldDataMut::Host(slice) = &mut fields[*target].data {
@@ -272,10 +417,7 @@ impl History {
                 stream.download(&mut [(self.shared.range.span(cut.place, cut.bytes)?, bytes)], None)?;
             }
         }
-        let mut in_cache = copied.digests()?;
-        // A call for some of the fields makes digests up to the last block of these; an empty one may lie behind it.
-        in_cache.resize(layout.blocks as usize, Digest::default());
-        compare(layout, digests, &in_cache, targets.iter().copied(), "device")?;
+        compare_in_cache(layout, digests, copied.digests()?, targets)?;
         // What came over the link is what lay in the cache.
         let mut found = digests.to_vec();
         for (field, target) in fields.iter().zip(targets) {

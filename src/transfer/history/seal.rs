@@ -63,12 +63,11 @@ impl History {
     pub(crate) fn kept(&self) -> Result<(Index, Vec<KeptField<'_>>), HistoryError> {
         let begun = Instant::now();
         let stream = self.stream()?;
-        self.shared.settle_enqueued(true);
+        let mut books = self.shared.settle_all();
         if self.shared.is_stopping() {
             return Err(HistoryError::Closed { history: self.name.clone() });
         }
         let ids = EntryId { history: self.id, version: 0 }..=EntryId { history: self.id, version: u64::MAX };
-        let mut books = self.shared.lock();
         while let Some((id, _)) = books.entries.range(ids.clone()).find(|(_, entry)| entry.digests.is_none()) {
             let version = id.version;
             books = self.wait_for(books, version, begun)?;
@@ -127,7 +126,7 @@ impl KeptField<'_> {
                     books.cache.read_undone(id, tier);
                     books.trace.stats.sealed_bytes[tier as usize] += target.len() as u64;
                 }
-                Err(error) => self.history.not_read(&mut books, id, tier, error),
+                Err(error) => books.not_read(id, tier, &self.history.name, error),
             }
             shared.changed(books);
             match checked {

@@ -16,6 +16,7 @@ use crate::format::ElementType;
 use crate::segment::SlotMut;
 use crate::transfer::capture::{DevicePart, targets};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes per second that a download is taken to have before one was measured: what pageable memory allows.
@@ -83,12 +84,22 @@ impl Caches {
     }
 }
 
+impl Caches {
+    /// So many bytes go from the device into a slot, past the cache.
+    pub(in crate::transfer) fn pin_soon(&self, slot: &SlotMut, bytes: u64) {
+        self.shared.pin_soon(slot, bytes);
+    }
+}
+
 impl Staged {
     /// Hands it over to the thread that downloads it into `slot` and then calls `land`. If that thread has panicked, `land` is
     /// dropped with the [`Caches`], at the latest.
     pub(in crate::transfer) fn send_down(self, slot: SlotMut, version: u64, land: Land) {
         let shared = self.shared.clone();
-        shared.lock().landings.push_back(Landing { staged: self, slot, version, land });
+        let mut books = shared.lock();
+        books.landings.push_back(Landing { staged: self, slot, version, land });
+        shared.given[Link::Down as usize].fetch_add(1, Ordering::Relaxed);
+        drop(books);
         shared.links[Link::Down as usize].notify_all();
     }
 
@@ -128,6 +139,7 @@ impl Landing {
         books.note_moved(Link::Down, bytes, begun.elapsed().saturating_sub(held_back), outcome.is_ok());
         drop(books);
         drop(staged);
+        shared.pin_soon(&slot, bytes);
         land(outcome.map(|()| slot));
     }
 }
@@ -136,6 +148,7 @@ impl Shared {
     /// Room for a shard of so many bytes, and the number by which it is known; `None` if it does not come in time.
     fn find_staging_room(&self, bytes: u64) -> Option<(u64, Vec<Piece>)> {
         let begun = Instant::now();
+        self.settle_enqueued(false);
         let mut books = self.lock();
         let shard = books.shards;
         books.shards += 1;

@@ -76,6 +76,8 @@ pub struct HistoryStats {
     pub sealed_bytes: [u64; 3],
     /// Host memory: leased, and of it pinned.
     pub host_bytes: (u64, u64),
+    /// Node memory pinned for slots of checkpoints.
+    pub slot_bytes_pinned: u64,
     /// Bytes moved: device to host, host to file, file to host, host to device.
     pub moved_bytes: [u64; 4],
     /// Jobs of the links that failed, likewise.

@@ -1,0 +1,315 @@
+//! Host memory that the GPU reaches at the speed of the link: registrations, and small buffers of our own.
+//!
+//! A driver refuses a copy that crosses from one registration into another, or out of one. So the process keeps a book of what it
+//! has registered, and transfers are cut by it ([`cut`]). A registration lives for as long as somebody pins with it or copies
+//! through it: pinning what is pinned already shares it.
+
+use super::super::{DeviceError, HostRange, Pinned, Result};
+use super::memory::{attribute, out_of_memory};
+use super::{KeptContext, Shared, bind, failed};
+use crate::base::digest::{copy_streaming, store_fence};
+use crate::base::units::PAGE;
+use cudarc::driver::{CudaContext, result, sys};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// End and state of each registration of this process by its start, whichever device it was made for: all are portable. Invariant:
+/// no two overlap.
+static BOOK: Mutex<BTreeMap<usize, (usize, State)>> = Mutex::new(BTreeMap::new());
+/// Held while something is registered.
+static REGISTERING: Mutex<()> = Mutex::new(());
+
+/// What can be done with a registration.
+enum State {
+    /// It is being made, or taken back once nobody has it any more.
+    Moving,
+    Here(Weak<Registration>),
+    /// It could not be taken back: its memory stays mapped, and copies go around it.
+    Stuck,
+}
+
+/// Nobody may drop a registration while holding this.
+fn book() -> MutexGuard<'static, BTreeMap<usize, (usize, State)>> {
+    BOOK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Host memory that is registered with the driver.
+pub(super) struct Registration {
+    shared: Arc<Shared>,
+    memory: HostRange,
+}
+
+impl Registration {
+    /// Registers memory that is in no registration.
+    fn new(shared: &Arc<Shared>, memory: HostRange) -> Result<Arc<Registration>> {
+        let (start, end) = (memory.address, memory.address + memory.bytes as usize);
+        // Before the driver knows it: transfers go around what is just being registered.
+        book().insert(start, (end, State::Moving));
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
+        // SAFETY: the driver checks that the range is mapped, and changes no byte of it; `memory.keep` keeps it mapped until
+        // `drop` has taken the registration back.
+        let code = unsafe { sys::cuMemHostRegister_v2(start as *mut _, memory.bytes as usize, flags) };
+        if let Err(error) = code.result() {
+            book().remove(&start);
+            return Err(out_of_memory(shared, "pinned host memory", memory.bytes, "cuMemHostRegister", error));
+        }
+        let made = Arc::new(Registration { shared: shared.clone(), memory });
+        book().insert(start, (end, State::Here(Arc::downgrade(&made))));
+        Ok(made)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // Whoever has it last may be a thread that works with another GPU.
+        let _kept = KeptContext::here();
+        let undone = self.shared.bind().and_then(|()| {
+            // SAFETY: the address was registered by `new`, and is unregistered once. Copies through it hold it.
+            let code = unsafe { sys::cuMemHostUnregister(self.memory.address as *mut _) };
+            code.result().map_err(|error| self.shared.failed("cuMemHostUnregister", error))
+        });
+        let Err(error) = undone else {
+            book().remove(&self.memory.address);
+            return;
+        };
+        // The driver may go on taking it for pinned: other memory must not come to its addresses.
+        log::warn!("event=memory-not-unpinned bytes={} error={error}", self.memory.bytes);
+        std::mem::forget(self.memory.keep.clone());
+        let end = self.memory.address + self.memory.bytes as usize;
+        book().insert(self.memory.address, (end, State::Stuck));
+    }
+}
+
+/// A pinned range: the registrations in which its bytes lie.
+pub(super) struct PinnedRange {
+    _parts: Vec<Arc<Registration>>,
+}
+
+impl Pinned for PinnedRange {}
+
+impl PinnedRange {
+    /// Registers what of the range is in no registration of this process.
+    pub(super) fn new(shared: &Arc<Shared>, memory: &HostRange) -> Result<PinnedRange> {
+        if !memory.address.is_multiple_of(PAGE as usize) || !memory.bytes.is_multiple_of(PAGE) {
+            let reason = "host memory is pinned in whole pages";
+            return Err(DeviceError::Range { offset: memory.address as u64, bytes: memory.bytes, reason });
+        }
+        shared.bind()?;
+        let _one_at_a_time = REGISTERING.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut at, end) = (memory.address, memory.address + memory.bytes as usize);
+        let mut parts = Vec::new();
+        while at < end {
+            let place = around(&book(), at, end);
+            match place {
+                Around::Here(upto, registration) => {
+                    parts.push(registration);
+                    at = upto;
+                }
+                Around::Moving(_) => std::thread::yield_now(),
+                Around::Stuck(upto) => at = upto,
+                Around::Before(next) => {
+                    let gap = HostRange { address: at, bytes: (next - at) as u64, keep: memory.keep.clone() };
+                    parts.push(Registration::new(shared, gap)?);
+                    at = next;
+                }
+            }
+        }
+        Ok(PinnedRange { _parts: parts })
+    }
+}
+
+/// Where an address is, and up to where that holds.
+enum Around {
+    /// In a registration.
+    Here(usize, Arc<Registration>),
+    /// In one that is being made or taken back.
+    Moving(usize),
+    /// In one that could not be taken back.
+    Stuck(usize),
+    /// In none.
+    Before(usize),
+}
+
+fn around(book: &BTreeMap<usize, (usize, State)>, address: usize, end: usize) -> Around {
+    if let Some((_, (upto, state))) = book.range(..=address).next_back()
+        && *upto > address
+    {
+        let upto = end.min(*upto);
+        return match state {
+            State::Stuck => Around::Stuck(upto),
+            State::Moving => Around::Moving(upto),
+            State::Here(registration) => {
+                registration.upgrade().map_or(Around::Moving(upto), |registration| Around::Here(upto, registration))
+            }
+        };
+    }
+    Around::Before(book.range(address..).next().map_or(end, |(start, _)| end.min(*start)))
+}
+
+/// How the device gets at a piece of host memory.
+pub(super) enum Way {
+    /// By itself. Our registration, if it is one of ours, is held until the copy has ended.
+    Direct(Option<Arc<Registration>>),
+    /// Through a buffer.
+    Detour,
+}
+
+/// Cuts host memory where registrations begin and end: the lengths of the pieces, in order, and how each is reached.
+pub(super) fn cut(host: &[u8]) -> Vec<(usize, Way)> {
+    let (start, end) = (host.as_ptr().addr(), host.as_ptr().addr() + host.len());
+    let mut pieces = Vec::with_capacity(1);
+    // Kept while the driver is asked: what it then knows of memory between our registrations is the application's doing.
+    let book = book();
+    let mut at = start;
+    while at < end {
+        let (upto, way) = match around(&book, at, end) {
+            Around::Here(upto, registration) => (upto, Way::Direct(Some(registration))),
+            Around::Moving(upto) | Around::Stuck(upto) => (upto, Way::Detour),
+            Around::Before(upto) if is_pinned(&host[at - start..upto - start]) => (upto, Way::Direct(None)),
+            Around::Before(upto) => (upto, Way::Detour),
+        };
+        pieces.push((upto - at, way));
+        at = upto;
+    }
+    drop(book);
+    pieces
+}
+
+/// Does host memory begin and end in registrations, or in pinned memory of the driver?
+fn is_pinned(host: &[u8]) -> bool {
+    let is_known = |address: u64| {
+        let kind = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+        kind == Some(sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32)
+    };
+    let first = host.as_ptr() as u64;
+    is_known(first) && is_known(first + (host.len() as u64).saturating_sub(1))
+}
+
+/// Small pinned buffers that kernels write digests to and read tables of runs from; reused, because making one costs as
+/// much as a checkpoint.
+pub(super) struct PinnedPool {
+    free: Arc<Mutex<Vec<PinnedBuffer>>>,
+    context: Arc<CudaContext>,
+}
+
+/// The least size of a pooled buffer: digests of 4 GiB in blocks of 256 KiB.
+const BUFFER_MIN: usize = 256 << 10;
+/// Buffers that are made at once, so that the first captures find one.
+const BUFFERS_AT_START: usize = 4;
+
+impl PinnedPool {
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<PinnedPool> {
+        let pool = PinnedPool { free: Arc::default(), context: context.clone() };
+        let buffers: Result<Vec<_>> = (0..BUFFERS_AT_START).map(|_| pool.make(BUFFER_MIN)).collect();
+        *pool.lock() = buffers?;
+        Ok(pool)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PinnedBuffer>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make(&self, bytes: usize) -> Result<PinnedBuffer> {
+        let ordinal = self.context.ordinal();
+        bind(&self.context)?;
+        // SAFETY: the context is bound; 1 is CU_MEMHOSTALLOC_PORTABLE. Unified addressing makes the host address the device's.
+        let address = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let address = address.map_err(|error| failed(ordinal, "cuMemHostAlloc", error))?;
+        Ok(PinnedBuffer { address: address as u64, bytes, context: self.context.clone() })
+    }
+
+    /// A buffer of at least `bytes`, the smallest there is, given back when the loan is dropped.
+    pub(super) fn take(&self, bytes: usize) -> Result<PinnedLoan> {
+        let found = {
+            let mut free = self.lock();
+            let fitting = free.iter().enumerate().filter(|(_, buffer)| buffer.bytes >= bytes);
+            let smallest = fitting.min_by_key(|(_, buffer)| buffer.bytes).map(|(at, _)| at);
+            smallest.map(|at| free.swap_remove(at))
+        };
+        let buffer = match found {
+            Some(buffer) => buffer,
+            None => self.make(bytes.next_power_of_two().max(BUFFER_MIN))?,
+        };
+        Ok(PinnedLoan { buffer: Some(buffer), home: self.free.clone() })
+    }
+}
+
+/// Pinned host memory of our own.
+pub(super) struct PinnedBuffer {
+    address: u64,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        let freed = bind(&self.context).and_then(|()| {
+            // SAFETY: the address came from `malloc_host` and is freed once; no loan of it is out.
+            let freed = unsafe { result::free_host(self.address as *mut _) };
+            freed.map_err(|error| failed(self.context.ordinal(), "cuMemFreeHost", error))
+        });
+        if let Err(error) = freed {
+            log::debug!("event=pinned-memory-not-freed error={error}");
+        }
+    }
+}
+
+/// A buffer of the pool in use.
+pub(super) struct PinnedLoan {
+    buffer: Option<PinnedBuffer>,
+    home: Arc<Mutex<Vec<PinnedBuffer>>>,
+}
+
+impl PinnedLoan {
+    fn buffer(&self) -> &PinnedBuffer {
+        self.buffer.as_ref().expect("a loan has its buffer until it is dropped")
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.buffer().address
+    }
+
+    /// Writes bytes for the device to read.
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let buffer = self.buffer();
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");
+        let target = (buffer.address as usize + offset) as *mut u8;
+        // SAFETY: the range is inside the buffer (asserted), which is host memory of ours; the loan is exclusive, and the device
+        // is told of it only after the write.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+    }
+
+    /// Reads what the device has written; the caller has waited for the device.
+    pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let buffer = self.buffer();
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");
+        let source = (buffer.address as usize + offset) as *const u8;
+        // SAFETY: the range is inside the buffer (asserted); the work that writes to it has ended.
+        unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Fills the buffer's beginning past the processor's caches, for the device to read.
+    pub(super) fn stream_in(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.buffer().bytes, "the loan is large enough");
+        // SAFETY: the buffer is host memory of ours of that length (asserted); the loan is exclusive, and the device is told of it only
+        // after the write.
+        copy_streaming(bytes, unsafe { std::slice::from_raw_parts_mut(self.address() as *mut u8, bytes.len()) });
+        store_fence();
+    }
+
+    /// Copies the buffer's beginning past the processor's caches; the caller has waited for the device.
+    pub(super) fn stream_out(&self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.buffer().bytes, "the loan is large enough");
+        // SAFETY: the buffer is host memory of ours of that length (asserted); the work that writes to it has ended.
+        copy_streaming(unsafe { std::slice::from_raw_parts(self.address() as *const u8, bytes.len()) }, bytes);
+        store_fence();
+    }
+}
+
+impl Drop for PinnedLoan {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.home.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        }
+    }
+}
