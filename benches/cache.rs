@@ -10,6 +10,8 @@
 //!   once, as many that become evictable in up to a millisecond, and a few that stay. `window` is algorithm 1, for caches in which
 //!   a version lies in one range, and may use the gaps that it finds; `pieces` is what is built, and has used all gaps already. Median
 //!   time of a decision, and what it decides: the longest wait among its victims, and their bytes.
+//! * `nothing can move`: host memory is full, and so many versions wait on the device; the median time in which a link finds that it has
+//!   nothing to do.
 //! * `trace`: a simulation of an adjoint computation. 44 GB in 384 versions, small at first and large at last, and in 12,288,
 //!   are hinted, written and read back at a fixed interval; all links move at fixed rates, one job after the other. Its times are simulated, so they
 //!   are the same on every machine; only `call_us_mean` is measured: the mean time of a call of the planner.
@@ -291,6 +293,41 @@ fn trace(name: &str, order: &[u64]) {
     );
 }
 
+/// Host memory is full of versions that wait for the file, and so many more wait on the device: what it costs to find that none of
+/// them can move.
+fn stuck(count: u64) {
+    let bytes = 128 * MB;
+    let tier = |unit, capacity| TierOptions { unit, capacity };
+    let (device, host) = ((count + 1) * 2 * bytes, 32 * bytes);
+    let mut cache = Cache::new(Options {
+        device: tier(64 << 10, device),
+        host: tier(4 << 10, host),
+        store: tier(4 << 10, 1 << 60),
+    });
+    for (tier, bytes) in [(Tier::Device, device), (Tier::Host, host)] {
+        cache.add_span(tier, 0, bytes);
+        cache.set_fully_mapped(tier, true);
+    }
+    let now = Duration::ZERO;
+    (0..32 + count).rev().for_each(|version| cache.hint(id(version)));
+    for version in 0..32 + count {
+        assert!(matches!(cache.admit(id(version), bytes, Keep::Discard, now), Admission::Device(_)));
+        cache.written(id(version), true);
+        while let Some(job) = cache.next(Link::Down, now) {
+            cache.done(&job, true, now);
+        }
+    }
+    while cache.next(Link::Out, now).is_some() {}
+    let us = [Link::Down, Link::Up].map(|link| micros(|| assert!(black_box(cache.next(link, now)).is_none())));
+    cache.start_prefetch(0);
+    let reading = [Link::Down, Link::Up].map(|link| micros(|| assert!(black_box(cache.next(link, now)).is_none())));
+    println!(
+        "{}",
+        json!({"figure": "nothing can move", "waiting": count, "down_us": us[0], "up_us": us[1],
+        "prefetching_down_us": reading[0], "prefetching_up_us": reading[1]})
+    );
+}
+
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
@@ -301,6 +338,7 @@ fn machine() -> String {
 fn main() {
     println!("{}", json!({"machine": machine(), "command": "cargo bench --bench cache"}));
     decisions();
+    [25, 250, 2_500].into_iter().for_each(stuck);
     for (name, order) in [384, 12_288].into_iter().flat_map(orders) {
         trace(name, &order);
     }

@@ -47,7 +47,8 @@ fn main() -> Outcome {
     let results = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/results");
     let text = std::fs::read_to_string(results.join("shot-h200.jsonl"))?;
     let rows: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let shots: Vec<Value> = rows.into_iter().filter(|row| row["figure"] == "shot").collect();
+    let shots: Vec<Value> =
+        rows.into_iter().filter(|row| row["figure"] == "shot" && row["superseded"] != true).collect();
     let folder = results.join("plots");
     std::fs::create_dir_all(&folder)?;
     for picture in pictures(&shots) {
@@ -201,7 +202,7 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
             "GB/s, both passes",
             true,
             grouped(
-                set(shots, &["hpdc-8"]).filter(|row| word(row, "engine") == "bivouac" && interval(row) == 10.0),
+                set(shots, &["hpdc-8"]).filter(|row| word(row, "engine") != "ondemand" && interval(row) == 10.0),
                 engine,
                 |row| (number(row, "gpu_gib"), both(row)),
             ),
@@ -253,7 +254,7 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
         lines(
             "hipc-5c",
             "Touching and pinning (HiPC'22, 5c)",
-            "ranks, one GPU each",
+            "ranks, one GPU each (4: two share one)",
             seconds,
             true,
             grouped(set(shots, &["hipc-5c"]), way, |row| (number(row, "ranks"), blocked(row))),
@@ -335,6 +336,8 @@ where
     };
     let mut mesh = chart.configure_mesh();
     mesh.x_desc(picture.x).y_desc(picture.y).light_line_style(WHITE).x_label_formatter(&named);
+    let short = |value: &f64| format!("{}", (value * 1e3).round() / 1e3);
+    mesh.y_label_formatter(&short);
     if !picture.names.is_empty() {
         mesh.x_labels(picture.names.len() * 2 + 1).disable_x_mesh();
     }

@@ -20,8 +20,8 @@
 //! wait for flushes between the passes.
 //!
 //! With `--enqueue` nothing of the application's thread is timed: the computation is a kernel on the application's stream, one step ahead;
-//! appends are enqueued behind it. What counts is how much longer a pass takes than the kernels alone (`kernels_s`), which are run
-//! first. Restores of histories have no such mode: they end when the digests are compared.
+//! appends and restores are enqueued behind it. What counts is how much longer a pass takes than the kernels alone (`kernels_s`), which
+//! are run first.
 
 #[cfg(not(feature = "cuda"))]
 fn main() {

@@ -44,7 +44,7 @@ shot() {
         return 0
     fi
     # Not bound to a core: peers have threads, too.
-    (cd "$scratch" && timeout 300 mpirun --oversubscribe --bind-to none -n "$ranks" "$program" --bench --set "$set" "$@") ||
+    (cd "$scratch" && timeout 150 mpirun --oversubscribe --bind-to none -n "$ranks" "$program" --bench --set "$set" "$@") ||
         echo "failed: $set, $ranks ranks, $*" >&2
 }
 half=(--count 192 --gpu 2 --host 16 --gb 22)

@@ -91,10 +91,11 @@ impl Engine for Bivouac {
     fn restore(&mut self, version: u64, bytes: u64) {
         let parts = self.cut(bytes);
         let mut fields: Vec<FieldMut> = parts.iter().map(|(name, span)| FieldMut::device::<u8>(name, span)).collect();
-        self.history.restore(version, &mut fields, &*self.stream).expect("restore");
+        self.history.restore_and(version, &mut fields, &*self.stream, self.until).expect("restore");
     }
 
     fn figures(&mut self) -> Figures {
+        self.history.settle().expect("restored as appended");
         let stats = self.history.stats();
         let (hits, restores) = (stats.hits - self.before.hits, stats.restores - self.before.restores);
         let steps = self.history.take_steps();

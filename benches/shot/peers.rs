@@ -237,12 +237,43 @@ struct Shared {
 
 struct HostState {
     host: Pinned,
-    /// Free ranges, first come.
-    free: VecDeque<(u64, u64)>,
+    /// Free ranges: address and length. Invariant: no two touch.
+    free: BTreeMap<u64, u64>,
+    /// Versions that are in the file, too, oldest first: number, address, length, where in the file.
+    kept: VecDeque<(u64, u64, u64, u64)>,
     places: BTreeMap<u64, Place>,
     end: u64,
     /// Versions that the writer is done with.
     written: u64,
+}
+
+impl HostState {
+    /// Memory for a version: new, free, or of the oldest ones that the file has. `None`: the file has none of them yet.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        if let Some(address) = self.host.take(bytes) {
+            return Some(address);
+        }
+        loop {
+            let found = self.free.iter().find(|(_, have)| **have >= bytes).map(|(address, have)| (*address, *have));
+            if let Some((address, have)) = found {
+                self.free.remove(&address);
+                if have > bytes {
+                    self.free.insert(address + bytes, have - bytes);
+                }
+                return Some(address);
+            }
+            let (version, mut address, mut length, at) = self.kept.pop_front()?;
+            self.places.insert(version, Place::File(at));
+            if let Some(behind) = self.free.remove(&(address + length)) {
+                length += behind;
+            }
+            let before = self.free.range(..address).next_back().map(|(start, have)| (*start, *have));
+            if let Some((start, have)) = before.filter(|(start, have)| start + have == address) {
+                (address, length) = (start, have + length);
+            }
+            self.free.insert(address, length);
+        }
+    }
 }
 
 impl OnDemand {
@@ -250,7 +281,8 @@ impl OnDemand {
         let context = setup.device.context();
         let state = HostState {
             host: Pinned::new(context, host),
-            free: VecDeque::new(),
+            free: BTreeMap::new(),
+            kept: VecDeque::new(),
             places: BTreeMap::new(),
             end: 0,
             written: 0,
@@ -282,10 +314,8 @@ fn write_behind(shared: &Shared, work: &Receiver<Copied>, spills: bool) {
         }
         let mut state = shared.state.lock().expect("lock");
         state.written += 1;
-        // Only what is needed for the appends is given up.
-        if spills && state.host.used + (256 << 20) > state.host.bytes {
-            state.places.insert(version, Place::File(at));
-            state.free.push_back((address, bytes));
+        if spills {
+            state.kept.push_back((version, address, bytes, at));
         }
         drop(state);
         shared.changed.notify_all();
@@ -298,6 +328,7 @@ impl Engine for OnDemand {
         let mut state = self.shared.state.lock().expect("lock");
         (state.host.used, state.end) = (0, 0);
         state.free.clear();
+        state.kept.clear();
         state.places.clear();
     }
 
@@ -309,14 +340,7 @@ impl Engine for OnDemand {
     fn append(&mut self, version: u64, bytes: u64) {
         let mut state = self.shared.state.lock().expect("lock");
         let (address, at) = loop {
-            if let Some(address) = state.host.take(bytes) {
-                break (address, state.end);
-            }
-            if let Some(index) = state.free.iter().position(|(_, have)| *have >= bytes) {
-                let (address, have) = state.free.remove(index).expect("found");
-                if have > bytes {
-                    state.free.push_back((address + bytes, have - bytes));
-                }
+            if let Some(address) = state.take(bytes) {
                 break (address, state.end);
             }
             state = self.shared.changed.wait(state).expect("lock");

@@ -21,7 +21,7 @@ for line in sys.stdin:
 }
 
 tests=(--test contract_device --test device_checkpoint --test history --test rtm_physics)
-benches=(--bench device --bench shot --bench beside --bench cache --example rtm)
+benches=(--bench device --bench shot --bench beside --bench slots --bench cache --example rtm)
 {
     built cargo test --locked --no-run "${tests[@]}"
     built cargo build --locked --release --lib "${benches[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
-# A PART is tests, interfaces, rtm, device, beside or ready; without --only all of them. Shots take half an hour and 90 GB of memory.
+# A PART is tests, interfaces, rtm, device, beside, ready or slots; without --only all of them. Shots take half an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true
@@ -129,6 +129,14 @@ if wanted ready; then
     for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
         for pin in turns at-once; do beside "$ranks" pin --pin $pin; done
         for pin in never turns at-once; do beside "$ranks" ready --pin $pin; done
+    done
+fi
+if wanted slots; then
+    for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
+        for options in '' '--pin never' '--cache 1'; do
+            # shellcheck disable=SC2086 # Words.
+            bench slots timeout 120 mpirun --oversubscribe --bind-to none -n "$ranks" ./slots --bench $options
+        done
     done
 fi
 if [ "${1:-}" = --shots ]; then
