@@ -55,8 +55,7 @@ impl Cache {
             }
             assert!(entry.copies.iter().flatten().any(|copy| !copy.doomed), "{id:?} has a copy");
             let read = entry.keep == Keep::Discard && entry.read;
-            let hinted = self.histories[&id.history].order.distance(id.version).is_some();
-            assert!(!read || hinted || entry.has_readers(), "{id:?} was consumed and is still here");
+            assert!(!read || self.is_hinted(*id) || entry.has_readers(), "{id:?} was consumed and is still here");
             for tier in Tier::ALL {
                 let Some(copy) = entry.copy(tier) else { continue };
                 assert!(!(copy.doomed && copy.is_idle()), "what is given up and not used is gone");

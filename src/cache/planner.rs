@@ -441,11 +441,10 @@ impl Cache {
         let Some(entry) = self.entries.get(&id).filter(|entry| !entry.leaving) else { return false };
         let keep = entry.keep;
         self.histories.entry(id.history).or_default().order.take(id.version);
-        let hinted =
-            self.histories.get(&id.history).is_some_and(|history| history.order.distance(id.version).is_some());
+        let leaves = keep == Keep::Discard && !self.is_hinted(id);
         self.after_change(id);
         self.debug_check();
-        keep == Keep::Discard && !hinted
+        leaves
     }
 
     /// Ends a read that [`note_read`](Cache::note_read) has noted. Otherwise as [`read_done`](Cache::read_done).
@@ -515,11 +514,14 @@ impl Cache {
 
     // -------------------------------------------------------------------------------------- after a change
 
+    /// Whether a hint for the version is left.
+    pub(super) fn is_hinted(&self, id: EntryId) -> bool {
+        self.histories.get(&id.history).is_some_and(|history| history.order.distance(id.version).is_some())
+    }
+
     /// Whether a version will be read (again), as far as is known.
     fn is_wanted(&self, id: EntryId) -> bool {
-        let hinted =
-            self.histories.get(&id.history).is_some_and(|history| history.order.distance(id.version).is_some());
-        hinted || self.entries.get(&id).is_some_and(|entry| !entry.read)
+        self.is_hinted(id) || self.entries.get(&id).is_some_and(|entry| !entry.read)
     }
 
     /// Draws the conclusions from a change of a version's copies or hints.
