@@ -142,9 +142,14 @@ impl Drop for Job {
     }
 }
 
-/// Waits until no other MPI job of these tests is running, and keeps others from starting while the file is open.
+/// Waits until no other MPI job of such tests is running, and keeps others from starting while the file is open. Those of `hosts` and
+/// of `slurm` mostly wait for time limits: each of these programs has a lock of its own.
 pub fn one_at_a_time() -> std::fs::File {
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-mpi-job-at-a-time.lock");
+    let name = match env!("CARGO_CRATE_NAME") {
+        own @ ("hosts" | "slurm") => own,
+        _ => "mpi",
+    };
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("one-{name}-job-at-a-time.lock"));
     let lock = std::fs::File::create(&path).expect("the folder for temporary files of the tests is writable");
     lock.lock().expect("the file system of the target folder has locks");
     lock
