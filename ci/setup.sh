@@ -64,11 +64,12 @@ policy=/usr/sbin/policy-rc.d
 policy_kept=
 forbid_services() {
     trap allow_services EXIT
-    if [ -e "$policy" ]; then
+    # One of ours is left of a set-up that was killed.
+    if [ -e "$policy" ] && ! grep -qx '# bivouac/ci/setup.sh' "$policy"; then
         policy_kept=$policy.bivouac
         "${as_root[@]}" mv "$policy" "$policy_kept"
     fi
-    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" > /dev/null
+    printf '#!/bin/sh\n# bivouac/ci/setup.sh\nexit 101\n' | "${as_root[@]}" tee "$policy" > /dev/null
     "${as_root[@]}" chmod 755 "$policy"
 }
 allow_services() {
@@ -77,13 +78,16 @@ allow_services() {
     trap - EXIT
 }
 
+# Another apt may be at work, and a mirror away for a moment.
+patient=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+
 install_packages() {
     echo "installing: ${packages[*]}"
     local mpi_before log
     mpi_before=$(readlink /etc/alternatives/mpi 2> /dev/null || true)
     log=$(mktemp)
-    if ! { "${as_root[@]}" apt-get update &&
-        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+    if ! { "${as_root[@]}" apt-get "${patient[@]}" update &&
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends \
             "${packages[@]}"; } > "$log" 2>&1; then
         cat "$log" >&2
         rm -f "$log"

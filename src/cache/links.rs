@@ -125,10 +125,23 @@ impl Cache {
         self.flights.values().any(|flight| flight.link == link)
     }
 
-    /// Whether no flush is under way, and none would be started now.
+    /// Whether no flush is under way, none would be started now, and none waits for host memory that is announced.
     pub fn is_flushed(&self) -> bool {
         let flushes = [Link::Down, Link::Out];
-        flushes.into_iter().all(|link| !self.is_moving(link) && self.flush_choice(link).is_none())
+        flushes
+            .into_iter()
+            .all(|link| !self.is_moving(link) && self.flush_choice(link).is_none() && !self.awaits_host(link))
+    }
+
+    /// Whether a link has something to flush into host memory that is announced, or spares the file because of it.
+    fn awaits_host(&self, link: Link) -> bool {
+        self.tiers[Tier::Host as usize].mapping
+            && self.flush_queue(link).any(|id| link == Link::Down || self.is_spared(id, link))
+    }
+
+    /// Whether the file does without a version while host memory is still to come.
+    fn is_spared(&self, id: EntryId, link: Link) -> bool {
+        link == Link::Out && self.entries[&id].keep == Keep::Discard
     }
 
     /// How many jobs of a link have failed.
@@ -189,8 +202,7 @@ impl Cache {
     fn flush_terms(&self, id: EntryId, link: Link, starved: Option<Use>, lazy: bool) -> Option<Terms> {
         let next = self.next_use(id);
         // Host memory that is still to come is faster than the file, which would be read again later.
-        let mapping = link == Link::Out && self.tiers[Tier::Host as usize].mapping;
-        if mapping && self.entries[&id].keep == Keep::Discard {
+        if self.tiers[Tier::Host as usize].mapping && self.is_spared(id, link) {
             return None;
         }
         let pressed = !self.waiting.is_empty() || starved.is_some_and(|limit| next > limit);

@@ -702,6 +702,31 @@ fn nothing_is_evicted_before_the_device_is_fully_mapped() {
     assert!(matches!(world.cache.admit(id(0, 1), 4, Keep::Discard, world.now), Admission::Device(_)));
 }
 
+/// Who waits for flushes waits for the memory that they go to, as long as it is announced.
+#[test]
+fn what_is_to_go_to_announced_host_memory_is_not_flushed() {
+    for comes in [true, false] {
+        for keep in [Keep::Discard, Keep::Persist] {
+            let mut world = World::new([16, 16, 16], 1, 0);
+            world.cache.add_span(Tier::Device, 0, 16);
+            world.cache.set_fully_mapped(Tier::Device, true);
+            assert!(world.cache.is_flushed(), "there is nothing to flush");
+            assert!(world.append(id(0, 0), 8, keep, true));
+            world.settle();
+            assert_eq!(world.moved, [0; 4]);
+            assert!(!world.cache.is_flushed());
+            if comes {
+                world.cache.add_span(Tier::Host, 0, 16);
+                assert!(!world.cache.is_flushed());
+            }
+            world.cache.set_fully_mapped(Tier::Host, true);
+            world.settle();
+            assert!(world.cache.is_flushed(), "nothing more is to come");
+            assert_eq!(world.moved[Link::Down as usize], if comes { 8 } else { 0 });
+        }
+    }
+}
+
 #[test]
 fn a_wait_says_how_long_and_ages() {
     let mut world = World::mapped([8, 64, 0]);

@@ -370,7 +370,7 @@ impl History {
         std::mem::take(&mut self.shared.lock().trace.spans)
     }
 
-    /// Waits until nothing is left to flush.
+    /// Waits until nothing is left to flush that finds room below, also in host memory that is still being made ready.
     ///
     /// # Blocking
     /// For the slowest tier.

@@ -24,7 +24,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long a command may take to say its version.
@@ -110,12 +110,14 @@ fn answer(command: &mut Command, limit: Duration) -> Result<String, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
     let reader = |stream: Option<Box<dyn Read + Send>>| {
+        let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
             // What came before an error is still worth having.
             let _ = stream.map(|stream| stream.take(ANSWER_BYTES).read_to_end(&mut bytes));
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
+            tell.send(String::from_utf8_lossy(&bytes).into_owned())
+        });
+        told
     };
     let out = reader(child.stdout.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
     let err = reader(child.stderr.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
@@ -133,7 +135,12 @@ fn answer(command: &mut Command, limit: Duration) -> Result<String, String> {
             Err(error) => return Err(format!("cannot wait for {name}: {error}")),
         }
     };
-    let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+    // Something that it has started may keep its output open.
+    let rest = |told: mpsc::Receiver<String>| {
+        let text = told.recv_timeout(limit.saturating_sub(began.elapsed()));
+        text.map_err(|_| format!("{name} ended ({status}), but its output did not within {} s", limit.as_secs()))
+    };
+    let (out, err) = (rest(out)?, rest(err)?);
     match status.success() {
         true => Ok(out),
         false => Err(format!("{name} ended with {status}: {}", err.lines().next().unwrap_or_default())),
