@@ -14,13 +14,16 @@ cd "$root"
 # What does not depend on MPI is the same as in the other target directory, if that has been built.
 built=${CARGO_TARGET_DIR%/mpich}/debug
 if [ -d "$built/.fingerprint" ] && [ ! -d "$CARGO_TARGET_DIR/debug" ]; then
-    mkdir -p "$CARGO_TARGET_DIR/debug/deps"
-    cp -a "$built/build" "$built/.fingerprint" "$CARGO_TARGET_DIR/debug/"
-    find "$built/deps" -maxdepth 1 -name 'lib*' ! -name 'libbivouac*' ! -name 'libmpi*' -exec cp -a -t "$CARGO_TARGET_DIR/debug/deps" {} +
+    copy=$CARGO_TARGET_DIR/debug.new # It gets its name when it is whole.
+    rm -rf "$copy"
+    mkdir -p "$copy/deps"
+    cp -a "$built/build" "$built/.fingerprint" "$copy/"
+    find "$built/deps" -maxdepth 1 -name 'lib*' ! -name 'libbivouac*' ! -name 'libmpi*' -exec cp -a -t "$copy/deps" {} +
     # These are built again: the one that asks for the MPI library does not notice when it is another.
     for name in bivouac mpi mpi-sys build-probe-mpi; do
-        rm -rf "$CARGO_TARGET_DIR/debug/build/$name"-* "$CARGO_TARGET_DIR/debug/.fingerprint/$name"-*
+        rm -rf "$copy/build/$name"-* "$copy/.fingerprint/$name"-*
     done
+    mv "$copy" "$CARGO_TARGET_DIR/debug"
 fi
 cargo build --quiet --locked --lib --example heat2d
 heat2d=$CARGO_TARGET_DIR/debug/examples/heat2d

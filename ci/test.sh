@@ -36,7 +36,7 @@ document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps; }
 
 # Tests that passed and tested nothing, or less than they could: how many for which reason.
 skipped() {
-    sed -n 's/.*\(SKIPPED.*\)/\1/; s/<.*//; s/ \*\*\*$//; s/&quot;/"/g; /^SKIPPED/p' "${CARGO_TARGET_DIR:-target}/nextest/ci/junit.xml" |
+    sed -n 's/.*\(SKIPPED.*\)/\1/; s/<.*//; s/ \*\*\*$//; s/&quot;/"/g; /^SKIPPED/p' target/nextest/ci/junit.xml |
         sort | uniq -c
 }
 
@@ -58,6 +58,12 @@ all_tests() {
         esac
     done
 }
+
+# What tests left that were killed long ago; they would take node memory from these.
+find /dev/shm -maxdepth 1 -name 'bivouac-test-*' -user "$(id -un)" -mmin +600 -exec rm -rf {} + 2> /dev/null || true
+if [ "$(df --output=avail -m /dev/shm | tail -n 1)" -lt 1024 ]; then
+    echo "ci/test.sh: less than 1 GiB is free in /dev/shm; tests of node memory may fail for want of it" >&2
+fi
 
 run "audit of tracked files" ci/audit.sh
 run "format" cargo fmt --all --check

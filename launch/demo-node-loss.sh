@@ -106,7 +106,7 @@ echo "   Digest of the final field: $expected"
 
 echo "2. The same on node1 to node4, two ranks on each, with node5 as a spare, protected by $scheme:"
 echo "     bivouac run --hosts node[1-5]:2 --spares 1 -- mpirun -x BIVOUAC_CONFIG -n $ranks heat2d ..."
-"$hosts" exec head bivouac run --hosts 'node[1-5]:2' --spares 1 --probe-timeout 2s --run-directory "$work/run" -- \
+"$hosts" exec head bivouac run --hosts 'node[1-5]:2' --spares 1 --probe-timeout 20s --run-directory "$work/run" -- \
     mpirun -x BIVOUAC_CONFIG -x RUST_LOG -x PATH -n "$ranks" "${heat[@]}" --steps "$steps" --pause 5000 \
     > run.log 2>&1 < /dev/null &
 supervisor=$!

@@ -128,7 +128,7 @@ fn a_job_is_known_by_its_name_by_its_key_and_not_by_another() {
 fn a_living_job_keeps_all_that_is_its_own() {
     let store = died(&[20]);
     let old = store.segment();
-    let elsewhere = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let elsewhere = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder");
     let copy = elsewhere.path().join(old.file_name().expect("a name"));
     std::fs::copy(&old, &copy).expect("copied");
     let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));

@@ -133,7 +133,7 @@ fn what_the_settings_ask_for_and_cannot_be_is_a_problem() {
 #[test]
 fn a_tmpfs_is_no_local_tier_unless_it_is_allowed() {
     let place = Place::new();
-    let memory = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let memory = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder");
     let local = memory.path().to_str().expect("UTF-8");
     expect(
         &place.doctor(&[("BIVOUAC_LOCAL_DIRECTORY", local), ("BIVOUAC_LOCAL_ALLOW_TMPFS", "false")]),

@@ -565,7 +565,7 @@ fn a_living_run_is_left_alone() {
 #[test]
 fn a_late_drain_of_an_older_run_does_not_come_before_the_newer_one() {
     let store = died_in_memory(&[0, 0], &[20]);
-    let kept = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let kept = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder");
     let segment = store.segment_of(0);
     std::fs::copy(&segment, kept.path().join(segment.file_name().expect("a name"))).expect("copied");
     store.wipe_memory(0);

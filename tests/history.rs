@@ -8,6 +8,7 @@ use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac::segment::{Segment, SegmentSpec};
 use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Operation, Return};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -267,7 +268,7 @@ fn waiting_for_flushes_counts_what_other_threads_wait_for() {
 #[test]
 fn mistakes_in_calls_are_told_and_change_nothing() {
     let bed = Bed::new(HostModel::default());
-    let caches = bed.caches([8, 8, 8], |config| config.room = Duration::from_millis(300));
+    let caches = bed.caches([8, 8, 8], |_| {});
     let history = caches.history("wave", Keep::Discard);
     bed.append(&history, 1, MIB).expect("room");
     assert!(matches!(bed.append(&history, 1, MIB), Err(HistoryError::Exists { version: 1, .. })));
@@ -307,25 +308,32 @@ fn enqueued_restores_are_ordered_with_the_stream_and_count_as_reads() {
     let bed = Bed::new(HostModel { copy_bytes_per_s: Some(40e6), ..HostModel::default() });
     let caches = bed.caches([64, 64, 64], |_| {});
     let history = caches.history("wave", Keep::Discard);
-    (0..3).for_each(|version| bed.append(&history, version, 4 * MIB).expect("room"));
-    let targets: Vec<_> = (0..3).map(|_| bed.span(4 * MIB)).collect();
     let span = bed.span(4 * MIB);
-    let begun = Instant::now();
-    for version in 0..3 {
-        let fields = &mut [FieldMut::device::<u8>("p", &span)];
-        history.restore_and(version, fields, &*bed.stream, Return::Enqueued).expect("there");
-        bed.stream.copy(&span, &targets[version as usize]).expect("copy");
-    }
-    assert!(begun.elapsed() < Duration::from_millis(200), "three copies of 0.1 s each: {:?}", begun.elapsed());
-    history.settle().expect("whole");
-    for (version, target) in (0..3).zip(targets) {
+    // Three copies of 0.1 s each. A machine that stood still meanwhile has another try.
+    let enqueue = |versions: Range<u64>| {
+        versions.clone().for_each(|version| bed.append(&history, version, 4 * MIB).expect("room"));
+        let targets: Vec<_> = versions.clone().map(|_| bed.span(4 * MIB)).collect();
+        let begun = Instant::now();
+        for (version, target) in versions.clone().zip(&targets) {
+            let fields = &mut [FieldMut::device::<u8>("p", &span)];
+            history.restore_and(version, fields, &*bed.stream, Return::Enqueued).expect("there");
+            bed.stream.copy(&span, target).expect("copy");
+        }
+        let is_quick = begun.elapsed() < Duration::from_millis(200);
+        history.settle().expect("whole");
+        is_quick.then_some((versions, targets))
+    };
+    let quick = (0..10).find_map(|round| enqueue(3 * round..3 * round + 3));
+    let (versions, targets) = quick.expect("nothing waits");
+    let read = versions.end;
+    for (version, target) in versions.zip(targets) {
         let mut back = vec![0; 4 * MIB as usize];
         bed.stream.download(&mut [(target, &mut back)], None).expect("download");
         assert!(back == content(version, 4 * MIB), "version {version}");
         let again = history.restore_and(version, &mut [], &*bed.stream, Return::Enqueued);
         assert!(matches!(again, Err(HistoryError::Gone { .. })), "{again:?}");
     }
-    assert_eq!((history.stats().restores, history.stats().hits), (3, 3));
+    assert_eq!((history.stats().restores, history.stats().hits), (read, read));
 }
 
 /// What an application may do after a restore it may do after an enqueued one: the number is free, hints are for the next version of
@@ -443,7 +451,7 @@ fn a_lost_device_is_an_error_and_nothing_hangs() {
 /// The error comes out while the next transfer is announced: nobody may wait for himself then.
 #[test]
 fn a_device_that_is_lost_during_a_restore_is_an_error_too() {
-    let bed = Bed::new(HostModel { link_bytes_per_s: Some(4e6), ..HostModel::default() });
+    let bed = Bed::new(HostModel { link_bytes_per_s: Some(4e5), ..HostModel::default() });
     let caches = bed.caches([8, 0, 0], |config| config.store_directory = None);
     let history = caches.history("wave", Keep::Persist);
     let span = bed.span(4 * MIB);

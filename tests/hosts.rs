@@ -37,7 +37,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn each_host_has_its_own_name_network_processes_memory_and_disk_and_loses_them_when_it_dies() {
-    let Some(hosts) = Hosts::up(2, seconds(60)) else { return };
+    let Some(hosts) = Hosts::up(2) else { return };
     let local = hosts.local().join("mark");
     let mark = |host: &str| hosts.on(host, &["touch", "/dev/shm/mark", local.to_str().unwrap()]);
     let marks = |host: &str| {
@@ -85,8 +85,8 @@ fn each_host_has_its_own_name_network_processes_memory_and_disk_and_loses_them_w
 
 #[test]
 fn two_sets_of_hosts_work_beside_each_other_and_leave_nothing_behind() {
-    let Some(first) = Hosts::up(2, seconds(60)) else { return };
-    let second = Hosts::up_beside(&first, 2, seconds(60));
+    let Some(first) = Hosts::up(2) else { return };
+    let second = Hosts::up_beside(&first, 2);
     for hosts in [&first, &second] {
         let out = Job::new(hosts, "names").start("names", &["mpirun", "--host", "node1,node2", "uname", "-n"]).finish();
         let mut names: Vec<&str> = out.lines().filter(|line| line.starts_with("node")).collect();
@@ -134,8 +134,8 @@ fn hosts_of_a_crashed_owner_vanish_by_themselves() {
 // ---------------------------------------------------------------------------------------------------------------------
 // A host is lost, and the job is started again on the others and a spare
 
-/// Steps and pauses of a run that takes a second or two.
-const HEAT: [&str; 8] = ["--grid", "192x192", "--steps", "600", "--every", "50", "--pause", "500"];
+/// Steps and pauses of a run that takes a few seconds.
+const HEAT: [&str; 8] = ["--grid", "192x192", "--steps", "600", "--every", "50", "--pause", "3000"];
 
 fn heat2d(args: &[&str]) -> Vec<String> {
     let program = [example("heat2d")];
@@ -154,7 +154,7 @@ fn digest(out: &str) -> &str {
 
 #[test]
 fn a_host_that_dies_is_replaced_by_a_spare_and_the_digest_is_that_of_the_undisturbed_run() {
-    let Some(hosts) = Hosts::up(5, seconds(100)) else { return };
+    let Some(hosts) = Hosts::up(5) else { return };
     let program = heat2d(&["--wait", "system"]);
     let calm = Job::new(&hosts, "calm");
     let calm = calm.start("calm", &calm.mpirun(&FIRST_HOSTS, &words(&program))).finish();
@@ -175,7 +175,7 @@ fn a_host_that_dies_is_replaced_by_a_spare_and_the_digest_is_that_of_the_undistu
 
 #[test]
 fn the_host_of_the_root_rank_dies_and_the_job_goes_on_without_it() {
-    let Some(hosts) = Hosts::up(5, seconds(100)) else { return };
+    let Some(hosts) = Hosts::up(5) else { return };
     let job = Job::new(&hosts, "root");
     let args = ["--versions", "12", "--hold", "8", "--wait", "system"];
     let mut run = job.start_worker("first", &FIRST_HOSTS, &args);

@@ -107,9 +107,12 @@ fn a_backward_pass_goes_on_after_a_restart(machine: &Machine, ranks: u32, tier: 
     let uninterrupted = run(machine, ranks, |rank, session, caches| {
         let history = rank.forward(caches);
         rank.backward(&history, LEFT..VERSIONS);
-        // Until the links have brought what there is room for, so that it lies on all three tiers.
-        while history.stats().moved_bytes[3] == 0 {
-            std::thread::sleep(Duration::from_millis(1));
+        // Until the links have brought what there is room for, so that it lies on all three tiers: they stand still then.
+        let moved = || history.stats().moved_bytes;
+        let mut before = [0; 4];
+        while before[3] == 0 || before != moved() {
+            before = moved();
+            std::thread::sleep(Duration::from_millis(200));
         }
         let pending = seal(session, 1, &history).expect("captured");
         let sealed = history.stats().sealed_bytes;

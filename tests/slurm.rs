@@ -32,7 +32,7 @@ fn digest(out: &str) -> &str {
 
 #[test]
 fn a_job_runs_under_mpirun_and_goes_on_under_srun() {
-    let Some(slurm) = Slurm::up(4, seconds(100)) else { return };
+    let Some(slurm) = Slurm::up(4) else { return };
     let job = Job::new(&slurm.hosts, "both");
     let wide = ["--nodes=4", "--ntasks-per-node=2", "--time=5"];
     let heat = |steps: &'static str| {
@@ -57,7 +57,7 @@ fn a_job_runs_under_mpirun_and_goes_on_under_srun() {
 /// The simple way of `launch/slurm/README.md`: jobs that wait for each other's failure.
 #[test]
 fn a_chain_of_jobs_goes_on_after_a_host_was_lost_and_ends_with_the_first_success() {
-    let Some(slurm) = Slurm::up(5, seconds(120)) else { return };
+    let Some(slurm) = Slurm::up(5) else { return };
     let job = Job::new(&slurm.hosts, "chain");
     let worker = job.worker(&["--versions", "12", "--hold", "8", "--wait", "system"]);
     let worker: Vec<&str> = worker.iter().map(String::as_str).collect();
@@ -88,7 +88,7 @@ fn a_chain_of_jobs_goes_on_after_a_host_was_lost_and_ends_with_the_first_success
 // The template
 
 fn a_host_dies_under(launcher: &str) {
-    let Some(slurm) = Slurm::up(5, seconds(150)) else { return };
+    let Some(slurm) = Slurm::up(5) else { return };
     let mut job = protected(&slurm.hosts, "xor(4)");
     job.set_launcher("LAUNCHER", launcher);
     let worker = job.worker(&["--versions", "20", "--hold", "8", "--wait", "node-loss"]);
@@ -152,7 +152,7 @@ fn number(log: &str, word: &str) -> u64 {
 
 #[test]
 fn near_the_time_limit_it_takes_a_last_checkpoint_is_queued_again_and_goes_on() {
-    let Some(slurm) = Slurm::up(5, seconds(200)) else { return };
+    let Some(slurm) = Slurm::up(5) else { return };
     let (program, calm) = long_heat(&slurm.hosts, 14);
     let mut job = protected(&slurm.hosts, "partner(1)");
     job.set_launcher("RESERVE", "52s");
@@ -165,7 +165,7 @@ fn near_the_time_limit_it_takes_a_last_checkpoint_is_queued_again_and_goes_on() 
 }
 
 fn is_preempted_under(launcher: &str) {
-    let Some(slurm) = Slurm::up(5, seconds(200)) else { return };
+    let Some(slurm) = Slurm::up(5) else { return };
     let (program, calm) = long_heat(&slurm.hosts, 7);
     let mut job = protected(&slurm.hosts, "partner(1)");
     job.set_launcher("LAUNCHER", launcher);
@@ -197,7 +197,7 @@ fn when_preempted_with_ten_seconds_of_grace_it_does_the_same_under_srun() {
 /// What SLURM sends to a cancelled job is also what it sends to a pre-empted one, and it would accept a requeue.
 #[test]
 fn a_cancelled_job_stays_cancelled() {
-    let Some(slurm) = Slurm::up(3, seconds(100)) else { return };
+    let Some(slurm) = Slurm::up(3) else { return };
     let (program, _) = long_heat(&slurm.hosts, 60);
     let job = protected(&slurm.hosts, "partner(1)");
     let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=3 --ntasks-per-node=2", &program);
@@ -214,7 +214,7 @@ fn a_cancelled_job_stays_cancelled() {
 
 #[test]
 fn the_network_of_a_host_is_cut_and_the_spare_takes_over() {
-    let Some(slurm) = Slurm::up(5, seconds(150)) else { return };
+    let Some(slurm) = Slurm::up(5) else { return };
     let job = protected(&slurm.hosts, "partner(1)");
     let worker = job.worker(&["--versions", "14", "--hold", "8", "--wait", "node-loss"]);
     let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=5 --ntasks-per-node=2", &worker);
@@ -234,7 +234,7 @@ fn the_network_of_a_host_is_cut_and_the_spare_takes_over() {
 /// Without a spare the allocation is of no use any more: what its nodes hold is saved, and the job goes on in another one.
 #[test]
 fn a_host_dies_without_a_spare_and_the_job_is_drained_queued_again_and_goes_on_elsewhere() {
-    let Some(slurm) = Slurm::up(5, seconds(200)) else { return };
+    let Some(slurm) = Slurm::up(5) else { return };
     let mut job = protected(&slurm.hosts, "partner(1)");
     job.set_launcher("SPARES", "0");
     let worker = job.worker(&["--versions", "14", "--hold", "8", "--wait", "node-loss"]);
@@ -257,8 +257,8 @@ fn a_host_dies_without_a_spare_and_the_job_is_drained_queued_again_and_goes_on_e
 /// concern of the other.
 #[test]
 fn tasks_of_an_array_are_told_apart() {
-    let Some(slurm) = Slurm::up(4, seconds(200)) else { return };
-    let (program, calm) = long_heat(&slurm.hosts, 4);
+    let Some(slurm) = Slurm::up(4) else { return };
+    let (program, calm) = long_heat(&slurm.hosts, 8);
     let mut job = protected(&slurm.hosts, "none");
     job.set_launcher("SPARES", "0");
     let script = copy_of_template(&job, "--job-name=array --time=5 --nodes=2 --ntasks-per-node=2", &program);
@@ -284,7 +284,7 @@ fn tasks_of_an_array_are_told_apart() {
 /// The script itself, `mpirun` and the root rank die with it. SLURM notices, and the job finds what the other nodes hold.
 #[test]
 fn the_batch_host_dies_and_slurm_queues_the_job_again() {
-    let Some(slurm) = Slurm::up(6, seconds(200)) else { return };
+    let Some(slurm) = Slurm::up(6) else { return };
     let job = protected(&slurm.hosts, "partner(1)");
     let worker = job.worker(&["--versions", "14", "--hold", "8", "--wait", "node-loss"]);
     let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=5 --ntasks-per-node=2", &worker);

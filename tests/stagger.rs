@@ -224,7 +224,8 @@ fn turns(order: BurstOrder) -> StaggerConfig {
 fn flush_on_both(stagger: StaggerConfig) -> (usize, Vec<Rank>) {
     let node = Node::new();
     let ranks = vec![node.rank(&node.first, 64, 40e6, stagger), node.rank(&node.second(), 64, 40e6, stagger)];
-    ranks.iter().for_each(|rank| rank.append(0..8, 4 * MIB));
+    // In turn, so that both have something to flush for most of the time.
+    (0..8).for_each(|version| ranks.iter().for_each(|rank| rank.append(version..version + 1, 4 * MIB)));
     ranks.iter().for_each(|rank| rank.wait_for_flushed(32 * MIB));
     (node.watch.most.load(Ordering::Relaxed), ranks)
 }
@@ -384,7 +385,7 @@ fn nothing_is_held_back_while_the_application_waits() {
 fn the_rate_falls_when_the_steps_suffer() {
     let node = Node::new();
     let stagger = StaggerConfig { rate: FlushRate::Auto, ..StaggerConfig::default() };
-    let rank = node.rank(&node.first, 128, 20e6, stagger);
+    let rank = node.rank(&node.first, 128, 5e6, stagger);
     let steps = |count, length| {
         for _ in 0..count {
             std::thread::sleep(Duration::from_millis(length));
@@ -393,7 +394,7 @@ fn the_rate_falls_when_the_steps_suffer() {
     };
     steps(12, 5);
     assert_eq!(rank.caches.stats().flush_rate, None);
-    // Three seconds and a half of flushes.
+    // A quarter of a minute of flushes.
     rank.append(0..140, MIB / 2);
     steps(30, 100);
     let stats = rank.caches.stats();

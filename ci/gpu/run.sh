@@ -51,7 +51,7 @@ interface() {
         BIVOUAC_MEMORY_DIRECTORY="$store/memory" BIVOUAC_MEMORY_BUDGET='4 GiB' BIVOUAC_DEVICE_BUDGET='256 MiB' \
         BIVOUAC_LIBRARY="$(echo "$PWD"/lib/libbivouac.so.*)" PYTHONPATH="$PWD/lib" PYTHONDONTWRITEBYTECODE=1 \
         bash -c 'word=$1; shift; set -o pipefail; "$@" 2>&1 | tee /dev/stderr | grep -qx "$word"' - "$word" \
-        timeout 120 mpirun --oversubscribe --bind-to none -n 2 "$@"
+        timeout 600 mpirun --oversubscribe --bind-to none -n 2 "$@"
 }
 if wanted interfaces; then
     interface c_gpu ok ./c_gpu
@@ -65,7 +65,7 @@ rtm() {
     local ranks=$1
     shift
     (cd "$scratch" && mpirun --oversubscribe --bind-to none -n "$ranks" "$OLDPWD/rtm" --grid 1024x512 --steps 3000 --every 10 --shots 4 "$@") |
-        tee -a "$scratch/rtm.log" | sed -n 's/^image=\([0-9a-f]*\).*/\1/p' >> "$images"
+        tee -a "$scratch/rtm.log" | sed -n 's/^image=\([0-9a-f]*\).*/\1/p' >> "$images" || failed+=("rtm with $ranks ranks")
 }
 if wanted rtm; then
     ranks=1
@@ -112,7 +112,7 @@ bench() {
     figure < "$scratch/bench.out"
 }
 if wanted device; then bench device ./device; fi
-beside() { bench beside timeout 120 mpirun --oversubscribe --bind-to none -n "$1" ./beside --bench "${@:2}"; }
+beside() { bench beside timeout 600 mpirun --oversubscribe --bind-to none -n "$1" ./beside --bench "${@:2}"; }
 if wanted beside; then
     for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
         beside "$ranks" step --rounds 8
@@ -135,7 +135,7 @@ if wanted slots; then
     for ranks in $(printf '1\n%s\n' "$gpus" | sort -u); do
         for options in '' '--pin never' '--cache 1'; do
             # shellcheck disable=SC2086 # Words.
-            bench slots timeout 120 mpirun --oversubscribe --bind-to none -n "$ranks" ./slots --bench $options
+            bench slots timeout 600 mpirun --oversubscribe --bind-to none -n "$ranks" ./slots --bench $options
         done
     done
 fi

@@ -689,7 +689,8 @@ mod tests {
 
     #[test]
     fn an_extent_has_one_owner_until_it_is_given_back() {
-        let place = tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm");
+        let place =
+            tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a directory in /dev/shm");
         let spec = SegmentSpec {
             directory: place.path().to_owned(),
             name: "owners".into(),

@@ -415,6 +415,7 @@ mod tests {
     use super::super::posix::PosixStorage;
     use super::*;
     use crate::base::clock::SystemClock;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn record(group_size: u32) -> ClaimRecord {
         let (host, boot, program) = ("here".into(), "this".into(), format!("{group_size} ranks"));
@@ -442,24 +443,38 @@ mod tests {
         claims.refuse_alive(&record(0), &clock).expect("it has ended");
     }
 
+    /// Somebody else writes `text` while one sleeps for the third time.
+    struct Meanwhile {
+        slept: AtomicU32,
+        path: PathBuf,
+        text: Vec<u8>,
+    }
+
+    impl Clock for Meanwhile {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep(&self, _: Duration) {
+            if self.slept.fetch_add(1, Ordering::Relaxed) == 2 {
+                std::fs::write(&self.path, &self.text).expect("written");
+            }
+        }
+    }
+
     /// Whoever makes a claim locks it and then writes who it is.
     #[test]
     fn a_claim_that_says_nothing_yet_is_asked_again() {
         for (ranks, is_refused) in [(0, false), (4, true)] {
-            let (root, clock) = (tempfile::tempdir().expect("a folder"), SystemClock::default());
+            let root = tempfile::tempdir().expect("a folder");
             let claims = claims(root.path());
             std::fs::create_dir_all(&claims.directory).expect("a folder");
             let path = claims.path(Generation(1));
             std::fs::write(&path, "").expect("written");
             let _lock = claims.storage.try_lock(&path).expect("locks").expect("free");
-            let outcome = std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(Duration::from_millis(50));
-                    std::fs::write(&path, serde_json::to_vec(&record(ranks)).expect("text")).expect("written");
-                });
-                claims.refuse_alive(&record(0), &clock)
-            });
-            match outcome {
+            let text = serde_json::to_vec(&record(ranks)).expect("text");
+            let clock = Meanwhile { slept: AtomicU32::new(0), path, text };
+            match claims.refuse_alive(&record(0), &clock) {
                 Err(ClaimError::Alive { program, .. }) if is_refused => assert_eq!(program, "4 ranks"),
                 outcome => assert!(outcome.is_ok() && !is_refused, "{outcome:?}"),
             }

@@ -90,6 +90,9 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
+/// How long a set of hosts may live: less than .config/nextest.toml gives a test, so that they end in order.
+const LIMIT: Duration = seconds(500);
+
 /// The hosts `head` and `node1` to `nodeN`.
 pub struct Hosts {
     state: PathBuf,
@@ -101,21 +104,21 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts them. After `limit` they are killed, whatever they are doing, and the test fails. None, with a loud note, if
+    /// Starts them. After [`LIMIT`] they are killed, whatever they are doing, and the test fails. None, with a loud note, if
     /// this machine does not allow such hosts.
-    pub fn up(nodes: u32, limit: Duration) -> Option<Hosts> {
+    pub fn up(nodes: u32) -> Option<Hosts> {
         if !can("hosts.sh") {
             return None;
         }
-        Some(Hosts::start(nodes, limit, Some(common::one_at_a_time())))
+        Some(Hosts::start(nodes, Some(common::one_at_a_time())))
     }
 
     /// A second set, beside the first one of a test.
-    pub fn up_beside(_first: &Hosts, nodes: u32, limit: Duration) -> Hosts {
-        Hosts::start(nodes, limit, None)
+    pub fn up_beside(_first: &Hosts, nodes: u32) -> Hosts {
+        Hosts::start(nodes, None)
     }
 
-    fn start(nodes: u32, limit: Duration, lock: Option<File>) -> Hosts {
+    fn start(nodes: u32, lock: Option<File>) -> Hosts {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let own = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hosts").join(own);
@@ -125,7 +128,7 @@ impl Hosts {
         hosts.script("hosts.sh", &["up", &nodes.to_string(), "--owner", &std::process::id().to_string()]);
         let mut down = hosts.command("hosts.sh", &["down"]);
         std::thread::spawn(move || {
-            if alarm.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            if alarm.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
                 expired.store(true, Ordering::Relaxed);
                 // The test sees its processes end.
                 let _ = down.stdin(Stdio::null()).output();

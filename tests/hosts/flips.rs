@@ -1,7 +1,7 @@
 //! One bit of what is left is wrong when a lost host's shards are made again: it is found, repaired where the scheme has
 //! enough redundancy left, and never restored.
 
-use crate::bed::{Attempt, Hosts, random, seconds};
+use crate::bed::{Attempt, Hosts, random};
 use crate::checks::{calm_digest, protected, restored_by_all};
 use bivouac::base::rng::Rng;
 use bivouac::format::ShardHeader;
@@ -64,7 +64,7 @@ fn flip(hosts: &Hosts, target: Target, rng: &mut Rng) {
 /// node3 (ranks 4 and 5) dies while a bit is wrong elsewhere. There is no local tier, and the global one is old. What all
 /// ranks restored, and what they counted.
 fn host_dies_while_a_bit_is_wrong(scheme: &str, target: Target) -> Option<(u64, Vec<Attempt>)> {
-    let hosts = Hosts::up(5, seconds(100))?;
+    let hosts = Hosts::up(5)?;
     let mut rng = random();
     let mut job = protected(&hosts, scheme);
     job.set("BIVOUAC_LOCAL_ENABLED", "false");

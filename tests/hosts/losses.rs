@@ -1,6 +1,6 @@
 //! Hosts die with all that they hold; the redundancy sets bring it back on a spare, under the supervisor.
 
-use crate::bed::{Attempt, FIRST_HOSTS, Hosts, RANKS_PER_HOST, random, seconds};
+use crate::bed::{Attempt, FIRST_HOSTS, Hosts, RANKS_PER_HOST, random};
 use crate::checks::{
     calm_digest, check_attempts, check_counters, newest_protected, protected, restored_by_all, wait_for_protected,
 };
@@ -13,15 +13,15 @@ fn ranks_of(host: &str) -> std::ops::Range<usize> {
 }
 
 fn one_host_dies_mid_computation(scheme: &str) {
-    let Some(hosts) = Hosts::up(5, seconds(120)) else { return };
-    let args = ["--versions", "40", "--pause-ms", "8", "--elements", "40001"];
+    let Some(hosts) = Hosts::up(5) else { return };
+    let args = ["--versions", "40", "--pause-ms", "40", "--elements", "40001"];
     let mut rng = random();
     let job = protected(&hosts, scheme);
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
     wait_for_protected(&mut run, &job, 5 + rng.below(20));
     std::thread::sleep(Duration::from_micros(rng.below(20_000)));
     let victim = FIRST_HOSTS[1 + rng.below(3) as usize];
-    hosts.kill(victim);
+    hosts.strike(victim);
     run.finish();
 
     let generations = job.generations();
@@ -66,7 +66,7 @@ fn one_host_dies_mid_computation_rs() {
 // Two hosts at once
 
 fn two_hosts_die_at_once(scheme: &str) -> Option<(u64, Vec<Attempt>, String)> {
-    let hosts = Hosts::up(6, seconds(120))?;
+    let hosts = Hosts::up(6)?;
     let args = ["--versions", "14", "--hold", "8", "--wait", "node-loss"];
     let job = protected(&hosts, scheme);
     let mut run = job.supervise_worker("run", 6, &["--spares", "2"], &args);
@@ -132,7 +132,7 @@ fn moments(kills: u64, rng: &mut Rng) -> Vec<Moment> {
 
 #[test]
 fn hosts_die_during_capture_exchange_and_commit_and_an_older_or_the_same_version_leads_to_the_same_digest() {
-    let Some(hosts) = Hosts::up(5, seconds(240)) else { return };
+    let Some(hosts) = Hosts::up(5) else { return };
     let kills =
         std::env::var("BIVOUAC_TEST_HOST_KILLS").map_or(6, |text| text.parse().expect("BIVOUAC_TEST_HOST_KILLS"));
     let mut rng = random();
@@ -175,7 +175,7 @@ fn hosts_die_during_capture_exchange_and_commit_and_an_older_or_the_same_version
 }
 
 fn a_host_dies_during_the_rebuild_of_an_earlier_loss(victim: &str) {
-    let Some(hosts) = Hosts::up(6, seconds(150)) else { return };
+    let Some(hosts) = Hosts::up(6) else { return };
     // 8 MiB a rank: loading takes long enough to be hit.
     let args = ["--versions", "10", "--hold", "6", "--wait", "node-loss", "--elements", "1000001"];
     let mut rng = random();

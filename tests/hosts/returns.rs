@@ -21,7 +21,7 @@ fn wait_for_hold_in(run: &mut Run, job: &Job, generation: u64, version: u64) {
 
 #[test]
 fn a_host_whose_network_is_cut_counts_as_dead_and_its_stale_data_is_not_believed_when_it_is_back() {
-    let Some(hosts) = Hosts::up(5, seconds(150)) else { return };
+    let Some(hosts) = Hosts::up(5) else { return };
     let job = protected(&hosts, "partner(1)");
     let args = ["--versions", "30", "--hold", "25", "--pause-ms", "100"];
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
@@ -57,7 +57,7 @@ fn a_host_whose_network_is_cut_counts_as_dead_and_its_stale_data_is_not_believed
 /// wakes up: what it has in hand it may not publish, and it may not delete anything.
 #[test]
 fn a_cut_off_root_that_wakes_up_neither_publishes_nor_deletes() {
-    let Some(hosts) = Hosts::up(5, seconds(150)) else { return };
+    let Some(hosts) = Hosts::up(5) else { return };
     let mut rng = random();
     let mut job = protected(&hosts, "partner(1)");
     // Each version goes to the global tier: there is always something to publish and something to delete.
@@ -106,7 +106,7 @@ fn verify(job: &Job) -> BTreeMap<PathBuf, String> {
 
 #[test]
 fn a_dead_host_that_comes_back_with_its_disk_brings_its_shards_of_the_elected_checkpoint() {
-    let Some(hosts) = Hosts::up(4, seconds(100)) else { return };
+    let Some(hosts) = Hosts::up(4) else { return };
     let mut job = protected(&hosts, "none");
     job.set("BIVOUAC_GLOBAL_EVERY", "1000000");
     let args = ["--versions", "12", "--hold", "8", "--wait", "node-reboot"];
@@ -128,7 +128,7 @@ fn a_dead_host_that_comes_back_with_its_disk_brings_its_shards_of_the_elected_ch
 
 #[test]
 fn a_dead_host_that_comes_back_with_an_older_disk_is_not_asked_for_what_it_has() {
-    let Some(hosts) = Hosts::up(5, seconds(150)) else { return };
+    let Some(hosts) = Hosts::up(5) else { return };
     let job = protected(&hosts, "partner(1)");
     let args = ["--versions", "20", "--hold", "8,15", "--wait", "node-loss"];
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);

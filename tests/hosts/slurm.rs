@@ -21,11 +21,11 @@ pub struct Batch<'a> {
 
 impl Slurm {
     /// Hosts with SLURM on them. None, with a loud note, if this machine does not have what that needs.
-    pub fn up(nodes: u32, limit: std::time::Duration) -> Option<Slurm> {
+    pub fn up(nodes: u32) -> Option<Slurm> {
         if !can("slurm.sh") {
             return None;
         }
-        let hosts = Hosts::up(nodes, limit)?;
+        let hosts = Hosts::up(nodes)?;
         hosts.script("slurm.sh", &["up"]);
         Some(Slurm { hosts })
     }

@@ -1,6 +1,6 @@
 //! A program with VELOC's interface on several hosts: what one of them loses comes back from the others.
 
-use crate::bed::{Hosts, Job, RANKS_PER_HOST, files, seconds};
+use crate::bed::{Hosts, Job, RANKS_PER_HOST, files};
 use crate::interfaces::{self, with_soname};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn restored(job: &Job) -> Vec<(i64, Option<String>)> {
 
 #[test]
 fn a_host_without_its_scratch_and_memory_gets_them_back_from_the_others_through_velocs_interface() {
-    let Some(hosts) = Hosts::up(HOSTS.len() as u32, seconds(100)) else { return };
+    let Some(hosts) = Hosts::up(HOSTS.len() as u32) else { return };
     let mut job = Job::new(&hosts, "veloc");
     interfaces::veloc::client(&job.folder);
     let program = interfaces::veloc::program(&job.folder, "tests/programs/c/veloc_damage.c", &[]);

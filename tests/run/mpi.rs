@@ -66,7 +66,7 @@ fn a_rank_that_is_killed_costs_a_restart_and_not_the_result() {
     let Some(calm) = calm() else { return };
     let bed = Bed::new();
     // Slow enough to be caught in the middle, and the level is waited for so that there is something to restore.
-    let Some(command) = heat(&bed, &[], &["--pause", "10000", "--wait", "system"]) else { return };
+    let Some(command) = heat(&bed, &[], &["--pause", "30000", "--wait", "system"]) else { return };
     let mut supervisor = bed.start(command);
     supervisor.wait_for_output("committed version=30 level=system");
     kill(Pid::from_raw(ranks(&supervisor.stdout())[2]), Signal::SIGKILL).unwrap();
@@ -90,8 +90,8 @@ fn a_job_that_hangs_is_ended_by_the_watchdog_and_started_again() {
     let _turn = turn();
     let Some(calm) = calm() else { return };
     let bed = Bed::new();
-    let options = ["--hang-timeout", "5s", "--grace", "5s"];
-    let Some(command) = heat(&bed, &options, &["--pause", "10000", "--wait", "system"]) else { return };
+    let options = ["--hang-timeout", "10s", "--grace", "5s"];
+    let Some(command) = heat(&bed, &options, &["--pause", "30000", "--wait", "system"]) else { return };
     let mut supervisor = bed.start(command);
     supervisor.wait_for_output("committed version=30 level=system");
     let stopped = ranks(&supervisor.stdout());
@@ -117,7 +117,7 @@ fn sigterm_brings_a_last_checkpoint_and_the_next_start_goes_on_from_it() {
     let _turn = turn();
     let Some(calm) = calm() else { return };
     let bed = Bed::new();
-    let Some(command) = heat(&bed, &[], &["--pause", "20000"]) else { return };
+    let Some(command) = heat(&bed, &[], &["--pause", "50000"]) else { return };
     let mut supervisor = bed.start(command);
     supervisor.wait_for_output("committed version=20 ");
     supervisor.signal(Signal::SIGTERM);
@@ -135,7 +135,7 @@ fn sigterm_brings_a_last_checkpoint_and_the_next_start_goes_on_from_it() {
 fn a_halt_after_two_checkpoints_stops_the_job_after_two_more() {
     let _turn = turn();
     let bed = Bed::new();
-    let Some(command) = heat(&bed, &[], &["--pause", "20000", "--wait", "system"]) else { return };
+    let Some(command) = heat(&bed, &[], &["--pause", "50000", "--wait", "system"]) else { return };
     let mut supervisor = bed.start(command);
     supervisor.wait_for_output("committed version=10 level=system");
     bed.halt(&["--after", "2"]).expect(0);
@@ -150,7 +150,7 @@ fn the_death_of_the_supervisor_does_not_touch_the_job_and_a_new_one_takes_over()
     let _turn = turn();
     let Some(calm) = calm() else { return };
     let bed = Bed::new();
-    let arguments = ["--pause", "20000", "--wait", "system"];
+    let arguments = ["--pause", "40000", "--wait", "system"];
     let Some(command) = heat(&bed, &[], &arguments) else { return };
     let mut first = bed.start(command);
     first.wait_for_output("committed version=20 level=system");

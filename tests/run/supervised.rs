@@ -434,7 +434,7 @@ fn the_end_of_the_allocation_is_a_condition_of_its_own_and_the_job_is_queued_aga
     let bed =
         Bed::with("status 5 1 false; while [ ! -e stop ]; do sleep 0.05; done; status 6 2 true 'the end is near'");
     fake_scontrol(&bed, "JobState=RUNNING Reason=None PreemptTime=None");
-    let mut command = bed.job(&["--end-time", "+31s", "--reserve", "30s", "--requeue"]);
+    let mut command = bed.job(&["--end-time", "+33s", "--reserve", "30s", "--requeue"]);
     command.env("PATH", bed.search_path()).env("SLURM_JOB_ID", "42");
     let supervisor = bed.start(command);
     wait_until("the end is near", || bed.events().contains(&"halting".to_owned()));

@@ -3,6 +3,7 @@
 use super::super::pages::{PageMap, Run};
 use super::restoring::known_all_over;
 use super::*;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Of a rank that is alone on its node.
@@ -232,9 +233,13 @@ fn pages_of_which_nothing_is_known_go_with_their_neighbours() {
 #[test]
 fn a_policy_is_not_lost_when_more_turns_out_to_be_given() {
     let Some([one, _]) = two_cpus() else { return };
+    let free = cpus::of_this_thread();
+    let own = Machine::here().cpus.iter().filter(|cpu| free.contains(&(cpu.number as usize)));
+    if own.map(|cpu| cpu.core).collect::<BTreeSet<_>>().len() < 2 {
+        return eprintln!("SKIPPED: one core only");
+    }
     let keeper = keeper(quiet());
     keeper.lock().crew.given = cpus::Given { cpus: one, is_jobs: false };
-    let free = cpus::of_this_thread();
     let wide = Pool::start("wide", &[None]);
     keeper.pin(Pin::Compact);
     assert!(cpus::of_this_thread().len() < free.len(), "{:?}", cpus::of_this_thread());

@@ -253,7 +253,8 @@ mod tests {
 
     #[test]
     fn blocks_are_read_from_the_fastest_good_copy_until_none_is_left() {
-        let place = tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm");
+        let place =
+            tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a directory in /dev/shm");
         let spec = SegmentSpec {
             directory: place.path().to_owned(),
             name: "seal".into(),
@@ -279,7 +280,9 @@ mod tests {
         let caches = Caches::open(device, Some(segment), config).expect("caches");
         let history = caches.history("wave", Keep::Persist);
         // A flush that waits for host memory is none to `wait_flushed`.
+        let begun = std::time::Instant::now();
         while !caches.is_ready() {
+            assert!(begun.elapsed().as_secs() < 120, "host memory did not get ready: is /dev/shm large enough?");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();

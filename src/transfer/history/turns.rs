@@ -119,7 +119,8 @@ mod tests {
 
     /// The turns of two ranks of a node, of which one may have one at a time.
     fn ranks(order: Order) -> (tempfile::TempDir, [Turns; 2]) {
-        let place = tempfile::tempdir_in("/dev/shm").expect("a directory in /dev/shm");
+        let place =
+            tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a directory in /dev/shm");
         let spec = SegmentSpec {
             directory: place.path().to_owned(),
             name: "turns".into(),

@@ -60,6 +60,14 @@ fn threads_named(prefix: &str) -> Vec<String> {
     ids.filter(|tid| status(tid, "Name:").starts_with(prefix)).collect()
 }
 
+/// Waits for ten seconds at most until it is so.
+fn settles(is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() && begun.elapsed().as_secs() < 10 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// CPUs that a list such as `0-2,5` names.
 fn cpus(list: &str) -> BTreeSet<usize> {
     bivouac::base::units::parse_cpus(list).expect("a list of CPUs")
@@ -77,6 +85,8 @@ pub fn signals(job: &Job) {
     let main_mask = status(&std::process::id().to_string(), "Cpus_allowed_list:");
     let session = job.open();
     job.tell("committed", commit(&session, NAME, 1, 1, job.rank));
+    // A thread has its name once it runs.
+    settles(|| threads_named("bvk-write-").len() > 1);
     let ours = threads_named("bvk-");
     let launcher = rustix::process::getppid().expect("mpirun").as_raw_pid();
     // All ranks were put on the same CPU.
@@ -115,6 +125,8 @@ pub fn signals(job: &Job) {
     }
     job.say("handled", "20 signals");
     job.tell("close", session.close().map(|()| "closed"));
+    // The kernel lists a thread for a moment after it was joined.
+    settles(|| threads_named("bvk-").is_empty());
     job.say("left", threads_named("bvk-").len());
 }
 
