@@ -36,9 +36,11 @@ fn has_manifest(folder: &Path, version: u64) -> bool {
 
 fn died() -> Store {
     let store = Store::on(&NODES);
-    let first_only = |config: &mut Config| config.job.global.every = 1000;
-    store.run_killed(first_only, |session, rank| {
+    // Every second one goes to the local disks, so that the last one is in memory only, however long its ranks live.
+    let local_every_second = |config: &mut Config| (config.job.local.every, config.job.global.every) = (2, 1000);
+    store.run_killed(local_every_second, |session, rank| {
         take(session, rank, &[10], Level::System);
+        take(session, rank, &[15], Level::Process);
         take(session, rank, &[20], Level::NodeReboot);
         // A node whose manifest is missing takes what was committed before for the newest that it knows.
         while !(0..2).all(|node| has_manifest(&store.local_of(node), 20)) {

@@ -68,7 +68,7 @@ mod tests;
 
 pub use life::{State, Step};
 pub use links::{IN_FLIGHT_MAX, Job, TRIES_MAX};
-pub use planner::{Admission, Cache, Options, Read, Reason, TierOptions};
+pub use planner::{Admission, Cache, Noted, Options, Read, Reason, TierOptions};
 pub use space::runs;
 
 /// One version of a history.

@@ -24,14 +24,23 @@ impl Order {
         self.next += 1;
     }
 
-    /// Takes the first pending hint of a version that was read; false if there is none.
-    pub fn take(&mut self, version: u64) -> bool {
-        let Some(positions) = self.positions.get_mut(&version) else { return false };
+    /// Takes the first pending hint of a version that was read; where it stood, or `None` if there is none.
+    pub fn take(&mut self, version: u64) -> Option<u64> {
+        let positions = self.positions.get_mut(&version)?;
         let position = positions.pop_front().expect("a version without pending hints has no list");
         if positions.is_empty() {
             self.positions.remove(&version);
         }
-        self.hints.remove(&position).is_some()
+        self.hints.remove(&position).map(|_| position)
+    }
+
+    /// Puts a hint back to where it stood: its version was not read.
+    pub fn give_back(&mut self, version: u64, position: u64) {
+        debug_assert!(position < self.next);
+        if self.hints.insert(position, version).is_none() {
+            let positions = self.positions.entry(version).or_default();
+            positions.insert(positions.partition_point(|other| *other < position), position);
+        }
     }
 
     /// Where the next hint of a version stands; that stays as it is while others are read. `None` if none is pending.
@@ -87,20 +96,26 @@ mod tests {
         let mut order = Order::default();
         [7, 5, 9].into_iter().for_each(|version| order.push(version));
         assert_eq!([7, 5, 9, 1].map(|version| order.distance(version)), [Some(0), Some(1), Some(2), None]);
-        assert!(order.take(5));
+        assert_eq!(order.take(5), Some(1));
         assert_eq!([7, 5, 9].map(|version| order.distance(version)), [Some(0), None, Some(2)]);
-        assert!(order.take(7));
+        assert_eq!(order.take(7), Some(0));
         assert_eq!(order.distance(9), Some(0));
-        assert!(!order.take(7));
+        assert_eq!(order.take(7), None);
+        order.give_back(5, 1);
+        assert_eq!(order.iter().collect::<Vec<_>>(), [5, 9]);
+        assert_eq!(order.distance(9), Some(1));
     }
 
     #[test]
     fn a_version_hinted_twice_is_read_twice() {
         let mut order = Order::default();
         [1, 2, 1].into_iter().for_each(|version| order.push(version));
-        assert!(order.take(1));
+        assert_eq!(order.take(1), Some(0));
         assert_eq!(order.distance(1), Some(1));
-        assert!(order.take(2) && order.take(1) && order.is_empty());
+        order.give_back(1, 0);
+        assert_eq!(order.iter().collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!([1, 2, 1].map(|version| order.take(version)), [Some(0), Some(1), Some(2)]);
+        assert!(order.is_empty());
     }
 
     proptest! {
@@ -113,7 +128,7 @@ mod tests {
                     model.push(version);
                 } else {
                     let at = model.iter().position(|hinted| *hinted == version);
-                    prop_assert_eq!(order.take(version), at.is_some());
+                    prop_assert_eq!(order.take(version).is_some(), at.is_some());
                     at.map(|at| model.remove(at));
                 }
                 prop_assert_eq!(order.iter().collect::<Vec<_>>(), model.clone());

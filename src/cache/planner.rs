@@ -119,6 +119,15 @@ pub(super) struct History {
     pub ended: BTreeMap<u64, End>,
 }
 
+/// What [`Cache::note_read`] has noted.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Noted {
+    /// Where the hint stood that the read has taken; `None`: the version was not hinted.
+    pub hint: Option<u64>,
+    /// The version leaves if its bytes were right.
+    pub leaves: bool,
+}
+
 /// The planner of histories over three tiers. The [module](super) tells how it is used.
 #[derive(Clone, Debug)]
 pub struct Cache {
@@ -431,24 +440,34 @@ impl Cache {
     /// and a version that may be discarded and is not hinted again is gone. If not, this copy is given up, and the next
     /// `read` finds another one or says that the version is lost.
     pub fn read_done(&mut self, id: EntryId, tier: Tier, ok: bool) {
-        let leaves = ok && self.note_read(id);
-        self.read_ended(id, tier, ok, leaves);
+        let noted = if ok { self.note_read(id) } else { Noted::default() };
+        self.read_ended(id, tier, ok, noted);
     }
 
     /// The restore order moves on past a version whose read has not ended; hints from now on are for other reads. The answer
-    /// goes to [`read_ended`](Cache::read_ended): whether the version leaves if its bytes were right.
-    pub fn note_read(&mut self, id: EntryId) -> bool {
-        let Some(entry) = self.entries.get(&id).filter(|entry| !entry.leaving) else { return false };
+    /// goes to [`read_ended`](Cache::read_ended), and to [`hint_again`](Cache::hint_again) if its bytes were not right.
+    pub fn note_read(&mut self, id: EntryId) -> Noted {
+        let Some(entry) = self.entries.get(&id).filter(|entry| !entry.leaving) else { return Noted::default() };
         let keep = entry.keep;
-        self.histories.entry(id.history).or_default().order.take(id.version);
+        let hint = self.histories.entry(id.history).or_default().order.take(id.version);
         let leaves = keep == Keep::Discard && !self.is_hinted(id);
         self.after_change(id);
         self.debug_check();
-        leaves
+        Noted { hint, leaves }
+    }
+
+    /// Puts back the hint of a read that was noted and has come to nothing.
+    pub fn hint_again(&mut self, id: EntryId, noted: Noted) {
+        let history = self.histories.get_mut(&id.history).filter(|history| !history.closed);
+        if let (Some(history), Some(position)) = (history, noted.hint) {
+            history.order.give_back(id.version, position);
+            self.after_change(id);
+        }
+        self.debug_check();
     }
 
     /// Ends a read that [`note_read`](Cache::note_read) has noted. Otherwise as [`read_done`](Cache::read_done).
-    pub fn read_ended(&mut self, id: EntryId, tier: Tier, ok: bool, leaves: bool) {
+    pub fn read_ended(&mut self, id: EntryId, tier: Tier, ok: bool, noted: Noted) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(copy) = entry.copy_mut(tier).filter(|copy| copy.readers > 0) else { return };
         copy.readers -= 1;
@@ -459,7 +478,7 @@ impl Cache {
         }
         if ok && !entry.leaving {
             entry.read = true;
-            if leaves {
+            if noted.leaves {
                 self.leave(id, Some(End::Consumed));
             }
         }

@@ -3,8 +3,10 @@
 use crate::device::{ALWAYS, Call, Fault, FaultyDevice};
 use crate::logs;
 use crate::machine::*;
+use bivouac::cache::Keep;
 use bivouac::device::Priority::{High, Low};
 use bivouac::device::{Device, DeviceSpan};
+use bivouac::transfer::history::{Field, FieldMut, Return};
 use bivouac::{Caches, Level, Session};
 use std::time::{Duration, Instant};
 
@@ -192,5 +194,30 @@ fn a_load_that_fails_ends_the_restart_on_all_ranks_and_the_next_one_works() {
         let error = error.expect_err("one device failed").to_string();
         assert!(error.contains(&format!("rank {VICTIM}")) && error.contains("upload: a test said so"), "{error}");
         assert_eq!(rank.restart(session), Some((1, "memory")));
+    });
+}
+
+/// The loss shows while the capture waits for the restore: a checkpoint without that version is one that the application knows of.
+#[test]
+fn a_version_whose_enqueued_restore_was_wrong_is_left_out_once_the_application_heard_of_it() {
+    with_faults(&Machine::new(), 1, &[], |rank, session, device| {
+        let caches = rank.caches(session);
+        let history = caches.history("wave", Keep::Discard);
+        let spans = [70, 71].map(|version| rank.span(&content(0, version, 1, P_BYTES)));
+        for (version, span) in [70, 71].into_iter().zip(&spans) {
+            history.append(version, &[Field::device::<f64>("p", span)], &*rank.stream).expect("room");
+        }
+        assert_eq!(device.damage(&content(0, 70, 1, P_BYTES)), 1);
+        let fields = &mut [FieldMut::device::<f64>("p", &spans[0])];
+        history.restore_and(70, fields, &*rank.stream, Return::Enqueued).expect("enqueued");
+        let capture = |version: u64| {
+            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            checkpoint.save_history(&history).expect("regions");
+            committed(checkpoint.capture(), Level::Process)
+        };
+        let error = capture(1).expect_err("nobody was told yet");
+        assert!(error.contains("version 70"), "{error}");
+        assert!(history.settle().is_err());
+        capture(2).expect("the application knows");
     });
 }

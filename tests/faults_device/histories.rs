@@ -417,6 +417,23 @@ fn each_enqueued_restore_that_went_wrong_is_told_and_can_be_made_again() {
     (0..2).for_each(|version| _ = bed.check(&history, version));
 }
 
+/// What comes to nothing was no read: of two hints none is used up.
+#[test]
+fn an_enqueued_restore_that_went_wrong_leaves_its_hint() {
+    let bed = Bed::new();
+    let caches = bed.caches([16, 0, 0]);
+    let history = ready(&caches, "hinted", Keep::Discard);
+    bed.append_all(&history, 0..1);
+    history.hint([0, 0]);
+    let span = bed.span(&bytes(0));
+    bed.device.set(Call::CopyBlocks(High), Fault::FailLater, 0, 1);
+    let fields = &mut [FieldMut::device::<u8>("p", &span)];
+    history.restore_and(0, fields, &*bed.stream, Return::Enqueued).expect("enqueued");
+    says(&history.settle().expect_err("wrong"), &["version 0 of"]);
+    (0..2).for_each(|_| _ = bed.check(&history, 0));
+    assert!(matches!(bed.restore(&history, 0), Err(HistoryError::Gone { .. })));
+}
+
 // The whole device.
 
 #[test]

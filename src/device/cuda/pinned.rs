@@ -11,6 +11,7 @@ use crate::base::digest::{copy_streaming, store_fence};
 use crate::base::units::PAGE;
 use cudarc::driver::{CudaContext, result, sys};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// End and state of each registration of this process by its start, whichever device it was made for: all are portable. Invariant:
@@ -73,7 +74,10 @@ impl Drop for Registration {
             return;
         };
         // The driver may go on taking it for pinned: other memory must not come to its addresses.
-        log::warn!("event=memory-not-unpinned bytes={} error={error}", self.memory.bytes);
+        // With a lost device that happens to all of them.
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let level = if SAID.swap(true, Ordering::Relaxed) { log::Level::Debug } else { log::Level::Warn };
+        log::log!(level, "event=memory-not-unpinned bytes={} error={error}", self.memory.bytes);
         std::mem::forget(self.memory.keep.clone());
         let end = self.memory.address + self.memory.bytes as usize;
         book().insert(self.memory.address, (end, State::Stuck));

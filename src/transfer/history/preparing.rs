@@ -4,6 +4,7 @@
 
 use super::Shared;
 use super::ways::Ways;
+use crate::base::units::PAGE;
 use crate::cache::{Link, Tier};
 use crate::config::{PinOrder, Touch};
 use crate::device::DeviceError;
@@ -78,12 +79,14 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
         std::thread::park_timeout(IDLE);
     }
-    let (mut leased, mut step) = (0, shared.config.line_bytes);
-    while leased < shared.config.host_bytes && !shared.is_stopping() {
-        let bytes = step.min(shared.config.host_bytes - leased);
+    // Whole pages: nothing else can be pinned.
+    let (all, line) = (shared.config.host_bytes / PAGE * PAGE, shared.config.line_bytes.next_multiple_of(PAGE));
+    let (mut leased, mut step) = (0, line.max(PAGE));
+    while leased < all && !shared.is_stopping() {
+        let bytes = step.min(all - leased);
         match lease(shared, bytes) {
             Ok(true) => leased += bytes,
-            Ok(false) if step > LINE_BYTES_MIN => step = (step / 2).max(LINE_BYTES_MIN),
+            Ok(false) if step > LINE_BYTES_MIN => step = shorter(step),
             Ok(false) => {
                 // Somebody else has the memory: go on without it, and look again when something may have been given back.
                 shared.fully_mapped(Tier::Host);
@@ -91,7 +94,7 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
             }
             Err(error) if step > LINE_BYTES_MIN => {
                 log::debug!("event=no-lease bytes={bytes} error={error}");
-                step = (step / 2).max(LINE_BYTES_MIN);
+                step = shorter(step);
             }
             Err(error) => {
                 log::warn!("event=no-lease bytes={bytes} error={error}");
@@ -101,6 +104,11 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
     }
     shared.fully_mapped(Tier::Host);
     shared.is_leased.store(true, Ordering::Release);
+}
+
+/// What is asked for where there was no room for `step` bytes.
+fn shorter(step: u64) -> u64 {
+    (step / 2).next_multiple_of(PAGE).max(LINE_BYTES_MIN)
 }
 
 /// Pins the lines as they come, then slots; until that does not work any more.

@@ -9,7 +9,7 @@ use super::{
     lines_gone,
 };
 use crate::base::Digest;
-use crate::cache::{Cache, EntryId, Keep, Link, Piece, Read, Tier};
+use crate::cache::{Cache, EntryId, Keep, Link, Noted, Piece, Read, Tier};
 use crate::device::{Copied, Stream};
 use crate::tier::posix::PageBuffer;
 use std::sync::{Arc, MutexGuard};
@@ -21,8 +21,8 @@ pub(super) struct Expected {
     layout: Arc<Layout>,
     digests: Arc<[Digest]>,
     targets: Vec<usize>,
-    /// The version leaves then.
-    leaves: bool,
+    /// What that means for the version.
+    noted: Noted,
 }
 
 impl Expected {
@@ -77,23 +77,27 @@ impl Books {
     /// Ends a restore that was enqueued.
     pub(super) fn restored(&mut self, id: EntryId, expected: &Expected, outcome: Result<(), HistoryError>) {
         let Err(error) = outcome else {
-            self.cache.read_ended(id, Tier::Device, true, expected.leaves);
-            return self.forget_if_gone(id, expected.leaves);
+            self.cache.read_ended(id, Tier::Device, true, expected.noted);
+            return self.forget_if_gone(id, expected.noted.leaves);
         };
         self.not_read(id, Tier::Device, &expected.name, &error);
+        self.cache.hint_again(id, expected.noted);
         let (history, version, reason) = (expected.name.clone(), id.version, error.to_string());
         log::warn!("event=restore-failed history={history:?} version={version} error={error}");
-        if let Some(entry) = self.entries.get_mut(&id).filter(|_| self.cache.states(id) == [None; 3]) {
-            entry.is_told_lost = true;
-        }
         self.late.entry(id.history).or_default().push_back(HistoryError::Late { history, version, reason });
     }
 
-    /// What the application is to hear next of a history's enqueued restores.
+    /// What the application is to hear next of a history's enqueued restores, and hears now.
     fn next_late(&mut self, history: u32) -> Option<HistoryError> {
         let late = self.late.get_mut(&history)?.pop_front();
         if self.late[&history].is_empty() {
             self.late.remove(&history);
+        }
+        if let Some(HistoryError::Late { version, .. }) = late {
+            let id = EntryId { history, version };
+            if let Some(entry) = self.entries.get_mut(&id).filter(|_| self.cache.states(id) == [None; 3]) {
+                entry.is_told_lost = true;
+            }
         }
         late
     }
@@ -175,7 +179,7 @@ impl History {
                     let copied = self.copy_from_device(&layout, &cuts, fields, stream);
                     copied.map(|copied| {
                         let (name, targets) = (self.name.clone(), targets.clone());
-                        enqueued = Some((copied, Expected { name, layout, digests, targets, leaves: false }));
+                        enqueued = Some((copied, Expected { name, layout, digests, targets, noted: Noted::default() }));
                         0.0
                     })
                 }
@@ -188,8 +192,8 @@ impl History {
             match &outcome {
                 // Read it is when the copy has ended.
                 Ok(_) if enqueued.is_some() => {
-                    let leaves = books.cache.note_read(id);
-                    let call = |expected| EnqueuedCall::Restore(Expected { leaves, ..expected });
+                    let noted = books.cache.note_read(id);
+                    let call = |expected| EnqueuedCall::Restore(Expected { noted, ..expected });
                     books.enqueued.extend(enqueued.map(|(copied, expected)| Enqueued {
                         id,
                         copied,
