@@ -36,29 +36,33 @@ fn constants(name: &str) -> Vec<u64> {
 }
 
 fn digest(bytes: &[u8]) -> [u8; 16] {
-    let (step, key) = (constants("STEP")[0], constants("KEY"));
-    let mut sum = [0u64; 8];
-    for (s, chunk) in bytes.chunks(64).enumerate() {
-        let mut stripe = [0u8; 64];
-        stripe[..chunk.len()].copy_from_slice(chunk);
-        let d: Vec<u64> = stripe.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
-        for l in 0..8 {
-            let x = d[l] ^ key[l].wrapping_add((s as u64).wrapping_mul(step));
-            sum[l] = sum[l].wrapping_add((x & 0xffff_ffff) * (x >> 32)).wrapping_add(d[l ^ 1]);
-        }
+    let (step, seed, round) = (constants("STEP")[0], constants("SEED")[0], constants("ROUND"));
+    let factors = constants("MIX");
+    let mix = |mut z: u64| {
+        z = (z ^ (z >> 30)).wrapping_mul(factors[0]);
+        z = (z ^ (z >> 27)).wrapping_mul(factors[1]);
+        z ^ (z >> 31)
+    };
+    let (mut x, mut y) = (0u64, 0u64);
+    for (pair, chunk) in bytes.chunks(16).enumerate() {
+        let mut padded = [0u8; 16];
+        padded[..chunk.len()].copy_from_slice(chunk);
+        let [a, b] = [0, 1].map(|half| {
+            let key = mix(seed.wrapping_add((2 * pair as u64 + half + 1).wrapping_mul(step)));
+            u64_at(&padded, 8 * half as usize).wrapping_add(key)
+        });
+        let product = u128::from(a) * u128::from(b);
+        x = x.wrapping_add(product as u64);
+        y = y.wrapping_add((product >> 64) as u64);
     }
+    x = x.wrapping_add((bytes.len() as u64).wrapping_mul(step));
+    y ^= mix(x.wrapping_add(round[0]));
+    x ^= mix(y.wrapping_add(round[1]));
+    y ^= mix(x.wrapping_add(round[2]));
+    x ^= mix(y.wrapping_add(round[3]));
     let mut out = [0; 16];
-    for (half, name) in ["FOLD[0]", "FOLD[1]"].iter().enumerate() {
-        let fold = constants(name);
-        let mut f = (bytes.len() as u64).wrapping_mul(step);
-        for p in 0..4 {
-            let product = u128::from(sum[2 * p] ^ fold[2 * p]) * u128::from(sum[2 * p + 1] ^ fold[2 * p + 1]);
-            f = f.wrapping_add(product as u64 ^ (product >> 64) as u64).rotate_left(17);
-        }
-        f = (f ^ (f >> 37)).wrapping_mul(0x1656_6791_9e37_79f9);
-        f ^= f >> 32;
-        out[8 * half..8 * half + 8].copy_from_slice(&f.to_le_bytes());
-    }
+    out[..8].copy_from_slice(&x.to_le_bytes());
+    out[8..].copy_from_slice(&y.to_le_bytes());
     out
 }
 
@@ -157,9 +161,9 @@ fn checksum_and_digest_have_the_documented_values() {
     assert_eq!(checksum(b"123456789"), 0xae8b_1486_0a79_9888);
     assert_eq!(bivouac::format::checksum(b"123456789"), 0xae8b_1486_0a79_9888);
     let sample: Vec<u8> = (0..1000u32).map(|i| (7 * i + 3) as u8).collect();
-    assert_eq!(Digest(digest(&[])).to_string(), "cadfd8e2d5f6e518ab61ff18c393b8c0");
-    assert_eq!(Digest(digest(&sample)).to_string(), "d53e9154de0578f5239b66dbb4b17af5");
-    for length in [1, 63, 64, 65, 128, 999] {
+    assert_eq!(Digest(digest(&[])).to_string(), "6a36f1e989e3b200feb0f6e8b2d44325");
+    assert_eq!(Digest(digest(&sample)).to_string(), "75849b32bf9bfb38a903f6ba31fe8238");
+    for length in [1, 15, 16, 17, 63, 64, 65, 128, 999] {
         assert_eq!(digest(&sample[..length]), digest_bytes(&sample[..length]).0, "length {length}");
     }
 }

@@ -20,8 +20,8 @@ const THREADS: u32 = 256;
 const FEW: usize = 64;
 /// The least scratch, in bytes.
 const SCRATCH_MIN: u64 = 256 << 10;
-/// Words of scratch per data block: eight sums and a counter.
-const SCRATCH_WORDS: u64 = 9;
+/// Words of scratch per data block: two sums and a counter.
+const SCRATCH_WORDS: u64 = 3;
 /// Transfers are cut into pieces, so that a gate can hold them back.
 const PIECE_BYTES: u64 = 16 << 20;
 /// How much is enqueued, at most, before the link has done with it: enough to keep it busy while the thread wakes up.

@@ -1,10 +1,11 @@
 // Copies runs of regions and makes the digest of every block on the way: src/base/digest.rs defines the digest.
 //
 // A region is cut into blocks, and blocks into items. A thread block takes one item: it copies the
-// item, adds up the eight sums of the item's stripes, and adds those to the sums of the data block in `scratch`. Sizes are
+// item, adds up the two sums of the item's pairs of words, and adds those to the sums of the data block in `scratch`. Sizes are
 // powers of two, given by their logarithms: divisions of 64 bits would cost as much as the copy of some lines.
-// Sums commute, so a data block may lie in any number of runs. Whoever adds the last stripes folds the sums into the
-// digest and leaves the scratch zeroed for the next call on the same stream.
+// Sums commute, so a data block may lie in any number of runs. Whoever adds the last pairs turns the sums into the
+// digest and leaves the scratch zeroed for the next call on the same stream. Keys are computed where they are used: the
+// kernel waits for memory all the same, and a table of them would be read as often as the data.
 //
 // Compiled at run time, so there are no includes.
 
@@ -36,25 +37,14 @@ struct Pair {
     u64 x, y;
 };
 
-__constant__ u64 KEY[8] = {0x243f6a8885a308d3ull, 0x13198a2e03707344ull, 0xa4093822299f31d0ull, 0x082efa98ec4e6c89ull,
-                           0x452821e638d01377ull, 0xbe5466cf34e90c6cull, 0xc0ac29b7c97c50ddull, 0x3f84d5b5b5470917ull};
-__constant__ u64 FOLD[2][8] = {
-    {0x9216d5d98979fb1bull, 0xd1310ba698dfb5acull, 0x2ffd72dbd01adfb7ull, 0xb8e1afed6a267e96ull,
-     0xba7c9045f12c7f99ull, 0x24a19947b3916cf7ull, 0x0801f2e2858efc16ull, 0x636920d871574e69ull},
-    {0xa458fea3f4933d7eull, 0x0d95748f728eb658ull, 0x718bcd5882154aeeull, 0x7b54a41dc25a59b5ull,
-     0x9c30d5392af26013ull, 0xc5d1b023286085f0ull, 0xca417918b8db38efull, 0x8e79dcb0603a180eull}};
 #define STEP 0x9e3779b97f4a7c15ull
+#define SEED 0x243f6a8885a308d3ull
+__constant__ u64 ROUNDS[4] = {0x13198a2e03707344ull, 0xa4093822299f31d0ull, 0x082efa98ec4e6c89ull, 0x452821e638d01377ull};
 
-__device__ static u64 fold(const u64 *sums, const u64 *keys, u64 length) {
-    u64 folded = length * STEP;
-    for (int pair = 0; pair < 4; pair++) {
-        u64 a = sums[2 * pair] ^ keys[2 * pair], b = sums[2 * pair + 1] ^ keys[2 * pair + 1];
-        folded += a * b ^ __umul64hi(a, b);
-        folded = folded << 17 | folded >> 47;
-    }
-    folded ^= folded >> 37;
-    folded *= 0x165667919e3779f9ull;
-    return folded ^ folded >> 32;
+__device__ __forceinline__ static u64 mix(u64 z) {
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    return z ^ z >> 31;
 }
 
 __device__ static u64 load_some(const unsigned char *from, u64 count) {
@@ -80,7 +70,7 @@ __device__ static Pair move_bytewise(const unsigned char *from, unsigned char *t
 extern "C" __global__ void __launch_bounds__(512)
 bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *owners, u32 count, u32 block_shift, u32 item_shift,
                 u64 *scratch, u64 *digests) {
-    __shared__ u64 partial[8][33];
+    __shared__ u64 partial[2][33];
     __shared__ u32 is_last;
     u32 low = 0;
     if (many) {
@@ -101,18 +91,15 @@ bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *own
     const unsigned char *from = (const unsigned char *)run.from + (begin - run.start);
     unsigned char *to = run.to ? (unsigned char *)run.to + (begin - run.start) : 0;
     const u64 length = end - begin;
-    // A thread always has the same pair of lanes, so its keys advance by a constant.
-    const u32 lane = 2 * (threadIdx.x & 3);
-    const u64 stripe = (begin - block_begin) / 64 + (threadIdx.x >> 2);
-    const u64 advance = (u64)(blockDim.x >> 2) * STEP;
-    u64 key0 = KEY[lane] + stripe * STEP, key1 = KEY[lane + 1] + stripe * STEP, sum0 = 0, sum1 = 0;
+    // SplitMix64's state at the first word of the thread's next pair, whose keys are its outputs there and one step on.
+    u64 state = SEED + (2 * ((begin - block_begin) / 16 + threadIdx.x) + 1) * STEP, sum0 = 0, sum1 = 0;
+    const u64 advance = 2 * (u64)blockDim.x * STEP;
 #define ADD(X, Y)                                            \
     {                                                        \
-        u64 x0 = (X) ^ key0, x1 = (Y) ^ key1;                \
-        sum0 += (u64)(u32)x0 * (u32)(x0 >> 32) + (Y);        \
-        sum1 += (u64)(u32)x1 * (u32)(x1 >> 32) + (X);        \
-        key0 += advance;                                     \
-        key1 += advance;                                     \
+        u64 a = (X) + mix(state), b = (Y) + mix(state + STEP); \
+        sum0 += a * b;                                       \
+        sum1 += __umul64hi(a, b);                            \
+        state += advance;                                    \
     }
     // The body in tiles: all loads of a tile are under way before the first is used.
     const u32 pairs = ((((u64)from | (u64)to) & 15) == 0) ? (u32)(length / 16) : 0;
@@ -138,53 +125,57 @@ bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *own
         if (to) __stcs((ulonglong2 *)to + pair, d);
         ADD(d.x, d.y)
     }
-    // The last stripe is padded with zeros, which count like other words.
-    const u64 padded = (length + 63) / 64 * 64;
+    // The last pair is padded with zeros.
+    const u64 padded = (length + 15) / 16 * 16;
     for (u64 at = 16 * (u64)pair; at < padded; at += 16 * blockDim.x) {
-        u64 left = at < length ? length - at : 0;
-        Pair last = left ? move_bytewise(from + at, to ? to + at : 0, left) : Pair{0, 0};
+        Pair last = move_bytewise(from + at, to ? to + at : 0, length - at);
         ADD(last.x, last.y)
     }
-    for (int distance = 4; distance < 32; distance *= 2) {
+    for (int distance = 1; distance < 32; distance *= 2) {
         sum0 += __shfl_xor_sync(~0u, sum0, distance);
         sum1 += __shfl_xor_sync(~0u, sum1, distance);
     }
-    if ((threadIdx.x & 31) < 4) {
-        partial[lane][threadIdx.x >> 5] = sum0;
-        partial[lane + 1][threadIdx.x >> 5] = sum1;
+    if ((threadIdx.x & 31) == 0) {
+        partial[0][threadIdx.x >> 5] = sum0;
+        partial[1][threadIdx.x >> 5] = sum1;
     }
     __syncthreads();
     const u64 rest = run.region_bytes - block_begin, whole = 1ull << block_shift;
     const u64 block_length = rest < whole ? rest : whole;
-    if (threadIdx.x < 8) {
+    if (threadIdx.x < 2) {
         u64 sum = 0;
         for (u32 warp = 0; warp < blockDim.x >> 5; warp++) sum += partial[threadIdx.x][warp];
         partial[threadIdx.x][32] = sum;
     }
     // Thread blocks meet in memory only where several share a data block: that costs some microseconds.
     if (length < block_length) {
-        u64 *sums = scratch + 9 * (run.first_block + block);
-        if (threadIdx.x < 8) {
+        u64 *sums = scratch + 3 * (run.first_block + block);
+        if (threadIdx.x < 2) {
             atomicAdd(sums + threadIdx.x, partial[threadIdx.x][32]);
             __threadfence();
         }
         __syncthreads();
         if (threadIdx.x == 0) {
-            u64 stripes = padded / 64, before = atomicAdd(sums + 8, stripes);
-            is_last = before + stripes == (block_length + 63) / 64;
+            u64 pairs = padded / 16, before = atomicAdd(sums + 2, pairs);
+            is_last = before + pairs == (block_length + 15) / 16;
             __threadfence();
         }
         __syncthreads();
         if (!is_last) return;
-        if (threadIdx.x < 9) {
+        if (threadIdx.x < 3) {
             u64 sum = atomicExch(sums + threadIdx.x, 0ull);
-            if (threadIdx.x < 8) partial[threadIdx.x][32] = sum;
+            if (threadIdx.x < 2) partial[threadIdx.x][32] = sum;
         }
     }
     __syncthreads();
-    if (threadIdx.x < 2) {
-        u64 total[8];
-        for (int i = 0; i < 8; i++) total[i] = partial[i][32];
-        digests[2 * (u64)(run.first_block + block) + threadIdx.x] = fold(total, FOLD[threadIdx.x], block_length);
+    if (threadIdx.x == 0) {
+        u64 x = partial[0][32] + block_length * STEP, y = partial[1][32];
+        y ^= mix(x + ROUNDS[0]);
+        x ^= mix(y + ROUNDS[1]);
+        y ^= mix(x + ROUNDS[2]);
+        x ^= mix(y + ROUNDS[3]);
+        u64 *digest = digests + 2 * (u64)(run.first_block + block);
+        digest[0] = x;
+        digest[1] = y;
     }
 }
