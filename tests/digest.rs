@@ -1,0 +1,68 @@
+//! A slice of the digest's battery (`cargo bench --bench digest -- battery` is the whole): structured changes of structured
+//! blocks are seen by both halves of the digest, and truncated digests collide as chance does.
+#![forbid(unsafe_code)]
+
+#[path = "../benches/digest/battery.rs"]
+mod battery;
+#[path = "../benches/digest/families.rs"]
+mod families;
+#[allow(dead_code)]
+#[path = "../mpi-examples/rtm/model.rs"]
+mod model;
+#[allow(dead_code)]
+#[path = "../mpi-examples/heat2d/plate.rs"]
+mod plate;
+#[path = "../benches/digest/states.rs"]
+mod states;
+#[allow(dead_code)]
+#[path = "../mpi-examples/rtm/stencil.rs"]
+mod stencil;
+
+use std::collections::BTreeMap;
+
+/// Blocks for each state and kind of change: 125,000 pairs each.
+const DRAWS: usize = 500;
+
+#[test]
+fn no_structured_change_is_missed_by_either_half_and_truncations_collide_as_chance_does() {
+    let mut blocks_of_family = BTreeMap::new();
+    for (index, state) in states::all().iter().enumerate() {
+        for (name, found) in battery::families(state, DRAWS, 100 + index as u64) {
+            *blocks_of_family.entry(name).or_insert(0) += found.blocks;
+            assert!(
+                found.is_good(),
+                "{}, {name}: {} pairs agree in a half, {} deviations from chance, of {} blocks",
+                state.name,
+                found.equal_halves,
+                found.deviations,
+                found.blocks
+            );
+        }
+    }
+    // Some changes leave some blocks as they are: swaps those of equal elements.
+    for (name, blocks) in blocks_of_family {
+        assert!(blocks > 5 * DRAWS as u64, "{name}: only {blocks} different blocks");
+    }
+}
+
+#[test]
+fn a_flipped_bit_flips_each_bit_of_the_digest_as_chance_would() {
+    for (index, state) in states::all().iter().enumerate() {
+        let deviations = battery::avalanche(state, 20_000, index as u64);
+        assert!(deviations <= battery::DEVIATIONS_MAX, "{}: {deviations}", state.name);
+    }
+}
+
+#[test]
+fn units_moved_between_small_numbers_are_seen() {
+    for changes in [&[1, -1, -1, 1][..], &[1, -2, 1], &[1, -1]] {
+        assert_eq!(battery::small_number_pairs(changes, 200_000, 9), 0, "{changes:?}");
+    }
+}
+
+#[test]
+fn one_step_of_a_program_is_seen() {
+    for (name, differs) in battery::consecutive(&states::all()) {
+        assert!(differs, "{name}");
+    }
+}
