@@ -319,6 +319,12 @@ impl Cache {
         self.debug_check();
     }
 
+    /// Could `bytes` lie in device memory, all of which is there, but not now?
+    pub fn lacks_device_room(&self, bytes: u64) -> bool {
+        let is_mapped = !self.tiers[Tier::Device as usize].mapping;
+        is_mapped && self.could_fit(Tier::Device, bytes) && !self.has_room(Tier::Device, bytes, Terms::NOW)
+    }
+
     /// Finds a place on the first of `tiers` that has one, or a reason to wait, or says that there is none.
     fn seat(
         &mut self,

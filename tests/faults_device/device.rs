@@ -9,7 +9,8 @@ use bivouac::device::host::HostDevice;
 use bivouac::device::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
 };
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 
 type Result<T> = std::result::Result<T, DeviceError>;
 
@@ -33,6 +34,8 @@ pub enum Fault {
     Fail,
     /// Enqueued work does so when it is waited for. For [`Call::CopyBlocks`].
     FailLater,
+    /// Enqueued work does not end before [`FaultyDevice::release_at_end`]. For [`Call::CopyBlocks`].
+    Hold,
     /// The byte in the middle of the first transfer is wrong. For downloads and uploads.
     Damage,
     /// The device is lost in this call, and with it all that come later.
@@ -53,7 +56,38 @@ struct Switches {
     rules: Mutex<Vec<Rule>>,
     /// How many calls were hit.
     hit: Mutex<u64>,
+    held: Arc<Held>,
     ranges: Mutex<Vec<Weak<dyn Reservation>>>,
+}
+
+/// Whether held work may end by now.
+#[derive(Debug, Default)]
+pub struct Held {
+    is_released: Mutex<bool>,
+    released: Condvar,
+    waits: AtomicU64,
+}
+
+impl Held {
+    fn is_released(&self) -> bool {
+        *self.is_released.lock().expect("no panic")
+    }
+
+    fn wait(&self) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let guard = self.is_released.lock().expect("no panic");
+        drop(self.released.wait_while(guard, |is_released| !*is_released).expect("no panic"));
+    }
+}
+
+/// Lets held work end when it is dropped.
+pub struct Release<'a>(&'a Held);
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        *self.0.is_released.lock().expect("no panic") = true;
+        self.0.released.notify_all();
+    }
 }
 
 /// The host twin behind switches.
@@ -73,6 +107,16 @@ impl FaultyDevice {
     /// Of the calls of that kind from now on, `pass` pass and the next `hits` are hit.
     pub fn set(&self, call: Call, fault: Fault, pass: u64, hits: u64) {
         self.switches.rules.lock().expect("no panic").push(Rule { call, fault, pass, hits });
+    }
+
+    /// Lets held work end, for good, when the answer is dropped: also in a test that fails.
+    pub fn release_at_end(&self) -> Release<'_> {
+        Release(&self.switches.held)
+    }
+
+    /// Has anybody begun to wait for held work?
+    pub fn is_waited_for(&self) -> bool {
+        self.switches.held.waits.load(Ordering::Relaxed) > 0
     }
 
     /// How many calls were hit until now.
@@ -126,7 +170,7 @@ impl Switches {
                 twin.lose("a test pulled the plug");
                 Ok(None)
             }
-            Some(Fault::FailLater | Fault::Damage) | None => Ok(fault),
+            Some(Fault::FailLater | Fault::Hold | Fault::Damage) | None => Ok(fault),
         }
     }
 }
@@ -226,7 +270,11 @@ impl Stream for FaultyStream {
         let call = Call::CopyBlocks(self.priority);
         let fault = self.check(call)?;
         let copied = self.inner.copy_blocks(runs, block_bytes)?;
-        Ok(if fault == Some(Fault::FailLater) { Box::new(FailedCopy(copied, failed(call))) } else { copied })
+        Ok(match fault {
+            Some(Fault::FailLater) => Box::new(FailedCopy(copied, failed(call))),
+            Some(Fault::Hold) => Box::new(HeldCopy(copied, self.switches.held.clone())),
+            _ => copied,
+        })
     }
 
     fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
@@ -256,6 +304,30 @@ impl Stream for FaultyStream {
 
     fn finish(&self) -> Result<()> {
         self.inner.finish()
+    }
+}
+
+/// Work behind something that takes long.
+struct HeldCopy(Box<dyn Copied>, Arc<Held>);
+
+impl Copied for HeldCopy {
+    fn is_done(&self) -> Result<bool> {
+        if self.1.is_released() { self.0.is_done() } else { Ok(false) }
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.1.wait();
+        self.0.wait()
+    }
+
+    fn digests(&self) -> Result<Vec<Digest>> {
+        self.1.wait();
+        self.0.digests()
+    }
+
+    fn seconds(&self) -> Result<f64> {
+        self.1.wait();
+        self.0.seconds()
     }
 }
 

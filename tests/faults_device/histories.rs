@@ -434,6 +434,52 @@ fn an_enqueued_restore_that_went_wrong_leaves_its_hint() {
     assert!(matches!(bed.restore(&history, 0), Err(HistoryError::Gone { .. })));
 }
 
+/// The copy behind a long kernel on one stream does not hide that those on another one have ended: they are flushed.
+#[test]
+fn a_copy_behind_a_long_kernel_hides_no_copy_of_another_stream() {
+    let bed = Bed::new();
+    let caches = bed.caches([16, 32, 0]);
+    let history = ready(&caches, "streams", Keep::Persist);
+    let other = bed.device.stream(High).expect("a stream");
+    let span = bed.span(&bytes(1));
+    let append = |version, stream: &dyn Stream| {
+        let fields = [Field::device::<u8>("p", &span)];
+        history.append_and(version, &fields, stream, Return::Enqueued).expect("enqueued");
+    };
+    bed.device.set(Call::CopyBlocks(High), Fault::Hold, 0, 1);
+    let release = bed.device.release_at_end();
+    append(1, &*bed.stream);
+    append(2, &*other);
+    other.finish().expect("the second copy has ended");
+    append(3, &*other);
+    wait_until("the second version is flushed", || history.stats().moved_bytes[0] >= BYTES as u64);
+    drop(release);
+    (1..=3).for_each(|version| assert!(bed.restore(&history, version).expect("there") == bytes(1)));
+}
+
+/// Versions under enqueued restores are about to leave the GPU cache: an append waits for that, and does not go past it.
+#[test]
+fn an_append_waits_for_the_room_of_versions_that_are_being_restored() {
+    let bed = Bed::new();
+    // Room for one version on the device.
+    let caches = bed.caches([2, 32, 0]);
+    let history = ready(&caches, "full", Keep::Discard);
+    bed.append_all(&history, 0..1);
+    bed.device.set(Call::CopyBlocks(High), Fault::Hold, 0, 1);
+    let release = bed.device.release_at_end();
+    let target = bed.span(&bytes(9));
+    let fields = &mut [FieldMut::device::<u8>("p", &target)];
+    history.restore_and(0, fields, &*bed.stream, Return::Enqueued).expect("enqueued");
+    std::thread::scope(|scope| {
+        let append = scope.spawn(|| bed.append(&history, 1));
+        wait_until("the append waits, or is over", || bed.device.is_waited_for() || append.is_finished());
+        drop(release);
+        append.join().expect("no panic").expect("room");
+    });
+    assert_eq!(history.take_steps().last().expect("a step").tier, Tier::Device);
+    assert_eq!(bed.check(&history, 1), Tier::Device);
+}
+
 // The whole device.
 
 #[test]

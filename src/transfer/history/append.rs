@@ -97,6 +97,7 @@ impl History {
         let shared = &self.shared;
         let (name, version) = (|| self.name.clone(), id.version);
         let begun = Instant::now();
+        shared.settle_restores_for(layout.bytes);
         let mut books = shared.lock();
         loop {
             // Histories outlive their caches: then nobody moves anything any more.
@@ -173,7 +174,8 @@ impl History {
         let copied = stream.copy_blocks(runs, layout.block_bytes)?;
         if until == Return::Enqueued {
             let from_host = FromHost::new(layout, fields);
-            self.shared.lock().enqueued.push_back(Enqueued { id, copied, call: EnqueuedCall::Append(from_host) });
+            let enqueued = Enqueued::new(id, stream, copied, EnqueuedCall::Append(from_host));
+            self.shared.lock().enqueued.push_back(enqueued);
             return Ok(None);
         }
         *announced = Some(Announced::new(&self.shared, Link::Down));

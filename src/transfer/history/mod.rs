@@ -62,7 +62,7 @@ pub use trace::{HistoryStats, Operation, Span, Step};
 
 use crate::base::Digest;
 use crate::cache::{Cache, EntryId, Job, Keep, Link};
-use crate::device::{Copied, Device, Reservation};
+use crate::device::{Copied, Device, Reservation, Stream};
 use crate::segment::Segment;
 use bursts::Bursts;
 use field::FromHost;
@@ -73,7 +73,7 @@ use restore::Expected;
 use spill::Spill;
 use staging::Landing;
 pub(in crate::transfer) use staging::Staged;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -166,8 +166,16 @@ struct Entry {
 /// A call whose copy was enqueued.
 struct Enqueued {
     id: EntryId,
-    copied: Box<dyn Copied>,
+    /// Tells the stream from others while this is there: copies on one stream end in their order.
+    stream: usize,
+    copied: Arc<dyn Copied>,
     call: EnqueuedCall,
+}
+
+impl Enqueued {
+    fn new(id: EntryId, stream: &dyn Stream, copied: Box<dyn Copied>, call: EnqueuedCall) -> Enqueued {
+        Enqueued { id, stream: std::ptr::from_ref(stream).addr(), copied: copied.into(), call }
+    }
 }
 
 /// What is left to do when the copy has ended.
@@ -260,41 +268,72 @@ impl Shared {
     /// The same for some of them.
     fn settle_some(&self, all: bool, which: impl Fn(&Enqueued) -> bool) {
         loop {
-            let mut books = self.lock();
-            let Some(next) = books.enqueued.iter().position(&which) else { return };
-            if !all && matches!(books.enqueued[next].copied.is_done(), Ok(false)) {
-                return;
-            }
-            let Some(next) = books.enqueued.remove(next) else { return };
-            books.settling += 1;
-            let Enqueued { id, copied, call } = next;
-            let layout = books.entries.get(&id).map(|entry| entry.layout.clone());
-            drop(books);
-            let digests = copied.digests().map_err(HistoryError::from);
-            let mut books = match call {
-                EnqueuedCall::Append(from_host) => {
-                    let digests = digests.and_then(|digests| match &layout {
-                        Some(layout) => from_host.check(layout, &digests).map(|()| digests),
-                        None => Ok(digests),
-                    });
-                    if let Err(error) = &digests {
-                        log::warn!("event=append-failed history={} version={} error={error}", id.history, id.version);
-                    }
-                    let mut books = self.lock();
-                    books.written(id, digests.ok());
-                    books
-                }
-                EnqueuedCall::Restore(expected) => {
-                    let outcome = digests.and_then(|digests| expected.compare(digests));
-                    let mut books = self.lock();
-                    books.restored(id, &expected, outcome);
-                    books
-                }
-            };
-            books.settling -= 1;
-            self.changed(books);
+            let first = first_of_streams(&self.lock().enqueued, &which);
+            // The device is asked without the lock: another thread may settle the copy meanwhile.
+            let is_due = |copied: &Arc<dyn Copied>| all || !matches!(copied.is_done(), Ok(false));
+            let Some(due) = first.into_iter().find(is_due) else { return };
+            self.settle_one(&due);
         }
     }
+
+    /// Notes the end of an enqueued copy, for which it waits. Nothing, if somebody else does so.
+    fn settle_one(&self, copied: &Arc<dyn Copied>) {
+        let mut books = self.lock();
+        let place = books.enqueued.iter().position(|enqueued| Arc::ptr_eq(&enqueued.copied, copied));
+        let Some(Enqueued { id, copied, call, .. }) = place.and_then(|place| books.enqueued.remove(place)) else {
+            return;
+        };
+        books.settling += 1;
+        let layout = books.entries.get(&id).map(|entry| entry.layout.clone());
+        drop(books);
+        let digests = copied.digests().map_err(HistoryError::from);
+        let mut books = match call {
+            EnqueuedCall::Append(from_host) => {
+                let digests = digests.and_then(|digests| match &layout {
+                    Some(layout) => from_host.check(layout, &digests).map(|()| digests),
+                    None => Ok(digests),
+                });
+                if let Err(error) = &digests {
+                    log::warn!("event=append-failed history={} version={} error={error}", id.history, id.version);
+                }
+                let mut books = self.lock();
+                books.written(id, digests.ok());
+                books
+            }
+            EnqueuedCall::Restore(expected) => {
+                let outcome = digests.and_then(|digests| expected.compare(digests));
+                let mut books = self.lock();
+                books.restored(id, &expected, outcome);
+                books
+            }
+        };
+        books.settling -= 1;
+        self.changed(books);
+    }
+
+    /// Waits for enqueued restores, the oldest first, as long as the GPU cache has no room for `bytes` that could lie there: their
+    /// versions are about to leave it, or may be flushed then.
+    fn settle_restores_for(&self, bytes: u64) {
+        let is_restore = |enqueued: &&Enqueued| matches!(enqueued.call, EnqueuedCall::Restore(_));
+        loop {
+            let books = self.lock();
+            if !books.cache.lacks_device_room(bytes) {
+                return;
+            }
+            let Some(oldest) = books.enqueued.iter().find(is_restore).map(|enqueued| enqueued.copied.clone()) else {
+                return;
+            };
+            drop(books);
+            self.settle_one(&oldest);
+        }
+    }
+}
+
+/// The oldest copy on each stream, of those that are meant.
+fn first_of_streams(enqueued: &VecDeque<Enqueued>, which: impl Fn(&Enqueued) -> bool) -> Vec<Arc<dyn Copied>> {
+    let mut streams = BTreeSet::new();
+    let first = enqueued.iter().filter(|enqueued| which(enqueued) && streams.insert(enqueued.stream));
+    first.map(|enqueued| enqueued.copied.clone()).collect()
 }
 
 impl Books {

@@ -194,11 +194,8 @@ impl History {
                 Ok(_) if enqueued.is_some() => {
                     let noted = books.cache.note_read(id);
                     let call = |expected| EnqueuedCall::Restore(Expected { noted, ..expected });
-                    books.enqueued.extend(enqueued.map(|(copied, expected)| Enqueued {
-                        id,
-                        copied,
-                        call: call(expected),
-                    }));
+                    let enqueued = enqueued.map(|(copied, expected)| Enqueued::new(id, stream, copied, call(expected)));
+                    books.enqueued.extend(enqueued);
                 }
                 Ok(_) => books.read(id, tier, self.keep),
                 Err(error) => books.not_read(id, tier, &self.name, error),

@@ -144,11 +144,49 @@ impl Landing {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::units::MIB;
+    use crate::device::host::{HostDevice, HostModel};
+    use crate::device::{Device, Priority};
+    use crate::transfer::history::CacheConfig;
+
+    /// While the copy into the cache is under way, its room must not be given to another shard.
+    #[test]
+    fn a_staged_shard_that_is_dropped_keeps_its_room_until_its_copy_has_ended() {
+        const BYTES: u64 = 2 * MIB;
+        // The copy takes a fifth of a second.
+        let model = HostModel { copy_bytes_per_s: Some(5.0 * BYTES as f64), ..HostModel::default() };
+        let device = Arc::new(HostDevice::new(model));
+        let config = CacheConfig { device_bytes: BYTES, host_bytes: 0, ..CacheConfig::default() };
+        let caches = Caches::open(device.clone(), None, config).expect("caches");
+        let stream = device.stream(Priority::High).expect("a stream");
+        let source = device.allocate(BYTES).expect("room");
+        device.compute(&[&source], |slices| slices[0].fill(1)).expect("our own memory");
+        let stage = || {
+            let parts = [DevicePart { span: &source, at: 0, blocks: 0..512 }];
+            caches.stage(&parts, 4096, &*stream).expect("the device works")
+        };
+        let first = std::iter::repeat_with(stage).flatten().next().expect("mapped in the end");
+        let place = first.copies[0].0.part(BYTES - 1, 1).expect("inside");
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(first));
+            let second = std::iter::repeat_with(stage).flatten().next().expect("room in the end");
+            let mut last = [0];
+            device.compute(&[&place], |slices| last.copy_from_slice(slices[0])).expect("our own memory");
+            assert_eq!(last, [1], "the first copy has ended");
+            drop(second);
+        });
+    }
+}
+
 impl Shared {
     /// Room for a shard of so many bytes, and the number by which it is known; `None` if it does not come in time.
     fn find_staging_room(&self, bytes: u64) -> Option<(u64, Vec<Piece>)> {
         let begun = Instant::now();
         self.settle_enqueued(false);
+        self.settle_restores_for(bytes);
         let mut books = self.lock();
         let shard = books.shards;
         books.shards += 1;
