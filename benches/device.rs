@@ -22,7 +22,6 @@ mod gpu {
     use bivouac::device::{Device, DeviceSpan, HostRange, Priority, Run, Stream};
     use cudarc::driver::result;
     use cudarc::driver::sys::CUevent_flags;
-    use std::sync::Arc;
     use std::time::Instant;
 
     const MIB: u64 = 1 << 20;
@@ -123,11 +122,10 @@ mod gpu {
     }
 
     /// Page-aligned host memory, touched.
-    fn host(bytes: u64) -> (Arc<Vec<u64>>, HostRange) {
-        let memory = Arc::new(vec![1u64; (bytes + 4096) as usize / 8]);
-        let address = (memory.as_ptr() as usize).next_multiple_of(4096);
-        let range = HostRange { address, bytes, keep: memory.clone() };
-        (memory, range)
+    fn host(bytes: u64) -> (HostRange, &'static mut [u8]) {
+        let memory = vec![1u8; bytes as usize + 4096].leak();
+        let skip = memory.as_ptr().align_offset(4096);
+        HostRange::leaked(&mut memory[skip..skip + bytes as usize])
     }
 
     /// Pinned and pageable transfers: one large, and pieces as a cache makes them, with and without a gate.
@@ -135,8 +133,7 @@ mod gpu {
         let bytes = 512 * MIB;
         let span = device.allocate(bytes).expect("room");
         let stream = device.stream(Priority::Low).expect("stream");
-        let mut memory = vec![1u8; bytes as usize + 4096];
-        let skip = memory.as_ptr().align_offset(4096);
+        let (range, memory) = host(bytes);
         let once = |work: &mut dyn FnMut()| {
             let mut times = Vec::new();
             for round in 0..13 {
@@ -149,25 +146,21 @@ mod gpu {
             bytes as f64 / median(times) / 1e9
         };
         let pageable = once(&mut || {
-            stream.download(&mut [(span.clone(), &mut memory[skip..skip + bytes as usize])], None).expect("works");
+            stream.download(&mut [(span.clone(), &mut *memory)], None).expect("works");
         });
         let pageable_up = once(&mut || {
-            stream.upload(&[(&memory[skip..skip + bytes as usize], span.clone())], None).expect("works");
+            stream.upload(&[(&*memory, span.clone())], None).expect("works");
         });
         let raw = device.context().new_stream().expect("stream");
         let driver = once(&mut || {
             // SAFETY: both have that many bytes, and the copy's end is waited for.
-            unsafe {
-                result::memcpy_dtoh_async(&mut memory[skip..skip + bytes as usize], span.address(), raw.cu_stream())
-            }
-            .expect("works");
+            unsafe { result::memcpy_dtoh_async(&mut *memory, span.address(), raw.cu_stream()) }.expect("works");
             raw.synchronize().expect("works");
         });
         println!(
             "{{\"figure\": \"memory that is not pinned\", \"mib\": 512, \"down_gb_s\": {pageable:.1}, \"up_gb_s\": {pageable_up:.1}, \
              \"driver_down_gb_s\": {driver:.1}}}"
         );
-        let range = HostRange { address: memory.as_ptr() as usize + skip, bytes, keep: Arc::new(()) };
         let pinned = device.pin(&range).expect("pin");
         for (name, piece) in [
             ("one piece", bytes),
@@ -179,7 +172,7 @@ mod gpu {
                 let mut gate = |_bytes: u64| {};
                 let mut parts: Vec<(DeviceSpan, &mut [u8])> = Vec::new();
                 let mut at = 0;
-                for slice in memory[skip..skip + bytes as usize].chunks_mut(piece as usize) {
+                for slice in memory.chunks_mut(piece as usize) {
                     parts.push((span.part(at, slice.len() as u64).expect("inside"), slice));
                     at += piece;
                 }
@@ -189,7 +182,7 @@ mod gpu {
                 drop(parts);
                 let mut at = 0;
                 let mut parts: Vec<(&[u8], DeviceSpan)> = Vec::new();
-                for slice in memory[skip..skip + bytes as usize].chunks(piece as usize) {
+                for slice in memory.chunks(piece as usize) {
                     parts.push((slice, span.part(at, slice.len() as u64).expect("inside")));
                     at += piece;
                 }
@@ -207,12 +200,11 @@ mod gpu {
     /// How fast memory is pinned in parts, and how long one part blocks.
     fn pinning(device: &CudaDevice) {
         for mib in [2, 4, 8, 16, 32, 64, 256] {
-            let (_memory, range) = host(512 * MIB);
+            let (range, _) = host(512 * MIB);
             let (mut pinned, mut longest) = (Vec::new(), 0f64);
             let started = Instant::now();
-            for at in (0..range.bytes).step_by((mib * MIB) as usize) {
-                let part =
-                    HostRange { address: range.address + at as usize, bytes: mib * MIB, keep: range.keep.clone() };
+            for at in (0..range.bytes()).step_by((mib * MIB) as usize) {
+                let part = range.part(at, mib * MIB).expect("inside");
                 let began = Instant::now();
                 pinned.push(device.pin(&part).expect("pin"));
                 longest = longest.max(began.elapsed().as_secs_f64());
@@ -220,7 +212,7 @@ mod gpu {
             let took = started.elapsed().as_secs_f64();
             println!(
                 "{{\"figure\": \"pinning touched memory in parts\", \"part_mib\": {mib}, \"gb_s\": {:.1}, \"longest_ms\": {:.2}}}",
-                range.bytes as f64 / took / 1e9,
+                range.bytes() as f64 / took / 1e9,
                 longest * 1e3
             );
         }

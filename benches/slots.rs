@@ -30,7 +30,6 @@ mod slots {
     use mpi::topology::SimpleCommunicator;
     use mpi::traits::*;
     use serde_json::json;
-    use std::sync::Arc;
     use std::time::{Duration, Instant};
 
     #[derive(Parser, Debug)]
@@ -86,10 +85,9 @@ mod slots {
                 stream.finish().expect("copied");
             });
             drop(other);
-            let mut memory = vec![1u8; bytes as usize + 4096];
+            let memory = vec![1u8; bytes as usize + 4096].leak();
             let skip = memory.as_ptr().align_offset(4096);
-            let memory = &mut memory[skip..skip + bytes as usize];
-            let range = HostRange { address: memory.as_ptr().addr(), bytes, keep: Arc::new(()) };
+            let (range, memory) = HostRange::leaked(&mut memory[skip..skip + bytes as usize]);
             let _pinned = device.pin(&range).expect("pinned");
             let down = timed(&mut || stream.download(&mut [(span.clone(), &mut *memory)], None).expect("copied"));
             let up = timed(&mut || stream.upload(&[(&*memory, span.clone())], None).expect("copied"));

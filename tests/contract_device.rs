@@ -47,6 +47,7 @@ contract!(
     memory_runs_out_with_an_error,
     copies_on_a_stream_keep_their_order,
     a_gate_sees_every_byte,
+    a_gate_that_panics_leaves_no_copy_under_way,
     many_small_regions_are_gathered,
     empty_regions_may_stand_anywhere,
     spans_may_go_while_a_copy_is_on_its_way,

@@ -6,7 +6,6 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -62,11 +61,11 @@ pub fn pin_directly(setup: &Setup, bytes: u64) -> f64 {
 /// (e) Seconds to map memory, set it to zero, and register it.
 pub fn set_and_register(setup: &Setup, bytes: u64) -> f64 {
     let begun = Instant::now();
-    let mut memory: Vec<u8> = Vec::with_capacity(bytes as usize);
-    memory.spare_capacity_mut().fill(MaybeUninit::new(0));
-    let address = memory.as_ptr().expose_provenance().next_multiple_of(4096);
-    let range = HostRange { address, bytes: bytes - 4096, keep: Arc::new(()) };
-    let pinned = setup.device.pin(&range).expect("registered");
+    let mut memory = vec![0u8; bytes as usize];
+    memory.fill(0);
+    let (range, _) = HostRange::leaked(memory.leak());
+    let skip = range.address().next_multiple_of(4096) - range.address();
+    let pinned = setup.device.pin(&range.part(skip as u64, bytes - 4096).expect("inside")).expect("registered");
     let seconds = begun.elapsed().as_secs_f64();
     drop(pinned);
     seconds

@@ -1,7 +1,6 @@
 //! Checkpoints: of all protected regions by one call, or put together step by step; and what became of them.
 
 use super::arguments::{self, must_put, put};
-use super::gpu;
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
@@ -49,7 +48,6 @@ pub(super) unsafe fn take(
     regions: &[Region],
     histories: &[handles::Id],
 ) -> Outcome<Pending> {
-    let _context = gpu::keep_context();
     let spans;
     // Begun first: whatever fails from here on, the others hear of it.
     let mut checkpoint = open.session.checkpoint(name, version)?;

@@ -46,7 +46,6 @@ pub(super) fn gpu<'g>(
 
 impl Past {
     pub(super) fn open(open: &mut Open, name: &str, gpu_: Option<usize>, keep: Keep) -> Outcome<Past> {
-        let _context = super::gpu::keep_context();
         let gpu = gpu(&open.session, &mut open.gpus, gpu_)?;
         Ok(Past { history: gpu.caches.history(name, keep), gpu: gpu_, fields: Vec::new() })
     }
@@ -73,7 +72,6 @@ impl Past {
         stream: usize,
         version: u64,
     ) -> Outcome<()> {
-        let _context = super::gpu::keep_context();
         let gpu = self.device(gpus)?;
         // SAFETY: as the caller says.
         let stream = unsafe { gpu.stream(stream) }?;
@@ -99,7 +97,6 @@ impl Past {
         version: u64,
     ) -> Outcome<()> {
         self.check_overlaps()?;
-        let _context = super::gpu::keep_context();
         let gpu = self.device(gpus)?;
         // SAFETY: as the caller says.
         let stream = unsafe { gpu.stream(stream) }?;

@@ -86,7 +86,6 @@ pub(super) unsafe fn load_region(
         // SAFETY: as the caller says.
         return Ok(restorer.load_bytes(&region.name, region.element(), unsafe { region.host_mut() }));
     }
-    let _context = super::gpu::keep_context();
     let gpu = super::history::gpu(session, gpus, region.gpu())?;
     // SAFETY: as the caller says.
     let (span, stream) = unsafe { (region.span(gpu)?, gpu.stream(stream)?) };

@@ -163,7 +163,6 @@ impl Open {
 
     /// The same with a limit for what is being written.
     pub(super) fn close_within(self, limit: Duration) -> crate::session::Result<()> {
-        let _context = super::gpu::keep_context();
         let Open { attempt, begun, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
             running.give_up(&session);
@@ -276,6 +275,8 @@ pub unsafe extern "C" fn bvk_open(comm: MPI_Comm, options: *const Options, sessi
 pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, session: *mut *mut SessionHandle) -> c_int {
     let mut status = BVK_OK;
     let mut found = None;
+    // SAFETY: as the caller says.
+    unsafe { put(session, std::ptr::null_mut()) };
     let looked = call(|| {
         found = Some(
             crate::comm::mpi::from_fortran(comm).map_err(|error| Failure::from(crate::session::Error::from(error)))?,

@@ -95,8 +95,10 @@ impl From<crate::device::DeviceError> for Failure {
     }
 }
 
-/// Runs a call of the interface: keeps the text of a failure for the thread, and turns a panic into one.
+/// Runs a call of the interface: keeps the text of a failure for the thread, turns a panic into one, and leaves the thread with the GPU
+/// context that it had.
 pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
+    let _context = super::gpu::keep_context();
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
         Err(Failure::new(

@@ -119,15 +119,48 @@ impl fmt::Debug for DeviceSpan {
     }
 }
 
-/// Host memory that a device may be told to pin, by its address in this process, and what keeps it mapped.
+/// Host memory that a device may be told to pin, by its address in this process, and what keeps it mapped. Only this crate can name
+/// memory that may be unmapped: a driver that takes addresses for pinned whose pages are gone would let a device write anywhere.
 #[derive(Clone)]
 pub struct HostRange {
+    address: usize,
+    bytes: u64,
+    pub(crate) keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl HostRange {
+    /// The range is mapped for as long as `keep` lives.
+    pub(crate) fn new(address: usize, bytes: u64, keep: Arc<dyn Any + Send + Sync>) -> HostRange {
+        HostRange { address, bytes, keep }
+    }
+
+    /// Memory that is never freed, and the memory itself again.
+    pub fn leaked(memory: &'static mut [u8]) -> (HostRange, &'static mut [u8]) {
+        (HostRange::new(memory.as_ptr().addr(), memory.len() as u64, Arc::new(())), memory)
+    }
+
     /// Address of the first byte.
-    pub address: usize,
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
     /// Length in bytes.
-    pub bytes: u64,
-    /// Keeps the memory mapped.
-    pub keep: Arc<dyn Any + Send + Sync>,
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if it reaches over the end.
+    pub fn part(&self, offset: u64, bytes: u64) -> Result<HostRange> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => {
+                Ok(HostRange::new(self.address + offset as usize, bytes, self.keep.clone()))
+            }
+            _ => Err(DeviceError::Range { offset, bytes, reason: "it reaches over the end of its memory" }),
+        }
+    }
 }
 
 impl fmt::Debug for HostRange {

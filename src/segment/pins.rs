@@ -29,7 +29,7 @@ impl Segment {
         let address = self.shared.address_of(offset, bytes)?;
         // Its own value, because a method call on the field would make another type of it.
         let keep: Arc<dyn Any + Send + Sync> = self.shared.map.clone();
-        Some(HostRange { address, bytes, keep })
+        Some(HostRange::new(address, bytes, keep))
     }
 }
 

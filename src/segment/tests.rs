@@ -665,14 +665,14 @@ fn only_what_a_rank_holds_has_an_address() {
     let slot = reserve(&one, 2 * MIB);
     for (offset, bytes) in [(lease.offset(), lease.len()), (slot.offset(), 2 * MIB), (lease.offset() + 5, 1)] {
         let range = one.host_range(offset, bytes).expect("held");
-        assert_eq!((range.bytes, range.address % PAGE as usize), (bytes, (offset % PAGE) as usize));
+        assert_eq!((range.bytes(), range.address() % PAGE as usize), (bytes, (offset % PAGE) as usize));
         assert!(two.host_range(offset, bytes).is_none(), "another rank's");
     }
     let part = lease.lend(PAGE..2 * PAGE).expect("free");
     let range = one.host_range(part.offset(), PAGE).expect("held");
-    assert_eq!(range.address, part.as_ptr().addr(), "the same bytes");
+    assert_eq!(range.address(), part.as_ptr().addr(), "the same bytes");
     let sealed = one.sealed(slot.seal(INFO).expect("seal")).expect("sealed");
-    assert_eq!(one.host_range(sealed.offset(), PAGE).expect("held").address, sealed.as_ptr().addr());
+    assert_eq!(one.host_range(sealed.offset(), PAGE).expect("held").address(), sealed.as_ptr().addr());
     for (offset, bytes) in [(5 * MIB, MIB), (lease.offset(), 0), (0, 0), (u64::MAX, 1), (0, u64::MAX), (16 * MIB, 1)] {
         assert!(one.host_range(offset, bytes).is_none(), "{offset} {bytes}");
     }

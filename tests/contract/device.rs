@@ -251,18 +251,17 @@ pub fn pinned_and_other_memory_mix_in_a_transfer(device: &dyn Device) {
     std::thread::scope(|scope| {
         for seed in [10, 11] {
             scope.spawn(move || {
-                let data = bytes(50 * MIB + 17, seed);
-                let mut back = vec![0; data.len()];
-                let registrations = [data.as_ptr().addr(), back.as_ptr().addr()].map(|address| {
-                    let address = address.next_multiple_of(4096);
-                    let memory = HostRange { address, bytes: 20 * MIB, keep: Arc::new(()) };
-                    device.pin(&memory).expect("pinned")
+                let (first, data) = HostRange::leaked(bytes(50 * MIB + 17, seed).leak());
+                let (second, back) = HostRange::leaked(vec![0; data.len()].leak());
+                let registrations = [first, second].map(|memory| {
+                    let skip = memory.address().next_multiple_of(4096) - memory.address();
+                    device.pin(&memory.part(skip as u64, 20 * MIB).expect("inside")).expect("pinned")
                 });
                 let span = device.allocate(data.len() as u64).expect("room");
                 for _ in 0..3 {
-                    stream.upload(&[(&data, span.clone())], None).expect("upload");
+                    stream.upload(&[(&*data, span.clone())], None).expect("upload");
                     back.fill(0);
-                    stream.download(&mut [(span.clone(), &mut back)], None).expect("download");
+                    stream.download(&mut [(span.clone(), &mut *back)], None).expect("download");
                     assert!(back == data, "{seed}");
                 }
                 drop(registrations);
@@ -286,22 +285,23 @@ pub fn a_transfer_goes_through_whatever_is_pinned(device: &dyn Device) {
     let stream = stream(device);
     let stream = &*stream;
     let size = 48 * MIB;
-    let data = bytes(size + 4096, 12);
-    let mut back = vec![0; data.len()];
+    let (first, data) = HostRange::leaked(bytes(size + 4096, 12).leak());
+    let (second, back) = HostRange::leaked(vec![0; data.len()].leak());
     let span = device.allocate(data.len() as u64).expect("room");
-    let first = |memory: &[u8]| memory.as_ptr().addr().next_multiple_of(4096);
-    let starts = [first(&data), first(&back)];
-    let pin = |start: usize, from: u64, to: u64| {
-        let memory = HostRange { address: start + (from * MIB) as usize, bytes: (to - from) * MIB, keep: Arc::new(()) };
-        device.pin(&memory).expect("pinned")
+    let [first, second] = [first, second].map(|memory| {
+        let skip = memory.address().next_multiple_of(4096) - memory.address();
+        memory.part(skip as u64, size).expect("inside")
+    });
+    let pin = |memory: &HostRange, from: u64, to: u64| {
+        device.pin(&memory.part(from * MIB, (to - from) * MIB).expect("inside")).expect("pinned")
     };
     for (skip, bytes) in [(0, 100), (8, 4096)] {
-        let memory = HostRange { address: starts[0] + skip, bytes, keep: Arc::new(()) };
+        let memory = first.part(skip, bytes).expect("inside");
         assert!(matches!(device.pin(&memory), Err(DeviceError::Range { .. })), "parts of pages");
     }
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for start in [starts[0], starts[1], starts[0]] {
+        for start in [&first, &second, &first] {
             let is_over = &is_over;
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
@@ -314,12 +314,47 @@ pub fn a_transfer_goes_through_whatever_is_pinned(device: &dyn Device) {
         }
         let _over = Over(&is_over);
         for round in 0..8 {
-            stream.upload(&[(&data, span.clone())], None).expect("upload");
+            stream.upload(&[(&*data, span.clone())], None).expect("upload");
             back.fill(0);
-            stream.download(&mut [(span.clone(), &mut back)], None).expect("download");
+            stream.download(&mut [(span.clone(), &mut *back)], None).expect("download");
             assert!(back == data, "round {round}");
         }
     });
+}
+
+/// The memory is the caller's again, whatever the gate does: nothing of the transfer may still be under way.
+pub fn a_gate_that_panics_leaves_no_copy_under_way(device: &dyn Device) {
+    let stream = stream(device);
+    let data = bytes(40 * MIB, 21);
+    let (range, back) = HostRange::leaked(vec![0; data.len() + 4096].leak());
+    let skip = range.address().next_multiple_of(4096) - range.address();
+    // Of pinned memory the device writes to the target itself; of other memory through buffers of ours.
+    for pinned in [true, false] {
+        let memory = range.part(skip as u64, 40 * MIB).expect("inside");
+        let registration = pinned.then(|| device.pin(&memory).expect("pinned"));
+        let [span, busy, other] = [40 * MIB, 256 * MIB, 256 * MIB].map(|bytes| device.allocate(bytes).expect("room"));
+        stream.upload(&[(&data, span.clone())], None).expect("upload");
+        let target = &mut back[skip..skip + data.len()];
+        target.fill(0);
+        // Work that keeps the stream busy, so that the first piece cannot be there by chance.
+        (0..60).for_each(|_| stream.copy(&busy, &other).expect("enqueued"));
+        let mut pieces = 0;
+        let mut gate = |_bytes: u64| {
+            pieces += 1;
+            assert!(pieces < 2, "a gate that panics");
+        };
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            stream.download(&mut [(span.clone(), &mut *target)], Some(&mut gate))
+        }));
+        assert!(panicked.is_err(), "the gate panics at the second piece");
+        let left = target.to_vec();
+        stream.finish().expect("finished");
+        assert!(target == left, "what was under way was waited for");
+        // Buffers that the device still wrote to would be handed out again here.
+        stream.download(&mut [(span, &mut *target)], None).expect("download");
+        assert!(target == data);
+        drop(registration);
+    }
 }
 
 pub fn a_gate_sees_every_byte(device: &dyn Device) {

@@ -28,7 +28,7 @@ impl Event {
     }
 
     fn new(shared: &Arc<Shared>, flags: sys::CUevent_flags) -> Result<Event> {
-        shared.bind()?;
+        let _bound = shared.bind()?;
         let handle = result::event::create(flags).map_err(|error| shared.failed("cuEventCreate", error))?;
         Ok(Event { shared: shared.clone(), handle })
     }
@@ -45,7 +45,7 @@ impl Event {
 
     /// Waits until the stream has come to it.
     pub(super) fn wait(&self) -> Result<()> {
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         // SAFETY: the event lives as long as `self`.
         let waited = unsafe { result::event::synchronize(self.handle) };
         waited.map_err(|error| self.shared.failed("cuEventSynchronize", error))
@@ -53,7 +53,7 @@ impl Event {
 
     /// Has the stream come to it?
     pub(super) fn is_done(&self) -> Result<bool> {
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         // SAFETY: the event lives as long as `self`.
         match unsafe { result::event::query(self.handle) } {
             Ok(()) => Ok(true),
@@ -64,7 +64,7 @@ impl Event {
 
     /// Seconds from this event to a later one, once the stream has come to both.
     pub(super) fn seconds_to(&self, end: &Event) -> Result<f64> {
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         // SAFETY: both events live, and are of this context and one stream.
         let elapsed = unsafe { result::event::elapsed(self.handle, end.handle) };
         elapsed.map(|ms| f64::from(ms) / 1e3).map_err(|error| self.shared.failed("cuEventElapsedTime", error))
@@ -73,7 +73,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let gone = self.shared.bind().and_then(|()| {
+        let gone = self.shared.bind().and_then(|_bound| {
             // SAFETY: the handle is ours and destroyed once; the driver keeps what is still recorded.
             unsafe { result::event::destroy(self.handle) }.map_err(|error| self.shared.failed("cuEventDestroy", error))
         });

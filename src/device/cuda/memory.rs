@@ -40,17 +40,17 @@ pub(super) fn granularity(ordinal: usize) -> Result<u64> {
 /// Is `address` in device memory of this GPU?
 pub(super) fn check_ours(ordinal: usize, address: u64) -> Result<()> {
     let foreign = |reason: String| Err(DeviceError::Foreign { address, ordinal, reason });
-    match attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+    match attribute::<u32>(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
         Some(kind) if kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => {}
         Some(_) => return foreign("it is host memory".into()),
         None => return foreign("the driver does not know it".into()),
     }
-    if attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED)
+    if attribute::<u32>(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED)
         .is_some_and(|managed| managed & 1 != 0)
     {
         return foreign("it is managed memory, which moves on its own".into());
     }
-    match attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+    match attribute::<u32>(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
         Some(number) if number as usize == ordinal => Ok(()),
         Some(number) => foreign(format!("it is memory of device {number}")),
         None => foreign("the driver does not say whose it is".into()),
@@ -60,7 +60,7 @@ pub(super) fn check_ours(ordinal: usize, address: u64) -> Result<()> {
 /// The number of the device whose plain memory an address is; `None` for memory that the driver does not know, or that is not
 /// plain device memory.
 pub(super) fn device_of(address: u64) -> Result<Option<usize>> {
-    let asked = |which| match ask(address, which) {
+    let asked = |which| match ask::<u32>(address, which) {
         Ok(value) => Ok(Some(value)),
         // What the driver does not know, and a driver that was not started, are no news of the device.
         Err(sys::CUresult::CUDA_ERROR_INVALID_VALUE)
@@ -77,16 +77,17 @@ pub(super) fn device_of(address: u64) -> Result<Option<usize>> {
     Ok(number.map(|number| number as usize))
 }
 
-/// Attributes of up to four bytes; `None` if the driver does not know the address.
-pub(super) fn attribute(address: u64, which: sys::CUpointer_attribute) -> Option<u32> {
+/// An attribute that has as many bytes as `T`; `None` if the driver does not know the address.
+pub(super) fn attribute<T: bytemuck::Pod>(address: u64, which: sys::CUpointer_attribute) -> Option<T> {
     ask(address, which).ok()
 }
 
-fn ask(address: u64, which: sys::CUpointer_attribute) -> std::result::Result<u32, sys::CUresult> {
-    let mut value = 0u32;
-    // SAFETY: the attributes asked for here write at most four bytes; the address itself is not followed.
-    let code = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast(), which, address) };
-    if code == sys::CUresult::CUDA_SUCCESS { Ok(value) } else { Err(code) }
+fn ask<T: bytemuck::Pod>(address: u64, which: sys::CUpointer_attribute) -> std::result::Result<T, sys::CUresult> {
+    let mut value = [T::zeroed(); 2];
+    // SAFETY: the attributes asked for here are numbers of four or eight bytes, for which two `T` are room enough; the address itself is
+    // not followed.
+    let code = unsafe { sys::cuPointerGetAttribute(value.as_mut_ptr().cast(), which, address) };
+    if code == sys::CUresult::CUDA_SUCCESS { Ok(value[0]) } else { Err(code) }
 }
 
 /// A plain allocation.
@@ -98,7 +99,7 @@ pub(super) struct Allocation {
 
 impl Allocation {
     pub(super) fn new(shared: &Arc<Shared>, bytes: u64) -> Result<Allocation> {
-        shared.bind()?;
+        let _bound = shared.bind()?;
         // SAFETY: the context is bound. An empty request would be refused by the driver, so it gets a byte.
         let address = unsafe { result::malloc_sync(bytes.max(1) as usize) };
         let address = address.map_err(|error| out_of_memory(shared, "an allocation", bytes, "cuMemAlloc", error))?;
@@ -116,7 +117,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let freed = self.shared.bind().and_then(|()| {
+        let freed = self.shared.bind().and_then(|_bound| {
             // SAFETY: the address came from `malloc_sync` and is freed once; the driver waits for the work that uses it.
             unsafe { result::free_sync(self.address) }.map_err(|error| self.shared.failed("cuMemFree", error))
         });
@@ -151,7 +152,7 @@ pub(super) struct VirtualRange {
 
 impl VirtualRange {
     pub(super) fn new(shared: &Arc<Shared>, bytes: u64) -> Result<Arc<VirtualRange>> {
-        shared.bind()?;
+        let _bound = shared.bind()?;
         let bytes = bytes.max(1).next_multiple_of(shared.info.granularity);
         let mut base = 0;
         // SAFETY: the context is bound, and `base` is a place for an address.
@@ -236,7 +237,7 @@ impl Reservation for VirtualRange {
 
     fn map(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check(offset, bytes)?;
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         let mut mapped = self.mapped();
         let before = mapped.range(..offset + bytes).next_back();
         if before.is_some_and(|(at, (length, _))| at + length > offset) {
@@ -249,7 +250,7 @@ impl Reservation for VirtualRange {
 
     fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check(offset, bytes)?;
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         let mut mapped = self.mapped();
         let parts: Vec<(u64, u64)> =
             mapped.range(offset..offset + bytes).map(|(at, (length, _))| (*at, *length)).collect();
@@ -297,10 +298,13 @@ impl fmt::Debug for VirtualRange {
 
 impl Drop for VirtualRange {
     fn drop(&mut self) {
-        if let Err(error) = self.shared.bind() {
-            log::debug!("event=device-memory-not-unmapped error={error}");
-            return;
-        }
+        let _bound = match self.shared.bind() {
+            Ok(bound) => bound,
+            Err(error) => {
+                log::debug!("event=device-memory-not-unmapped error={error}");
+                return;
+            }
+        };
         let parts = std::mem::take(self.mapped.get_mut().unwrap_or_else(PoisonError::into_inner));
         for (at, (length, handle)) in parts {
             self.unmap_at(self.base + at, length, handle);

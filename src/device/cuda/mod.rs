@@ -74,7 +74,7 @@ impl CudaDevice {
             let reason = "the context is not the device's primary one".to_owned();
             return Err(DeviceError::Foreign { address: context.cu_ctx() as u64, ordinal, reason });
         }
-        context.bind_to_thread().map_err(|error| failed(ordinal, "cuCtxSetCurrent", error))?;
+        let _bound = bind(context)?;
         let granularity = memory::granularity(ordinal)?;
         let info = DeviceInfo {
             kind: "cuda",
@@ -149,7 +149,7 @@ impl CudaDevice {
 
     fn check_address(&self, address: u64, bytes: u64) -> Result<()> {
         let shared = &self.shared;
-        shared.bind()?;
+        let _bound = shared.bind()?;
         if bytes > 0 {
             memory::check_ours(shared.info.ordinal, address)?;
             memory::check_ours(shared.info.ordinal, address.saturating_add(bytes - 1))?;
@@ -161,7 +161,7 @@ impl CudaDevice {
 impl Shared {
     /// Makes the context the calling thread's. Not by cudarc's way, which answers with errors that the application left in
     /// the context.
-    fn bind(&self) -> Result<()> {
+    fn bind(&self) -> Result<Bound> {
         bind(&self.context)
     }
 
@@ -176,10 +176,32 @@ impl Shared {
 }
 
 /// Makes a context the calling thread's, as [`Shared::bind`].
-fn bind(context: &CudaContext) -> Result<()> {
+fn bind(context: &CudaContext) -> Result<Bound> {
+    let bound = Bound { outside: exchange_capture_mode(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) };
     // SAFETY: the context is retained for as long as `context` lives.
-    let bound = unsafe { result::ctx::set_current(context.cu_ctx()) };
-    bound.map_err(|error| failed(context.ordinal(), "cuCtxSetCurrent", error))
+    let current = unsafe { result::ctx::set_current(context.cu_ctx()) };
+    current.map(|()| bound).map_err(|error| failed(context.ordinal(), "cuCtxSetCurrent", error))
+}
+
+/// The calling thread works for us while this lives: a stream that the application is capturing into a graph meanwhile, on whichever
+/// thread and in whichever mode, neither forbids our calls nor is ended by them. They use other streams and events than it does.
+#[must_use]
+struct Bound {
+    outside: sys::CUstreamCaptureMode,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        exchange_capture_mode(self.outside);
+    }
+}
+
+/// Sets the calling thread's mode of stream capture, and says which it was.
+fn exchange_capture_mode(mut mode: sys::CUstreamCaptureMode) -> sys::CUstreamCaptureMode {
+    // SAFETY: the library is loaded, since a context is there, and `mode` is a place for the answer. It has no other effect than on this
+    // thread's mode, and fails only where the driver was shut down.
+    unsafe { _ = sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    mode
 }
 
 impl fmt::Debug for CudaDevice {
@@ -194,7 +216,7 @@ impl Device for CudaDevice {
     }
 
     fn free_memory(&self) -> Result<u64> {
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         let free = result::mem_get_info();
         free.map(|(free, _)| free as u64).map_err(|error| self.shared.failed("cuMemGetInfo", error))
     }
@@ -211,7 +233,7 @@ impl Device for CudaDevice {
 
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>> {
         let shared = &self.shared;
-        shared.bind()?;
+        let _bound = shared.bind()?;
         let range = result::stream::get_priority_range();
         let (least, greatest) = range.map_err(|error| shared.failed("cuCtxGetStreamPriorityRange", error))?;
         let priority = match priority {
@@ -233,42 +255,62 @@ impl Device for CudaDevice {
 /// loaded the driver, which then has no device memory.
 ///
 /// # Errors
-/// [`DeviceError::Lost`] or [`DeviceError::Failed`]: the driver tells of an earlier error, and not of the address.
+/// [`DeviceError::Lost`] or [`DeviceError::Failed`]: the driver tells of an earlier error instead of the address, which the
+/// processor cannot read.
 pub fn ordinal_of(address: u64) -> Result<Option<usize>> {
     static IS_USABLE: OnceLock<bool> = OnceLock::new();
     if !is_driver_loaded() {
         return Ok(None);
     }
     // SAFETY: it only looks whether the library can be loaded, which it is.
-    if *IS_USABLE.get_or_init(|| unsafe { sys::is_culib_present() }) { memory::device_of(address) } else { Ok(None) }
+    if !*IS_USABLE.get_or_init(|| unsafe { sys::is_culib_present() }) {
+        return Ok(None);
+    }
+    // A device that is lost is no reason to lose what lies in host memory.
+    memory::device_of(address).or_else(|error| if is_readable(address) { Ok(None) } else { Err(error) })
+}
+
+/// Can the processor read this byte? Plain device memory it cannot.
+fn is_readable(address: u64) -> bool {
+    let mut byte = 0u8;
+    let here = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: 1 };
+    // SAFETY: the kernel copies one byte of this process into `byte`, and answers with an error where there is none to read.
+    unsafe { libc::process_vm_readv(libc::getpid(), &here, 1, &there, 1, 0) == 1 }
 }
 
 /// The context that is current on this thread, for as long as this lives; then it is so again. For callers that work on
 /// a thread of the application, whose next calls must go where they went before.
 #[must_use]
-pub struct KeptContext(Option<sys::CUcontext>);
+pub struct KeptContext(sys::CUcontext);
 
 impl KeptContext {
-    /// Remembers it. Without a driver there is none.
+    /// Remembers it: null where none is, which is so as long as nobody has loaded or started the driver.
     pub fn here() -> KeptContext {
-        if !is_driver_loaded() {
-            return KeptContext(None);
-        }
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the library is loaded, and there is a place for the answer. Before the driver is started the answer is an error.
-        let code = unsafe { sys::cuCtxGetCurrent(&mut context) };
-        KeptContext((code == sys::CUresult::CUDA_SUCCESS).then_some(context))
+        KeptContext(current_context().unwrap_or(std::ptr::null_mut()))
     }
 }
 
 impl Drop for KeptContext {
     fn drop(&mut self) {
-        if let Some(context) = self.0 {
+        // The call may have loaded the driver.
+        if current_context().is_some_and(|now| now != self.0) {
             // SAFETY: the context was current on this thread, or none was (null); the application does not destroy it during our call.
             // An error would leave the context that is current.
-            unsafe { _ = sys::cuCtxSetCurrent(context) };
+            unsafe { _ = sys::cuCtxSetCurrent(self.0) };
         }
     }
+}
+
+/// The context that is current on this thread, null if there is none; `None` without a driver that is loaded and started.
+fn current_context() -> Option<sys::CUcontext> {
+    if !is_driver_loaded() {
+        return None;
+    }
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the library is loaded, and there is a place for the answer. Before the driver is started the answer is an error.
+    let code = unsafe { sys::cuCtxGetCurrent(&mut context) };
+    (code == sys::CUresult::CUDA_SUCCESS).then_some(context)
 }
 
 /// Has somebody in this process loaded the driver? Asked for each region that is saved, so the list of libraries is read

@@ -64,7 +64,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         // Whoever has it last may be a thread that works with another GPU.
         let _kept = KeptContext::here();
-        let undone = self.shared.bind().and_then(|()| {
+        let undone = self.shared.bind().and_then(|_bound| {
             // SAFETY: the address was registered by `new`, and is unregistered once. Copies through it hold it.
             let code = unsafe { sys::cuMemHostUnregister(self.memory.address as *mut _) };
             code.result().map_err(|error| self.shared.failed("cuMemHostUnregister", error))
@@ -98,7 +98,7 @@ impl PinnedRange {
             let reason = "host memory is pinned in whole pages";
             return Err(DeviceError::Range { offset: memory.address as u64, bytes: memory.bytes, reason });
         }
-        shared.bind()?;
+        let _bound = shared.bind()?;
         let _one_at_a_time = REGISTERING.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut at, end) = (memory.address, memory.address + memory.bytes as usize);
         let mut parts = Vec::new();
@@ -112,7 +112,7 @@ impl PinnedRange {
                 Around::Moving(_) => std::thread::yield_now(),
                 Around::Stuck(upto) => at = upto,
                 Around::Before(next) => {
-                    let gap = HostRange { address: at, bytes: (next - at) as u64, keep: memory.keep.clone() };
+                    let gap = HostRange::new(at, (next - at) as u64, memory.keep.clone());
                     parts.push(Registration::new(shared, gap)?);
                     at = next;
                 }
@@ -169,8 +169,11 @@ pub(super) fn cut(host: &[u8]) -> Vec<(usize, Way)> {
         let (upto, way) = match around(&book, at, end) {
             Around::Here(upto, registration) => (upto, Way::Direct(Some(registration))),
             Around::Moving(upto) | Around::Stuck(upto) => (upto, Way::Detour),
-            Around::Before(upto) if is_pinned(&host[at - start..upto - start]) => (upto, Way::Direct(None)),
-            Around::Before(upto) => (upto, Way::Detour),
+            // The application may have registered memory in pieces, or a part of it.
+            Around::Before(upto) => match end_of_pinned(at) {
+                Some(end) => (upto.min(end), Way::Direct(None)),
+                None => (upto, Way::Detour),
+            },
         };
         pieces.push((upto - at, way));
         at = upto;
@@ -179,14 +182,16 @@ pub(super) fn cut(host: &[u8]) -> Vec<(usize, Way)> {
     pieces
 }
 
-/// Does host memory begin and end in registrations, or in pinned memory of the driver?
-fn is_pinned(host: &[u8]) -> bool {
-    let is_known = |address: u64| {
-        let kind = attribute(address, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
-        kind == Some(sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32)
-    };
-    let first = host.as_ptr() as u64;
-    is_known(first) && is_known(first + (host.len() as u64).saturating_sub(1))
+/// Where the registration, or pinned memory of the driver, ends in which this address lies; `None` if it lies in none.
+fn end_of_pinned(address: usize) -> Option<usize> {
+    use sys::CUpointer_attribute as Ask;
+    let kind = attribute::<u32>(address as u64, Ask::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
+    if kind != sys::CUmemorytype::CU_MEMORYTYPE_HOST as u32 {
+        return None;
+    }
+    let start: usize = attribute(address as u64, Ask::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)?;
+    let bytes: usize = attribute(address as u64, Ask::CU_POINTER_ATTRIBUTE_RANGE_SIZE)?;
+    start.checked_add(bytes).filter(|end| *end > address)
 }
 
 /// Small pinned buffers that kernels write digests to and read tables of runs from; reused, because making one costs as
@@ -215,7 +220,7 @@ impl PinnedPool {
 
     fn make(&self, bytes: usize) -> Result<PinnedBuffer> {
         let ordinal = self.context.ordinal();
-        bind(&self.context)?;
+        let _bound = bind(&self.context)?;
         // SAFETY: the context is bound; 1 is CU_MEMHOSTALLOC_PORTABLE. Unified addressing makes the host address the device's.
         let address = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let address = address.map_err(|error| failed(ordinal, "cuMemHostAlloc", error))?;
@@ -247,7 +252,7 @@ pub(super) struct PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        let freed = bind(&self.context).and_then(|()| {
+        let freed = bind(&self.context).and_then(|_bound| {
             // SAFETY: the address came from `malloc_host` and is freed once; no loan of it is out.
             let freed = unsafe { result::free_host(self.address as *mut _) };
             freed.map_err(|error| failed(self.context.ordinal(), "cuMemFreeHost", error))

@@ -100,7 +100,7 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        let gone = self.shared.bind().and_then(|()| {
+        let gone = self.shared.bind().and_then(|_bound| {
             // SAFETY: the handle is ours and destroyed once; the driver lets enqueued work end first.
             unsafe { result::stream::destroy(self.handle) }
                 .map_err(|error| self.shared.failed("cuStreamDestroy", error))
@@ -169,7 +169,7 @@ impl GpuStream {
             // SAFETY: it takes no arguments. Whatever it answers, there is nothing else to wait for.
             let _all = unsafe { sys::cuCtxSynchronize() };
         }
-        bound.and(waited.map_err(|error| self.shared.failed("cuStreamSynchronize", error)))
+        bound.and_then(|_bound| waited.map_err(|error| self.shared.failed("cuStreamSynchronize", error)))
     }
 
     /// Enqueues pieces and waits for all of them, also after a failure. With a gate, at most about [`AHEAD_BYTES`] are
@@ -180,6 +180,7 @@ impl GpuStream {
         mut gate: Option<Gate<'_>>,
         mut enqueue: impl FnMut(Piece<T>) -> Result<()>,
     ) -> Result<()> {
+        let lent = Lent { stream: self, is_drained: false };
         let mut ahead: VecDeque<Event> = VecDeque::new();
         let mut unmarked = 0;
         let outcome = pieces.into_iter().try_for_each(|piece| {
@@ -198,10 +199,9 @@ impl GpuStream {
             }
             Ok(())
         });
-        // The memory is only borrowed for this call. First without burning a processor, then for certain.
+        // First without burning a processor, then for certain.
         let finished = self.finish();
-        let drained = self.drain();
-        outcome.and(finished).and(drained)
+        outcome.and(finished).and(lent.drain())
     }
 
     /// Enqueues a copy between device memory and host memory, of which one is `to`.
@@ -218,6 +218,29 @@ impl GpuStream {
             }
         };
         code.result().map_err(|error| self.shared.failed(call, error))
+    }
+}
+
+/// Memory of a caller that the device uses until the stream has come to its end: it is waited for also where a gate panics.
+struct Lent<'a> {
+    stream: &'a GpuStream,
+    is_drained: bool,
+}
+
+impl Lent<'_> {
+    fn drain(mut self) -> Result<()> {
+        self.is_drained = true;
+        self.stream.drain()
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if !self.is_drained
+            && let Err(error) = self.stream.drain()
+        {
+            log::debug!("event=transfer-failed error={error}");
+        }
     }
 }
 
@@ -332,7 +355,7 @@ impl Stream for GpuStream {
         let shared = &self.shared;
         let blocks = check_runs(&runs, block_bytes)?;
         self.check_spans(runs.iter().flat_map(|run| std::iter::once(&run.from).chain(&run.to)))?;
-        shared.bind()?;
+        let _bound = shared.bind()?;
         let item_bytes = ITEM_BYTES.min(block_bytes);
         let (block_shift, item_shift) = (block_bytes.trailing_zeros(), item_bytes.trailing_zeros());
         let mut table = Vec::with_capacity(runs.len());
@@ -437,7 +460,7 @@ impl Stream for GpuStream {
             return Err(DeviceError::Range { offset: 0, bytes: from.bytes(), reason });
         }
         self.check_spans([from, to].into_iter())?;
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         let spans = [from.clone(), to.clone()];
         let (from, to, bytes) = (from.address(), to.address(), from.bytes() as usize);
         let mut copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -456,7 +479,7 @@ impl Stream for GpuStream {
     }
 
     fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], gate: Option<Gate<'_>>) -> Result<()> {
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
         self.check_spans(copies.iter().map(|(device, _)| device))?;
         let size = PIECE_BYTES as usize;
@@ -486,7 +509,7 @@ impl Stream for GpuStream {
     }
 
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()> {
-        self.shared.bind()?;
+        let _bound = self.shared.bind()?;
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
         self.check_spans(copies.iter().map(|(_, device)| device))?;
         let size = PIECE_BYTES as usize;

@@ -237,8 +237,10 @@ static void histories(void) {
     IS(bvk_history_field(loaded, "few", few, 3, BVK_U32), BVK_OK);
     bvk_restart_t restart;
     IS(bvk_restart_begin(session, "sealed", BVK_NEWEST, &restart), BVK_OK);
+    CHECK(cuCtxSetCurrent(NULL) == 0);
     IS(bvk_load_history(restart, loaded, &count), BVK_OK);
-    CHECK(count == VERSIONS);
+    current_is(NULL);
+    CHECK(count == VERSIONS && cuCtxSetCurrent(context) == 0);
     IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
     IS(bvk_history_restore(loaded, 5), BVK_OK);
     CHECK(is(5));
@@ -247,11 +249,101 @@ static void histories(void) {
     current_is(context);
 }
 
+// While a stream is captured into a graph, in the mode that forbids most to all threads: our calls and our threads work, and the graph
+// is captured whole.
+static void graphs(void) {
+    bvk_session_t session = open_session();
+    bvk_history_t history;
+    bvk_pending_t pending;
+    void *side, *graph = NULL;
+    protect(session);
+    IS(bvk_history_open(session, "beside a graph", device, BVK_KEEP_ALL, &history), BVK_OK);
+    IS(bvk_history_field(history, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
+    IS(bvk_history_field(history, "few", few, 3, BVK_U32), BVK_OK);
+    set(4);
+    CHECK(cuStreamCreate(&side, 1) == 0 && cuStreamBeginCapture_v2(side, 0) == 0);
+    for (uint64_t version = 1; version <= 4; version++) {
+        CHECK(cuMemsetD32Async(scratch, 1, WORDS, side) == 0);
+        IS(bvk_checkpoint(session, "graph", version, &pending), BVK_OK);
+        IS(bvk_history_append(history, version), BVK_OK);
+        commit(&pending, BVK_LEVEL_SYSTEM);
+    }
+    IS(bvk_history_wait_flushed(history), BVK_OK);
+    IS(bvk_history_restore(history, 2), BVK_OK);
+    CHECK(cuStreamEndCapture(side, &graph) == 0 && graph != NULL && cuGraphDestroy(graph) == 0);
+    CHECK(is(4));
+    IS(bvk_history_close(&history), BVK_OK);
+    IS(bvk_close(&session), BVK_OK);
+}
+
+// Host memory that the application has registered in pieces, with a part in between that it has not.
+static void registered_in_pieces(void) {
+    enum { PIECE = 3 << 20, PIECES = 5 };
+    bvk_session_t session = open_session();
+    bvk_history_t history;
+    char *host;
+    CHECK(posix_memalign((void **)&host, 4096, PIECE * PIECES) == 0);
+    for (int i = 0; i < PIECE * PIECES; i++) host[i] = (char)(i * 7 + i / 4096 + rank);
+    for (int i = 0; i < PIECES; i++) {
+        if (i != 3) CHECK(cuMemHostRegister_v2(host + i * PIECE, PIECE, 0) == 0);
+    }
+    IS(bvk_history_open(session, "pieces", device, BVK_KEEP_ALL, &history), BVK_OK);
+    IS(bvk_history_field(history, "host", host + 100, PIECE * PIECES - 200, BVK_U8), BVK_OK);
+    IS(bvk_history_append(history, 1), BVK_OK);
+    memset(host, 0, PIECE * PIECES);
+    IS(bvk_history_restore(history, 1), BVK_OK);
+    for (int i = 100; i < PIECE * PIECES - 100; i++) CHECK(host[i] == (char)(i * 7 + i / 4096 + rank));
+    IS(bvk_history_close(&history), BVK_OK);
+    IS(bvk_close(&session), BVK_OK);
+    for (int i = 0; i < PIECES; i++) {
+        if (i != 3) CHECK(cuMemHostUnregister(host + i * PIECE) == 0);
+    }
+    free(host);
+}
+
+// The application's kernel has written where nothing is: its GPU is lost, and what lies in host memory is saved all the same.
+static void crashed(void) {
+    static const char code[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry crash() {\n"
+                               ".reg .u64 %a;\n.reg .u32 %b;\nmov.u64 %a, 8;\nmov.u32 %b, 1;\nst.global.u32 [%a], %b;\nret;\n}\n";
+    bvk_session_t session = open_session();
+    bvk_pending_t pending;
+    void *module, *crash;
+    for (int i = 0; i < 3; i++) few[i] = 70 + (uint32_t)i;
+    IS(bvk_protect(session, "few", few, 3, BVK_U32), BVK_OK);
+    CHECK(cuModuleLoadData(&module, code) == 0 && cuModuleGetFunction(&crash, module, "crash") == 0);
+    CHECK(cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) == 0 && cuStreamSynchronize(stream) != 0);
+    IS(bvk_checkpoint(session, "crashed", 1, &pending), BVK_OK);
+    commit(&pending, BVK_LEVEL_NODE_REBOOT);
+    memset(few, 0, sizeof few);
+    IS(bvk_restart(session, "crashed", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(few[0] == 70 && few[2] == 72);
+    // The GPU's memory is another matter, and said.
+    IS(bvk_protect(session, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
+    int status = bvk_checkpoint(session, "crashed", 2, &pending);
+    CHECK(status == BVK_ERR_DEVICE || status == BVK_ERR_CAPTURE);
+    fprintf(stderr, "lost GPU: %s\n", bvk_error());
+    IS(bvk_close(&session), BVK_OK);
+}
+
+// The first call for a GPU loads the driver and makes a context: the thread that made the call still has none.
+static void first_call(void) {
+    bvk_session_t session = open_session();
+    bvk_history_t history;
+    if (bvk_history_open(session, "first", 0, BVK_KEEP_ALL, &history) == BVK_OK) {
+        CHECK(gpu_find());
+        current_is(NULL);
+        IS(bvk_history_close(&history), BVK_OK);
+        current_is(NULL);
+    }
+    IS(bvk_close(&session), BVK_OK);
+}
+
 int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    first_call();
     gpus = gpu_start(rank, &device, &context);
     if (gpus == 0) return gpu_skipped(rank);
     back = malloc(4 * (size_t)WORDS);
@@ -261,7 +353,10 @@ int main(int argc, char **argv) {
     checkpoints();
     mistakes();
     histories();
+    graphs();
+    registered_in_pieces();
     CHECK(cuCtxSynchronize() == 0);
+    crashed();
     MPI_Finalize();
     if (rank == 0) puts("ok");
     return 0;

@@ -26,6 +26,15 @@ typedef unsigned long long gpu_address;
     F(cuMemsetD32Async, (gpu_address, unsigned, size_t, void *))                                              \
     F(cuMemcpyDtoH_v2, (void *, gpu_address, size_t))                                                         \
     F(cuMemcpyHtoD_v2, (gpu_address, const void *, size_t))                                                   \
+    F(cuMemHostRegister_v2, (void *, size_t, unsigned))                                                       \
+    F(cuMemHostUnregister, (void *))                                                                          \
+    F(cuModuleLoadData, (void **, const void *))                                                              \
+    F(cuModuleGetFunction, (void **, void *, const char *))                                                   \
+    F(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,  \
+                       void **, void **))                                                                     \
+    F(cuGraphDestroy, (void *))                                                                               \
+    F(cuStreamBeginCapture_v2, (void *, int))                                                                 \
+    F(cuStreamEndCapture, (void *, void **))                                                                  \
     F(cuStreamCreate, (void **, unsigned))                                                                    \
     F(cuStreamQuery, (void *))                                                                                \
     F(cuStreamSynchronize, (void *))
@@ -33,10 +42,9 @@ typedef unsigned long long gpu_address;
 #define GPU_DECLARE(name, arguments) __attribute__((unused)) static int(*name) arguments;
 GPU_FUNCTIONS(GPU_DECLARE)
 
-// Makes the context of one of the GPUs current, as CUDA's runtime does it. Returns how many GPUs there are; 0 without a driver.
-static int gpu_start(int rank, int *device, void **context) {
+// Loads the driver and finds its functions; 0 without one.
+static int gpu_find(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    int count = 0;
     if (library == NULL) return 0;
     // A pointer to an object becomes one to a function by its bytes: ISO C has no cast for it.
 #define GPU_FIND(name, arguments)                                                                             \
@@ -46,6 +54,13 @@ static int gpu_start(int rank, int *device, void **context) {
         memcpy(&name, &found, sizeof found);                                                                  \
     } while (0);
     GPU_FUNCTIONS(GPU_FIND)
+    return 1;
+}
+
+// Makes the context of one of the GPUs current, as CUDA's runtime does it. Returns how many GPUs there are; 0 without a driver.
+static int gpu_start(int rank, int *device, void **context) {
+    int count = 0;
+    if (!gpu_find()) return 0;
     if (cuInit(0) != 0 || cuDeviceGetCount(&count) != 0 || count == 0) return 0;
     if (cuDeviceGet(device, rank % count) != 0 || cuDevicePrimaryCtxRetain(context, *device) != 0) return 0;
     return cuCtxSetCurrent(*context) == 0 ? count : 0;
