@@ -41,6 +41,8 @@ mod domains;
 mod error;
 mod open;
 pub mod place;
+#[cfg(test)]
+mod tests;
 
 pub use error::{Error, Result};
 

@@ -1,0 +1,121 @@
+//! Sessions of ranks that are threads, on simulated storage: what runs leave to each other, and what storage does to them.
+
+use super::place::{Place, Workers};
+use super::{Restored, Session};
+use crate::base::clock::SystemClock;
+use crate::base::rng;
+use crate::comm::threads;
+use crate::config::{Budget, Config};
+use crate::tier::simulated::Simulated;
+use crate::tier::storage::Storage;
+use crate::{Level, Pending};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// One disk with `/local` and `/global`, and a folder for segments.
+struct Bed {
+    disk: Simulated,
+    memory: tempfile::TempDir,
+    sessions: AtomicU64,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let memory = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder");
+        Bed { disk: Simulated::new(), memory, sessions: AtomicU64::new(1) }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.job.name = Some("tests".into());
+        config.job.block_bytes = 4096;
+        config.job.global_directory = PathBuf::from("/global");
+        config.node.local_directory = Some(PathBuf::from("/local"));
+        config.node.memory_directory = self.memory.path().to_owned();
+        config.node.memory_budget = Budget::Bytes(16 << 20);
+        config
+    }
+
+    /// A place of its own process on the disk.
+    fn place(&self) -> Place {
+        let disk: Arc<dyn Storage> = Arc::new(self.disk.process(self.sessions.fetch_add(1, Ordering::Relaxed)));
+        Place {
+            clock: Arc::new(SystemClock::default()),
+            local: disk.clone(),
+            global: disk,
+            workers: Workers::Threads,
+            group: "world".into(),
+            fresh: rng::incarnation().expect("randomness"),
+            host: "machine".into(),
+            boot: "boot".into(),
+            program: "tests".into(),
+            command: "tests".into(),
+            directory: PathBuf::from("/"),
+            temporary: PathBuf::from("/tmp"),
+            user: 1000,
+            is_real: false,
+        }
+    }
+
+    /// Opens a session of one rank.
+    fn open(&self, place: &Place, config: Config) -> Session {
+        let comm = threads::world(&[0]).remove(0);
+        Session::open_on(Box::new(comm), place, config).expect("opens")
+    }
+
+    /// The folder of the job on a tier.
+    fn job(&self, place: &Place, config: &Config, tier: &str) -> PathBuf {
+        Path::new(tier).join(super::place::job_key(config, place)).join("world")
+    }
+}
+
+/// Takes a version of `heat` whose contents are its number.
+fn take(session: &Session, version: u64) -> Pending {
+    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    checkpoint.value("step", &version).expect("saved");
+    checkpoint.capture().expect("captured")
+}
+
+/// Takes versions and waits until they are committed at a level.
+fn commit(session: &Session, versions: &[u64], level: Level) {
+    for version in versions {
+        let reached = take(session, *version).wait(level).expect("committed");
+        assert!(reached >= level, "version {version} came to {reached}");
+    }
+}
+
+/// Restarts `heat` and compares its contents.
+fn restart(session: &Session) -> Option<Restored> {
+    let mut step = 0u64;
+    let load = |r: &mut super::Restorer| {
+        step = r.value("step")?;
+        Ok(())
+    };
+    let restored = session.restart("heat", load).expect("restarts");
+    assert_eq!(restored.as_ref().map(|restored| restored.version), restored.as_ref().map(|_| step));
+    restored
+}
+
+// ------------------------------------------------------------------------------------------ claims and generations
+
+/// A series was copied to a new store, or a purge took the small old files: the numbers of runs go on above those of the
+/// checkpoints. Otherwise each new run would be older than what it started from, and the next one would start from there again.
+#[test]
+fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    (config.job.memory_enabled, config.job.local_enabled) = (false, false);
+    let run = |version, from| {
+        let place = bed.place();
+        let session = bed.open(&place, config.clone());
+        assert_eq!(restart(&session).map(|restored| restored.version), from);
+        commit(&session, &[version], Level::System);
+        let generation = session.generation();
+        session.close().expect("closes");
+        let claims = bed.job(&place, &config, "/global").join("claims");
+        bed.disk.lose(&claims).expect("it is there");
+        generation
+    };
+    assert_eq!([run(12, None), run(13, Some(12)), run(14, Some(13))], [1, 2, 3]);
+}
