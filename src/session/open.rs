@@ -317,7 +317,8 @@ fn prepare_local(
             ));
         }
     }
-    let probe = root.join(format!("probe-r{:06}", rank.0));
+    // Other jobs of this user may try the same directory at this moment, each with a rank of this number.
+    let probe = root.join(format!("probe-{}-r{:06}", introduction.incarnation, rank.0));
     place.local.write_all(&probe, b"probe").map_err(|source| wrap("write to", source))?;
     place.local.remove_file(&probe).map_err(|source| wrap("delete in", source))?;
     Ok(DirectoryTier::new(TierKind::Local, place.local.clone(), root))

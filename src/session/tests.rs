@@ -8,10 +8,16 @@ use crate::comm::threads;
 use crate::config::{Budget, Config};
 use crate::tier::simulated::Simulated;
 use crate::tier::storage::Storage;
+use crate::tier::wrappers::{Call, Observer, Watched};
 use crate::{Level, Pending};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// How long anything may take before a test calls it a hang.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// One disk with `/local` and `/global`, and a folder for segments.
 struct Bed {
@@ -118,4 +124,45 @@ fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {
         generation
     };
     assert_eq!([run(12, None), run(13, Some(12)), run(14, Some(13))], [1, 2, 3]);
+}
+
+/// Two jobs, or two halves of a communicator, that open at the same moment each find that the directory can be written to.
+#[test]
+fn sessions_that_try_a_local_directory_at_the_same_moment_all_keep_it() {
+    let bed = Bed::new();
+    let together = Arc::new(Together::default());
+    std::thread::scope(|scope| {
+        for group in ["left", "right"] {
+            let (bed, together) = (&bed, together.clone());
+            scope.spawn(move || {
+                let mut config = bed.config();
+                config.job.group = Some(group.into());
+                config.job.global_enabled = false;
+                let place = bed.place();
+                let place = Place { local: Arc::new(Watched::new(place.local.clone(), together)), ..place };
+                let session = bed.open(&place, config);
+                commit(&session, &[1], Level::NodeReboot);
+                session.close().expect("closes");
+            });
+        }
+    });
+}
+
+/// Lets no probe take its name before two are being written.
+#[derive(Default)]
+struct Together {
+    written: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Observer for Together {
+    fn before(&self, call: Call, path: &Path, _: u64) -> io::Result<()> {
+        if call == Call::Sync && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("probe")) {
+            let mut written = self.written.lock().expect("no panic");
+            *written += 1;
+            self.changed.notify_all();
+            drop(self.changed.wait_timeout_while(written, LIMIT, |written| *written < 2));
+        }
+        Ok(())
+    }
 }
