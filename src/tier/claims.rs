@@ -221,8 +221,13 @@ impl Claims {
         // Locked before it says anything: whoever can read a record and take its lock may take its run for dead.
         let lock = self.lock_own(path, clock);
         let text = serde_json::to_vec_pretty(record).unwrap_or_default();
-        let written = file.write_at(0, &text).and_then(|()| file.sync());
-        self.wrap("write", path, written)?;
+        if let Err(error) = file.write_at(0, &text).and_then(|()| file.sync()) {
+            // A claim that says nothing would be taken for another run's at the next look.
+            if let Err(error) = self.storage.remove_file(path) {
+                log::debug!("event=empty-claim-left path={} error={error}", path.display());
+            }
+            return self.wrap("write", path, Err(error));
+        }
         self.wrap("sync", &self.directory, self.storage.sync_dir(&self.directory))?;
         Ok(Some(lock))
     }
@@ -368,28 +373,36 @@ impl Claims {
         if newest > ours {
             return Err(superseded(newest));
         }
-        if newest == ours {
-            return Ok(());
-        }
         // One thread at a time: a second one would find the first one's file before anything is in it.
         let mut held = claim.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
-        if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
-            log::warn!("event=claim-made-again path={} reason=\"it had vanished\"", claim.path.display());
-            *held = lock;
-            return Ok(());
-        }
-        // Another thread of ours was faster, the listing was late (network file systems), or another run has begun on
-        // the emptied directory; that one may just be writing its record.
         for _ in 0..LOCK_ATTEMPTS {
-            let found = self.wrap("read", &claim.path, self.storage.read_all(&claim.path, CLAIM_MAX))?;
-            match serde_json::from_slice::<ClaimRecord>(&found) {
-                Ok(found) if found.incarnation == claim.record.incarnation => return Ok(()),
-                Ok(_) => break,
-                Err(_) => clock.sleep(Duration::from_millis(10)),
+            match self.holder(&claim.path)? {
+                // A number alone proves nothing: another run that began on an emptied directory has taken ours.
+                Holder::Run(record) if record.incarnation == claim.record.incarnation => return Ok(()),
+                Holder::Run(_) => break,
+                // Another run that has begun on the emptied directory may just be writing its record.
+                Holder::Unreadable => clock.sleep(Duration::from_millis(10)),
+                Holder::Nobody => {
+                    self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
+                    if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
+                        log::warn!("event=claim-made-again path={} reason=\"it had vanished\"", claim.path.display());
+                        *held = lock;
+                        return Ok(());
+                    }
+                }
             }
         }
         Err(superseded(ours))
+    }
+
+    fn holder(&self, path: &Path) -> Result<Holder, TierError> {
+        match self.storage.read_all(path, CLAIM_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Holder::Nobody),
+            read => {
+                let bytes = self.wrap("read", path, read)?;
+                Ok(serde_json::from_slice(&bytes).map_or(Holder::Unreadable, Holder::Run))
+            }
+        }
     }
 
     /// Renews the claim's modification time.
@@ -400,14 +413,30 @@ impl Claims {
         self.wrap("touch", &claim.path, self.storage.touch(&claim.path))
     }
 
-    /// Marks the claim as ended in order.
+    /// Marks the claim as ended in order, unless another run has its number: that one may be alive.
     ///
     /// # Errors
     /// [`TierError::Io`].
     pub fn close(&self, claim: &Claim) -> Result<(), TierError> {
+        if let Holder::Run(record) = self.holder(&claim.path)?
+            && record.incarnation != claim.record.incarnation
+        {
+            log::warn!("event=claim-not-closed path={} reason=\"another run has made it\"", claim.path.display());
+            return Ok(());
+        }
         let path = self.closed_path(claim.generation);
         self.wrap("create", &path, self.storage.open_write(&path, Create::Shared).map(drop))
     }
+}
+
+/// Whose a claim file is.
+enum Holder {
+    /// There is none.
+    Nobody,
+    /// Its maker has not written its record yet, or it is damaged.
+    Unreadable,
+    /// That run's.
+    Run(ClaimRecord),
 }
 
 #[cfg(test)]
@@ -441,6 +470,28 @@ mod tests {
         }
         claims.close(&run).expect("closed");
         claims.refuse_alive(&record(0), &clock).expect("it has ended");
+    }
+
+    /// Somebody emptied the directory under a living run, and the next run took the same number.
+    #[test]
+    fn a_claim_of_our_number_that_another_run_made_supersedes_us_and_is_not_ours_to_close() {
+        let (root, clock) = (tempfile::tempdir().expect("a folder"), SystemClock::default());
+        let claims = claims(root.path());
+        let (first, second) = (record(4), ClaimRecord { incarnation: "2".into(), ..record(4) });
+        let mine = claims.claim(Generation(0), &first, false, &clock).expect("claimed");
+        claims.check(&mine, &clock).expect("it is ours");
+        std::fs::remove_dir_all(&claims.directory).expect("removed");
+        let theirs = claims.claim(Generation(0), &second, false, &clock).expect("nobody is seen");
+        assert_eq!(theirs.generation(), mine.generation());
+        let fenced = claims.check(&mine, &clock);
+        assert!(
+            matches!(fenced, Err(ClaimError::Superseded { ours: Generation(1), by: Generation(1), .. })),
+            "{fenced:?}"
+        );
+        claims.check(&theirs, &clock).expect("it is theirs");
+        claims.close(&mine).expect("nothing to do");
+        let refused = claims.refuse_alive(&record(0), &clock);
+        assert!(matches!(refused, Err(ClaimError::Alive { generation: Generation(1), .. })), "{refused:?}");
     }
 
     /// Somebody else writes `text` while one sleeps for the third time.
