@@ -89,6 +89,38 @@ fn the_only_copy_of_a_newest_version_stays_until_it_is_drained() {
     assert_eq!(store.restart(), Some(20));
 }
 
+/// The ranks `takers` seal version 20 and die before they hear what became of it; the others have not come so far.
+fn died_without_verdict(nodes: &[u32], takers: &[u32]) -> Store {
+    let store = Store::on(nodes);
+    store.run_killed(memory_first, |session, rank| {
+        take(session, rank, &[10], Level::System);
+        if takers.contains(&rank) {
+            let mut checkpoint = session.checkpoint("heat", 20).expect("a checkpoint");
+            checkpoint.value("step", &20u64).expect("a value");
+            drop(checkpoint.capture().expect("captured"));
+        }
+    });
+    store
+}
+
+#[test]
+fn a_version_that_a_node_has_sealed_and_heard_no_verdict_on_counts_as_committed() {
+    let clean = |store: &Store, node| {
+        let (memory, global) = (store.memory_of(node), store.global());
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        bivouac(&["clean", "--global", &text(&global), &text(&memory), "--all-dead", "--yes"])
+    };
+    let store = died_without_verdict(&[0, 1], &[1]);
+    let (idle, doubtful) = (clean(&store, 0), clean(&store, 1));
+    assert!(idle.status == 0 && idle.out.contains("freed"), "{idle:?}");
+    let is_named = doubtful.err.contains("only copy of version 20 of heat") && doubtful.err.contains("bivouac drain");
+    assert!(doubtful.status == 2 && is_named && store.segment_of(1).exists(), "{doubtful:?}");
+    // Where another rank of the same node has none, all ranks cannot have agreed.
+    let torn = died_without_verdict(&[0, 0], &[1]);
+    let ran = clean(&torn, 0);
+    assert!(ran.status == 0 && entries(&torn.memory_of(0)).is_empty(), "{ran:?}");
+}
+
 #[test]
 fn what_is_kept_does_not_keep_the_rest() {
     let (one, other) = (died(&[20]), died(&[]));
