@@ -199,8 +199,7 @@ fn sign_segment(_: &mut Rng, bytes: &mut [u8]) {
 fn messages() -> Vec<Vec<u8>> {
     let round = Round { operation: 9, phase: Phase::Global };
     let info = |file: &str| ContainerInfo { file: file.into(), bytes: 45056, ranks: vec![Rank(0), Rank(1)] };
-    let candidate =
-        Candidate { key: golden_files::key(), agreement: 7, group_size: 2, origin: Some((Generation(2), 60)) };
+    let candidate = Candidate { key: golden_files::key(), agreement: 7, group_size: 2, origin: golden_files::ORIGIN };
     let payloads = [
         Payload::None,
         Payload::Bits { all: 1, any: 3 },

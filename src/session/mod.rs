@@ -430,7 +430,7 @@ impl Session {
         if has_gathered {
             self.decisions.borrow_mut().checkpoint_soon();
         }
-        self.engine.set_origin(&name, origin_of(&elected));
+        self.engine.begin_stretch(&name, |restart| origin_of(&elected, restart));
         log::info!(
             "event=restored rank={} name={name:?} {key} tier={} bytes={} seconds={:.6} left_behind={}",
             self.engine.identity().rank,

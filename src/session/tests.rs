@@ -4,6 +4,7 @@ use super::place::{Place, Workers};
 use super::{Restored, Session};
 use crate::base::clock::SystemClock;
 use crate::base::rng;
+use crate::base::{CheckpointKey, Generation};
 use crate::comm::threads;
 use crate::config::{Budget, Config};
 use crate::tier::simulated::Simulated;
@@ -124,6 +125,30 @@ fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {
         generation
     };
     assert_eq!([run(12, None), run(13, Some(12)), run(14, Some(13))], [1, 2, 3]);
+}
+
+/// Back to 3, taken 4 and 5; back to 3, taken 4, 5 and 6: what is kept are the three newest of what counts.
+#[test]
+fn a_run_that_goes_back_twice_keeps_what_it_took_last() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    (config.job.memory_enabled, config.job.local_enabled) = (false, false);
+    config.job.global.keep_last = 3;
+    let place = bed.place();
+    let session = bed.open(&place, config.clone());
+    commit(&session, &[1, 2, 3], Level::System);
+    for taken in [&[4, 5][..], &[4, 5], &[4, 5, 6]] {
+        let restored = session.restart_version("heat", 3, |_| Ok(())).expect("restarts");
+        assert_eq!(restored.map(|restored| restored.version), Some(3));
+        commit(&session, taken, Level::System);
+    }
+    session.close().expect("closes");
+    let series = bed.job(&place, &config, "/global").join("heat");
+    let folders = bed.disk.list(&series).expect("it is there");
+    let kept: Vec<_> = folders.iter().filter_map(|entry| CheckpointKey::parse_folder(&entry.name)).collect();
+    let first = kept.first().expect("some").2;
+    let expected: Vec<_> = (0..3).map(|i| (Generation(1), 4 + i, first + i)).collect();
+    assert_eq!(kept, expected, "version 4 was taken first, and 5 and 6 after it");
 }
 
 /// Two jobs, or two halves of a communicator, that open at the same moment each find that the directory can be written to.

@@ -11,7 +11,7 @@ use super::stats::level_of;
 use super::tasks::Task;
 use super::write::Written;
 use crate::base::ids::text_hash;
-use crate::base::{CheckpointKey, Digest, Generation, Level};
+use crate::base::{CheckpointKey, Digest, Level, Origin};
 use crate::config::{LevelPolicy, PartStore};
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
@@ -43,7 +43,7 @@ pub(super) struct Checkpoint {
     pub key: CheckpointKey,
     pub series: Series,
     pub agreement: u64,
-    pub origin: Option<(Generation, u64)>,
+    pub origin: Option<Origin>,
     pub flow: Flow,
     pub source: Option<Source>,
     pub slot: Option<SlotId>,
@@ -240,7 +240,7 @@ impl Engine {
             return Err(CaptureError::NoCaches { rank, name: name(), version });
         }
         let series = identity.series(&spec.name);
-        let origin = self.lock().origins.get(&spec.name).copied();
+        let origin = self.lock().origin(&spec.name);
         let regions = spec.regions.iter().map(|saved| saved.region.clone()).collect();
         let meta =
             ShardMeta { job: series.job.clone(), group: series.group.clone(), name: series.name.clone(), regions };
@@ -482,7 +482,7 @@ impl Engine {
             key: self.key(spec),
             series: self.setup.identity.series(&spec.name),
             agreement,
-            origin: state.origins.get(&spec.name).copied(),
+            origin: state.origin(&spec.name),
             flow: Flow::default(),
             source,
             slot,
@@ -655,7 +655,7 @@ impl Engine {
         if retains {
             let (series, key) = (checkpoint.series.clone(), checkpoint.key);
             let tier = if tier == TierKind::Peers { TierKind::Local } else { tier };
-            state.tasks.push_back(Task::Retain { tier, series, key, origin: checkpoint.origin });
+            state.tasks.push_back(Task::Retain { tier, series, key });
         }
         if !state.old_segments.is_empty() {
             state.tasks.push_back(Task::RemoveOldSegments);
@@ -852,6 +852,11 @@ impl Engine {
 }
 
 impl State {
+    /// What a checkpoint of a series that is taken now descends from.
+    fn origin(&self, name: &str) -> Option<Origin> {
+        self.stretches.get(name)?.last()
+    }
+
     /// Casts the votes on calls in the order of the calls: behind a shard that is still landing, later ones wait.
     pub(super) fn cast_votes(&mut self) {
         for checkpoint in self.checkpoints.values_mut().take_while(|c| !c.is_landing) {

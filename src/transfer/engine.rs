@@ -13,7 +13,8 @@ use super::write::WriteJob;
 use crate::affinity::current_node;
 use crate::affinity::keeper::Keeper;
 use crate::base::ids::text_hash;
-use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
+use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Origin, Rank};
+use crate::catalog::Stretches;
 use crate::comm::{Label, Parcel, Slice};
 use crate::config::Config;
 use crate::coordination::core::{Effect, Event};
@@ -214,8 +215,8 @@ pub(super) struct State {
     pub failed: Option<String>,
     /// The reason in `failed` is a newer run: nothing is committed, but the ranks still hear each other.
     pub superseded: bool,
-    /// What this run restored of each series, by name.
-    pub origins: HashMap<String, (Generation, u64)>,
+    /// What this run restored of each series, by name, and when.
+    pub stretches: HashMap<String, Stretches>,
     pub operation: u64,
     pub renewed: Duration,
     pub told: Told,
@@ -332,9 +333,11 @@ impl Engine {
         self.lock().failed.clone()
     }
 
-    /// Records what this run restored of a series: later checkpoints of the series descend from it.
-    pub fn set_origin(&self, name: &str, origin: (Generation, u64)) {
-        self.lock().origins.insert(name.into(), origin);
+    /// Records what this run restored of a series with its last call: later checkpoints of the series descend from it.
+    pub fn begin_stretch(&self, name: &str, origin: impl FnOnce(u64) -> Origin) {
+        let mut state = self.lock();
+        let origin = origin(state.operation);
+        state.stretches.entry(name.into()).or_default().begin(self.setup.identity.generation, origin);
     }
 
     /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.

@@ -8,7 +8,7 @@ use super::write::{WriteJob, WriteSpec, Written};
 use crate::affinity::keeper::Keeper;
 use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
-use crate::base::{CheckpointKey, Generation, Level, Rank};
+use crate::base::{CheckpointKey, Level, Rank};
 use crate::catalog::{Folder, retention};
 use crate::config::PartStore;
 use crate::coordination::core::Event;
@@ -31,7 +31,7 @@ pub(super) enum Task {
     /// Node leader: record that the local level is committed. The checkpoint itself may be forgotten before that is done.
     LocalManifest { series: Series, manifest: Box<Manifest> },
     /// Delete what retention lets go after a commit.
-    Retain { tier: TierKind, series: Series, key: CheckpointKey, origin: Option<(Generation, u64)> },
+    Retain { tier: TierKind, series: Series, key: CheckpointKey },
     /// Populate memory for the next capture, on the node of the rank's GPU, or else on the one that the application computes on.
     Prepare { bytes: u64, node: Option<Node> },
     /// Remove a file that was written during a capture that came to nothing.
@@ -133,7 +133,7 @@ impl Engine {
                 self.lock().events.push(Event::Decided { round, outcome, decision });
             }
             Task::LocalManifest { series, manifest } => self.write_local_manifest(&series, *manifest),
-            Task::Retain { tier, series, key, origin } => self.retain(tier, &series, &key, origin),
+            Task::Retain { tier, series, key } => self.retain(tier, &series, &key),
             Task::Prepare { bytes, node } => self.prepare_memory(bytes, node),
             Task::Discard(upload) => upload.discard(),
             Task::RemoveOldSegments => self.remove_old_segments(),
@@ -405,7 +405,7 @@ impl Engine {
         })
     }
 
-    fn retain(&self, tier: TierKind, series: &Series, key: &CheckpointKey, origin: Option<(Generation, u64)>) {
+    fn retain(&self, tier: TierKind, series: &Series, key: &CheckpointKey) {
         let Some(directory) = self.directory(tier) else { return };
         if let Some((claims, claim)) = &self.setup.claim
             && let Err(error) = claims.check(claim, &*self.setup.clock)
@@ -424,6 +424,7 @@ impl Engine {
                 return;
             }
         };
+        let stretches;
         {
             let state = self.lock();
             // A later checkpoint that skips the local tier may overtake an earlier one: that is still being written.
@@ -448,8 +449,9 @@ impl Engine {
             for folder in folders.iter_mut().filter(|f| f.generation == key.generation) {
                 folder.committed |= state.committed.contains(&(tier, folder.operation));
             }
+            stretches = state.stretches.get(&series.name).cloned().unwrap_or_default();
         }
-        for gone in retention(&folders, key, origin, policy) {
+        for gone in retention(&folders, key, &stretches, policy) {
             let doomed = CheckpointKey {
                 generation: gone.generation,
                 version: gone.version,
