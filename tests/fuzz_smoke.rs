@@ -210,6 +210,7 @@ fn messages() -> Vec<Vec<u8>> {
     let culprit = Culprit { rank: Rank(1), text: "no space left on device".into(), retry: true };
     let mut all = vec![
         Message::Late(round, vec![Rank(1), Rank(2)]),
+        Message::Deciding(round),
         Message::Down(Verdict {
             round,
             outcome: Outcome::Abandoned(vec![culprit]),

@@ -12,6 +12,8 @@
 //!   Gathering or Voted, not root, the root's time and a grace have passed: Settled(Unknown), core latched
 //! ```
 //!
+//! A root that decides for long says so to its tree again and again: the time of the others begins anew each time.
+//!
 //! Messages may be lost (their sender or receiver died), delayed or repeated; a repeated one changes nothing.
 
 use super::ballot::{Ballot, Culprit, Payload};
@@ -95,6 +97,8 @@ pub enum Message {
     Up(Round, Ballot),
     /// A subtree has not voted yet, because of these ranks.
     Late(Round, Vec<Rank>),
+    /// All votes are in, and the root is still deciding: what it decides on may be a file system that hangs.
+    Deciding(Round),
     /// The verdict.
     Down(Verdict),
 }
@@ -222,6 +226,7 @@ impl Core {
             Event::Vote(round, ballot) => self.on_vote(round, ballot, now, effects),
             Event::Message(from, Message::Up(round, ballot)) => self.on_up(from, round, ballot, now, effects),
             Event::Message(from, Message::Late(round, missing)) => self.on_late(from, round, missing, now, effects),
+            Event::Message(_, Message::Deciding(round)) => self.on_deciding(round, now, effects),
             Event::Message(_, Message::Down(verdict)) => self.settle(verdict, effects),
             Event::Decided { round, outcome, decision } => self.on_decided(round, outcome, decision, effects),
             Event::Tick => self.on_tick(now, effects),
@@ -277,6 +282,14 @@ impl Core {
         verdict.is_some()
     }
 
+    /// The root lives: its time begins anew.
+    fn on_deciding(&mut self, round: Round, now: Duration, effects: &mut Vec<Effect>) {
+        if let Some(state) = self.open.get_mut(&round).filter(|state| state.complete) {
+            (state.since, state.warned) = (now, Duration::ZERO);
+            effects.extend(self.tree.children.iter().map(|child| Effect::Send(*child, Message::Deciding(round))));
+        }
+    }
+
     fn on_decided(&mut self, round: Round, outcome: Outcome, decision: Vec<u8>, effects: &mut Vec<Effect>) {
         // A decision that comes after the round was given up changes nothing.
         if let Some(state) = self.open.get_mut(&round) {
@@ -295,11 +308,19 @@ impl Core {
             let Some(state) = self.open.get_mut(&round) else { continue };
             let waited = now.saturating_sub(state.since);
             let deciding = self.tree.parent.is_none() && state.complete;
+            let is_long = waited >= state.warned + self.timeouts.warn;
+            if is_long {
+                state.warned = waited;
+            }
             if deciding {
+                if is_long {
+                    let children = self.tree.children.iter();
+                    effects.extend(children.map(|child| Effect::Send(*child, Message::Deciding(round))));
+                    effects.push(Effect::Waiting { round, waited, missing: vec![self.rank] });
+                }
                 continue;
             }
-            if waited >= state.warned + self.timeouts.warn {
-                state.warned = waited;
+            if is_long {
                 let missing = missing(self.rank, &self.tree, state);
                 if let (Some(parent), false) = (self.tree.parent, state.complete) {
                     effects.push(Effect::Send(parent, Message::Late(round, missing.clone())));
@@ -631,12 +652,12 @@ mod tests {
 
     #[test]
     fn a_decision_may_take_longer_than_the_time_limit_without_being_overruled() {
-        let mut world = World::new(4, 4, 3);
+        let mut world = World::new(13, 4, 3);
         world.decide = false;
-        (0..4).for_each(|rank| world.vote(rank, 5));
+        (0..13).for_each(|rank| world.vote(rank, 5));
         world.deliver_all(0);
-        world.tick(10);
-        assert!(world.settled.iter().all(Vec::is_empty));
+        world.tick(100);
+        assert!(world.settled.iter().all(Vec::is_empty) && !world.cores.iter().any(Core::is_latched));
         world.give(0, Event::Decided { round: ROUND, outcome: Outcome::Agreed, decision: vec![] });
         world.deliver_all(0);
         assert!(world.settled.iter().all(|v| v[0].outcome == Outcome::Agreed));
