@@ -77,6 +77,8 @@ use std::time::Duration;
 
 /// How long `close` lets its last messages travel.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
+/// How long `close` waits at least for the pieces of I/O in hand, when its limit has passed.
+const LAST_PIECES: Duration = Duration::from_secs(1);
 /// The same when MPI is finalized under an open session.
 #[cfg(feature = "mpi")]
 const FINALIZE_LIMIT: Duration = Duration::from_secs(3);
@@ -689,13 +691,18 @@ impl Session {
         let in_flight = engine.stats().in_flight;
         let agreed = self.agree("close", Payload::None, engine.failed()).map(drop);
         engine.end_conversation(GOODBYE_LIMIT);
-        if let Some(threads) = &self.threads {
-            threads.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        match &self.threads {
+            Some(threads) => {
+                let left = (started + limit).saturating_sub(engine.clock().now()).max(LAST_PIECES);
+                threads.lock().unwrap_or_else(PoisonError::into_inner).finish(left);
+            }
+            None => {
+                engine.close_claim();
+                engine.tell_closed();
+            }
         }
         engine.cancel_messages();
         engine.close_memory();
-        engine.close_claim();
-        engine.tell_closed();
         self.process = 0;
         let waited_s = engine.clock().now().saturating_sub(started).as_secs_f64();
         log::info!("event=closed rank={} waited_s={waited_s:.3} in_flight={in_flight}", engine.identity().rank);

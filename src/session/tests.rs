@@ -1,20 +1,19 @@
 //! Sessions of ranks that are threads, on simulated storage: what runs leave to each other, and what storage does to them.
 
 use super::place::{Place, Workers};
-use super::{Restored, Session};
+use super::{Error, Pending, Restored, Session};
 use crate::base::clock::SystemClock;
 use crate::base::rng;
-use crate::base::{CheckpointKey, Generation};
+use crate::base::{CheckpointKey, Generation, Level};
 use crate::comm::threads;
 use crate::config::{Budget, Config};
 use crate::tier::simulated::Simulated;
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
-use crate::{Level, Pending};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::Duration;
 
 /// How long anything may take before a test calls it a hang.
@@ -63,6 +62,24 @@ impl Bed {
             user: 1000,
             is_real: false,
         }
+    }
+
+    /// Runs a session on two nodes with one rank each.
+    fn on_two_nodes(&self, global: &Arc<Gate>, change: impl Fn(&mut Config), work: impl Fn(Session) + Sync) {
+        let place = self.place();
+        std::thread::scope(|scope| {
+            for (node, comm) in (0..2).zip(threads::world(&[0, 1])) {
+                let mut config = self.config();
+                config.node.memory_directory = self.memory.path().join(format!("node-{node}"));
+                std::fs::create_dir_all(&config.node.memory_directory).expect("our own folder");
+                config.node.local_directory = Some(PathBuf::from(format!("/local-{node}")));
+                change(&mut config);
+                let place =
+                    Place { global: Arc::new(Watched::new(place.global.clone(), global.clone())), ..place.clone() };
+                let work = &work;
+                scope.spawn(move || work(Session::open_on(Box::new(comm), &place, config).expect("opens")));
+            }
+        });
     }
 
     /// Opens a session of one rank.
@@ -190,4 +207,103 @@ impl Observer for Together {
         }
         Ok(())
     }
+}
+
+// ------------------------------------------------------------------------------------------ a file system that hangs
+
+/// A storage behind it hangs while it is closed: calls do not return, and there is no error.
+#[derive(Default)]
+struct Gate {
+    closed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn close(&self) {
+        *self.closed.lock().expect("no panic") = true;
+    }
+
+    fn open(&self) {
+        *self.closed.lock().expect("no panic") = false;
+        self.changed.notify_all();
+    }
+
+    /// Opens it when nothing else does. True if that was needed.
+    fn watch_over(&self, work: impl FnOnce()) -> bool {
+        let (done, forced) = (Mutex::new(false), AtomicBool::new(false));
+        let changed = Condvar::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let done = done.lock().expect("no panic");
+                let (done, _) = changed.wait_timeout_while(done, LIMIT, |done| !*done).expect("no panic");
+                forced.store(!*done, Ordering::Relaxed);
+                self.open();
+            });
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            *done.lock().expect("no panic") = true;
+            changed.notify_all();
+            caught.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+        forced.into_inner()
+    }
+}
+
+impl Observer for Gate {
+    fn before(&self, _: Call, _: &Path, _: u64) -> io::Result<()> {
+        let closed = self.closed.lock().expect("no panic");
+        drop(self.changed.wait_while(closed, |closed| *closed).expect("no panic"));
+        Ok(())
+    }
+}
+
+fn impatient(config: &mut Config) {
+    config.job.timeouts.warn = Duration::from_millis(100);
+    config.job.timeouts.abandon = Duration::from_secs(3);
+    config.node.writers = 1;
+}
+
+/// A fail-over of the global file system takes longer than the root waits for ranks.
+#[test]
+fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all_do() {
+    let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
+    let forced = gate.watch_over(|| {
+        bed.on_two_nodes(&gate, impatient, |session| {
+            commit(&session, &[1], Level::System);
+            together.wait();
+            gate.close();
+            for version in 2..10 {
+                commit(&session, &[version], Level::NodeReboot);
+                // In all much longer than the time-outs.
+                std::thread::sleep(Duration::from_millis(600));
+            }
+            assert_eq!(session.stats().newest.local, Some(9));
+            together.wait();
+            gate.open();
+            // What was under way to the global tier has been given up; what comes now is not.
+            let is_global =
+                |version| take(&session, version).wait(Level::System).is_ok_and(|level| level == Level::System);
+            assert!((20..40).any(is_global), "nothing is committed any more");
+            session.close().expect("closes");
+        });
+    });
+    assert!(!forced, "something waited for the global file system");
+}
+
+#[test]
+fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
+    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
+    let place = bed.place();
+    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let mut config = bed.config();
+    impatient(&mut config);
+    config.job.timeouts.drain = Duration::from_secs(1);
+    let session = bed.open(&place, config);
+    let forced = gate.watch_over(|| {
+        commit(&session, &[1], Level::System);
+        gate.close();
+        commit(&session, &[2], Level::NodeReboot);
+        let closed = session.close();
+        assert!(matches!(closed, Err(Error::Undrained { .. })), "{closed:?}");
+    });
+    assert!(!forced, "it waited until the file system was there again");
 }

@@ -650,15 +650,15 @@ impl Engine {
         };
         if tier == TierKind::Local && self.setup.identity.is_node_leader() {
             let manifest = Box::new(self.manifest(checkpoint, Level::NodeReboot, Vec::new()));
-            state.tasks.push_back(Task::LocalManifest { series: checkpoint.series.clone(), manifest });
+            state.lanes.push(Task::LocalManifest { series: checkpoint.series.clone(), manifest });
         }
         if retains {
             let (series, key) = (checkpoint.series.clone(), checkpoint.key);
             let tier = if tier == TierKind::Peers { TierKind::Local } else { tier };
-            state.tasks.push_back(Task::Retain { tier, series, key });
+            state.lanes.push(Task::Retain { tier, series, key });
         }
         if !state.old_segments.is_empty() {
-            state.tasks.push_back(Task::RemoveOldSegments);
+            state.lanes.push(Task::RemoveOldSegments);
         }
     }
 
@@ -678,7 +678,7 @@ impl Engine {
         let has_voted = !checkpoint.is_landing && checkpoint.ballot.take().is_none();
         checkpoint.is_unknown = is_unknown && has_voted;
         if let Some((_, upload)) = checkpoint.direct.take() {
-            state.tasks.push_back(Task::Discard(upload));
+            state.lanes.push(Task::Discard(upload));
         }
         let effects = checkpoint.flow.on_abandoned();
         self.drop_exchange(state, operation, is_unknown);
@@ -711,7 +711,7 @@ impl Engine {
         for effect in effects {
             match effect {
                 FlowEffect::Write(TierKind::Peers) => self.begin_exchange(state, operation),
-                FlowEffect::Write(tier) => state.writes.push_back((operation, tier)),
+                FlowEffect::Write(tier) => state.lanes.write(operation, tier),
                 FlowEffect::Vote(tier) => self.vote_level(state, operation, tier),
                 FlowEffect::SourceFree => {
                     if let Some(checkpoint) = state.checkpoints.get_mut(&operation) {

@@ -1,7 +1,9 @@
 //! The engine's state, its steps, and how the rest of the session talks to it.
 
 use super::checkpoint::Checkpoint;
+use super::fence::Fence;
 use super::fetch::Request;
+use super::lanes::{Lanes, Sides};
 use super::node::NodeContainer;
 use super::parcels::Running;
 use super::progress::{LevelVerdict, Report};
@@ -9,7 +11,6 @@ use super::stats::Stats;
 use super::status::{Supervision, Told};
 use super::tasks::Task;
 use super::waiting::Waiting;
-use super::write::WriteJob;
 use crate::affinity::current_node;
 use crate::affinity::keeper::Keeper;
 use crate::base::ids::text_hash;
@@ -85,7 +86,7 @@ pub struct Setup {
     pub affinity: Option<Arc<Keeper>>,
     /// This rank's part in the redundancy sets.
     pub protection: Protection,
-    /// The run's claim (root only).
+    /// The run's claim (root only), until the engine has it.
     pub claim: Option<(Claims, Claim)>,
     /// What a supervisor is told, and how it asks.
     pub supervision: Supervision,
@@ -185,10 +186,7 @@ pub(super) struct State {
     pub verdicts: HashMap<Round, Verdict>,
     pub deciders: HashMap<Round, Decision>,
     pub checkpoints: BTreeMap<u64, Checkpoint>,
-    pub tasks: VecDeque<Task>,
-    pub writes: VecDeque<(u64, TierKind)>,
-    pub active: Option<Arc<WriteJob>>,
-    pub is_opening: bool,
+    pub lanes: Lanes,
     /// Node containers of which this rank's slice is done, and since when.
     pub slices: Vec<(u64, NodeContainer, Duration)>,
     pub histories: HashMap<String, SeriesHistory>,
@@ -227,6 +225,7 @@ pub(super) struct State {
 pub struct Engine {
     pub(super) setup: Setup,
     pub(super) config_hash: u64,
+    pub(super) fence: Option<Fence>,
     driver: Mutex<Driver>,
     state: Mutex<State>,
     staging: Mutex<Option<PageBuffer>>,
@@ -251,8 +250,9 @@ impl Engine {
     /// An engine at rest.
     ///
     /// `operation` is the number of the last collective call that was made on the driver before.
-    pub fn new(setup: Setup, driver: Driver, operation: u64) -> Engine {
+    pub fn new(mut setup: Setup, driver: Driver, operation: u64) -> Engine {
         Engine {
+            fence: setup.claim.take().map(Fence::new),
             config_hash: setup.config.job.hash(),
             setup,
             driver: Mutex::new(driver),
@@ -430,10 +430,9 @@ impl Engine {
     /// Populates memory for a shard of `bytes` in the background.
     pub fn prepare_room(&self, bytes: u64) {
         let mut state = self.lock();
-        let is_queued = state.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }));
-        if self.setup.memory.is_some() && !is_queued {
+        if self.setup.memory.is_some() && !state.lanes.has_prepare() {
             let near_device = self.setup.affinity.as_ref().and_then(|keeper| keeper.node_of_device());
-            state.tasks.push_back(Task::Prepare { bytes, node: near_device.or_else(current_node) });
+            state.lanes.push(Task::Prepare { bytes, node: near_device.or_else(current_node) });
             drop(state);
             self.wake();
         }
@@ -510,7 +509,7 @@ impl Engine {
 
     fn work_inline(&self) -> bool {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        self.work(&mut staging)
+        self.work(Sides::Both, &mut staging)
     }
 
     /// Sleeps until something changes, at most for `limit`.
@@ -585,7 +584,7 @@ impl Engine {
                     };
                     state.events.push(Event::Decided { round, outcome, decision });
                 }
-                None => state.tasks.push_back(Task::Decide { round, ballot }),
+                None => state.lanes.push(Task::Decide { round, ballot }),
             },
             Effect::Settled(verdict) => self.on_settled(state, verdict),
             Effect::Waiting { round, waited, missing } => log::warn!(
@@ -639,24 +638,23 @@ impl Engine {
     /// Does one piece of background work; false if there was none.
     ///
     /// # Blocking
-    /// On local and global file systems.
-    pub fn work(&self, staging: &mut Option<PageBuffer>) -> bool {
-        let Some(work) = self.next_work() else { return false };
+    /// On the local file system, and for both sides on the global one.
+    pub fn work(&self, sides: Sides, staging: &mut Option<PageBuffer>) -> bool {
+        let Some(work) = self.next_work(sides) else { return false };
         self.run(work, staging);
         self.wake();
         true
     }
 
     /// Waits for work, at most for `limit`.
-    pub fn wait_for_work(&self, limit: Duration) {
+    pub fn wait_for_work(&self, sides: Sides, limit: Duration) {
         let state = self.lock();
         let is_waiting = |running: &Running| running.exchange.backlog() > 0;
-        if !state.tasks.is_empty() || !state.requests.is_empty() || state.exchanges.values().any(is_waiting) {
+        if state.lanes.has_tasks(sides) || !state.requests.is_empty() || state.exchanges.values().any(is_waiting) {
             // It came after this thread had looked.
             return;
         }
-        let is_idle = state.exchanges.is_empty() && state.active.is_none();
-        if is_idle && (state.writes.is_empty() || state.is_opening) {
+        if state.exchanges.is_empty() && !state.lanes.is_writing(sides) && !state.lanes.has_writes(sides) {
             drop(self.work_ready.wait_timeout(state, limit));
         } else {
             // Pieces of the active job are all taken, somebody is just opening the next, or an exchange waits for
@@ -672,9 +670,9 @@ impl Engine {
         let clock = self.setup.clock.clone();
         self.wait_until(move |state| {
             let idle = state.checkpoints.values().all(|c| c.flow.is_finished() && !c.is_landing)
-                && state.tasks.is_empty()
+                && !state.lanes.has_tasks(Sides::Both)
                 && state.exchanges.is_empty()
-                && state.active.is_none();
+                && !state.lanes.is_writing(Sides::Both);
             if idle || state.cut_off().is_some() { Some(idle) } else { (clock.now() >= deadline).then_some(false) }
         })
     }
@@ -697,10 +695,8 @@ impl Engine {
 
     /// Marks the claim as ended in order (root only).
     pub fn close_claim(&self) {
-        if let Some((claims, claim)) = &self.setup.claim
-            && let Err(error) = claims.close(claim)
-        {
-            log::warn!("event=claim-not-closed error={error}");
+        if let Some(fence) = &self.fence {
+            fence.close();
         }
     }
 
