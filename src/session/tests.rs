@@ -307,3 +307,26 @@ fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
     });
     assert!(!forced, "it waited until the file system was there again");
 }
+
+/// Boards are rings of 64 entries: the 64th checkpoint after one that is still being flushed finds its entry in use.
+#[test]
+fn a_slow_flush_holds_up_no_capture_that_has_room() {
+    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
+    let place = bed.place();
+    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let mut config = bed.config();
+    config.job.local_enabled = false;
+    config.job.global.every = 1000;
+    config.job.timeouts.room = Duration::from_secs(1);
+    let session = bed.open(&place, config);
+    gate.close();
+    let forced = gate.watch_over(|| {
+        let flushed = take(&session, 1);
+        commit(&session, &(2..=140).collect::<Vec<_>>(), Level::Process);
+        assert_eq!(session.stats().room_waits, 0);
+        gate.open();
+        assert_eq!(flushed.wait(Level::System).expect("committed"), Level::System);
+    });
+    assert!(!forced, "a capture waited for the flush");
+    session.close().expect("closes");
+}

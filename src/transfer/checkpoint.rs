@@ -411,7 +411,7 @@ impl Engine {
         let mut waited = false;
         loop {
             let in_flight = self.lock().checkpoints.values().filter(|c| !c.flow.is_finished()).count();
-            let crowded = in_flight >= IN_FLIGHT_MAX || self.has_board_conflict(operation);
+            let crowded = in_flight >= IN_FLIGHT_MAX;
             if !crowded {
                 match segment.reserve(bytes) {
                     Ok(Some(slot)) => {
