@@ -536,7 +536,7 @@ impl Session {
         self.engine.pump();
     }
 
-    /// Verdicts heard since the last call, in the order of the operations that they are about.
+    /// Verdicts heard since the last call, in the order of the operations that they are about; the newest 4096, if nobody asks for long.
     ///
     /// # Collective
     /// Local. All ranks hear the same verdicts, though not at the same moment.

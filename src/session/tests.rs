@@ -10,6 +10,7 @@ use crate::config::{Budget, Config};
 use crate::tier::simulated::Simulated;
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
+use crate::transfer::engine::REPORTS_MAX;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -207,6 +208,20 @@ impl Observer for Together {
         }
         Ok(())
     }
+}
+
+#[test]
+fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    (config.job.local_enabled, config.job.global_enabled) = (false, false);
+    let session = bed.open(&bed.place(), config);
+    let last = REPORTS_MAX as u64 + 100;
+    commit(&session, &(1..=last).collect::<Vec<_>>(), Level::Process);
+    let reports = session.reports();
+    assert_eq!((reports.len(), reports.last().map(|report| report.key.version)), (REPORTS_MAX, Some(last)));
+    assert!(session.reports().is_empty());
+    session.close().expect("closes");
 }
 
 // ------------------------------------------------------------------------------------------ a file system that hangs

@@ -1,7 +1,7 @@
 //! Checkpoints in flight: capture, verdicts, and when a slot may be reused.
 
 use super::capture::{self, FileError, Unreadable};
-use super::engine::{CaptureError, Decision, Engine, SeriesHistory, State};
+use super::engine::{CaptureError, Decision, Engine, REPORTS_MAX, SeriesHistory, State};
 use super::flow::{Flow, FlowEffect, LevelState};
 use super::history::Caches;
 use super::landing::{Descent, Unsealed};
@@ -704,7 +704,10 @@ impl Engine {
         }
         lock_progress(&checkpoint.progress).verdicts.push((level, verdict.clone()));
         let report = Report { name: checkpoint.series.name.clone(), key: checkpoint.key, level, verdict };
-        state.reports.push(report);
+        if state.reports.len() >= REPORTS_MAX {
+            state.reports.pop_front();
+        }
+        state.reports.push_back(report);
     }
 
     pub(super) fn apply(&self, state: &mut State, operation: u64, effects: Vec<FlowEffect>) {

@@ -34,6 +34,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Verdicts that are kept for an application that asks for them. One that never asks must not pay for that with its memory.
+pub const REPORTS_MAX: usize = 4096;
 /// How long a waiting call sleeps when nothing moves.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -208,7 +210,8 @@ pub(super) struct State {
     /// Requests of this rank, and the answers that have come.
     pub fetches: HashMap<u64, Option<Result<Vec<u8>, String>>>,
     pub fetch_id: u64,
-    pub reports: Vec<Report>,
+    /// The newest verdicts that nobody has asked for, [`REPORTS_MAX`] at most.
+    pub reports: VecDeque<Report>,
     pub stats: Stats,
     pub failed: Option<String>,
     /// The reason in `failed` is a newer run: nothing is committed, but the ranks still hear each other.
@@ -321,9 +324,9 @@ impl Engine {
         change(&mut self.lock().stats);
     }
 
-    /// Verdicts heard since the last call, in the order of their operations.
+    /// Verdicts heard since the last call, in the order of their operations; of more than [`REPORTS_MAX`] the newest.
     pub fn take_reports(&self) -> Vec<Report> {
-        let mut reports = std::mem::take(&mut self.lock().reports);
+        let mut reports = Vec::from(std::mem::take(&mut self.lock().reports));
         reports.sort_by_key(|report| (report.key.operation, report.level));
         reports
     }
