@@ -122,6 +122,20 @@ fn a_version_that_a_node_has_sealed_and_heard_no_verdict_on_counts_as_committed(
 }
 
 #[test]
+fn the_memory_of_a_store_that_is_gone_is_named_as_such_and_no_later_version_replaces_it() {
+    let store = died(&[20]);
+    std::fs::remove_dir_all(store.global()).expect("removed");
+    store.run_killed(|_| (), |session, rank| take(session, rank, &[5], Level::System));
+    // Generation 2 of the new store is newer than generation 1 of the old one by its number only.
+    let ran = clean_with_global(&store, &["--all-dead", "--yes"]);
+    assert!(ran.status == 2 && ran.err.contains("version 20 of heat"), "{ran:?}");
+    assert!(ran.err.contains("of another store than this one") && ran.out.contains("freed"), "{ran:?}");
+    assert_eq!(entries(store.memory.path()).len(), 1);
+    let forced = clean_with_global(&store, &["--all-dead", "--yes", "--even-newest"]);
+    assert!(forced.status == 0 && entries(store.memory.path()).is_empty(), "{forced:?}");
+}
+
+#[test]
 fn what_is_kept_does_not_keep_the_rest() {
     let (one, other) = (died(&[20]), died(&[]));
     let safe = other.segment();

@@ -262,6 +262,7 @@ fn segment() -> Vec<u8> {
         group: 2,
         generation: Generation(3),
         incarnation: Incarnation([4; 16]),
+        store: 0,
         budget: 8 << 20,
         node_ranks: 2,
         group_size: 2,

@@ -69,7 +69,7 @@ use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
 use crate::transfer::history::{CacheConfig, Caches, History, index_name};
 use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
-use place::{Place, Workers, segment_prefix};
+use place::{Place, Workers, segment_prefix, store_hash};
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -376,7 +376,7 @@ impl Session {
         let segments = match engine.config().job.memory_enabled {
             true => {
                 let prefix = segment_prefix(&identity.job, &identity.group);
-                open_segments(&engine.config().node.memory_directory, &prefix, &mut damage)
+                open_segments(&engine.config().node.memory_directory, &prefix, store_hash(identity.store), &mut damage)
             }
             false => Vec::new(),
         };

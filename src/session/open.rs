@@ -9,7 +9,7 @@
 
 use super::domains::node_domains;
 use super::error::{Error, Result};
-use super::place::{Place, Workers, default_local, job_key, segment_prefix};
+use super::place::{Place, Workers, default_local, job_key, segment_prefix, store_hash};
 use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, Rank};
@@ -132,6 +132,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         group: introduction.group.clone(),
         generation: opened.generation,
         incarnation: introduction.incarnation,
+        store: introduction.store,
         rank,
         size,
         node_ranks,
@@ -457,13 +458,14 @@ fn open_memory(
         group: text_hash(&identity.group),
         generation: identity.generation,
         incarnation: identity.incarnation,
+        store: store_hash(identity.store),
         budget: 0,
         node_ranks: identity.node_ranks.len() as u32,
         group_size: identity.size,
     };
     let mut old = Vec::new();
     let created = (node_rank == 0).then(|| {
-        old = open_segments(&directory, &prefix, &mut Vec::new());
+        old = open_segments(&directory, &prefix, spec.store, &mut Vec::new());
         available_memory(&directory).and_then(|mut available| {
             // What dead runs of this job hold is given back once this one has elected what it restores.
             let dead = old.iter().filter(|segment| !segment.is_alive().unwrap_or(true));

@@ -145,6 +145,30 @@ fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {
     assert_eq!([run(12, None), run(13, Some(12)), run(14, Some(13))], [1, 2, 3]);
 }
 
+/// Somebody removes the global directory to begin anew; what the killed run had in node memory is still there.
+#[test]
+fn a_new_store_begins_without_the_memory_of_the_old_one() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    config.job.local_enabled = false;
+    let begin = || {
+        let session = bed.open(&bed.place(), config.clone());
+        (restart(&session).map(|restored| restored.version), session)
+    };
+    let (none, first) = begin();
+    commit(&first, &[1], Level::System);
+    commit(&first, &[2], Level::Process);
+    drop(first);
+    bed.disk.drop_locks();
+    let (same_store, second) = begin();
+    assert_eq!((none, same_store), (None, Some(2)), "on its own store it goes on");
+    drop(second);
+    bed.disk.lose(Path::new("/global")).expect("it is there");
+    let (other_store, third) = begin();
+    assert_eq!((other_store, third.generation()), (None, 3));
+    third.close().expect("closes");
+}
+
 /// Back to 3, taken 4 and 5; back to 3, taken 4, 5 and 6: what is kept are the three newest of what counts.
 #[test]
 fn a_run_that_goes_back_twice_keeps_what_it_took_last() {

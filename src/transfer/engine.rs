@@ -50,6 +50,8 @@ pub struct Identity {
     pub generation: Generation,
     /// Its random identity.
     pub incarnation: Incarnation,
+    /// The store of its global tier, if it has one.
+    pub store: Option<Incarnation>,
     /// This rank.
     pub rank: Rank,
     /// Ranks in the group.

@@ -27,9 +27,10 @@ use bivouac::base::ids::text_hash;
 use bivouac::base::{CheckpointKey, Generation, Level};
 use bivouac::config::{Config, Direct};
 use bivouac::format::FormatError;
+use bivouac::recovery::discover::is_of_another;
 use bivouac::recovery::drain::host_tag;
 use bivouac::segment::{self, OldSlot, SegmentError, SlotState};
-use bivouac::session::place::{Place, Workers, job_key};
+use bivouac::session::place::{Place, Workers, job_key, store_hash};
 use bivouac::tier::TierKind;
 use bivouac::tier::directory::{DirectoryTier, Series, is_component};
 use bivouac::tier::posix::PosixStorage;
@@ -102,6 +103,8 @@ struct Ground<'a> {
     memory: Vec<PathBuf>,
     tiers: Vec<DirectoryTier>,
     global: Option<DirectoryTier>,
+    /// The store there, as segments name it; 0: none.
+    store: u64,
     /// Names of jobs and groups on the global tier, by their hashes.
     names: BTreeMap<(u64, u64), Job>,
     /// Jobs that were found to live, or not: asked once.
@@ -159,7 +162,7 @@ impl<'a> Ground<'a> {
             None => BTreeMap::new(),
         };
         let keys = args.job.iter().flat_map(|job| [Some(text_hash(job)), key_of(job)]).flatten().collect();
-        Ok(Ground { args, keys, memory, tiers, global, names, claimed: BTreeMap::new() })
+        Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), names, claimed: BTreeMap::new() })
     }
 
     /// Is that job meant?
@@ -344,17 +347,7 @@ impl Ground<'_> {
         let group = |stock: &Stock| (stock.segment.header().job, stock.segment.header().group);
         let living: BTreeSet<(u64, u64)> =
             stocks.iter().filter(|(stock, _)| stock.is_alive).map(|(stock, _)| group(stock)).collect();
-        let dead: Vec<Copy> =
-            stocks.iter().filter(|(stock, _)| !stock.is_alive).flat_map(|(_, copies)| copies.clone()).collect();
-        let durable = match self.durable(&dead) {
-            Ok(durable) => durable,
-            Err(problem) => {
-                removal.problems.push(problem);
-                BTreeMap::new()
-            }
-        };
-        let only: BTreeSet<(Series, (Generation, u64))> =
-            only_copies(&dead, &durable).into_iter().map(|copy| (copy.series.clone(), copy.taken)).collect();
+        let only = self.only_copies_by_store(&stocks, removal);
         for (stock, copies) in stocks {
             let path = stock.segment.path().to_owned();
             let names: BTreeSet<Job> = self
@@ -373,7 +366,7 @@ impl Ground<'_> {
             };
             let held = copies
                 .iter()
-                .filter(|copy| only.contains(&(copy.series.clone(), copy.taken)))
+                .filter(|copy| only.contains(&(stock.segment.header().store, copy.series.clone(), copy.taken)))
                 .map(|copy| format!("version {} of {}", copy.version, copy.series.name));
             let held: BTreeSet<String> = held.collect();
             if let Some(why) = alive {
@@ -383,15 +376,50 @@ impl Ground<'_> {
                 removal.keep(&path, why);
             } else if !held.is_empty() && !self.args.even_newest {
                 let held = held.into_iter().collect::<Vec<_>>().join(", ");
-                let why = format!(
-                    "it may hold the only copy of {held}, the newest or the newest that survives the loss of a node; bring it to the global directory first (bivouac drain), or give --even-newest"
+                let what = format!(
+                    "it may hold the only copy of {held}, the newest or the newest that survives the loss of a node"
                 );
+                let why = match is_of_another(stock.segment.header().store, self.store) {
+                    true => {
+                        format!("{what}, and is of another store than this one: if that is gone, give --even-newest")
+                    }
+                    false => {
+                        format!("{what}; bring it to the global directory first (bivouac drain), or give --even-newest")
+                    }
+                };
                 removal.problems.push(format!("{} is kept: {why}", path.display()));
                 removal.keep(&path, why);
             } else {
                 removal.doomed.push(Doomed::Segment(Box::new(stock)));
             }
         }
+    }
+
+    /// What must not go, of all dead runs: store, series, generation and operation. Generations of two stores have nothing to do
+    /// with each other.
+    fn only_copies_by_store(
+        &self,
+        stocks: &[(Stock, Vec<Copy>)],
+        removal: &mut Removal,
+    ) -> BTreeSet<(u64, Series, (Generation, u64))> {
+        let mut dead: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
+        for (stock, copies) in stocks.iter().filter(|(stock, _)| !stock.is_alive) {
+            dead.entry(stock.segment.header().store).or_default().extend(copies.iter().cloned());
+        }
+        let mut only = BTreeSet::new();
+        for (store, copies) in &dead {
+            let durable = match is_of_another(*store, self.store) {
+                true => Ok(BTreeMap::new()),
+                false => self.durable(copies),
+            };
+            let durable = durable.unwrap_or_else(|problem| {
+                removal.problems.push(problem);
+                BTreeMap::new()
+            });
+            let needed = only_copies(copies, &durable).into_iter();
+            only.extend(needed.map(|copy| (*store, copy.series.clone(), copy.taken)));
+        }
+        only
     }
 
     /// The newest version of each series that is complete on the global tier.
