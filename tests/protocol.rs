@@ -685,9 +685,11 @@ fn signals_reach_the_application_and_our_threads_keep_off_its_processors() {
         let Some(job) = Background::start(&store, &["taskset", "-c", "0"], &["signals"], &name) else { return };
         let answer = job.finish();
         assert!(answer.success, "{}", answer.text);
-        let threads = answer.same("threads");
-        answer.has("threads", threads, &["bvk-write-0"]);
-        assert_eq!(threads.contains("bvk-comm"), progress == "thread", "{threads}");
+        for (rank, threads) in answer.lines("threads") {
+            answer.has("threads", threads, &["bvk-write-0", "bvk-near"]);
+            assert_eq!(threads.contains("bvk-comm"), progress == "thread", "{threads}");
+            assert_eq!(threads.contains("bvk-claim"), rank == 0, "{threads}");
+        }
         assert_eq!(answer.same("mask"), "0");
         answer.same("handled");
         answer.ok("close");
