@@ -11,7 +11,7 @@ use bivouac::{Level, Session};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
-use store::{RANKS, Ran, Store, bivouac, command, entries, only_folder, take};
+use store::{RANKS, Ran, Store, bivouac, command, entries, only_folder, ran, take};
 
 /// Only the first version goes to the local and the global tier.
 fn memory_first(config: &mut Config) {
@@ -399,4 +399,66 @@ fn a_flipped_bit_in_a_header_does_not_hide_that_a_run_lives() {
         down.wait();
         assert!(ran.status == 0 && is_there && ran.out.contains("its run is alive"), "{ran:?}");
     });
+}
+
+// ------------------------------------------------------------------------------------------- reset
+
+fn reset(store: &Store, temporary: Option<&Path>) -> Ran {
+    let mut command = command();
+    command.args(["reset", "--job", "cli", "--yes"]).env("BIVOUAC_GLOBAL_DIRECTORY", store.global());
+    command.env("BIVOUAC_MEMORY_DIRECTORY", store.memory.path());
+    match temporary {
+        Some(temporary) => command.env("TMPDIR", temporary),
+        None => command.env("BIVOUAC_LOCAL_DIRECTORY", store.local()),
+    };
+    ran(command)
+}
+
+#[test]
+fn a_job_that_was_reset_begins_from_nothing() {
+    let store = died(&[20]);
+    let done = reset(&store, None);
+    assert!(done.status == 0 && entries(store.memory.path()).is_empty(), "{done:?}");
+    assert!(entries(&store.local()).is_empty(), "{done:?}");
+    // The store itself stays one.
+    assert_eq!(entries(&store.global()), [store.global().join("store")]);
+    let again = reset(&store, None);
+    assert!(again.status == 0 && again.out == "nothing was removed\n", "{again:?}");
+    store.run(|_| (), |session, _| assert_eq!(session.generation(), 1));
+    assert_eq!(store.restart(), None);
+}
+
+#[test]
+fn reset_finds_local_copies_of_stores_that_are_gone() {
+    let store = died(&[]);
+    let temporary = tempfile::tempdir().expect("a folder");
+    let user = rustix::process::getuid().as_raw();
+    let orphan = temporary.path().join(format!("bivouac-{user}-0123456789abcdef"));
+    std::fs::rename(store.local(), &orphan).expect("moved");
+    std::fs::create_dir_all(orphan.join("other-00000000/world/heat")).expect("made");
+    let done = reset(&store, Some(temporary.path()));
+    assert!(done.status == 0 && done.out.contains("0123456789abcdef"), "{done:?}");
+    assert_eq!(entries(&orphan), [orphan.join("other-00000000")], "another job's is left alone");
+}
+
+#[test]
+fn reset_refuses_a_living_job_and_removes_nothing() {
+    let store = died(&[]);
+    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            store.run(
+                |_| (),
+                |_, _| {
+                    up.wait();
+                    down.wait();
+                },
+            );
+        });
+        up.wait();
+        let refused = reset(&store, None);
+        down.wait();
+        assert!(refused.status == 2 && refused.err.contains("living run"), "{refused:?}");
+    });
+    assert_eq!(store.restart(), Some(10));
 }

@@ -17,7 +17,7 @@
 #![forbid(unsafe_code)]
 
 use crate::Ending;
-use crate::living::{self, claimed, is_job, living_segment};
+use crate::living::{self, claimed, is_job, key_of, living_segment};
 use crate::memory::{self, Stock, is_elsewhere};
 use crate::places::{local_directories, no_store, store_of};
 use crate::removal::{Doomed, How, Removal};
@@ -30,7 +30,7 @@ use bivouac::format::FormatError;
 use bivouac::recovery::discover::is_of_another;
 use bivouac::recovery::drain::host_tag;
 use bivouac::segment::{self, OldSlot, SegmentError, SlotState};
-use bivouac::session::place::{Place, Workers, job_key, store_hash};
+use bivouac::session::place::store_hash;
 use bivouac::tier::TierKind;
 use bivouac::tier::directory::{DirectoryTier, Series, is_component};
 use bivouac::tier::posix::PosixStorage;
@@ -176,14 +176,6 @@ impl<'a> Ground<'a> {
         let ask = || claimed(tier, &job.0, &job.1, "bivouac clean");
         self.claimed.entry(job.clone()).or_insert_with(ask).clone()
     }
-}
-
-/// The hash of the key that a job of this configured name and of this user has.
-fn key_of(name: &str) -> Option<u64> {
-    let mut config = Config::default();
-    config.job.name = Some(name.to_owned());
-    let place = Place::here(&config, Workers::Inline, String::new()).ok()?;
-    Some(text_hash(&job_key(&config, &place)))
 }
 
 /// All jobs and groups that have claims on a tier, by the hashes that segments carry.
