@@ -686,6 +686,9 @@ impl Engine {
     pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
+        if let Some(fence) = &self.fence {
+            fence.wake();
+        }
     }
 
     /// Have threads been told to stop?

@@ -84,10 +84,17 @@ impl Fence {
         }
     }
 
+    /// Ends the waiting of the thread that looks, which is to stop.
+    pub fn wake(&self) {
+        // With the lock: it either has not asked yet whether to stop, or hears this.
+        let _looks = self.lock();
+        self.changed.notify_all();
+    }
+
     /// Answers the questions so far, or waits a while for one.
-    fn serve(&self, clock: &dyn Clock) {
+    fn serve(&self, clock: &dyn Clock, is_stopping: impl Fn() -> bool) {
         let looks = self.lock();
-        let is_at_rest = |looks: &mut Looks| looks.asked == looks.answered;
+        let is_at_rest = |looks: &mut Looks| looks.asked == looks.answered && !is_stopping();
         let waited = self.changed.wait_timeout_while(looks, IDLE, is_at_rest);
         let mut looks = waited.unwrap_or_else(PoisonError::into_inner).0;
         let asked = looks.asked;
@@ -140,7 +147,7 @@ impl Engine {
         let clock = &*self.setup.clock;
         let mut renewed = clock.now();
         while !self.is_stopping() {
-            fence.serve(clock);
+            fence.serve(clock, || self.is_stopping());
             if clock.now().saturating_sub(renewed) >= HEARTBEAT {
                 renewed = clock.now();
                 fence.renew();
