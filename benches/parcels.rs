@@ -52,7 +52,7 @@ fn main() {
     let world = universe.world();
     let size = world.size();
     assert!(size > 1, "start it with mpirun -n 2 or more");
-    let comm = MpiComm::duplicate(&world).expect("MPI is there");
+    let comm = MpiComm::duplicate(&world, &bivouac::config::Timeouts::default()).expect("MPI is there");
     // The same for each peer, and whole parcels of any size.
     let bytes = (options.mib << 20) / (size as usize - 1) / (4 << 20) * (4 << 20);
     assert!(bytes > 0, "--mib is below 4 MiB for each peer");

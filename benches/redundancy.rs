@@ -148,7 +148,7 @@ impl Bench {
     fn open(&self, scheme: Scheme) -> Session {
         std::fs::create_dir_all(self.folder()).expect("a folder");
         self.world.barrier();
-        let inner = MpiComm::duplicate(&self.world).expect("a communicator");
+        let inner = MpiComm::duplicate(&self.world, &bivouac::config::Timeouts::default()).expect("a communicator");
         let config = self.config(scheme);
         let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
         let nodes = (0..self.world.size() as u32).collect();

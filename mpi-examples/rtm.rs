@@ -132,8 +132,8 @@ fn open_gpu(_: &Survey, _: usize) -> machine::Result<Box<dyn Machine>> {
 
 /// Opens the session. Collective.
 fn open_session(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
-    let config = configuration(options.config.as_deref(), options.dir.as_deref())?;
-    Ok(Session::open(world, config)?)
+    // Not with `?`: a rank that returned here would leave the others waiting for it.
+    Ok(Session::open_with(world, configuration(options.config.as_deref(), options.dir.as_deref()))?)
 }
 
 /// The caches of this rank, which note what they do for `--timeline`.

@@ -11,7 +11,7 @@ use bivouac::{Level, Session};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
-use store::{RANKS, Ran, Store, bivouac, command, entries, only_folder, take};
+use store::{RANKS, Ran, Store, bivouac, command, entries, only_folder, ran, take};
 
 /// Only the first version goes to the local and the global tier.
 fn memory_first(config: &mut Config) {
@@ -87,6 +87,52 @@ fn the_only_copy_of_a_newest_version_stays_until_it_is_drained() {
     assert!(cleaned.status == 0 && !segment.exists(), "{cleaned:?}");
     store.wipe_local(0);
     assert_eq!(store.restart(), Some(20));
+}
+
+/// The ranks `takers` seal version 20 and die before they hear what became of it; the others have not come so far.
+fn died_without_verdict(nodes: &[u32], takers: &[u32]) -> Store {
+    let store = Store::on(nodes);
+    store.run_killed(memory_first, |session, rank| {
+        take(session, rank, &[10], Level::System);
+        if takers.contains(&rank) {
+            let mut checkpoint = session.checkpoint("heat", 20).expect("a checkpoint");
+            checkpoint.value("step", &20u64).expect("a value");
+            drop(checkpoint.capture().expect("captured"));
+        }
+    });
+    store
+}
+
+#[test]
+fn a_version_that_a_node_has_sealed_and_heard_no_verdict_on_counts_as_committed() {
+    let clean = |store: &Store, node| {
+        let (memory, global) = (store.memory_of(node), store.global());
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        bivouac(&["clean", "--global", &text(&global), &text(&memory), "--all-dead", "--yes"])
+    };
+    let store = died_without_verdict(&[0, 1], &[1]);
+    let (idle, doubtful) = (clean(&store, 0), clean(&store, 1));
+    assert!(idle.status == 0 && idle.out.contains("freed"), "{idle:?}");
+    let is_named = doubtful.err.contains("only copy of version 20 of heat") && doubtful.err.contains("bivouac drain");
+    assert!(doubtful.status == 2 && is_named && store.segment_of(1).exists(), "{doubtful:?}");
+    // Where another rank of the same node has none, all ranks cannot have agreed.
+    let torn = died_without_verdict(&[0, 0], &[1]);
+    let ran = clean(&torn, 0);
+    assert!(ran.status == 0 && entries(&torn.memory_of(0)).is_empty(), "{ran:?}");
+}
+
+#[test]
+fn the_memory_of_a_store_that_is_gone_is_named_as_such_and_no_later_version_replaces_it() {
+    let store = died(&[20]);
+    std::fs::remove_dir_all(store.global()).expect("removed");
+    store.run_killed(|_| (), |session, rank| take(session, rank, &[5], Level::System));
+    // Generation 2 of the new store is newer than generation 1 of the old one by its number only.
+    let ran = clean_with_global(&store, &["--all-dead", "--yes"]);
+    assert!(ran.status == 2 && ran.err.contains("version 20 of heat"), "{ran:?}");
+    assert!(ran.err.contains("of another store than this one") && ran.out.contains("freed"), "{ran:?}");
+    assert_eq!(entries(store.memory.path()).len(), 1);
+    let forced = clean_with_global(&store, &["--all-dead", "--yes", "--even-newest"]);
+    assert!(forced.status == 0 && entries(store.memory.path()).is_empty(), "{forced:?}");
 }
 
 #[test]
@@ -353,4 +399,66 @@ fn a_flipped_bit_in_a_header_does_not_hide_that_a_run_lives() {
         down.wait();
         assert!(ran.status == 0 && is_there && ran.out.contains("its run is alive"), "{ran:?}");
     });
+}
+
+// ------------------------------------------------------------------------------------------- reset
+
+fn reset(store: &Store, temporary: Option<&Path>) -> Ran {
+    let mut command = command();
+    command.args(["reset", "--job", "cli", "--yes"]).env("BIVOUAC_GLOBAL_DIRECTORY", store.global());
+    command.env("BIVOUAC_MEMORY_DIRECTORY", store.memory.path());
+    match temporary {
+        Some(temporary) => command.env("TMPDIR", temporary),
+        None => command.env("BIVOUAC_LOCAL_DIRECTORY", store.local()),
+    };
+    ran(command)
+}
+
+#[test]
+fn a_job_that_was_reset_begins_from_nothing() {
+    let store = died(&[20]);
+    let done = reset(&store, None);
+    assert!(done.status == 0 && entries(store.memory.path()).is_empty(), "{done:?}");
+    assert!(entries(&store.local()).is_empty(), "{done:?}");
+    // The store itself stays one.
+    assert_eq!(entries(&store.global()), [store.global().join("store")]);
+    let again = reset(&store, None);
+    assert!(again.status == 0 && again.out == "nothing was removed\n", "{again:?}");
+    store.run(|_| (), |session, _| assert_eq!(session.generation(), 1));
+    assert_eq!(store.restart(), None);
+}
+
+#[test]
+fn reset_finds_local_copies_of_stores_that_are_gone() {
+    let store = died(&[]);
+    let temporary = tempfile::tempdir().expect("a folder");
+    let user = rustix::process::getuid().as_raw();
+    let orphan = temporary.path().join(format!("bivouac-{user}-0123456789abcdef"));
+    std::fs::rename(store.local(), &orphan).expect("moved");
+    std::fs::create_dir_all(orphan.join("other-00000000/world/heat")).expect("made");
+    let done = reset(&store, Some(temporary.path()));
+    assert!(done.status == 0 && done.out.contains("0123456789abcdef"), "{done:?}");
+    assert_eq!(entries(&orphan), [orphan.join("other-00000000")], "another job's is left alone");
+}
+
+#[test]
+fn reset_refuses_a_living_job_and_removes_nothing() {
+    let store = died(&[]);
+    let (up, down) = (Barrier::new(RANKS as usize + 1), Barrier::new(RANKS as usize + 1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            store.run(
+                |_| (),
+                |_, _| {
+                    up.wait();
+                    down.wait();
+                },
+            );
+        });
+        up.wait();
+        let refused = reset(&store, None);
+        down.wait();
+        assert!(refused.status == 2 && refused.err.contains("living run"), "{refused:?}");
+    });
+    assert_eq!(store.restart(), Some(10));
 }

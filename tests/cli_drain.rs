@@ -493,6 +493,7 @@ fn garbage_and_forgeries_are_reported_and_touch_nothing_outside() {
             group: text_hash("world"),
             generation: Generation(9),
             incarnation: Incarnation([1; 16]),
+            store: 0,
             budget: 4 * MIB,
             node_ranks: 1,
             group_size: 1,

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn duplicate(comm: &impl Communicator) -> MpiComm {
-    MpiComm::duplicate(comm).expect("MPI is there and the communicator is a plain one")
+    MpiComm::duplicate(comm, &bivouac::config::Timeouts::default())
+        .expect("MPI is there and the communicator is a plain one")
 }
 
 /// The next message; fails when none comes.
@@ -178,7 +179,7 @@ fn refusal_worker() {
     let Some(worker) = Worker::start("refusal_worker", Threading::Multiple) else { return };
     let world = worker.world();
     // SAFETY: a link-time constant, and the null communicator is allowed.
-    let refused = unsafe { MpiComm::duplicate_raw(ffi::RSMPI_COMM_NULL) };
+    let refused = unsafe { MpiComm::duplicate_raw(ffi::RSMPI_COMM_NULL, &bivouac::config::Timeouts::default()) };
     assert_eq!(refused.err(), Some(CommError::Unusable(Unusable::NullCommunicator)));
 
     // SAFETY: MPI is initialized; each rank is the leader of its own MPI_COMM_SELF and names the other one as the
@@ -187,7 +188,7 @@ fn refusal_worker() {
         let mut inter = ffi::RSMPI_COMM_NULL;
         let code = ffi::MPI_Intercomm_create(ffi::RSMPI_COMM_SELF, 0, world.as_raw(), 1 - world.rank(), 7, &mut inter);
         assert_eq!(code, 0);
-        MpiComm::duplicate_raw(inter)
+        MpiComm::duplicate_raw(inter, &bivouac::config::Timeouts::default())
     };
     assert_eq!(refused.err(), Some(CommError::Unusable(Unusable::Intercommunicator)));
     worker.finish();
@@ -467,7 +468,10 @@ fn finalize_worker() {
     assert_eq!(comm.receive(), Err(closed.clone()));
     assert_eq!(comm.quiesce(Duration::ZERO), Err(closed));
     comm.cancel();
-    assert_eq!(MpiComm::duplicate(&world).err(), Some(CommError::Unusable(Unusable::Finalized)));
+    assert_eq!(
+        MpiComm::duplicate(&world, &bivouac::config::Timeouts::default()).err(),
+        Some(CommError::Unusable(Unusable::Finalized))
+    );
     assert_eq!(on_finalize(|| {}).err(), Some(CommError::Unusable(Unusable::Finalized)));
     finalized.finish();
 }

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use bivouac::base::digest::{Digest, digest_bytes};
-use bivouac::base::ids::{CheckpointKey, Generation, Incarnation, Level, Rank};
+use bivouac::base::ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};
 use bivouac::format::container::encode_tail;
 use bivouac::format::shard::{Layout, encode_head};
 use bivouac::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
@@ -141,7 +141,13 @@ fn shard() -> Vec<u8> {
         ],
     };
     let layout = Layout::new(meta, 4096).unwrap();
-    let header = layout.header(key(), 0xfeed, 4, Rank(2), Some((Generation(2), 60)));
+    let header = layout.header(
+        key(),
+        0xfeed,
+        4,
+        Rank(2),
+        Some(Origin { generation: Generation(2), version: 60, operation: 12, restart: 3 }),
+    );
     let mut bytes = vec![0u8; layout.total_len as usize];
     let mut digests: Vec<Digest> = Vec::new();
     for region in &layout.meta.regions {
@@ -183,13 +189,13 @@ fn a_shard_is_as_documented() {
     assert_eq!(u64_at(header, 64), 0xfeed);
     let words: Vec<u32> = (72..88).step_by(4).map(|at| u32_at(header, at)).collect();
     assert_eq!(words, [4, 2, 1, 4096]);
-    assert_eq!((u64_at(header, 88), u64_at(header, 96)), (2, 60));
+    assert_eq!([88, 96, 144, 152].map(|at| u64_at(header, at)), [2, 60, 12, 3]);
     let (meta_len, blocks) = (u64_at(header, 104) as usize, u64_at(header, 112) as usize);
     let (body, total) = (u64_at(header, 120) as usize, u64_at(header, 128) as usize);
     let index = (256 + meta_len).next_multiple_of(16);
     assert_eq!((blocks, body, total), (4, (index + 16 * blocks).next_multiple_of(4096), bytes.len()));
     assert_eq!(u64_at(header, 136), checksum(&bytes[256..body]));
-    assert!(header[144..].iter().all(|byte| *byte == 0));
+    assert!(header[160..].iter().all(|byte| *byte == 0));
 
     let mut meta = Reader(&bytes[256..256 + meta_len]);
     assert_eq!([meta.text(), meta.text(), meta.text()], ["job", "world", "heat"]);
@@ -253,7 +259,7 @@ fn a_manifest_is_as_documented() {
         key: key(),
         agreement: 0xfeed,
         group_size: 4,
-        origin: Some((Generation(2), 60)),
+        origin: Some(Origin { generation: Generation(2), version: 60, operation: 12, restart: 3 }),
         level: Level::System,
         containers: vec![container("c000000.bvc", [0, 2]), container("c000001.bvc", [1, 3])],
     };
@@ -266,16 +272,16 @@ fn a_manifest_is_as_documented() {
     assert_eq!([body.text(), body.text(), body.text()], ["job", "world", "heat"]);
     assert_eq!(body.key(), key_read());
     assert_eq!((body.u64(), body.u32()), (0xfeed, 4));
-    assert_eq!((body.u8(), body.u64(), body.u64()), (1, 2, 60));
+    assert_eq!((body.u8(), body.u64(), body.u64(), body.u64(), body.u64()), (1, 2, 60, 12, 3));
     assert_eq!((body.u32(), body.u64()), (4, 2));
     for (file, ranks) in [("c000000.bvc", [0, 2]), ("c000001.bvc", [1, 3])] {
         assert_eq!((body.text().as_str(), body.u64(), body.u64()), (file, 12288, 2));
         assert_eq!([body.u32(), body.u32()], ranks);
     }
     body.end();
-    // Without an origin one byte stands where 17 did.
+    // Without an origin one byte stands where 33 did.
     manifest.origin = None;
-    assert_eq!(manifest.encode().unwrap().len(), bytes.len() - 16);
+    assert_eq!(manifest.encode().unwrap().len(), bytes.len() - 32);
 }
 
 // ------------------------------------------------------------------------ the golden fixtures
@@ -388,7 +394,7 @@ fn the_golden_files_are_as_documented() {
     let mut body = Reader(&bytes[48..]);
     assert_eq!([body.text(), body.text(), body.text()], ["golden", "world", "heat"]);
     assert_eq!((body.key(), body.u64(), body.u32()), (key_read(), 0x00c0_ffee, 2));
-    assert_eq!((body.u8(), body.u64(), body.u64()), (1, 2, 60));
+    assert_eq!((body.u8(), body.u64(), body.u64(), body.u64(), body.u64()), (1, 2, 60, 12, 3));
     assert_eq!((body.u32(), body.u64()), (4, 1));
     assert_eq!((body.text().as_str(), body.u64(), body.u64()), ("c000000.bvc", golden("c000000.bvc").len() as u64, 2));
     assert_eq!([body.u32(), body.u32()], [0, 1]);

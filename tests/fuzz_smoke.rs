@@ -199,8 +199,7 @@ fn sign_segment(_: &mut Rng, bytes: &mut [u8]) {
 fn messages() -> Vec<Vec<u8>> {
     let round = Round { operation: 9, phase: Phase::Global };
     let info = |file: &str| ContainerInfo { file: file.into(), bytes: 45056, ranks: vec![Rank(0), Rank(1)] };
-    let candidate =
-        Candidate { key: golden_files::key(), agreement: 7, group_size: 2, origin: Some((Generation(2), 60)) };
+    let candidate = Candidate { key: golden_files::key(), agreement: 7, group_size: 2, origin: golden_files::ORIGIN };
     let payloads = [
         Payload::None,
         Payload::Bits { all: 1, any: 3 },
@@ -211,6 +210,7 @@ fn messages() -> Vec<Vec<u8>> {
     let culprit = Culprit { rank: Rank(1), text: "no space left on device".into(), retry: true };
     let mut all = vec![
         Message::Late(round, vec![Rank(1), Rank(2)]),
+        Message::Deciding(round),
         Message::Down(Verdict {
             round,
             outcome: Outcome::Abandoned(vec![culprit]),
@@ -262,6 +262,7 @@ fn segment() -> Vec<u8> {
         group: 2,
         generation: Generation(3),
         incarnation: Incarnation([4; 16]),
+        store: 0,
         budget: 8 << 20,
         node_ranks: 2,
         group_size: 2,

@@ -12,8 +12,8 @@
 
 mod golden_files;
 
+use bivouac::base::Rank;
 use bivouac::base::digest::digest_bytes;
-use bivouac::base::{Generation, Rank};
 use bivouac::config::Direct;
 use bivouac::format::container::{FOOTER_LEN, Footer};
 use bivouac::format::shard::Head;
@@ -79,7 +79,7 @@ fn golden_containers_decode_to_the_expected_values() {
             let header = &head.header;
             let rank = header.rank.0;
             assert_eq!((header.key, header.agreement, header.group_size), (key(), 0x00c0_ffee, 2));
-            assert_eq!((header.origin, header.block_size), (Some((Generation(2), 60)), 4096));
+            assert_eq!((header.origin, header.block_size), (golden_files::ORIGIN, 4096));
             assert_eq!(
                 (head.meta.job.as_str(), head.meta.group.as_str(), head.meta.name.as_str()),
                 ("golden", "world", "heat")
@@ -134,7 +134,7 @@ fn the_golden_manifest_decodes_to_the_expected_values() {
     let manifest = Manifest::decode(&read(MANIFEST)).expect("a manifest");
     assert_eq!((manifest.job.as_str(), manifest.group.as_str(), manifest.name.as_str()), ("golden", "world", "heat"));
     assert_eq!((manifest.key, manifest.agreement, manifest.group_size), (key(), 0x00c0_ffee, 2));
-    assert_eq!((manifest.origin, manifest.level), (Some((Generation(2), 60)), bivouac::Level::System));
+    assert_eq!((manifest.origin, manifest.level), (golden_files::ORIGIN, bivouac::Level::System));
     let [only] = manifest.containers.as_slice() else { panic!("{:?}", manifest.containers) };
     assert_eq!((only.file.as_str(), only.bytes), (CONTAINER, read(CONTAINER).len() as u64));
     assert_eq!(only.ranks, [Rank(0), Rank(1)]);

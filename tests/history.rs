@@ -34,6 +34,7 @@ impl Bed {
             group: 1,
             generation: Generation(1),
             incarnation,
+            store: 0,
             budget: 256 * MIB,
             node_ranks: 1,
             group_size: 1,

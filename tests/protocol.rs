@@ -194,6 +194,34 @@ fn one_rank_calls_with_another_name_version_or_layout_and_is_named_on_all_ranks(
     answer.ok("close");
 }
 
+#[test]
+fn a_mistake_in_the_environment_of_one_rank_is_told_to_all() {
+    let store = Store::new();
+    let script =
+        "[ \"${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\" != 2 ] || export BIVOUAC_TIMEOUTS_WARN=soon; exec \"$0\" from-env";
+    let worker = worker().display().to_string();
+    let Some(output) = common::mpirun(RANKS, &["bash", "-c", script, &worker], &store.env()) else { return };
+    let answer = Answer::of(&["from-env"], RANKS, &output);
+    let text = answer.error("opened", &["rank 2: ", "BIVOUAC_TIMEOUTS_WARN", "soon"]);
+    for other in [0, 1, 3] {
+        assert!(!text.contains(&format!("rank {other}: ")), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_opens_is_named_on_the_others() {
+    for absent in [2u32, 0] {
+        let Some(answer) = impatient().run(&["open-without", &absent.to_string()]) else { return };
+        let told = answer.lines("opened");
+        assert_eq!(told.len(), RANKS as usize - 1, "{}", answer.text);
+        for (rank, text) in told {
+            let named: &[&str] = if absent == 0 { &["rank 0 may be one"] } else { &["1 ranks have not opened", "2"] };
+            assert!(text.starts_with("error "), "rank {rank}: {text}");
+            answer.has("opened", text, named);
+        }
+    }
+}
+
 fn impatient() -> Store {
     Store::new().with("BIVOUAC_TIMEOUTS_WARN", "700ms").with("BIVOUAC_TIMEOUTS_ABANDON", "3s")
 }
@@ -657,9 +685,11 @@ fn signals_reach_the_application_and_our_threads_keep_off_its_processors() {
         let Some(job) = Background::start(&store, &["taskset", "-c", "0"], &["signals"], &name) else { return };
         let answer = job.finish();
         assert!(answer.success, "{}", answer.text);
-        let threads = answer.same("threads");
-        answer.has("threads", threads, &["bvk-write-0"]);
-        assert_eq!(threads.contains("bvk-comm"), progress == "thread", "{threads}");
+        for (rank, threads) in answer.lines("threads") {
+            answer.has("threads", threads, &["bvk-write-0", "bvk-near"]);
+            assert_eq!(threads.contains("bvk-comm"), progress == "thread", "{threads}");
+            assert_eq!(threads.contains("bvk-claim"), rank == 0, "{threads}");
+        }
         assert_eq!(answer.same("mask"), "0");
         answer.same("handled");
         answer.ok("close");

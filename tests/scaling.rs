@@ -9,7 +9,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use bivouac::base::{CheckpointKey, Generation, Rank};
+use bivouac::base::{CheckpointKey, Generation, Origin, Rank};
 use bivouac::catalog::{Candidate, WINDOW};
 use bivouac::config::Timeouts;
 use bivouac::coordination::core::{Effect, Event, Message};
@@ -120,7 +120,7 @@ fn election(ranks: u32, per_node: u32) -> Cost {
             key: CheckpointKey { generation: Generation(3), version, operation: version, ..Default::default() },
             agreement: 1,
             group_size: ranks,
-            origin: Some((Generation(2), 9)),
+            origin: Some(Origin { generation: Generation(2), version: 9, operation: 9, restart: 3 }),
         })
         .collect();
     let mut job = Job::new(ranks, per_node);

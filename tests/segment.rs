@@ -61,6 +61,7 @@ fn spec(directory: &Path, budget: u64, node_ranks: u32) -> SegmentSpec {
         group: 2,
         generation: Generation(3),
         incarnation: Incarnation([4; 16]),
+        store: 0,
         budget,
         node_ranks,
         group_size: node_ranks,

@@ -137,6 +137,7 @@ fn spec(directory: &Path) -> SegmentSpec {
         group: 2,
         generation: Generation(3),
         incarnation: Incarnation([4; 16]),
+        store: 0,
         budget: 512 * MIB,
         node_ranks: 2,
         group_size: 2,

@@ -42,6 +42,7 @@ pub fn segment(world: &SimpleCommunicator, bytes_of_each: u64) -> Arc<Segment> {
         group: 1,
         generation: Generation(1),
         incarnation: Incarnation([1; 16]),
+        store: 0,
         budget: u64::from(size) * bytes_of_each,
         node_ranks: size,
         group_size: size,

@@ -21,8 +21,8 @@ const FOLLOWED: usize = 16;
 /// # Errors
 /// A bad configuration, or what `Session::open` says.
 pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Box<dyn Error>> {
-    let config = configuration(options.config.as_deref(), options.dir.as_deref())?;
-    Ok(Session::open(world, config)?)
+    // Not with `?`: a rank that returned here would leave the others waiting for it.
+    Ok(Session::open_with(world, configuration(options.config.as_deref(), options.dir.as_deref()))?)
 }
 
 /// Loads the newest checkpoint that all ranks can load, and returns its step; 0 if there is none. Collective.

@@ -118,6 +118,22 @@ impl fmt::Display for CheckpointKey {
     }
 }
 
+/// How a stretch of a run began, from one restart to the next: which checkpoint was restored, and when.
+///
+/// A run may go back to the same checkpoint twice. What it took between the two is left behind, although it descends from the
+/// same one: only the operation of the restart tells the stretches apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// The run that took the checkpoint that was restored.
+    pub generation: Generation,
+    /// Its version.
+    pub version: u64,
+    /// Its operation within that run.
+    pub operation: u64,
+    /// The last operation of the restart, within the run that made it.
+    pub restart: u64,
+}
+
 /// What a committed checkpoint survives. Ordered: a higher level survives more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Level {

@@ -14,4 +14,4 @@ pub mod units;
 
 pub use clock::Clock;
 pub use digest::Digest;
-pub use ids::{CheckpointKey, Generation, Incarnation, Level, Rank};
+pub use ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};

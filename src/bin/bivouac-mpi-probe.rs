@@ -49,7 +49,7 @@ fn main() {
 
 fn probe(world: &SimpleCommunicator, granted: Threading, directory: &Path) -> Result<(), Box<dyn Error>> {
     let (rank, size) = (world.rank(), world.size());
-    let mut comm = MpiComm::duplicate(world)?;
+    let mut comm = MpiComm::duplicate(world, &bivouac::config::Timeouts::default())?;
     let nodes = comm.nodes().to_vec();
     comm.cancel();
     let root = world.process_at_rank(0);

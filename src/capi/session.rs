@@ -11,7 +11,7 @@ use super::status::{BVK_ERR_OPEN, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use crate::affinity::pinning::Pin;
 use crate::comm::mpi::MpiComm;
 use crate::config::{AffinityMode, Config, ConfigSource};
-use crate::session::Session;
+use crate::session::{Session, timeouts_of};
 use crate::transfer::{LevelVerdict, Report};
 use ::mpi::ffi::MPI_Comm;
 use std::collections::{BTreeMap, VecDeque};
@@ -224,8 +224,8 @@ unsafe fn configure(options: *const Options) -> Result<Config, String> {
 /// `comm` is a communicator of this process or `MPI_COMM_NULL`.
 pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Outcome<Id> {
     // SAFETY: as the caller says.
-    let comm =
-        unsafe { MpiComm::duplicate_raw(comm) }.map_err(|error| Failure::from(crate::session::Error::from(error)))?;
+    let comm = unsafe { MpiComm::duplicate_raw(comm, &timeouts_of(&config)) }
+        .map_err(|error| Failure::from(crate::session::Error::from(error)))?;
     let session = Session::open_on_mpi(comm, config)?;
     Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Some(Open::new(session)))))))
 }

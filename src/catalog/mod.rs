@@ -5,7 +5,7 @@
 //! says which folders may go after a commit.
 #![forbid(unsafe_code)]
 
-use crate::base::{CheckpointKey, Generation};
+use crate::base::{CheckpointKey, Generation, Origin};
 use crate::config::LevelPolicy;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ pub struct Candidate {
     pub agreement: u64,
     /// Ranks in the group that took it.
     pub group_size: u32,
-    /// The checkpoint that its run had restored last when it took this one.
-    pub origin: Option<(Generation, u64)>,
+    /// The last restart that its run had made when it took this one.
+    pub origin: Option<Origin>,
 }
 
 /// Unites two lists (each newest first) and keeps the newest [`WINDOW`].
@@ -74,11 +74,12 @@ impl Lineage {
     pub fn of(newest: &Candidate, known: &[Candidate]) -> Self {
         let mut path = vec![*newest];
         let mut child = *newest;
-        while let Some((generation, version)) = child.origin {
+        while let Some(origin) = child.origin {
             // The nearest that is left of the one that was restored: it may have been deleted since.
             let is_parent = |c: &&Candidate| {
-                c.key.generation == generation
-                    && c.key.version <= version
+                c.key.generation == origin.generation
+                    && c.key.version <= origin.version
+                    && c.key.operation <= origin.operation
                     && (!is_same_run(&c.key, &child.key) || is_earlier(&c.key, &child.key))
             };
             let parent = known.iter().filter(is_parent).max_by_key(|c| (c.key.version, c.key.operation));
@@ -104,7 +105,8 @@ fn newest(complete: &[Candidate]) -> Option<&Candidate> {
     let mut newest = complete.iter().max()?;
     loop {
         let behind = (newest.key.generation, newest.key.version);
-        let went_back = |c: &&Candidate| is_earlier(&newest.key, &c.key) && c.origin.is_some_and(|o| o < behind);
+        let is_behind = |origin: Origin| (origin.generation, origin.version) < behind;
+        let went_back = |c: &&Candidate| is_earlier(&newest.key, &c.key) && c.origin.is_some_and(is_behind);
         match complete.iter().filter(went_back).max() {
             Some(later) => newest = later,
             None => return Some(newest),
@@ -146,34 +148,59 @@ impl Folder {
     }
 }
 
+/// The restarts of a series that its run descends from, oldest first: the beginnings of its stretches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stretches(Vec<Origin>);
+
+impl Stretches {
+    /// The run has gone back to a checkpoint. What it restored since that one was taken is no ancestor any more.
+    pub fn begin(&mut self, ours: Generation, origin: Origin) {
+        self.0.retain(|earlier| origin.generation == ours && earlier.restart < origin.operation);
+        self.0.push(origin);
+    }
+
+    /// The last restart.
+    pub fn last(&self) -> Option<Origin> {
+        self.0.last().copied()
+    }
+
+    /// What the run restored of another run: its first ancestor there.
+    fn inherited(&self, ours: Generation) -> Option<Origin> {
+        self.0.first().copied().filter(|origin| origin.generation < ours)
+    }
+
+    /// Is what the run took in that operation, before now, still an ancestor of what it takes now?
+    fn descend_from(&self, ours: Generation, operation: u64) -> bool {
+        // The first restart after it: did that go back to it, or to something that came after it?
+        let next = self.0.iter().find(|origin| origin.restart > operation);
+        next.is_none_or(|origin| origin.generation == ours && origin.operation >= operation)
+    }
+}
+
 /// Which folders may be deleted now that `committed` (one of this run's checkpoints) is committed at this tier.
 ///
 /// Kept: everything of newer generations (we would be superseded), everything of this run from the committed
 /// operation on (in flight), the newest `keep_last` committed ones up to and including it, every committed one
-/// whose version is a multiple of `keep_every`, and committed ones of the run that `origin` belongs to, and of runs
-/// after it, that are not our ancestors (`origin` is what this run restored; runs before that one all count as
+/// whose version is a multiple of `keep_every`, and committed ones of the run that this one goes on from, and of runs
+/// after it, that are not our ancestors (`stretches` says what this run restored; runs before that one all count as
 /// ancestors). All else is deleted: superseded versions, and incomplete leftovers of this run and of runs before it. Since `committed` itself is always kept, the newest restorable version never goes.
 pub fn retention(
     folders: &[Folder],
     committed: &CheckpointKey,
-    origin: Option<(Generation, u64)>,
+    stretches: &Stretches,
     policy: &LevelPolicy,
 ) -> Vec<Folder> {
     let ours = committed.generation;
     let is_current = |f: &Folder| f.generation == ours && f.operation == committed.operation;
     let in_flight = |f: &Folder| f.generation > ours || (f.generation == ours && f.operation >= committed.operation);
-    // After a restart from this run's own version nothing is known here of the runs before it.
-    let older = origin.filter(|(g, _)| *g < ours);
+    let inherited = stretches.inherited(ours);
     let ancestor = |f: &Folder| {
-        f.generation == ours || older.is_some_and(|(g, v)| f.generation < g || (f.generation == g && f.version <= v))
+        let of_older =
+            |o: Origin| f.generation < o.generation || (f.generation == o.generation && f.version <= o.version);
+        f.generation == ours || inherited.is_some_and(of_older)
     };
     // Rolled back by this run itself: the first to go.
-    let rolled_back = |f: &Folder| {
-        let back_to = origin.filter(|(g, _)| *g == ours).map(|(_, version)| version);
-        f.generation == ours
-            && !is_current(f)
-            && back_to.is_some_and(|v| f.version > v && f.version >= committed.version)
-    };
+    let rolled_back = |f: &Folder| f.generation == ours && !is_current(f) && !stretches.descend_from(ours, f.operation);
     let mut history: Vec<&Folder> =
         folders.iter().filter(|f| is_current(f) || (f.committed && ancestor(f) && !in_flight(f))).collect();
     history.sort_unstable_by_key(|f| std::cmp::Reverse((is_current(f), !rolled_back(f), f.order())));
@@ -194,7 +221,19 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    fn candidate(generation: u64, version: u64, origin: Option<(u64, u64)>) -> Candidate {
+    fn origin(generation: u64, version: u64, operation: u64, restart: u64) -> Origin {
+        Origin { generation: Generation(generation), version, operation, restart }
+    }
+
+    /// What a run has restored, one after the other.
+    fn stretches(ours: u64, origins: &[Origin]) -> Stretches {
+        let mut stretches = Stretches::default();
+        origins.iter().for_each(|origin| stretches.begin(Generation(ours), *origin));
+        stretches
+    }
+
+    /// Versions are operations; what was restored was restored at once.
+    fn candidate(generation: u64, version: u64, from: Option<(u64, u64)>) -> Candidate {
         Candidate {
             key: CheckpointKey {
                 generation: Generation(generation),
@@ -204,8 +243,23 @@ mod tests {
             },
             agreement: 1,
             group_size: 4,
-            origin: origin.map(|(g, v)| (Generation(g), v)),
+            origin: from.map(|(g, v)| origin(g, v, 99, 0)),
         }
+    }
+
+    /// One of generation 1.
+    fn at(version: u64, operation: u64, origin: Option<Origin>) -> Candidate {
+        let mut candidate = candidate(1, version, None);
+        (candidate.key.operation, candidate.origin) = (operation, origin);
+        candidate
+    }
+
+    fn folder(version: u64, operation: u64) -> Folder {
+        Folder { generation: Generation(1), version, operation, committed: true }
+    }
+
+    fn names(list: &[Candidate]) -> Vec<(u64, u64)> {
+        list.iter().map(|c| (c.key.version, c.key.operation)).collect()
     }
 
     fn policy(keep_last: u64, keep_every: u64) -> LevelPolicy {
@@ -223,26 +277,62 @@ mod tests {
 
     #[test]
     fn versions_that_a_run_rolled_back_itself_are_left_behind() {
-        let at = |version, operation, origin: Option<u64>| {
-            let mut candidate = candidate(1, version, origin.map(|version| (1, version)));
-            candidate.key.operation = operation;
-            candidate
-        };
-        let names = |list: &[Candidate]| list.iter().map(|c| (c.key.version, c.key.operation)).collect::<Vec<_>>();
         // 1 to 5; back to 3, taken 4 and 5 again; back to 3 once more, taken 4.
+        let (first, second) = (Some(origin(1, 3, 3, 9)), Some(origin(1, 3, 3, 19)));
         let mut known = vec![at(1, 1, None), at(2, 2, None), at(3, 3, None), at(4, 4, None), at(5, 5, None)];
-        known.extend([at(4, 10, Some(3)), at(5, 11, Some(3))]);
+        known.extend([at(4, 10, first), at(5, 11, first)]);
         let (usable, left) = restorable(&known, &[true; 7], 4);
         assert_eq!(names(&usable)[..2], [(5, 11), (4, 10)]);
         assert_eq!(names(&usable)[2..], [(3, 3), (2, 2), (1, 1)]);
         assert_eq!(names(&left), [(5, 5), (4, 4)]);
-        known.push(at(4, 20, Some(3)));
+        known.push(at(4, 20, second));
         let (usable, left) = restorable(&known, &[true; 8], 4);
         assert_eq!(names(&usable), [(4, 20), (3, 3), (2, 2), (1, 1)]);
         assert_eq!(names(&left), [(5, 11), (5, 5), (4, 10), (4, 4)]);
         // The parent is gone: what is older than it still counts.
         known.retain(|c| c.key.version != 3);
         assert_eq!(names(&restorable(&known, &[true; 7], 4).0), [(4, 20), (2, 2), (1, 1)]);
+    }
+
+    /// Back to 3, taken 4 and 5; back to 3, taken 4, 5 and 6: both stretches descend from the same checkpoint.
+    #[test]
+    fn of_two_stretches_from_one_checkpoint_only_the_later_one_counts() {
+        let (first, second) = (origin(1, 3, 3, 9), origin(1, 3, 3, 19));
+        let known = [
+            at(6, 22, Some(second)),
+            at(5, 21, Some(second)),
+            at(5, 11, Some(first)),
+            at(4, 20, Some(second)),
+            at(4, 10, Some(first)),
+            at(3, 3, None),
+        ];
+        let (usable, left) = restorable(&known, &[true; 6], 4);
+        assert_eq!(names(&usable), [(6, 22), (5, 21), (4, 20), (3, 3)]);
+        assert_eq!(names(&left), [(5, 11), (4, 10)]);
+        let folders: Vec<Folder> = known.iter().map(|c| folder(c.key.version, c.key.operation)).collect();
+        let doomed = |keep_last| {
+            let mut gone = retention(&folders, &known[0].key, &stretches(1, &[first, second]), &policy(keep_last, 0));
+            gone.sort_unstable_by_key(|folder| folder.operation);
+            gone.iter().map(|folder| (folder.version, folder.operation)).collect::<Vec<_>>()
+        };
+        assert_eq!(doomed(3), [(3, 3), (4, 10), (5, 11)]);
+        assert_eq!(doomed(4), [(4, 10), (5, 11)]);
+    }
+
+    #[test]
+    fn a_run_knows_which_of_its_own_checkpoints_it_descends_from() {
+        // Taken 1 to 5; back to 3 of its own with operation 9, taken 10 to 12; back to 11 with 19; another run's with 29.
+        let own = |upto: usize| {
+            let all = [origin(1, 3, 3, 9), origin(1, 8, 11, 19), origin(1, 2, 2, 29), origin(0, 7, 40, 39)];
+            let path = stretches(1, &all[..upto]);
+            let ancestors = (1..=5).chain(10..=12).chain([20, 30, 40]);
+            ancestors.filter(|operation| path.descend_from(Generation(1), *operation)).collect::<Vec<u64>>()
+        };
+        assert_eq!(own(0), [1, 2, 3, 4, 5, 10, 11, 12, 20, 30, 40]);
+        assert_eq!(own(1), [1, 2, 3, 10, 11, 12, 20, 30, 40]);
+        assert_eq!(own(2), [1, 2, 3, 10, 11, 20, 30, 40]);
+        assert_eq!(own(3), [1, 2, 30, 40]);
+        assert_eq!(own(4), [40]);
     }
 
     #[test]
@@ -260,10 +350,9 @@ mod tests {
 
     #[test]
     fn retention_lets_go_first_what_was_rolled_back() {
-        let folder = |version, operation| Folder { generation: Generation(1), version, operation, committed: true };
         let folders = [folder(2, 2), folder(3, 3), folder(4, 4), folder(5, 5), folder(4, 10)];
         let committed = CheckpointKey { generation: Generation(1), version: 4, operation: 10, ..Default::default() };
-        let doomed = retention(&folders, &committed, Some((Generation(1), 3)), &policy(2, 0));
+        let doomed = retention(&folders, &committed, &stretches(1, &[origin(1, 3, 3, 9)]), &policy(2, 0));
         assert_eq!(doomed, [folder(2, 2), folder(4, 4), folder(5, 5)]);
     }
 
@@ -302,7 +391,7 @@ mod tests {
             folder(3, 1, 1, true),   // a newer run
         ];
         let committed = CheckpointKey { generation: Generation(2), version: 60, operation: 2, ..Default::default() };
-        let doomed = retention(&folders, &committed, Some((Generation(1), 50)), &policy(2, 40));
+        let doomed = retention(&folders, &committed, &stretches(2, &[origin(1, 50, 5, 0)]), &policy(2, 40));
         assert_eq!(doomed, [folder(1, 50, 5, true), folder(1, 70, 7, false)]);
     }
 
@@ -314,7 +403,8 @@ mod tests {
         ) {
             let folders: Vec<Folder> = raw.iter().map(|&(g, v, o, committed)| Folder { generation: Generation(g), version: v, operation: o, committed }).collect();
             let committed = CheckpointKey { generation: Generation(2), version: at, operation: at, ..Default::default() };
-            for gone in retention(&folders, &committed, Some((Generation(1), 9)), &policy(keep_last, keep_every)) {
+            let path = stretches(2, &[origin(1, 9, 9, 0)]);
+            for gone in retention(&folders, &committed, &path, &policy(keep_last, keep_every)) {
                 prop_assert!(gone.generation < Generation(2) || (gone.generation == Generation(2) && gone.operation < at));
             }
         }

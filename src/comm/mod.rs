@@ -35,6 +35,18 @@ pub enum CommError {
         /// The library's own description.
         text: String,
     },
+    /// Ranks have not opened the communicator with the others.
+    #[error("rank {rank}: {}", absence(*count, missing, *waited))]
+    Absent {
+        /// The rank that called.
+        rank: Rank,
+        /// How many are missing; 0: rank 0 knows, and its word has not come.
+        count: u32,
+        /// The first of them.
+        missing: Vec<Rank>,
+        /// For how long they were waited for.
+        waited: Duration,
+    },
     /// The communicator is gone: MPI was finalized, or this simulated rank was killed.
     #[error("rank {rank}: the communicator is closed")]
     Closed {
@@ -101,6 +113,24 @@ pub enum Unusable {
         /// The thread level that the MPI library granted.
         level: ThreadLevel,
     },
+}
+
+/// The text of [`CommError::Absent`].
+fn absence(count: u32, missing: &[Rank], waited: Duration) -> String {
+    let waited = waited.as_secs();
+    if count == 0 {
+        return format!(
+            "not all ranks of the communicator have opened the session within {waited} s; rank 0 may be one of the missing, or its \
+             output names them"
+        );
+    }
+    let named: Vec<String> = missing.iter().map(Rank::to_string).collect();
+    let more = if count as usize > named.len() { " and others" } else { "" };
+    format!(
+        "{count} ranks have not opened the session within {waited} s: {}{more}. All ranks of the communicator open it together; \
+         did those end before, or fail to read their configuration?",
+        named.join(", ")
+    )
 }
 
 /// What the MPI library allows the threads of this process to do.

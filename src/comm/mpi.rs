@@ -28,11 +28,13 @@ mod calls;
 pub mod finalize;
 mod parcels;
 mod pool;
+mod roll;
 
 use super::{
     Comm, CommError, Label, MAX_MESSAGE_BYTES, Parcel, Slice, ThreadLevel, Unusable, check_send, number_nodes, parcel,
 };
 use crate::base::Rank;
+use crate::config::Timeouts;
 use ::mpi::ffi::{MPI_Comm, MPI_Request};
 use ::mpi::traits::Communicator;
 use calls::{Reporter, Tag};
@@ -168,15 +170,15 @@ impl MpiComm {
     /// Over `comm`, in one order on all ranks with the application's other collective calls.
     ///
     /// # Blocking
-    /// Until all ranks of `comm` have called.
+    /// Until all ranks of `comm` have called, at most for `timeouts.abandon`. Rank 0 logs who is missing every `timeouts.warn`.
     ///
     /// # Errors
-    /// [`CommError::Unusable`] if MPI is not initialized or already finalized, if this thread may not call MPI, or if
+    /// [`CommError::Absent`] if ranks do not call in time. [`CommError::Unusable`] if MPI is not initialized or already finalized, if this thread may not call MPI, or if
     /// `comm` is an intercommunicator; these are seen before anything is sent. [`CommError::Mpi`] if a call fails;
     /// then other ranks may have succeeded, and the job had better end.
-    pub fn duplicate<C: Communicator + ?Sized>(comm: &C) -> Result<MpiComm, CommError> {
+    pub fn duplicate<C: Communicator + ?Sized>(comm: &C, timeouts: &Timeouts) -> Result<MpiComm, CommError> {
         // SAFETY: the `mpi` crate promises that `as_raw` of a communicator is a live handle or MPI_COMM_NULL.
-        unsafe { Self::duplicate_raw(comm.as_raw()) }
+        unsafe { Self::duplicate_raw(comm.as_raw(), timeouts) }
     }
 
     /// [`duplicate`](Self::duplicate) for a handle that comes from C, Fortran (after `MPI_Comm_f2c`) or another
@@ -190,7 +192,7 @@ impl MpiComm {
     ///
     /// # Errors
     /// As `duplicate`; also [`Unusable::NullCommunicator`].
-    pub unsafe fn duplicate_raw(raw: MPI_Comm) -> Result<MpiComm, CommError> {
+    pub unsafe fn duplicate_raw(raw: MPI_Comm, timeouts: &Timeouts) -> Result<MpiComm, CommError> {
         let level = calls::usable_from_this_thread()?;
         // Some libraries answer a number that Fortran does not know with a null pointer.
         if raw == calls::comm_null() || calls::is_zero_pointer(raw) {
@@ -206,6 +208,7 @@ impl MpiComm {
             }
             let reporter = Reporter(calls::comm_rank(reporter, raw)?);
             let rank = reporter.0;
+            roll::call(raw, rank, calls::comm_size(reporter, raw)?, timeouts)?;
             // A split in which all ranks stay together, not MPI_Comm_dup, which would call the application's
             // attribute copy functions and inherit its hints.
             let comm = calls::comm_split_together(reporter, raw, rank)?;
@@ -605,7 +608,7 @@ mod tests {
     #[test]
     fn before_mpi_is_initialized_nothing_is_called() {
         // SAFETY: MPI_COMM_NULL is allowed.
-        let refused = unsafe { MpiComm::duplicate_raw(calls::comm_null()) };
+        let refused = unsafe { MpiComm::duplicate_raw(calls::comm_null(), &Timeouts::default()) };
         assert_eq!(refused.err(), Some(CommError::Unusable(Unusable::NotInitialized)));
         assert_eq!(on_finalize(|| {}).err(), Some(CommError::Unusable(Unusable::NotInitialized)));
     }

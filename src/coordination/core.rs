@@ -12,6 +12,8 @@
 //!   Gathering or Voted, not root, the root's time and a grace have passed: Settled(Unknown), core latched
 //! ```
 //!
+//! A root that decides for long says so to its tree again and again: the time of the others begins anew each time.
+//!
 //! Messages may be lost (their sender or receiver died), delayed or repeated; a repeated one changes nothing.
 
 use super::ballot::{Ballot, Culprit, Payload};
@@ -20,11 +22,11 @@ use crate::base::Rank;
 use crate::config::Timeouts;
 use crate::format::codec;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Verdicts that are remembered for late ranks.
-const SETTLED_MAX: usize = 256;
+/// Rounds that are remembered after their end, the last ones that ended: messages of theirs may still be on their way.
+const ENDED_MAX: usize = 256;
 
 /// The part of an operation that a round decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -95,6 +97,8 @@ pub enum Message {
     Up(Round, Ballot),
     /// A subtree has not voted yet, because of these ranks.
     Late(Round, Vec<Rank>),
+    /// All votes are in, and the root is still deciding: what it decides on may be a file system that hangs.
+    Deciding(Round),
     /// The verdict.
     Down(Verdict),
 }
@@ -159,8 +163,35 @@ pub struct Core {
     tree: Tree,
     timeouts: Timeouts,
     open: BTreeMap<Round, Gathering>,
-    settled: BTreeMap<Round, Verdict>,
+    /// Verdicts by time-out on rounds in which this rank has not voted. They stay until it does, however late: it is the only
+    /// one that knows then.
+    unheard: BTreeMap<Round, Verdict>,
+    ended: Ended,
     latched: bool,
+}
+
+/// The rounds that ended last, and in which order.
+#[derive(Debug, Default)]
+struct Ended {
+    verdicts: BTreeMap<Round, Verdict>,
+    order: VecDeque<Round>,
+}
+
+impl Ended {
+    /// An agreed round had all votes, and its verdict has been sent to all who cast one: that it has ended is all that has to be
+    /// known. Decisions are long.
+    fn insert(&mut self, verdict: &Verdict) {
+        let Verdict { round, outcome, payload, .. } = verdict;
+        let kept = Verdict { round: *round, outcome: outcome.clone(), payload: payload.clone(), decision: Vec::new() };
+        self.verdicts.insert(verdict.round, kept);
+        self.order.push_back(verdict.round);
+        // By age and not by number: a round of an early operation may be the last to end.
+        if self.order.len() > ENDED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.verdicts.remove(&oldest);
+        }
+    }
 }
 
 impl Core {
@@ -173,7 +204,8 @@ impl Core {
             tree,
             timeouts,
             open: BTreeMap::new(),
-            settled: BTreeMap::new(),
+            unheard: BTreeMap::new(),
+            ended: Ended::default(),
             latched: false,
         }
     }
@@ -194,6 +226,7 @@ impl Core {
             Event::Vote(round, ballot) => self.on_vote(round, ballot, now, effects),
             Event::Message(from, Message::Up(round, ballot)) => self.on_up(from, round, ballot, now, effects),
             Event::Message(from, Message::Late(round, missing)) => self.on_late(from, round, missing, now, effects),
+            Event::Message(_, Message::Deciding(round)) => self.on_deciding(round, now, effects),
             Event::Message(_, Message::Down(verdict)) => self.settle(verdict, effects),
             Event::Decided { round, outcome, decision } => self.on_decided(round, outcome, decision, effects),
             Event::Tick => self.on_tick(now, effects),
@@ -201,8 +234,8 @@ impl Core {
     }
 
     fn on_vote(&mut self, round: Round, ballot: Ballot, now: Duration, effects: &mut Vec<Effect>) {
-        if let Some(verdict) = self.settled.get(&round) {
-            effects.push(Effect::Settled(verdict.clone()));
+        if let Some(verdict) = self.unheard.remove(&round).or_else(|| self.ended.verdicts.get(&round).cloned()) {
+            effects.push(Effect::Settled(verdict));
             return;
         }
         let state = self.gather(round, now);
@@ -214,11 +247,7 @@ impl Core {
     }
 
     fn on_up(&mut self, from: Rank, round: Round, ballot: Ballot, now: Duration, effects: &mut Vec<Effect>) {
-        if !self.tree.children.contains(&from) {
-            return;
-        }
-        if let Some(verdict) = self.settled.get(&round) {
-            effects.push(Effect::Send(from, Message::Down(verdict.clone())));
+        if !self.tree.children.contains(&from) || self.answers_late(from, round, effects) {
             return;
         }
         let state = self.gather(round, now);
@@ -231,13 +260,33 @@ impl Core {
     }
 
     fn on_late(&mut self, from: Rank, round: Round, missing: Vec<Rank>, now: Duration, effects: &mut Vec<Effect>) {
-        if let Some(verdict) = self.settled.get(&round) {
-            effects.push(Effect::Send(from, Message::Down(verdict.clone())));
+        if self.answers_late(from, round, effects) {
             return;
         }
         let state = self.gather(round, now);
         if !state.from.contains(&from) {
             state.late.insert(from, missing);
+        }
+    }
+
+    /// How a round has ended, as far as that is remembered.
+    fn verdict(&self, round: Round) -> Option<&Verdict> {
+        self.unheard.get(&round).or_else(|| self.ended.verdicts.get(&round))
+    }
+
+    /// A message of a child on a round that has ended: the child hears how, unless it has been told already because it voted.
+    fn answers_late(&self, from: Rank, round: Round, effects: &mut Vec<Effect>) -> bool {
+        let verdict = self.verdict(round);
+        let told = verdict.filter(|verdict| verdict.outcome != Outcome::Agreed);
+        effects.extend(told.map(|verdict| Effect::Send(from, Message::Down(verdict.clone()))));
+        verdict.is_some()
+    }
+
+    /// The root lives: its time begins anew.
+    fn on_deciding(&mut self, round: Round, now: Duration, effects: &mut Vec<Effect>) {
+        if let Some(state) = self.open.get_mut(&round).filter(|state| state.complete) {
+            (state.since, state.warned) = (now, Duration::ZERO);
+            effects.extend(self.tree.children.iter().map(|child| Effect::Send(*child, Message::Deciding(round))));
         }
     }
 
@@ -259,11 +308,19 @@ impl Core {
             let Some(state) = self.open.get_mut(&round) else { continue };
             let waited = now.saturating_sub(state.since);
             let deciding = self.tree.parent.is_none() && state.complete;
+            let is_long = waited >= state.warned + self.timeouts.warn;
+            if is_long {
+                state.warned = waited;
+            }
             if deciding {
+                if is_long {
+                    let children = self.tree.children.iter();
+                    effects.extend(children.map(|child| Effect::Send(*child, Message::Deciding(round))));
+                    effects.push(Effect::Waiting { round, waited, missing: vec![self.rank] });
+                }
                 continue;
             }
-            if waited >= state.warned + self.timeouts.warn {
-                state.warned = waited;
+            if is_long {
                 let missing = missing(self.rank, &self.tree, state);
                 if let (Some(parent), false) = (self.tree.parent, state.complete) {
                     effects.push(Effect::Send(parent, Message::Late(round, missing.clone())));
@@ -291,7 +348,7 @@ impl Core {
     /// Tells a verdict to every rank directly. A rank that is missing may also be one through which others would hear it:
     /// in stepped mode it passes nothing on while it makes no call. Only a time-out is worth that many messages.
     fn tell_all(&self, round: Round, effects: &mut Vec<Effect>) {
-        let Some(verdict) = self.settled.get(&round) else { return };
+        let Some(verdict) = self.verdict(round) else { return };
         let others = (0..self.size).map(Rank).filter(|rank| *rank != self.rank && !self.tree.children.contains(rank));
         effects.extend(others.map(|rank| Effect::Send(rank, Message::Down(verdict.clone()))));
     }
@@ -329,20 +386,19 @@ impl Core {
     }
 
     fn settle(&mut self, verdict: Verdict, effects: &mut Vec<Effect>) {
-        if self.settled.contains_key(&verdict.round) {
+        if self.verdict(verdict.round).is_some() {
             return;
         }
         let voted = self.open.remove(&verdict.round).is_some_and(|state| state.own);
         for child in &self.tree.children {
             effects.push(Effect::Send(*child, Message::Down(verdict.clone())));
         }
-        self.settled.insert(verdict.round, verdict.clone());
-        while self.settled.len() > SETTLED_MAX {
-            self.settled.pop_first();
-        }
+        self.ended.insert(&verdict);
         // A rank that has not called yet hears the verdict when it does.
         if voted {
             effects.push(Effect::Settled(verdict));
+        } else {
+            self.unheard.insert(verdict.round, verdict);
         }
     }
 }
@@ -421,8 +477,21 @@ mod tests {
         }
 
         fn vote(&mut self, rank: u32, hash: u64) {
+            self.vote_in(ROUND, rank, hash);
+        }
+
+        fn vote_in(&mut self, round: Round, rank: u32, hash: u64) {
             let ballot = Ballot::of(Rank(rank), hash, format!("call {hash}"), Payload::Max(vec![u64::from(rank)]));
-            self.give(rank, Event::Vote(ROUND, ballot));
+            self.give(rank, Event::Vote(round, ballot));
+        }
+
+        /// All ranks agree on so many later calls.
+        fn agree(&mut self, operations: std::ops::Range<u64>) {
+            for operation in operations {
+                let round = Round { operation, phase: Phase::Call };
+                (0..self.cores.len() as u32).for_each(|rank| self.vote_in(round, rank, 5));
+                self.deliver_all(0);
+            }
         }
 
         fn deliver_all(&mut self, loss_per_mille: u64) {
@@ -508,6 +577,38 @@ mod tests {
         }
     }
 
+    /// A rank writes its part of a level for long, while hundreds of later calls are agreed on.
+    #[test]
+    fn a_late_rank_finds_the_verdict_by_time_out_however_many_rounds_came_between() {
+        for (before, after) in [(300, 0), (0, 300), (300, 300)] {
+            let mut world = World::new(8, 4, 2);
+            (0..8).filter(|rank| *rank != 5).for_each(|rank| world.vote(rank, 5));
+            world.agree(2..2 + before);
+            world.tick(13);
+            world.agree(1000..1000 + after);
+            world.settled.iter_mut().for_each(|verdicts| verdicts.retain(|verdict| verdict.round == ROUND));
+            assert_eq!((world.settled[5].len(), world.settled[0].len()), (0, 1));
+            world.vote(5, 5);
+            world.deliver_all(0);
+            world.tick(30);
+            assert!(world.cores.iter().all(|core| core.is_idle() && core.unheard.is_empty()), "{before}, {after}");
+            assert!(world.settled.iter().all(|verdicts| *verdicts == world.settled[0]), "{:?}", world.settled);
+        }
+    }
+
+    #[test]
+    fn ended_rounds_are_forgotten_by_age_and_their_decisions_at_once() {
+        let mut world = World::new(3, 3, 6);
+        world.agree(10..10 + 2 * ENDED_MAX as u64);
+        world.agree(1..2);
+        for core in &world.cores {
+            let ended = &core.ended.verdicts;
+            assert_eq!((ended.len(), core.unheard.len()), (ENDED_MAX, 0));
+            assert!(ended.contains_key(&ROUND), "the last that ended, with the first number");
+            assert!(ended.values().all(|verdict| verdict.decision.is_empty()), "{ended:?}");
+        }
+    }
+
     #[test]
     fn the_root_tells_a_time_out_also_to_those_who_hear_through_the_missing_rank() {
         let mut world = World::new(4, 4, 5);
@@ -551,12 +652,12 @@ mod tests {
 
     #[test]
     fn a_decision_may_take_longer_than_the_time_limit_without_being_overruled() {
-        let mut world = World::new(4, 4, 3);
+        let mut world = World::new(13, 4, 3);
         world.decide = false;
-        (0..4).for_each(|rank| world.vote(rank, 5));
+        (0..13).for_each(|rank| world.vote(rank, 5));
         world.deliver_all(0);
-        world.tick(10);
-        assert!(world.settled.iter().all(Vec::is_empty));
+        world.tick(100);
+        assert!(world.settled.iter().all(Vec::is_empty) && !world.cores.iter().any(Core::is_latched));
         world.give(0, Event::Decided { round: ROUND, outcome: Outcome::Agreed, decision: vec![] });
         world.deliver_all(0);
         assert!(world.settled.iter().all(|v| v[0].outcome == Outcome::Agreed));

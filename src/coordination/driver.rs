@@ -8,8 +8,8 @@ use crate::format::codec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages taken per step, so that a step stays short.
-const MESSAGES_PER_STEP: usize = 64;
+/// Messages taken per step, so that a step comes to an end. More than a rank finds that makes a call after a long time.
+const MESSAGES_PER_STEP: usize = 1024;
 /// Time-outs are counted in seconds: looking more often is waste.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -30,22 +30,23 @@ impl Driver {
         Driver { comm, core, clock, ticked, messages: 0 }
     }
 
-    /// Gives `events` to the core, takes what has arrived, and returns the effects that are not messages.
+    /// Takes what has arrived, gives `events` to the core, and returns the effects that are not messages.
     ///
     /// # Errors
     /// [`CommError`] when the message layer failed. The caller latches its session: nothing more can be agreed.
     pub fn step(&mut self, events: Vec<Event>) -> Result<Vec<Effect>, CommError> {
         let now = self.clock.now();
         let mut effects = Vec::new();
-        for event in events {
-            self.core.on_event(event, now, &mut effects);
-        }
+        // First: a rank that has not been here for long may find that the round it votes in has ended.
         for _ in 0..MESSAGES_PER_STEP {
             let Some((from, bytes)) = self.comm.receive()? else { break };
             match codec::decode::<Message>("message", &bytes) {
                 Ok(message) => self.core.on_event(Event::Message(from, message), now, &mut effects),
                 Err(error) => log::error!("event=message-undecodable from={from} error={error}"),
             }
+        }
+        for event in events {
+            self.core.on_event(event, now, &mut effects);
         }
         if now.saturating_sub(self.ticked) >= TICK {
             self.ticked = now;

@@ -4,7 +4,7 @@
 //! saves a reader from opening every container. Recovery writes a missing one from the shards (roll forward).
 
 use super::{Fields, FormatError, checksum, codec, header, put_u64, verify_checksum};
-use crate::base::ids::{CheckpointKey, Generation, Level, Rank};
+use crate::base::ids::{CheckpointKey, Level, Origin, Rank};
 use serde::{Deserialize, Serialize};
 
 /// The file name of a manifest within a checkpoint's folder.
@@ -43,8 +43,8 @@ pub struct Manifest {
     pub agreement: u64,
     /// Ranks in the group.
     pub group_size: u32,
-    /// The checkpoint that the run restored at its start, if any.
-    pub origin: Option<(Generation, u64)>,
+    /// The restart that the run had last made of this series, if any.
+    pub origin: Option<Origin>,
     /// The level that this manifest commits.
     pub level: Level,
     /// The containers: all of them (global), or those on this node (local).

@@ -7,7 +7,7 @@
 
 use super::{Fields, FormatError, checksum, codec, expect_zeros, header, put_u32, put_u64, verify_checksum};
 use crate::base::digest::{DIGEST_ID, Digest};
-use crate::base::ids::{CheckpointKey, Generation, Incarnation, Rank};
+use crate::base::ids::{CheckpointKey, Generation, Incarnation, Origin, Rank};
 use crate::base::units::{KIB, MIB, PAGE, page_ceil};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,8 @@ const AT_BLOCK_COUNT: usize = 112;
 const AT_BODY_OFFSET: usize = 120;
 const AT_TOTAL_LEN: usize = 128;
 const AT_TABLE_CHECKSUM: usize = 136;
+const AT_ORIGIN_OPERATION: usize = 144;
+const AT_ORIGIN_RESTART: usize = 152;
 
 /// The element type of a region, checked when it is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
@@ -164,8 +166,8 @@ pub struct ShardHeader {
     pub rank: Rank,
     /// Bytes per block.
     pub block_size: u32,
-    /// The checkpoint that this run restored at its start, if any: generation and version.
-    pub origin: Option<(Generation, u64)>,
+    /// The restart that this run had last made of this series, if any.
+    pub origin: Option<Origin>,
     /// Length of the encoded [`ShardMeta`].
     pub meta_len: u64,
     /// Number of digests in the block index.
@@ -188,7 +190,7 @@ impl ShardHeader {
         let (content, magic) = if is_parity { (Content::Parity, MAGIC_PARITY) } else { (Content::Shard, MAGIC) };
         let fields = Fields::open(WHAT, bytes, HEADER_LEN, magic)?;
         fields.verify(AT_CHECKSUM)?;
-        fields.expect_zeros(AT_TABLE_CHECKSUM + 8..HEADER_LEN)?;
+        fields.expect_zeros(AT_ORIGIN_RESTART + 8..HEADER_LEN)?;
         let digest_id = fields.u32(AT_DIGEST_ID);
         if digest_id != DIGEST_ID {
             return Err(FormatError::invalid(WHAT, format!("digest algorithm {digest_id} is not known")));
@@ -207,7 +209,12 @@ impl ShardHeader {
             block_size: fields.u32(AT_BLOCK_SIZE),
             origin: match fields.u64(AT_ORIGIN_GENERATION) {
                 0 => None,
-                generation => Some((Generation(generation), fields.u64(AT_ORIGIN_VERSION))),
+                generation => Some(Origin {
+                    generation: Generation(generation),
+                    version: fields.u64(AT_ORIGIN_VERSION),
+                    operation: fields.u64(AT_ORIGIN_OPERATION),
+                    restart: fields.u64(AT_ORIGIN_RESTART),
+                }),
             },
             meta_len: fields.u64(AT_META_LEN),
             block_count: fields.u64(AT_BLOCK_COUNT),
@@ -248,9 +255,12 @@ impl ShardHeader {
         put_u32(&mut bytes, AT_RANK, self.rank.0);
         put_u32(&mut bytes, AT_DIGEST_ID, DIGEST_ID);
         put_u32(&mut bytes, AT_BLOCK_SIZE, self.block_size);
-        let (origin_generation, origin_version) = self.origin.map_or((0, 0), |(g, v)| (g.0, v));
-        put_u64(&mut bytes, AT_ORIGIN_GENERATION, origin_generation);
-        put_u64(&mut bytes, AT_ORIGIN_VERSION, origin_version);
+        if let Some(origin) = self.origin {
+            put_u64(&mut bytes, AT_ORIGIN_GENERATION, origin.generation.0);
+            put_u64(&mut bytes, AT_ORIGIN_VERSION, origin.version);
+            put_u64(&mut bytes, AT_ORIGIN_OPERATION, origin.operation);
+            put_u64(&mut bytes, AT_ORIGIN_RESTART, origin.restart);
+        }
         put_u64(&mut bytes, AT_META_LEN, self.meta_len);
         put_u64(&mut bytes, AT_BLOCK_COUNT, self.block_count);
         put_u64(&mut bytes, AT_BODY_OFFSET, self.body_offset);
@@ -320,7 +330,7 @@ impl Layout {
         agreement: u64,
         group_size: u32,
         rank: Rank,
-        origin: Option<(Generation, u64)>,
+        origin: Option<Origin>,
     ) -> ShardHeader {
         ShardHeader {
             content: Content::Shard,
@@ -480,7 +490,13 @@ mod tests {
         let layout = Layout::new(meta, 4096).unwrap();
         let key =
             CheckpointKey { generation: Generation(3), version: 70, operation: 9, incarnation: Incarnation([5; 16]) };
-        let header = layout.header(key, 0xfeed, 4, Rank(2), Some((Generation(2), 60)));
+        let header = layout.header(
+            key,
+            0xfeed,
+            4,
+            Rank(2),
+            Some(Origin { generation: Generation(2), version: 60, operation: 12, restart: 3 }),
+        );
         let mut bytes = vec![0u8; layout.total_len as usize];
         for (i, byte) in bytes[layout.body_offset as usize..].iter_mut().enumerate() {
             *byte = (i % 251) as u8;

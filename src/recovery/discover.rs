@@ -330,7 +330,10 @@ fn read_or_complete(global: &DirectoryTier, series: &Series, folder: &str) -> Re
 }
 
 /// Opens the segments of this job and group on this node, newest run first. What was never finished is no damage.
-pub fn open_segments(directory: &Path, prefix: &str, damage: &mut Vec<String>) -> Vec<Arc<OldSegment>> {
+///
+/// A segment whose run had another store than ours is left alone: somebody removed that store to begin anew, or the job runs on
+/// another one as well. What lies in it is no past of this run.
+pub fn open_segments(directory: &Path, prefix: &str, store: u64, damage: &mut Vec<String>) -> Vec<Arc<OldSegment>> {
     let mut names = list(directory, prefix).unwrap_or_else(|error| {
         log::warn!("event=segments-not-listed error={error}");
         Vec::new()
@@ -339,6 +342,9 @@ pub fn open_segments(directory: &Path, prefix: &str, damage: &mut Vec<String>) -
     let mut segments = Vec::new();
     for name in names {
         match OldSegment::open(directory, &name) {
+            Ok(segment) if is_of_another(segment.header().store, store) => {
+                log::info!("event=segment-of-another-store path={}", segment.path().display());
+            }
             Ok(segment) => segments.push(Arc::new(segment)),
             Err(SegmentError::Unfinished { .. } | SegmentError::NotFound { .. }) => {}
             Err(SegmentError::Damaged { source: FormatError::Short { have: 0, .. }, .. }) => {}
@@ -349,4 +355,9 @@ pub fn open_segments(directory: &Path, prefix: &str, damage: &mut Vec<String>) -
         }
     }
     segments
+}
+
+/// Are the stores of both runs known (not 0), and not the same?
+pub fn is_of_another(theirs: u64, ours: u64) -> bool {
+    theirs != 0 && ours != 0 && theirs != ours
 }

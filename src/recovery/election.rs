@@ -18,7 +18,7 @@
 //! this one is left.
 
 use super::discover::{Foreign, Found};
-use crate::base::{CheckpointKey, Generation, Rank};
+use crate::base::{CheckpointKey, Origin, Rank};
 use crate::catalog::{Candidate, WINDOW, restorable};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::format::{Manifest, codec};
@@ -652,7 +652,8 @@ impl RootView {
     }
 }
 
-/// The generation and version that later checkpoints name as their origin.
-pub fn origin_of(elected: &Elected) -> (Generation, u64) {
-    (elected.candidate.key.generation, elected.candidate.key.version)
+/// What later checkpoints name as their origin, after a restart that ended with operation `restart`.
+pub fn origin_of(elected: &Elected, restart: u64) -> Origin {
+    let CheckpointKey { generation, version, operation, .. } = elected.candidate.key;
+    Origin { generation, version, operation, restart }
 }

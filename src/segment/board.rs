@@ -158,6 +158,7 @@ mod tests {
             group: 0,
             generation: Generation(1),
             incarnation: Incarnation::default(),
+            store: 0,
             budget: 0,
             node_ranks: 4,
             group_size: 4,

@@ -21,7 +21,7 @@
 //!  12 byte-order mark u32   64 budget u64             104 file_len u64
 //!  16 checksum u64          72 node_ranks u32         112 slots per rank u32
 //!  24 job u64               76 group_size u32         116 operations per board u32
-//!  32 group u64             80 extent_size u64        120 zero
+//!  32 group u64             80 extent_size u64        120 store u64
 //! ```
 //!
 //! Version 1 had no tokens and no wishes; all else stood where it stands now, but for the data area, which may begin
@@ -98,6 +98,7 @@ const AT_DATA_OFFSET: usize = 96;
 const AT_FILE_LEN: usize = 104;
 const AT_SLOTS: usize = 112;
 const AT_BOARD: usize = 116;
+const AT_STORE: usize = 120;
 
 /// What a segment's header says: whose it is and how it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +113,8 @@ pub struct SegmentHeader {
     pub generation: Generation,
     /// That run's random identity.
     pub incarnation: Incarnation,
+    /// Hash of the id of that run's store; 0: it had none.
+    pub store: u64,
     /// Bytes of data that the ranks of the node may use together.
     pub budget: u64,
     /// Ranks of the group on this node.
@@ -134,6 +137,7 @@ impl SegmentHeader {
             group: spec.group,
             generation: spec.generation,
             incarnation: spec.incarnation,
+            store: spec.store,
             budget: spec.budget,
             node_ranks: spec.node_ranks,
             group_size: spec.group_size,
@@ -229,6 +233,7 @@ impl SegmentHeader {
         put_u64(&mut bytes, AT_GROUP, self.group);
         put_u64(&mut bytes, AT_GENERATION, self.generation.0);
         bytes[AT_INCARNATION..AT_INCARNATION + 16].copy_from_slice(&self.incarnation.0);
+        put_u64(&mut bytes, AT_STORE, self.store);
         put_u64(&mut bytes, AT_BUDGET, self.budget);
         put_u32(&mut bytes, AT_NODE_RANKS, self.node_ranks);
         put_u32(&mut bytes, AT_GROUP_SIZE, self.group_size);
@@ -247,13 +252,14 @@ impl SegmentHeader {
     pub(super) fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
         let fields = Fields::open_up_to(WHAT, bytes, HEADER_LEN, MAGIC, LAYOUT_VERSION)?;
         fields.verify(AT_CHECKSUM)?;
-        fields.expect_zeros(AT_BOARD + 4..HEADER_LEN)?;
+        fields.expect_zeros(AT_STORE + 8..HEADER_LEN)?;
         let header = SegmentHeader {
             version: fields.u32(AT_VERSION),
             job: fields.u64(AT_JOB),
             group: fields.u64(AT_GROUP),
             generation: Generation(fields.u64(AT_GENERATION)),
             incarnation: Incarnation(fields.array(AT_INCARNATION)),
+            store: fields.u64(AT_STORE),
             budget: fields.u64(AT_BUDGET),
             node_ranks: fields.u32(AT_NODE_RANKS),
             group_size: fields.u32(AT_GROUP_SIZE),
@@ -375,6 +381,7 @@ mod tests {
             group: 2,
             generation: Generation(3),
             incarnation: Incarnation([4; 16]),
+            store: 0,
             budget,
             node_ranks,
             group_size: node_ranks,

@@ -698,6 +698,7 @@ mod tests {
             group: 1,
             generation: Generation(1),
             incarnation: Incarnation([1; 16]),
+            store: 0,
             budget: 4 * MIB,
             node_ranks: 2,
             group_size: 2,

@@ -106,6 +106,8 @@ pub struct SegmentSpec {
     pub generation: Generation,
     /// This run's random identity.
     pub incarnation: Incarnation,
+    /// Hash of the id of its store; 0: it has none.
+    pub store: u64,
     /// Bytes of data for all ranks of the node together. Only the creator's value counts: the header carries it to the
     /// others. The control area (about 12 KiB per rank, at most 256 KiB for the extents) comes on top.
     pub budget: u64,

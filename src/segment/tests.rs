@@ -24,6 +24,7 @@ fn spec(directory: &Path, budget: u64, node_ranks: u32) -> SegmentSpec {
         group: 0x2222,
         generation: Generation(3),
         incarnation: Incarnation([9; 16]),
+        store: 0,
         budget,
         node_ranks,
         group_size: 2 * node_ranks,

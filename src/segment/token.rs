@@ -388,6 +388,7 @@ mod tests {
             group: 1,
             generation: Generation(1),
             incarnation: Incarnation([1; 16]),
+            store: 0,
             budget: 0,
             node_ranks,
             group_size: node_ranks,

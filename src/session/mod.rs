@@ -3,10 +3,10 @@
 //! ```no_run
 //! # #[cfg(feature = "mpi")]
 //! # fn main() -> bivouac::Result<()> {
-//! use bivouac::{Config, Level, Session};
+//! use bivouac::Session;
 //! let universe = mpi::initialize().expect("MPI is not initialised yet");
 //! let world = universe.world();
-//! let session = Session::open(&world, Config::from_env()?)?;
+//! let session = Session::from_env(&world)?;
 //! let (mut step, mut t) = (0u64, vec![0.0f64; 1 << 20]);
 //! session.restart("heat", |r| {
 //!     r.load("temperature", &mut t)?;
@@ -41,6 +41,8 @@ mod domains;
 mod error;
 mod open;
 pub mod place;
+#[cfg(test)]
+mod tests;
 
 pub use error::{Error, Result};
 
@@ -50,6 +52,8 @@ use crate::base::Level;
 use crate::base::calendar::unix_now;
 use crate::base::units::page_ceil;
 use crate::comm::Comm;
+#[cfg(feature = "mpi")]
+use crate::config::Timeouts;
 use crate::config::{AffinityMode, Budget, Config};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::device::{Device, DeviceSpan, Stream};
@@ -65,7 +69,7 @@ use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
 use crate::transfer::history::{CacheConfig, Caches, History, index_name};
 use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
-use place::{Place, Workers, segment_prefix};
+use place::{Place, Workers, segment_prefix, store_hash};
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -73,6 +77,8 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// How long `close` waits at least for the pieces of I/O in hand, when its limit has passed.
+const LAST_PIECES: Duration = Duration::from_secs(1);
 /// How long `close` lets its last messages travel.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(10);
 /// The same when MPI is finalized under an open session.
@@ -91,6 +97,12 @@ pub struct Session {
     #[cfg(feature = "mpi")]
     _hook: Option<crate::comm::mpi::FinalizeHook>,
     not_sync: PhantomData<Cell<()>>,
+}
+
+/// How long to wait for the other ranks; a rank without a usable configuration does not know better.
+#[cfg(feature = "mpi")]
+pub(crate) fn timeouts_of(config: &std::result::Result<Config, String>) -> Timeouts {
+    config.as_ref().map_or_else(|_| Timeouts::default(), |config| config.job.timeouts)
 }
 
 /// What a restart restored.
@@ -124,6 +136,23 @@ pub struct VersionInfo {
 }
 
 impl Session {
+    /// Opens a session on the ranks of `comm` with the configuration of the environment: the file that `BIVOUAC_CONFIG` names, and
+    /// `BIVOUAC_…` variables. A rank whose configuration has a mistake takes part, and all ranks are told whose it is and what is
+    /// wrong. `Session::open(&comm, Config::from_env()?)` would leave the others waiting for that rank.
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// As [`Session::open`].
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    #[cfg(feature = "mpi")]
+    pub fn from_env<C: mpi::traits::Communicator + ?Sized>(comm: &C) -> Result<Session> {
+        Session::open_with(comm, Config::from_env())
+    }
+
     /// Opens a session on the ranks of `comm`, which may be any intracommunicator; MPI may have been initialised by
     /// anybody at any thread level. With `MPI_THREAD_MULTIPLE` a thread moves the coordination along; otherwise
     /// the session's own calls do ([`Session::progress`] helps when they are rare).
@@ -132,15 +161,36 @@ impl Session {
     /// All ranks of `comm`.
     ///
     /// # Blocking
-    /// Until all ranks have called; for the file systems of the tiers; up to about ten seconds if a claim of another
+    /// Until all ranks have called, at most for `timeouts.abandon`; for the file systems of the tiers; up to about ten seconds if a claim of another
     /// host has to be watched.
     ///
     /// # Errors
     /// [`Error::Open`], the same on all ranks: a configuration is invalid or they differ (ranks and keys named), or another
-    /// run of the job is alive. [`Error::Comm`].
+    /// run of the job is alive. [`Error::Comm`], for example because ranks have not called ([`crate::comm::CommError::Absent`]
+    /// names them).
     #[cfg(feature = "mpi")]
     pub fn open<C: mpi::traits::Communicator + ?Sized>(comm: &C, config: Config) -> Result<Session> {
-        Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm)?, Ok(config))
+        Session::open_with::<C, String>(comm, Ok(config))
+    }
+
+    /// The same for a program that makes or changes its configuration: what came of that on this rank.
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// As [`Session::open`].
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    #[cfg(feature = "mpi")]
+    pub fn open_with<C: mpi::traits::Communicator + ?Sized, E: std::fmt::Display>(
+        comm: &C,
+        config: std::result::Result<Config, E>,
+    ) -> Result<Session> {
+        let config = config.map_err(|mistake| mistake.to_string());
+        let timeouts = timeouts_of(&config);
+        Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm, &timeouts)?, config)
     }
 
     /// Opens a session on a communicator of our own; a rank without a usable configuration fails together with the others.
@@ -326,7 +376,7 @@ impl Session {
         let segments = match engine.config().job.memory_enabled {
             true => {
                 let prefix = segment_prefix(&identity.job, &identity.group);
-                open_segments(&engine.config().node.memory_directory, &prefix, &mut damage)
+                open_segments(&engine.config().node.memory_directory, &prefix, store_hash(identity.store), &mut damage)
             }
             false => Vec::new(),
         };
@@ -428,7 +478,7 @@ impl Session {
         if has_gathered {
             self.decisions.borrow_mut().checkpoint_soon();
         }
-        self.engine.set_origin(&name, origin_of(&elected));
+        self.engine.begin_stretch(&name, |restart| origin_of(&elected, restart));
         log::info!(
             "event=restored rank={} name={name:?} {key} tier={} bytes={} seconds={:.6} left_behind={}",
             self.engine.identity().rank,
@@ -532,7 +582,7 @@ impl Session {
         self.engine.pump();
     }
 
-    /// Verdicts heard since the last call, in the order of the operations that they are about.
+    /// Verdicts heard since the last call, in the order of the operations that they are about; the newest 4096, if nobody asks for long.
     ///
     /// # Collective
     /// Local. All ranks hear the same verdicts, though not at the same moment.
@@ -687,13 +737,18 @@ impl Session {
         let in_flight = engine.stats().in_flight;
         let agreed = self.agree("close", Payload::None, engine.failed()).map(drop);
         engine.end_conversation(GOODBYE_LIMIT);
-        if let Some(threads) = &self.threads {
-            threads.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        match &self.threads {
+            Some(threads) => {
+                let left = (started + limit).saturating_sub(engine.clock().now()).max(LAST_PIECES);
+                threads.lock().unwrap_or_else(PoisonError::into_inner).finish(left);
+            }
+            None => {
+                engine.close_claim();
+                engine.tell_closed();
+            }
         }
         engine.cancel_messages();
         engine.close_memory();
-        engine.close_claim();
-        engine.tell_closed();
         self.process = 0;
         let waited_s = engine.clock().now().saturating_sub(started).as_secs_f64();
         log::info!("event=closed rank={} waited_s={waited_s:.3} in_flight={in_flight}", engine.identity().rank);

@@ -9,7 +9,7 @@
 
 use super::domains::node_domains;
 use super::error::{Error, Result};
-use super::place::{Place, Workers, default_local, job_key, segment_prefix};
+use super::place::{Place, Workers, default_local, job_key, segment_prefix, store_hash};
 use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, Rank};
@@ -23,7 +23,7 @@ use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
 use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes};
 use crate::tier::claims::{Claim, ClaimRecord, Claims, store_id};
-use crate::tier::directory::{DirectoryTier, is_component};
+use crate::tier::directory::{DirectoryTier, Series, is_component};
 use crate::tier::run_directory::RunDirectory;
 use crate::tier::{TierError, TierKind};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
@@ -132,6 +132,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         group: introduction.group.clone(),
         generation: opened.generation,
         incarnation: introduction.incarnation,
+        store: introduction.store,
         rank,
         size,
         node_ranks,
@@ -244,10 +245,14 @@ fn global_root(config: &Config, place: &Place) -> PathBuf {
     place.directory.join(&config.job.global_directory)
 }
 
+/// A tier, if it is switched on, or why this rank cannot use it.
+type Usable = std::result::Result<Option<DirectoryTier>, String>;
+
 /// What this rank can use.
 struct Prepared {
-    local: std::result::Result<Option<DirectoryTier>, String>,
-    global: std::result::Result<Option<DirectoryTier>, String>,
+    local: Usable,
+    global: Usable,
+    /// The largest generation of which this rank has seen anything.
     seen: Generation,
 }
 
@@ -261,12 +266,9 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
         None => prepare_global(place, config, introduction).map(Some),
     };
     let mut seen = Generation(0);
-    for tier in [&local, &global].into_iter().filter_map(|tier| tier.as_ref().ok()?.as_ref()) {
-        // Only the root reads the whole global tier; there the claims know better anyway.
-        if tier.kind() == TierKind::Local {
-            seen = seen.max(largest_generation(tier, introduction));
-        }
-    }
+    let local = look_for_runs(local, introduction, &mut seen);
+    // Claims may be gone where checkpoints are not. One rank is enough to look at what all share.
+    let global = if rank == Rank::ROOT { look_for_runs(global, introduction, &mut seen) } else { global };
     if config.job.memory_enabled {
         let prefix = segment_prefix(&introduction.job, &introduction.group);
         let names = crate::segment::list(&config.node.memory_directory, &prefix).unwrap_or_default();
@@ -276,14 +278,23 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
     Prepared { local, global, seen }
 }
 
-fn largest_generation(tier: &DirectoryTier, introduction: &Introduction) -> Generation {
-    let names = tier.names(&introduction.job, &introduction.group).unwrap_or_default();
-    let newest = names.into_iter().filter_map(|name| {
-        let series =
-            crate::tier::directory::Series { job: introduction.job.clone(), group: introduction.group.clone(), name };
-        Some(tier.folders(&series).ok()?.first()?.0)
-    });
-    newest.max().unwrap_or_default()
+/// Raises `seen` to the largest generation that a tier has a checkpoint of. A tier that cannot say is not used: a run
+/// with the number of an older one would be taken for it.
+fn look_for_runs(tier: Usable, introduction: &Introduction, seen: &mut Generation) -> Usable {
+    let tier = tier?;
+    if let Some(tier) = &tier {
+        *seen = largest_generation(tier, introduction).map_err(|error| error.to_string())?.max(*seen);
+    }
+    Ok(tier)
+}
+
+fn largest_generation(tier: &DirectoryTier, introduction: &Introduction) -> std::result::Result<Generation, TierError> {
+    let mut largest = Generation::default();
+    for name in tier.names(&introduction.job, &introduction.group)? {
+        let series = Series { job: introduction.job.clone(), group: introduction.group.clone(), name };
+        largest = tier.folders(&series)?.first().map_or(largest, |folder| folder.0.max(largest));
+    }
+    Ok(largest)
 }
 
 fn prepare_local(
@@ -307,7 +318,8 @@ fn prepare_local(
             ));
         }
     }
-    let probe = root.join(format!("probe-r{:06}", rank.0));
+    // Other jobs of this user may try the same directory at this moment, each with a rank of this number.
+    let probe = root.join(format!("probe-{}-r{:06}", introduction.incarnation, rank.0));
     place.local.write_all(&probe, b"probe").map_err(|source| wrap("write to", source))?;
     place.local.remove_file(&probe).map_err(|source| wrap("delete in", source))?;
     Ok(DirectoryTier::new(TierKind::Local, place.local.clone(), root))
@@ -446,13 +458,14 @@ fn open_memory(
         group: text_hash(&identity.group),
         generation: identity.generation,
         incarnation: identity.incarnation,
+        store: store_hash(identity.store),
         budget: 0,
         node_ranks: identity.node_ranks.len() as u32,
         group_size: identity.size,
     };
     let mut old = Vec::new();
     let created = (node_rank == 0).then(|| {
-        old = open_segments(&directory, &prefix, &mut Vec::new());
+        old = open_segments(&directory, &prefix, spec.store, &mut Vec::new());
         available_memory(&directory).and_then(|mut available| {
             // What dead runs of this job hold is given back once this one has elected what it restores.
             let dead = old.iter().filter(|segment| !segment.is_alive().unwrap_or(true));

@@ -106,3 +106,8 @@ pub fn default_local(temporary: &Path, store: Option<Incarnation>, job: &str, us
 pub fn segment_prefix(job: &str, group: &str) -> String {
     format!("bivouac-{:08x}-{:08x}-g", text_hash(job) as u32, text_hash(group) as u32)
 }
+
+/// How segments name the store of their run; 0: it has none.
+pub fn store_hash(store: Option<Incarnation>) -> u64 {
+    store.map_or(0, |store| text_hash(&store.to_string()).max(1))
+}

@@ -11,9 +11,9 @@
 //! 1. `gNNNNNN.closed` exists: the run ended in order.
 //! 2. Its file is locked: alive (the lock ends with the process, however it ends).
 //! 3. Not locked, and made on this very boot of this machine: dead, the lock would be visible here.
-//! 4. Otherwise the lock may just not reach across hosts: the file's modification time, which the holder renews
-//!    every [`HEARTBEAT`], is compared with that of a file touched now on the same server; younger than three
-//!    heartbeats is watched until it moves (alive) or ages (dead).
+//! 4. Otherwise the lock may just not reach across hosts: the file is watched for three [`HEARTBEAT`]s. Its holder renews the
+//!    modification time at each; if that moves, the run is alive. What the time says is not looked at: some file systems take the
+//!    clock of the host that renews it. Only the newest run's claim is watched; older ones are superseded by it.
 
 use super::storage::{Create, FileLock, Storage};
 use super::{TierError, TierKind};
@@ -29,6 +29,8 @@ pub const HEARTBEAT: Duration = Duration::from_secs(3);
 /// Claims this far below ours are removed.
 const CLAIMS_KEPT: u64 = 4;
 const LOCK_ATTEMPTS: u32 = 100;
+/// Looks for the store's id, 50 ms apart.
+const STORE_ATTEMPTS: u32 = 20;
 const CLAIM_MAX: u64 = 64 << 10;
 
 /// What a claim file says about its run.
@@ -84,10 +86,15 @@ pub enum ClaimError {
     Tier(#[from] TierError),
 }
 
-/// Reads the store's id, or makes one: 32 hexadecimal digits in `<root>/store`.
+/// Reads the store's id, or makes one: 32 hexadecimal digits in `<root>/store`. A file that somebody may be writing is never
+/// written over.
 ///
 /// # Errors
-/// [`TierError::Io`] if the root cannot be created, read or written.
+/// [`TierError::Io`] if the root cannot be created, read or written, or if the file holds no id and it cannot be told that nobody
+/// writes it.
+///
+/// # Blocking
+/// About a second for somebody else who has begun to write the id.
 pub fn store_id(
     storage: &dyn Storage,
     root: &Path,
@@ -97,31 +104,43 @@ pub fn store_id(
     let path = root.join("store");
     let wrap = |action, source| TierError::io(TierKind::Global, action, &path, source);
     storage.create_dir_all(root).map_err(|source| wrap("create", source))?;
-    for _ in 0..20 {
-        match storage.open_write(&path, Create::New) {
-            Ok(file) => {
-                file.write_at(0, format!("{fresh}\n").as_bytes())
-                    .and_then(|()| file.sync())
-                    .map_err(|e| wrap("write", e))?;
+    let text = format!("{fresh}\n");
+    let read = || -> Result<Option<Incarnation>, TierError> {
+        let bytes = storage.read_all(&path, CLAIM_MAX).map_err(|source| wrap("read", source))?;
+        Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()))
+    };
+    for _ in 0..STORE_ATTEMPTS {
+        let made = match storage.open_write(&path, Create::New) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+            Err(error) => return Err(wrap("create", error)),
+        };
+        if made.is_none()
+            && let Some(id) = read()?
+        {
+            return Ok(id);
+        }
+        // Whoever writes an id holds the lock. One who died, or a power cut, has left a file without id and without lock.
+        match (storage.try_lock(&path), made) {
+            (Ok(Some(_lock)), _) => {
+                if let Some(id) = read()? {
+                    return Ok(id);
+                }
+                storage.write_all(&path, text.as_bytes()).map_err(|source| wrap("write", source))?;
+                return Ok(fresh);
+            }
+            // No locks here: the one who has made the file writes it.
+            (Err(_), Some(file)) => {
+                file.write_at(0, text.as_bytes()).and_then(|()| file.sync()).map_err(|e| wrap("write", e))?;
                 storage.sync_dir(root).map_err(|source| wrap("sync", source))?;
                 return Ok(fresh);
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(wrap("create", error)),
+            (Ok(None) | Err(_), _) => clock.sleep(Duration::from_millis(50)),
         }
-        let bytes = storage.read_all(&path, CLAIM_MAX).map_err(|source| wrap("read", source))?;
-        if let Some(id) = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()) {
-            return Ok(id);
-        }
-        if bytes.len() > fresh.to_string().len() {
-            // As long as an id and its newline: nobody is writing it any more, it is damaged.
-            break;
-        }
-        // Somebody is just writing it, or died doing so.
-        clock.sleep(Duration::from_millis(50));
     }
-    storage.write_all(&path, format!("{fresh}\n").as_bytes()).map_err(|source| wrap("write", source))?;
-    Ok(fresh)
+    // Another id would make two stores of one: whoever is just writing it has one already.
+    let why = "it holds no store id, and nobody has written one for a second: if no run is just starting, remove it";
+    Err(wrap("use", io::Error::new(io::ErrorKind::InvalidData, why)))
 }
 
 /// The claims of one job and group.
@@ -191,9 +210,7 @@ impl Claims {
         loop {
             let claimed = self.generations()?;
             if !take_over {
-                for generation in &claimed {
-                    self.refuse_if_alive(*generation, record, clock)?;
-                }
+                self.refuse_any(&claimed, record, clock)?;
             }
             let generation = Generation(claimed.last().copied().unwrap_or_default().max(seen).0 + 1);
             let path = self.path(generation);
@@ -221,8 +238,13 @@ impl Claims {
         // Locked before it says anything: whoever can read a record and take its lock may take its run for dead.
         let lock = self.lock_own(path, clock);
         let text = serde_json::to_vec_pretty(record).unwrap_or_default();
-        let written = file.write_at(0, &text).and_then(|()| file.sync());
-        self.wrap("write", path, written)?;
+        if let Err(error) = file.write_at(0, &text).and_then(|()| file.sync()) {
+            // A claim that says nothing would be taken for another run's at the next look.
+            if let Err(error) = self.storage.remove_file(path) {
+                log::debug!("event=empty-claim-left path={} error={error}", path.display());
+            }
+            return self.wrap("write", path, Err(error));
+        }
         self.wrap("sync", &self.directory, self.storage.sync_dir(&self.directory))?;
         Ok(Some(lock))
     }
@@ -258,15 +280,34 @@ impl Claims {
         self.directory.join(format!("g{:06}.closed", generation.0))
     }
 
-    fn refuse_if_alive(&self, generation: Generation, ours: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
+    /// Refuses if a run with one of these claims (ascending) is alive.
+    fn refuse_any(&self, claimed: &[Generation], ours: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
+        let mut is_newest = true;
+        for generation in claimed.iter().rev() {
+            is_newest &= !self.refuse_if_alive(*generation, ours, is_newest, clock)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses if that is a living run's claim. True if it is a run's.
+    fn refuse_if_alive(
+        &self,
+        generation: Generation,
+        ours: &ClaimRecord,
+        is_newest: bool,
+        clock: &dyn Clock,
+    ) -> Result<bool, ClaimError> {
         let path = self.path(generation);
         let read = || -> Option<ClaimRecord> {
             self.storage.read_all(&path, CLAIM_MAX).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
         };
         let is_tool = |record: &ClaimRecord| record.group_size == 0;
         let mut theirs = read();
-        if theirs.as_ref().is_some_and(is_tool) || !self.is_alive(generation, theirs.as_ref(), ours, clock)? {
-            return Ok(());
+        if theirs.as_ref().is_some_and(is_tool) {
+            return Ok(false);
+        }
+        if !self.is_alive(generation, theirs.as_ref(), ours, is_newest, clock)? {
+            return Ok(true);
         }
         // A claim is locked before it says anything: who it is comes a moment later.
         for _ in 0..LOCK_ATTEMPTS {
@@ -277,7 +318,7 @@ impl Claims {
             theirs = read();
         }
         if theirs.as_ref().is_some_and(is_tool) {
-            return Ok(());
+            return Ok(false);
         }
         let (host, pid, program) =
             theirs.map_or(("unknown".into(), 0, "unknown".into()), |t| (t.host, t.pid, t.program));
@@ -289,6 +330,7 @@ impl Claims {
         generation: Generation,
         theirs: Option<&ClaimRecord>,
         ours: &ClaimRecord,
+        is_newest: bool,
         clock: &dyn Clock,
     ) -> Result<bool, TierError> {
         let path = self.path(generation);
@@ -302,32 +344,24 @@ impl Claims {
             // Unlocked as far as this host can see, or no locks on this file system.
             Ok(false) | Err(_) => {}
         }
-        self.watch(&path, ours, clock)
+        Ok(is_newest && self.watch(&path, clock))
     }
 
-    /// Rule 4: compares modification times of one server, and waits for the younger ones to move or age.
-    fn watch(&self, path: &Path, ours: &ClaimRecord, clock: &dyn Clock) -> Result<bool, TierError> {
-        let probe = self.directory.join(format!("now-{}", ours.incarnation));
-        drop(self.wrap("create", &probe, self.storage.open_write(&probe, Create::Shared))?);
-        let first = self.storage.modified(path);
-        let alive = loop {
-            self.wrap("touch", &probe, self.storage.touch(&probe))?;
-            let now = self.wrap("read", &probe, self.storage.modified(&probe))?;
-            let seen = match (self.storage.modified(path), &first) {
-                (Ok(seen), Ok(first)) if seen == *first => seen,
-                (Ok(_), Ok(_)) => break true,
-                _ => break false,
-            };
-            if now.duration_since(seen).unwrap_or_default() > 3 * HEARTBEAT {
-                break false;
-            }
-            log::info!("event=watching-claim path={} reason=\"made on another host and not closed\"", path.display());
+    /// Rule 4: does the modification time move?
+    fn watch(&self, path: &Path, clock: &dyn Clock) -> bool {
+        // A network file system asks its server when a file is opened, and may answer from its memory otherwise.
+        let look = || self.storage.open_read(path).and_then(|_| self.storage.modified(path));
+        let Ok(first) = look() else { return false };
+        log::info!("event=watching-claim path={} reason=\"made on another host and not closed\"", path.display());
+        let begun = clock.now();
+        while clock.now().saturating_sub(begun) <= 3 * HEARTBEAT {
             clock.sleep(Duration::from_secs(1));
-        };
-        if let Err(error) = self.storage.remove_file(&probe) {
-            log::debug!("event=probe-left path={} error={error}", probe.display());
+            match look() {
+                Ok(seen) if seen == first => {}
+                moved => return moved.is_ok(),
+            }
         }
-        Ok(alive)
+        false
     }
 
     /// Refuses if any run holds a claim and is alive. For tools, which claim nothing: `me` says on which boot of which
@@ -339,7 +373,7 @@ impl Claims {
     /// # Blocking
     /// Up to three heartbeats when another host's claim has to be watched.
     pub fn refuse_alive(&self, me: &ClaimRecord, clock: &dyn Clock) -> Result<(), ClaimError> {
-        self.generations()?.into_iter().try_for_each(|generation| self.refuse_if_alive(generation, me, clock))
+        self.refuse_any(&self.generations()?, me, clock)
     }
 
     /// Makes sure that the next run takes a generation above `used`, by claiming it and closing the claim at once, unless
@@ -368,28 +402,36 @@ impl Claims {
         if newest > ours {
             return Err(superseded(newest));
         }
-        if newest == ours {
-            return Ok(());
-        }
         // One thread at a time: a second one would find the first one's file before anything is in it.
         let mut held = claim.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
-        if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
-            log::warn!("event=claim-made-again path={} reason=\"it had vanished\"", claim.path.display());
-            *held = lock;
-            return Ok(());
-        }
-        // Another thread of ours was faster, the listing was late (network file systems), or another run has begun on
-        // the emptied directory; that one may just be writing its record.
         for _ in 0..LOCK_ATTEMPTS {
-            let found = self.wrap("read", &claim.path, self.storage.read_all(&claim.path, CLAIM_MAX))?;
-            match serde_json::from_slice::<ClaimRecord>(&found) {
-                Ok(found) if found.incarnation == claim.record.incarnation => return Ok(()),
-                Ok(_) => break,
-                Err(_) => clock.sleep(Duration::from_millis(10)),
+            match self.holder(&claim.path)? {
+                // A number alone proves nothing: another run that began on an emptied directory has taken ours.
+                Holder::Run(record) if record.incarnation == claim.record.incarnation => return Ok(()),
+                Holder::Run(_) => break,
+                // Another run that has begun on the emptied directory may just be writing its record.
+                Holder::Unreadable => clock.sleep(Duration::from_millis(10)),
+                Holder::Nobody => {
+                    self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
+                    if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
+                        log::warn!("event=claim-made-again path={} reason=\"it had vanished\"", claim.path.display());
+                        *held = lock;
+                        return Ok(());
+                    }
+                }
             }
         }
         Err(superseded(ours))
+    }
+
+    fn holder(&self, path: &Path) -> Result<Holder, TierError> {
+        match self.storage.read_all(path, CLAIM_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Holder::Nobody),
+            read => {
+                let bytes = self.wrap("read", path, read)?;
+                Ok(serde_json::from_slice(&bytes).map_or(Holder::Unreadable, Holder::Run))
+            }
+        }
     }
 
     /// Renews the claim's modification time.
@@ -400,22 +442,40 @@ impl Claims {
         self.wrap("touch", &claim.path, self.storage.touch(&claim.path))
     }
 
-    /// Marks the claim as ended in order.
+    /// Marks the claim as ended in order, unless another run has its number: that one may be alive.
     ///
     /// # Errors
     /// [`TierError::Io`].
     pub fn close(&self, claim: &Claim) -> Result<(), TierError> {
+        if let Holder::Run(record) = self.holder(&claim.path)?
+            && record.incarnation != claim.record.incarnation
+        {
+            log::warn!("event=claim-not-closed path={} reason=\"another run has made it\"", claim.path.display());
+            return Ok(());
+        }
         let path = self.closed_path(claim.generation);
         self.wrap("create", &path, self.storage.open_write(&path, Create::Shared).map(drop))
     }
 }
 
+/// Whose a claim file is.
+enum Holder {
+    /// There is none.
+    Nobody,
+    /// Its maker has not written its record yet, or it is damaged.
+    Unreadable,
+    /// That run's.
+    Run(ClaimRecord),
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::posix::PosixStorage;
+    use super::super::simulated::{Fault, Simulated};
     use super::*;
     use crate::base::clock::SystemClock;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::SystemTime;
 
     fn record(group_size: u32) -> ClaimRecord {
         let (host, boot, program) = ("here".into(), "this".into(), format!("{group_size} ranks"));
@@ -441,6 +501,93 @@ mod tests {
         }
         claims.close(&run).expect("closed");
         claims.refuse_alive(&record(0), &clock).expect("it has ended");
+    }
+
+    /// Somebody emptied the directory under a living run, and the next run took the same number.
+    #[test]
+    fn a_claim_of_our_number_that_another_run_made_supersedes_us_and_is_not_ours_to_close() {
+        let (root, clock) = (tempfile::tempdir().expect("a folder"), SystemClock::default());
+        let claims = claims(root.path());
+        let (first, second) = (record(4), ClaimRecord { incarnation: "2".into(), ..record(4) });
+        let mine = claims.claim(Generation(0), &first, false, &clock).expect("claimed");
+        claims.check(&mine, &clock).expect("it is ours");
+        std::fs::remove_dir_all(&claims.directory).expect("removed");
+        let theirs = claims.claim(Generation(0), &second, false, &clock).expect("nobody is seen");
+        assert_eq!(theirs.generation(), mine.generation());
+        let fenced = claims.check(&mine, &clock);
+        assert!(
+            matches!(fenced, Err(ClaimError::Superseded { ours: Generation(1), by: Generation(1), .. })),
+            "{fenced:?}"
+        );
+        claims.check(&theirs, &clock).expect("it is theirs");
+        claims.close(&mine).expect("nothing to do");
+        let refused = claims.refuse_alive(&record(0), &clock);
+        assert!(matches!(refused, Err(ClaimError::Alive { generation: Generation(1), .. })), "{refused:?}");
+    }
+
+    /// Time that passes when one sleeps, and what happens at each second.
+    struct Seconds<'a>(Mutex<Duration>, &'a (dyn Fn(u64) + Sync));
+
+    impl Clock for Seconds<'_> {
+        fn now(&self) -> Duration {
+            *self.0.lock().expect("no panic")
+        }
+
+        fn sleep(&self, time: Duration) {
+            let now = self.now() + time;
+            *self.0.lock().expect("no panic") = now;
+            (self.1)(now.as_secs());
+        }
+    }
+
+    #[test]
+    fn a_run_whose_clock_is_an_hour_behind_is_seen_to_live() {
+        let disk = Simulated::new();
+        disk.inject(Path::new("/"), Fault::NoLocks).expect("it is a path");
+        let claims = Claims::new(TierKind::Global, Arc::new(disk.clone()), Path::new("/global"), "job", "group");
+        let elsewhere = |incarnation: &str| {
+            let boot = format!("that of {incarnation}");
+            ClaimRecord { incarnation: incarnation.into(), boot, ..record(4) }
+        };
+        let still = Seconds(Mutex::default(), &|_| ());
+        let path = |claim: &Claim| claim.path.clone();
+        let mut renewed: Option<PathBuf> = None;
+        for (run, lives) in [("1", false), ("2", false), ("3", true)] {
+            if let Some(path) = &renewed {
+                // Renewed every three seconds, by a clock that is an hour behind.
+                let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
+                let renew = |second: u64| {
+                    let time = an_hour_ago + Duration::from_secs(second / 3 * 3);
+                    if lives {
+                        disk.set_modified(path, time).expect("it is there");
+                    }
+                };
+                let clock = Seconds(Mutex::default(), &renew);
+                renew(0);
+                let refused = claims.refuse_alive(&elsewhere(run), &clock);
+                assert_eq!(matches!(refused, Err(ClaimError::Alive { .. })), lives, "run {run}: {refused:?}");
+                // Of the older claims none is watched.
+                assert!(clock.now() <= 4 * HEARTBEAT, "{:?}", clock.now());
+            }
+            let claim = claims.claim(Generation(0), &elsewhere(run), true, &still).expect("taken over");
+            renewed = Some(path(&claim));
+        }
+    }
+
+    #[test]
+    fn a_store_file_that_somebody_is_writing_is_never_written_over() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = PosixStorage::new(crate::config::Direct::Off);
+        let (path, clock) = (root.path().join("store"), Seconds(Mutex::default(), &|_| ()));
+        let id = |byte| store_id(&storage, root.path(), Incarnation([byte; 16]), &clock);
+        std::fs::write(&path, "").expect("written");
+        let writing = storage.try_lock(&path).expect("locks").expect("free");
+        let refused = id(1).expect_err("somebody else will write an id").to_string();
+        assert!(refused.contains("remove it") && refused.contains("store"), "{refused}");
+        assert_eq!(std::fs::read(&path).expect("there"), b"", "nothing was written");
+        drop(writing);
+        // Its writer has died.
+        assert_eq!((id(2).expect("written"), id(3).expect("read")), (Incarnation([2; 16]), Incarnation([2; 16])));
     }
 
     /// Somebody else writes `text` while one sleeps for the third time.

@@ -1,7 +1,7 @@
 //! Checkpoints in flight: capture, verdicts, and when a slot may be reused.
 
 use super::capture::{self, FileError, Unreadable};
-use super::engine::{CaptureError, Decision, Engine, SeriesHistory, State};
+use super::engine::{CaptureError, Decision, Engine, REPORTS_MAX, SeriesHistory, State};
 use super::flow::{Flow, FlowEffect, LevelState};
 use super::history::Caches;
 use super::landing::{Descent, Unsealed};
@@ -11,7 +11,7 @@ use super::stats::level_of;
 use super::tasks::Task;
 use super::write::Written;
 use crate::base::ids::text_hash;
-use crate::base::{CheckpointKey, Digest, Generation, Level};
+use crate::base::{CheckpointKey, Digest, Level, Origin};
 use crate::config::{LevelPolicy, PartStore};
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
@@ -43,7 +43,7 @@ pub(super) struct Checkpoint {
     pub key: CheckpointKey,
     pub series: Series,
     pub agreement: u64,
-    pub origin: Option<(Generation, u64)>,
+    pub origin: Option<Origin>,
     pub flow: Flow,
     pub source: Option<Source>,
     pub slot: Option<SlotId>,
@@ -240,7 +240,7 @@ impl Engine {
             return Err(CaptureError::NoCaches { rank, name: name(), version });
         }
         let series = identity.series(&spec.name);
-        let origin = self.lock().origins.get(&spec.name).copied();
+        let origin = self.lock().origin(&spec.name);
         let regions = spec.regions.iter().map(|saved| saved.region.clone()).collect();
         let meta =
             ShardMeta { job: series.job.clone(), group: series.group.clone(), name: series.name.clone(), regions };
@@ -411,7 +411,7 @@ impl Engine {
         let mut waited = false;
         loop {
             let in_flight = self.lock().checkpoints.values().filter(|c| !c.flow.is_finished()).count();
-            let crowded = in_flight >= IN_FLIGHT_MAX || self.has_board_conflict(operation);
+            let crowded = in_flight >= IN_FLIGHT_MAX;
             if !crowded {
                 match segment.reserve(bytes) {
                     Ok(Some(slot)) => {
@@ -482,7 +482,7 @@ impl Engine {
             key: self.key(spec),
             series: self.setup.identity.series(&spec.name),
             agreement,
-            origin: state.origins.get(&spec.name).copied(),
+            origin: state.origin(&spec.name),
             flow: Flow::default(),
             source,
             slot,
@@ -650,15 +650,15 @@ impl Engine {
         };
         if tier == TierKind::Local && self.setup.identity.is_node_leader() {
             let manifest = Box::new(self.manifest(checkpoint, Level::NodeReboot, Vec::new()));
-            state.tasks.push_back(Task::LocalManifest { series: checkpoint.series.clone(), manifest });
+            state.lanes.push(Task::LocalManifest { series: checkpoint.series.clone(), manifest });
         }
         if retains {
             let (series, key) = (checkpoint.series.clone(), checkpoint.key);
             let tier = if tier == TierKind::Peers { TierKind::Local } else { tier };
-            state.tasks.push_back(Task::Retain { tier, series, key, origin: checkpoint.origin });
+            state.lanes.push(Task::Retain { tier, series, key });
         }
         if !state.old_segments.is_empty() {
-            state.tasks.push_back(Task::RemoveOldSegments);
+            state.lanes.push(Task::RemoveOldSegments);
         }
     }
 
@@ -678,7 +678,7 @@ impl Engine {
         let has_voted = !checkpoint.is_landing && checkpoint.ballot.take().is_none();
         checkpoint.is_unknown = is_unknown && has_voted;
         if let Some((_, upload)) = checkpoint.direct.take() {
-            state.tasks.push_back(Task::Discard(upload));
+            state.lanes.push(Task::Discard(upload));
         }
         let effects = checkpoint.flow.on_abandoned();
         self.drop_exchange(state, operation, is_unknown);
@@ -704,14 +704,17 @@ impl Engine {
         }
         lock_progress(&checkpoint.progress).verdicts.push((level, verdict.clone()));
         let report = Report { name: checkpoint.series.name.clone(), key: checkpoint.key, level, verdict };
-        state.reports.push(report);
+        if state.reports.len() >= REPORTS_MAX {
+            state.reports.pop_front();
+        }
+        state.reports.push_back(report);
     }
 
     pub(super) fn apply(&self, state: &mut State, operation: u64, effects: Vec<FlowEffect>) {
         for effect in effects {
             match effect {
                 FlowEffect::Write(TierKind::Peers) => self.begin_exchange(state, operation),
-                FlowEffect::Write(tier) => state.writes.push_back((operation, tier)),
+                FlowEffect::Write(tier) => state.lanes.write(operation, tier),
                 FlowEffect::Vote(tier) => self.vote_level(state, operation, tier),
                 FlowEffect::SourceFree => {
                     if let Some(checkpoint) = state.checkpoints.get_mut(&operation) {
@@ -852,6 +855,11 @@ impl Engine {
 }
 
 impl State {
+    /// What a checkpoint of a series that is taken now descends from.
+    fn origin(&self, name: &str) -> Option<Origin> {
+        self.stretches.get(name)?.last()
+    }
+
     /// Casts the votes on calls in the order of the calls: behind a shard that is still landing, later ones wait.
     pub(super) fn cast_votes(&mut self) {
         for checkpoint in self.checkpoints.values_mut().take_while(|c| !c.is_landing) {

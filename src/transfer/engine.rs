@@ -1,7 +1,9 @@
 //! The engine's state, its steps, and how the rest of the session talks to it.
 
 use super::checkpoint::Checkpoint;
+use super::fence::Fence;
 use super::fetch::Request;
+use super::lanes::{Lanes, Sides};
 use super::node::NodeContainer;
 use super::parcels::Running;
 use super::progress::{LevelVerdict, Report};
@@ -9,11 +11,11 @@ use super::stats::Stats;
 use super::status::{Supervision, Told};
 use super::tasks::Task;
 use super::waiting::Waiting;
-use super::write::WriteJob;
 use crate::affinity::current_node;
 use crate::affinity::keeper::Keeper;
 use crate::base::ids::text_hash;
-use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
+use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Origin, Rank};
+use crate::catalog::Stretches;
 use crate::comm::{Label, Parcel, Slice};
 use crate::config::Config;
 use crate::coordination::core::{Effect, Event};
@@ -32,6 +34,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Verdicts that are kept for an application that asks for them. One that never asks must not pay for that with its memory.
+pub const REPORTS_MAX: usize = 4096;
 /// How long a waiting call sleeps when nothing moves.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -46,6 +50,8 @@ pub struct Identity {
     pub generation: Generation,
     /// Its random identity.
     pub incarnation: Incarnation,
+    /// The store of its global tier, if it has one.
+    pub store: Option<Incarnation>,
     /// This rank.
     pub rank: Rank,
     /// Ranks in the group.
@@ -84,7 +90,7 @@ pub struct Setup {
     pub affinity: Option<Arc<Keeper>>,
     /// This rank's part in the redundancy sets.
     pub protection: Protection,
-    /// The run's claim (root only).
+    /// The run's claim (root only), until the engine has it.
     pub claim: Option<(Claims, Claim)>,
     /// What a supervisor is told, and how it asks.
     pub supervision: Supervision,
@@ -184,10 +190,7 @@ pub(super) struct State {
     pub verdicts: HashMap<Round, Verdict>,
     pub deciders: HashMap<Round, Decision>,
     pub checkpoints: BTreeMap<u64, Checkpoint>,
-    pub tasks: VecDeque<Task>,
-    pub writes: VecDeque<(u64, TierKind)>,
-    pub active: Option<Arc<WriteJob>>,
-    pub is_opening: bool,
+    pub lanes: Lanes,
     /// Node containers of which this rank's slice is done, and since when.
     pub slices: Vec<(u64, NodeContainer, Duration)>,
     pub histories: HashMap<String, SeriesHistory>,
@@ -209,13 +212,14 @@ pub(super) struct State {
     /// Requests of this rank, and the answers that have come.
     pub fetches: HashMap<u64, Option<Result<Vec<u8>, String>>>,
     pub fetch_id: u64,
-    pub reports: Vec<Report>,
+    /// The newest verdicts that nobody has asked for, [`REPORTS_MAX`] at most.
+    pub reports: VecDeque<Report>,
     pub stats: Stats,
     pub failed: Option<String>,
     /// The reason in `failed` is a newer run: nothing is committed, but the ranks still hear each other.
     pub superseded: bool,
-    /// What this run restored of each series, by name.
-    pub origins: HashMap<String, (Generation, u64)>,
+    /// What this run restored of each series, by name, and when.
+    pub stretches: HashMap<String, Stretches>,
     pub operation: u64,
     pub renewed: Duration,
     pub told: Told,
@@ -226,6 +230,7 @@ pub(super) struct State {
 pub struct Engine {
     pub(super) setup: Setup,
     pub(super) config_hash: u64,
+    pub(super) fence: Option<Fence>,
     driver: Mutex<Driver>,
     state: Mutex<State>,
     staging: Mutex<Option<PageBuffer>>,
@@ -250,8 +255,9 @@ impl Engine {
     /// An engine at rest.
     ///
     /// `operation` is the number of the last collective call that was made on the driver before.
-    pub fn new(setup: Setup, driver: Driver, operation: u64) -> Engine {
+    pub fn new(mut setup: Setup, driver: Driver, operation: u64) -> Engine {
         Engine {
+            fence: setup.claim.take().map(Fence::new),
             config_hash: setup.config.job.hash(),
             setup,
             driver: Mutex::new(driver),
@@ -320,9 +326,9 @@ impl Engine {
         change(&mut self.lock().stats);
     }
 
-    /// Verdicts heard since the last call, in the order of their operations.
+    /// Verdicts heard since the last call, in the order of their operations; of more than [`REPORTS_MAX`] the newest.
     pub fn take_reports(&self) -> Vec<Report> {
-        let mut reports = std::mem::take(&mut self.lock().reports);
+        let mut reports = Vec::from(std::mem::take(&mut self.lock().reports));
         reports.sort_by_key(|report| (report.key.operation, report.level));
         reports
     }
@@ -332,9 +338,11 @@ impl Engine {
         self.lock().failed.clone()
     }
 
-    /// Records what this run restored of a series: later checkpoints of the series descend from it.
-    pub fn set_origin(&self, name: &str, origin: (Generation, u64)) {
-        self.lock().origins.insert(name.into(), origin);
+    /// Records what this run restored of a series with its last call: later checkpoints of the series descend from it.
+    pub fn begin_stretch(&self, name: &str, origin: impl FnOnce(u64) -> Origin) {
+        let mut state = self.lock();
+        let origin = origin(state.operation);
+        state.stretches.entry(name.into()).or_default().begin(self.setup.identity.generation, origin);
     }
 
     /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.
@@ -427,10 +435,9 @@ impl Engine {
     /// Populates memory for a shard of `bytes` in the background.
     pub fn prepare_room(&self, bytes: u64) {
         let mut state = self.lock();
-        let is_queued = state.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }));
-        if self.setup.memory.is_some() && !is_queued {
+        if self.setup.memory.is_some() && !state.lanes.has_prepare() {
             let near_device = self.setup.affinity.as_ref().and_then(|keeper| keeper.node_of_device());
-            state.tasks.push_back(Task::Prepare { bytes, node: near_device.or_else(current_node) });
+            state.lanes.push(Task::Prepare { bytes, node: near_device.or_else(current_node) });
             drop(state);
             self.wake();
         }
@@ -507,7 +514,7 @@ impl Engine {
 
     fn work_inline(&self) -> bool {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        self.work(&mut staging)
+        self.work(Sides::Both, &mut staging)
     }
 
     /// Sleeps until something changes, at most for `limit`.
@@ -582,7 +589,7 @@ impl Engine {
                     };
                     state.events.push(Event::Decided { round, outcome, decision });
                 }
-                None => state.tasks.push_back(Task::Decide { round, ballot }),
+                None => state.lanes.push(Task::Decide { round, ballot }),
             },
             Effect::Settled(verdict) => self.on_settled(state, verdict),
             Effect::Waiting { round, waited, missing } => log::warn!(
@@ -636,24 +643,23 @@ impl Engine {
     /// Does one piece of background work; false if there was none.
     ///
     /// # Blocking
-    /// On local and global file systems.
-    pub fn work(&self, staging: &mut Option<PageBuffer>) -> bool {
-        let Some(work) = self.next_work() else { return false };
+    /// On the local file system, and for both sides on the global one.
+    pub fn work(&self, sides: Sides, staging: &mut Option<PageBuffer>) -> bool {
+        let Some(work) = self.next_work(sides) else { return false };
         self.run(work, staging);
         self.wake();
         true
     }
 
     /// Waits for work, at most for `limit`.
-    pub fn wait_for_work(&self, limit: Duration) {
+    pub fn wait_for_work(&self, sides: Sides, limit: Duration) {
         let state = self.lock();
         let is_waiting = |running: &Running| running.exchange.backlog() > 0;
-        if !state.tasks.is_empty() || !state.requests.is_empty() || state.exchanges.values().any(is_waiting) {
+        if state.lanes.has_tasks(sides) || !state.requests.is_empty() || state.exchanges.values().any(is_waiting) {
             // It came after this thread had looked.
             return;
         }
-        let is_idle = state.exchanges.is_empty() && state.active.is_none();
-        if is_idle && (state.writes.is_empty() || state.is_opening) {
+        if state.exchanges.is_empty() && !state.lanes.is_writing(sides) && !state.lanes.has_writes(sides) {
             drop(self.work_ready.wait_timeout(state, limit));
         } else {
             // Pieces of the active job are all taken, somebody is just opening the next, or an exchange waits for
@@ -669,9 +675,9 @@ impl Engine {
         let clock = self.setup.clock.clone();
         self.wait_until(move |state| {
             let idle = state.checkpoints.values().all(|c| c.flow.is_finished() && !c.is_landing)
-                && state.tasks.is_empty()
+                && !state.lanes.has_tasks(Sides::Both)
                 && state.exchanges.is_empty()
-                && state.active.is_none();
+                && !state.lanes.is_writing(Sides::Both);
             if idle || state.cut_off().is_some() { Some(idle) } else { (clock.now() >= deadline).then_some(false) }
         })
     }
@@ -680,6 +686,9 @@ impl Engine {
     pub fn request_stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
+        if let Some(fence) = &self.fence {
+            fence.wake();
+        }
     }
 
     /// Have threads been told to stop?
@@ -694,10 +703,8 @@ impl Engine {
 
     /// Marks the claim as ended in order (root only).
     pub fn close_claim(&self) {
-        if let Some((claims, claim)) = &self.setup.claim
-            && let Err(error) = claims.close(claim)
-        {
-            log::warn!("event=claim-not-closed error={error}");
+        if let Some(fence) = &self.fence {
+            fence.close();
         }
     }
 

@@ -10,7 +10,10 @@
 //! | name | owner | does | may block on | how it stops |
 //! |---|---|---|---|---|
 //! | `bvk-comm` (0 or 1) | `Threads` of the session | `Engine::step`: messages, verdicts | nothing but short sleeps | stop flag; joined by `close`, by drop, and before `MPI_Finalize` |
-//! | `bvk-write-N` (`engine.writers`) | `Threads` of the session | `Engine::work`: pieces of writes, manifests, retention, claim renewal | local and global file systems | stop flag; joined by `close`; after drop they end with the piece in hand |
+//! | `bvk-write-N` (`engine.writers`) | `Threads` of the session | `Engine::work`: pieces of writes, manifests, retention | local and global file systems | stop flag; joined by `close` within its limit; otherwise they end with the piece in hand |
+//! | `bvk-near` (1) | `Threads` of the session | `Engine::work` of the near side, so that nothing else waits for a global file system that hangs | the local file system | likewise |
+//! | `bvk-claim` (1, root) | `Threads` of the session | `Engine::guard_claim`: looks at the claims, renews ours | the file system of the claims | likewise |
+//! | `bvk-farewell` (1, in `close`) | `Threads::finish` | closes the claim, writes the last status | the file systems of both | ends with that |
 //! | `bvk-d2h` (2 for each `Caches`) | `history::Caches` | `Engine::on_landed` at the end of a download: seals a slot, leaves the vote with the engine | the device, its turn, the pace | stop flag, after the last staged shard; joined when the `Caches` are dropped |
 //!
 //! All of them block every signal. They inherit the CPU mask that the process was given, but for those of `Caches`
@@ -20,10 +23,12 @@
 pub mod capture;
 pub mod checkpoint;
 pub mod engine;
+mod fence;
 pub mod fetch;
 pub mod flow;
 pub mod history;
 mod landing;
+pub mod lanes;
 pub mod node;
 pub mod pacing;
 mod parcels;

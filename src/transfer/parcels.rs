@@ -227,7 +227,7 @@ impl Engine {
                 if is_stored && self.setup.local.is_some() {
                     // After the rank's own shard, which is in the same queue. Also with no parts: the vote says that this
                     // shard is on the local tier, too.
-                    state.writes.push_back((operation, TierKind::Peers));
+                    state.lanes.write(operation, TierKind::Peers);
                     return;
                 }
                 (is_stored && self.setup.local.is_none()).then(|| "redundancy.store: the local tier is off".to_owned())
@@ -248,7 +248,7 @@ impl Engine {
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         checkpoint.parts_stored += 1;
         if failure.is_none() && checkpoint.parts_stored < checkpoint.parts.len() {
-            state.writes.push_back((operation, TierKind::Peers));
+            state.lanes.write(operation, TierKind::Peers);
             return;
         }
         let own = checkpoint.failures.iter().find(|(tier, _)| *tier == TierKind::Local);

@@ -1,14 +1,16 @@
 //! The background work: pieces of writes, and the small jobs around them.
 
 use super::checkpoint::Checkpoint;
-use super::engine::Engine;
+use super::engine::{Engine, State};
+use super::fence::Standing;
 use super::fetch::{ANSWERS_MAX, Request};
+use super::lanes::{Side, Sides, Step};
 use super::node::NodeContainer;
 use super::write::{WriteJob, WriteSpec, Written};
 use crate::affinity::keeper::Keeper;
 use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
-use crate::base::{CheckpointKey, Generation, Level, Rank};
+use crate::base::{CheckpointKey, Level, Rank};
 use crate::catalog::{Folder, retention};
 use crate::config::PartStore;
 use crate::coordination::core::Event;
@@ -16,13 +18,14 @@ use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round};
 use crate::format::{ContainerEntry, ContainerInfo, Content, Manifest};
 use crate::redundancy::exchange::{Exchange, Job};
 use crate::segment::{OldSlot, SlotState};
-use crate::tier::claims::{ClaimError, HEARTBEAT};
+use crate::tier::claims::HEARTBEAT;
 use crate::tier::directory::{DirectoryTier, Series, Upload, node_file, parity_file, rank_file};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::{MemoryShard, Source};
 use crate::tier::storage::Create;
 use crate::tier::{TierError, TierKind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A small job, done before the next piece of a write.
 pub(super) enum Task {
@@ -31,7 +34,7 @@ pub(super) enum Task {
     /// Node leader: record that the local level is committed. The checkpoint itself may be forgotten before that is done.
     LocalManifest { series: Series, manifest: Box<Manifest> },
     /// Delete what retention lets go after a commit.
-    Retain { tier: TierKind, series: Series, key: CheckpointKey, origin: Option<(Generation, u64)> },
+    Retain { tier: TierKind, series: Series, key: CheckpointKey },
     /// Populate memory for the next capture, on the node of the rank's GPU, or else on the one that the application computes on.
     Prepare { bytes: u64, node: Option<Node> },
     /// Remove a file that was written during a capture that came to nothing.
@@ -54,19 +57,34 @@ pub(super) enum Work {
     Look(Arc<Keeper>),
 }
 
+impl Task {
+    /// Which file system it may wait for. A run directory often lies on the global one.
+    pub fn side(&self) -> Side {
+        match self {
+            Task::Decide { round, .. } if round.phase == Phase::Global => Side::Far,
+            Task::Retain { tier, .. } => Side::of(*tier),
+            Task::Discard(upload) => Side::of(upload.kind()),
+            Task::Renew | Task::Status => Side::Far,
+            Task::Decide { .. } | Task::LocalManifest { .. } | Task::Prepare { .. } | Task::RemoveOldSegments => {
+                Side::Near
+            }
+        }
+    }
+}
+
 impl Engine {
-    pub(super) fn next_work(&self) -> Option<Work> {
+    pub(super) fn next_work(&self, sides: Sides) -> Option<Work> {
         let mut state = self.lock();
         let now = self.setup.clock.now();
-        if self.setup.claim.is_some() && now.saturating_sub(state.renewed) >= HEARTBEAT {
+        if self.is_renewal_due(&state, now) {
             state.renewed = now;
             return Some(Work::Task(Task::Renew));
         }
-        if self.setup.supervision.teller.is_some() && now >= state.told.due {
+        if self.setup.supervision.teller.is_some() && sides.has(Side::Far) && now >= state.told.due {
             state.told.due = now + super::status::EVERY;
             return Some(Work::Task(Task::Status));
         }
-        if let Some(task) = state.tasks.pop_front() {
+        if let Some(task) = state.lanes.take_task(sides) {
             return Some(Work::Task(task));
         }
         if state.outbox.len() < ANSWERS_MAX
@@ -79,33 +97,31 @@ impl Engine {
                 return Some(Work::Exchange(running.exchange.clone(), job));
             }
         }
-        if let Some(job) = &state.active {
-            return job.take().map(|piece| Work::Piece(job.clone(), piece));
-        }
-        if state.is_opening {
-            return None;
-        }
-        if let Some((operation, tier)) = state.writes.pop_front() {
-            state.is_opening = true;
-            return Some(Work::Open(operation, tier));
+        match state.lanes.take_step(sides) {
+            Some(Step::Open(operation, tier)) => return Some(Work::Open(operation, tier)),
+            Some(Step::Piece(job, piece)) => return Some(Work::Piece(job, piece)),
+            None => {}
         }
         // Only at rest: what waits for other ranks would interrupt the look again and again.
-        let is_at_rest = state.exchanges.is_empty() && state.requests.is_empty();
+        let is_at_rest =
+            state.exchanges.is_empty() && state.requests.is_empty() && !state.lanes.is_writing(Sides::Both);
         drop(state);
         let keeper = self.setup.affinity.as_ref().filter(|keeper| is_at_rest && keeper.has_work());
         keeper.map(|keeper| Work::Look(keeper.clone()))
     }
 
+    /// Is it this call's turn to renew the claim? Where there are threads, one does that by itself.
+    fn is_renewal_due(&self, state: &State, now: Duration) -> bool {
+        self.setup.is_inline && self.fence.is_some() && now.saturating_sub(state.renewed) >= HEARTBEAT
+    }
+
     /// Is there something to do that others wait for?
     fn has_other_work(&self) -> bool {
         let state = self.lock();
-        let is_due = self.setup.claim.is_some() && self.setup.clock.now().saturating_sub(state.renewed) >= HEARTBEAT;
-        is_due
-            || !state.tasks.is_empty()
+        self.is_renewal_due(&state, self.setup.clock.now())
+            || !state.lanes.is_empty(Sides::Both)
             || !state.requests.is_empty()
             || !state.exchanges.is_empty()
-            || !state.writes.is_empty()
-            || state.active.is_some()
     }
 
     pub(super) fn run(&self, work: Work, staging: &mut Option<PageBuffer>) {
@@ -133,15 +149,13 @@ impl Engine {
                 self.lock().events.push(Event::Decided { round, outcome, decision });
             }
             Task::LocalManifest { series, manifest } => self.write_local_manifest(&series, *manifest),
-            Task::Retain { tier, series, key, origin } => self.retain(tier, &series, &key, origin),
+            Task::Retain { tier, series, key } => self.retain(tier, &series, &key),
             Task::Prepare { bytes, node } => self.prepare_memory(bytes, node),
             Task::Discard(upload) => upload.discard(),
             Task::RemoveOldSegments => self.remove_old_segments(),
             Task::Renew => {
-                if let Some((claims, claim)) = &self.setup.claim
-                    && let Err(error) = claims.renew(claim)
-                {
-                    log::warn!("event=claim-not-renewed error={error}");
+                if let Some(fence) = &self.fence {
+                    fence.renew();
                 }
             }
             Task::Status => self.write_status(),
@@ -152,10 +166,11 @@ impl Engine {
     fn open_write(&self, operation: u64, tier: TierKind) {
         let opened = self.prepare(operation, tier);
         let mut state = self.lock();
-        state.is_opening = false;
+        let lane = state.lanes.of(Side::of(tier));
+        lane.is_opening = false;
         match opened {
             None => {}
-            Some(Ok(Prepared::Job(job))) => state.active = Some(Arc::from(job)),
+            Some(Ok(Prepared::Job(job))) => lane.active = Some(Arc::from(job)),
             Some(Ok(Prepared::Done(written))) => self.on_written(&mut state, operation, tier, written),
             Some(Err(error)) => self.on_written(&mut state, operation, tier, Written::Failed(error)),
         }
@@ -288,7 +303,7 @@ impl Engine {
     fn close_write(&self, job: &WriteJob, written: Written) {
         let took = self.setup.clock.now().saturating_sub(job.started);
         let mut state = self.lock();
-        state.active = None;
+        state.lanes.of(Side::of(job.tier)).active = None;
         if !matches!(written, Written::Failed(_)) && job.tier != TierKind::Peers {
             *state.stats.flushed_bytes.of_mut(job.tier) += job.bytes;
             *state.stats.flushed_time.of_mut(job.tier) += took;
@@ -307,18 +322,12 @@ impl Engine {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
         let blame = |text: String| (Outcome::Abandoned(vec![Culprit { rank, text, retry: false }]), Vec::new());
-        if let Some((claims, claim)) = &self.setup.claim
-            && let Err(error) = claims.check(claim, &*self.setup.clock)
-        {
-            let is_superseded = matches!(error, ClaimError::Superseded { .. });
-            if is_superseded {
-                self.supersede(error.to_string());
-            }
+        let side = if round.phase == Phase::Global { Side::Far } else { Side::Near };
+        match self.standing(side) {
+            Standing::Newest => {}
             // Claims stop waste; names protect. When the global tier cannot be asked, lower levels go on without it.
-            if is_superseded || round.phase == Phase::Global {
-                return blame(error.to_string());
-            }
-            log::warn!("event=claim-not-checked error={error}");
+            Standing::Unknown(why) if side == Side::Near => log::warn!("event=claim-not-checked error={why:?}"),
+            Standing::Superseded(why) | Standing::Unknown(why) => return blame(why),
         }
         if round.phase == Phase::Global
             && let Err(error) = self.write_global_manifest(round.operation, ballot.payload)
@@ -331,7 +340,7 @@ impl Engine {
 
     /// Latches the session: nothing more is committed. The conversation goes on: the other ranks have to hear of it, and
     /// their applications go on asking questions.
-    fn supersede(&self, reason: String) {
+    pub(super) fn supersede(&self, reason: String) {
         let mut state = self.lock();
         if state.failed.is_none() {
             log::error!("event=superseded rank={} reason={reason:?}", self.setup.identity.rank);
@@ -396,24 +405,16 @@ impl Engine {
     /// A newer run has taken over, which ends this one's commits; or it cannot be found out.
     #[cfg(feature = "mpi")]
     pub(crate) fn check_claim(&self) -> Result<(), String> {
-        let Some((claims, claim)) = &self.setup.claim else { return Ok(()) };
-        claims.check(claim, &*self.setup.clock).map_err(|error| {
-            if matches!(error, ClaimError::Superseded { .. }) {
-                self.supersede(error.to_string());
-            }
-            error.to_string()
-        })
+        match self.standing(Side::Far) {
+            Standing::Newest => Ok(()),
+            Standing::Superseded(why) | Standing::Unknown(why) => Err(why),
+        }
     }
 
-    fn retain(&self, tier: TierKind, series: &Series, key: &CheckpointKey, origin: Option<(Generation, u64)>) {
+    fn retain(&self, tier: TierKind, series: &Series, key: &CheckpointKey) {
         let Some(directory) = self.directory(tier) else { return };
-        if let Some((claims, claim)) = &self.setup.claim
-            && let Err(error) = claims.check(claim, &*self.setup.clock)
-        {
-            if matches!(error, ClaimError::Superseded { .. }) {
-                self.supersede(error.to_string());
-            }
-            log::warn!("event=retention-skipped tier={tier} error={error}");
+        if let Standing::Superseded(why) | Standing::Unknown(why) = self.standing(Side::of(tier)) {
+            log::warn!("event=retention-skipped tier={tier} error={why:?}");
             return;
         }
         let policy = if tier == TierKind::Local { &self.setup.config.job.local } else { &self.setup.config.job.global };
@@ -424,6 +425,7 @@ impl Engine {
                 return;
             }
         };
+        let stretches;
         {
             let state = self.lock();
             // A later checkpoint that skips the local tier may overtake an earlier one: that is still being written.
@@ -448,8 +450,9 @@ impl Engine {
             for folder in folders.iter_mut().filter(|f| f.generation == key.generation) {
                 folder.committed |= state.committed.contains(&(tier, folder.operation));
             }
+            stretches = state.stretches.get(&series.name).cloned().unwrap_or_default();
         }
-        for gone in retention(&folders, key, origin, policy) {
+        for gone in retention(&folders, key, &stretches, policy) {
             let doomed = CheckpointKey {
                 generation: gone.generation,
                 version: gone.version,

@@ -1,6 +1,7 @@
 //! The engine's threads: started together, stopped together. The module's table lists them.
 
 use super::engine::Engine;
+use super::lanes::Sides;
 use crate::affinity::cpus;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long a writer sleeps when there is nothing to do: it also renews the claim.
+/// How long a writer sleeps when there is nothing to do.
 const WRITER_IDLE: Duration = Duration::from_millis(500);
 /// The comm thread's sleep while something is being agreed on, and at rest. Between, it doubles.
 const COMM_BUSY: Duration = Duration::from_micros(50);
@@ -20,7 +21,8 @@ const BULK_PATIENCE: Duration = Duration::from_millis(2);
 pub struct Threads {
     engine: Arc<Engine>,
     comm: Option<JoinHandle<()>>,
-    writers: Vec<JoinHandle<()>>,
+    /// Those that may wait for file systems.
+    workers: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
@@ -29,7 +31,7 @@ impl Threads {
     /// # Errors
     /// The system's answer if a thread cannot be started; those already running are stopped.
     pub fn start(engine: &Arc<Engine>, with_comm: bool) -> io::Result<Threads> {
-        let mut threads = Threads { engine: engine.clone(), comm: None, writers: Vec::new() };
+        let mut threads = Threads { engine: engine.clone(), comm: None, workers: Vec::new() };
         let cpus = cpus::for_background("");
         let start = |name: String, body: fn(&Engine)| {
             let (engine, cpus) = (engine.clone(), cpus.clone());
@@ -39,7 +41,11 @@ impl Threads {
             })
         };
         for index in 0..engine.config().node.writers {
-            threads.writers.push(start(format!("bvk-write-{index}"), write_loop)?);
+            threads.workers.push(start(format!("bvk-write-{index}"), |engine| write_loop(engine, Sides::Both))?);
+        }
+        threads.workers.push(start("bvk-near".into(), |engine| write_loop(engine, Sides::Near))?);
+        if engine.is_root() {
+            threads.workers.push(start("bvk-claim".into(), Engine::guard_claim)?);
         }
         if with_comm {
             threads.comm = Some(start("bvk-comm".into(), comm_loop)?);
@@ -53,13 +59,35 @@ impl Threads {
         join(self.comm.take());
     }
 
-    /// Stops and joins all threads.
+    /// Stops all threads, and marks the end of the run where others look for it. Returns when that is done, or after
+    /// `limit`: what still waits for a file system then ends by itself, and does not begin anything new.
     ///
     /// # Blocking
-    /// For the pieces of I/O in hand.
-    pub fn stop(&mut self) {
+    /// For the pieces of I/O in hand, at most for `limit`.
+    pub fn finish(&mut self, limit: Duration) {
+        let deadline = Instant::now() + limit;
         self.stop_comm();
-        self.writers.drain(..).for_each(|writer| join(Some(writer)));
+        let engine = self.engine.clone();
+        let farewell = spawn("bvk-farewell".into(), move || {
+            engine.close_claim();
+            engine.tell_closed();
+        });
+        match farewell {
+            Ok(farewell) => self.workers.push(farewell),
+            Err(error) => log::warn!("event=no-farewell error={error}"),
+        }
+        for worker in self.workers.drain(..) {
+            while !worker.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            match worker.is_finished() {
+                true => join(Some(worker)),
+                false => log::warn!(
+                    "event=thread-left name={:?} reason=\"it waits for a file system\"",
+                    worker.thread().name()
+                ),
+            }
+        }
     }
 }
 
@@ -85,11 +113,11 @@ fn join(thread: Option<JoinHandle<()>>) {
     }
 }
 
-fn write_loop(engine: &Engine) {
+fn write_loop(engine: &Engine, sides: Sides) {
     let mut staging = None;
     while !engine.is_stopping() {
-        if !engine.work(&mut staging) {
-            engine.wait_for_work(WRITER_IDLE);
+        if !engine.work(sides, &mut staging) {
+            engine.wait_for_work(sides, WRITER_IDLE);
         }
     }
 }

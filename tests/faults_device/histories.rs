@@ -48,6 +48,7 @@ impl Bed {
             group: 1,
             generation: Generation(1),
             incarnation: Incarnation([7; 16]),
+            store: 0,
             budget: 64 * MIB,
             node_ranks: 1,
             group_size: 1,

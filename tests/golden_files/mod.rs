@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use bivouac::base::digest::digest_bytes;
-use bivouac::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
+use bivouac::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Origin, Rank};
 use bivouac::format::container::encode_tail;
 use bivouac::format::shard::{Layout, ShardHeader, encode_head};
 use bivouac::format::{ContainerEntry, ContainerInfo, Content, ElementType, Manifest, Region, RegionKind, ShardMeta};
@@ -66,7 +66,7 @@ pub fn shard(rank: u32) -> Vec<u8> {
         ],
     };
     let layout = Layout::new(meta, 4096).expect("a layout");
-    let header = layout.header(key(), 0x00c0_ffee, 2, Rank(rank), Some((Generation(2), 60)));
+    let header = layout.header(key(), 0x00c0_ffee, 2, Rank(rank), ORIGIN);
     filled(&layout, &header, &bodies(rank))
 }
 
@@ -91,10 +91,7 @@ pub fn set() -> SetInfo {
 pub fn part() -> Vec<u8> {
     let series = Series { job: "golden".into(), group: "world".into(), name: "heat".into() };
     let (layout, encoded) = part::layout(&series, &set(), 4096).expect("a layout");
-    let header = ShardHeader {
-        content: Content::Parity,
-        ..layout.header(key(), 0x00c0_ffee, 2, Rank(0), Some((Generation(2), 60)))
-    };
+    let header = ShardHeader { content: Content::Parity, ..layout.header(key(), 0x00c0_ffee, 2, Rank(0), ORIGIN) };
     // The only data of its stripe is the other's chunk, times one.
     filled(&layout, &header, &[encoded, shard(1)])
 }
@@ -108,6 +105,9 @@ pub fn container(ranks: &[u32]) -> Vec<u8> {
 pub fn parity_container() -> Vec<u8> {
     contained([(0, part())])
 }
+
+/// The restart that the run had made.
+pub const ORIGIN: Option<Origin> = Some(Origin { generation: Generation(2), version: 60, operation: 12, restart: 3 });
 
 fn contained(shards: impl IntoIterator<Item = (u32, Vec<u8>)>) -> Vec<u8> {
     let (mut bytes, mut entries) = (Vec::new(), Vec::new());
@@ -130,7 +130,7 @@ pub fn manifest() -> Vec<u8> {
         key: key(),
         agreement: 0x00c0_ffee,
         group_size: 2,
-        origin: Some((Generation(2), 60)),
+        origin: ORIGIN,
         level: Level::System,
         containers: vec![ContainerInfo { file: CONTAINER.into(), bytes: container(&[0, 1]).len() as u64, ranks }],
     };

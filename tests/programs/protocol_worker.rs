@@ -43,6 +43,8 @@ fn main() {
         "close-early" => disagreement::close_early(&job),
         "config" => disagreement::configuration(&job, word(0)),
         "open" => disagreement::open_only(&job),
+        "from-env" => disagreement::from_env(&job),
+        "open-without" => disagreement::open_without(&job, number(0)),
         "names" => disagreement::names(&job),
         "step" => restarts::step(&job, word(0), number(1)),
         "look" => restarts::look(&job),

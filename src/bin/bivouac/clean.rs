@@ -10,13 +10,14 @@
 //!   tells, on the global tier.
 //! - *Safe elsewhere*: a slot's entry says up to which level its version was committed when the run died. With the global
 //!   directory at hand, what is complete there counts as well (a drain may have brought it since). A segment with the newest version
-//!   of a series that neither of the two calls durable is kept, and the exit status says so. So is one with the newest version that
+//!   of a series that neither of the two calls durable is kept, and the exit status says so; what was sealed after the newest one
+//!   that is known to be committed counts as committed, too: the verdict may not have come before the kill. So is one with the newest version that
 //!   survives the loss of nodes, unless the global tier has one as new: this segment may be what a lost node is rebuilt from,
 //!   and what was taken later may be lost with that node.
 #![forbid(unsafe_code)]
 
 use crate::Ending;
-use crate::living::{self, claimed, is_job, living_segment};
+use crate::living::{self, claimed, is_job, key_of, living_segment};
 use crate::memory::{self, Stock, is_elsewhere};
 use crate::places::{local_directories, no_store, store_of};
 use crate::removal::{Doomed, How, Removal};
@@ -26,9 +27,10 @@ use bivouac::base::ids::text_hash;
 use bivouac::base::{CheckpointKey, Generation, Level};
 use bivouac::config::{Config, Direct};
 use bivouac::format::FormatError;
+use bivouac::recovery::discover::is_of_another;
 use bivouac::recovery::drain::host_tag;
-use bivouac::segment::{self, SegmentError, SlotState};
-use bivouac::session::place::{Place, Workers, job_key};
+use bivouac::segment::{self, OldSlot, SegmentError, SlotState};
+use bivouac::session::place::store_hash;
 use bivouac::tier::TierKind;
 use bivouac::tier::directory::{DirectoryTier, Series, is_component};
 use bivouac::tier::posix::PosixStorage;
@@ -101,6 +103,8 @@ struct Ground<'a> {
     memory: Vec<PathBuf>,
     tiers: Vec<DirectoryTier>,
     global: Option<DirectoryTier>,
+    /// The store there, as segments name it; 0: none.
+    store: u64,
     /// Names of jobs and groups on the global tier, by their hashes.
     names: BTreeMap<(u64, u64), Job>,
     /// Jobs that were found to live, or not: asked once.
@@ -158,7 +162,7 @@ impl<'a> Ground<'a> {
             None => BTreeMap::new(),
         };
         let keys = args.job.iter().flat_map(|job| [Some(text_hash(job)), key_of(job)]).flatten().collect();
-        Ok(Ground { args, keys, memory, tiers, global, names, claimed: BTreeMap::new() })
+        Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), names, claimed: BTreeMap::new() })
     }
 
     /// Is that job meant?
@@ -172,14 +176,6 @@ impl<'a> Ground<'a> {
         let ask = || claimed(tier, &job.0, &job.1, "bivouac clean");
         self.claimed.entry(job.clone()).or_insert_with(ask).clone()
     }
-}
-
-/// The hash of the key that a job of this configured name and of this user has.
-fn key_of(name: &str) -> Option<u64> {
-    let mut config = Config::default();
-    config.job.name = Some(name.to_owned());
-    let place = Place::here(&config, Workers::Inline, String::new()).ok()?;
-    Some(text_hash(&job_key(&config, &place)))
 }
 
 /// All jobs and groups that have claims on a tier, by the hashes that segments carry.
@@ -245,38 +241,46 @@ fn only_protected<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation
     copies.iter().filter(is_needed).collect()
 }
 
-/// The newest copy of each series that was committed in memory, if nothing durable is as new.
+/// The newest copies of each series that were committed in memory, and all that was sealed after them, if nothing durable is as
+/// new.
+///
+/// A rank seals its shard before it votes, and hears the verdict later: what it had not heard when it was killed, others may
+/// have been told to be committed. A drain takes the same versions, for the same reason.
 fn only_newest<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
-    let mut newest: BTreeMap<&Series, &Copy> = BTreeMap::new();
-    let mut safe: BTreeMap<&Series, (Generation, u64)> =
-        durable.iter().map(|(series, taken)| (series, *taken)).collect();
-    for copy in copies.iter().filter(|copy| copy.level >= Level::Process) {
-        let known = newest.entry(&copy.series).or_insert(copy);
-        if copy.taken > known.taken {
-            *known = copy;
-        }
-        if is_elsewhere(copy.level) {
-            let safe = safe.entry(&copy.series).or_insert(copy.taken);
-            *safe = copy.taken.max(*safe);
-        }
-    }
-    newest
-        .into_iter()
-        .filter(|(series, copy)| safe.get(series).is_none_or(|safe| *safe < copy.taken))
-        .map(|(_, copy)| copy)
-        .collect()
+    let newest = |of: &Copy, is_meant: &dyn Fn(&Copy) -> bool| {
+        let meant = copies.iter().filter(|copy| copy.series == of.series && is_meant(copy));
+        meant.map(|copy| copy.taken).max()
+    };
+    let is_needed = |copy: &&Copy| {
+        let safe = newest(copy, &|copy| is_elsewhere(copy.level)).max(durable.get(&copy.series).copied());
+        Some(copy.taken) > safe && Some(copy.taken) >= newest(copy, &|copy| copy.level >= Level::Process)
+    };
+    copies.iter().filter(is_needed).collect()
 }
 
 impl Stock {
     fn copies(&self) -> Vec<Copy> {
-        let sealed = self.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
-        let copy = |slot: &bivouac::segment::OldSlot| {
+        let copy = |slot: &OldSlot| {
             let head = self.head(slot).ok()?;
             let series = Series { job: head.meta.job, group: head.meta.group, name: head.meta.name };
             let key = head.header.key;
             Some(Copy { series, taken: (key.generation, key.operation), version: key.version, level: slot.level })
         };
-        sealed.filter_map(copy).collect()
+        self.sealed()
+            .filter(|slot| slot.level > Level::Captured || self.may_be_committed(slot))
+            .filter_map(copy)
+            .collect()
+    }
+
+    fn sealed(&self) -> impl Iterator<Item = &OldSlot> {
+        self.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed)
+    }
+
+    /// May all ranks have voted for a checkpoint of which this node has heard no verdict? All of this node have sealed theirs.
+    fn may_be_committed(&self, slot: &OldSlot) -> bool {
+        let of_it = self.sealed().filter(|other| (other.name, other.operation) == (slot.name, slot.operation));
+        let ranks: BTreeSet<u32> = of_it.map(|other| other.node_rank).collect();
+        ranks.len() as u64 == u64::from(self.segment.header().node_ranks)
     }
 }
 
@@ -335,17 +339,7 @@ impl Ground<'_> {
         let group = |stock: &Stock| (stock.segment.header().job, stock.segment.header().group);
         let living: BTreeSet<(u64, u64)> =
             stocks.iter().filter(|(stock, _)| stock.is_alive).map(|(stock, _)| group(stock)).collect();
-        let dead: Vec<Copy> =
-            stocks.iter().filter(|(stock, _)| !stock.is_alive).flat_map(|(_, copies)| copies.clone()).collect();
-        let durable = match self.durable(&dead) {
-            Ok(durable) => durable,
-            Err(problem) => {
-                removal.problems.push(problem);
-                BTreeMap::new()
-            }
-        };
-        let only: BTreeSet<(Series, (Generation, u64))> =
-            only_copies(&dead, &durable).into_iter().map(|copy| (copy.series.clone(), copy.taken)).collect();
+        let only = self.only_copies_by_store(&stocks, removal);
         for (stock, copies) in stocks {
             let path = stock.segment.path().to_owned();
             let names: BTreeSet<Job> = self
@@ -364,7 +358,7 @@ impl Ground<'_> {
             };
             let held = copies
                 .iter()
-                .filter(|copy| only.contains(&(copy.series.clone(), copy.taken)))
+                .filter(|copy| only.contains(&(stock.segment.header().store, copy.series.clone(), copy.taken)))
                 .map(|copy| format!("version {} of {}", copy.version, copy.series.name));
             let held: BTreeSet<String> = held.collect();
             if let Some(why) = alive {
@@ -374,15 +368,50 @@ impl Ground<'_> {
                 removal.keep(&path, why);
             } else if !held.is_empty() && !self.args.even_newest {
                 let held = held.into_iter().collect::<Vec<_>>().join(", ");
-                let why = format!(
-                    "it may hold the only copy of {held}, the newest or the newest that survives the loss of a node; bring it to the global directory first (bivouac drain), or give --even-newest"
+                let what = format!(
+                    "it may hold the only copy of {held}, the newest or the newest that survives the loss of a node"
                 );
+                let why = match is_of_another(stock.segment.header().store, self.store) {
+                    true => {
+                        format!("{what}, and is of another store than this one: if that is gone, give --even-newest")
+                    }
+                    false => {
+                        format!("{what}; bring it to the global directory first (bivouac drain), or give --even-newest")
+                    }
+                };
                 removal.problems.push(format!("{} is kept: {why}", path.display()));
                 removal.keep(&path, why);
             } else {
                 removal.doomed.push(Doomed::Segment(Box::new(stock)));
             }
         }
+    }
+
+    /// What must not go, of all dead runs: store, series, generation and operation. Generations of two stores have nothing to do
+    /// with each other.
+    fn only_copies_by_store(
+        &self,
+        stocks: &[(Stock, Vec<Copy>)],
+        removal: &mut Removal,
+    ) -> BTreeSet<(u64, Series, (Generation, u64))> {
+        let mut dead: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
+        for (stock, copies) in stocks.iter().filter(|(stock, _)| !stock.is_alive) {
+            dead.entry(stock.segment.header().store).or_default().extend(copies.iter().cloned());
+        }
+        let mut only = BTreeSet::new();
+        for (store, copies) in &dead {
+            let durable = match is_of_another(*store, self.store) {
+                true => Ok(BTreeMap::new()),
+                false => self.durable(copies),
+            };
+            let durable = durable.unwrap_or_else(|problem| {
+                removal.problems.push(problem);
+                BTreeMap::new()
+            });
+            let needed = only_copies(copies, &durable).into_iter();
+            only.extend(needed.map(|copy| (*store, copy.series.clone(), copy.taken)));
+        }
+        only
     }
 
     /// The newest version of each series that is complete on the global tier.
@@ -500,7 +529,8 @@ mod tests {
 
     fn only(copies: &[Copy], durable: &[(&str, (u64, u64))]) -> Vec<(String, u64)> {
         let durable = durable.iter().map(|(name, taken)| (series(name), (Generation(taken.0), taken.1))).collect();
-        only_copies(copies, &durable).into_iter().map(|copy| (copy.series.name.clone(), copy.taken.1)).collect()
+        let only = only_copies(copies, &durable).into_iter().map(|copy| (copy.series.name.clone(), copy.taken.1));
+        only.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     #[test]
@@ -509,12 +539,23 @@ mod tests {
         assert_eq!(only(&[heat(2, Process)], &[]), [("heat".into(), 2)]);
         assert_eq!(only(&[heat(2, NodeReboot)], &[]), []);
         assert_eq!(only(&[heat(2, System), heat(3, Process)], &[]), [("heat".into(), 3)]);
-        // Older than what is safe, or not committed at all: nobody was promised it.
+        // Older than what is safe, or given up for what is newer.
         assert_eq!(only(&[heat(2, Process), heat(3, System)], &[]), []);
-        assert_eq!(only(&[heat(2, System), heat(3, Captured)], &[]), []);
+        assert_eq!(only(&[heat(2, Captured), heat(3, Process), heat(4, System)], &[]), []);
         assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 2))]), [("heat".into(), 3)]);
         assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 3))]), []);
         assert_eq!(only(&[heat(3, Process)], &[("heat", (2, 1))]), []);
+    }
+
+    #[test]
+    fn what_was_sealed_after_the_newest_committed_version_is_an_only_copy_too() {
+        let heat = |operation, level| copy("heat", (1, operation), level);
+        assert_eq!(only(&[heat(2, System), heat(3, Captured)], &[]), [("heat".into(), 3)]);
+        assert_eq!(
+            only(&[heat(1, Captured), heat(2, Process), heat(3, Captured), heat(4, Captured)], &[]),
+            [("heat".into(), 2), ("heat".into(), 3), ("heat".into(), 4)]
+        );
+        assert_eq!(only(&[heat(3, Captured)], &[("heat", (1, 3))]), []);
     }
 
     #[test]

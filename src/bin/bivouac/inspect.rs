@@ -6,7 +6,7 @@ use crate::memory::{self, Slot, Stock};
 use crate::output::{self, SCHEMA, complain, plain, print, print_json, table};
 use crate::survey::{self, Checkpoint, State, is_known, survey};
 use crate::target::{Target, tier_of};
-use bivouac::base::Generation;
+use bivouac::base::Origin;
 use bivouac::format::shard::Head;
 use bivouac::format::{Manifest, RegionKind};
 use bivouac::segment::SlotState;
@@ -61,11 +61,13 @@ struct CheckpointView {
     strangers: Vec<String>,
 }
 
-/// Generation and version of the checkpoint that a run had restored at its start.
+/// The checkpoint that a run had restored last, and with which of its operations.
 #[derive(Serialize)]
-struct Origin {
+struct OriginView {
     generation: u64,
     version: u64,
+    operation: u64,
+    restart: u64,
 }
 
 /// A manifest.
@@ -82,7 +84,7 @@ struct ManifestView {
     incarnation: String,
     agreement: String,
     group_size: u32,
-    origin: Option<Origin>,
+    origin: Option<OriginView>,
     level: &'static str,
     containers: Vec<ManifestEntry>,
 }
@@ -119,7 +121,7 @@ struct ShardView {
     agreement: String,
     rank: u32,
     group_size: u32,
-    origin: Option<Origin>,
+    origin: Option<OriginView>,
     block_size: u32,
     blocks: u64,
     /// Length of header, region table and block index, with the zeros up to the first body.
@@ -243,8 +245,13 @@ fn read_manifest(path: &Path) -> Result<ManifestView, String> {
     Ok(manifest_view(path, &manifest))
 }
 
-fn origin(origin: Option<(Generation, u64)>) -> Option<Origin> {
-    origin.map(|(generation, version)| Origin { generation: generation.0, version })
+fn origin(origin: Option<Origin>) -> Option<OriginView> {
+    origin.map(|Origin { generation, version, operation, restart }| OriginView {
+        generation: generation.0,
+        version,
+        operation,
+        restart,
+    })
 }
 
 fn manifest_view(path: &Path, manifest: &Manifest) -> ManifestView {
@@ -357,11 +364,14 @@ fn checkpoint_text(view: &CheckpointView) -> String {
     text
 }
 
-fn origin_text(origin: &Option<Origin>) -> String {
+fn origin_text(origin: &Option<OriginView>) -> String {
     match origin {
-        None => "its run restored nothing at its start".into(),
+        None => "its run had restored nothing".into(),
         Some(origin) => {
-            format!("its run had restored version {} of generation {}", origin.version, origin.generation)
+            format!(
+                "its run had restored version {} of generation {} (operation {}) with its operation {}",
+                origin.version, origin.generation, origin.operation, origin.restart
+            )
         }
     }
 }

@@ -4,8 +4,10 @@
 use crate::memory::Stock;
 use bivouac::base::Generation;
 use bivouac::base::clock::SystemClock;
+use bivouac::base::ids::text_hash;
+use bivouac::config::Config;
 use bivouac::segment;
-use bivouac::session::place::segment_prefix;
+use bivouac::session::place::{Place, Workers, job_key, segment_prefix};
 use bivouac::tier::claims::{ClaimError, ClaimRecord, Claims};
 use bivouac::tier::directory::DirectoryTier;
 use std::path::Path;
@@ -62,6 +64,14 @@ pub fn is_job(key: &str, meant: &str) -> bool {
     let readable =
         key.rsplit_once('-').filter(|(_, hash)| hash.len() == 8 && hash.chars().all(|c| c.is_ascii_hexdigit()));
     key == meant || readable.is_some_and(|(name, _)| name == meant)
+}
+
+/// The hash of the key that a job of this configured name and of this user has.
+pub fn key_of(name: &str) -> Option<u64> {
+    let mut config = Config::default();
+    config.job.name = Some(name.to_owned());
+    let place = Place::here(&config, Workers::Inline, String::new()).ok()?;
+    Some(text_hash(&job_key(&config, &place)))
 }
 
 #[cfg(test)]

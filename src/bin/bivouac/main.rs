@@ -11,7 +11,7 @@
 //!
 //! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] brings what a dead job left on
 //! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again. [`places`] knows where the tiers are when nobody says so, [`living`]
-//! whether a job lives, and [`removal`] carries out what `rm` and `clean` have decided.
+//! whether a job lives, and [`removal`] carries out what `rm`, `clean` and [`reset`], which forgets a job, have decided.
 //!
 //! | exit status | meaning |
 //! |---|---|
@@ -33,6 +33,7 @@ mod output;
 mod places;
 mod rebuild;
 mod removal;
+mod reset;
 mod rm;
 mod run;
 mod survey;
@@ -69,6 +70,8 @@ enum Command {
     Rm(rm::Args),
     /// Remove what dead jobs left in this node's memory
     Clean(clean::Args),
+    /// Forget a job: its checkpoints, claims and memory, here and in the global directory
+    Reset(reset::Args),
     /// Check this environment, and say what to change
     Doctor(doctor::Args),
     /// Copy what a dead job left on this node to the global directory
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Rm(args) => rm::run(&args),
         Command::Clean(args) => clean::run(&args),
+        Command::Reset(args) => reset::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Rebuild(args) => rebuild::run(&args),

@@ -6,6 +6,7 @@ use bivouac::base::Incarnation;
 use bivouac::session::place::default_local;
 use bivouac::tier::storage::Storage;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A store id is 32 digits and a newline.
@@ -48,6 +49,23 @@ pub fn local_directories(config: &Config, store: Option<Incarnation>, job: Optio
     // A job without a global tier has no store, and its key took the place of the id.
     let of_job = job.map(|job| default_local(&temporary, None, job, user));
     of_store.into_iter().chain(of_job).filter(|path| path.exists()).collect()
+}
+
+/// All directories of the local tier on this node: the configured one, or those that this user's runs have made where none is
+/// configured, also for stores that are gone.
+pub fn all_local_directories(config: &Config) -> Vec<PathBuf> {
+    if let Some(directory) = &config.node.local_directory {
+        return if directory.is_dir() { vec![directory.clone()] } else { Vec::new() };
+    }
+    let user = rustix::process::getuid().as_raw();
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let hash = name.strip_prefix(&format!("bivouac-{user}-")).unwrap_or_default();
+        let is_named = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_named && path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)
+    };
+    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(is_ours).collect()
 }
 
 #[cfg(test)]

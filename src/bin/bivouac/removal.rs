@@ -1,9 +1,10 @@
-//! Removing what a plan names: shared by `rm` and `clean`.
+//! Removing what a plan names: shared by `rm`, `clean` and `reset`.
 //!
 //! The plan is shown and confirmed first; then each thing is looked at once more, because a run may have begun since, and removed.
 #![forbid(unsafe_code)]
 
 use crate::Ending;
+use crate::living::claimed;
 use crate::memory::Stock;
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
 use crate::survey::Checkpoint;
@@ -46,6 +47,15 @@ pub struct How {
 pub enum Doomed {
     /// A checkpoint folder.
     Checkpoint(Box<Checkpoint>),
+    /// What is left of a job on a tier when its checkpoints are gone: claims and empty folders.
+    Job {
+        /// The tier.
+        tier: DirectoryTier,
+        /// The job's folder.
+        path: PathBuf,
+        /// Its groups.
+        groups: Vec<String>,
+    },
     /// A segment whose run is dead.
     Segment(Box<Stock>),
     /// A segment by its name that is not readable.
@@ -81,7 +91,7 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct Removed {
     path: String,
-    /// `checkpoint`, `segment` or `temp`.
+    /// `checkpoint`, `segment`, `temp` or `job`.
     kind: &'static str,
     bytes: u64,
 }
@@ -103,6 +113,7 @@ impl Doomed {
         let of = |path: &Path, kind, bytes| Removed { path: path.display().to_string(), kind, bytes };
         match self {
             Doomed::Checkpoint(checkpoint) => of(&checkpoint.path, "checkpoint", checkpoint.bytes()),
+            Doomed::Job { path, .. } => of(path, "job", 0),
             Doomed::Segment(stock) => of(stock.segment.path(), "segment", stock.memory_bytes),
             Doomed::Garbage(folder, name) => of(&folder.join(name), "segment", occupied(&folder.join(name))),
             Doomed::Temp { path, .. } => of(path, "temp", occupied(path)),
@@ -117,6 +128,10 @@ impl Doomed {
                     false => Ok(()),
                     true => Err(format!("{} is left: something new appeared in it; try again", found.path.display())),
                 }
+            }
+            Doomed::Job { tier, path, groups } => {
+                groups.iter().try_for_each(|group| remove_group(tier, path, group))?;
+                remove_folder(tier, path)
             }
             Doomed::Segment(stock) => {
                 // Only a living run matters that started since the plan was made; nobody attaches to another's segment.
@@ -142,6 +157,37 @@ impl Doomed {
                 removed.map_err(|error| format!("cannot delete {}: {error}", path.display()))
             }
         }
+    }
+}
+
+/// Removes a group without checkpoints: the claims last, because they number the runs.
+fn remove_group(tier: &DirectoryTier, job: &Path, group: &str) -> Result<(), String> {
+    let path = job.join(group);
+    let name = job.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if let Some(why) = claimed(tier, &name, group, "bivouac reset") {
+        return Err(format!("{} is not removed: {why}", path.display()));
+    }
+    let listed = |path: &Path| match tier.storage().list(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        listed => listed.map_err(|error| format!("cannot list {}: {error}", path.display())),
+    };
+    for entry in listed(&path)?.into_iter().filter(|entry| entry.is_dir && entry.name != "claims") {
+        remove_folder(tier, &path.join(entry.name))?;
+    }
+    let claims = path.join("claims");
+    for claim in listed(&claims)? {
+        let file = claims.join(claim.name);
+        tier.storage().remove_file(&file).map_err(|error| format!("cannot delete {}: {error}", file.display()))?;
+    }
+    remove_folder(tier, &claims)?;
+    remove_folder(tier, &path)
+}
+
+/// Removes a folder that should be empty.
+fn remove_folder(tier: &DirectoryTier, path: &Path) -> Result<(), String> {
+    match tier.storage().remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|error| format!("cannot delete {}: {error}", path.display())),
     }
 }
 

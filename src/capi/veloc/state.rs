@@ -13,7 +13,7 @@ use crate::comm::mpi::MpiComm;
 use crate::comm::{CommError, Unusable, threads};
 use crate::config::{Config, ConfigSource};
 use crate::session::place::{Place, Workers};
-use crate::session::{Error, Pending, Session};
+use crate::session::{Error, Pending, Session, timeouts_of};
 use ::mpi::ffi::MPI_Comm;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_int, c_void};
@@ -106,10 +106,11 @@ impl State {
     /// `comm` is a communicator of this process or `MPI_COMM_NULL`; `path` is NULL or ends with zero.
     pub(super) unsafe fn open(comm: MPI_Comm, path: *const c_char) -> Outcome<State> {
         // SAFETY: as the caller says.
-        let (configured, comm) = unsafe { (configure(path), MpiComm::duplicate_raw(comm)) };
-        let comm = comm.map_err(Error::from)?;
+        let configured = unsafe { configure(path) };
         let (settings, config) =
             configured.map_or_else(|error| (None, Err(error)), |(s, config)| (Some(s), Ok(config)));
+        // SAFETY: as the caller says.
+        let comm = unsafe { MpiComm::duplicate_raw(comm, &timeouts_of(&config)) }.map_err(Error::from)?;
         agreed(Session::open_on_mpi(comm, config)?, settings, None)
     }
 
@@ -124,7 +125,7 @@ impl State {
             configured.map_err(|text| Failure::new(crate::capi::status::BVK_ERR_OPEN, text))?;
         config.job.group.get_or_insert_with(|| format!("single-{id}"));
         // SAFETY: the handle is a constant of the MPI library, and the call looks whether MPI can be used before it uses it.
-        let comm = unsafe { MpiComm::duplicate_raw(::mpi::ffi::RSMPI_COMM_SELF) };
+        let comm = unsafe { MpiComm::duplicate_raw(::mpi::ffi::RSMPI_COMM_SELF, &config.job.timeouts) };
         let session = match comm {
             Ok(comm) => Session::open_on_mpi(comm, Ok(config))?,
             Err(CommError::Unusable(Unusable::NotInitialized | Unusable::Finalized)) => {

@@ -472,6 +472,50 @@ pub(super) unsafe fn ireduce_scatter_sum(
     Ok(request)
 }
 
+/// Starts to gather one byte of each rank at rank 0. Collective. `MPI_Igatherv` and not `MPI_Igather`: the libraries send its
+/// pieces straight to rank 0, and so a rank that does not call hides no other.
+///
+/// # Safety
+/// Callable; `comm` live. `from` is one byte; `into`, `counts` (all 1) and `places` (ascending from 0) have on rank 0 one entry
+/// for each rank of `comm`. All stay there and are accessed only as MPI allows until the request is complete.
+pub(super) unsafe fn igather_byte(
+    reporter: Reporter,
+    comm: MPI_Comm,
+    from: *const u8,
+    into: *mut u8,
+    (counts, places): (*const c_int, *const c_int),
+) -> Result<MPI_Request, CommError> {
+    // SAFETY: the caller's promise.
+    let (request, code) = unsafe {
+        let mut request = ffi::RSMPI_REQUEST_NULL;
+        let (from, into, byte) = (from.cast::<c_void>(), into.cast::<c_void>(), ffi::RSMPI_UINT8_T);
+        let code = ffi::MPI_Igatherv(from, 1, byte, into, counts, places, byte, 0, comm, &mut request);
+        (request, code)
+    };
+    reporter.check("MPI_Igatherv", code)?;
+    Ok(request)
+}
+
+/// Starts to send bytes from rank 0 to all. Collective.
+///
+/// # Safety
+/// Callable; `comm` live. `bytes` has this length, stays there and is not accessed until the request is complete.
+pub(super) unsafe fn ibcast_bytes(
+    reporter: Reporter,
+    comm: MPI_Comm,
+    bytes: *mut u8,
+    length: usize,
+) -> Result<MPI_Request, CommError> {
+    // SAFETY: the caller's promise.
+    let (request, code) = unsafe {
+        let mut request = ffi::RSMPI_REQUEST_NULL;
+        let code = ffi::MPI_Ibcast(bytes.cast::<c_void>(), length as c_int, ffi::RSMPI_UINT8_T, 0, comm, &mut request);
+        (request, code)
+    };
+    reporter.check("MPI_Ibcast", code)?;
+    Ok(request)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

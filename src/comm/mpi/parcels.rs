@@ -586,7 +586,7 @@ mod tests {
             ("a body one too long", vec![(Tag::Head, encode_head([0; 6], 5000)), (Tag::Body, vec![9; 5001])]),
         ];
         for (what, sent) in cases {
-            let mut comm = MpiComm::duplicate(&world).unwrap();
+            let mut comm = MpiComm::duplicate(&world, &crate::config::Timeouts::default()).unwrap();
             let me = comm.rank;
             let error = provoke(&mut comm, &sent);
             println!("{what}: {error}");

@@ -262,6 +262,7 @@ mod tests {
             group: 2,
             generation: Generation(3),
             incarnation: Incarnation([4; 16]),
+            store: 0,
             budget: 16 * MIB,
             node_ranks: 1,
             group_size: 1,

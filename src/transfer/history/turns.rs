@@ -128,6 +128,7 @@ mod tests {
             group: 2,
             generation: Generation(3),
             incarnation: Incarnation([4; 16]),
+            store: 0,
             budget: 4 * MIB,
             node_ranks: 2,
             group_size: 2,

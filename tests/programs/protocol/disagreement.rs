@@ -177,6 +177,27 @@ pub fn open_only(job: &Job) {
     job.tell("opened", opened.map(|()| "closed"));
 }
 
+/// Opens as README's program does; says what came of it.
+pub fn from_env(job: &Job) {
+    job.tell("opened", Session::from_env(&job.world).and_then(Session::close).map(|()| "closed"));
+}
+
+/// One rank does not open, as if it had ended before. It stays until the others have said what they were told, and then all end
+/// without a word to MPI, whose calls they have given up.
+pub fn open_without(job: &Job, absent: u64) -> ! {
+    let told = |rank: i32| folder().join(format!("told-{rank}"));
+    let others = || (0..job.size).filter(|rank| *rank as u64 != absent);
+    if job.rank as u64 != absent {
+        job.tell("opened", Session::from_env(&job.world).map(|_| "opened"));
+        std::fs::write(told(job.rank), "").expect("the test's folder");
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !others().all(|rank| told(rank).exists()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::process::exit(0)
+}
+
 /// Names that cannot be used, and regions of extreme number and size.
 /// Rank 0 sends rank 1 a message with tag 77, which is received only after both were asked about messages in flight.
 fn messages(job: &Job, session: &Session) {

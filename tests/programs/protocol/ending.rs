@@ -86,7 +86,8 @@ pub fn signals(job: &Job) {
     let session = job.open();
     job.tell("committed", commit(&session, NAME, 1, 1, job.rank));
     // A thread has its name once it runs.
-    settles(|| threads_named("bvk-write-").len() > 1);
+    settles(|| threads_named("bvk-write-").len() > 1 && threads_named("bvk-near").len() == 1);
+    settles(|| job.rank != 0 || threads_named("bvk-claim").len() == 1);
     let ours = threads_named("bvk-");
     let launcher = rustix::process::getppid().expect("mpirun").as_raw_pid();
     // All ranks were put on the same CPU.

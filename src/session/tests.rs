@@ -1,0 +1,371 @@
+//! Sessions of ranks that are threads, on simulated storage: what runs leave to each other, and what storage does to them.
+
+use super::place::{Place, Workers};
+use super::{Error, Pending, Restored, Session};
+use crate::base::clock::SystemClock;
+use crate::base::rng;
+use crate::base::{CheckpointKey, Generation, Level};
+use crate::comm::threads;
+use crate::config::{Budget, Config};
+use crate::tier::simulated::Simulated;
+use crate::tier::storage::Storage;
+use crate::tier::wrappers::{Call, Observer, Watched};
+use crate::transfer::engine::REPORTS_MAX;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::time::Duration;
+
+/// How long anything may take before a test calls it a hang.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// One disk with `/local` and `/global`, and a folder for segments.
+struct Bed {
+    disk: Simulated,
+    memory: tempfile::TempDir,
+    sessions: AtomicU64,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let memory = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder");
+        Bed { disk: Simulated::new(), memory, sessions: AtomicU64::new(1) }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config::default();
+        config.job.name = Some("tests".into());
+        config.job.block_bytes = 4096;
+        config.job.global_directory = PathBuf::from("/global");
+        config.node.local_directory = Some(PathBuf::from("/local"));
+        config.node.memory_directory = self.memory.path().to_owned();
+        config.node.memory_budget = Budget::Bytes(16 << 20);
+        config
+    }
+
+    /// A place of its own process on the disk.
+    fn place(&self) -> Place {
+        let disk: Arc<dyn Storage> = Arc::new(self.disk.process(self.sessions.fetch_add(1, Ordering::Relaxed)));
+        Place {
+            clock: Arc::new(SystemClock::default()),
+            local: disk.clone(),
+            global: disk,
+            workers: Workers::Threads,
+            group: "world".into(),
+            fresh: rng::incarnation().expect("randomness"),
+            host: "machine".into(),
+            boot: "boot".into(),
+            program: "tests".into(),
+            command: "tests".into(),
+            directory: PathBuf::from("/"),
+            temporary: PathBuf::from("/tmp"),
+            user: 1000,
+            is_real: false,
+        }
+    }
+
+    /// Runs a session on two nodes with one rank each.
+    fn on_two_nodes(&self, global: &Arc<Gate>, change: impl Fn(&mut Config), work: impl Fn(Session) + Sync) {
+        let place = self.place();
+        std::thread::scope(|scope| {
+            for (node, comm) in (0..2).zip(threads::world(&[0, 1])) {
+                let mut config = self.config();
+                config.node.memory_directory = self.memory.path().join(format!("node-{node}"));
+                std::fs::create_dir_all(&config.node.memory_directory).expect("our own folder");
+                config.node.local_directory = Some(PathBuf::from(format!("/local-{node}")));
+                change(&mut config);
+                let place =
+                    Place { global: Arc::new(Watched::new(place.global.clone(), global.clone())), ..place.clone() };
+                let work = &work;
+                scope.spawn(move || work(Session::open_on(Box::new(comm), &place, config).expect("opens")));
+            }
+        });
+    }
+
+    /// Opens a session of one rank.
+    fn open(&self, place: &Place, config: Config) -> Session {
+        let comm = threads::world(&[0]).remove(0);
+        Session::open_on(Box::new(comm), place, config).expect("opens")
+    }
+
+    /// The folder of the job on a tier.
+    fn job(&self, place: &Place, config: &Config, tier: &str) -> PathBuf {
+        Path::new(tier).join(super::place::job_key(config, place)).join("world")
+    }
+}
+
+/// Takes a version of `heat` whose contents are its number.
+fn take(session: &Session, version: u64) -> Pending {
+    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    checkpoint.value("step", &version).expect("saved");
+    checkpoint.capture().expect("captured")
+}
+
+/// Takes versions and waits until they are committed at a level.
+fn commit(session: &Session, versions: &[u64], level: Level) {
+    for version in versions {
+        let reached = take(session, *version).wait(level).expect("committed");
+        assert!(reached >= level, "version {version} came to {reached}");
+    }
+}
+
+/// Restarts `heat` and compares its contents.
+fn restart(session: &Session) -> Option<Restored> {
+    let mut step = 0u64;
+    let load = |r: &mut super::Restorer| {
+        step = r.value("step")?;
+        Ok(())
+    };
+    let restored = session.restart("heat", load).expect("restarts");
+    assert_eq!(restored.as_ref().map(|restored| restored.version), restored.as_ref().map(|_| step));
+    restored
+}
+
+// ------------------------------------------------------------------------------------------ claims and generations
+
+/// A series was copied to a new store, or a purge took the small old files: the numbers of runs go on above those of the
+/// checkpoints. Otherwise each new run would be older than what it started from, and the next one would start from there again.
+#[test]
+fn a_run_on_checkpoints_without_claims_takes_a_generation_above_theirs() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    (config.job.memory_enabled, config.job.local_enabled) = (false, false);
+    let run = |version, from| {
+        let place = bed.place();
+        let session = bed.open(&place, config.clone());
+        assert_eq!(restart(&session).map(|restored| restored.version), from);
+        commit(&session, &[version], Level::System);
+        let generation = session.generation();
+        session.close().expect("closes");
+        let claims = bed.job(&place, &config, "/global").join("claims");
+        bed.disk.lose(&claims).expect("it is there");
+        generation
+    };
+    assert_eq!([run(12, None), run(13, Some(12)), run(14, Some(13))], [1, 2, 3]);
+}
+
+/// Somebody removes the global directory to begin anew; what the killed run had in node memory is still there.
+#[test]
+fn a_new_store_begins_without_the_memory_of_the_old_one() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    config.job.local_enabled = false;
+    let begin = || {
+        let session = bed.open(&bed.place(), config.clone());
+        (restart(&session).map(|restored| restored.version), session)
+    };
+    let (none, first) = begin();
+    commit(&first, &[1], Level::System);
+    commit(&first, &[2], Level::Process);
+    drop(first);
+    bed.disk.drop_locks();
+    let (same_store, second) = begin();
+    assert_eq!((none, same_store), (None, Some(2)), "on its own store it goes on");
+    drop(second);
+    bed.disk.lose(Path::new("/global")).expect("it is there");
+    let (other_store, third) = begin();
+    assert_eq!((other_store, third.generation()), (None, 3));
+    third.close().expect("closes");
+}
+
+/// Back to 3, taken 4 and 5; back to 3, taken 4, 5 and 6: what is kept are the three newest of what counts.
+#[test]
+fn a_run_that_goes_back_twice_keeps_what_it_took_last() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    (config.job.memory_enabled, config.job.local_enabled) = (false, false);
+    config.job.global.keep_last = 3;
+    let place = bed.place();
+    let session = bed.open(&place, config.clone());
+    commit(&session, &[1, 2, 3], Level::System);
+    for taken in [&[4, 5][..], &[4, 5], &[4, 5, 6]] {
+        let restored = session.restart_version("heat", 3, |_| Ok(())).expect("restarts");
+        assert_eq!(restored.map(|restored| restored.version), Some(3));
+        commit(&session, taken, Level::System);
+    }
+    session.close().expect("closes");
+    let series = bed.job(&place, &config, "/global").join("heat");
+    let folders = bed.disk.list(&series).expect("it is there");
+    let kept: Vec<_> = folders.iter().filter_map(|entry| CheckpointKey::parse_folder(&entry.name)).collect();
+    let first = kept.first().expect("some").2;
+    let expected: Vec<_> = (0..3).map(|i| (Generation(1), 4 + i, first + i)).collect();
+    assert_eq!(kept, expected, "version 4 was taken first, and 5 and 6 after it");
+}
+
+/// Two jobs, or two halves of a communicator, that open at the same moment each find that the directory can be written to.
+#[test]
+fn sessions_that_try_a_local_directory_at_the_same_moment_all_keep_it() {
+    let bed = Bed::new();
+    let together = Arc::new(Together::default());
+    std::thread::scope(|scope| {
+        for group in ["left", "right"] {
+            let (bed, together) = (&bed, together.clone());
+            scope.spawn(move || {
+                let mut config = bed.config();
+                config.job.group = Some(group.into());
+                config.job.global_enabled = false;
+                let place = bed.place();
+                let place = Place { local: Arc::new(Watched::new(place.local.clone(), together)), ..place };
+                let session = bed.open(&place, config);
+                commit(&session, &[1], Level::NodeReboot);
+                session.close().expect("closes");
+            });
+        }
+    });
+}
+
+/// Lets no probe take its name before two are being written.
+#[derive(Default)]
+struct Together {
+    written: Mutex<u32>,
+    changed: Condvar,
+}
+
+impl Observer for Together {
+    fn before(&self, call: Call, path: &Path, _: u64) -> io::Result<()> {
+        if call == Call::Sync && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("probe")) {
+            let mut written = self.written.lock().expect("no panic");
+            *written += 1;
+            self.changed.notify_all();
+            drop(self.changed.wait_timeout_while(written, LIMIT, |written| *written < 2));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    (config.job.local_enabled, config.job.global_enabled) = (false, false);
+    let session = bed.open(&bed.place(), config);
+    let last = REPORTS_MAX as u64 + 100;
+    commit(&session, &(1..=last).collect::<Vec<_>>(), Level::Process);
+    let reports = session.reports();
+    assert_eq!((reports.len(), reports.last().map(|report| report.key.version)), (REPORTS_MAX, Some(last)));
+    assert!(session.reports().is_empty());
+    session.close().expect("closes");
+}
+
+// ------------------------------------------------------------------------------------------ a file system that hangs
+
+/// A storage behind it hangs while it is closed: calls do not return, and there is no error.
+#[derive(Default)]
+struct Gate {
+    closed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn close(&self) {
+        *self.closed.lock().expect("no panic") = true;
+    }
+
+    fn open(&self) {
+        *self.closed.lock().expect("no panic") = false;
+        self.changed.notify_all();
+    }
+
+    /// Opens it when nothing else does. True if that was needed.
+    fn watch_over(&self, work: impl FnOnce()) -> bool {
+        let (done, forced) = (Mutex::new(false), AtomicBool::new(false));
+        let changed = Condvar::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let done = done.lock().expect("no panic");
+                let (done, _) = changed.wait_timeout_while(done, LIMIT, |done| !*done).expect("no panic");
+                forced.store(!*done, Ordering::Relaxed);
+                self.open();
+            });
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            *done.lock().expect("no panic") = true;
+            changed.notify_all();
+            caught.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+        forced.into_inner()
+    }
+}
+
+impl Observer for Gate {
+    fn before(&self, _: Call, _: &Path, _: u64) -> io::Result<()> {
+        let closed = self.closed.lock().expect("no panic");
+        drop(self.changed.wait_while(closed, |closed| *closed).expect("no panic"));
+        Ok(())
+    }
+}
+
+fn impatient(config: &mut Config) {
+    config.job.timeouts.warn = Duration::from_millis(100);
+    config.job.timeouts.abandon = Duration::from_secs(3);
+    config.node.writers = 1;
+}
+
+/// A fail-over of the global file system takes longer than the root waits for ranks.
+#[test]
+fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all_do() {
+    let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
+    let forced = gate.watch_over(|| {
+        bed.on_two_nodes(&gate, impatient, |session| {
+            commit(&session, &[1], Level::System);
+            together.wait();
+            gate.close();
+            for version in 2..10 {
+                commit(&session, &[version], Level::NodeReboot);
+                // In all much longer than the time-outs.
+                std::thread::sleep(Duration::from_millis(600));
+            }
+            assert_eq!(session.stats().newest.local, Some(9));
+            together.wait();
+            gate.open();
+            // What was under way to the global tier has been given up; what comes now is not.
+            let is_global =
+                |version| take(&session, version).wait(Level::System).is_ok_and(|level| level == Level::System);
+            assert!((20..40).any(is_global), "nothing is committed any more");
+            session.close().expect("closes");
+        });
+    });
+    assert!(!forced, "something waited for the global file system");
+}
+
+#[test]
+fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
+    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
+    let place = bed.place();
+    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let mut config = bed.config();
+    impatient(&mut config);
+    config.job.timeouts.drain = Duration::from_secs(1);
+    let session = bed.open(&place, config);
+    let forced = gate.watch_over(|| {
+        commit(&session, &[1], Level::System);
+        gate.close();
+        commit(&session, &[2], Level::NodeReboot);
+        let closed = session.close();
+        assert!(matches!(closed, Err(Error::Undrained { .. })), "{closed:?}");
+    });
+    assert!(!forced, "it waited until the file system was there again");
+}
+
+/// Boards are rings of 64 entries: the 64th checkpoint after one that is still being flushed finds its entry in use.
+#[test]
+fn a_slow_flush_holds_up_no_capture_that_has_room() {
+    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
+    let place = bed.place();
+    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let mut config = bed.config();
+    config.job.local_enabled = false;
+    config.job.global.every = 1000;
+    config.job.timeouts.room = Duration::from_secs(1);
+    let session = bed.open(&place, config);
+    gate.close();
+    let forced = gate.watch_over(|| {
+        let flushed = take(&session, 1);
+        commit(&session, &(2..=140).collect::<Vec<_>>(), Level::Process);
+        assert_eq!(session.stats().room_waits, 0);
+        gate.open();
+        assert_eq!(flushed.wait(Level::System).expect("committed"), Level::System);
+    });
+    assert!(!forced, "a capture waited for the flush");
+    session.close().expect("closes");
+}

@@ -1,0 +1,157 @@
+//! The root's claim: is this run still the newest of its job?
+//!
+//! The claims lie on the global file system (if there is one), which may hang for long. A decision on the global level waits
+//! with it. All other decisions ask a thread of their own for a look, and wait for it only for [`LOOK_LIMIT`]: claims stop
+//! waste, names protect the data, so a level that does not need the global file system goes on without an answer.
+
+use super::engine::Engine;
+use super::lanes::Side;
+use crate::base::Clock;
+use crate::tier::claims::{Claim, ClaimError, Claims, HEARTBEAT};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a decision waits for a look at the claims that others make for it.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+/// How long the thread that looks sleeps when nobody asks.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// What a look at the claims has found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// This run is the newest.
+    Newest,
+    /// Another one has taken over: nothing may be committed or deleted any more.
+    Superseded(String),
+    /// It could not be found out.
+    Unknown(String),
+}
+
+/// A run's claim, with the looks at it (root only).
+pub(super) struct Fence {
+    claims: Claims,
+    claim: Claim,
+    looks: Mutex<Looks>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Looks {
+    /// Looks that have been asked for, and answered.
+    asked: u64,
+    answered: u64,
+    /// Since when the one in hand is under way.
+    since: Option<Instant>,
+    standing: Option<Standing>,
+}
+
+impl Fence {
+    pub fn new((claims, claim): (Claims, Claim)) -> Fence {
+        Fence { claims, claim, looks: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks now.
+    fn look(&self, clock: &dyn Clock) -> Standing {
+        match self.claims.check(&self.claim, clock) {
+            Ok(()) => Standing::Newest,
+            Err(error @ ClaimError::Superseded { .. }) => Standing::Superseded(error.to_string()),
+            Err(error) => Standing::Unknown(error.to_string()),
+        }
+    }
+
+    /// Has the thread look, and waits for what it finds. A look that hangs since an earlier question has had its time.
+    fn ask(&self) -> Standing {
+        let mut looks = self.lock();
+        looks.asked += 1;
+        let mine = looks.asked;
+        let deadline = looks.since.unwrap_or_else(Instant::now) + LOOK_LIMIT;
+        self.changed.notify_all();
+        loop {
+            if looks.answered >= mine
+                && let Some(standing) = &looks.standing
+            {
+                return standing.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Standing::Unknown(format!("the claims could not be looked at within {LOOK_LIMIT:?}"));
+            }
+            looks = self.changed.wait_timeout(looks, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Ends the waiting of the thread that looks, which is to stop.
+    pub fn wake(&self) {
+        // With the lock: it either has not asked yet whether to stop, or hears this.
+        let _looks = self.lock();
+        self.changed.notify_all();
+    }
+
+    /// Answers the questions so far, or waits a while for one.
+    fn serve(&self, clock: &dyn Clock, is_stopping: impl Fn() -> bool) {
+        let looks = self.lock();
+        let is_at_rest = |looks: &mut Looks| looks.asked == looks.answered && !is_stopping();
+        let waited = self.changed.wait_timeout_while(looks, IDLE, is_at_rest);
+        let mut looks = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let asked = looks.asked;
+        if asked == looks.answered {
+            return;
+        }
+        looks.since = Some(Instant::now());
+        drop(looks);
+        let standing = self.look(clock);
+        let mut looks = self.lock();
+        (looks.answered, looks.since, looks.standing) = (asked, None, Some(standing));
+        self.changed.notify_all();
+    }
+
+    pub fn renew(&self) {
+        if let Err(error) = self.claims.renew(&self.claim) {
+            log::warn!("event=claim-not-renewed error={error}");
+        }
+    }
+
+    pub fn close(&self) {
+        if let Err(error) = self.claims.close(&self.claim) {
+            log::warn!("event=claim-not-closed error={error}");
+        }
+    }
+}
+
+impl Engine {
+    /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection. A
+    /// newer run latches the session.
+    ///
+    /// # Blocking
+    /// For the far side on the file system of the claims, for the near one at most [`LOOK_LIMIT`].
+    pub(super) fn standing(&self, side: Side) -> Standing {
+        let Some(fence) = &self.fence else { return Standing::Newest };
+        let standing = match side {
+            // Without threads nobody else would look.
+            Side::Near if !self.setup.is_inline => fence.ask(),
+            Side::Near | Side::Far => fence.look(&*self.setup.clock),
+        };
+        if let Standing::Superseded(reason) = &standing {
+            self.supersede(reason.clone());
+        }
+        standing
+    }
+
+    /// The loop of the thread that looks at the claims and renews ours.
+    pub(super) fn guard_claim(&self) {
+        let Some(fence) = &self.fence else { return };
+        let clock = &*self.setup.clock;
+        let mut renewed = clock.now();
+        while !self.is_stopping() {
+            fence.serve(clock, || self.is_stopping());
+            if clock.now().saturating_sub(renewed) >= HEARTBEAT {
+                renewed = clock.now();
+                fence.renew();
+            }
+        }
+    }
+}

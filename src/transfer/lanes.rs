@@ -1,0 +1,155 @@
+//! What is to be done in the background, on two sides: with the global file system, and without it.
+//!
+//! A global file system may hang for minutes without an error, for example while a server fails over. What waits for it then
+//! must hold up nothing else: node memory and local storage go on. So each side has its own tasks, its own writes and its own
+//! job in hand, and one of the threads ([`Sides::Near`]) never takes up anything of the far side.
+
+use super::tasks::Task;
+use super::write::WriteJob;
+use crate::tier::TierKind;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Of which file system something is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Node memory, local storage, other ranks.
+    Near,
+    /// The global file system.
+    Far,
+}
+
+impl Side {
+    /// The side of a tier.
+    pub fn of(tier: TierKind) -> Side {
+        if tier == TierKind::Global { Side::Far } else { Side::Near }
+    }
+}
+
+/// What a thread takes up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sides {
+    /// Nothing that could wait for the global file system.
+    Near,
+    /// Everything.
+    Both,
+}
+
+impl Sides {
+    /// Does it take up work of that side?
+    pub fn has(self, side: Side) -> bool {
+        self == Sides::Both || side == Side::Near
+    }
+}
+
+/// The work of one side.
+#[derive(Default)]
+pub(super) struct Lane {
+    /// Small jobs, done before the next piece of a write.
+    pub tasks: VecDeque<Task>,
+    /// Writes that have not begun: operation and tier.
+    pub writes: VecDeque<(u64, TierKind)>,
+    /// The write that has.
+    pub active: Option<Arc<WriteJob>>,
+    /// Somebody is just opening the next one.
+    pub is_opening: bool,
+}
+
+impl Lane {
+    /// The operation whose write is in hand or next.
+    fn operation(&self) -> Option<u64> {
+        self.active.as_ref().map(|job| job.operation).or_else(|| self.writes.front().map(|(operation, _)| *operation))
+    }
+
+    fn is_writing(&self) -> bool {
+        self.active.is_some() || self.is_opening
+    }
+}
+
+/// Both.
+#[derive(Default)]
+pub(super) struct Lanes {
+    near: Lane,
+    far: Lane,
+}
+
+/// The next step of a write.
+pub(super) enum Step {
+    Open(u64, TierKind),
+    Piece(Arc<WriteJob>, usize),
+}
+
+impl Lanes {
+    pub fn of(&mut self, side: Side) -> &mut Lane {
+        match side {
+            Side::Near => &mut self.near,
+            Side::Far => &mut self.far,
+        }
+    }
+
+    fn of_sides(&self, sides: Sides) -> impl Iterator<Item = &Lane> {
+        [(Side::Near, &self.near), (Side::Far, &self.far)]
+            .into_iter()
+            .filter(move |(side, _)| sides.has(*side))
+            .map(|(_, lane)| lane)
+    }
+
+    pub fn push(&mut self, task: Task) {
+        self.of(task.side()).tasks.push_back(task);
+    }
+
+    pub fn write(&mut self, operation: u64, tier: TierKind) {
+        self.of(Side::of(tier)).writes.push_back((operation, tier));
+    }
+
+    /// Is room being prepared, or is that about to be done?
+    pub fn has_prepare(&self) -> bool {
+        self.near.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }))
+    }
+
+    pub fn has_tasks(&self, sides: Sides) -> bool {
+        self.of_sides(sides).any(|lane| !lane.tasks.is_empty())
+    }
+
+    /// Is a write begun, or being begun?
+    pub fn is_writing(&self, sides: Sides) -> bool {
+        self.of_sides(sides).any(Lane::is_writing)
+    }
+
+    /// Is there a write that could be begun at once?
+    pub fn has_writes(&self, sides: Sides) -> bool {
+        self.of_sides(sides).any(|lane| !lane.writes.is_empty() && !lane.is_opening)
+    }
+
+    pub fn is_empty(&self, sides: Sides) -> bool {
+        !self.has_tasks(sides) && !self.is_writing(sides) && self.of_sides(sides).all(|lane| lane.writes.is_empty())
+    }
+
+    pub fn take_task(&mut self, sides: Sides) -> Option<Task> {
+        if let Some(task) = self.near.tasks.pop_front() {
+            return Some(task);
+        }
+        if sides.has(Side::Far) { self.far.tasks.pop_front() } else { None }
+    }
+
+    /// The next step of a write: that of the earlier checkpoint first.
+    pub fn take_step(&mut self, sides: Sides) -> Option<Step> {
+        let is_far_first = self.far.operation() < self.near.operation() && self.far.operation().is_some();
+        let order = if is_far_first { [Side::Far, Side::Near] } else { [Side::Near, Side::Far] };
+        order.into_iter().filter(|side| sides.has(*side)).find_map(|side| self.of(side).take_step())
+    }
+}
+
+impl Lane {
+    fn take_step(&mut self) -> Option<Step> {
+        if let Some(job) = &self.active {
+            return job.take().map(|piece| Step::Piece(job.clone(), piece));
+        }
+        if self.is_opening {
+            return None;
+        }
+        let (operation, tier) = self.writes.pop_front()?;
+        self.is_opening = true;
+        Some(Step::Open(operation, tier))
+    }
+}
