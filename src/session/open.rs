@@ -9,7 +9,7 @@
 
 use super::domains::node_domains;
 use super::error::{Error, Result};
-use super::place::{Place, Workers, default_local, job_key, segment_prefix};
+use super::place::{Place, Workers, default_local, job_key, segment_generation, segment_name, segment_prefix};
 use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, Rank};
@@ -21,7 +21,7 @@ use crate::format::codec;
 use crate::format::supervision::Status;
 use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
-use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes};
+use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes, strangers};
 use crate::tier::claims::{Claim, ClaimRecord, Claims, store_id};
 use crate::tier::directory::{DirectoryTier, is_component};
 use crate::tier::run_directory::RunDirectory;
@@ -270,8 +270,7 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
     if config.job.memory_enabled {
         let prefix = segment_prefix(&introduction.job, &introduction.group);
         let names = crate::segment::list(&config.node.memory_directory, &prefix).unwrap_or_default();
-        let numbers = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).map(Generation);
-        seen = numbers.fold(seen, Generation::max);
+        seen = names.iter().filter_map(|name| segment_generation(name, &prefix)).fold(seen, Generation::max);
     }
     Prepared { local, global, seen }
 }
@@ -441,7 +440,7 @@ fn open_memory(
     let node_rank = identity.node_ranks.iter().position(|rank| *rank == identity.rank).unwrap_or(0) as u32;
     let mut spec = SegmentSpec {
         directory: directory.clone(),
-        name: format!("{prefix}{:06}", identity.generation.0),
+        name: segment_name(&identity.job, &identity.group, identity.generation, identity.incarnation),
         job: text_hash(&identity.job),
         group: text_hash(&identity.group),
         generation: identity.generation,
@@ -452,6 +451,9 @@ fn open_memory(
     };
     let mut old = Vec::new();
     let created = (node_rank == 0).then(|| {
+        for (path, owner) in strangers(&directory, &prefix) {
+            log::warn!("event=foreign-segment path={} owner={owner}: it is left alone", path.display());
+        }
         old = open_segments(&directory, &prefix, &mut Vec::new());
         available_memory(&directory).and_then(|mut available| {
             // What dead runs of this job hold is given back once this one has elected what it restores.

@@ -1,7 +1,7 @@
 //! What a session finds around it: clock, storage, threads, and who and where the process is.
 
 use crate::base::ids::text_hash;
-use crate::base::{Clock, Incarnation, clock::SystemClock, rng};
+use crate::base::{Clock, Generation, Incarnation, clock::SystemClock, rng};
 use crate::config::Config;
 use crate::tier::posix::PosixStorage;
 use crate::tier::storage::Storage;
@@ -102,7 +102,36 @@ pub fn default_local(temporary: &Path, store: Option<Incarnation>, job: &str, us
     temporary.join(format!("bivouac-{user}-{hash:016x}"))
 }
 
-/// The file-name prefix of a group's segments: generation numbers follow.
+/// The file-name prefix of a group's segments: what tells runs apart follows.
 pub fn segment_prefix(job: &str, group: &str) -> String {
     format!("bivouac-{:08x}-{:08x}-g", text_hash(job) as u32, text_hash(group) as u32)
+}
+
+/// The file name of a run's segment. A part of the incarnation is in it: everybody may make files in `/dev/shm`, and generations can be
+/// counted, so that somebody else could have made the next name first.
+pub fn segment_name(job: &str, group: &str, generation: Generation, incarnation: Incarnation) -> String {
+    format!("{}{:06}-{:.16}", segment_prefix(job, group), generation.0, incarnation.to_string())
+}
+
+/// The generation in the name of a segment with that prefix.
+pub fn segment_generation(name: &str, prefix: &str) -> Option<Generation> {
+    name.strip_prefix(prefix)?.split('-').next()?.parse().ok().map(Generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_next_segment_cannot_be_told_from_the_last_one() {
+        let prefix = segment_prefix("heat-0c7a11f2", "world");
+        let name = |incarnation| segment_name("heat-0c7a11f2", "world", Generation(3), Incarnation(incarnation));
+        let (one, other) = (name([1; 16]), name([2; 16]));
+        assert_ne!(one, other);
+        for name in [one, other] {
+            assert_eq!(segment_generation(&name, &prefix), Some(Generation(3)));
+            assert_eq!(name.len(), prefix.len() + 6 + 1 + 16, "half of the incarnation is not told: {name}");
+        }
+        assert_eq!(segment_generation(&format!("{prefix}x"), &prefix), None);
+    }
 }
