@@ -9,7 +9,7 @@
 
 use super::domains::node_domains;
 use super::error::{Error, Result};
-use super::place::{Place, Workers, default_local, job_key, segment_generation, segment_name, segment_prefix};
+use super::place::{Place, Workers, job_key, local_name, segment_generation, segment_name, segment_prefix};
 use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, Rank};
@@ -24,6 +24,7 @@ use crate::redundancy::Protection;
 use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes, strangers};
 use crate::tier::claims::{Claim, ClaimRecord, Claims, store_id};
 use crate::tier::directory::{DirectoryTier, is_component};
+use crate::tier::ours::{self, Trust};
 use crate::tier::run_directory::RunDirectory;
 use crate::tier::{TierError, TierKind};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
@@ -291,20 +292,17 @@ fn prepare_local(
     config: &Config,
     introduction: &Introduction,
 ) -> std::result::Result<DirectoryTier, String> {
-    let (root, is_default) = match &config.node.local_directory {
-        Some(directory) => (place.directory.join(directory), false),
-        None => (default_local(&place.temporary, introduction.store, &introduction.job, place.user), true),
-    };
+    let root = local_root(place, config, introduction)?;
     let wrap = |action, source| TierError::io(TierKind::Local, action, &root, source).to_string();
-    place.local.create_dir_all(&root).map_err(|source| wrap("create", source))?;
-    if place.is_real {
-        check_owner(&root, place.user, is_default)?;
-        if !config.node.local_allow_tmpfs && is_memory_backed(&root).map_err(|source| wrap("inspect", source))? {
-            return Err(format!(
-                "local tier: {} is a tmpfs, which a reboot empties: set local.directory to a disk, or local.allow_tmpfs",
-                root.display()
-            ));
-        }
+    place.local.hold(&root, Trust::Ours).map_err(|source| wrap("use", source))?;
+    if place.is_real
+        && !config.node.local_allow_tmpfs
+        && is_memory_backed(&root).map_err(|source| wrap("inspect", source))?
+    {
+        return Err(format!(
+            "local tier: {} is a tmpfs, which a reboot empties: set local.directory to a disk, or local.allow_tmpfs",
+            root.display()
+        ));
     }
     let probe = root.join(format!("probe-r{:06}", rank.0));
     place.local.write_all(&probe, b"probe").map_err(|source| wrap("write to", source))?;
@@ -312,14 +310,20 @@ fn prepare_local(
     Ok(DirectoryTier::new(TierKind::Local, place.local.clone(), root))
 }
 
-fn check_owner(root: &Path, user: u32, is_default: bool) -> std::result::Result<(), String> {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = std::fs::symlink_metadata(root).map_err(|error| error.to_string())?;
-    let private = metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0;
-    if is_default && !private {
-        return Err(format!("local tier: {} is not a private directory of this user", root.display()));
-    }
-    Ok(())
+/// Where the local tier goes: the configured directory, or a folder of this user in a place that others share.
+fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> std::result::Result<PathBuf, String> {
+    let configured = config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
+    let around = configured.as_ref().unwrap_or(&place.temporary);
+    let name = local_name(introduction.store, &introduction.job, place.user);
+    let wrap = |action, source| TierError::io(TierKind::Local, action, around, source).to_string();
+    place.local.create_dir_all(around).map_err(|source| wrap("create", source))?;
+    let found = match &configured {
+        Some(directory) if place.is_real => ours::own_place(directory),
+        Some(directory) => Ok(directory.clone()),
+        None if place.is_real => ours::private_folder(around, &name),
+        None => place.local.create_dir_all(&around.join(&name)).map(|()| around.join(&name)),
+    };
+    found.map_err(|source| wrap("use", source))
 }
 
 fn is_memory_backed(root: &Path) -> std::io::Result<bool> {
@@ -336,6 +340,7 @@ fn prepare_global(
 ) -> std::result::Result<DirectoryTier, String> {
     let root = global_root(config, place);
     let wrap = |action, source| TierError::io(TierKind::Global, action, &root, source).to_string();
+    place.global.hold(&root, Trust::Ours).map_err(|source| wrap("use", source))?;
     let path = root.join("store");
     let bytes = place.global.read_all(&path, 4096).map_err(|source| wrap("read", source))?;
     let store = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse::<Incarnation>().ok());

@@ -3,6 +3,7 @@
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, clock::SystemClock, rng};
 use crate::config::Config;
+use crate::tier::ours;
 use crate::tier::posix::PosixStorage;
 use crate::tier::storage::Storage;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ impl Place {
             command: arguments.join(" "),
             directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
             temporary: std::env::temp_dir(),
-            user: rustix::process::getuid().as_raw(),
+            user: ours::user(),
             is_real: true,
         })
     }
@@ -94,12 +95,13 @@ pub fn job_key(config: &Config, place: &Place) -> String {
     format!("{}-{:08x}", readable.trim_start_matches('.'), hash as u32)
 }
 
-/// The directory of the local tier where none is configured: findable by the next run and by tools, which read the same store
-/// id (without a global tier: know the job's key), and not guessable by somebody who cannot read the store.
-pub fn default_local(temporary: &Path, store: Option<Incarnation>, job: &str, user: u32) -> PathBuf {
+/// The name of the folder of the local tier where none is configured: findable by the next run and by tools, which read the same store
+/// id (without a global tier: know the job's key), and not guessable by somebody who cannot read the store. Who sees it may still make it
+/// first on another node, so it is used only through [`crate::tier::ours::private_folder`].
+pub fn local_name(store: Option<Incarnation>, job: &str, user: u32) -> String {
     let secret = store.map_or_else(|| job.to_owned(), |store| store.to_string());
     let hash = text_hash(&format!("{secret}\0{user}"));
-    temporary.join(format!("bivouac-{user}-{hash:016x}"))
+    format!("bivouac-{user}-{hash:016x}")
 }
 
 /// The file-name prefix of a group's segments: what tells runs apart follows.

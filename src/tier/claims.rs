@@ -15,6 +15,7 @@
 //!    every [`HEARTBEAT`], is compared with that of a file touched now on the same server; younger than three
 //!    heartbeats is watched until it moves (alive) or ages (dead).
 
+use super::ours::Trust;
 use super::storage::{Create, FileLock, Storage};
 use super::{TierError, TierKind};
 use crate::base::{Clock, Generation, Incarnation};
@@ -84,10 +85,10 @@ pub enum ClaimError {
     Tier(#[from] TierError),
 }
 
-/// Reads the store's id, or makes one: 32 hexadecimal digits in `<root>/store`.
+/// Takes hold of the store at `root`, which is made if it is not there, and reads its id or makes one: 32 hexadecimal digits in `<root>/store`.
 ///
 /// # Errors
-/// [`TierError::Io`] if the root cannot be created, read or written.
+/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours.
 pub fn store_id(
     storage: &dyn Storage,
     root: &Path,
@@ -97,6 +98,7 @@ pub fn store_id(
     let path = root.join("store");
     let wrap = |action, source| TierError::io(TierKind::Global, action, &path, source);
     storage.create_dir_all(root).map_err(|source| wrap("create", source))?;
+    storage.hold(root, Trust::Ours).map_err(|source| wrap("use", source))?;
     for _ in 0..20 {
         match storage.open_write(&path, Create::New) {
             Ok(file) => {
