@@ -330,7 +330,14 @@ impl ReadFile for PosixFile {
 
     fn holds(&self, range: Range<u64>) -> bool {
         match rustix::fs::seek(&self.buffered, SeekFrom::Hole(range.start)) {
-            Ok(hole) => hole >= range.end,
+            // Some file systems call a hole what was written a moment ago.
+            Ok(hole) if hole < range.end => {
+                let mut bytes = [0; 512];
+                let length = bytes.len().min((range.end - hole) as usize);
+                let read = self.read_at(hole, &mut bytes[..length]);
+                read.is_err() || bytes.iter().any(|byte| *byte != 0)
+            }
+            Ok(_) => true,
             // The file ends before the range.
             Err(Errno::NXIO) => range.is_empty(),
             Err(_) => true,
