@@ -162,7 +162,7 @@ fn a_private_folder_that_was_opened_to_others_is_not_believed() {
     bed.run(|_| (), &[10, 20]);
     let open = bed.private()[0].clone();
     mode(&open, 0o777);
-    assert_eq!(bed.restart(|_| ()), Some(10));
+    assert_eq!((bed.restart(|_| ()), bed.private().len()), (Some(10), 2), "another name serves");
     mode(&open, 0o700);
     assert_eq!(bed.restart(|_| ()), Some(20));
 }
@@ -200,6 +200,11 @@ fn a_configured_place_that_somebody_else_made_first_is_not_used() {
     bed.run(there, &[30, 40]);
     let own = bed.shared.path().join(format!("fast-{USER}"));
     assert_eq!((entries(&place), bed.versions(&own), owner(&own)), (before, 2, USER));
+    // A link that leads nowhere yet would lead to what is going to be made there.
+    let (dangling, home) = (bed.shared.path().join("dangling"), bed.store.disk.path().join("made"));
+    as_user(OTHER, || symlink(&home, &dangling).expect("made"));
+    bed.run(|config| config.node.local_directory = Some(dangling.clone()), &[50, 60]);
+    assert_eq!((home.exists(), bed.versions(&bed.shared.path().join(format!("dangling-{USER}")))), (false, 2));
     let settings = [("BIVOUAC_LOCAL_DIRECTORY", place.to_str().expect("UTF-8")), ("BIVOUAC_LOCAL_ALLOW_TMPFS", "true")];
     let ran = bed.bivouac(USER, &["doctor", "--json"], &settings);
     let document: Value = serde_json::from_str(&ran.out).expect("a document");
@@ -311,13 +316,16 @@ fn files_under_the_names_of_later_segments_do_not_switch_the_memory_tier_off() {
     as_user(USER, || {
         bed.store.run_killed(in_memory, |session, rank| {
             assert_eq!(session.generation(), 2, "a number of somebody else's was counted");
-            take(session, rank, &[20], Level::Process);
+            // The first one goes to all tiers.
+            take(session, rank, &[20], Level::System);
+            take(session, rank, &[30], Level::Process);
+            session.versions("heat").expect("verdicts are noted");
         });
     });
     for path in &names {
         assert_eq!((std::fs::read_to_string(path).expect("there"), owner(path)), ("mine".into(), OTHER));
     }
-    assert_eq!(as_user(USER, || bed.store.restart_with(in_memory)), Some(20));
+    assert_eq!(as_user(USER, || bed.store.restart_with(in_memory)), Some(30));
 }
 
 #[test]
@@ -350,4 +358,24 @@ fn a_run_directory_believes_its_user_and_root_and_nobody_else() {
             std::fs::remove_file(bed.shared.path().join(name)).expect("removed");
         }
     }
+}
+
+#[test]
+fn a_supervisor_uses_no_run_directory_that_others_own_or_may_write_to() {
+    let Some(bed) = bed("a_supervisor_uses") else { return };
+    let (theirs, own) = (bed.shared.path().join("theirs"), bed.shared.path().join("own"));
+    as_user(OTHER, || std::fs::create_dir(&theirs).expect("made"));
+    as_user(USER, || std::fs::create_dir(&own).expect("made"));
+    for path in [&theirs, &own] {
+        mode(path, 0o777);
+    }
+    let run =
+        |path: &Path| bed.bivouac(USER, &["run", "--run-directory", path.to_str().expect("UTF-8"), "--", "true"], &[]);
+    for (path, text) in [(&theirs, "belongs to user 20002"), (&own, "others may write")] {
+        let ran = run(path);
+        assert!(ran.status != 0 && ran.err.contains(text), "{ran:?}");
+        assert!(entries(path).is_empty(), "{:?}", entries(path));
+    }
+    mode(&own, 0o755);
+    assert_eq!(run(&own).status, 0);
 }

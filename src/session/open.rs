@@ -315,15 +315,14 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
     let configured = config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
     let around = configured.as_ref().unwrap_or(&place.temporary);
     let name = local_name(introduction.store, &introduction.job, place.user);
-    let wrap = |action, source| TierError::io(TierKind::Local, action, around, source).to_string();
-    place.local.create_dir_all(around).map_err(|source| wrap("create", source))?;
+    let make = |directory: &Path| place.local.create_dir_all(directory);
     let found = match &configured {
-        Some(directory) if place.is_real => ours::own_place(directory),
-        Some(directory) => Ok(directory.clone()),
-        None if place.is_real => ours::private_folder(around, &name),
-        None => place.local.create_dir_all(&around.join(&name)).map(|()| around.join(&name)),
+        Some(directory) if place.is_real => ours::own_place(directory, make),
+        Some(directory) => make(directory).map(|()| directory.clone()),
+        None if place.is_real => make(around).and_then(|()| ours::private_folder(around, &name)),
+        None => make(&around.join(&name)).map(|()| around.join(&name)),
     };
-    found.map_err(|source| wrap("use", source))
+    found.map_err(|source| TierError::io(TierKind::Local, "use", around, source).to_string())
 }
 
 fn is_memory_backed(root: &Path) -> std::io::Result<bool> {

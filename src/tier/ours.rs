@@ -196,13 +196,19 @@ fn is_link_believed(directory: &Stat, owner: u32, user: u32) -> bool {
     directory.st_mode & 0o002 == 0 || [user, 0, directory.st_uid].contains(&owner)
 }
 
-/// Where this user's files go if `directory` is configured: there, where it is ours alone; otherwise into a folder of this user, which is made in
-/// it, or beside it where it is somebody else's.
+/// Where this user's files go if `directory` is configured: there, where it is ours alone or not there yet (`make` makes it); otherwise into a
+/// folder of this user, which is made in it, or beside it where it is somebody else's.
 ///
 /// # Errors
 /// The system's answer; [`NotOurs`], wrapped.
-pub fn own_place(directory: &Path) -> io::Result<PathBuf> {
-    let foreign = match open(directory, Trust::Ours) {
+pub fn own_place(directory: &Path, make: impl Fn(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
+    let opened = match open(directory, Trust::Ours) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make(directory).and_then(|()| open(directory, Trust::Ours))
+        }
+        other => other,
+    };
+    let foreign = match opened {
         Err(error) if is_not_ours(&error) => error,
         other => return other.map(|_| directory.to_owned()),
     };

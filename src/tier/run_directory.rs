@@ -5,7 +5,7 @@
 //! this user or to root is believed.
 #![forbid(unsafe_code)]
 
-use super::ours;
+use super::ours::{self, Trust};
 use crate::format::supervision::{FILE_MAX, HALT_FILE, Halt, Status, is_status_file, status_file};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
@@ -37,13 +37,14 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Creates it, private to this user, if it does not exist.
+    /// Creates it, private to this user, if it does not exist. Whoever else may write to it could make a supervisor believe anything.
     ///
     /// # Errors
-    /// The system's answer, with the path.
+    /// The system's answer, or whose it is, with the path.
     pub fn create(&self) -> io::Result<()> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
-        made.map_err(|error| named(&self.path, "create", &error))
+        made.map_err(|error| named(&self.path, "create", &error))?;
+        ours::open(&self.path, Trust::Ours).map(drop).map_err(|error| named(&self.path, "use", &error))
     }
 
     /// Replaces a file as a whole.

@@ -33,8 +33,7 @@ impl Folder {
     /// The folder's path, and a way to it that no link leads away from.
     fn reach(&self) -> io::Result<(PosixStorage, PathBuf)> {
         let storage = PosixStorage::new(Direct::Off);
-        storage.create_dir_all(&self.scratch)?;
-        let root = ours::own_place(&self.scratch)?;
+        let root = ours::own_place(&self.scratch, |scratch| storage.create_dir_all(scratch))?;
         storage.hold(&root, Trust::Ours)?;
         Ok((storage, root.join(&self.below)))
     }
