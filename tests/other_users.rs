@@ -320,6 +320,8 @@ fn files_under_the_names_of_later_segments_do_not_switch_the_memory_tier_off() {
             take(session, rank, &[20], Level::System);
             take(session, rank, &[30], Level::Process);
             session.versions("heat").expect("verdicts are noted");
+            let ours = entries(bed.store.memory.path()).into_iter().filter(|path| owner(path) == USER);
+            assert_eq!(ours.count(), 1, "the memory tier is off");
         });
     });
     for path in &names {
