@@ -12,6 +12,7 @@
 pub mod beneath;
 pub mod claims;
 pub mod directory;
+mod held;
 pub mod ours;
 pub mod pieces;
 pub mod posix;

@@ -36,20 +36,18 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use log::{debug, info};
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, Timespec, Timestamps,
-};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::beneath::Beneath;
-use super::ours::{self, Trust};
+use super::held::{HeldDirectories, OPEN_FLAGS, Spot};
+use super::ours::Trust;
 use super::storage::{Create, Entry, FileLock, ReadFile, Storage, WriteFile};
 use crate::base::units::{MIB, PAGE};
 use crate::config::Direct;
@@ -67,9 +65,6 @@ const BOUNCE_BYTES: usize = MIB as usize;
 
 /// So many bounce buffers are kept for the next writer; more threads than that allocate their own for each call.
 const BOUNCE_KEPT: usize = 8;
-
-/// Opening a FIFO or a device must neither hang nor do anything; regular files do not care about `NONBLOCK`.
-const OPEN_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Buffers that start on a page, for direct transfers, without `unsafe`.
 ///
@@ -378,84 +373,14 @@ impl FileLock for PosixLock {}
 /// ([`Storage::hold`]) are reached from that directory, without following links; others as the system does.
 pub struct PosixStorage {
     shared: Arc<DirectIo>,
-    held: Mutex<Vec<Held>>,
-}
-
-/// A directory that is held open.
-#[derive(Clone)]
-struct Held {
-    root: PathBuf,
-    trust: Trust,
-    beneath: Beneath,
-}
-
-/// A name in a directory.
-struct Spot<'a> {
-    /// `None`: the name is a whole path.
-    directory: Option<Beneath>,
-    name: &'a Path,
-}
-
-impl Spot<'_> {
-    fn directory(&self) -> BorrowedFd<'_> {
-        self.directory.as_ref().map_or(CWD, Beneath::directory)
-    }
-
-    fn open(&self, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
-        retry_on_intr(|| rustix::fs::openat(self.directory(), self.name, flags, mode))
-    }
-
-    /// Opens a regular file and nothing else.
-    fn open_regular(&self, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-        let file = self.open(flags | OPEN_FLAGS, Mode::RUSR | Mode::WUSR)?;
-        let stat = rustix::fs::fstat(&file)?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Ok((file, stat)),
-            FileType::Directory => Err(Errno::ISDIR.into()),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
-        }
-    }
-
-    /// Opens a directory for reading its names or syncing them.
-    fn open_directory(&self) -> rustix::io::Result<OwnedFd> {
-        // A whole path may end in a link that the user has made.
-        let links = if self.directory.is_some() { OFlags::NOFOLLOW } else { OFlags::empty() };
-        self.open(OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | links, Mode::empty())
-    }
-
-    /// Is there a directory? Something else there is an error.
-    fn is_directory(&self) -> io::Result<bool> {
-        let links = if self.directory.is_some() { AtFlags::SYMLINK_NOFOLLOW } else { AtFlags::empty() };
-        match rustix::fs::statat(self.directory(), self.name, links) {
-            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => Ok(true),
-                FileType::Symlink => Err(Errno::LOOP.into()),
-                _ => Err(Errno::NOTDIR.into()),
-            },
-            Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Makes the names in the directory durable.
-    fn sync(&self) -> io::Result<()> {
-        let directory = self.open_directory()?;
-        match retry_on_intr(|| rustix::fs::fsync(&directory)) {
-            // The file system has no such operation for directories: names are as durable there as they ever get.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                debug!("directory_fsync=unsupported path={}", self.name.display());
-                Ok(())
-            }
-            result => Ok(result?),
-        }
-    }
+    held: HeldDirectories,
 }
 
 impl PosixStorage {
     /// Files are written around the page cache as `direct` says.
     pub fn new(direct: Direct) -> Self {
         let shared = DirectIo { wanted: direct, refused: Mutex::default(), bounce: Mutex::default() };
-        PosixStorage { shared: Arc::new(shared), held: Mutex::default() }
+        PosixStorage { shared: Arc::new(shared), held: HeldDirectories::default() }
     }
 
     fn file(&self, buffered: OwnedFd, direct: Option<OwnedFd>, stat: &Stat) -> PosixFile {
@@ -463,37 +388,10 @@ impl PosixStorage {
         PosixFile { buffered, direct, device: stat.st_dev, shared: Arc::clone(&self.shared), condemned }
     }
 
-    /// The name that `path` stands for, and the directory that it is in.
-    fn spot<'a>(&self, path: &'a Path) -> io::Result<Spot<'a>> {
-        let held = lock(&self.held).iter().find(|held| path.starts_with(&held.root)).cloned();
-        let Some(mut held) = held else { return Ok(Spot { directory: None, name: path }) };
-        if held.beneath.is_gone() {
-            held.beneath = self.take_hold(&held.root, held.trust)?;
-        }
-        let below = path.strip_prefix(&held.root).unwrap_or(Path::new(""));
-        let Some(name) = below.file_name() else {
-            return Ok(Spot { directory: Some(held.beneath), name: Path::new(".") });
-        };
-        let directory = held.beneath.below(below.parent().unwrap_or(Path::new("")))?;
-        Ok(Spot { directory: Some(directory), name: Path::new(name) })
-    }
-
-    fn take_hold(&self, root: &Path, trust: Trust) -> io::Result<Beneath> {
-        let beneath = ours::open(root, trust)?;
-        let mut held = lock(&self.held);
-        held.retain(|held| held.root != root);
-        held.push(Held { root: root.to_owned(), trust, beneath: beneath.clone() });
-        Ok(beneath)
-    }
-
-    fn is_held(&self, path: &Path) -> bool {
-        lock(&self.held).iter().any(|held| held.root == path)
-    }
-
     /// Makes one directory whose parent exists, and its name durable.
     fn make_directory(&self, path: &Path) -> io::Result<()> {
         // A root that was removed is made by its name, before it can be held again.
-        let spot = if self.is_held(path) { Spot { directory: None, name: path } } else { self.spot(path)? };
+        let spot = if self.held.is_one(path) { Spot::of_path(path) } else { self.held.spot(path)? };
         match rustix::fs::mkdirat(spot.directory(), spot.name, Mode::RWXU) {
             Ok(()) => debug!("directory=made path={}", path.display()),
             // Another rank was faster. Its fsync may still be under way, so ours follows all the same.
@@ -521,7 +419,7 @@ impl PosixStorage {
 
     /// Is there a directory at `path`? A held one that is gone, or has gone with its parents, is not there.
     fn is_directory(&self, path: &Path) -> io::Result<bool> {
-        match self.spot(path) {
+        match self.held.spot(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             spot => spot?.is_directory(),
         }
@@ -538,7 +436,7 @@ fn parent_of(path: &Path) -> Option<&Path> {
 
 impl Storage for PosixStorage {
     fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
-        self.take_hold(root, trust).map(drop)
+        self.held.take(root, trust).map(drop)
     }
 
     /// Missing directories are made one by one, each followed by an fsync of its parent. The deepest directory that
@@ -562,7 +460,7 @@ impl Storage for PosixStorage {
             Create::New => OFlags::EXCL,
             Create::Shared => OFlags::empty(),
         };
-        let spot = self.spot(path)?;
+        let spot = self.held.spot(path)?;
         let (buffered, stat) = spot.open_regular(OFlags::WRONLY | OFlags::CREATE | exclusive)?;
         let direct = self.shared.open(&spot, OFlags::WRONLY, &stat).inspect_err(|_| {
             if create == Create::New {
@@ -574,7 +472,7 @@ impl Storage for PosixStorage {
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Box<dyn ReadFile>> {
-        let spot = self.spot(path)?;
+        let spot = self.held.spot(path)?;
         let (buffered, stat) = spot.open_regular(OFlags::RDONLY)?;
         if stat.st_size < DIRECT_READ_MIN as i64 {
             return Ok(Box::new(self.file(buffered, None, &stat)));
@@ -584,28 +482,28 @@ impl Storage for PosixStorage {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let (from, to) = (self.spot(from)?, self.spot(to)?);
+        let (from, to) = (self.held.spot(from)?, self.held.spot(to)?);
         Ok(rustix::fs::renameat(from.directory(), from.name, to.directory(), to.name)?)
     }
 
     /// File systems that have no fsync for directories are taken at their word that names need none.
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.spot(path)?.sync()
+        self.held.spot(path)?.sync()
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        let spot = self.spot(path)?;
+        let spot = self.held.spot(path)?;
         Ok(rustix::fs::unlinkat(spot.directory(), spot.name, AtFlags::empty())?)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        let spot = self.spot(path)?;
+        let spot = self.held.spot(path)?;
         Ok(rustix::fs::unlinkat(spot.directory(), spot.name, AtFlags::REMOVEDIR)?)
     }
 
     /// Names that are not UTF-8 cannot be ours; they are listed with replacement characters.
     fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
-        let directory = self.spot(path)?.open_directory()?;
+        let directory = self.held.spot(path)?.open_directory()?;
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&directory)? {
             let entry = entry?;
@@ -632,13 +530,13 @@ impl Storage for PosixStorage {
     fn touch(&self, path: &Path) -> io::Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
-        let spot = self.spot(path)?;
+        let spot = self.held.spot(path)?;
         Ok(rustix::fs::utimensat(spot.directory(), spot.name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Asks a network file system's server instead of the client's cache, which may be a minute old.
     fn modified(&self, path: &Path) -> io::Result<SystemTime> {
-        let spot = self.spot(path)?;
+        let spot = self.held.spot(path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
         match rustix::fs::statx(spot.directory(), spot.name, flags, StatxFlags::MTIME) {
             Ok(stat) => system_time(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
@@ -652,7 +550,7 @@ impl Storage for PosixStorage {
     }
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
-        let spot = self.spot(path)?;
+        let spot = self.held.spot(path)?;
         // Open for writing too: NFS grants an exclusive lock only then.
         let (file, opened) = spot.open_regular(OFlags::RDWR)?;
         let file = File::from(file);
@@ -669,7 +567,7 @@ impl Storage for PosixStorage {
 
     /// By a shared lock, which is given back at once: an exclusive one would look to others like that of a living owner.
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
-        let (file, _) = self.spot(path)?.open_regular(OFlags::RDONLY)?;
+        let (file, _) = self.held.spot(path)?.open_regular(OFlags::RDONLY)?;
         Ok(!granted(File::from(file).try_lock_shared())?)
     }
 }
@@ -708,7 +606,7 @@ mod tests {
     /// A file whose direct descriptor answers `EINVAL` to every write: a file of /proc that parses what it gets.
     fn file_that_refuses(path: &Path, direct: Direct) -> PosixFile {
         let storage = PosixStorage::new(direct);
-        let (buffered, stat) = storage.spot(path).unwrap().open_regular(OFlags::RDWR | OFlags::CREATE).unwrap();
+        let (buffered, stat) = storage.held.spot(path).unwrap().open_regular(OFlags::RDWR | OFlags::CREATE).unwrap();
         let refusing = File::options().write(true).open("/proc/self/oom_score_adj").unwrap();
         storage.file(buffered, Some(refusing.into()), &stat)
     }
