@@ -390,7 +390,8 @@ fn rm_takes_an_unreadable_segment_only_by_force() {
 
 // ------------------------------------------------------------------------------------------- hostile files
 
-/// A container with one shard whose checksums are right: a region of terabytes, and digests of it by the gigabyte, all of which is a hole.
+/// A container with one shard whose checksums are right: a region of terabytes, and digests of it by the gigabyte, all
+/// of which is a hole.
 fn sparse(store: &Store, root: &Path, bytes: u64) -> PathBuf {
     let job = store::only_folder(root).file_name().expect("a name").to_string_lossy().into_owned();
     let kind = RegionKind::Array;

@@ -1,6 +1,6 @@
-//! What other users of a machine can do to a job, and what they cannot: sessions and tools run as one user, and find what another
-//! has put in their way. A thread takes the identity of a user, and so do the threads and processes that it starts; that
-//! takes root.
+//! What other users of a machine can do to a job, and what they cannot: sessions and tools run as one user, and find
+//! what another has put in their way. A thread takes the identity of a user, and so do the threads and processes that
+//! it starts; that takes root.
 #![forbid(unsafe_code)]
 
 mod store;
@@ -126,7 +126,8 @@ impl Bed {
         restored
     }
 
-    /// A store with version 10, and a version 20 that only a folder of somebody else holds, under the name that a session would take first.
+    /// A store with version 10, and a version 20 that only a folder of somebody else holds, under the name that a
+    /// session would take first.
     fn forged(&self) -> PathBuf {
         self.run(|_| (), &[10, 20]);
         let private = self.private();

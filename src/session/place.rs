@@ -95,9 +95,10 @@ pub fn job_key(config: &Config, place: &Place) -> String {
     format!("{}-{:08x}", readable.trim_start_matches('.'), hash as u32)
 }
 
-/// The name of the folder of the local tier where none is configured: findable by the next run and by tools, which read the same store
-/// id (without a global tier: know the job's key), and not guessable by somebody who cannot read the store. Who sees it may still make it
-/// first on another node, so it is used only through [`crate::tier::ours::private_folder`].
+/// The name of the folder of the local tier where none is configured: findable by the next run and by tools, which read
+/// the same store id (without a global tier: know the job's key), and not guessable by somebody who cannot read the
+/// store. Who sees it may still make it first on another node, so it is used only through
+/// [`crate::tier::ours::private_folder`].
 pub fn local_name(store: Option<Incarnation>, job: &str, user: u32) -> String {
     let secret = store.map_or_else(|| job.to_owned(), |store| store.to_string());
     let hash = text_hash(&format!("{secret}\0{user}"));
@@ -109,8 +110,8 @@ pub fn segment_prefix(job: &str, group: &str) -> String {
     format!("bivouac-{:08x}-{:08x}-g", text_hash(job) as u32, text_hash(group) as u32)
 }
 
-/// The file name of a run's segment. A part of the incarnation is in it: everybody may make files in `/dev/shm`, and generations can be
-/// counted, so that somebody else could have made the next name first.
+/// The file name of a run's segment. A part of the incarnation is in it: everybody may make files in `/dev/shm`, and
+/// generations can be counted, so that somebody else could have made the next name first.
 pub fn segment_name(job: &str, group: &str, generation: Generation, incarnation: Incarnation) -> String {
     format!("{}{:06}-{:.16}", segment_prefix(job, group), generation.0, incarnation.to_string())
 }

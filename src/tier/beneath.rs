@@ -1,7 +1,7 @@
 //! Reaching what is below a directory that is held open, without following symbolic links.
 //!
-//! The kernel does it in one call (`openat2`, Linux 5.6). Where it does not know that call, or a container's filter refuses it, each component is
-//! opened on its own, which comes to the same.
+//! The kernel does it in one call (`openat2`, Linux 5.6). Where it does not know that call, or a container's filter
+//! refuses it, each component is opened on its own, which comes to the same.
 #![forbid(unsafe_code)]
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -85,7 +85,8 @@ pub enum ClaimError {
     Tier(#[from] TierError),
 }
 
-/// Takes hold of the store at `root`, which is made if it is not there, and reads its id or makes one: 32 hexadecimal digits in `<root>/store`.
+/// Takes hold of the store at `root`, which is made if it is not there, and reads its id or makes one: 32 hexadecimal
+/// digits in `<root>/store`.
 ///
 /// # Errors
 /// [`TierError::Io`] if the root cannot be created, read or written, or is not ours.

@@ -1,17 +1,17 @@
 //! Which directories are ours: the one rule that sessions and tools ask before they believe or change what lies below.
 //!
 //! Checkpoints are found by names that others can work out: `/tmp/bivouac-UID-HASH` is the same on all nodes and can be
-//! seen wherever the job runs. Whoever makes such a directory first decides what is in it. So a directory counts only when
-//! it belongs to the effective user or to root (who can do anything anyway) and nobody else may write to it. It is opened once
-//! ([`open`]), and everything below is reached from that descriptor ([`super::beneath`]): what is put in its place later, or
-//! linked into it, is never reached.
+//! seen wherever the job runs. Whoever makes such a directory first decides what is in it. So a directory counts only
+//! when it belongs to the effective user or to root (who can do anything anyway) and nobody else may write to it. It is
+//! opened once ([`open`]), and everything below is reached from that descriptor ([`super::beneath`]): what is put in
+//! its place later, or linked into it, is never reached.
 //!
-//! A configured directory may itself be reached over symbolic links (`/scratch` is often one). They are resolved once, by the
-//! rule of Linux's `protected_symlinks`, which not every system has switched on: where everybody may write, a link
-//! counts only if it belongs to this user, to root, or to the owner of the directory that it stands in.
+//! A configured directory may itself be reached over symbolic links (`/scratch` is often one). They are resolved once,
+//! by the rule of Linux's `protected_symlinks`, which not every system has switched on: where everybody may write, a
+//! link counts only if it belongs to this user, to root, or to the owner of the directory that it stands in.
 //!
-//! In a place that others share (`/tmp`, `/var/tmp`, a node's scratch disk) we use a folder of our own ([`private_folder`]):
-//! mode 0700, not a link. If somebody else has taken its name, the next of a few names serves.
+//! In a place that others share (`/tmp`, `/var/tmp`, a node's scratch disk) we use a folder of our own
+//! ([`private_folder`]): mode 0700, not a link. If somebody else has taken its name, the next of a few names serves.
 #![forbid(unsafe_code)]
 
 use super::beneath::{Beneath, DIRECTORY};
@@ -196,8 +196,8 @@ fn is_link_believed(directory: &Stat, owner: u32, user: u32) -> bool {
     directory.st_mode & 0o002 == 0 || [user, 0, directory.st_uid].contains(&owner)
 }
 
-/// Where this user's files go if `directory` is configured: there, where it is ours alone or not there yet (`make` makes it); otherwise into a
-/// folder of this user, which is made in it, or beside it where it is somebody else's.
+/// Where this user's files go if `directory` is configured: there, where it is ours alone or not there yet (`make`
+/// makes it); otherwise into a folder of this user, which is made in it, or beside it where it is somebody else's.
 ///
 /// # Errors
 /// The system's answer; [`NotOurs`], wrapped.
@@ -240,7 +240,8 @@ pub fn own_places(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Where a folder of this user goes if `directory` is not ours: into it if everybody may make files there, or beside it.
+/// Where a folder of this user goes if `directory` is not ours: into it if everybody may make files there, or beside
+/// it.
 fn instead_of(directory: &Path) -> (PathBuf, String) {
     match (directory.parent(), directory.file_name()) {
         (Some(parent), Some(name)) if !is_shared(directory) && is_shared(parent) => {
@@ -259,7 +260,8 @@ fn is_shared(directory: &Path) -> bool {
     rustix::fs::stat(directory).is_ok_and(|stat| stat.st_mode & 0o1002 == 0o1002)
 }
 
-/// A folder in `place` that only this user may enter, made if it is not there yet. Ranks that ask at the same time get the same one.
+/// A folder in `place` that only this user may enter, made if it is not there yet. Ranks that ask at the same time get
+/// the same one.
 ///
 /// # Errors
 /// The system's answer; [`NotOurs::Taken`], wrapped, if others have taken all its names.

@@ -369,8 +369,9 @@ impl FileLock for PosixLock {}
 
 /// File systems as the operating system mounts them.
 ///
-/// One value serves any number of directories and threads; make one for each direct I/O setting. Paths below a directory that it holds
-/// ([`Storage::hold`]) are reached from that directory, without following links; others as the system does.
+/// One value serves any number of directories and threads; make one for each direct I/O setting. Paths below a
+/// directory that it holds ([`Storage::hold`]) are reached from that directory, without following links; others as the
+/// system does.
 pub struct PosixStorage {
     shared: Arc<DirectIo>,
     held: HeldDirectories,
@@ -401,8 +402,8 @@ impl PosixStorage {
         self.sync_name_of(path)
     }
 
-    /// Makes the name of a directory durable. Parents that we may not read (`/scratch` is `rwx--x--x` at some sites) cannot be
-    /// synced; the directory itself then stands in, which on journalling file systems takes its name along.
+    /// Makes the name of a directory durable. Parents that we may not read (`/scratch` is `rwx--x--x` at some sites)
+    /// cannot be synced; the directory itself then stands in, which on journalling file systems takes its name along.
     fn sync_name_of(&self, path: &Path) -> io::Result<()> {
         let Some(parent) = parent_of(path) else { return Ok(()) };
         let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;

@@ -37,7 +37,8 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Creates it, private to this user, if it does not exist. Whoever else may write to it could make a supervisor believe anything.
+    /// Creates it, private to this user, if it does not exist. Whoever else may write to it could make a supervisor
+    /// believe anything.
     ///
     /// # Errors
     /// The system's answer, or whose it is, with the path.

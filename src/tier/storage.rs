@@ -51,7 +51,8 @@ pub trait ReadFile: Send + Sync {
     fn len(&self) -> io::Result<u64>;
     /// Fills `buffer` from `offset`.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-    /// Is the whole range really stored, and not a hole that costs nothing and reads as zeros? Storage that cannot tell says yes.
+    /// Is the whole range really stored, and not a hole that costs nothing and reads as zeros? Storage that cannot tell
+    /// says yes.
     fn holds(&self, range: std::ops::Range<u64>) -> bool {
         let _ = range;
         true
@@ -65,8 +66,8 @@ pub trait ReadFile: Send + Sync {
 /// Below this a range is read without asking whether the file holds it.
 const UNASKED_MAX: u64 = 1 << 20;
 
-/// Reads a range whose length a file gives. What it takes of memory the file must really hold: a hole of terabytes costs nobody anything, and
-/// its checksums can be right.
+/// Reads a range whose length a file gives. What it takes of memory the file must really hold: a hole of terabytes
+/// costs nobody anything, and its checksums can be right.
 ///
 /// # Errors
 /// `InvalidData` for a hole, `OutOfMemory`, and what the storage says.
@@ -101,9 +102,9 @@ pub trait FileLock: Send + Sync {}
 
 /// A file system as tiers see it. Paths are absolute or relative to the process; every method may block on the device.
 pub trait Storage: Send + Sync {
-    /// Holds the directory `root` open, which has to be as `trust` says. From now on every path below it is reached from what was opened,
-    /// and no symbolic link is followed there. A root that is removed later is looked for again by the same rule.
-    /// Storage without owners has nothing to do here.
+    /// Holds the directory `root` open, which has to be as `trust` says. From now on every path below it is reached
+    /// from what was opened, and no symbolic link is followed there. A root that is removed later is looked for again
+    /// by the same rule. Storage without owners has nothing to do here.
     fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
         let _ = (root, trust);
         Ok(())

@@ -77,7 +77,8 @@ pub fn own_local(directory: &Path) -> Result<Vec<PathBuf>, String> {
     ours::own_places(directory).map_err(|source| TierError::io(TierKind::Local, "use", directory, source).to_string())
 }
 
-/// A tier whose files are going to be believed or changed: it has to be this user's. One that does not exist is nobody's yet.
+/// A tier whose files are going to be believed or changed: it has to be this user's. One that does not exist is
+/// nobody's yet.
 ///
 /// # Errors
 /// It belongs to somebody else, or others may write to it.

@@ -4,9 +4,10 @@
 //! <scratch>/veloc-files/<job>/<group>-r000002/<series>-<version>/<hash>-<name>
 //! ```
 //!
-//! Other users may write to the scratch directory of many sites. So the tree begins in a directory of this user ([`crate::tier::ours`]), its folders
-//! have mode 0700, and no link is followed on the way. What the application creates there has the mode that it wants; what is brought
-//! back for it has mode 0600, and nobody else gets as far as that.
+//! Other users may write to the scratch directory of many sites. So the tree begins in a directory of this user
+//! ([`crate::tier::ours`]), its folders have mode 0700, and no link is followed on the way. What the application
+//! creates there has the mode that it wants; what is brought back for it has mode 0600, and nobody else gets as far as
+//! that.
 #![forbid(unsafe_code)]
 
 use super::names;
