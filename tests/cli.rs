@@ -6,11 +6,17 @@
 
 mod store;
 
+use bivouac::base::ids::Generation;
 use bivouac::base::rng::Rng;
+use bivouac::base::{CheckpointKey, Digest, Rank};
 use bivouac::config::Config;
+use bivouac::format::container::encode_tail;
+use bivouac::format::shard::{Layout, encode_head};
+use bivouac::format::{ContainerEntry, ElementType, Region, RegionKind, ShardMeta};
 use bivouac::{Level, Session};
 use serde_json::Value;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use store::{RANKS, Store, bivouac, data_files, take, with_path};
 
@@ -380,6 +386,57 @@ fn rm_takes_an_unreadable_segment_only_by_force() {
     assert_eq!(with_path(&["ls"], &garbage).status, 2);
     assert_eq!(with_path(&["rm", "--yes", "--force"], &garbage).status, 0);
     assert!(!garbage.exists());
+}
+
+// ------------------------------------------------------------------------------------------- hostile files
+
+/// A container with one shard whose checksums are right: a region of terabytes, and digests of it by the gigabyte, all
+/// of which is a hole.
+fn sparse(store: &Store, root: &Path, bytes: u64) -> PathBuf {
+    let job = store::only_folder(root).file_name().expect("a name").to_string_lossy().into_owned();
+    let kind = RegionKind::Array;
+    let region = Region {
+        name: "field".into(),
+        kind,
+        element: ElementType::U8,
+        shape: vec![bytes],
+        bytes,
+        offset: 0,
+        first_block: 0,
+    };
+    let meta = ShardMeta { job, group: "world".into(), name: "heat".into(), regions: vec![region] };
+    let layout = Layout::new(meta, 4096).expect("a layout");
+    let key = CheckpointKey { generation: Generation(9), version: 99, operation: 9, ..Default::default() };
+    let mut head = vec![0; layout.body_offset as usize];
+    let digests = vec![Digest::default(); layout.block_count as usize];
+    encode_head(&layout, &layout.header(key, 0, RANKS, Rank(0), None), &digests, &mut head);
+    let entry = ContainerEntry { key, rank: Rank(0), offset: 0, length: layout.total_len };
+    let path = store.series(root).join(key.folder()).join("r000000.bvs");
+    std::fs::create_dir(path.parent().expect("a folder")).expect("made");
+    let file = std::fs::File::create_new(&path).expect("made");
+    file.write_all_at(&head[..4096], 0).expect("written");
+    file.write_all_at(&encode_tail(&[entry]).expect("a tail"), layout.total_len).expect("written");
+    path
+}
+
+#[test]
+fn a_sparse_file_with_right_checksums_is_damage_and_takes_no_memory() {
+    let store = Store::with(&[10]);
+    for root in [store.global(), store.local()] {
+        // A hundred MiB of digests stand for the 16 GiB that 4 TiB have: the test makes their checksum.
+        let path = sparse(&store, &root, 25 << 30);
+        assert!(path.metadata().expect("there").blocks() < 100, "{} is not sparse", path.display());
+        let listed = with_path(&["ls", "--json"], &root);
+        let rows = listed.json()["checkpoints"].as_array().expect("a list").clone();
+        let row = rows.iter().find(|row| row["version"] == 99).expect("it is listed");
+        assert!(listed.status == 0 && row["why"].as_str().is_some_and(|why| why.contains("hole")), "{row}");
+        let (status, document) = verify(&root);
+        assert!(status == 1 && document["findings"].to_string().contains("hole"), "{document}");
+        let inspected = with_path(&["inspect"], &path);
+        assert!((inspected.out + &inspected.err).contains("hole"));
+    }
+    store.wipe_memory(0);
+    assert_eq!(store.restart(), Some(10));
 }
 
 // ------------------------------------------------------------------------------------------- rm

@@ -807,7 +807,7 @@ fn the_private_local_directory_of_a_run_is_found_without_being_named() {
     store.run_killed(local_first, |session, rank| take(session, rank, &[10], Level::System));
     let id = std::fs::read_to_string(store.global().join("store")).expect("there");
     let user = rustix::process::getuid().as_raw();
-    let place = bivouac::session::place::default_local(temporary.path(), id.trim().parse().ok(), "", user);
+    let place = temporary.path().join(bivouac::session::place::local_name(id.trim().parse().ok(), "", user));
     std::fs::rename(store.local(), &place).expect("renamed");
     std::fs::remove_dir_all(folder_of(&store, 10)).expect("removed");
     let mut drain = command();

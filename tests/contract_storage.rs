@@ -13,13 +13,16 @@ use bivouac::base::Clock;
 use bivouac::base::clock::SimulatedClock;
 use bivouac::base::rng::Rng;
 use bivouac::config::Direct;
+use bivouac::tier::ours::Trust;
 use bivouac::tier::posix::{PageBuffer, PosixStorage};
 use bivouac::tier::simulated::{Fault, Interruption, Simulated};
-use bivouac::tier::storage::{Create, Entry, Storage};
+use bivouac::tier::storage::{Create, Entry, Storage, read_range, zeroed};
 use bivouac::tier::wrappers::{Call, Counted, Counts, Faults, Faulty, Throttle, Throttled};
 
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
+const ENOTDIR: i32 = 20;
+const ELOOP: i32 = 40;
 
 type SetModified = dyn Fn(&Path, SystemTime);
 
@@ -69,6 +72,13 @@ fn around_posix<S: Storage + 'static>(direct: Direct, wrap: impl FnOnce(PosixSto
     }
 }
 
+/// The same below a directory that it holds: nothing is reached by its whole path.
+fn held(direct: Direct) -> Bed {
+    let bed = around_posix(direct, |s| s);
+    bed.storage.hold(&bed.root, Trust::Ours).unwrap();
+    bed
+}
+
 fn around_simulated<S: Storage + 'static>(wrap: impl FnOnce(Simulated) -> S) -> Bed {
     let disk = Simulated::new();
     let root = PathBuf::from("/scratch");
@@ -87,6 +97,7 @@ macro_rules! contract {
     ($($case:ident),+ $(,)?) => {
         contract!(@on posix_buffered, around_posix(Direct::Off, |s| s), $($case),+);
         contract!(@on posix_direct, around_posix(Direct::Auto, |s| s), $($case),+);
+        contract!(@on posix_held, held(Direct::Auto), $($case),+);
         contract!(@on simulated, around_simulated(|s| s), $($case),+);
         contract!(@on shared, around_simulated(|s| -> Arc<dyn Storage> { Arc::new(s) }), $($case),+);
         contract!(@on faulty, around_simulated(|s| Faulty::new(s, Arc::new(Faults::default()))), $($case),+);
@@ -562,6 +573,88 @@ mod real_file_system {
         assert_eq!(bed.storage.list(&bed.path("link")).unwrap()[0].name, "below");
         let entry = bed.storage.list(&bed.root).unwrap().swap_remove(0);
         assert_eq!((entry.name.as_str(), entry.is_dir), ("link", false), "what is listed is the link");
+    }
+
+    /// What a neighbour does between the look at a folder and the deed.
+    #[test]
+    fn below_a_directory_that_is_held_no_link_is_followed() {
+        let (bed, outside) = (held(Direct::Auto), on_disk());
+        bed.storage.create_dir_all(&bed.path("job/version")).unwrap();
+        bed.put("job/version/file", b"x");
+        let precious = outside.path().join("file");
+        std::fs::write(&precious, "precious").unwrap();
+        std::fs::rename(bed.path("job/version"), bed.path("job/away")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), bed.path("job/version")).unwrap();
+        let (file, folder, storage) = (bed.path("job/version/file"), bed.path("job/version"), &bed.storage);
+        let refused = [
+            storage.open_read(&file).map(drop),
+            storage.open_write(&file, Create::Shared).map(drop),
+            storage.open_write(&bed.path("job/version/new"), Create::New).map(drop),
+            storage.write_all(&bed.path("job/version/new"), b"x"),
+            storage.create_dir_all(&bed.path("job/version/below")),
+            storage.create_dir_all(&folder),
+            storage.rename(&file, &bed.path("job/version/other")),
+            storage.remove_file(&file),
+            storage.remove_dir(&bed.path("job/version/below")),
+            storage.list(&folder).map(drop),
+            storage.sync_dir(&folder),
+            storage.touch(&file),
+            storage.modified(&file).map(drop),
+            storage.try_lock(&file).map(drop),
+            storage.is_locked(&file).map(drop),
+        ];
+        for (call, refused) in refused.into_iter().enumerate() {
+            // A listing says "not a directory", because it opens the link itself.
+            let errno = refused.unwrap_err().raw_os_error();
+            assert!(errno == Some(ELOOP) || errno == Some(ENOTDIR), "call {call}: {errno:?}");
+        }
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_put_in_the_place_of_a_held_directory_is_not_reached() {
+        let (bed, away) = (held(Direct::Auto), on_disk());
+        let kept = away.path().join("kept");
+        bed.put("file", b"ours");
+        std::fs::rename(&bed.root, &kept).unwrap();
+        std::fs::create_dir(&bed.root).unwrap();
+        std::fs::write(bed.path("file"), "theirs").unwrap();
+        assert_eq!(bed.get(&bed.path("file")), b"ours");
+        bed.storage.remove_file(&bed.path("file")).unwrap();
+        assert_eq!((bed.path("file").exists(), kept.join("file").exists()), (true, false));
+    }
+
+    #[test]
+    fn a_held_directory_that_was_removed_is_made_and_held_again() {
+        let bed = held(Direct::Auto);
+        std::fs::remove_dir(&bed.root).unwrap();
+        assert_eq!(bed.kind(bed.storage.list(&bed.root)), ErrorKind::NotFound);
+        bed.storage.create_dir_all(&bed.path("a/b")).unwrap();
+        bed.put("a/b/file", b"x");
+        assert_eq!(std::fs::metadata(&bed.root).unwrap().permissions().mode() & 0o777, 0o700);
+        // By the same rule as before.
+        std::fs::remove_dir_all(&bed.root).unwrap();
+        std::fs::create_dir(&bed.root).unwrap();
+        std::fs::set_permissions(&bed.root, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let error = bed.storage.create_dir_all(&bed.path("a")).unwrap_err().to_string();
+        assert!(error.contains("others may write"), "{error}");
+        assert!(!bed.path("a").exists());
+    }
+
+    #[test]
+    fn a_hole_is_not_read_into_memory_and_too_much_memory_is_an_error() {
+        let bed = held(Direct::Auto);
+        let file = File::create(bed.path("sparse")).unwrap();
+        file.set_len(1 << 42).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[7; 3 << 20], 1 << 30).unwrap();
+        let file = bed.storage.open_read(&bed.path("sparse")).unwrap();
+        let there = (1 << 30)..(1 << 30) + (3 << 20);
+        assert!(read_range(&*file, there.clone()).unwrap().iter().all(|byte| *byte == 7));
+        for hole in [0..1 << 34, there.start..there.end + 4096, (1 << 42) - (2 << 20)..1 << 42] {
+            assert_eq!(bed.kind(read_range(&*file, hole.clone())), ErrorKind::InvalidData, "{hole:?}");
+        }
+        assert_eq!(bed.kind(zeroed::<u64>(u64::MAX / 16)), ErrorKind::OutOfMemory);
     }
 
     /// Without O_NONBLOCK each of these opens would wait for a peer for ever.

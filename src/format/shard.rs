@@ -396,15 +396,14 @@ impl Head {
         let index = index_offset(header.meta_len) as usize;
         expect_zeros(WHAT_TABLE, &head[meta_end..index])?;
         expect_zeros(WHAT_TABLE, &head[index + 16 * header.block_count as usize..])?;
-        let digests = head[index..]
-            .chunks_exact(16)
-            .take(header.block_count as usize)
-            .map(|bytes| {
-                let mut digest = Digest::default();
-                digest.0.copy_from_slice(bytes);
-                digest
-            })
-            .collect();
+        let mut digests = Vec::new();
+        let no_memory = |_| FormatError::invalid(WHAT_TABLE, "no memory for its digests");
+        digests.try_reserve_exact(header.block_count as usize).map_err(no_memory)?;
+        digests.extend(head[index..].chunks_exact(16).take(header.block_count as usize).map(|bytes| {
+            let mut digest = Digest::default();
+            digest.0.copy_from_slice(bytes);
+            digest
+        }));
         Ok(Head { header, meta, digests })
     }
 

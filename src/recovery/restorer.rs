@@ -8,6 +8,7 @@ use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
 use crate::region::{self, Element, RegionError};
 use crate::tier::directory::{DirectoryTier, Series};
 use crate::tier::source::{Source, UploadError};
+use crate::tier::storage::zeroed;
 use crate::tier::{TierError, TierKind};
 use crate::transfer::PerTier;
 use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
@@ -62,6 +63,18 @@ pub enum LoadError {
         region: String,
         /// What the device says.
         source: DeviceError,
+    },
+    /// There is no memory for what the checkpoint holds.
+    #[error("rank {rank}: region {region:?} of {key} takes {bytes} bytes, and there is no memory for it")]
+    Memory {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// Its length.
+        bytes: u64,
     },
     /// The history did not take a version.
     #[error("rank {rank}: a version of {key} was not loaded into the history: {source}")]
@@ -265,7 +278,7 @@ impl Restorer {
     pub fn load_vec<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
         let region = self.find(name)?;
         let length = region.bytes / (size_of::<T>() as u64).max(1);
-        let mut target = vec![T::zeroed(); length as usize];
+        let mut target = zeroed::<T>(length).map_err(|_| self.no_memory(name, region.bytes))?;
         self.load(name, &mut target)?;
         Ok(target)
     }
@@ -279,7 +292,7 @@ impl Restorer {
         if region.kind != RegionKind::Value {
             return Err(self.mismatch(&region, "a value".into()));
         }
-        let mut bytes = vec![0; region.bytes as usize];
+        let mut bytes = zeroed::<u8>(region.bytes).map_err(|_| self.no_memory(name, region.bytes))?;
         self.load_with(&region, |source, region| Ok(source.read_region(region, &mut bytes)?))?;
         let rank = self.rank;
         region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
@@ -321,6 +334,8 @@ impl Restorer {
             let find = |name: &String| self.find(&region_name(history.name(), *version, name));
             let regions = names.iter().map(find).collect::<Result<Vec<Region>, LoadError>>()?;
             let bytes = regions.iter().map(|region| region.bytes).sum::<u64>() as usize;
+            let more = bytes.saturating_sub(buffer.len());
+            buffer.try_reserve_exact(more).map_err(|_| self.no_memory(history.name(), bytes as u64))?;
             buffer.resize(bytes.max(buffer.len()), 0u8);
             let (mut rest, mut fields) = (&mut buffer[..], Vec::new());
             for (region, name) in regions.iter().zip(names) {
@@ -424,6 +439,10 @@ impl Restorer {
             RegionKind::Array => format!("{} x {}", region.bytes / region.element.bytes().max(1), region.element),
         };
         LoadError::Mismatch { rank: self.rank, key: self.key, region: region.name.clone(), found, expected }
+    }
+
+    fn no_memory(&self, region: &str, bytes: u64) -> LoadError {
+        LoadError::Memory { rank: self.rank, key: self.key, region: region.into(), bytes }
     }
 
     /// Reads a region from the nearest copy that is right.

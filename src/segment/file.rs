@@ -165,23 +165,34 @@ pub(super) fn warn_unless_memory(directory: &Path) {
 /// # Errors
 /// [`SegmentError::Os`] if the directory cannot be read.
 pub fn list(directory: &Path, prefix: &str) -> Result<Vec<String>, SegmentError> {
+    let user = rustix::process::geteuid().as_raw();
+    let found = entries(directory, prefix)?.into_iter();
+    Ok(found.filter(|(_, found)| found.is_file() && found.uid() == user).map(|(name, _)| name).collect())
+}
+
+/// What starts with `prefix` in `directory` and belongs to another user: path and owner. None of it is ever opened.
+pub fn strangers(directory: &Path, prefix: &str) -> Vec<(PathBuf, u32)> {
+    let user = rustix::process::geteuid().as_raw();
+    let found = entries(directory, prefix).unwrap_or_default().into_iter();
+    found.filter(|(_, found)| found.uid() != user).map(|(name, found)| (directory.join(name), found.uid())).collect()
+}
+
+/// What starts with `prefix`, sorted. Links are not followed; a file that vanished meanwhile is not there.
+fn entries(directory: &Path, prefix: &str) -> Result<Vec<(String, Metadata)>, SegmentError> {
     let entries = match std::fs::read_dir(directory) {
         Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(|source| SegmentError::io(directory, "opendir", source))?,
     };
-    let user = rustix::process::geteuid().as_raw();
-    let mut names = Vec::new();
+    let mut found = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|source| SegmentError::io(directory, "readdir", source))?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        // `DirEntry::metadata` does not follow links. A file that vanished meanwhile is not there.
-        let ours = entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.uid() == user);
-        if ours && name.starts_with(prefix) {
-            names.push(name);
+        if name.starts_with(prefix) {
+            found.extend(entry.metadata().ok().map(|metadata| (name, metadata)));
         }
     }
-    names.sort_unstable();
-    Ok(names)
+    found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(found)
 }
 
 /// Does a living process hold a place in the file? For files that [`super::OldSegment`] refuses to open, where nobody can say how

@@ -77,7 +77,7 @@ mod tests;
 mod token;
 
 pub use error::{Refusal, SegmentError};
-pub use file::{is_held, list, remove};
+pub use file::{is_held, list, remove, strangers};
 pub use layout::{BOARD_OPERATIONS, EXTENT_MIN, SLOTS_PER_RANK, SegmentHeader, TOKEN_HOLDERS_MAX, TOKEN_LINKS};
 pub use lease::{Lease, LeasePart, LeaseView};
 pub use live::Segment;

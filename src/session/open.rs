@@ -9,7 +9,7 @@
 
 use super::domains::node_domains;
 use super::error::{Error, Result};
-use super::place::{Place, Workers, default_local, job_key, segment_prefix, store_hash};
+use super::place::{Place, Workers, job_key, local_name, segment_generation, segment_name, segment_prefix, store_hash};
 use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, Rank};
@@ -21,9 +21,10 @@ use crate::format::codec;
 use crate::format::supervision::Status;
 use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
-use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes};
+use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes, strangers};
 use crate::tier::claims::{Claim, ClaimRecord, Claims, store_id};
 use crate::tier::directory::{DirectoryTier, Series, is_component};
+use crate::tier::ours::{self, Trust};
 use crate::tier::run_directory::RunDirectory;
 use crate::tier::{TierError, TierKind};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
@@ -272,8 +273,7 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
     if config.job.memory_enabled {
         let prefix = segment_prefix(&introduction.job, &introduction.group);
         let names = crate::segment::list(&config.node.memory_directory, &prefix).unwrap_or_default();
-        let numbers = names.iter().filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).map(Generation);
-        seen = numbers.fold(seen, Generation::max);
+        seen = names.iter().filter_map(|name| segment_generation(name, &prefix)).fold(seen, Generation::max);
     }
     Prepared { local, global, seen }
 }
@@ -303,20 +303,17 @@ fn prepare_local(
     config: &Config,
     introduction: &Introduction,
 ) -> std::result::Result<DirectoryTier, String> {
-    let (root, is_default) = match &config.node.local_directory {
-        Some(directory) => (place.directory.join(directory), false),
-        None => (default_local(&place.temporary, introduction.store, &introduction.job, place.user), true),
-    };
+    let root = local_root(place, config, introduction)?;
     let wrap = |action, source| TierError::io(TierKind::Local, action, &root, source).to_string();
-    place.local.create_dir_all(&root).map_err(|source| wrap("create", source))?;
-    if place.is_real {
-        check_owner(&root, place.user, is_default)?;
-        if !config.node.local_allow_tmpfs && is_memory_backed(&root).map_err(|source| wrap("inspect", source))? {
-            return Err(format!(
-                "local tier: {} is a tmpfs, which a reboot empties: set local.directory to a disk, or local.allow_tmpfs",
-                root.display()
-            ));
-        }
+    place.local.hold(&root, Trust::Ours).map_err(|source| wrap("use", source))?;
+    if place.is_real
+        && !config.node.local_allow_tmpfs
+        && is_memory_backed(&root).map_err(|source| wrap("inspect", source))?
+    {
+        return Err(format!(
+            "local tier: {} is a tmpfs, which a reboot empties: set local.directory to a disk, or local.allow_tmpfs",
+            root.display()
+        ));
     }
     // Other jobs of this user may try the same directory at this moment, each with a rank of this number.
     let probe = root.join(format!("probe-{}-r{:06}", introduction.incarnation, rank.0));
@@ -325,14 +322,19 @@ fn prepare_local(
     Ok(DirectoryTier::new(TierKind::Local, place.local.clone(), root))
 }
 
-fn check_owner(root: &Path, user: u32, is_default: bool) -> std::result::Result<(), String> {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = std::fs::symlink_metadata(root).map_err(|error| error.to_string())?;
-    let private = metadata.is_dir() && metadata.uid() == user && metadata.mode() & 0o077 == 0;
-    if is_default && !private {
-        return Err(format!("local tier: {} is not a private directory of this user", root.display()));
-    }
-    Ok(())
+/// Where the local tier goes: the configured directory, or a folder of this user in a place that others share.
+fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> std::result::Result<PathBuf, String> {
+    let configured = config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
+    let around = configured.as_ref().unwrap_or(&place.temporary);
+    let name = local_name(introduction.store, &introduction.job, place.user);
+    let make = |directory: &Path| place.local.create_dir_all(directory);
+    let found = match &configured {
+        Some(directory) if place.is_real => ours::own_place(directory, make),
+        Some(directory) => make(directory).map(|()| directory.clone()),
+        None if place.is_real => make(around).and_then(|()| ours::private_folder(around, &name)),
+        None => make(&around.join(&name)).map(|()| around.join(&name)),
+    };
+    found.map_err(|source| TierError::io(TierKind::Local, "use", around, source).to_string())
 }
 
 fn is_memory_backed(root: &Path) -> std::io::Result<bool> {
@@ -349,6 +351,7 @@ fn prepare_global(
 ) -> std::result::Result<DirectoryTier, String> {
     let root = global_root(config, place);
     let wrap = |action, source| TierError::io(TierKind::Global, action, &root, source).to_string();
+    place.global.hold(&root, Trust::Ours).map_err(|source| wrap("use", source))?;
     let path = root.join("store");
     let bytes = place.global.read_all(&path, 4096).map_err(|source| wrap("read", source))?;
     let store = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse::<Incarnation>().ok());
@@ -453,7 +456,7 @@ fn open_memory(
     let node_rank = identity.node_ranks.iter().position(|rank| *rank == identity.rank).unwrap_or(0) as u32;
     let mut spec = SegmentSpec {
         directory: directory.clone(),
-        name: format!("{prefix}{:06}", identity.generation.0),
+        name: segment_name(&identity.job, &identity.group, identity.generation, identity.incarnation),
         job: text_hash(&identity.job),
         group: text_hash(&identity.group),
         generation: identity.generation,
@@ -465,6 +468,9 @@ fn open_memory(
     };
     let mut old = Vec::new();
     let created = (node_rank == 0).then(|| {
+        for (path, owner) in strangers(&directory, &prefix) {
+            log::warn!("event=foreign-segment path={} owner={owner}: it is left alone", path.display());
+        }
         old = open_segments(&directory, &prefix, spec.store, &mut Vec::new());
         available_memory(&directory).and_then(|mut available| {
             // What dead runs of this job hold is given back once this one has elected what it restores.

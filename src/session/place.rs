@@ -1,8 +1,9 @@
 //! What a session finds around it: clock, storage, threads, and who and where the process is.
 
 use crate::base::ids::text_hash;
-use crate::base::{Clock, Incarnation, clock::SystemClock, rng};
+use crate::base::{Clock, Generation, Incarnation, clock::SystemClock, rng};
 use crate::config::Config;
+use crate::tier::ours;
 use crate::tier::posix::PosixStorage;
 use crate::tier::storage::Storage;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ impl Place {
             command: arguments.join(" "),
             directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from(".")),
             temporary: std::env::temp_dir(),
-            user: rustix::process::getuid().as_raw(),
+            user: ours::user(),
             is_real: true,
         })
     }
@@ -94,15 +95,17 @@ pub fn job_key(config: &Config, place: &Place) -> String {
     format!("{}-{:08x}", readable.trim_start_matches('.'), hash as u32)
 }
 
-/// The directory of the local tier where none is configured: findable by the next run and by tools, which read the same store
-/// id (without a global tier: know the job's key), and not guessable by somebody who cannot read the store.
-pub fn default_local(temporary: &Path, store: Option<Incarnation>, job: &str, user: u32) -> PathBuf {
+/// The name of the folder of the local tier where none is configured: findable by the next run and by tools, which read
+/// the same store id (without a global tier: know the job's key), and not guessable by somebody who cannot read the
+/// store. Who sees it may still make it first on another node, so it is used only through
+/// [`crate::tier::ours::private_folder`].
+pub fn local_name(store: Option<Incarnation>, job: &str, user: u32) -> String {
     let secret = store.map_or_else(|| job.to_owned(), |store| store.to_string());
     let hash = text_hash(&format!("{secret}\0{user}"));
-    temporary.join(format!("bivouac-{user}-{hash:016x}"))
+    format!("bivouac-{user}-{hash:016x}")
 }
 
-/// The file-name prefix of a group's segments: generation numbers follow.
+/// The file-name prefix of a group's segments: what tells runs apart follows.
 pub fn segment_prefix(job: &str, group: &str) -> String {
     format!("bivouac-{:08x}-{:08x}-g", text_hash(job) as u32, text_hash(group) as u32)
 }
@@ -110,4 +113,33 @@ pub fn segment_prefix(job: &str, group: &str) -> String {
 /// How segments name the store of their run; 0: it has none.
 pub fn store_hash(store: Option<Incarnation>) -> u64 {
     store.map_or(0, |store| text_hash(&store.to_string()).max(1))
+}
+
+/// The file name of a run's segment. A part of the incarnation is in it: everybody may make files in `/dev/shm`, and
+/// generations can be counted, so that somebody else could have made the next name first.
+pub fn segment_name(job: &str, group: &str, generation: Generation, incarnation: Incarnation) -> String {
+    format!("{}{:06}-{:.16}", segment_prefix(job, group), generation.0, incarnation.to_string())
+}
+
+/// The generation in the name of a segment with that prefix.
+pub fn segment_generation(name: &str, prefix: &str) -> Option<Generation> {
+    name.strip_prefix(prefix)?.split('-').next()?.parse().ok().map(Generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_next_segment_cannot_be_told_from_the_last_one() {
+        let prefix = segment_prefix("heat-0c7a11f2", "world");
+        let name = |incarnation| segment_name("heat-0c7a11f2", "world", Generation(3), Incarnation(incarnation));
+        let (one, other) = (name([1; 16]), name([2; 16]));
+        assert_ne!(one, other);
+        for name in [one, other] {
+            assert_eq!(segment_generation(&name, &prefix), Some(Generation(3)));
+            assert_eq!(name.len(), prefix.len() + 6 + 1 + 16, "half of the incarnation is not told: {name}");
+        }
+        assert_eq!(segment_generation(&format!("{prefix}x"), &prefix), None);
+    }
 }

@@ -15,6 +15,7 @@
 //!    modification time at each; if that moves, the run is alive. What the time says is not looked at: some file systems take the
 //!    clock of the host that renews it. Only the newest run's claim is watched; older ones are superseded by it.
 
+use super::ours::Trust;
 use super::storage::{Create, FileLock, Storage};
 use super::{TierError, TierKind};
 use crate::base::{Clock, Generation, Incarnation};
@@ -86,11 +87,12 @@ pub enum ClaimError {
     Tier(#[from] TierError),
 }
 
-/// Reads the store's id, or makes one: 32 hexadecimal digits in `<root>/store`. A file that somebody may be writing is never
+/// Takes hold of the store at `root`, which is made if it is not there, and reads its id or makes one: 32 hexadecimal digits in
+/// `<root>/store`. A file that somebody may be writing is never
 /// written over.
 ///
 /// # Errors
-/// [`TierError::Io`] if the root cannot be created, read or written, or if the file holds no id and it cannot be told that nobody
+/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours, or if the file holds no id and it cannot be told that nobody
 /// writes it.
 ///
 /// # Blocking
@@ -104,6 +106,7 @@ pub fn store_id(
     let path = root.join("store");
     let wrap = |action, source| TierError::io(TierKind::Global, action, &path, source);
     storage.create_dir_all(root).map_err(|source| wrap("create", source))?;
+    storage.hold(root, Trust::Ours).map_err(|source| wrap("use", source))?;
     let text = format!("{fresh}\n");
     let read = || -> Result<Option<Incarnation>, TierError> {
         let bytes = storage.read_all(&path, CLAIM_MAX).map_err(|source| wrap("read", source))?;

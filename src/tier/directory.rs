@@ -15,7 +15,7 @@
 //! folder. After any error the temp file is removed and never synced again; a later checkpoint has another folder.
 
 use super::source::FileShard;
-use super::storage::{Create, ReadFile, Storage, WriteFile};
+use super::storage::{Create, ReadFile, Storage, WriteFile, read_range};
 use super::{TierError, TierKind};
 use crate::base::{CheckpointKey, Generation, Rank};
 use crate::catalog::Folder;
@@ -382,8 +382,7 @@ impl DirectoryTier {
         let mut footer = [0; FOOTER_LEN];
         self.wrap("read", path, file.read_at(footer_at, &mut footer))?;
         let footer = self.format(path, Footer::decode(&footer, length))?;
-        let mut tail = vec![0; footer.tail_len()];
-        self.wrap("read", path, file.read_at(footer.index_offset, &mut tail))?;
+        let tail = self.wrap("read", path, read_range(&*file, footer.index_offset..length))?;
         let container = self.format(path, Container::decode(&footer, &tail))?;
         Ok((container, file))
     }

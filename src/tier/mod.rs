@@ -6,11 +6,14 @@
 //! id and the claims of runs ([`claims`]). All of it goes through the [`storage`] trait: [`posix`] is the real
 //! file system, [`simulated`] one that loses unsynced writes, [`wrappers`] fail, slow down and count.
 //! [`source`] reads a shard from wherever it is, checking every block against its digest. [`run_directory`] keeps the small
-//! files that a session shares with its supervisor.
+//! files that a session shares with its supervisor. [`ours`] says which directories are believed at all.
 #![forbid(unsafe_code)]
 
+pub mod beneath;
 pub mod claims;
 pub mod directory;
+mod held;
+pub mod ours;
 pub mod pieces;
 pub mod posix;
 pub mod run_directory;
@@ -141,6 +144,10 @@ impl TierError {
 
 /// What a user can do about the usual errors.
 fn advice(error: &io::Error) -> &'static str {
+    const ELOOP: i32 = 40;
+    if error.raw_os_error() == Some(ELOOP) {
+        return "; a symbolic link stands in its way, which Bivouac neither makes nor follows: remove the link";
+    }
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "; free some space or lower keep_last: the next checkpoint tries again"

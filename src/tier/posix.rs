@@ -31,8 +31,11 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,9 +43,11 @@ use std::time::{Duration, SystemTime};
 
 use log::{debug, info};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::held::{HeldDirectories, OPEN_FLAGS, Spot};
+use super::ours::Trust;
 use super::storage::{Create, Entry, FileLock, ReadFile, Storage, WriteFile};
 use crate::base::units::{MIB, PAGE};
 use crate::config::Direct;
@@ -60,9 +65,6 @@ const BOUNCE_BYTES: usize = MIB as usize;
 
 /// So many bounce buffers are kept for the next writer; more threads than that allocate their own for each call.
 const BOUNCE_KEPT: usize = 8;
-
-/// Opening a FIFO or a device must neither hang nor do anything; regular files do not care about `NONBLOCK`.
-const OPEN_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Buffers that start on a page, for direct transfers, without `unsafe`.
 ///
@@ -130,12 +132,12 @@ impl DirectIo {
         Ok(())
     }
 
-    /// Opens `path` a second time, around the page cache. `None`: not wanted or not possible.
-    fn open(&self, path: &Path, access: OFlags, first: &Stat) -> io::Result<Option<OwnedFd>> {
+    /// Opens the file at `spot` a second time, around the page cache. `None`: not wanted or not possible.
+    fn open(&self, spot: &Spot<'_>, access: OFlags, first: &Stat) -> io::Result<Option<OwnedFd>> {
         if !self.is_tried_on(first.st_dev) {
             return Ok(None);
         }
-        let file = match retry_on_intr(|| rustix::fs::open(path, access | OFlags::DIRECT | OPEN_FLAGS, Mode::empty())) {
+        let file = match spot.open(access | OFlags::DIRECT | OPEN_FLAGS, Mode::empty()) {
             Ok(file) => file,
             Err(errno) => return self.refuse(first.st_dev, errno).map(|()| None),
         };
@@ -321,6 +323,22 @@ impl ReadFile for PosixFile {
         Ok(u64::try_from(size).unwrap_or(0))
     }
 
+    fn holds(&self, range: Range<u64>) -> bool {
+        match rustix::fs::seek(&self.buffered, SeekFrom::Hole(range.start)) {
+            // Some file systems call a hole what was written a moment ago.
+            Ok(hole) if hole < range.end => {
+                let mut bytes = [0; 512];
+                let length = bytes.len().min((range.end - hole) as usize);
+                let read = self.read_at(hole, &mut bytes[..length]);
+                read.is_err() || bytes.iter().any(|byte| *byte != 0)
+            }
+            Ok(_) => true,
+            // The file ends before the range.
+            Err(Errno::NXIO) => range.is_empty(),
+            Err(_) => true,
+        }
+    }
+
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_range(offset, buffer.len())?;
         let mut done = 0;
@@ -351,32 +369,61 @@ impl FileLock for PosixLock {}
 
 /// File systems as the operating system mounts them.
 ///
-/// One value serves any number of directories and threads; make one for each direct I/O setting.
+/// One value serves any number of directories and threads; make one for each direct I/O setting. Paths below a
+/// directory that it holds ([`Storage::hold`]) are reached from that directory, without following links; others as the
+/// system does.
 pub struct PosixStorage {
     shared: Arc<DirectIo>,
+    held: HeldDirectories,
 }
 
 impl PosixStorage {
     /// Files are written around the page cache as `direct` says.
     pub fn new(direct: Direct) -> Self {
         let shared = DirectIo { wanted: direct, refused: Mutex::default(), bounce: Mutex::default() };
-        PosixStorage { shared: Arc::new(shared) }
+        PosixStorage { shared: Arc::new(shared), held: HeldDirectories::default() }
     }
 
     fn file(&self, buffered: OwnedFd, direct: Option<OwnedFd>, stat: &Stat) -> PosixFile {
         let condemned = AtomicBool::new(false);
         PosixFile { buffered, direct, device: stat.st_dev, shared: Arc::clone(&self.shared), condemned }
     }
-}
 
-/// Opens a regular file and nothing else.
-fn open_regular(path: &Path, flags: OFlags) -> io::Result<(OwnedFd, Stat)> {
-    let file = retry_on_intr(|| rustix::fs::open(path, flags | OPEN_FLAGS, Mode::RUSR | Mode::WUSR))?;
-    let stat = rustix::fs::fstat(&file)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok((file, stat)),
-        FileType::Directory => Err(Errno::ISDIR.into()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    /// Makes one directory whose parent exists, and its name durable.
+    fn make_directory(&self, path: &Path) -> io::Result<()> {
+        // A root that was removed is made by its name, before it can be held again.
+        let spot = if self.held.is_one(path) { Spot::of_path(path) } else { self.held.spot(path)? };
+        match rustix::fs::mkdirat(spot.directory(), spot.name, Mode::RWXU) {
+            Ok(()) => debug!("directory=made path={}", path.display()),
+            // Another rank was faster. Its fsync may still be under way, so ours follows all the same.
+            Err(Errno::EXIST) if spot.is_directory()? => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        self.sync_name_of(path)
+    }
+
+    /// Makes the name of a directory durable. Parents that we may not read (`/scratch` is `rwx--x--x` at some sites)
+    /// cannot be synced; the directory itself then stands in, which on journalling file systems takes its name along.
+    fn sync_name_of(&self, path: &Path) -> io::Result<()> {
+        let Some(parent) = parent_of(path) else { return Ok(()) };
+        let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let result = self.sync_dir(parent).or_else(|error| match is_denied(&error) {
+            true => self.sync_dir(path),
+            false => Err(error),
+        });
+        match result {
+            // Neither is ours: then we have not just made this name either.
+            Err(error) if is_denied(&error) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Is there a directory at `path`? A held one that is gone, or has gone with its parents, is not there.
+    fn is_directory(&self, path: &Path) -> io::Result<bool> {
+        match self.held.spot(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            spot => spot?.is_directory(),
+        }
     }
 }
 
@@ -388,71 +435,25 @@ fn parent_of(path: &Path) -> Option<&Path> {
     }
 }
 
-/// Is there a directory at `path`? Something else there is an error.
-fn is_directory(path: &Path) -> io::Result<bool> {
-    match rustix::fs::stat(path) {
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Ok(true),
-        Ok(_) => Err(Errno::NOTDIR.into()),
-        Err(Errno::NOENT) => Ok(false),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()))?;
-    match retry_on_intr(|| rustix::fs::fsync(&directory)) {
-        // The file system has no such operation for directories: names are as durable there as they ever get.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-            debug!("directory_fsync=unsupported path={}", path.display());
-            Ok(())
-        }
-        result => Ok(result?),
-    }
-}
-
-/// Makes one directory whose parent exists, and its name durable.
-fn make_directory(path: &Path) -> io::Result<()> {
-    match rustix::fs::mkdir(path, Mode::RWXU) {
-        Ok(()) => debug!("directory=made path={}", path.display()),
-        // Another rank was faster. Its fsync may still be under way, so ours follows all the same.
-        Err(Errno::EXIST) if is_directory(path)? => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    sync_name_of(path)
-}
-
-/// Makes the name of a directory durable. Parents that we may not read (`/scratch` is `rwx--x--x` at some sites) cannot be
-/// synced; the directory itself then stands in, which on journalling file systems takes its name along.
-fn sync_name_of(path: &Path) -> io::Result<()> {
-    let Some(parent) = parent_of(path) else { return Ok(()) };
-    let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    let result = sync_directory(parent).or_else(|error| match is_denied(&error) {
-        true => sync_directory(path),
-        false => Err(error),
-    });
-    match result {
-        // Neither is ours: then we have not just made this name either.
-        Err(error) if is_denied(&error) => Ok(()),
-        result => result,
-    }
-}
-
 impl Storage for PosixStorage {
+    fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
+        self.held.take(root, trust).map(drop)
+    }
+
     /// Missing directories are made one by one, each followed by an fsync of its parent. The deepest directory that
     /// exists already may have been made by another rank a moment ago, before its fsync; so its name is synced too.
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         let mut missing = Vec::new();
         let mut existing = Some(path).filter(|path| !path.as_os_str().is_empty());
         while let Some(path) = existing.filter(|path| *path != Path::new(".")) {
-            if is_directory(path)? {
+            if self.is_directory(path)? {
                 break;
             }
             missing.push(path);
             existing = parent_of(path);
         }
-        existing.map_or(Ok(()), sync_name_of)?;
-        missing.into_iter().rev().try_for_each(make_directory)
+        existing.map_or(Ok(()), |path| self.sync_name_of(path))?;
+        missing.into_iter().rev().try_for_each(|path| self.make_directory(path))
     }
 
     fn open_write(&self, path: &Path, create: Create) -> io::Result<Box<dyn WriteFile>> {
@@ -460,54 +461,67 @@ impl Storage for PosixStorage {
             Create::New => OFlags::EXCL,
             Create::Shared => OFlags::empty(),
         };
-        let (buffered, stat) = open_regular(path, OFlags::WRONLY | OFlags::CREATE | exclusive)?;
-        let direct = self.shared.open(path, OFlags::WRONLY, &stat).inspect_err(|_| {
+        let spot = self.held.spot(path)?;
+        let (buffered, stat) = spot.open_regular(OFlags::WRONLY | OFlags::CREATE | exclusive)?;
+        let direct = self.shared.open(&spot, OFlags::WRONLY, &stat).inspect_err(|_| {
             if create == Create::New {
                 // The caller gets no file, so it must not find its name taken. The first error is the one to report.
-                let _ = rustix::fs::unlink(path);
+                let _ = rustix::fs::unlinkat(spot.directory(), spot.name, AtFlags::empty());
             }
         })?;
         Ok(Box::new(self.file(buffered, direct, &stat)))
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Box<dyn ReadFile>> {
-        let (buffered, stat) = open_regular(path, OFlags::RDONLY)?;
+        let spot = self.held.spot(path)?;
+        let (buffered, stat) = spot.open_regular(OFlags::RDONLY)?;
         if stat.st_size < DIRECT_READ_MIN as i64 {
             return Ok(Box::new(self.file(buffered, None, &stat)));
         }
-        let direct = self.shared.open(path, OFlags::RDONLY, &stat)?;
+        let direct = self.shared.open(&spot, OFlags::RDONLY, &stat)?;
         Ok(Box::new(self.file(buffered, direct, &stat)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        Ok(rustix::fs::rename(from, to)?)
+        let (from, to) = (self.held.spot(from)?, self.held.spot(to)?);
+        Ok(rustix::fs::renameat(from.directory(), from.name, to.directory(), to.name)?)
     }
 
     /// File systems that have no fsync for directories are taken at their word that names need none.
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        sync_directory(path)
+        self.held.spot(path)?.sync()
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        Ok(rustix::fs::unlink(path)?)
+        let spot = self.held.spot(path)?;
+        Ok(rustix::fs::unlinkat(spot.directory(), spot.name, AtFlags::empty())?)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        Ok(rustix::fs::rmdir(path)?)
+        let spot = self.held.spot(path)?;
+        Ok(rustix::fs::unlinkat(spot.directory(), spot.name, AtFlags::REMOVEDIR)?)
     }
 
     /// Names that are not UTF-8 cannot be ours; they are listed with replacement characters.
     fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let directory = self.held.spot(path)?.open_directory()?;
         let mut entries = Vec::new();
-        for entry in std::fs::read_dir(path)? {
+        for entry in rustix::fs::Dir::read_from(&directory)? {
             let entry = entry?;
-            let is_dir = match entry.file_type() {
-                Ok(kind) => kind.is_dir(),
-                // Removed by another rank since it was listed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => match rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                    // Removed by another rank since it was listed.
+                    Err(Errno::NOENT) => continue,
+                    Err(errno) => return Err(errno.into()),
+                },
+                kind => kind,
             };
-            entries.push(Entry { name: entry.file_name().to_string_lossy().into_owned(), is_dir });
+            entries.push(Entry { name: name.to_string_lossy().into_owned(), is_dir: kind == FileType::Directory });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -517,29 +531,35 @@ impl Storage for PosixStorage {
     fn touch(&self, path: &Path) -> io::Result<()> {
         let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
-        Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+        let spot = self.held.spot(path)?;
+        Ok(rustix::fs::utimensat(spot.directory(), spot.name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Asks a network file system's server instead of the client's cache, which may be a minute old.
     fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        let spot = self.held.spot(path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
-        match rustix::fs::statx(CWD, path, flags, StatxFlags::MTIME) {
+        match rustix::fs::statx(spot.directory(), spot.name, flags, StatxFlags::MTIME) {
             Ok(stat) => system_time(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
             // Containers whose filter of system calls does not know statx.
-            Err(Errno::NOSYS | Errno::PERM) => std::fs::symlink_metadata(path)?.modified(),
+            Err(Errno::NOSYS | Errno::PERM) => {
+                let stat = rustix::fs::statat(spot.directory(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
+                system_time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0))
+            }
             Err(errno) => Err(errno.into()),
         }
     }
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        let spot = self.held.spot(path)?;
         // Open for writing too: NFS grants an exclusive lock only then.
-        let (file, opened) = open_regular(path, OFlags::RDWR)?;
+        let (file, opened) = spot.open_regular(OFlags::RDWR)?;
         let file = File::from(file);
         if !granted(file.try_lock())? {
             return Ok(None);
         }
         // Whoever had the lock between our opening and our locking may have removed the file, or put another in its place.
-        let named = rustix::fs::lstat(path)?;
+        let named = rustix::fs::statat(spot.directory(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
         if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino) {
             return Err(Errno::NOENT.into());
         }
@@ -548,7 +568,7 @@ impl Storage for PosixStorage {
 
     /// By a shared lock, which is given back at once: an exclusive one would look to others like that of a living owner.
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
-        let (file, _) = open_regular(path, OFlags::RDONLY)?;
+        let (file, _) = self.held.spot(path)?.open_regular(OFlags::RDONLY)?;
         Ok(!granted(File::from(file).try_lock_shared())?)
     }
 }
@@ -587,7 +607,7 @@ mod tests {
     /// A file whose direct descriptor answers `EINVAL` to every write: a file of /proc that parses what it gets.
     fn file_that_refuses(path: &Path, direct: Direct) -> PosixFile {
         let storage = PosixStorage::new(direct);
-        let (buffered, stat) = open_regular(path, OFlags::RDWR | OFlags::CREATE).unwrap();
+        let (buffered, stat) = storage.held.spot(path).unwrap().open_regular(OFlags::RDWR | OFlags::CREATE).unwrap();
         let refusing = File::options().write(true).open("/proc/self/oom_score_adj").unwrap();
         storage.file(buffered, Some(refusing.into()), &stat)
     }

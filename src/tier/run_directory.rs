@@ -5,11 +5,12 @@
 //! this user or to root is believed.
 #![forbid(unsafe_code)]
 
+use super::ours::{self, Trust};
 use crate::format::supervision::{FILE_MAX, HALT_FILE, Halt, Status, is_status_file, status_file};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,13 +37,15 @@ impl RunDirectory {
         &self.path
     }
 
-    /// Creates it, private to this user, if it does not exist.
+    /// Creates it, private to this user, if it does not exist. Whoever else may write to it could make a supervisor
+    /// believe anything.
     ///
     /// # Errors
-    /// The system's answer, with the path.
+    /// The system's answer, or whose it is, with the path.
     pub fn create(&self) -> io::Result<()> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
-        made.map_err(|error| named(&self.path, "create", &error))
+        made.map_err(|error| named(&self.path, "create", &error))?;
+        ours::open(&self.path, Trust::Ours).map(drop).map_err(|error| named(&self.path, "use", &error))
     }
 
     /// Replaces a file as a whole.
@@ -171,28 +174,21 @@ fn open_lock(path: &Path) -> io::Result<fs::File> {
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Left behind by a process that had our number, or put there for us to write into it.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = fs::File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
     io::Write::write_all(&mut &file, bytes)
 }
 
 fn read_trusted(path: &Path) -> io::Result<Vec<u8>> {
-    // Without NONBLOCK, opening a FIFO that somebody has put there would wait for ever.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    let metadata = file.metadata()?;
-    let refuse = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    if !metadata.is_file() {
-        return Err(refuse("it is not a regular file".into()));
-    }
-    let user = rustix::process::geteuid().as_raw();
-    if metadata.uid() != user && metadata.uid() != 0 {
-        return Err(refuse(format!("it belongs to user {}, not to user {user} or root", metadata.uid())));
-    }
     let mut bytes = Vec::new();
-    (&file).take(FILE_MAX + 1).read_to_end(&mut bytes)?;
+    ours::open_file(path)?.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(refuse(format!("it is larger than {FILE_MAX} bytes")));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is larger than {FILE_MAX} bytes")));
     }
     Ok(bytes)
 }

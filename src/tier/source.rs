@@ -3,7 +3,7 @@
 use super::directory::Series;
 use super::pieces::block_at;
 use super::posix::PageBuffer;
-use super::storage::ReadFile;
+use super::storage::{ReadFile, read_range};
 use super::{TierError, TierKind};
 use crate::base::digest::{copy_digest, digest_bytes, store_fence};
 use crate::base::units::{PAGE, page_ceil};
@@ -76,9 +76,8 @@ impl FileShard {
             let (need, have) = (header.total_len, entry.length);
             return Err(format(FormatError::Short { what: "shard", need, have }));
         }
-        // Bounded by the entry's length, which the container's own checks bound by the file's.
-        let mut bytes = vec![0; header.body_offset as usize];
-        file.read_at(entry.offset, &mut bytes).map_err(io)?;
+        // Inside the entry, which the container's own checks keep inside the file.
+        let bytes = read_range(&*file, entry.offset..entry.offset + header.body_offset).map_err(io)?;
         let head = Head::decode(&bytes).map_err(format)?;
         Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into() })
     }

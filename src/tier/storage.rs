@@ -5,6 +5,7 @@
 //! wrappers that fail, slow down or count ([`super::wrappers`]).
 #![forbid(unsafe_code)]
 
+use super::ours::Trust;
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
@@ -50,10 +51,50 @@ pub trait ReadFile: Send + Sync {
     fn len(&self) -> io::Result<u64>;
     /// Fills `buffer` from `offset`.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+    /// Is the whole range really stored, and not a hole that costs nothing and reads as zeros? Storage that cannot tell
+    /// says yes.
+    fn holds(&self, range: std::ops::Range<u64>) -> bool {
+        let _ = range;
+        true
+    }
     /// This range is going to be read soon. A hint for files that are far away; the others ignore it.
     fn will_read(&self, range: std::ops::Range<u64>) {
         let _ = range;
     }
+}
+
+/// Below this a range is read without asking whether the file holds it.
+const UNASKED_MAX: u64 = 1 << 20;
+
+/// Reads a range whose length a file gives. What it takes of memory the file must really hold: a hole of terabytes
+/// costs nobody anything, and its checksums can be right.
+///
+/// # Errors
+/// `InvalidData` for a hole, `OutOfMemory`, and what the storage says.
+pub fn read_range(file: &dyn ReadFile, range: std::ops::Range<u64>) -> io::Result<Vec<u8>> {
+    let length = range.end.saturating_sub(range.start);
+    if length > UNASKED_MAX && !file.holds(range.clone()) {
+        let message =
+            format!("{length} bytes from byte {} on are announced, and the file has a hole there", range.start);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    let mut bytes = zeroed(length)?;
+    file.read_at(range.start, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// So many zeros. Asking for more than there is is an error and no abort.
+///
+/// # Errors
+/// `OutOfMemory`.
+pub fn zeroed<T: bytemuck::Zeroable + Clone>(length: u64) -> io::Result<Vec<T>> {
+    let mut values = Vec::new();
+    let reserved = usize::try_from(length).is_ok_and(|length| values.try_reserve_exact(length).is_ok());
+    if !reserved {
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, format!("no memory for {length} values")));
+    }
+    values.resize(length as usize, T::zeroed());
+    Ok(values)
 }
 
 /// A lock that ends with the value or with the process, whichever ends first.
@@ -61,6 +102,14 @@ pub trait FileLock: Send + Sync {}
 
 /// A file system as tiers see it. Paths are absolute or relative to the process; every method may block on the device.
 pub trait Storage: Send + Sync {
+    /// Holds the directory `root` open, which has to be as `trust` says. From now on every path below it is reached
+    /// from what was opened, and no symbolic link is followed there. A root that is removed later is looked for again
+    /// by the same rule. Storage without owners has nothing to do here.
+    fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
+        let _ = (root, trust);
+        Ok(())
+    }
+
     /// Creates a directory and its parents (mode 0700 for those it makes) and makes the new names durable.
     /// Existing directories are no error.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
@@ -98,9 +147,7 @@ pub trait Storage: Send + Sync {
             let message = format!("{length} bytes, more than the {limit} expected");
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
-        let mut bytes = vec![0; length as usize];
-        file.read_at(0, &mut bytes)?;
-        Ok(bytes)
+        read_range(&*file, 0..length)
     }
 
     /// Writes a small file so that it is either absent or whole: temp name, fsync, rename, directory fsync.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use super::ours::Trust;
 use super::storage::{Create, Entry, FileLock, ReadFile, Storage, WriteFile};
 use crate::base::Clock;
 use crate::base::rng::Rng;
@@ -101,6 +102,10 @@ fn watch<T>(
 }
 
 impl<S: Storage, O: Observer + 'static> Storage for Watched<S, O> {
+    fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
+        self.inner.hold(root, trust)
+    }
+
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         self.call(Call::CreateDirAll, path, |inner| inner.create_dir_all(path))
     }
@@ -188,6 +193,10 @@ impl<O: Observer> ReadFile for WatchedFile<Box<dyn ReadFile>, O> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let moved = buffer.len() as u64;
         watch(&*self.observer, Call::ReadAt, &self.path, moved, || self.inner.read_at(offset, buffer))
+    }
+
+    fn holds(&self, range: std::ops::Range<u64>) -> bool {
+        self.inner.holds(range)
     }
 }
 
@@ -398,6 +407,10 @@ impl Observer for Counts {
 
 /// A shared storage is a storage, so wrappers can be put around it while others keep using it bare.
 impl<S: Storage + ?Sized> Storage for Arc<S> {
+    fn hold(&self, root: &Path, trust: Trust) -> io::Result<()> {
+        (**self).hold(root, trust)
+    }
+
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         (**self).create_dir_all(path)
     }

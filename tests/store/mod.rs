@@ -25,6 +25,8 @@ pub struct Store {
     pub memory: TempDir,
     /// The node of each rank.
     pub nodes: Vec<u32>,
+    /// The local tier goes to a private folder in this directory, as where none is configured.
+    pub temporary: Option<PathBuf>,
 }
 
 impl Store {
@@ -36,7 +38,7 @@ impl Store {
     pub fn on(nodes: &[u32]) -> Store {
         let disk = tempfile::Builder::new().prefix("bivouac-test-cli-").tempdir().expect("a temporary directory");
         let memory = tempfile::Builder::new().prefix("bivouac-test-cli-").tempdir_in("/dev/shm").expect("/dev/shm");
-        let store = Store { disk, memory, nodes: nodes.to_vec() };
+        let store = Store { disk, memory, nodes: nodes.to_vec(), temporary: None };
         for node in store.all_nodes() {
             std::fs::create_dir_all(store.memory_of(node)).expect("our own folder");
         }
@@ -87,7 +89,7 @@ impl Store {
         config.job.global_directory = self.global();
         config.job.global.keep_last = 100;
         config.job.local.keep_last = 100;
-        config.node.local_directory = Some(self.local_of(node));
+        config.node.local_directory = self.temporary.is_none().then(|| self.local_of(node));
         config.node.local_allow_tmpfs = true;
         config.node.memory_directory = self.memory_of(node);
         config.node.memory_budget = Budget::Bytes(16 * MIB);
@@ -130,7 +132,8 @@ impl Store {
                 change(&mut config);
                 let (work, end) = (&work, &end);
                 scope.spawn(move || {
-                    let place = Place::here(&config, Workers::Threads, "world".into()).expect("a place");
+                    let mut place = Place::here(&config, Workers::Threads, "world".into()).expect("a place");
+                    place.temporary = self.temporary.clone().unwrap_or(place.temporary);
                     let session = Session::open_on(Box::new(comm), &place, config).expect("opens");
                     work(&session, rank);
                     if closes {
@@ -185,22 +188,24 @@ impl Store {
 
     /// Restarts `heat` in a new run and checks every byte. The version; `None` if there was nothing.
     pub fn restart(&self) -> Option<u64> {
+        self.restart_with(|_| ())
+    }
+
+    /// The same with other settings.
+    pub fn restart_with(&self, change: impl Fn(&mut Config)) -> Option<u64> {
         let found = std::sync::Mutex::new(None);
-        self.run(
-            |_| (),
-            |session, rank| {
-                let restored = session.restart("heat", |r| {
-                    let version: u64 = r.value("step")?;
-                    let mut data = field(rank, version);
-                    data.fill(0.0);
-                    r.load("field", &mut data)?;
-                    assert_eq!(data, field(rank, version), "rank {rank}, version {version}");
-                    Ok(())
-                });
-                let version = restored.expect("no damage").map(|restored| restored.version);
-                *found.lock().expect("no panic") = version;
-            },
-        );
+        self.run(change, |session, rank| {
+            let restored = session.restart("heat", |r| {
+                let version: u64 = r.value("step")?;
+                let mut data = field(rank, version);
+                data.fill(0.0);
+                r.load("field", &mut data)?;
+                assert_eq!(data, field(rank, version), "rank {rank}, version {version}");
+                Ok(())
+            });
+            let version = restored.expect("no damage").map(|restored| restored.version);
+            *found.lock().expect("no panic") = version;
+        });
         found.into_inner().expect("no panic")
     }
 }

@@ -330,9 +330,9 @@ impl Application<'_> {
     fn look_at_memory(&self) {
         use std::os::unix::fs::MetadataExt;
         let Some((directory, allowed)) = &self.own.memory else { return };
-        let suffix = format!("-g{:06}", self.session.generation());
+        let run = format!("-g{:06}-", self.session.generation());
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().ends_with(&suffix) {
+            if entry.file_name().to_string_lossy().contains(&run) {
                 let bytes = entry.metadata().map_or(0, |metadata| metadata.blocks() * 512);
                 self.note(Entry::Memory { bytes, allowed: *allowed });
             }

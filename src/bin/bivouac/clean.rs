@@ -19,7 +19,7 @@
 use crate::Ending;
 use crate::living::{self, claimed, is_job, key_of, living_segment};
 use crate::memory::{self, Stock, is_elsewhere};
-use crate::places::{local_directories, no_store, store_of};
+use crate::places::{local_directories, no_store, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
 use crate::survey::{State, survey};
 use crate::target::{Scope, Target};
@@ -131,18 +131,21 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
 impl<'a> Ground<'a> {
     fn survey(args: &'a Args) -> Result<Ground<'a>, String> {
         let config = Config::from_env().map_err(|error| error.to_string())?;
-        let storage = || Arc::new(PosixStorage::new(Direct::Off));
+        let own = |kind, root| own_tier(kind, Arc::new(PosixStorage::new(Direct::Off)), root);
         let root = args.global.as_ref().unwrap_or(&config.job.global_directory);
-        let store = store_of(&*storage(), root)?;
+        let global = own(TierKind::Global, root.clone())?;
+        let store = store_of(&**global.storage(), root)?;
         if store.is_none() && args.global.is_some() {
             return Err(no_store(root));
         }
-        let global = store.map(|_| DirectoryTier::new(TierKind::Global, storage(), root.clone()));
+        let global = Some(global).filter(|_| store.is_some());
         let (mut memory, mut tiers) = (Vec::new(), Vec::new());
         for path in &args.dirs {
             match Target::of(path).map_err(|error| error.to_string())? {
                 Target::Segments(folder) => memory.push(folder),
-                Target::Scope(Scope { tier, parts }) if parts.is_empty() => tiers.push(tier),
+                Target::Scope(Scope { tier, parts }) if parts.is_empty() => {
+                    tiers.push(own(tier.kind(), tier.root().to_owned())?);
+                }
                 _ => {
                     return Err(format!(
                         "{} is neither a folder of segments nor a local or global directory: see bivouac rm",
@@ -153,8 +156,9 @@ impl<'a> Ground<'a> {
         }
         if args.dirs.is_empty() {
             memory.push(config.node.memory_directory.clone());
-            let locals = local_directories(&config, store, args.job.as_deref());
-            tiers.extend(locals.into_iter().map(|local| DirectoryTier::new(TierKind::Local, storage(), local)));
+            for local in local_directories(&config, store, args.job.as_deref())? {
+                tiers.push(own(TierKind::Local, local)?);
+            }
             tiers.extend(global.clone());
         }
         let names = match &global {

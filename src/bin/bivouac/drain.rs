@@ -8,7 +8,7 @@
 use crate::Ending;
 use crate::living::{self, claimed, claims, is_job};
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
-use crate::places::{local_directories, no_store, store_of};
+use crate::places::{local_directories, no_store, own_local, own_tier, store_of};
 use bivouac::Config;
 use bivouac::base::clock::SystemClock;
 use bivouac::base::ids::text_hash;
@@ -284,21 +284,25 @@ fn places(args: &Args) -> Result<Places, String> {
     let root = args.global.clone().unwrap_or_else(|| config.job.global_directory.clone());
     let root = std::path::absolute(&root).map_err(|error| format!("{}: {error}", root.display()))?;
     let storage: Arc<dyn Storage> = Arc::new(PosixStorage::new(config.node.global_direct));
-    let store = find_store(args.create, args.dry_run, &*storage, &root)?;
-    let locals = match args.local.is_empty() {
-        false => args.local.clone(),
-        true => local_directories(&config, store, args.job.as_deref()),
-    };
+    let global = own_tier(TierKind::Global, storage, root.clone())?;
+    let store = find_store(args.create, args.dry_run, &**global.storage(), &root)?;
+    let mut locals = Vec::new();
+    for directory in &args.local {
+        locals.extend(own_local(directory)?);
+    }
+    if args.local.is_empty() {
+        locals = local_directories(&config, store, args.job.as_deref())?;
+    }
     let mut tiers = Vec::new();
     for local in locals {
         if is_same(&local, &root) {
             return Err(format!("{} is given as global and as local directory", local.display()));
         }
         let storage = Arc::new(PosixStorage::new(config.node.local_direct));
-        tiers.push(DirectoryTier::new(TierKind::Local, storage, local));
+        tiers.push(own_tier(TierKind::Local, storage, local)?);
     }
     Ok(Places {
-        global: DirectoryTier::new(TierKind::Global, storage, root),
+        global,
         memory: args.memory.clone().unwrap_or(config.node.memory_directory),
         locals: tiers,
         write_bytes: config.node.write_bytes,

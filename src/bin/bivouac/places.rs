@@ -1,13 +1,18 @@
 //! Where the tiers of a node are, when nobody says so: as a session would find them.
 #![forbid(unsafe_code)]
 
+use crate::output::complain;
 use bivouac::Config;
 use bivouac::base::Incarnation;
-use bivouac::session::place::default_local;
+use bivouac::session::place::local_name;
+use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::ours::{self, Trust};
 use bivouac::tier::storage::Storage;
+use bivouac::tier::{TierError, TierKind};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A store id is 32 digits and a newline.
 const STORE_MAX: u64 = 4096;
@@ -40,15 +45,51 @@ pub fn no_store(root: &Path) -> String {
 }
 
 /// The directories of the local tier: the configured one, or those where runs put it when none is configured.
-pub fn local_directories(config: &Config, store: Option<Incarnation>, job: Option<&str>) -> Vec<PathBuf> {
+///
+/// # Errors
+/// What stands there belongs to somebody else.
+pub fn local_directories(
+    config: &Config,
+    store: Option<Incarnation>,
+    job: Option<&str>,
+) -> Result<Vec<PathBuf>, String> {
     if let Some(directory) = &config.node.local_directory {
-        return vec![directory.clone()];
+        return own_local(directory);
     }
-    let (temporary, user) = (std::env::temp_dir(), rustix::process::getuid().as_raw());
-    let of_store = store.map(|store| default_local(&temporary, Some(store), "", user));
+    let (temporary, user) = (std::env::temp_dir(), ours::user());
+    let of_store = store.map(|store| local_name(Some(store), "", user));
     // A job without a global tier has no store, and its key took the place of the id.
-    let of_job = job.map(|job| default_local(&temporary, None, job, user));
-    of_store.into_iter().chain(of_job).filter(|path| path.exists()).collect()
+    let of_job = job.map(|job| local_name(None, job, user));
+    let mut all = Vec::new();
+    for name in of_store.into_iter().chain(of_job) {
+        let (found, taken) = ours::private_folders(&temporary, &name)
+            .map_err(|error| format!("cannot look into {}: {error}", temporary.display()))?;
+        taken.iter().for_each(|taken| complain(&format!("left alone: {taken}")));
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+/// Where a session puts the local tier if this directory is configured.
+///
+/// # Errors
+/// It belongs to somebody else.
+pub fn own_local(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    ours::own_places(directory).map_err(|source| TierError::io(TierKind::Local, "use", directory, source).to_string())
+}
+
+/// A tier whose files are going to be believed or changed: it has to be this user's. One that does not exist is
+/// nobody's yet.
+///
+/// # Errors
+/// It belongs to somebody else, or others may write to it.
+pub fn own_tier(kind: TierKind, storage: Arc<dyn Storage>, root: PathBuf) -> Result<DirectoryTier, String> {
+    match storage.hold(&root, Trust::Ours) {
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(TierError::io(kind, "use", &root, source).to_string())
+        }
+        _ => Ok(DirectoryTier::new(kind, storage, root)),
+    }
 }
 
 /// All directories of the local tier on this node: the configured one, or those that this user's runs have made where none is

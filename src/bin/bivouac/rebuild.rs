@@ -8,6 +8,7 @@ use crate::Ending;
 use crate::drain::{self, Row, Skipped, Wanted, find_store, is_complete, is_same, ranges, row_text};
 use crate::living;
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
+use crate::places::own_tier;
 use crate::target::Target;
 use bivouac::Config;
 use bivouac::recovery::drain::{Chosen, Collected, Drain, Drained, Lacking, Piece, Standing, Which};
@@ -137,8 +138,8 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
     let config = Config::from_env().map_err(|error| error.to_string())?;
     let root = std::path::absolute(&args.global).map_err(|error| format!("{}: {error}", args.global.display()))?;
     let storage: Arc<dyn Storage> = Arc::new(PosixStorage::new(config.node.global_direct));
-    find_store(args.create, args.dry_run, &*storage, &root)?;
-    let global = DirectoryTier::new(TierKind::Global, storage, root);
+    let global = own_tier(TierKind::Global, storage, root)?;
+    find_store(args.create, args.dry_run, &**global.storage(), global.root())?;
     document.global = global.root().display().to_string();
     let wanted = Wanted::new(&global, args.job.as_deref(), args.name.as_deref());
     let mut collected = Collected::default();
@@ -224,7 +225,7 @@ fn look(
             let path = std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
             collected.add_segments(&path, &wanted);
             let storage = Arc::new(PosixStorage::new(config.node.local_direct));
-            collected.add_directory(&DirectoryTier::new(TierKind::Local, storage, path), &wanted);
+            collected.add_directory(&own_tier(TierKind::Local, storage, path)?, &wanted);
         }
     }
     Ok(())

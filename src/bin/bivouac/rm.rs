@@ -8,6 +8,7 @@
 use crate::Ending;
 use crate::living::{claimed, living_segment};
 use crate::memory::{self, Stock};
+use crate::places::own_tier;
 use crate::removal::{Doomed, How, Removal};
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::{Scope, Target};
@@ -100,6 +101,8 @@ impl Plan {
 
     fn add_scope(&mut self, args: &Args, scope: &Scope) -> Result<(), String> {
         let is_single = scope.parts.len() == 4;
+        let Scope { tier, .. } = scope;
+        own_tier(tier.kind(), tier.storage().clone(), tier.root().to_owned())?;
         let (found, problems) = survey(scope).map_err(|error| error.to_string())?;
         if let Some(problem) = problems.into_iter().next() {
             return Err(problem);

@@ -12,6 +12,7 @@ use bivouac::tier::directory::{
     DirectoryTier, Series, is_component, is_node_file, is_parity_file, is_rank_file, parse_rank_file,
 };
 use bivouac::tier::source::FileShard;
+use bivouac::tier::storage::Entry;
 use bivouac::tier::{TierError, TierKind};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -123,9 +124,9 @@ pub fn survey(scope: &Scope) -> Result<(Vec<Checkpoint>, Vec<String>), TargetErr
     let part = |index: usize| parts.get(index).cloned();
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     let root = tier.root().to_owned();
-    for job in children(root.clone(), part(0))? {
-        for group in children(root.join(&job), part(1))? {
-            for name in children(root.join(&job).join(&group), part(2))? {
+    for job in children(tier, root.clone(), part(0))? {
+        for group in children(tier, root.join(&job), part(1))? {
+            for name in children(tier, root.join(&job).join(&group), part(2))? {
                 let series = Series { job: job.clone(), group: group.clone(), name };
                 let folders = match part(3) {
                     Some(folder) => Ok(CheckpointKey::parse_folder(&folder).into_iter().collect()),
@@ -144,22 +145,12 @@ pub fn survey(scope: &Scope) -> Result<(Vec<Checkpoint>, Vec<String>), TargetErr
 }
 
 /// The folders in `path` that can be a job, group or series; or just the one that was named.
-fn children(path: PathBuf, named: Option<String>) -> Result<Vec<String>, TargetError> {
+fn children(tier: &DirectoryTier, path: PathBuf, named: Option<String>) -> Result<Vec<String>, TargetError> {
     if let Some(name) = named {
         return Ok(vec![name]);
     }
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(&path).map_err(failed("list", &path))? {
-        let entry = entry.map_err(failed("list", &path))?;
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if let (true, Ok(name)) = (is_folder, entry.file_name().into_string())
-            && is_component(&name)
-        {
-            names.push(name);
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
+    let entries = tier.storage().list(&path).map_err(failed("list", &path))?.into_iter();
+    Ok(entries.filter(|entry| entry.is_dir && is_component(&entry.name)).map(|entry| entry.name).collect())
 }
 
 /// Takes stock of one folder.
@@ -173,7 +164,7 @@ fn look(
     let canonical = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
     let folder = named.unwrap_or(canonical);
     let path = tier.series_path(series).join(&folder);
-    let (files, modified) = list(&path)?;
+    let (files, modified) = list(tier, &path)?;
     let mut checkpoint = Checkpoint {
         tier: tier.clone(),
         series: series.clone(),
@@ -200,20 +191,17 @@ fn look(
     Ok(checkpoint)
 }
 
-fn list(path: &std::path::Path) -> Result<(Vec<FileFound>, Option<SystemTime>), TargetError> {
+fn list(tier: &DirectoryTier, path: &std::path::Path) -> Result<(Vec<FileFound>, Option<SystemTime>), TargetError> {
     let (mut files, mut newest) = (Vec::new(), None);
-    for entry in std::fs::read_dir(path).map_err(failed("list", path))? {
-        let entry = entry.map_err(failed("list", path))?;
-        let Ok(metadata) = entry.metadata() else { continue }; // Deleted since: a run may be at work here.
+    for Entry { name, .. } in tier.storage().list(path).map_err(failed("list", path))? {
+        let Ok(metadata) = path.join(&name).symlink_metadata() else { continue }; // Deleted since: a run may be at work here.
         newest = newest.max(metadata.modified().ok());
-        let name = entry.file_name().to_string_lossy().into_owned();
         let is_odd = !metadata.is_file();
         files.push(FileFound { name, bytes: if is_odd { 0 } else { metadata.len() }, is_odd });
     }
     if files.is_empty() {
-        newest = path.metadata().and_then(|metadata| metadata.modified()).ok();
+        newest = tier.storage().modified(path).ok();
     }
-    files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok((files, newest))
 }
 

@@ -6,7 +6,9 @@ use bivouac::config::Direct;
 use bivouac::format::manifest;
 use bivouac::tier::TierKind;
 use bivouac::tier::directory::{DirectoryTier, Series, is_node_file, is_parity_file, is_rank_file};
+use bivouac::tier::ours::Trust;
 use bivouac::tier::posix::PosixStorage;
+use bivouac::tier::storage::Storage;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -146,7 +148,10 @@ fn of_folder(path: PathBuf) -> Result<Target, TargetError> {
 /// Which tier a root directory is: only a global one has a store id.
 fn tier_at(root: PathBuf) -> DirectoryTier {
     let kind = if root.join("store").is_file() { TierKind::Global } else { TierKind::Local };
-    DirectoryTier::new(kind, Arc::new(PosixStorage::new(Direct::Off)), root)
+    let storage = PosixStorage::new(Direct::Off);
+    // To look at it, it may be anybody's. A root that cannot be opened is said to be so by whoever reads in it.
+    let _ = storage.hold(&root, Trust::Anybodys);
+    DirectoryTier::new(kind, Arc::new(storage), root)
 }
 
 /// How far below `path` the nearest checkpoint folder is; 4 if there is none (an empty root), and 5 for a folder of

@@ -110,8 +110,7 @@ impl State {
             self.begun()?.failed.get_or_insert(text.clone());
             return Err(Failure::argument(text));
         }
-        let folder = self.file_folder(&series, version);
-        let path = files::prepare(&folder, original);
+        let path = self.file_folder(&series, version).prepare(original);
         let begun = self.begun()?;
         match path {
             Ok(path) => {
@@ -136,7 +135,7 @@ impl State {
         // SAFETY: as the caller says.
         let ended = unsafe { self.capture(begun, is_good) };
         if let Some(folder) = folder {
-            files::remove(&folder);
+            folder.remove();
         }
         ended
     }
@@ -224,7 +223,7 @@ impl State {
     pub(super) fn give_up(&self, begun: Begun) {
         drop(self.open.session.checkpoint(&begun.series, begun.version));
         if !begun.files.is_empty() {
-            files::remove(&self.file_folder(&begun.series, begun.version));
+            self.file_folder(&begun.series, begun.version).remove();
         }
     }
 

@@ -3,28 +3,107 @@
 //! ```text
 //! <scratch>/veloc-files/<job>/<group>-r000002/<series>-<version>/<hash>-<name>
 //! ```
+//!
+//! Other users may write to the scratch directory of many sites. So the tree begins in a directory of this user
+//! ([`crate::tier::ours`]), its folders have mode 0700, and no link is followed on the way. What the application
+//! creates there has the mode that it wants; what is brought back for it has mode 0600, and nobody else gets as far as
+//! that.
 #![forbid(unsafe_code)]
 
 use super::names;
-use std::io;
+use crate::config::Direct;
+use crate::tier::ours::{self, Trust};
+use crate::tier::posix::PosixStorage;
+use crate::tier::storage::{Create, Storage, zeroed};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The folder of one version of one rank.
-pub(super) fn folder(scratch: &Path, job: &str, group: &str, rank: u32, series: &str, version: u64) -> PathBuf {
-    scratch.join("veloc-files").join(job).join(format!("{group}-r{rank:06}")).join(format!("{series}-{version}"))
+pub(super) struct Folder {
+    scratch: PathBuf,
+    below: PathBuf,
 }
 
-/// Makes room for a file that the application is going to write; what an earlier run left of it is gone.
-///
-/// # Errors
-/// With the path.
-pub(super) fn prepare(folder: &Path, original: &str) -> Result<PathBuf, String> {
+impl Folder {
+    pub(super) fn new(scratch: &Path, job: &str, group: &str, rank: u32, series: &str, version: u64) -> Folder {
+        let rank = format!("{group}-r{rank:06}");
+        let below = Path::new("veloc-files").join(job).join(rank).join(format!("{series}-{version}"));
+        Folder { scratch: scratch.to_owned(), below }
+    }
+
+    /// The folder's path, and a way to it that no link leads away from.
+    fn reach(&self) -> io::Result<(PosixStorage, PathBuf)> {
+        let storage = PosixStorage::new(Direct::Off);
+        let root = ours::own_place(&self.scratch, |scratch| storage.create_dir_all(scratch))?;
+        storage.hold(&root, Trust::Ours)?;
+        Ok((storage, root.join(&self.below)))
+    }
+
+    fn named(&self, original: &str, error: &io::Error) -> String {
+        format!("{}: {error}", self.scratch.join(&self.below).join(names::routed(original)).display())
+    }
+
+    /// Makes room for a file that the application is going to write; what an earlier run left of it is gone.
+    ///
+    /// # Errors
+    /// With the path.
+    pub(super) fn prepare(&self, original: &str) -> Result<PathBuf, String> {
+        let made = self.reach().and_then(|(storage, folder)| make_room(&storage, &folder, original));
+        made.map_err(|error| self.named(original, &error))
+    }
+
+    /// Brings a file back, whole or not at all.
+    ///
+    /// # Errors
+    /// With the path.
+    pub(super) fn bring_back(&self, original: &str, bytes: &[u8]) -> Result<PathBuf, String> {
+        let brought = self.reach().and_then(|(storage, folder)| {
+            let path = make_room(&storage, &folder, original)?;
+            let part = path.with_extension("part");
+            remove_file(&storage, &part)?;
+            let written = storage.open_write(&part, Create::New).and_then(|file| file.write_at(0, bytes));
+            written.and_then(|()| storage.rename(&part, &path)).map(|()| path).inspect_err(|_| {
+                // Nothing of a full file system is left to those that need room.
+                _ = storage.remove_file(&part);
+            })
+        });
+        brought.map_err(|error| self.named(original, &error))
+    }
+
+    /// Removes the folder when nobody needs it any more.
+    pub(super) fn remove(&self) {
+        let removed = self.reach().and_then(|(storage, folder)| remove_tree(&storage, &folder));
+        if let Err(error) = removed
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            let path = self.scratch.join(&self.below);
+            log::warn!("event=veloc-files-not-removed path={} error={error}", path.display());
+        }
+    }
+}
+
+fn make_room(storage: &PosixStorage, folder: &Path, original: &str) -> io::Result<PathBuf> {
     let path = folder.join(names::routed(original));
-    let made = std::fs::create_dir_all(folder).and_then(|()| match std::fs::remove_file(&path) {
+    storage.create_dir_all(folder)?;
+    remove_file(storage, &path).map(|()| path)
+}
+
+fn remove_file(storage: &PosixStorage, path: &Path) -> io::Result<()> {
+    match storage.remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
-    });
-    made.map(|()| path.clone()).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+fn remove_tree(storage: &PosixStorage, folder: &Path) -> io::Result<()> {
+    for entry in storage.list(folder)? {
+        let path = folder.join(&entry.name);
+        match entry.is_dir {
+            true => remove_tree(storage, &path)?,
+            false => remove_file(storage, &path)?,
+        }
+    }
+    storage.remove_dir(folder)
 }
 
 /// What the application has written.
@@ -32,57 +111,79 @@ pub(super) fn prepare(folder: &Path, original: &str) -> Result<PathBuf, String> 
 /// # Errors
 /// There is no such file, or it cannot be read.
 pub(super) fn content(path: &Path) -> Result<Vec<u8>, String> {
-    let read = std::fs::symlink_metadata(path).and_then(|metadata| match metadata.is_file() {
-        true => std::fs::read(path),
-        false => Err(io::Error::other("it is not a file")),
+    let read = ours::open_file(path).and_then(|mut file| {
+        let mut bytes = zeroed(file.metadata()?.len())?;
+        file.read_exact(&mut bytes).map(|()| bytes)
     });
     read.map_err(|error| format!("the routed file {} was not saved: {error}", path.display()))
-}
-
-/// Brings a file back, whole or not at all.
-///
-/// # Errors
-/// With the path.
-pub(super) fn bring_back(folder: &Path, original: &str, bytes: &[u8]) -> Result<PathBuf, String> {
-    let path = prepare(folder, original)?;
-    let part = path.with_extension("part");
-    let brought = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, &path));
-    brought.map(|()| path.clone()).map_err(|error| {
-        // Nothing of a full file system is left to those that need room.
-        _ = std::fs::remove_file(&part);
-        format!("{}: {error}", path.display())
-    })
-}
-
-/// Removes a folder when nobody needs it any more.
-pub(super) fn remove(folder: &Path) {
-    if let Err(error) = std::fs::remove_dir_all(folder)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        log::warn!("event=veloc-files-not-removed path={} error={error}", folder.display());
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
 
     #[test]
     fn a_file_goes_and_comes_back() {
         let scratch = tempfile::tempdir().unwrap();
-        let at = folder(scratch.path(), "job", "world", 1, "heat", 20);
-        let path = prepare(&at, "out/heat.dat").unwrap();
+        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
+        let path = at.prepare("out/heat.dat").unwrap();
         assert!(content(&path).unwrap_err().contains("was not saved"));
         std::fs::write(&path, b"old").unwrap();
         assert_eq!(content(&path).unwrap(), b"old");
-        assert!(!prepare(&at, "out/heat.dat").unwrap().exists(), "what was there is gone");
-        assert_eq!(bring_back(&at, "out/heat.dat", b"new").unwrap(), path);
+        assert!(!at.prepare("out/heat.dat").unwrap().exists(), "what was there is gone");
+        assert_eq!(at.bring_back("out/heat.dat", b"new").unwrap(), path);
         assert_eq!(content(&path).unwrap(), b"new");
         std::fs::remove_file(&path).unwrap();
-        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        symlink("/dev/zero", &path).unwrap();
         assert!(content(&path).is_err(), "an endless one is not read");
-        remove(&at);
-        remove(&at);
-        assert!(!at.exists());
+        std::fs::create_dir_all(path.with_file_name("made/by/the/application")).unwrap();
+        at.remove();
+        at.remove();
+        assert!(!path.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn a_planted_part_is_replaced_and_not_written_through() {
+        let (scratch, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
+        let path = at.prepare("heat.dat").unwrap();
+        let target = outside.path().join("precious");
+        std::fs::write(&target, b"precious").unwrap();
+        symlink(&target, path.with_extension("part")).unwrap();
+        assert_eq!(at.bring_back("heat.dat", b"new").unwrap(), path);
+        assert_eq!(
+            (std::fs::read(&path).unwrap(), std::fs::read(&target).unwrap()),
+            (b"new".into(), b"precious".into())
+        );
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    }
+
+    #[test]
+    fn a_linked_folder_is_neither_filled_nor_emptied() {
+        let (scratch, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
+        let folder = at.prepare("heat.dat").unwrap().parent().unwrap().to_owned();
+        std::fs::remove_dir(&folder).unwrap();
+        std::fs::write(outside.path().join("precious"), b"precious").unwrap();
+        symlink(outside.path(), &folder).unwrap();
+        assert!(at.bring_back("heat.dat", b"new").is_err());
+        at.remove();
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn in_a_scratch_directory_of_all_users_the_files_are_in_a_folder_of_their_owner() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+        let at = Folder::new(scratch.path(), "job", "world", 1, "heat", 20);
+        let path = at.bring_back("heat.dat", b"new").unwrap();
+        let own = scratch.path().join(format!("bivouac-{}", ours::user()));
+        assert!(path.starts_with(&own), "{}", path.display());
+        assert_eq!(mode(&own), 0o700);
     }
 }

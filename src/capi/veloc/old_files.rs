@@ -3,10 +3,11 @@
 
 use super::names;
 use super::old::{COUNT_BYTES, OldRegion, decode, list_bytes};
+use crate::tier::ours;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A whole file of one rank.
@@ -22,11 +23,8 @@ impl OldFile {
     /// # Errors
     /// It cannot be read, or is not whole.
     pub(super) fn open(path: &Path) -> io::Result<OldFile> {
-        // A pipe of that name would keep us waiting.
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::other("it is not a file"));
-        }
-        let file = File::open(path)?;
+        // Everybody may know these names, and put a file there first.
+        let file = ours::open_file(path)?;
         let bytes = file.metadata()?.len();
         let mut count = [0; COUNT_BYTES];
         file.read_exact_at(&mut count, 0)?;
@@ -103,8 +101,9 @@ pub(super) fn versions(folders: &[&Path], name: &str, rank: u32, ranks: Option<u
 pub(super) fn remove_all(folders: &[&Path], name: &str, rank: u32) -> Result<(), String> {
     for folder in folders {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let is_ours = entry.file_name().to_str().and_then(|file| names::parse_old_file(file, name, rank)).is_some();
-            if is_ours {
+            let is_named =
+                entry.file_name().to_str().and_then(|file| names::parse_old_file(file, name, rank)).is_some();
+            if is_named && entry.metadata().is_ok_and(|metadata| metadata.uid() == ours::user()) {
                 let path = entry.path();
                 std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
             }
@@ -143,5 +142,24 @@ mod tests {
         std::fs::remove_dir(scratch.path().join("heat-0-50.dat")).unwrap();
         remove_all(&folders, "heat", 0).unwrap();
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 1, "another rank's file stays");
+    }
+
+    #[test]
+    fn a_file_that_another_user_has_put_there_is_no_version_and_stays() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!(
+                "\n*** SKIPPED: it changes owners. Run it as root: sudo -E cargo nextest run --lib another_user_has_put ***\n"
+            );
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("heat-0-10.dat");
+        std::fs::write(&path, 0u64.to_ne_bytes()).unwrap();
+        assert_eq!(versions(&[scratch.path()], "heat", 0, None), [10].into());
+        std::os::unix::fs::chown(&path, Some(20_002), None).unwrap();
+        assert!(versions(&[scratch.path()], "heat", 0, None).is_empty());
+        let why = find(&[scratch.path()], "heat", 0, None, 10).err().unwrap();
+        assert!(why.contains("belongs to user 20002"), "{why}");
+        remove_all(&[scratch.path()], "heat", 0).unwrap();
+        assert!(path.exists());
     }
 }

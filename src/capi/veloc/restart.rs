@@ -4,7 +4,6 @@
 //! `Restart_end`: each fails on all ranks or on none.
 
 use super::choice::{self, Mode};
-use super::files;
 use super::names;
 use super::old_files::{self, OldFile};
 use super::state::{Key, Phase, State, sizes};
@@ -285,7 +284,7 @@ impl State {
             for name in stored.keys() {
                 let Some(original) = names::parse_file(name) else { continue };
                 let bytes = restorer.load_vec::<u8>(name).map_err(|error| (error.to_string(), error.is_damage()))?;
-                let path = files::bring_back(&folder, original, &bytes).map_err(|text| (text, false))?;
+                let path = folder.bring_back(original, &bytes).map_err(|text| (text, false))?;
                 files.insert(original.to_owned(), path);
             }
             Ok(())
@@ -293,7 +292,7 @@ impl State {
         match brought {
             Ok(loaded) => Ok((Source::Ours { generation, attempt: None, loaded: Some(loaded), files }, stored)),
             Err(failure) => {
-                files::remove(&folder);
+                folder.remove();
                 self.refuse_version(series, version, Some(generation));
                 Err(failure)
             }
@@ -338,7 +337,7 @@ impl State {
         let has_files = matches!(&source, Source::Ours { files, .. } if !files.is_empty());
         Restarting::give_up(source, &self.open.session);
         if has_files {
-            files::remove(&self.file_folder(&series, version));
+            self.file_folder(&series, version).remove();
         }
     }
 
@@ -502,7 +501,7 @@ impl State {
                         })
                     }
                 };
-                files::remove(&self.file_folder(&series, version));
+                self.file_folder(&series, version).remove();
                 match ended {
                     Ok(loaded) => {
                         self.open.session.count(*loaded);

@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::checkpoint::Begun;
+use super::files::Folder;
 use super::ini::{self, Settings};
 use super::names;
 use super::restart::Restarting;
@@ -203,9 +204,9 @@ impl State {
     }
 
     /// The folder of the files of one version that the application writes and reads itself.
-    pub(super) fn file_folder(&self, series: &str, version: u64) -> PathBuf {
+    pub(super) fn file_folder(&self, series: &str, version: u64) -> Folder {
         let identity = self.open.session.engine().identity();
-        super::files::folder(&self.settings.scratch, &identity.job, &identity.group, self.rank, series, version)
+        Folder::new(&self.settings.scratch, &identity.job, &identity.group, self.rank, series, version)
     }
 }
 

@@ -4,7 +4,7 @@
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What offsets, lengths and addresses must be multiples of for direct I/O.
@@ -24,7 +24,7 @@ impl Spill {
     /// # Errors
     /// What the file system says.
     pub(super) fn new(directory: &Path) -> io::Result<Spill> {
-        std::fs::create_dir_all(directory)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let buffered = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => File::from(file),

@@ -31,6 +31,13 @@ class Elsewhere:
         self.__cuda_array_interface__ = {"shape": found["shape"], "typestr": found["typestr"], "data": found["data"], "version": 3}
 
 
+class Described:
+    """Memory that only an array interface describes: two doubles, unless it says otherwise."""
+
+    def __init__(self, **more):
+        self.__array_interface__ = {"shape": (2,), "typestr": numpy.dtype("f8").str, "version": 3, **more}
+
+
 def opening():
     error = raises(bivouac.OpenError, "memory.budget", bivouac.Session, world, settings={"memory.bugdet": "1 MiB"})
     assert error.status == -4 and error.name == "BVK_ERR_OPEN"
@@ -114,6 +121,33 @@ def refusals(session):
     raises(TypeError, "neither an array nor a buffer", session.protect, "x", 3)
     raises(ValueError, "read-only", session.protect, "x", b"abc")
     raises(bivouac.RegionError, "", session.protect, "", field)
+    session.unprotect_all()
+
+
+def interfaces(session):
+    """The data of an array interface is an address or a buffer; two bytes are not an address and a flag."""
+    raises(ValueError, "read-only", session.protect, "x", Described(data=b"\1\0"))
+    raises(ValueError, "has 2", session.protect, "x", Described(data=bytearray(b"\1\0")))
+    raises(TypeError, "neither an array nor a buffer", session.protect, "x", Described(data=[4096, False]))
+    raises(TypeError, "neither an array nor a buffer", session.protect, "x", Described())
+    for data in ((4096,), ("4096", False), (True, False), (-8, False), (None, False)):
+        raises(TypeError, "not an address", session.protect, "x", Described(data=data))
+    raises(ValueError, "read-only", session.protect, "x", Described(data=(4096, True)))
+    raises(ValueError, "from byte 1 on", session.protect, "x", Described(data=bytearray(16), offset=1))
+    raises(ValueError, "from byte -8 on", session.protect, "x", Described(data=bytearray(16), offset=-8))
+    raises(ValueError, "negative", session.protect, "x", Described(data=bytearray(16), shape=(-1,)))
+    far = Elsewhere(numpy.zeros(2))
+    far.__cuda_array_interface__["data"] = bytearray(16)
+    raises(TypeError, "not an address", session.protect, "x", far)
+    data = bytearray(numpy.array([0.0, 1.5, 2.5]).tobytes())
+    session.protect("described", Described(data=data, offset=8))
+    # The interface's owner is gone by now, and its buffer must not move.
+    gc.collect()
+    raises(BufferError, "", data.extend, bytes(1 << 20))
+    session.checkpoint("described", 1)
+    data[:] = bytes(24)
+    session.restore("described")
+    assert list(numpy.frombuffer(data)) == [0.0, 1.5, 2.5]
     session.unprotect_all()
 
 
@@ -295,7 +329,7 @@ def past(session):
 
 
 session = opening()
-for test in (protected_regions, refusals, references, put_together, captured_later, attempts, ended_by_one, decisions, past):
+for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, ended_by_one, decisions, past):
     test(session)
 session.close()
 session.close()

@@ -114,8 +114,6 @@ pub struct Trial {
     pub free: u64,
     /// Can files be written around the page cache? `None`: not tried.
     pub direct: Option<bool>,
-    /// Does it belong to this user, and nobody else may read it?
-    pub is_private: bool,
 }
 
 /// What is in a store.

@@ -12,9 +12,10 @@ use bivouac::base::{CheckpointKey, Incarnation};
 use bivouac::config::Direct;
 use bivouac::format::manifest;
 use bivouac::segment::available_memory;
-use bivouac::session::place::default_local;
+use bivouac::session::place::local_name;
 use bivouac::tier::TierKind;
 use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::ours::{self, Trust};
 use bivouac::tier::posix::PosixStorage;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
@@ -56,8 +57,8 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
     let storage = PosixStorage::new(Direct::Off);
     let store = store_of(&storage, &root);
     let id = store.as_ref().ok().copied().flatten();
-    let local = local_directories(&config, id, None).into_iter().next();
-    let local = local.unwrap_or_else(|| private_local(id));
+    let local = local_directories(&config, id, None).unwrap_or_default().into_iter().next();
+    let local = local.or_else(|| config.node.local_directory.clone()).unwrap_or_else(|| private_local(id));
     let store = match store {
         Ok(None) => None,
         Ok(Some(_)) => Some(look_into_store(&root)),
@@ -87,11 +88,11 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
 
 /// Where a session makes the local tier if it is not there yet. The name depends on the store, which it makes as well.
 fn private_local(store: Option<Incarnation>) -> PathBuf {
-    let (temporary, user) = (std::env::temp_dir(), rustix::process::getuid().as_raw());
-    match store {
-        Some(id) => default_local(&temporary, Some(id), "", user),
-        None => temporary.join(format!("bivouac-{user}-…")),
-    }
+    let user = ours::user();
+    std::env::temp_dir().join(match store {
+        Some(id) => local_name(Some(id), "", user),
+        None => format!("bivouac-{user}-…"),
+    })
 }
 
 // ------------------------------------------------------------------------------------------- commands
@@ -255,7 +256,11 @@ fn is_memory(number: u64) -> bool {
 fn directory(path: &Path) -> Directory {
     let exists = path.is_dir();
     let nearest = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("/"));
-    Directory { path: path.to_owned(), exists, trial: try_out(nearest, exists) }
+    let trial = match exists.then(|| ours::open(path, Trust::Ours)) {
+        Some(Err(error)) => Err(error.to_string()),
+        _ => try_out(nearest, exists),
+    };
+    Directory { path: path.to_owned(), exists, trial }
 }
 
 /// Looks at a directory, and writes a small file to it if it is the one that a tier is going to use.
@@ -282,7 +287,6 @@ fn try_out(path: &Path, is_it: bool) -> Result<Trial, String> {
         total: room.f_blocks.saturating_mul(room.f_frsize),
         free: room.f_bavail.saturating_mul(room.f_frsize),
         direct,
-        is_private: metadata.uid() == rustix::process::getuid().as_raw() && metadata.mode() & 0o077 == 0,
     })
 }
 

@@ -331,7 +331,6 @@ fn local(facts: &Facts) -> Vec<Finding> {
         Err(finding) => return vec![finding],
     };
     let Ok(trial) = &facts.local.trial else { return Vec::new() };
-    let is_default = config.node.local_directory.is_none();
     vec![if trial.is_memory && !config.node.local_allow_tmpfs {
         problem(
             check,
@@ -343,12 +342,6 @@ fn local(facts: &Facts) -> Vec<Finding> {
             check,
             found,
             "this is no storage of the node: set local.directory to a disk of the node, or local.enabled to false",
-        )
-    } else if is_default && facts.local.exists && !trial.is_private {
-        problem(
-            check,
-            found,
-            "it must be a private directory of this user (mode 700): somebody else may have made it. Set local.directory",
         )
     } else {
         ok(check, found)
@@ -590,16 +583,8 @@ mod tests {
     use std::path::PathBuf;
 
     fn directory(path: &str, kind: &'static str, device: u64, is_shared: Option<bool>) -> Directory {
-        let trial = Trial {
-            kind,
-            is_memory: false,
-            is_shared,
-            device,
-            total: 100 * GIB,
-            free: 50 * GIB,
-            direct: Some(true),
-            is_private: true,
-        };
+        let trial =
+            Trial { kind, is_memory: false, is_shared, device, total: 100 * GIB, free: 50 * GIB, direct: Some(true) };
         Directory { path: path.into(), exists: true, trial: Ok(trial) }
     }
 
@@ -810,7 +795,6 @@ mod tests {
             "disk of the node",
         );
         expect(|facts| trial(&mut facts.local, |trial| trial.free = MIB), "local tier", Warning, "free some space");
-        expect(|facts| trial(&mut facts.local, |trial| trial.is_private = false), "local tier", Problem, "mode 700");
         let direct = |facts: &mut Facts| {
             facts.config.node.local_direct = Direct::On;
             trial(&mut facts.local, |trial| trial.direct = Some(false));

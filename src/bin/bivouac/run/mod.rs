@@ -292,7 +292,6 @@ impl<'a> Supervisor<'a> {
         let probe = Probe { method: probe_method(args, &line, &job.hosts()), timeout: args.probe_timeout };
         let directory = RunDirectory::at(path);
         directory.create().map_err(|error| error.to_string())?;
-        check_owner(directory.path())?;
         let lock = record::lock(&directory)?;
         let mut journal = Journal::new(&directory, unix_now(), args.quiet);
         let record = match record::read(&directory) {
@@ -847,17 +846,6 @@ fn probe_method(args: &Args, line: &CommandLine, hosts: &[Host]) -> Method {
         _ => variable("OMPI_MCA_plm_rsh_agent").or_else(|| variable("PRTE_MCA_plm_ssh_agent")),
     });
     Method::Agent(probe::agent_words(&agent.unwrap_or_default()))
-}
-
-/// Whoever owns the directory can make this supervisor believe anything.
-fn check_owner(path: &Path) -> Result<(), String> {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = path.metadata().map_err(|error| format!("run directory {}: {error}", path.display()))?;
-    let user = rustix::process::geteuid().as_raw();
-    if metadata.uid() == user {
-        return Ok(());
-    }
-    Err(format!("run directory {} belongs to user {}, not to user {user}", path.display(), metadata.uid()))
 }
 
 /// Finds out before anything else whether there is such a program.

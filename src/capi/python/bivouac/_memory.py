@@ -1,6 +1,8 @@
 """Python's arrays as the library sees them: an address, an element type and a shape."""
 
 import ctypes
+import math
+import operator
 import sys
 
 # Kinds of elements by the letter and the bytes of an array interface; all others are records.
@@ -47,12 +49,11 @@ def memory(what, array, written):
         return _of_buffer(what, array, written)
     if getattr(getattr(array, "dtype", None), "hasobject", False) or interface["typestr"][1] == "O":
         raise TypeError(f"{what}: the elements are Python objects, whose bytes mean nothing in another process")
-    address, read_only = interface["data"]
-    if written and read_only:
-        raise ValueError(f"{what}: the array is read-only")
     if interface.get("mask") is not None:
         raise TypeError(f"{what}: the array has a mask; give its data and its mask on their own")
-    shape, typestr = tuple(interface["shape"]), interface["typestr"]
+    shape, typestr = tuple(operator.index(extent) for extent in interface["shape"]), interface["typestr"]
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{what}: its shape {shape} is negative")
     if typestr[0] == FOREIGN:
         raise TypeError(f"{what}: the elements ({typestr}) are not in this machine's byte order")
     letter, size = typestr[1], int(typestr[2:].partition("[")[0])
@@ -63,7 +64,27 @@ def memory(what, array, written):
     strides = interface.get("strides")
     if strides is not None and not _in_order(shape, strides, size):
         raise ValueError(f"{what}: the elements are not in the order of C without gaps; use numpy.ascontiguousarray, and keep its result")
-    return Memory(what, array, address, KINDS.get((letter, size), -size), shape)
+    address, held = _address(what, array, interface, written, math.prod(shape) * size)
+    return Memory(what, (array, interface, held), address, KINDS.get((letter, size), -size), shape)
+
+
+def _address(what, array, interface, written, length):
+    """The address that an array interface gives, in one of its three forms, and what has to live as long as it is used."""
+    data = interface.get("data")
+    if isinstance(data, tuple):
+        if len(data) != 2 or isinstance(data[0], bool) or not isinstance(data[0], int) or data[0] < 0:
+            raise TypeError(f"{what}: the data of its array interface is {data!r}, not an address and whether it is read-only")
+        if written and data[1]:
+            raise ValueError(f"{what}: the array is read-only")
+        return data[0], None
+    if getattr(array, "__cuda_array_interface__", None) is not None:
+        raise TypeError(f"{what}: the data of its array interface is {type(data).__name__}, not an address")
+    # A buffer, or the array's own: what lies there is as long as the buffer says, and not as long as the shape does.
+    offset = operator.index(interface.get("offset", 0))
+    view = _writable(what, array if data is None else data, written)
+    if offset < 0 or offset + length > view.nbytes:
+        raise ValueError(f"{what}: its shape takes {length} bytes from byte {offset} on, and its buffer has {view.nbytes}")
+    return _held(view, offset)
 
 
 def _in_order(shape, strides, size):
@@ -78,6 +99,13 @@ def _in_order(shape, strides, size):
 
 
 def _of_buffer(what, array, written):
+    view = _writable(what, array, written)
+    letter, size = LETTERS.get(view.format), view.itemsize
+    address, held = _held(view, 0)
+    return Memory(what, (array, held), address, KINDS.get((letter, size), -size), tuple(view.shape))
+
+
+def _writable(what, array, written):
     try:
         view = memoryview(array)
     except TypeError:
@@ -89,9 +117,12 @@ def _of_buffer(what, array, written):
             raise ValueError(f"{what}: the buffer is read-only")
         # Only a buffer that can be written to tells its address without a copy.
         raise TypeError(f"{what}: a read-only buffer cannot be saved from where it is; use bytearray or numpy.frombuffer")
-    letter, size = LETTERS.get(view.format), view.itemsize
-    shape = tuple(view.shape)
-    # The object of ctypes keeps the buffer where it is: it can be neither resized nor freed.
-    held = (ctypes.c_char * view.nbytes).from_buffer(array) if view.nbytes else None
-    address = ctypes.addressof(held) if held is not None else None
-    return Memory(what, (array, held), address, KINDS.get((letter, size), -size), shape)
+    return view
+
+
+def _held(view, offset):
+    """The address of a part of a buffer, and the object of ctypes that keeps the buffer where it is: it can be neither resized nor freed."""
+    if not view.nbytes:
+        return None, None
+    held = (ctypes.c_char * view.nbytes).from_buffer(view)
+    return ctypes.addressof(held) + offset, held

@@ -1,0 +1,135 @@
+//! Reaching what is below a directory that is held open, without following symbolic links.
+//!
+//! The kernel does it in one call (`openat2`, Linux 5.6). Where it does not know that call, or a container's filter
+//! refuses it, each component is opened on its own, which comes to the same.
+#![forbid(unsafe_code)]
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How directories on the way are opened: nothing is read in them, and so no permission to read is needed.
+pub(super) const DIRECTORY: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A rename elsewhere may disturb the kernel's walk, which then wants to be asked again.
+const ATTEMPTS: u32 = 100;
+
+/// A directory that is held open.
+#[derive(Clone, Debug)]
+pub struct Beneath {
+    directory: Arc<OwnedFd>,
+}
+
+impl Beneath {
+    pub(super) fn new(directory: OwnedFd) -> Beneath {
+        Beneath { directory: Arc::new(directory) }
+    }
+
+    /// The directory itself.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Has it been removed, or has its file server forgotten it?
+    pub(super) fn is_gone(&self) -> bool {
+        match rustix::fs::fstat(&self.directory) {
+            Ok(stat) => stat.st_nlink == 0,
+            Err(errno) => errno == Errno::STALE,
+        }
+    }
+
+    /// The directory at `path` below this one (itself, if `path` is empty).
+    ///
+    /// # Errors
+    /// `LOOP` for a symbolic link, `XDEV` for a path that leads out, and what the system says.
+    pub fn below(&self, path: &Path) -> Result<Beneath, Errno> {
+        if path.as_os_str().is_empty() {
+            return Ok(self.clone());
+        }
+        match self.in_one_call(path) {
+            Err(Errno::NOSYS | Errno::PERM) => self.step_by_step(path).map(Beneath::new),
+            other => other.map(Beneath::new),
+        }
+    }
+
+    fn in_one_call(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        // Without NOFOLLOW: a link at the end is then refused like those before it.
+        let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
+        let mut answer = Err(Errno::AGAIN);
+        for _ in 0..ATTEMPTS {
+            answer = retry_on_intr(|| rustix::fs::openat2(&*self.directory, path, flags, Mode::empty(), how));
+            if !matches!(answer, Err(Errno::AGAIN)) {
+                break;
+            }
+        }
+        answer
+    }
+
+    fn step_by_step(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let mut at: Option<OwnedFd> = None;
+        for name in path {
+            if name == ".." || name == "/" {
+                return Err(Errno::XDEV);
+            }
+            let directory = at.as_ref().map_or(self.directory(), AsFd::as_fd);
+            at = Some(step(directory, name)?);
+        }
+        at.ok_or(Errno::INVAL)
+    }
+}
+
+/// Opens one directory. A link is said to be one: to the kernel it is just no directory.
+fn step(directory: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    retry_on_intr(|| rustix::fs::openat(directory, name, DIRECTORY, Mode::empty())).map_err(|errno| {
+        let is_link = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if errno == Errno::NOTDIR && is_link(stat) => Errno::LOOP,
+            _ => errno,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::CWD;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn both_ways_reach_the_same_directories_and_follow_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(path("root/a/b")).unwrap();
+        std::fs::create_dir_all(path("outside/b")).unwrap();
+        std::fs::write(path("root/file"), "").unwrap();
+        for (link, target) in [("root/away", "../outside"), ("root/within", "a"), ("root/a/up", "..")] {
+            symlink(target, path(link)).unwrap();
+        }
+        symlink(path("outside"), path("root/far")).unwrap();
+        let root = Beneath::new(rustix::fs::openat(CWD, path("root"), DIRECTORY, Mode::empty()).unwrap());
+        type Way = fn(&Beneath, &Path) -> Result<OwnedFd, Errno>;
+        for way in [Beneath::in_one_call as Way, Beneath::step_by_step] {
+            let found = way(&root, Path::new("a/b")).unwrap();
+            let (found, there) = (rustix::fs::fstat(&found).unwrap(), rustix::fs::stat(path("root/a/b")).unwrap());
+            assert_eq!((found.st_dev, found.st_ino), (there.st_dev, there.st_ino));
+            for (name, errno) in [
+                ("away/b", Errno::LOOP),
+                ("within/b", Errno::LOOP),
+                ("within", Errno::LOOP),
+                ("far", Errno::LOOP),
+                ("a/up/a", Errno::LOOP),
+                ("../outside", Errno::XDEV),
+                ("/etc", Errno::XDEV),
+                ("file", Errno::NOTDIR),
+                ("nothing", Errno::NOENT),
+            ] {
+                assert_eq!(way(&root, Path::new(name)).err(), Some(errno), "{name}");
+            }
+        }
+    }
+}
