@@ -144,6 +144,40 @@ impl Landing {
     }
 }
 
+impl Shared {
+    /// Room for a shard of so many bytes, and the number by which it is known; `None` if it does not come in time.
+    fn find_staging_room(&self, bytes: u64) -> Option<(u64, Vec<Piece>)> {
+        let begun = Instant::now();
+        self.settle_enqueued(false);
+        self.settle_restores_for(bytes);
+        let mut books = self.lock();
+        let shard = books.shards;
+        books.shards += 1;
+        let rate = books.cache.rate(Link::Down).unwrap_or(RATE_ASSUMED);
+        let patience = Duration::from_secs_f64(bytes as f64 / rate as f64);
+        loop {
+            let expected = match books.cache.stage(shard, bytes, self.now()) {
+                Admission::Device(pieces) => {
+                    books.staged += 1;
+                    return Some((shard, pieces));
+                }
+                Admission::Wait { expected } => expected.unwrap_or_default(),
+                // The planner does not know that what is staged leaves by itself.
+                Admission::Never(Reason::NoRoom) if books.staged > 0 => Duration::ZERO,
+                _ => Duration::MAX,
+            };
+            let left = patience.saturating_sub(begun.elapsed());
+            if expected >= left || self.is_stopping() {
+                books.cache.unstage(shard);
+                return None;
+            }
+            // Waiting changes what the links may do.
+            books.dispatch(self, &Link::ALL);
+            books = self.wait_at_most(books, left.min(PATIENCE));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,39 +212,5 @@ mod tests {
             assert_eq!(last, [1], "the first copy has ended");
             drop(second);
         });
-    }
-}
-
-impl Shared {
-    /// Room for a shard of so many bytes, and the number by which it is known; `None` if it does not come in time.
-    fn find_staging_room(&self, bytes: u64) -> Option<(u64, Vec<Piece>)> {
-        let begun = Instant::now();
-        self.settle_enqueued(false);
-        self.settle_restores_for(bytes);
-        let mut books = self.lock();
-        let shard = books.shards;
-        books.shards += 1;
-        let rate = books.cache.rate(Link::Down).unwrap_or(RATE_ASSUMED);
-        let patience = Duration::from_secs_f64(bytes as f64 / rate as f64);
-        loop {
-            let expected = match books.cache.stage(shard, bytes, self.now()) {
-                Admission::Device(pieces) => {
-                    books.staged += 1;
-                    return Some((shard, pieces));
-                }
-                Admission::Wait { expected } => expected.unwrap_or_default(),
-                // The planner does not know that what is staged leaves by itself.
-                Admission::Never(Reason::NoRoom) if books.staged > 0 => Duration::ZERO,
-                _ => Duration::MAX,
-            };
-            let left = patience.saturating_sub(begun.elapsed());
-            if expected >= left || self.is_stopping() {
-                books.cache.unstage(shard);
-                return None;
-            }
-            // Waiting changes what the links may do.
-            books.dispatch(self, &Link::ALL);
-            books = self.wait_at_most(books, left.min(PATIENCE));
-        }
     }
 }
