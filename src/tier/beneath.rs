@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -34,12 +34,16 @@ impl Beneath {
         self.directory.as_fd()
     }
 
-    /// Has it been removed, or has its file server forgotten it?
-    pub(super) fn is_gone(&self) -> bool {
-        match rustix::fs::fstat(&self.directory) {
-            Ok(stat) => stat.st_nlink == 0,
-            Err(errno) => errno == Errno::STALE,
-        }
+    /// Does `path` still lead to it? Not so if it was removed or moved away, if another directory or file system has taken its place,
+    /// or if its file server has forgotten it.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let identity = |directory: BorrowedFd<'_>, path: &Path, flags: AtFlags| {
+            let found = rustix::fs::statx(directory, path, flags, StatxFlags::INO | StatxFlags::MNT_ID);
+            found.map(|found| (found.stx_dev_major, found.stx_dev_minor, found.stx_ino, found.stx_mnt_id))
+        };
+        let held = identity(self.directory(), Path::new(""), AtFlags::EMPTY_PATH);
+        let there = identity(CWD, path, AtFlags::empty());
+        matches!((held, there), (Ok(held), Ok(there)) if held == there)
     }
 
     /// The directory at `path` below this one (itself, if `path` is empty).

@@ -104,7 +104,7 @@ impl HeldDirectories {
     pub(super) fn spot<'a>(&self, path: &'a Path) -> io::Result<Spot<'a>> {
         let held = self.lock().iter().find(|held| path.starts_with(&held.root)).cloned();
         let Some(mut held) = held else { return Ok(Spot::of_path(path)) };
-        if held.beneath.is_gone() {
+        if !held.beneath.is_at(&held.root) {
             held.beneath = self.take(&held.root, held.trust)?;
         }
         let below = path.strip_prefix(&held.root).unwrap_or(Path::new(""));

@@ -80,14 +80,17 @@ fn rows() -> Vec<(String, Damage, Outcome)> {
     };
     add("two-versions".into(), outcome, Box::new(damage));
 
-    // Node memory alone.
-    let alone = |case: &Case| ["local", "global"].iter().for_each(|tier| case.lose(tier));
+    // Node memory alone. The store is still there: without it the memory would be that of another store.
+    let alone = |case: &Case| {
+        case.lose("local");
+        (1..=NEWEST).for_each(|version| case.lose_version("global", version));
+    };
     add(
         "alone".into(),
         Restored(NEWEST, ["memory"; 2], &[]),
         Box::new(move |case, _| {
             alone(case);
-            "scratch and persistent are gone".into()
+            "scratch and all that is persistent are gone".into()
         }),
     );
     for rank in 0..RANKS {

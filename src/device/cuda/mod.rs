@@ -21,7 +21,8 @@ use memory::{Allocation, VirtualRange};
 use pinned::{PinnedPool, PinnedRange};
 use std::ffi::CStr;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use stream::GpuStream;
 
 /// The least driver: virtual memory management and priorities are older, the PTX that NVRTC 13 makes is not.
@@ -282,22 +283,32 @@ fn is_readable(address: u64) -> bool {
 /// The context that is current on this thread, for as long as this lives; then it is so again. For callers that work on
 /// a thread of the application, whose next calls must go where they went before.
 #[must_use]
-pub struct KeptContext(sys::CUcontext);
+pub struct KeptContext {
+    context: sys::CUcontext,
+    process: u32,
+}
 
 impl KeptContext {
     /// Remembers it: null where none is, which is so as long as nobody has loaded or started the driver.
     pub fn here() -> KeptContext {
-        KeptContext(current_context().unwrap_or(std::ptr::null_mut()))
+        static FIRST: AtomicU32 = AtomicU32::new(0);
+        let process = std::process::id();
+        let first =
+            FIRST.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|first| first);
+        // A forked child must not call the driver, which may have been at work in its parent: it has no context to keep.
+        let is_child = first != 0 && first != process;
+        let context = if is_child { None } else { current_context() };
+        KeptContext { context: context.unwrap_or(std::ptr::null_mut()), process: if is_child { 0 } else { process } }
     }
 }
 
 impl Drop for KeptContext {
     fn drop(&mut self) {
         // The call may have loaded the driver.
-        if current_context().is_some_and(|now| now != self.0) {
+        if self.process == std::process::id() && current_context().is_some_and(|now| now != self.context) {
             // SAFETY: the context was current on this thread, or none was (null); the application does not destroy it during our call.
             // An error would leave the context that is current.
-            unsafe { _ = sys::cuCtxSetCurrent(self.0) };
+            unsafe { _ = sys::cuCtxSetCurrent(self.context) };
         }
     }
 }
@@ -313,38 +324,45 @@ fn current_context() -> Option<sys::CUcontext> {
     (code == sys::CUresult::CUDA_SUCCESS).then_some(context)
 }
 
-/// Has somebody in this process loaded the driver? Asked for each region that is saved, so the list of libraries is read
-/// only when it has grown.
+/// Has somebody in this process loaded the driver? Asked in each call of the C interface, so the list of libraries is read only when it
+/// has grown; and without a lock, which a child that is forked meanwhile would find taken for ever.
 fn is_driver_loaded() -> bool {
-    /// What is known of the list, and how much of it has been looked at in this call.
-    struct Known {
-        /// How many libraries had ever been loaded when it was read.
+    /// How many libraries had ever been loaded when the list was read without finding the driver.
+    static LOADED_WITHOUT: AtomicU64 = AtomicU64::new(0);
+    static IS_LOADED: AtomicBool = AtomicBool::new(false);
+
+    /// What is seen in one reading of the list.
+    struct Look {
+        known: u64,
         loaded: u64,
         has_driver: bool,
-        looked_at: usize,
     }
-    static KNOWN: Mutex<Known> = Mutex::new(Known { loaded: 0, has_driver: false, looked_at: 0 });
 
-    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, known: *mut libc::c_void) -> libc::c_int {
+    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, look: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the system hands over a description that is valid during this call; the other pointer is the one that
-        // `dl_iterate_phdr` was given below, and nobody else uses what it leads to meanwhile.
-        let (info, known) = unsafe { (&*info, &mut *known.cast::<Known>()) };
-        if known.looked_at == 0 && known.loaded == info.dlpi_adds {
+        // `dl_iterate_phdr` was given below, and nobody else uses what it leads to.
+        let (info, look) = unsafe { (&*info, &mut *look.cast::<Look>()) };
+        look.loaded = info.dlpi_adds;
+        if look.loaded == look.known {
             return 1;
         }
-        known.looked_at += 1;
-        known.loaded = info.dlpi_adds;
         // SAFETY: a name that is not null ends with a zero byte.
         let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
-        known.has_driver |= name.to_string_lossy().contains("libcuda.so");
+        look.has_driver |= name.to_string_lossy().contains("libcuda.so");
         0
     }
 
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.looked_at = 0;
-    // SAFETY: `look` has the signature that is called, does not unwind, and gets a pointer to what the lock guards.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut *known).cast()) };
-    known.has_driver
+    if IS_LOADED.load(Ordering::Relaxed) {
+        return true;
+    }
+    let mut found = Look { known: LOADED_WITHOUT.load(Ordering::Relaxed), loaded: 0, has_driver: false };
+    // SAFETY: `look` has the signature that is called, does not unwind, and gets a pointer to a value of ours.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    match found.has_driver {
+        true => IS_LOADED.store(true, Ordering::Relaxed),
+        false => LOADED_WITHOUT.store(found.loaded, Ordering::Relaxed),
+    }
+    found.has_driver
 }
 
 /// Is there a driver, and is it new enough?
