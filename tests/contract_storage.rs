@@ -613,16 +613,22 @@ mod real_file_system {
     }
 
     #[test]
-    fn what_is_put_in_the_place_of_a_held_directory_is_not_reached() {
+    fn what_is_put_in_the_place_of_a_held_directory_is_used_by_the_same_rule_or_not_at_all() {
         let (bed, away) = (held(Direct::Auto), on_disk());
         let kept = away.path().join("kept");
         bed.put("file", b"ours");
         std::fs::rename(&bed.root, &kept).unwrap();
         std::fs::create_dir(&bed.root).unwrap();
         std::fs::write(bed.path("file"), "theirs").unwrap();
-        assert_eq!(bed.get(&bed.path("file")), b"ours");
+        std::fs::set_permissions(&bed.root, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let error = bed.storage.remove_file(&bed.path("file")).unwrap_err().to_string();
+        assert!(error.contains("others may write"), "{error}");
+        assert!(bed.path("file").exists() && kept.join("file").exists());
+        // Closed to others it is the user's own doing, and what the path leads to is what a restart will find.
+        std::fs::set_permissions(&bed.root, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(bed.get(&bed.path("file")), b"theirs");
         bed.storage.remove_file(&bed.path("file")).unwrap();
-        assert_eq!((bed.path("file").exists(), kept.join("file").exists()), (true, false));
+        assert!(!bed.path("file").exists() && kept.join("file").exists());
     }
 
     #[test]

@@ -242,7 +242,8 @@ fn read_only(tier: Tier) {
     let over = |job: &Running<'_>, root: &Path| {
         inside(job, &format!("mount --bind {0} {0} && mount -o remount,bind,ro {0}", root.display()));
     };
-    let off = |job: &Running<'_>, root: &Path| inside(job, &format!("umount {}", root.display()));
+    // Lazily: the run holds the directory that it sees.
+    let off = |job: &Running<'_>, root: &Path| inside(job, &format!("umount -l {}", root.display()));
     outage(&bed, tier, &["Read-only file system (os error 30)"], over, off);
 }
 
