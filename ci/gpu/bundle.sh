@@ -2,10 +2,19 @@
 # Builds what ci/gpu/run.sh runs on a machine with GPUs but without cargo or a network: stripped test and bench binaries, the
 # library with the interfaces for C, VELOC and Python, and the programs that test those; in out/gpu/. That machine needs the CUDA
 # driver, NVRTC, Open MPI of the same major version, libnuma and libhwloc; for Python also mpi4py, NumPy and PyTorch.
-#   ci/gpu/bundle.sh
+#   ci/gpu/bundle.sh           everything
+#   ci/gpu/bundle.sh --small   what `run.sh --only tests,interfaces,device` needs
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . launch/env.sh
+
+tests=(--test contract_device --test device_checkpoint --test history)
+benches=(--bench device)
+case "${1:-}" in
+"") tests+=(--test rtm_physics) && benches+=(--bench shot --bench beside --bench slots --bench cache --example rtm) ;;
+--small) ;;
+*) sed -n '5,6s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
+esac
 
 folder=out/gpu
 rm -rf "$folder" && mkdir -p "$folder/lib"
@@ -20,8 +29,6 @@ for line in sys.stdin:
         print(message["target"]["name"], message["executable"])'
 }
 
-tests=(--test contract_device --test device_checkpoint --test history --test rtm_physics)
-benches=(--bench device --bench shot --bench beside --bench slots --bench cache --example rtm)
 {
     built cargo test --locked --no-run "${tests[@]}"
     built cargo build --locked --release --lib "${benches[@]}"

@@ -13,8 +13,9 @@ pub(super) fn load(context: &Arc<CudaContext>) -> Result<CudaFunction> {
     let refuse = |reason: String| DeviceError::Kernels { reason };
     let ptx = compile().ok_or_else(|| refuse("the library NVRTC was not found".into()))?;
     let ptx = ptx.map_err(|error| refuse(said(&error)))?;
-    let module = context.load_module(ptx).map_err(|error| refuse(format!("cuModuleLoadData: {error}")))?;
-    module.load_function("bvk_copy_blocks").map_err(|error| refuse(format!("cuModuleGetFunction: {error}")))
+    let failed = |call, error| super::failed(context.ordinal(), call, error);
+    let module = context.load_module(ptx).map_err(|error| failed("cuModuleLoadData", error))?;
+    module.load_function("bvk_copy_blocks").map_err(|error| failed("cuModuleGetFunction", error))
 }
 
 /// NVRTC's PTX of the kernels; `None` where there is no such library.

@@ -33,9 +33,10 @@ static int is(uint32_t value) {
     return few[0] == value && few[1] == value + 1 && few[2] == value + 2;
 }
 
-static void current_is(void *expected) {
+static void *current(void) {
     void *now;
-    CHECK(cuCtxGetCurrent(&now) == 0 && now == expected);
+    CHECK(cuCtxGetCurrent(&now) == 0);
+    return now;
 }
 
 static bvk_session_t open_session(void) {
@@ -73,20 +74,20 @@ static void checkpoints(void) {
             IS(bvk_save(checkpoint, "again", at(field + OFFSET), 1000, BVK_U32), BVK_OK);
             IS(bvk_capture(&checkpoint, &pending[version - 1]), BVK_OK);
         }
-        current_is(context);
+        CHECK(current() == context);
         // Overwritten at once: the copy was made before.
         set(1000 + version);
     }
     for (int i = 0; i < 3; i++) commit(&pending[i], BVK_LEVEL_SYSTEM);
     IS(bvk_close(&session), BVK_OK);
-    current_is(context);
+    CHECK(current() == context);
 
     session = open_session();
     bvk_restored restored = {.size = sizeof restored};
     protect(session);
     set(77);
     IS(bvk_restart(session, "gpu", 2, &restored), BVK_OK);
-    current_is(context);
+    CHECK(current() == context);
     CHECK(restored.version == 2 && is(2));
     bvk_restart_t restart;
     IS(bvk_restart_begin(session, "gpu", 3, &restart), BVK_OK);
@@ -106,9 +107,9 @@ static void checkpoints(void) {
 
 static void *without_context(void *argument) {
     bvk_session_t session = argument;
-    current_is(NULL);
+    CHECK(current() == NULL);
     IS(bvk_protect(session, "field", at(field + OFFSET), WORDS - 1, BVK_U32), BVK_OK);
-    current_is(NULL);
+    CHECK(current() == NULL);
     return NULL;
 }
 
@@ -133,7 +134,7 @@ static void mistakes(void) {
         IS(bvk_protect(session, "there", at(there), 1024, BVK_U32), BVK_OK);
         IS(bvk_checkpoint(session, "wrong", 2, &pending), BVK_ERR_DEVICE);
         CHECK(strstr(bvk_error(), "in a checkpoint of its own name"));
-        current_is(context);
+        CHECK(current() == context);
         IS(bvk_unprotect(session, "there"), BVK_OK);
         CHECK(cuMemFree_v2(there) == 0);
     }
@@ -164,14 +165,15 @@ static void mistakes(void) {
     IS(bvk_protect(session, "foreign", at(foreign), 1024, BVK_U32), BVK_OK);
     IS(bvk_checkpoint(session, "beside", 1, &pending), BVK_OK);
     commit(&pending, BVK_LEVEL_NODE_REBOOT);
-    current_is(beside);
+    CHECK(current() == beside);
     memset(back, 0, 4096);
     CHECK(cuMemcpyHtoD_v2(foreign, back, 4096) == 0);
     IS(bvk_restart(session, "beside", BVK_NEWEST, NULL), BVK_OK);
     CHECK(cuMemcpyDtoH_v2(back, foreign, 4096) == 0);
     for (uint32_t i = 0; i < 1024; i++) CHECK(back[i] == i * 3 + (uint32_t)rank);
-    current_is(beside);
-    CHECK(cuMemFree_v2(foreign) == 0 && cuCtxSetCurrent(context) == 0 && cuCtxDestroy_v2(beside) == 0);
+    CHECK(current() == beside);
+    // It lies above the other on the thread's stack of contexts, which comes up again with it gone.
+    CHECK(cuMemFree_v2(foreign) == 0 && cuCtxDestroy_v2(beside) == 0 && current() == context);
     IS(bvk_unprotect_all(session), BVK_OK);
 
     // Freed on rank 0 after it was protected.
@@ -216,7 +218,7 @@ static void histories(void) {
     for (uint32_t version = 0; version < VERSIONS; version++) {
         set(version);
         IS(bvk_history_append(history, version), BVK_OK);
-        current_is(context);
+        CHECK(current() == context);
     }
     IS(bvk_history_start_prefetch(history), BVK_OK);
     for (int i = 0; i < VERSIONS; i++) {
@@ -239,14 +241,14 @@ static void histories(void) {
     IS(bvk_restart_begin(session, "sealed", BVK_NEWEST, &restart), BVK_OK);
     CHECK(cuCtxSetCurrent(NULL) == 0);
     IS(bvk_load_history(restart, loaded, &count), BVK_OK);
-    current_is(NULL);
+    CHECK(current() == NULL);
     CHECK(count == VERSIONS && cuCtxSetCurrent(context) == 0);
     IS(bvk_restart_end(&restart, 1, NULL), BVK_OK);
     IS(bvk_history_restore(loaded, 5), BVK_OK);
     CHECK(is(5));
     IS(bvk_history_close(&loaded), BVK_OK);
     IS(bvk_close(&session), BVK_OK);
-    current_is(context);
+    CHECK(current() == context);
 }
 
 // While a stream is captured into a graph, in the mode that forbids most to all threads: our calls and our threads work, and the graph
@@ -309,9 +311,9 @@ static void crashed(void) {
     bvk_pending_t pending;
     void *module, *crash;
     for (int i = 0; i < 3; i++) few[i] = 70 + (uint32_t)i;
-    IS(bvk_protect(session, "few", few, 3, BVK_U32), BVK_OK);
     CHECK(cuModuleLoadData(&module, code) == 0 && cuModuleGetFunction(&crash, module, "crash") == 0);
     CHECK(cuLaunchKernel(crash, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) == 0 && cuStreamSynchronize(stream) != 0);
+    IS(bvk_protect(session, "few", few, 3, BVK_U32), BVK_OK);
     IS(bvk_checkpoint(session, "crashed", 1, &pending), BVK_OK);
     commit(&pending, BVK_LEVEL_NODE_REBOOT);
     memset(few, 0, sizeof few);
@@ -322,6 +324,7 @@ static void crashed(void) {
     int status = bvk_checkpoint(session, "crashed", 2, &pending);
     CHECK(status == BVK_ERR_DEVICE || status == BVK_ERR_CAPTURE);
     fprintf(stderr, "lost GPU: %s\n", bvk_error());
+    CHECK(strstr(bvk_error(), "is lost"));
     IS(bvk_close(&session), BVK_OK);
 }
 
@@ -331,9 +334,9 @@ static void first_call(void) {
     bvk_history_t history;
     if (bvk_history_open(session, "first", 0, BVK_KEEP_ALL, &history) == BVK_OK) {
         CHECK(gpu_find());
-        current_is(NULL);
+        CHECK(current() == NULL);
         IS(bvk_history_close(&history), BVK_OK);
-        current_is(NULL);
+        CHECK(current() == NULL);
     }
     IS(bvk_close(&session), BVK_OK);
 }
