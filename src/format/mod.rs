@@ -48,14 +48,12 @@ pub enum FormatError {
         what: &'static str,
     },
     /// A format version that this program cannot read.
-    #[error("{what} has format version {found}; this program reads {}", up_to(*.newest))]
+    #[error("{what} has format version {found}; this program reads version {FORMAT_VERSION}")]
     Version {
         /// Which structure.
         what: &'static str,
         /// The version found.
         found: u32,
-        /// The newest version that can be read; all before it can, too.
-        newest: u32,
     },
     /// Written on a machine of the other byte order.
     #[error("{what} was written with the other byte order")]
@@ -87,11 +85,6 @@ impl FormatError {
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         FormatError::Invalid { what, why: why.into() }
     }
-}
-
-/// The versions that can be read, in words.
-fn up_to(newest: u32) -> String {
-    if newest == 1 { "version 1".into() } else { format!("versions 1 to {newest}") }
 }
 
 /// CRC-64/NVME, the checksum of all headers, tables and footers.
@@ -127,17 +120,6 @@ impl<'a> Fields<'a> {
         length: usize,
         magic: &[u8; 8],
     ) -> Result<Self, FormatError> {
-        Fields::open_up_to(what, bytes, length, magic, FORMAT_VERSION)
-    }
-
-    /// The same for a structure with versions of its own: reads 1 to `newest`.
-    pub(crate) fn open_up_to(
-        what: &'static str,
-        bytes: &'a [u8],
-        length: usize,
-        magic: &[u8; 8],
-        newest: u32,
-    ) -> Result<Self, FormatError> {
         let head =
             bytes.get(..length).ok_or(FormatError::Short { what, need: length as u64, have: bytes.len() as u64 })?;
         let fields = Fields { what, bytes: head };
@@ -145,9 +127,9 @@ impl<'a> Fields<'a> {
             return Err(FormatError::Magic { what });
         }
         match (fields.u32(AT_VERSION), fields.u32(12)) {
-            (found, ENDIAN_MARK) if (1..=newest).contains(&found) => Ok(fields),
+            (FORMAT_VERSION, ENDIAN_MARK) => Ok(fields),
             (_, mark) if mark == ENDIAN_MARK.swap_bytes() => Err(FormatError::Endian { what }),
-            (found, ENDIAN_MARK) => Err(FormatError::Version { what, found, newest }),
+            (found, ENDIAN_MARK) => Err(FormatError::Version { what, found }),
             (_, mark) => Err(FormatError::invalid(what, format!("byte-order mark {mark:#x}"))),
         }
     }

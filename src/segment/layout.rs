@@ -24,10 +24,6 @@
 //!  32 group u64             80 extent_size u64        120 store u64
 //! ```
 //!
-//! Version 1 had no tokens and no wishes; all else stood where it stands now, but for the data area, which may begin
-//! earlier. Version 2 has them. Segments of both are read ([`super::OldSegment`]); only those of version 2 are made, and a
-//! live one of version 1 is not attached to. A program that knows version 1 only refuses version 2 by its number.
-//!
 //! A slot entry is 16 words; those that are not named are zero:
 //!
 //! ```text
@@ -49,7 +45,7 @@ use super::SegmentSpec;
 use super::state::SlotState;
 use crate::base::ids::{Generation, Incarnation, Level};
 use crate::base::units::{MIB, page_ceil};
-use crate::format::{self, AT_VERSION, Fields, FormatError, checksum, put_u32, put_u64};
+use crate::format::{self, Fields, FormatError, checksum, put_u32, put_u64};
 
 /// Length of the header that is read, checked and written.
 pub(super) const HEADER_LEN: usize = 128;
@@ -61,8 +57,6 @@ pub const BOARD_OPERATIONS: u64 = 64;
 pub const TOKEN_LINKS: u32 = 16;
 /// Ranks that can hold a token at once, if its capacity allows it.
 pub const TOKEN_HOLDERS_MAX: u32 = 8;
-/// The layout that is made.
-pub(super) const LAYOUT_VERSION: u32 = 2;
 /// The smallest extent, the alignment of the data area and the size of a huge page.
 pub const EXTENT_MIN: u64 = 2 * MIB;
 
@@ -103,8 +97,6 @@ const AT_STORE: usize = 120;
 /// What a segment's header says: whose it is and how it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
-    /// The layout's version: 1 (without tokens) or 2.
-    pub version: u32,
     /// Hash of the job's key.
     pub job: u64,
     /// Hash of the group's name.
@@ -132,7 +124,6 @@ impl SegmentHeader {
     pub(super) fn of(spec: &SegmentSpec) -> SegmentHeader {
         let extent_size = (spec.budget / EXTENTS_AIM).next_multiple_of(EXTENT_MIN).max(EXTENT_MIN);
         SegmentHeader {
-            version: LAYOUT_VERSION,
             job: spec.job,
             group: spec.group,
             generation: spec.generation,
@@ -172,11 +163,7 @@ impl SegmentHeader {
 
     /// Length of the control area, in whole pages. The pages from here to the data area are never touched.
     pub(super) fn control_len(&self) -> u64 {
-        let wishes = u64::from(self.node_ranks) * WISHES_BYTES;
-        page_ceil(match self.version {
-            1 => self.extents_end(),
-            _ => self.wishes_offset() + wishes,
-        })
+        page_ceil(self.wishes_offset() + u64::from(self.node_ranks) * WISHES_BYTES)
     }
 
     /// Start of the first extent in the file.
@@ -228,7 +215,6 @@ impl SegmentHeader {
     /// The bytes of the header, checksum included.
     pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes: [u8; HEADER_LEN] = format::header(MAGIC);
-        put_u32(&mut bytes, AT_VERSION, self.version);
         put_u64(&mut bytes, AT_JOB, self.job);
         put_u64(&mut bytes, AT_GROUP, self.group);
         put_u64(&mut bytes, AT_GENERATION, self.generation.0);
@@ -250,11 +236,10 @@ impl SegmentHeader {
 
     /// Reads a header and checks every value, so that all offsets computed from it are in bounds of `file_len`.
     pub(super) fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
-        let fields = Fields::open_up_to(WHAT, bytes, HEADER_LEN, MAGIC, LAYOUT_VERSION)?;
+        let fields = Fields::open(WHAT, bytes, HEADER_LEN, MAGIC)?;
         fields.verify(AT_CHECKSUM)?;
         fields.expect_zeros(AT_STORE + 8..HEADER_LEN)?;
         let header = SegmentHeader {
-            version: fields.u32(AT_VERSION),
             job: fields.u64(AT_JOB),
             group: fields.u64(AT_GROUP),
             generation: Generation(fields.u64(AT_GENERATION)),
@@ -372,6 +357,7 @@ pub(super) fn unpack_level(word: u64, check: u64) -> Option<Level> {
 mod tests {
     use super::*;
     use crate::base::units::GIB;
+    use crate::format::AT_VERSION;
 
     fn spec(budget: u64, node_ranks: u32) -> SegmentSpec {
         SegmentSpec {
@@ -399,24 +385,11 @@ mod tests {
         }
     }
 
-    /// The bytes that the program before version 2 wrote for this specification.
-    const VERSION_1: &str = "42564b5345474d310100000004030201b819e32e6d8b4a45010000000000000002000000000000000300000000000000\
-        0404040404040404040404040404040400004000000000000200000002000000000020000000000002000000000000000000200000000000\
-        000060000000000040000000400000000000000000000000";
-
     #[test]
-    fn a_header_of_version_1_is_read_as_it_was_written() {
-        let written: Vec<u8> = (0..HEADER_LEN)
-            .map(|at| u8::from_str_radix(&VERSION_1[2 * at..2 * at + 2], 16).expect("hexadecimal"))
-            .collect();
-        let new = SegmentHeader::of(&spec(4 * MIB, 2));
-        let old = SegmentHeader { version: 1, ..new };
-        assert_eq!(SegmentHeader::decode(&written), Ok(old));
-        assert_eq!(old.encode()[..], written);
-        assert_eq!(old.slot_offset(1, 5), new.slot_offset(1, 5));
-        assert_eq!(old.extent_offset(1), new.extent_offset(1));
-        let next = SegmentHeader { version: 3, ..new }.encode();
-        assert_eq!(SegmentHeader::decode(&next), Err(FormatError::Version { what: WHAT, found: 3, newest: 2 }));
+    fn a_header_of_another_version_is_refused_by_its_number() {
+        let mut other = SegmentHeader::of(&spec(4 * MIB, 2)).encode();
+        put_u32(&mut other, AT_VERSION, 2);
+        assert_eq!(SegmentHeader::decode(&other), Err(FormatError::Version { what: WHAT, found: 2 }));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::arena::{Arena, Plan};
 use super::board::Boards;
-use super::layout::{BUDGET_MAX, LAYOUT_VERSION, NODE_RANKS_MAX, SLOTS_PER_RANK, SegmentHeader};
+use super::layout::{BUDGET_MAX, NODE_RANKS_MAX, SLOTS_PER_RANK, SegmentHeader};
 use super::map::{self, Loan, Map};
 use super::populate::Populator;
 use super::room::Gauge;
@@ -667,7 +667,6 @@ fn check_spec(spec: &SegmentSpec, node_rank: u32) -> Result<(), SegmentError> {
 
 fn check_same_run(spec: &SegmentSpec, header: &SegmentHeader, path: &Path) -> Result<(), SegmentError> {
     let fields = [
-        ("layout version", LAYOUT_VERSION.to_string(), header.version.to_string()),
         ("job", format!("{:016x}", spec.job), format!("{:016x}", header.job)),
         ("group", format!("{:016x}", spec.group), format!("{:016x}", header.group)),
         ("generation", spec.generation.to_string(), header.generation.to_string()),

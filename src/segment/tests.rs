@@ -683,30 +683,3 @@ fn only_what_a_rank_holds_has_an_address() {
     drop((one, sealed));
     assert!(range.keep.is::<map::Map>(), "the mapping outlives the segment");
 }
-
-#[test]
-fn a_segment_of_layout_version_1_is_read_and_not_attached_to() {
-    let dir = place();
-    let spec = spec(dir.path(), 4 * MIB, 2);
-    // With as many ranks the tokens move the data area of version 2 to another place.
-    let spec = SegmentSpec { node_ranks: 200, group_size: 200, ..spec };
-    let header = SegmentHeader { version: 1, ..SegmentHeader::of(&spec) };
-    assert_ne!(header.control_len(), SegmentHeader::of(&spec).control_len());
-    plant(&spec, &header.encode(), header.file_len());
-    let words = layout::SlotWords { uses: 1, offset: header.data_offset(), length: 3, ..Default::default() };
-    let check = words.check_word(199, 2);
-    let file = File::options().write(true).open(dir.path().join(&spec.name)).expect("open");
-    for (at, word) in [(0, 1 << 8 | 2), (8, words.offset), (16, words.length), (56, check)] {
-        file.write_all_at(&u64::to_ne_bytes(word), header.slot_offset(199, 2) + at).expect("write");
-    }
-    file.write_all_at(b"abc", words.offset).expect("write");
-    let previous = old(&spec);
-    assert_eq!(previous.header(), &header);
-    assert_eq!(previous.bytes(&previous.slots()[0]).expect("intact"), b"abc");
-    let error = Segment::attach(&spec, 1).expect_err("no place for tokens");
-    assert!(matches!(error, SegmentError::Mismatch { field: "layout version", .. }), "{error}");
-    let next = SegmentHeader { version: 3, ..header };
-    plant(&spec, &next.encode(), next.file_len());
-    let error = OldSegment::open(dir.path(), &spec.name).expect_err("from the future");
-    assert!(error.to_string().contains("format version 3; this program reads versions 1 to 2"), "{error}");
-}

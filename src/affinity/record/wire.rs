@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 /// What [`FormatError`] calls it.
 const WHAT: &str = "affinity record";
-/// The version that is written, and the newest that is read.
+/// The version that is written and read.
 const VERSION: u32 = 1;
 /// The most bytes. A run of pages takes two at least, so page maps take 128 MiB of memory at most.
 pub(super) const BYTES_MAX: usize = 16 << 20;
@@ -108,7 +108,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
     let (version, rest) = bytes.split_first_chunk::<4>().ok_or(short)?;
     let found = u32::from_le_bytes(*version);
     if found != VERSION {
-        return Err(FormatError::Version { what: WHAT, found, newest: VERSION });
+        return Err(FormatError::Version { what: WHAT, found });
     }
     if bytes.len() > BYTES_MAX {
         return Err(invalid(format!("{} bytes", bytes.len())));
