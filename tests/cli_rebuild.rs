@@ -444,7 +444,7 @@ fn a_named_version_is_taken_and_bad_arguments_are_refused() {
     let typo = utf8(&machine.root.path().join("local-9"));
     let ran = machine.rebuild(&[JOB, &[&typo]].concat());
     assert!(ran.status == 2 && ran.err.contains("local-9") && machine.folder(2).is_none(), "{} {}", ran.out, ran.err);
-    let job = only(&machine.local(0), |name| name != "store").expect("a job");
+    let job = only(&machine.local(0), |name| name != "of-store").expect("a job");
     let ran = machine.rebuild(&[JOB, &[&utf8(&job)]].concat());
     assert!(ran.status == 2 && ran.err.contains("give its root directory"), "{} {}", ran.out, ran.err);
     let ran = bivouac(&["rebuild".into(), utf8(&machine.local(0))]);

@@ -238,8 +238,9 @@ pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -
 /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
 /// `MPI_THREAD_MULTIPLE` a thread of Bivouac moves the coordination along, otherwise the session's calls do.
 ///
-/// Collective over `comm`. Blocks until all ranks have called, and for the file systems of the tiers. A rank with a mistake in its
-/// configuration or options fails together with all others. To be called from a thread that may call MPI.
+/// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least): then those that
+/// have not are named, and `comm` is left with two requests of ours. Blocks for the file systems of the tiers. A rank with a mistake in
+/// its configuration or options fails together with all others. To be called from a thread that may call MPI.
 ///
 /// `options`: NULL for the environment alone. `*session`: the handle, yours until `bvk_close`; NULL after an error.
 ///

@@ -22,9 +22,10 @@ use crate::format::supervision::Status;
 use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
 use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes, strangers};
-use crate::tier::claims::{Claim, ClaimRecord, Claims, store_id};
+use crate::tier::claims::{Claim, ClaimRecord, Claims};
 use crate::tier::directory::{DirectoryTier, Series, is_component};
 use crate::tier::ours::{self, Trust};
+use crate::tier::owner::{LocalOwner, store_id};
 use crate::tier::run_directory::RunDirectory;
 use crate::tier::{TierError, TierKind};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
@@ -305,7 +306,6 @@ fn prepare_local(
 ) -> std::result::Result<DirectoryTier, String> {
     let root = local_root(place, config, introduction)?;
     let wrap = |action, source| TierError::io(TierKind::Local, action, &root, source).to_string();
-    place.local.hold(&root, Trust::Ours).map_err(|source| wrap("use", source))?;
     if place.is_real
         && !config.node.local_allow_tmpfs
         && is_memory_backed(&root).map_err(|source| wrap("inspect", source))?
@@ -322,19 +322,40 @@ fn prepare_local(
     Ok(DirectoryTier::new(TierKind::Local, place.local.clone(), root))
 }
 
-/// Where the local tier goes: the configured directory, or a folder of this user in a place that others share.
+/// Where the local tier goes: the configured directory, or a folder of this user in a place that others share. What belongs to
+/// another store is left to that one, and a folder in it is taken.
 fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> std::result::Result<PathBuf, String> {
     let configured = config.node.local_directory.as_ref().map(|directory| place.directory.join(directory));
     let around = configured.as_ref().unwrap_or(&place.temporary);
     let name = local_name(introduction.store, &introduction.job, place.user);
     let make = |directory: &Path| place.local.create_dir_all(directory);
-    let found = match &configured {
-        Some(directory) if place.is_real => ours::own_place(directory, make),
-        Some(directory) => make(directory).map(|()| directory.clone()),
-        None if place.is_real => make(around).and_then(|()| ours::private_folder(around, &name)),
-        None => make(&around.join(&name)).map(|()| around.join(&name)),
+    let private = |around: &Path| match place.is_real {
+        true => make(around).and_then(|()| ours::private_folder(around, &name)),
+        false => make(&around.join(&name)).map(|()| around.join(&name)),
     };
-    found.map_err(|source| TierError::io(TierKind::Local, "use", around, source).to_string())
+    let wrap = |source| TierError::io(TierKind::Local, "use", around, source).to_string();
+    let global = introduction.store.map_or_else(String::new, |_| global_root(config, place).display().to_string());
+    let owner = LocalOwner { name: name.clone(), global };
+    // Takes a directory, unless it is another store's.
+    let take = |root: &Path| {
+        place.local.hold(root, Trust::Ours).map_err(wrap)?;
+        owner.settle(&*place.local, root, &*place.clock).map_err(|error| error.to_string())
+    };
+    let Some(directory) = &configured else {
+        let root = private(around).map_err(wrap)?;
+        return take(&root).map(|_| root);
+    };
+    let found =
+        if place.is_real { ours::own_place(directory, make) } else { make(directory).map(|()| directory.clone()) };
+    let root = found.map_err(wrap)?;
+    let theirs = take(&root)?;
+    if theirs.name == name {
+        return Ok(root);
+    }
+    let own = private(&root).map_err(wrap)?;
+    let (theirs, instead) = (theirs.global, own.display());
+    log::info!("event=local-directory-of-another-store path={} store={theirs} instead={instead}", root.display());
+    take(&own).map(|_| own)
 }
 
 fn is_memory_backed(root: &Path) -> std::io::Result<bool> {

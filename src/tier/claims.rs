@@ -1,4 +1,4 @@
-//! Who may write: the store's id, and one claim file per run.
+//! Who may write: one claim file per run.
 //!
 //! A run of a job claims a *generation* by creating `claims/gNNNNNN` exclusively, one above the largest that
 //! anybody has seen. Paths and segment names contain the generation, so two runs never write one name: names
@@ -15,10 +15,9 @@
 //!    modification time at each; if that moves, the run is alive. What the time says is not looked at: some file systems take the
 //!    clock of the host that renews it. Only the newest run's claim is watched; older ones are superseded by it.
 
-use super::ours::Trust;
 use super::storage::{Create, FileLock, Storage};
 use super::{TierError, TierKind};
-use crate::base::{Clock, Generation, Incarnation};
+use crate::base::{Clock, Generation};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,8 +29,6 @@ pub const HEARTBEAT: Duration = Duration::from_secs(3);
 /// Claims this far below ours are removed.
 const CLAIMS_KEPT: u64 = 4;
 const LOCK_ATTEMPTS: u32 = 100;
-/// Looks for the store's id, 50 ms apart.
-const STORE_ATTEMPTS: u32 = 20;
 const CLAIM_MAX: u64 = 64 << 10;
 
 /// What a claim file says about its run.
@@ -85,65 +82,6 @@ pub enum ClaimError {
     /// The claims directory could not be used.
     #[error(transparent)]
     Tier(#[from] TierError),
-}
-
-/// Takes hold of the store at `root`, which is made if it is not there, and reads its id or makes one: 32 hexadecimal digits in
-/// `<root>/store`. A file that somebody may be writing is never
-/// written over.
-///
-/// # Errors
-/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours, or if the file holds no id and it cannot be told that nobody
-/// writes it.
-///
-/// # Blocking
-/// About a second for somebody else who has begun to write the id.
-pub fn store_id(
-    storage: &dyn Storage,
-    root: &Path,
-    fresh: Incarnation,
-    clock: &dyn Clock,
-) -> Result<Incarnation, TierError> {
-    let path = root.join("store");
-    let wrap = |action, source| TierError::io(TierKind::Global, action, &path, source);
-    storage.create_dir_all(root).map_err(|source| wrap("create", source))?;
-    storage.hold(root, Trust::Ours).map_err(|source| wrap("use", source))?;
-    let text = format!("{fresh}\n");
-    let read = || -> Result<Option<Incarnation>, TierError> {
-        let bytes = storage.read_all(&path, CLAIM_MAX).map_err(|source| wrap("read", source))?;
-        Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()))
-    };
-    for _ in 0..STORE_ATTEMPTS {
-        let made = match storage.open_write(&path, Create::New) {
-            Ok(file) => Some(file),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
-            Err(error) => return Err(wrap("create", error)),
-        };
-        if made.is_none()
-            && let Some(id) = read()?
-        {
-            return Ok(id);
-        }
-        // Whoever writes an id holds the lock. One who died, or a power cut, has left a file without id and without lock.
-        match (storage.try_lock(&path), made) {
-            (Ok(Some(_lock)), _) => {
-                if let Some(id) = read()? {
-                    return Ok(id);
-                }
-                storage.write_all(&path, text.as_bytes()).map_err(|source| wrap("write", source))?;
-                return Ok(fresh);
-            }
-            // No locks here: the one who has made the file writes it.
-            (Err(_), Some(file)) => {
-                file.write_at(0, text.as_bytes()).and_then(|()| file.sync()).map_err(|e| wrap("write", e))?;
-                storage.sync_dir(root).map_err(|source| wrap("sync", source))?;
-                return Ok(fresh);
-            }
-            (Ok(None) | Err(_), _) => clock.sleep(Duration::from_millis(50)),
-        }
-    }
-    // Another id would make two stores of one: whoever is just writing it has one already.
-    let why = "it holds no store id, and nobody has written one for a second: if no run is just starting, remove it";
-    Err(wrap("use", io::Error::new(io::ErrorKind::InvalidData, why)))
 }
 
 /// The claims of one job and group.
@@ -575,22 +513,6 @@ mod tests {
             let claim = claims.claim(Generation(0), &elsewhere(run), true, &still).expect("taken over");
             renewed = Some(path(&claim));
         }
-    }
-
-    #[test]
-    fn a_store_file_that_somebody_is_writing_is_never_written_over() {
-        let root = tempfile::tempdir().expect("a folder");
-        let storage = PosixStorage::new(crate::config::Direct::Off);
-        let (path, clock) = (root.path().join("store"), Seconds(Mutex::default(), &|_| ()));
-        let id = |byte| store_id(&storage, root.path(), Incarnation([byte; 16]), &clock);
-        std::fs::write(&path, "").expect("written");
-        let writing = storage.try_lock(&path).expect("locks").expect("free");
-        let refused = id(1).expect_err("somebody else will write an id").to_string();
-        assert!(refused.contains("remove it") && refused.contains("store"), "{refused}");
-        assert_eq!(std::fs::read(&path).expect("there"), b"", "nothing was written");
-        drop(writing);
-        // Its writer has died.
-        assert_eq!((id(2).expect("written"), id(3).expect("read")), (Incarnation([2; 16]), Incarnation([2; 16])));
     }
 
     /// Somebody else writes `text` while one sleeps for the third time.

@@ -14,6 +14,7 @@ pub mod claims;
 pub mod directory;
 mod held;
 pub mod ours;
+pub mod owner;
 pub mod pieces;
 pub mod posix;
 pub mod run_directory;

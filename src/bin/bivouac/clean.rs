@@ -14,13 +14,15 @@
 //!   that is known to be committed counts as committed, too: the verdict may not have come before the kill. So is one with the newest version that
 //!   survives the loss of nodes, unless the global tier has one as new: this segment may be what a lost node is rebuilt from,
 //!   and what was taken later may be lost with that node.
+//! - *Orphaned*: a local directory says where the store of its copies was. If that is gone, no run will restore or remove them.
 #![forbid(unsafe_code)]
 
 use crate::Ending;
 use crate::living::{self, claimed, is_job, key_of, living_segment};
 use crate::memory::{self, Stock, is_elsewhere};
-use crate::places::{local_directories, no_store, own_tier, store_of};
+use crate::places::{Orphan, is_local_name, local_directories, no_store, orphans, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
+use crate::reset;
 use crate::survey::{State, survey};
 use crate::target::{Scope, Target};
 use bivouac::base::ids::text_hash;
@@ -54,6 +56,7 @@ directory first: bivouac drain.
 
 A DIR is a folder of memory segments, or a local or global directory, where temp files are looked for. Without one: the
 directories of the configuration. Temp files of the local tier go when a claim (--global) or a segment shows that their run is dead.
+Local copies of stores that are gone are named, and removed with --even-newest.
 
 Exit status: 0 done; 2 wrong usage, something could not be read or removed, or a segment was kept because it may hold the only
 copy of a newest version, or, with --job, because the job lives.")]
@@ -74,15 +77,8 @@ pub struct Args {
     /// Also segments that may hold the only copy of the newest version of a series
     #[arg(long)]
     even_newest: bool,
-    /// Do not ask
-    #[arg(short, long)]
-    yes: bool,
-    /// Only say what would be removed
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-    /// One JSON document instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Cleans.
@@ -92,7 +88,7 @@ pub fn run(args: &Args) -> Ending {
         removal.problems.push(problem);
         removal.is_all_or_nothing = true;
     }
-    removal.carry_out("clean", How { yes: args.yes, dry_run: args.dry_run, json: args.json })
+    removal.carry_out("clean", args.how)
 }
 
 /// Where to clean, and what else is known.
@@ -105,6 +101,8 @@ struct Ground<'a> {
     global: Option<DirectoryTier>,
     /// The store there, as segments name it; 0: none.
     store: u64,
+    /// Local directories of other stores.
+    orphans: Vec<Orphan>,
     /// Names of jobs and groups on the global tier, by their hashes.
     names: BTreeMap<(u64, u64), Job>,
     /// Jobs that were found to live, or not: asked once.
@@ -123,7 +121,7 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
     for tier in ground.tiers.clone() {
         ground.add_temps(&tier, removal)?;
     }
-    Ok(())
+    if args.dirs.is_empty() { ground.add_orphans(removal) } else { Ok(()) }
 }
 
 // ------------------------------------------------------------------------------------------- where
@@ -166,7 +164,8 @@ impl<'a> Ground<'a> {
             None => BTreeMap::new(),
         };
         let keys = args.job.iter().flat_map(|job| [Some(text_hash(job)), key_of(job)]).flatten().collect();
-        Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), names, claimed: BTreeMap::new() })
+        let (orphans, claimed) = (orphans(&config, store), BTreeMap::new());
+        Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), orphans, names, claimed })
     }
 
     /// Is that job meant?
@@ -431,6 +430,30 @@ impl Ground<'_> {
             durable.extend(newest.map(|newest| (series.clone(), newest)));
         }
         Ok(durable)
+    }
+}
+
+// ------------------------------------------------------------------------------------------- orphans
+
+impl Ground<'_> {
+    /// Local copies of stores that are gone. They may be all that is left of a job, or their file system may just not be mounted.
+    fn add_orphans(&self, removal: &mut Removal) -> Result<(), String> {
+        for orphan in self.orphans.iter().filter(|orphan| orphan.is_gone) {
+            let tier = own_tier(TierKind::Local, Arc::new(PosixStorage::new(Direct::Off)), orphan.path.clone())?;
+            for job in reset::folders(&orphan.path)?.into_iter().filter(|job| self.is_meant(job) && !is_local_name(job))
+            {
+                if self.args.even_newest {
+                    reset::add_tree(&tier, &job, &self.memory[0], removal)?;
+                    continue;
+                }
+                let why = format!(
+                    "it is of the store {}, which is not there any more: if it is not just unmounted, give --even-newest",
+                    orphan.global
+                );
+                removal.keep(&orphan.path.join(job), why);
+            }
+        }
+        Ok(())
     }
 }
 

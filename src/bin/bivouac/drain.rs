@@ -8,7 +8,7 @@
 use crate::Ending;
 use crate::living::{self, claimed, claims, is_job};
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
-use crate::places::{local_directories, no_store, own_local, own_tier, store_of};
+use crate::places::{local_directories, local_names, no_store, own_local, own_tier, store_of};
 use bivouac::Config;
 use bivouac::base::clock::SystemClock;
 use bivouac::base::ids::text_hash;
@@ -18,8 +18,9 @@ use bivouac::recovery::drain::{
     Chosen, Collected, Damage, Drain, Drained, Fate, SegmentSeen, Which, collect, host_tag, select,
 };
 use bivouac::tier::TierKind;
-use bivouac::tier::claims::{Claims, store_id};
+use bivouac::tier::claims::Claims;
 use bivouac::tier::directory::{DirectoryTier, Series};
+use bivouac::tier::owner::store_id;
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::storage::Storage;
 use serde::Serialize;
@@ -288,7 +289,7 @@ fn places(args: &Args) -> Result<Places, String> {
     let store = find_store(args.create, args.dry_run, &**global.storage(), &root)?;
     let mut locals = Vec::new();
     for directory in &args.local {
-        locals.extend(own_local(directory)?);
+        locals.extend(own_local(directory, &local_names(store, args.job.as_deref()))?);
     }
     if args.local.is_empty() {
         locals = local_directories(&config, store, args.job.as_deref())?;

@@ -4,9 +4,12 @@
 use crate::output::complain;
 use bivouac::Config;
 use bivouac::base::Incarnation;
+use bivouac::config::Direct;
 use bivouac::session::place::local_name;
 use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::ours::{self, Trust};
+use bivouac::tier::owner::{LocalOwner, OWNER_FILE};
+use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::storage::Storage;
 use bivouac::tier::{TierError, TierKind};
 use std::io::ErrorKind;
@@ -44,7 +47,8 @@ pub fn no_store(root: &Path) -> String {
     )
 }
 
-/// The directories of the local tier: the configured one, or those where runs put it when none is configured.
+/// The directories of the local tier where runs on this store put it: the configured one, unless it belongs to another store, and
+/// folders of that store in it or, when none is configured, in the temporary directory.
 ///
 /// # Errors
 /// What stands there belongs to somebody else.
@@ -53,29 +57,49 @@ pub fn local_directories(
     store: Option<Incarnation>,
     job: Option<&str>,
 ) -> Result<Vec<PathBuf>, String> {
-    if let Some(directory) = &config.node.local_directory {
-        return own_local(directory);
-    }
-    let (temporary, user) = (std::env::temp_dir(), ours::user());
-    let of_store = store.map(|store| local_name(Some(store), "", user));
-    // A job without a global tier has no store, and its key took the place of the id.
-    let of_job = job.map(|job| local_name(None, job, user));
+    let names = local_names(store, job);
+    let Some(directory) = &config.node.local_directory else { return folders_in(&std::env::temp_dir(), &names) };
+    let storage = PosixStorage::new(Direct::Off);
+    // Without a store nobody can tell whose it is.
+    let is_of_it =
+        |root: &Path| store.is_none() || LocalOwner::of(&storage, root).is_none_or(|owner| names.contains(&owner.name));
+    let found = own_local(directory, &names)?;
+    Ok(found.into_iter().filter(|root| is_of_it(root)).collect())
+}
+
+/// What folders of the local tier are called that are this store's alone. A job without a global tier has no store, and its key
+/// takes the place of the id.
+pub fn local_names(store: Option<Incarnation>, job: Option<&str>) -> Vec<String> {
+    let of_store = store.map(|store| local_name(Some(store), "", ours::user()));
+    let of_job = job.map(|job| local_name(None, job, ours::user()));
+    of_store.into_iter().chain(of_job).collect()
+}
+
+fn folders_in(place: &Path, names: &[String]) -> Result<Vec<PathBuf>, String> {
     let mut all = Vec::new();
-    for name in of_store.into_iter().chain(of_job) {
-        let (found, taken) = ours::private_folders(&temporary, &name)
-            .map_err(|error| format!("cannot look into {}: {error}", temporary.display()))?;
+    for name in names {
+        let (found, taken) = ours::private_folders(place, name)
+            .map_err(|error| format!("cannot look into {}: {error}", place.display()))?;
         taken.iter().for_each(|taken| complain(&format!("left alone: {taken}")));
         all.extend(found);
     }
     Ok(all)
 }
 
-/// Where a session puts the local tier if this directory is configured.
+/// Where sessions put the local tier if this directory is configured: the folders of these names in it, if there are any, because it
+/// belonged to another store when they came; otherwise the directory itself.
 ///
 /// # Errors
 /// It belongs to somebody else.
-pub fn own_local(directory: &Path) -> Result<Vec<PathBuf>, String> {
-    ours::own_places(directory).map_err(|source| TierError::io(TierKind::Local, "use", directory, source).to_string())
+pub fn own_local(directory: &Path, names: &[String]) -> Result<Vec<PathBuf>, String> {
+    let roots = ours::own_places(directory)
+        .map_err(|source| TierError::io(TierKind::Local, "use", directory, source).to_string())?;
+    let mut all = Vec::new();
+    for root in roots {
+        let inner = folders_in(&root, names)?;
+        all.extend(if inner.is_empty() { vec![root] } else { inner });
+    }
+    Ok(all)
 }
 
 /// A tier whose files are going to be believed or changed: it has to be this user's. One that does not exist is
@@ -92,28 +116,87 @@ pub fn own_tier(kind: TierKind, storage: Arc<dyn Storage>, root: PathBuf) -> Res
     }
 }
 
-/// All directories of the local tier on this node: the configured one, or those that this user's runs have made where none is
-/// configured, also for stores that are gone.
+/// All directories of the local tier on this node, also of stores that are gone: the configured one, and what this user's runs
+/// have made in it or, when none is configured, in the temporary directory.
 pub fn all_local_directories(config: &Config) -> Vec<PathBuf> {
-    if let Some(directory) = &config.node.local_directory {
-        return if directory.is_dir() { vec![directory.clone()] } else { Vec::new() };
-    }
-    let user = rustix::process::getuid().as_raw();
     let is_ours = |path: &PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let hash = name.strip_prefix(&format!("bivouac-{user}-")).unwrap_or_default();
-        let is_named = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_named && path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)
+        let is_own = path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == ours::user());
+        is_own && path.file_name().is_some_and(|name| is_local_name(&name.to_string_lossy()))
     };
-    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(is_ours).collect()
+    let configured = match &config.node.local_directory {
+        Some(directory) => ours::own_places(directory).unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let configured: Vec<PathBuf> = configured.into_iter().filter(|directory| directory.is_dir()).collect();
+    let places = if config.node.local_directory.is_some() { configured.clone() } else { vec![std::env::temp_dir()] };
+    let entries = places.iter().flat_map(std::fs::read_dir).flatten().flatten();
+    configured.iter().cloned().chain(entries.map(|entry| entry.path()).filter(is_ours)).collect()
+}
+
+/// Is it the name of a folder of the local tier that is one store's alone?
+pub fn is_local_name(name: &str) -> bool {
+    let rest = name.strip_prefix(&format!("bivouac-{}-", ours::user())).unwrap_or_default();
+    let hash = rest.split('.').next().unwrap_or_default();
+    hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A directory of the local tier that belongs to another store than the one that is looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Orphan {
+    /// The directory.
+    pub path: PathBuf,
+    /// The global directory of its store.
+    pub global: String,
+    /// Is that store no longer there? Also said of one whose file system is not mounted here.
+    pub is_gone: bool,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+/// What lies in the local tier of this node for other stores. Runs on this store neither restore nor remove it.
+///
+/// # Blocking
+/// Walks the directories.
+pub fn orphans(config: &Config, store: Option<Incarnation>) -> Vec<Orphan> {
+    let storage = PosixStorage::new(Direct::Off);
+    let ours = local_names(store, None);
+    let all = all_local_directories(config).into_iter();
+    let others = all.filter_map(|path| LocalOwner::of(&storage, &path).map(|owner| (path, owner)));
+    others
+        .filter(|(_, owner)| !ours.contains(&owner.name) && !owner.global.is_empty())
+        .map(|(path, owner)| Orphan {
+            is_gone: !is_at(&storage, &owner),
+            bytes: bytes_below(&path),
+            global: owner.global,
+            path,
+        })
+        .filter(|orphan| orphan.bytes > 0)
+        .collect()
+}
+
+/// Is the store of that directory where it was?
+fn is_at(storage: &dyn Storage, owner: &LocalOwner) -> bool {
+    let store = store_of(storage, Path::new(&owner.global)).ok().flatten();
+    store.is_some_and(|store| local_names(Some(store), None).contains(&owner.name))
+}
+
+/// Bytes of the files below a folder, but for those in other local directories; links are not followed.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(found) if found.is_dir() && !is_local_name(&entry.file_name().to_string_lossy()) => {
+                bytes_below(&entry.path())
+            }
+            Ok(found) if found.is_file() && entry.file_name() != OWNER_FILE => found.len(),
+            _ => 0,
+        })
+        .sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac::config::Direct;
-    use bivouac::tier::posix::PosixStorage;
 
     #[test]
     fn a_store_that_is_just_being_made_is_none_yet_and_rubbish_is_refused() {

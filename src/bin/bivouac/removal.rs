@@ -9,7 +9,9 @@ use crate::memory::Stock;
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
 use crate::survey::Checkpoint;
 use bivouac::segment;
+use bivouac::tier::TierKind;
 use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::owner::OWNER_FILE;
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
@@ -33,14 +35,17 @@ pub struct Removal {
 }
 
 /// How a plan is carried out.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, clap::Args)]
 pub struct How {
-    /// Without asking.
-    pub yes: bool,
-    /// Not at all: it is only shown.
-    pub dry_run: bool,
-    /// With a document.
-    pub json: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+    /// Only say what would be removed
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
 }
 
 /// One thing to remove.
@@ -131,7 +136,8 @@ impl Doomed {
             }
             Doomed::Job { tier, path, groups } => {
                 groups.iter().try_for_each(|group| remove_group(tier, path, group))?;
-                remove_folder(tier, path)
+                remove_folder(tier, path)?;
+                release(tier)
             }
             Doomed::Segment(stock) => {
                 // Only a living run matters that started since the plan was made; nobody attaches to another's segment.
@@ -181,6 +187,18 @@ fn remove_group(tier: &DirectoryTier, job: &Path, group: &str) -> Result<(), Str
     }
     remove_folder(tier, &claims)?;
     remove_folder(tier, &path)
+}
+
+/// A local directory in which nothing is left is nobody's: the next store that comes may have it.
+fn release(tier: &DirectoryTier) -> Result<(), String> {
+    let left = tier.storage().list(tier.root()).unwrap_or_default();
+    let owner = tier.root().join(OWNER_FILE);
+    match left.as_slice() {
+        [only] if tier.kind() == TierKind::Local && only.name == OWNER_FILE => {
+            tier.storage().remove_file(&owner).map_err(|error| format!("cannot delete {}: {error}", owner.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Removes a folder that should be empty.

@@ -43,15 +43,8 @@ pub struct Args {
     /// The global directory (default: that of the configuration, if it is there)
     #[arg(long, value_name = "DIR")]
     global: Option<PathBuf>,
-    /// Do not ask
-    #[arg(short, long)]
-    yes: bool,
-    /// Only say what would be removed
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-    /// One JSON document instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Forgets.
@@ -60,7 +53,7 @@ pub fn run(args: &Args) -> Ending {
     if let Err(problem) = plan(args, &mut removal) {
         removal.problems.push(problem);
     }
-    removal.carry_out("reset", How { yes: args.yes, dry_run: args.dry_run, json: args.json })
+    removal.carry_out("reset", args.how)
 }
 
 fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
@@ -85,7 +78,10 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
 }
 
 /// The names of folders that a job or a group may have.
-fn folders(path: &Path) -> Result<Vec<String>, String> {
+///
+/// # Errors
+/// They cannot be listed.
+pub fn folders(path: &Path) -> Result<Vec<String>, String> {
     let failed = |error| format!("cannot list {}: {error}", path.display());
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
@@ -101,7 +97,10 @@ fn folders(path: &Path) -> Result<Vec<String>, String> {
 }
 
 /// All checkpoints of a job on a tier, then its claims and folders.
-fn add_tree(tier: &DirectoryTier, job: &str, memory: &Path, removal: &mut Removal) -> Result<(), String> {
+///
+/// # Errors
+/// It lives, or cannot be read.
+pub fn add_tree(tier: &DirectoryTier, job: &str, memory: &Path, removal: &mut Removal) -> Result<(), String> {
     let path = tier.root().join(job);
     let groups = folders(&path)?;
     for group in &groups {

@@ -33,21 +33,14 @@ pub struct Args {
     /// Directories or memory segments
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Do not ask
-    #[arg(short, long)]
-    yes: bool,
     /// Remove the newest committed version of a series, the only copy in memory, and unreadable segments too
     #[arg(short, long)]
     force: bool,
-    /// Only say what would be removed
-    #[arg(short = 'n', long)]
-    dry_run: bool,
     /// Where this node's segments are, to find living runs (default: BIVOUAC_MEMORY_DIRECTORY, or /dev/shm)
     #[arg(long, value_name = "DIR")]
     memory: Option<PathBuf>,
-    /// One JSON document instead of text
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    how: How,
 }
 
 impl Args {
@@ -75,7 +68,7 @@ pub fn run(args: &Args) -> Ending {
     }
     // A refusal concerns what the user named: nothing else is touched either.
     plan.removal.is_all_or_nothing = true;
-    plan.removal.carry_out("rm", How { yes: args.yes, dry_run: args.dry_run, json: args.json })
+    plan.removal.carry_out("rm", args.how)
 }
 
 // ------------------------------------------------------------------------------------------- the plan

@@ -1,6 +1,7 @@
 //! What the doctor knows about an environment: values only, so that a test can make up any machine.
 #![forbid(unsafe_code)]
 
+use crate::places::Orphan;
 use bivouac::Config;
 use bivouac::segment::Available;
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ pub struct Facts {
     pub memory: Memory,
     /// The local tier's directory.
     pub local: Directory,
+    /// Directories of the local tier whose store is gone, each with the bytes in it and with where the store was.
+    pub orphans: Vec<Orphan>,
     /// The global tier's directory.
     pub global: Directory,
     /// What is in the global directory, if it is a store.

@@ -6,7 +6,7 @@
 use super::facts::{Directory, Facts, Launcher, Library, Limits, Memory, Ranks, Slurm, Store, Trial};
 use crate::living::claimed;
 use crate::memory::{self, Stock};
-use crate::places::{local_directories, store_of};
+use crate::places::{local_directories, orphans, store_of};
 use bivouac::Config;
 use bivouac::base::{CheckpointKey, Incarnation};
 use bivouac::config::Direct;
@@ -74,6 +74,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
         ranks,
         memory: memory(&config),
         local: directory(&std::path::absolute(&local).unwrap_or(local)),
+        orphans: orphans(&config, id).into_iter().filter(|orphan| orphan.is_gone).collect(),
         global: directory(&root),
         store,
         limits: limits(),

@@ -331,7 +331,7 @@ fn local(facts: &Facts) -> Vec<Finding> {
         Err(finding) => return vec![finding],
     };
     let Ok(trial) = &facts.local.trial else { return Vec::new() };
-    vec![if trial.is_memory && !config.node.local_allow_tmpfs {
+    let mut findings = vec![if trial.is_memory && !config.node.local_allow_tmpfs {
         problem(
             check,
             found,
@@ -345,7 +345,16 @@ fn local(facts: &Facts) -> Vec<Finding> {
         )
     } else {
         ok(check, found)
-    }]
+    }];
+    findings.extend(facts.orphans.iter().map(|orphan| {
+        let (path, held) = (orphan.path.display(), bytes(orphan.bytes));
+        warning(
+            "local copies",
+            format!("{path}: {held} of the store {}, which is not there any more", orphan.global),
+            "no run restores or removes them. If that store is not just unmounted: bivouac clean --all-dead --even-newest",
+        )
+    }));
+    findings
 }
 
 fn global(facts: &Facts) -> Vec<Finding> {
@@ -578,6 +587,7 @@ fn clock(facts: &Facts) -> Finding {
 mod tests {
     use super::super::facts::{Library, Limits, Memory, Store};
     use super::*;
+    use crate::places::Orphan;
     use bivouac::Config;
     use bivouac::segment::Available;
     use std::path::PathBuf;
@@ -615,6 +625,7 @@ mod tests {
                 alive: 0,
             },
             local: directory("/local/me", "xfs", 1, Some(false)),
+            orphans: Vec::new(),
             global: directory("/scratch/me", "lustre", 2, Some(true)),
             store: None,
             limits: Limits { files: Some(65_536), locked: None, core: Some(0) },
@@ -762,6 +773,9 @@ mod tests {
             Warning,
             "lower memory.budget",
         );
+        let orphan =
+            |path: &str| Orphan { path: path.into(), global: "/scratch/old".into(), is_gone: true, bytes: GIB };
+        expect(|facts| facts.orphans = vec![orphan("/local/me")], "local copies", Warning, "--even-newest");
         expect(|facts| facts.memory.dead = (2, GIB), "segments", Warning, "bivouac clean --all-dead");
         let mut off = healthy();
         off.config.job.memory_enabled = false;

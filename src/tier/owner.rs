@@ -1,0 +1,204 @@
+//! Whose a root directory is: the id of the store at the global directory, and the store that a local directory belongs to.
+//!
+//! Both stand in a file that is written once, by whoever comes first.
+
+use super::ours::Trust;
+use super::storage::{Create, Storage};
+use super::{TierError, TierKind};
+use crate::base::{Clock, Incarnation};
+use std::fmt::{self, Display};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// The file that says to which store a local directory belongs: [`LocalOwner`]'s fields, each on a line.
+pub const OWNER_FILE: &str = "of-store";
+
+/// Looks at a file that somebody else is writing, 50 ms apart: a busy disk takes seconds for a few bytes.
+const ATTEMPTS: u32 = 600;
+const FILE_MAX: u64 = 64 << 10;
+
+/// Takes hold of the store at `root`, which is made if it is not there, and reads its id or makes one: 32 hexadecimal digits in
+/// `<root>/store`.
+///
+/// # Errors
+/// [`TierError::Io`] if the root cannot be created, read or written, or is not ours, or if the file holds no id and it cannot be told that nobody
+/// writes it.
+///
+/// # Blocking
+/// Up to half a minute for somebody else who has begun to write the id.
+pub fn store_id(
+    storage: &dyn Storage,
+    root: &Path,
+    fresh: Incarnation,
+    clock: &dyn Clock,
+) -> Result<Incarnation, TierError> {
+    let wrap = |source| TierError::io(TierKind::Global, "use", root, source);
+    storage.create_dir_all(root).and_then(|()| storage.hold(root, Trust::Ours)).map_err(wrap)?;
+    settle(storage, TierKind::Global, &root.join("store"), &fresh, |text| text.parse().ok(), clock)
+}
+
+/// To which store a directory of the local tier belongs. Copies of another store are not to be restored, nor written over: runs of
+/// both count their checkpoints from one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LocalOwner {
+    /// The name of a folder that is that store's alone, as the session makes it of the store.
+    pub name: String,
+    /// The global directory; empty: there is none.
+    pub global: String,
+}
+
+impl Display for LocalOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.name, self.global)
+    }
+}
+
+impl LocalOwner {
+    fn parse(text: &str) -> Option<LocalOwner> {
+        let (name, global) = text.split_once('\n').unwrap_or((text, ""));
+        name.starts_with("bivouac-").then(|| LocalOwner { name: name.to_owned(), global: global.to_owned() })
+    }
+
+    /// What a directory says of its owner; `None`: nothing.
+    pub fn of(storage: &dyn Storage, root: &Path) -> Option<LocalOwner> {
+        let bytes = storage.read_all(&root.join(OWNER_FILE), FILE_MAX).ok()?;
+        LocalOwner::parse(std::str::from_utf8(&bytes).ok()?.trim())
+    }
+
+    /// Makes a directory that is there this store's, if it is nobody's yet, and says whose it is.
+    ///
+    /// # Errors
+    /// As [`store_id`].
+    ///
+    /// # Blocking
+    /// As [`store_id`].
+    pub fn settle(&self, storage: &dyn Storage, root: &Path, clock: &dyn Clock) -> Result<LocalOwner, TierError> {
+        settle(storage, TierKind::Local, &root.join(OWNER_FILE), self, LocalOwner::parse, clock)
+    }
+}
+
+/// What a file says that is written once, in a directory that is there: `fresh`, unless somebody has come before. What somebody may
+/// be writing is never written over.
+fn settle<T: Clone + Display>(
+    storage: &dyn Storage,
+    tier: TierKind,
+    path: &Path,
+    fresh: &T,
+    parse: impl Fn(&str) -> Option<T>,
+    clock: &dyn Clock,
+) -> Result<T, TierError> {
+    let wrap = |action, source| TierError::io(tier, action, path, source);
+    let text = format!("{fresh}\n");
+    let read = || -> Result<Option<T>, TierError> {
+        let bytes = storage.read_all(path, FILE_MAX).map_err(|source| wrap("read", source))?;
+        Ok(std::str::from_utf8(&bytes).ok().and_then(|text| parse(text.trim())))
+    };
+    for _ in 0..ATTEMPTS {
+        let made = match storage.open_write(path, Create::New) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+            Err(error) => return Err(wrap("create", error)),
+        };
+        if made.is_none()
+            && let Some(found) = read()?
+        {
+            return Ok(found);
+        }
+        // Whoever writes it holds the lock. One who died, or a power cut, has left a file that says nothing and has no lock.
+        match (storage.try_lock(path), made) {
+            (Ok(Some(_lock)), _) => {
+                if let Some(found) = read()? {
+                    return Ok(found);
+                }
+                storage.write_all(path, text.as_bytes()).map_err(|source| wrap("write", source))?;
+                return Ok(fresh.clone());
+            }
+            // Another has written it since we have opened it.
+            (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
+            // No locks here: the one who has made the file writes it.
+            (Err(_), Some(file)) => {
+                file.write_at(0, text.as_bytes()).and_then(|()| file.sync()).map_err(|e| wrap("write", e))?;
+                let root = path.parent().unwrap_or(Path::new("."));
+                storage.sync_dir(root).map_err(|source| wrap("sync", source))?;
+                return Ok(fresh.clone());
+            }
+            (Ok(None) | Err(_), _) => clock.sleep(Duration::from_millis(50)),
+        }
+    }
+    // To write something else would make two stores of one: whoever is just writing it knows.
+    let why = "it does not say whose the directory is, and nobody has written that for half a minute: if no run is just starting, remove it";
+    Err(wrap("use", io::Error::new(io::ErrorKind::InvalidData, why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tier::posix::PosixStorage;
+    use crate::tier::wrappers::{Call, Observer, Watched};
+
+    /// Whoever waits has waited.
+    struct AtOnce;
+
+    impl Clock for AtOnce {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep(&self, _: Duration) {}
+    }
+
+    #[test]
+    fn a_store_file_that_somebody_is_writing_is_never_written_over() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = PosixStorage::new(crate::config::Direct::Off);
+        let (path, clock) = (root.path().join("store"), AtOnce);
+        let id = |byte| store_id(&storage, root.path(), Incarnation([byte; 16]), &clock);
+        std::fs::write(&path, "").expect("written");
+        let writing = storage.try_lock(&path).expect("locks").expect("free");
+        let refused = id(1).expect_err("somebody else will write an id").to_string();
+        assert!(refused.contains("remove it") && refused.contains("store"), "{refused}");
+        assert_eq!(std::fs::read(&path).expect("there"), b"", "nothing was written");
+        drop(writing);
+        // Its writer has died.
+        assert_eq!((id(2).expect("written"), id(3).expect("read")), (Incarnation([2; 16]), Incarnation([2; 16])));
+    }
+
+    #[test]
+    fn a_local_directory_belongs_to_the_store_that_came_first() {
+        let root = tempfile::tempdir().expect("a folder");
+        let storage = PosixStorage::new(crate::config::Direct::Off);
+        let owner = |name: &str, global: &str| LocalOwner { name: name.into(), global: global.into() };
+        let (first, second) = (owner("bivouac-7-a", "/scratch/one"), owner("bivouac-7-b", ""));
+        assert_eq!(LocalOwner::of(&storage, root.path()), None);
+        assert_eq!(first.settle(&storage, root.path(), &AtOnce).expect("written"), first);
+        assert_eq!(second.settle(&storage, root.path(), &AtOnce).expect("read"), first);
+        assert_eq!(LocalOwner::of(&storage, root.path()), Some(first));
+        let other = tempfile::tempdir().expect("a folder");
+        assert_eq!(second.settle(&storage, other.path(), &AtOnce).expect("written"), second);
+        assert_eq!(LocalOwner::of(&storage, other.path()), Some(second));
+    }
+
+    /// Somebody else writes an id while this one has made the file and is about to lock it.
+    struct Quicker(std::path::PathBuf);
+
+    impl Observer for Quicker {
+        fn before(&self, call: Call, path: &Path, _: u64) -> io::Result<()> {
+            if call == Call::TryLock && path.ends_with("store") && std::fs::read(path)?.is_empty() {
+                PosixStorage::new(crate::config::Direct::Off).write_all(&self.0, format!("{:032x}\n", 7).as_bytes())?;
+                // As if the file had been opened before that, and locked after.
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_has_made_the_file_and_comes_too_late_to_write_it_reads_what_the_other_wrote() {
+        let root = tempfile::tempdir().expect("a folder");
+        let quicker = Quicker(root.path().join("store"));
+        let storage = Watched::new(PosixStorage::new(crate::config::Direct::Off), quicker.into());
+        let id = store_id(&storage, root.path(), Incarnation([1; 16]), &AtOnce).expect("there is one");
+        assert_eq!(id.to_string(), format!("{:032x}", 7));
+    }
+}
