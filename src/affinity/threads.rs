@@ -144,6 +144,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_listed_moved_and_forgotten() {
+        alone!();
         let (say, hear) = channel::<i32>();
         let (end, wait) = channel::<()>();
         let thread = std::thread::Builder::new().name("bvk-here".into()).spawn(move || {
@@ -177,6 +178,7 @@ mod tests {
 
     #[test]
     fn the_application_has_the_cpus_of_all_of_its_threads() {
+        alone!();
         let before = cpus::of_this_thread();
         let first = Cpus::from([*before.first().unwrap()]);
         let all = cpus_of_application();
