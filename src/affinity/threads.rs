@@ -128,8 +128,8 @@ pub fn places(threads: &[Thread], main: i32) -> Vec<ThreadPlace> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limit::wait_until;
     use std::sync::mpsc::channel;
-    use std::time::{Duration, Instant};
 
     #[test]
     fn a_line_of_a_thread_is_read_whatever_its_name() {
@@ -167,11 +167,7 @@ mod tests {
         drop(end);
         assert_eq!(thread.unwrap().join().unwrap(), one);
         // A thread that has been joined may be listed for a moment.
-        let is_listed = || list().iter().any(|thread| thread.id == id);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while is_listed() {
-            assert!(Instant::now() < deadline, "it has ended");
-        }
+        wait_until("it has ended", || !list().iter().any(|thread| thread.id == id));
         assert!(set(id, &one).is_err() && set(0, &one).is_err());
         assert!(list().iter().any(|thread| thread.id == own_id()));
     }

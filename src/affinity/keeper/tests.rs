@@ -3,6 +3,7 @@
 use super::super::pages::{PageMap, Run};
 use super::restoring::known_all_over;
 use super::*;
+use crate::base::limit::wait_until;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -104,10 +105,7 @@ impl Drop for Pool {
         self.end.clear();
         self.threads.drain(..).for_each(|thread| thread.join().expect("no panic"));
         // A thread that has been joined may be listed for a moment.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.ids().is_empty() {
-            assert!(Instant::now() < deadline, "they have ended");
-        }
+        wait_until("they have ended", || self.ids().is_empty());
     }
 }
 
