@@ -51,7 +51,8 @@ fn pages_that_are_shared_are_not_whole() {
 
 #[test]
 fn shares_are_the_pieces_each_byte_once() {
-    let mut bytes = vec![0u8; 200 << 20];
+    // Behind the first 12 MiB lie two whole parts wherever the memory begins: up to 64 MiB to the border of a part, and twice 64.
+    let mut bytes = vec![0u8; 208 << 20];
     let target = &mut bytes[100..];
     let place = Place::of(target);
     let pages = place.pages();
