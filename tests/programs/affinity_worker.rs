@@ -323,7 +323,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let topology = Topology::new()?;
     match &options.phase {
         Phase::Save => {
-            let session = Session::open(&world, Config::from_env()?)?;
+            let mut config = Config::from_env()?;
+            // It waits for these.
+            config.node.affinity.check_every = std::time::Duration::from_millis(200);
+            let session = Session::open(&world, config)?;
             save(rank, &options, &session, &topology)?;
             world.barrier();
             nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL)?;
