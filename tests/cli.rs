@@ -4,6 +4,8 @@
 //! segment in a folder of its own. No MPI is needed, neither here nor by the command.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod store;
 
 use bivouac::base::ids::Generation;

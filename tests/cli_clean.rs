@@ -1,6 +1,8 @@
 //! `bivouac clean`, on what sessions leave behind that end like killed processes.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod store;
 
 use bivouac::base::ids::text_hash;

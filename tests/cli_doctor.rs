@@ -1,6 +1,8 @@
 //! `bivouac doctor` in environments that are made up around it. What it makes of facts is tested beside the code.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod store;
 
 use serde_json::Value;

@@ -4,6 +4,8 @@
 //! local tier only. Then nodes are drained, lost or damaged, and the real session restarts from what is there.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod store;
 
 use bivouac::base::ids::{Generation, Incarnation, text_hash};

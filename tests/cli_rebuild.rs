@@ -2,13 +2,17 @@
 //! "nodes", which have folders of their own; nodes are lost, the command is run, everything but the global directory goes, and the
 //! real session restarts from that.
 
+#[path = "common/limit.rs"]
+mod limit;
+
 use bivouac::comm::threads::world;
 use bivouac::config::{PartStore, Scheme};
 use bivouac::session::place::{Place, Workers};
 use bivouac::{Config, Level, Session};
+use limit::wait_until;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const NAME: &str = "state";
@@ -120,11 +124,7 @@ impl Machine {
                 .collect();
             started.into_iter().map(|rank| rank.join().expect("a rank failed")).collect()
         });
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while self.is_held() {
-            assert!(Instant::now() < deadline, "something of a session outlived it");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_until("nothing of a session is left", || !self.is_held());
         results
     }
 

@@ -4,6 +4,8 @@
 //! `topo/mod.rs`. The drawings of the tests are left in the folder for temporary files of `target`, so that they can be looked at.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod store;
 mod topo;
 
@@ -406,11 +408,7 @@ impl Sleeper {
         let child = command.arg("600").spawn().expect("it starts");
         // Until it is what it is going to be.
         let name = || std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default();
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while name().trim() != "sleep" {
-            assert!(std::time::Instant::now() < deadline, "{}", name());
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        limit::wait_until("it sleeps", || name().trim() == "sleep");
         Sleeper(child)
     }
 

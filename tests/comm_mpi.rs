@@ -9,6 +9,7 @@ mod contract;
 use bivouac::base::Rank;
 use bivouac::comm::mpi::{MpiComm, on_finalize};
 use bivouac::comm::{Comm, CommError, SharedBytes, Slice, ThreadLevel, Unusable};
+use common::limit::{self, LIMIT};
 use common::{Worker, run_workers};
 use mpi::Threading;
 use mpi::ffi;
@@ -17,9 +18,6 @@ use mpi::traits::{AsRaw, Communicator, CommunicatorCollectives, Destination, Sou
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// No wait in these tests is longer; reaching it is a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn duplicate(comm: &impl Communicator) -> MpiComm {
     MpiComm::duplicate(comm, &bivouac::config::Timeouts::default())
@@ -33,7 +31,7 @@ fn next(comm: &mut MpiComm) -> (Rank, Vec<u8>) {
         if let Some(message) = comm.receive().expect("a healthy communicator receives") {
             return message;
         }
-        assert!(started.elapsed() < PATIENCE, "rank {} waits in vain for a message", comm.rank());
+        assert!(started.elapsed() < LIMIT, "rank {} waits in vain for a message", comm.rank());
         std::thread::yield_now();
     }
 }
@@ -212,12 +210,12 @@ fn quiesce_worker() {
                 comm.send(Rank(to), &vec![round; length]).expect("a healthy communicator sends");
             }
         }
-        assert_eq!(comm.quiesce(PATIENCE), Ok(true));
-        assert_eq!(comm.quiesce(PATIENCE), Ok(true), "asking again changes nothing");
+        assert_eq!(comm.quiesce(LIMIT), Ok(true));
+        assert_eq!(comm.quiesce(LIMIT), Ok(true), "asking again changes nothing");
         assert_eq!(comm.unfinished(), 0);
         assert_eq!(comm.send(Rank(0), b"too late"), Err(CommError::Closed { rank: comm.rank() }));
         comm.cancel();
-        assert_eq!(comm.quiesce(PATIENCE), Err(CommError::Closed { rank: comm.rank() }));
+        assert_eq!(comm.quiesce(LIMIT), Err(CommError::Closed { rank: comm.rank() }));
     }
     worker.finish();
 }
@@ -275,7 +273,7 @@ fn stale_worker() {
         world.barrier();
         new.send(other, b"fresh").expect("a healthy communicator sends");
         assert_eq!(next(&mut new), (other, b"fresh".to_vec()));
-        assert_eq!(new.quiesce(PATIENCE), Ok(true));
+        assert_eq!(new.quiesce(LIMIT), Ok(true));
         new.cancel();
     }
     worker.finish();
@@ -357,7 +355,7 @@ fn stopped_parcels_worker() {
         let started = Instant::now();
         while !done(comm, &heard) {
             let Some(parcel) = comm.receive_parcel().expect("a healthy communicator receives") else {
-                assert!(started.elapsed() < PATIENCE, "rank {me} waits in vain, it has heard {heard:?}");
+                assert!(started.elapsed() < LIMIT, "rank {me} waits in vain, it has heard {heard:?}");
                 std::thread::yield_now();
                 continue;
             };
@@ -404,7 +402,7 @@ fn stopped_parcels_worker() {
         comm.unsent_parcels() == 0 && others.iter().all(|from| heard[from.index()] == PARCELS)
     });
     assert_eq!(Arc::strong_count(&bytes), 1);
-    assert_eq!(comm.quiesce(PATIENCE), Ok(true));
+    assert_eq!(comm.quiesce(LIMIT), Ok(true));
     comm.cancel();
     world.barrier();
     worker.finish();
@@ -417,7 +415,7 @@ fn wait_until_stopped(pid: i32) {
         stat[stat.rfind(')').expect("the name is in parentheses") + 1..].trim_start().chars().next()
     };
     while state() != Some('T') {
-        assert!(started.elapsed() < PATIENCE, "process {pid} does not stop");
+        assert!(started.elapsed() < LIMIT, "process {pid} does not stop");
         std::thread::yield_now();
     }
 }

@@ -2,6 +2,8 @@
 
 #[path = "contract/comm.rs"]
 mod contract;
+#[path = "common/limit.rs"]
+mod limit;
 
 use bivouac::base::rng::Rng;
 use bivouac::comm::Comm;

@@ -8,6 +8,7 @@ mod machine;
 use bivouac::config::{FlushRate, StaggerConfig};
 use bivouac::session::place::Workers;
 use bivouac::{Level, Restorer};
+use common::limit::wait_until;
 use machine::*;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

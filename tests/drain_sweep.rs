@@ -5,6 +5,8 @@
 //! manifest there may promise anything that is not there, and a second drain must complete the checkpoint and leave no temp file.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod store;
 
 use bivouac::Level;
@@ -43,10 +45,10 @@ fn died() -> Store {
         take(session, rank, &[15], Level::Process);
         take(session, rank, &[20], Level::NodeReboot);
         // A node whose manifest is missing takes what was committed before for the newest that it knows.
-        while !(0..2).all(|node| has_manifest(&store.local_of(node), 20)) {
+        limit::wait_until("both nodes have the manifest", || {
             session.progress();
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+            (0..2).all(|node| has_manifest(&store.local_of(node), 20))
+        });
         take(session, rank, &[30], Level::Process);
     });
     store

@@ -10,6 +10,8 @@ mod checkpoints;
 mod device;
 #[path = "faults_device/histories.rs"]
 mod histories;
+#[path = "common/limit.rs"]
+mod limit;
 #[path = "faults_device/logs.rs"]
 mod logs;
 mod machine;

@@ -3,6 +3,9 @@
 //! Nothing here calls a decoder, a checksum or a digest of the library: if code and document part, this fails.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
+
 use bivouac::base::digest::{Digest, digest_bytes};
 use bivouac::base::ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};
 use bivouac::format::container::encode_tail;
@@ -461,9 +464,7 @@ fn a_set_is_as_documented() {
         let pending = checkpoint.capture().unwrap();
         pending.wait(Level::NodeLoss).unwrap();
         // On this rank it is over when all its tiers have been written.
-        while !pending.poll() {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        limit::wait_until("all its tiers are written", || pending.poll());
     };
     let end = std::sync::Barrier::new(4);
     std::thread::scope(|scope| {

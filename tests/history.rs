@@ -1,6 +1,9 @@
 //! Histories on the host twin: what was appended comes back, from whichever tier, in any order.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
+
 use bivouac::base::ids::{Generation, Incarnation};
 use bivouac::base::rng;
 use bivouac::cache::{Keep, Tier};
@@ -8,6 +11,7 @@ use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac::segment::{Segment, SegmentSpec};
 use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Operation, Return};
+use limit::wait_until;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -404,9 +408,7 @@ fn device_memory_is_given_back_when_it_is_asked_for() {
     for version in 0..20 {
         bed.append(&history, version, MIB).expect("room");
     }
-    while caches.host_bytes().0 < 128 * MIB {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("all of host memory is there", || caches.host_bytes().0 >= 128 * MIB);
     let before = bed.device.free_memory().expect("figure");
     assert_eq!(caches.release_device_memory(1), 256 * MIB);
     assert_eq!(bed.device.free_memory().expect("figure"), before + 256 * MIB);

@@ -28,7 +28,8 @@ mod supervisor;
 #[path = "hosts/veloc.rs"]
 mod veloc;
 
-use bed::{FIRST_HOSTS, Hosts, Job, RANKS, can, example, holds_within, seconds};
+use bed::{FIRST_HOSTS, Hosts, Job, RANKS, can, example};
+use common::limit::wait_until;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -122,13 +123,7 @@ fn hosts_of_a_crashed_owner_vanish_by_themselves() {
     owner.wait().unwrap();
     assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     assert_eq!(String::from_utf8_lossy(&listed.stdout).matches(" up ").count(), 3);
-    let mut left = String::new();
-    let gone = holds_within(seconds(20), || {
-        let output = script(&["leftovers"]);
-        left = String::from_utf8_lossy(&output.stdout).into_owned();
-        output.status.success()
-    });
-    assert!(gone, "{left}");
+    wait_until("hosts.sh leftovers finds nothing", || script(&["leftovers"]).status.success());
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ mod case;
 mod common;
 mod store;
 
+use common::limit;
+
 use bed::{Bed, RANKS};
 use serde_json::Value;
 use std::path::Path;

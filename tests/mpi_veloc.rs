@@ -8,6 +8,8 @@ mod case;
 #[path = "veloc/damage.rs"]
 mod damage;
 mod interfaces;
+#[path = "common/limit.rs"]
+mod limit;
 #[path = "damage/spots.rs"]
 #[allow(dead_code, reason = "as above")]
 mod spots;

@@ -3,6 +3,8 @@
 //! it starts; that takes root.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod store;
 
 use bivouac::Level;

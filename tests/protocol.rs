@@ -8,6 +8,7 @@
 
 mod common;
 
+use common::limit::{self, LIMIT};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -510,8 +511,9 @@ impl Background {
         }
     }
 
+    /// What it has printed so far: `mpirun` passes on pieces of lines.
     fn text(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.output).unwrap()).into_owned()
+        limit::lines_written_to(&self.output)
     }
 
     fn answer(&self, success: bool) -> Answer {
@@ -523,7 +525,7 @@ impl Background {
     fn wait_for(&mut self, what: &str, ready: impl Fn(&Answer) -> bool) {
         let started = Instant::now();
         while !ready(&self.answer(true)) {
-            assert!(started.elapsed() < Duration::from_secs(60), "{what} did not come:\n{}", self.text());
+            assert!(started.elapsed() < LIMIT, "{what} did not come:\n{}", self.text());
             if let Some(status) = self.launcher.try_wait().unwrap() {
                 assert!(ready(&self.answer(true)), "{what} did not come before the end ({status}):\n{}", self.text());
             }
@@ -537,7 +539,7 @@ impl Background {
             if let Some(status) = self.launcher.try_wait().unwrap() {
                 return self.answer(status.success());
             }
-            assert!(started.elapsed() < Duration::from_secs(60), "the job does not end:\n{}", self.text());
+            assert!(started.elapsed() < LIMIT, "the job does not end:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -2,6 +2,8 @@
 //! restart. The real session on ranks that are threads of this process, each with a host twin for a device.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
 mod machine;
 
 use bivouac::base::digest::digest_bytes;

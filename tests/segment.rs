@@ -3,12 +3,16 @@
 //! A test that needs other processes starts this test program again for itself alone, with a role in the environment;
 //! [`role`] says which part the process plays.
 
+#[path = "common/limit.rs"]
+mod limit;
+
 use bivouac::base::ids::{Generation, Incarnation, Level};
 use bivouac::base::rng::Rng;
 use bivouac::base::units::{KIB, MIB};
 use bivouac::segment::{
     OldSegment, Order, Refusal, SealInfo, Segment, SegmentError, SegmentSpec, SlotState, Token, TokenGuard, list,
 };
+use limit::{LIMIT, wait_until};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -69,7 +73,7 @@ fn spec(directory: &Path, budget: u64, node_ranks: u32) -> SegmentSpec {
 }
 
 fn attach(spec: &SegmentSpec, node_rank: u32) -> Segment {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + LIMIT;
     loop {
         match Segment::attach(spec, node_rank) {
             Err(error) if error.is_not_there() && Instant::now() < deadline => {
@@ -135,7 +139,7 @@ fn processes_share_a_tight_budget_and_vote() {
                 let votes = (0..RANKS).map(|rank| segment.read(rank, round).expect("posted")).sum();
                 assert!(segment.set_outcome(round, votes));
             }
-            let deadline = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + LIMIT;
             while segment.outcome(round).is_none() {
                 assert!(Instant::now() < deadline, "no outcome of round {round}");
                 std::thread::yield_now();
@@ -163,7 +167,7 @@ fn processes_share_a_tight_budget_and_vote() {
             let votes = (0..RANKS).map(|rank| segment.read(rank, round).expect("posted")).sum();
             assert!(segment.set_outcome(round, votes));
         }
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + LIMIT;
         let votes = loop {
             if let Some(votes) = segment.outcome(round) {
                 break votes;
@@ -273,7 +277,7 @@ fn a_token_of_a_killed_process_is_taken_over_by_one_waiter() {
     std::thread::scope(|scope| {
         for segment in &segments {
             scope.spawn(|| {
-                let deadline = Instant::now() + Duration::from_secs(60);
+                let deadline = Instant::now() + LIMIT;
                 for _ in 0..20 {
                     let token = loop {
                         assert!(Instant::now() < deadline, "the token was lost");
@@ -381,11 +385,7 @@ fn a_tmpfs_filled_by_others_is_no_room_until_space_returns() {
     assert!(segment.post(0, 1), "the tables have their pages");
     std::fs::remove_file(&other).expect("remove");
     // A process that another test is just starting may hold the file open until it has called exec.
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while segment.reserve(1).expect("usable").is_none() {
-        assert!(Instant::now() < deadline, "{:?}", segment.refusal());
-        std::thread::yield_now();
-    }
+    wait_until("there is room again", || segment.reserve(1).expect("usable").is_some());
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn digest(out: &str) -> &str {
 fn a_job_runs_under_mpirun_and_goes_on_under_srun() {
     let Some(slurm) = Slurm::up(4) else { return };
     let job = Job::new(&slurm.hosts, "both");
-    let wide = ["--nodes=4", "--ntasks-per-node=2", "--time=5"];
+    let wide = ["--nodes=4", "--ntasks-per-node=2"];
     let heat = |steps: &'static str| {
         [&example("heat2d")[..], "--grid", "96x96", "--every", "50", "--steps", steps].map(str::to_owned)
     };
@@ -62,7 +62,7 @@ fn a_chain_of_jobs_goes_on_after_a_host_was_lost_and_ends_with_the_first_success
     let worker = job.worker(&["--versions", "12", "--hold", "8", "--wait", "system"]);
     let worker: Vec<&str> = worker.iter().map(String::as_str).collect();
     let script = script(&job, "mpirun", &worker);
-    let wide = ["--nodes=4", "--ntasks-per-node=2", "--time=5", "--no-requeue", "--kill-on-invalid-dep=yes"];
+    let wide = ["--nodes=4", "--ntasks-per-node=2", "--no-requeue", "--kill-on-invalid-dep=yes"];
     let after = |before: &Batch| format!("--dependency=afternotok:{}", before.id);
     let first = slurm.submit(&job, &wide, &[&script]);
     let second = slurm.submit(&job, &[&wide[..], &[&after(&first)]].concat(), &[&script]);
@@ -92,7 +92,7 @@ fn a_host_dies_under(launcher: &str) {
     let mut job = protected(&slurm.hosts, "xor(4)");
     job.set_launcher("LAUNCHER", launcher);
     let worker = job.worker(&["--versions", "20", "--hold", "8", "--wait", "node-loss"]);
-    let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=5 --ntasks-per-node=2", &worker);
+    let script = copy_of_template(&job, "--job-name=protected --nodes=5 --ntasks-per-node=2", &worker);
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_until("all ranks hold", || (0..RANKS).all(|rank| job.log(rank).contains("hold version=8")));
     slurm.hosts.power_off("node3");
@@ -153,14 +153,14 @@ fn number(log: &str, word: &str) -> u64 {
 #[test]
 fn near_the_time_limit_it_takes_a_last_checkpoint_is_queued_again_and_goes_on() {
     let Some(slurm) = Slurm::up(5) else { return };
-    let (program, calm) = long_heat(&slurm.hosts, 14);
+    let (program, calm) = long_heat(&slurm.hosts, 16);
     let mut job = protected(&slurm.hosts, "partner(1)");
-    job.set_launcher("RESERVE", "52s");
-    // A limit of one minute, less 52 seconds for the last checkpoint.
-    let script = copy_of_template(&job, "--job-name=protected --time=1 --nodes=5 --ntasks-per-node=2", &program);
+    job.set_launcher("RESERVE", "110s");
+    // A limit of two minutes, less 110 seconds for the last checkpoint.
+    let script = copy_of_template(&job, "--job-name=protected --time=2 --nodes=5 --ntasks-per-node=2", &program);
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_for("stopped step=");
-    slurm.run(&["scontrol", "update", &format!("jobid={}", batch.id), "TimeLimit=5"]);
+    slurm.run(&["scontrol", "update", &format!("jobid={}", batch.id), "TimeLimit=60"]);
     goes_on_after_its_stop(&batch, &calm);
 }
 
@@ -169,28 +169,25 @@ fn is_preempted_under(launcher: &str) {
     let (program, calm) = long_heat(&slurm.hosts, 7);
     let mut job = protected(&slurm.hosts, "partner(1)");
     job.set_launcher("LAUNCHER", launcher);
-    let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=5 --ntasks-per-node=2", &program);
+    let script = copy_of_template(&job, "--job-name=protected --nodes=5 --ntasks-per-node=2", &program);
     let batch = slurm.submit(&job, &[], &[&script]);
     // At whichever level the program hears of first.
     batch.wait_for("committed version=100 ");
-    // Ten seconds of grace: `slurm.sh` says so to SLURM.
-    let urgent = slurm.submit(
-        &Job::new(&slurm.hosts, "urgent"),
-        &["--partition=urgent", "--nodes=2", "--time=1"],
-        &["--wrap=sleep 1"],
-    );
+    // `slurm.sh` says to SLURM how much grace there is.
+    let urgent =
+        slurm.submit(&Job::new(&slurm.hosts, "urgent"), &["--partition=urgent", "--nodes=2"], &["--wrap=sleep 1"]);
     batch.wait_for("stopped step=");
     urgent.finish();
     goes_on_after_its_stop(&batch, &calm);
 }
 
 #[test]
-fn when_preempted_with_ten_seconds_of_grace_it_does_the_same_under_mpirun() {
+fn when_preempted_it_does_the_same_in_its_time_of_grace_under_mpirun() {
     is_preempted_under("mpirun");
 }
 
 #[test]
-fn when_preempted_with_ten_seconds_of_grace_it_does_the_same_under_srun() {
+fn when_preempted_it_does_the_same_in_its_time_of_grace_under_srun() {
     is_preempted_under("srun");
 }
 
@@ -200,7 +197,7 @@ fn a_cancelled_job_stays_cancelled() {
     let Some(slurm) = Slurm::up(3) else { return };
     let (program, _) = long_heat(&slurm.hosts, 60);
     let job = protected(&slurm.hosts, "partner(1)");
-    let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=3 --ntasks-per-node=2", &program);
+    let script = copy_of_template(&job, "--job-name=protected --nodes=3 --ntasks-per-node=2", &program);
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_for("committed version=100 ");
     slurm.run(&["scancel", &batch.id]);
@@ -217,7 +214,7 @@ fn the_network_of_a_host_is_cut_and_the_spare_takes_over() {
     let Some(slurm) = Slurm::up(5) else { return };
     let job = protected(&slurm.hosts, "partner(1)");
     let worker = job.worker(&["--versions", "14", "--hold", "8", "--wait", "node-loss"]);
-    let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=5 --ntasks-per-node=2", &worker);
+    let script = copy_of_template(&job, "--job-name=protected --nodes=5 --ntasks-per-node=2", &worker);
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_until("all ranks hold", || (0..RANKS).all(|rank| job.log(rank).contains("hold version=8")));
     slurm.hosts.cut("node4");
@@ -238,7 +235,7 @@ fn a_host_dies_without_a_spare_and_the_job_is_drained_queued_again_and_goes_on_e
     let mut job = protected(&slurm.hosts, "partner(1)");
     job.set_launcher("SPARES", "0");
     let worker = job.worker(&["--versions", "14", "--hold", "8", "--wait", "node-loss"]);
-    let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=4 --ntasks-per-node=2", &worker);
+    let script = copy_of_template(&job, "--job-name=protected --nodes=4 --ntasks-per-node=2", &worker);
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_until("all ranks hold", || (0..RANKS).all(|rank| job.log(rank).contains("hold version=8")));
     slurm.hosts.power_off("node3");
@@ -261,7 +258,7 @@ fn tasks_of_an_array_are_told_apart() {
     let (program, calm) = long_heat(&slurm.hosts, 8);
     let mut job = protected(&slurm.hosts, "none");
     job.set_launcher("SPARES", "0");
-    let script = copy_of_template(&job, "--job-name=array --time=5 --nodes=2 --ntasks-per-node=2", &program);
+    let script = copy_of_template(&job, "--job-name=array --nodes=2 --ntasks-per-node=2", &program);
     let array = slurm.submit(&job, &["--array=1-2"], &[&script]);
     let [one, two] = ["1", "2"].map(|task| array.task(task));
     for task in [&one, &two] {
@@ -287,7 +284,7 @@ fn the_batch_host_dies_and_slurm_queues_the_job_again() {
     let Some(slurm) = Slurm::up(6) else { return };
     let job = protected(&slurm.hosts, "partner(1)");
     let worker = job.worker(&["--versions", "14", "--hold", "8", "--wait", "node-loss"]);
-    let script = copy_of_template(&job, "--job-name=protected --time=5 --nodes=5 --ntasks-per-node=2", &worker);
+    let script = copy_of_template(&job, "--job-name=protected --nodes=5 --ntasks-per-node=2", &worker);
     let batch = slurm.submit(&job, &[], &[&script]);
     batch.wait_until("all ranks hold", || (0..RANKS).all(|rank| job.log(rank).contains("hold version=8")));
     assert_eq!(batch.field("BatchHost"), "node1");

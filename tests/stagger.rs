@@ -4,6 +4,9 @@
 //! flush is let through; where a rank has to die, it is this test program started again.
 #![forbid(unsafe_code)]
 
+#[path = "common/limit.rs"]
+mod limit;
+
 use bivouac::base::ids::{Generation, Incarnation};
 use bivouac::cache::Keep;
 use bivouac::config::{BurstOrder, FlushRate, StaggerConfig};
@@ -13,6 +16,7 @@ use bivouac::device::{
 };
 use bivouac::segment::{Order, Segment, SegmentSpec, Token};
 use bivouac::transfer::history::{CacheConfig, Caches, Field, History};
+use limit::wait_until;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -206,14 +210,6 @@ impl Rank {
     /// Waits until so much has come down, without a call that a flush would hurry for.
     fn wait_for_flushed(&self, bytes: u64) {
         wait_until("it is flushed", || self.caches.stats().moved_bytes[0] >= bytes);
-    }
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{what}: not in time");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

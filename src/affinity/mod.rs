@@ -4,6 +4,9 @@
 //! ahead for it would land wherever that thread happens to run, so the background thread is told which node to prefer.
 //! Without the `numa` feature, on a machine with one node, or where libnuma cannot work, nothing is done.
 
+#[cfg(test)]
+#[macro_use]
+mod alone;
 pub mod cpus;
 pub mod keeper;
 pub mod links;

@@ -128,8 +128,8 @@ pub fn places(threads: &[Thread], main: i32) -> Vec<ThreadPlace> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limit::wait_until;
     use std::sync::mpsc::channel;
-    use std::time::{Duration, Instant};
 
     #[test]
     fn a_line_of_a_thread_is_read_whatever_its_name() {
@@ -144,6 +144,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_listed_moved_and_forgotten() {
+        alone!();
         let (say, hear) = channel::<i32>();
         let (end, wait) = channel::<()>();
         let thread = std::thread::Builder::new().name("bvk-here".into()).spawn(move || {
@@ -166,17 +167,14 @@ mod tests {
         drop(end);
         assert_eq!(thread.unwrap().join().unwrap(), one);
         // A thread that has been joined may be listed for a moment.
-        let is_listed = || list().iter().any(|thread| thread.id == id);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while is_listed() {
-            assert!(Instant::now() < deadline, "it has ended");
-        }
+        wait_until("it has ended", || !list().iter().any(|thread| thread.id == id));
         assert!(set(id, &one).is_err() && set(0, &one).is_err());
         assert!(list().iter().any(|thread| thread.id == own_id()));
     }
 
     #[test]
     fn the_application_has_the_cpus_of_all_of_its_threads() {
+        alone!();
         let before = cpus::of_this_thread();
         let first = Cpus::from([*before.first().unwrap()]);
         let all = cpus_of_application();

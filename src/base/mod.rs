@@ -9,6 +9,9 @@ pub mod calendar;
 pub mod clock;
 pub mod digest;
 pub mod ids;
+#[cfg(test)]
+#[path = "../../tests/common/limit.rs"]
+pub mod limit;
 pub mod rng;
 pub mod units;
 

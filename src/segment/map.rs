@@ -374,6 +374,7 @@ fn last_errno() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limit::wait_until;
 
     const CONTROL: u64 = 4096;
 
@@ -448,11 +449,7 @@ mod tests {
         assert!(!is_locked(&one, 3, 1).expect("an opening does not see its own lock"));
         drop(one);
         // A process that another test is just starting shares our openings until it has called exec.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while is_locked(&two, 3, 1).expect("query") {
-            assert!(std::time::Instant::now() < deadline, "the lock outlived its opening");
-            std::thread::yield_now();
-        }
+        wait_until("the lock is gone with its opening", || !is_locked(&two, 3, 1).expect("query"));
         unlock_byte(&two, 2).expect("unlock");
         assert!(!is_locked(&open(), 0, 8).expect("query"));
     }

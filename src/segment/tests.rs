@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::base::ids::Level;
+use crate::base::limit::wait_until;
 use crate::base::rng::Rng;
 use crate::base::units::{MIB, PAGE};
 use std::fs::File;
@@ -565,11 +566,7 @@ fn a_file_is_held_while_a_process_has_a_place_in_it_whatever_is_in_it() {
     assert!(is_held(dir.path(), &spec.name).expect("ours"));
     drop(segment);
     // A process that another test is just starting shares our openings until it has called exec.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while is_held(dir.path(), &spec.name).expect("ours") {
-        assert!(std::time::Instant::now() < deadline, "the place outlived its process");
-        std::thread::yield_now();
-    }
+    wait_until("the place is free", || !is_held(dir.path(), &spec.name).expect("ours"));
     assert!(matches!(is_held(dir.path(), "none"), Err(SegmentError::NotFound { .. })));
 }
 

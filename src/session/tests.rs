@@ -3,6 +3,7 @@
 use super::place::{Place, Workers};
 use super::{Error, Pending, Restored, Session};
 use crate::base::clock::SystemClock;
+use crate::base::limit::LIMIT;
 use crate::base::rng;
 use crate::base::{CheckpointKey, Generation, Level};
 use crate::comm::threads;
@@ -16,9 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::Duration;
-
-/// How long anything may take before a test calls it a hang.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// One disk with `/local` and `/global`, and a folder for segments.
 struct Bed {

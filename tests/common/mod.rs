@@ -26,15 +26,15 @@
 //! | `BIVOUAC_TEST_WORKER` | set by `run_workers`: the worker function that is wanted |
 #![allow(dead_code, unused_imports)] // Each test program uses a part of this.
 
+pub mod limit;
+
+use limit::LIMIT;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// Longest time that one MPI job of a test may take. Generous: the machine may be small and busy.
-const JOB_LIMIT: Duration = Duration::from_secs(180);
 
 /// How long a job that is asked to end may take to do so before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -75,14 +75,14 @@ impl Launcher {
 /// Runs `args` (program first) on `ranks` ranks with additional environment variables and waits for the end of the
 /// job. None if there is no `mpirun`: the caller returns then, the reason has been printed.
 ///
-/// A job that takes longer than three minutes is killed with all its processes, and the test fails. One MPI job runs at
+/// A job that takes longer than [`LIMIT`] is killed with all its processes, and the test fails. One MPI job runs at
 /// a time, over all test programs: ranks that wait for messages keep a core busy.
 pub fn mpirun(ranks: u32, args: &[impl AsRef<OsStr>], env: &[(&str, &str)]) -> Option<Output> {
     let launcher = Launcher::find()?;
     let lock = one_at_a_time();
     let mut command = launcher.command(ranks);
     command.args(args).envs(env.iter().copied());
-    let output = run_within(command, JOB_LIMIT);
+    let output = run_within(command, LIMIT);
     drop(lock);
     Some(output)
 }
@@ -118,7 +118,7 @@ impl Job {
 
     /// Has it not ended yet? Fails if it has taken longer than a job may.
     pub fn is_running(&mut self) -> bool {
-        assert!(self.started.elapsed() < JOB_LIMIT, "the job did not end within {JOB_LIMIT:?}");
+        assert!(self.started.elapsed() < LIMIT, "the job did not end within {LIMIT:?}");
         self.child.try_wait().expect("our own child can be waited for").is_none()
     }
 

@@ -1,11 +1,12 @@
 //! The contract of `Comm`, as test bodies that each implementation runs: one call per rank, each with that rank's end
 //! of a fresh communicator. The bodies use nothing but the trait, so the same ones run on threads and under `mpirun`.
 
+use crate::limit::LIMIT;
 use bivouac::base::Rank;
 use bivouac::comm::{Comm, CommError, Label, MAX_MESSAGE_BYTES, MAX_PARCEL_BYTES, Parcel, SharedBytes, Slice};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A test body. All ranks of one communicator run it at the same time.
 pub type Body = fn(Box<dyn Comm>);
@@ -34,9 +35,6 @@ pub const BODIES: &[(&str, Body)] = &[
 
 /// The one body after which a message layer may have to be ended from outside.
 pub const LONG_MESSAGES_ARE_ABANDONED: &str = "cancel_gives_up_long_messages_that_nobody_takes";
-
-/// No test waits longer than this; reaching it is a failure.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const ARRIVED: &[u8] = b"\xffbarrier: arrived";
 const GO_ON: &[u8] = b"\xffbarrier: go on";
@@ -72,7 +70,7 @@ impl Member {
                 Some(message) => self.early.push_back(message),
                 None => std::thread::yield_now(),
             }
-            assert!(started.elapsed() < PATIENCE, "rank {} waits in vain for {what}", self.comm.rank());
+            assert!(started.elapsed() < LIMIT, "rank {} waits in vain for {what}", self.comm.rank());
         }
     }
 
@@ -115,7 +113,7 @@ impl Member {
             if let Some(parcel) = self.comm.receive_parcel().expect("a healthy communicator receives") {
                 return parcel;
             }
-            assert!(started.elapsed() < PATIENCE, "rank {} waits in vain for a parcel", self.comm.rank());
+            assert!(started.elapsed() < LIMIT, "rank {} waits in vain for a parcel", self.comm.rank());
             std::thread::yield_now();
         }
     }
@@ -409,7 +407,7 @@ fn quiesce_takes_in_parcels(comm: Box<dyn Comm>) {
     }
     // One is taken, the others are not.
     assert_eq!(member.next_parcel().label, [0; 6]);
-    assert_eq!(member.comm.quiesce(PATIENCE), Ok(true));
+    assert_eq!(member.comm.quiesce(LIMIT), Ok(true));
     assert_eq!((member.comm.unsent_parcels(), Arc::strong_count(&bytes)), (0, 1));
     member.comm.cancel();
     assert_closed(&mut *member.comm);
@@ -443,7 +441,7 @@ fn quiesce_ends_the_conversation(comm: Box<dyn Comm>) {
     for length in [10, 100_000] {
         member.send((me + 1) % size, &pattern(me, 0, length));
     }
-    assert_eq!(member.comm.quiesce(PATIENCE), Ok(true));
+    assert_eq!(member.comm.quiesce(LIMIT), Ok(true));
     assert_eq!(member.comm.unfinished(), 0);
     member.comm.cancel();
     assert_closed(&mut *member.comm);

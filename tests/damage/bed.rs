@@ -1,6 +1,7 @@
 //! Where the damage tests happen: private directories, jobs of the worker program in them, and what the ranks wrote down.
 
 use crate::case::{Case, files};
+use crate::common::limit::lines_written_to;
 use crate::common::{Job, mpirun_command};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -115,7 +116,7 @@ impl Bed {
     }
 
     pub fn log(&self, rank: usize) -> String {
-        fs::read_to_string(self.out.join(format!("rank-{rank}.log"))).unwrap_or_default()
+        lines_written_to(&self.out.join(format!("rank-{rank}.log")))
     }
 
     pub fn told(&self, output: Option<&Output>) -> Told {

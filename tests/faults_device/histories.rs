@@ -1,6 +1,7 @@
 //! Histories on a device that fails.
 
 use crate::device::{ALWAYS, Call, Fault, FaultyDevice};
+use crate::limit::wait_until;
 use crate::machine::content;
 use crate::{damage_file, logs};
 use bivouac::base::ids::{Generation, Incarnation};
@@ -151,14 +152,6 @@ fn ready(caches: &Caches, name: &str, keep: Keep) -> History {
     let history = caches.history(name, keep);
     wait_until("the caches are ready", || caches.is_ready());
     history
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < SOON, "{what}: not in time");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// All of this in one text, or a panic that shows it.

@@ -9,6 +9,7 @@
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use crate::common;
+use crate::common::limit::{lines_written_to, wait_until};
 use bivouac::base::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Ranks on each host.
 pub const RANKS_PER_HOST: usize = 2;
@@ -54,20 +55,6 @@ pub const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Asks again and again whether something holds; false if it does not within the time.
-pub fn holds_within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let started = Instant::now();
-    loop {
-        if holds() {
-            return true;
-        }
-        if started.elapsed() > limit {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// All files below a folder.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -90,8 +77,9 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// How long a set of hosts may live: less than .config/nextest.toml gives a test, so that they end in order.
-const LIMIT: Duration = seconds(500);
+/// How long a set of hosts may live, and with it every wait for what happens on them: less than .config/nextest.toml gives a
+/// test, so that they end in order, and far above what a loaded machine needs. Alone a test takes 10 to 40 seconds.
+const LIFETIME: Duration = seconds(900);
 
 /// The hosts `head` and `node1` to `nodeN`.
 pub struct Hosts {
@@ -104,7 +92,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Starts them. After [`LIMIT`] they are killed, whatever they are doing, and the test fails. None, with a loud note, if
+    /// Starts them. After [`LIFETIME`] they are killed, whatever they are doing, and the test fails. None, with a loud note, if
     /// this machine does not allow such hosts.
     pub fn up(nodes: u32) -> Option<Hosts> {
         if !can("hosts.sh") {
@@ -128,7 +116,7 @@ impl Hosts {
         hosts.script("hosts.sh", &["up", &nodes.to_string(), "--owner", &std::process::id().to_string()]);
         let mut down = hosts.command("hosts.sh", &["down"]);
         std::thread::spawn(move || {
-            if alarm.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+            if alarm.recv_timeout(LIFETIME) == Err(RecvTimeoutError::Timeout) {
                 expired.store(true, Ordering::Relaxed);
                 // The test sees its processes end.
                 let _ = down.stdin(Stdio::null()).output();
@@ -206,7 +194,7 @@ impl Hosts {
         let process = Pid::from_raw(self.first_process(host)).unwrap();
         kill_process(process, Signal::KILL).unwrap();
         let path = self.state.join("hosts").join(host).join("process");
-        assert!(holds_within(seconds(20), || test_kill_process(process).is_err()), "{host} does not end");
+        wait_until(&format!("{host} has ended"), || test_kill_process(process).is_err());
         fs::remove_file(path).unwrap();
     }
 
@@ -417,7 +405,7 @@ impl<'a> Job<'a> {
 
     /// The lines of `attempts.jsonl` in the run directory.
     pub fn records(&self) -> Vec<serde_json::Value> {
-        let text = fs::read_to_string(self.folder.join("bivouac-run/attempts.jsonl")).unwrap_or_default();
+        let text = lines_written_to(&self.folder.join("bivouac-run/attempts.jsonl"));
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -440,7 +428,7 @@ impl<'a> Job<'a> {
 
     /// All that a rank has written down.
     pub fn log(&self, rank: usize) -> String {
-        fs::read_to_string(self.folder.join(format!("ranks/rank-{rank}.log"))).unwrap_or_default()
+        lines_written_to(&self.folder.join(format!("ranks/rank-{rank}.log")))
     }
 
     /// What a rank has written down in each attempt.
@@ -618,6 +606,12 @@ impl<'a> Run<'a> {
     pub fn wait_for_line(&mut self, start: &str) {
         let path = self.out.clone();
         self.wait_until(start, || read(&path).lines().any(|line| line.starts_with(start)));
+    }
+
+    /// Waits until it has printed this to standard error.
+    pub fn wait_for_log(&mut self, text: &str) {
+        let path = self.log.clone();
+        self.wait_until(text, || read(&path).contains(text));
     }
 
     /// Waits until all ranks of the worker hold before a version, in their last attempt.

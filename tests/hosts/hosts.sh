@@ -28,21 +28,13 @@ export BIVOUAC_TEST_HOSTS="${BIVOUAC_TEST_HOSTS:-/tmp/bivouac-hosts/default}"
 state=$BIVOUAC_TEST_HOSTS
 # shellcheck source=tests/hosts/names.sh
 . "$here/names.sh"
+# shellcheck source=tests/hosts/until.sh
+. "$here/until.sh"
 
 usage() { sed -n '6,19s/^# \{0,3\}//p' "${BASH_SOURCE[0]}"; }
 die() {
     echo "hosts.sh: $*" >&2
     exit 1
-}
-
-# Fails unless the condition (a command) holds within so many seconds.
-within() {
-    local end=$((SECONDS + $1))
-    shift
-    while ! "$@"; do
-        [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 0.01
-    done
 }
 
 # The first process of a host, as the machine numbers it. The network namespace beside it tells a number used again.
@@ -120,9 +112,9 @@ up() {
             done
         } > "$state/names"
         setsid "$here/keeper.sh" "$owner" 8>&- < /dev/null > "$state/keeper.log" 2>&1 &
-        within 30 test -e "$state/lock.held" || die "the keeper did not start: $(cat "$state/keeper.log")"
+        holds_soon test -e "$state/lock.held" || die "the keeper did not start: $(cat "$state/keeper.log")"
     ) 8> "$(dirname "$state")/sweep.lock"
-    if ! within 30 test -e "$state/hosts/head/ready"; then
+    if ! holds_soon test -e "$state/hosts/head/ready"; then
         cat "$state/keeper.log" >&2
         down
         die "the hosts did not start"
@@ -139,13 +131,13 @@ boot() {
     setsid nsenter --target "$(process_of head)" --pid -- \
         unshare --pid --net --mount --ipc --uts --fork --propagation private /bin/bash "$here/first.sh" "$name" \
         < /dev/null > "$folder/log" 2>&1 &
-    within 30 is_up "$name" || die "$name did not start: $(cat "$folder/log")"
+    holds_soon is_up "$name" || die "$name did not start: $(cat "$folder/log")"
     on_switch ip link delete "port-$name" 2> /dev/null || true
     on_switch ip link add "port-$name" type veth peer name eth0 netns "$(process_of "$name")"
     on_switch ip link set "port-$name" master switch up
     touch "$folder/plugged"
-    within 30 test -e "$folder/ready" || die "$name did not get ready: $(cat "$folder/log")"
-    within 30 answers "$name" || die "$name does not answer over the network"
+    holds_soon test -e "$folder/ready" || die "$name did not get ready: $(cat "$folder/log")"
+    holds_soon answers "$name" || die "$name does not answer over the network"
 }
 
 # A namespace of processes ends with its first one; that process is gone when all others are.
@@ -153,7 +145,7 @@ end_host() {
     local pid
     pid=$(process_of "$1")
     kill -KILL "$pid"
-    within 30 test ! -d "/proc/$pid" || die "$1 does not end"
+    holds_soon test ! -d "/proc/$pid" || die "$1 does not end"
     rm -f "$state/hosts/$1/process"
 }
 
@@ -163,7 +155,7 @@ down() {
     local pid
     if pid=$(first_process head); then kill -KILL "$pid"; fi
     # The keeper removes the folder; without a keeper it is ours to do.
-    if ! within 30 test ! -d "$state"; then
+    if ! holds_soon test ! -d "$state"; then
         flock --nonblock "$state/lock" true || die "the keeper of $state does not end: $(cat "$state/keeper.log")"
         rm -rf "$state"
     fi
@@ -229,7 +221,7 @@ heal)
     is_node "${1:-}"
     on_switch ip link set "port-$1" up
     # Neighbours forget only after a second that it was not there.
-    within 30 answers "$1" || die "$1 does not answer over the network"
+    holds_soon answers "$1" || die "$1 does not answer over the network"
     ;;
 # Process -1 is all processes of the host but its first one.
 freeze) is_node "${1:-}" && run_on "$1" /bin/kill -STOP -- -1 ;;

@@ -32,14 +32,13 @@ fn a_host_whose_network_is_cut_counts_as_dead_and_its_stale_data_is_not_believed
     wait_for_hold_in(&mut run, &job, 2, 25);
     assert_eq!(job.seats(), ["node1", "node2", "node5", "node4"], "node5 stands in for node3");
     assert_eq!(hosts.on("node3", &["pgrep", "-c", "damage-worker"]), "2", "the cut host's ranks did not live on");
-    let generations = job.generations();
-    let (elected, _, _) = restored_by_all(&generations[&2]);
-    let stale = generations[&1].iter().find(|attempt| attempt.rank == 4).unwrap();
-    let captured = stale.all("captured version=").filter_map(|version| version.parse::<u64>().ok()).max();
-    assert!(
-        captured > Some(elected),
-        "the cut host captured nothing that the others do not have: {captured:?}, {elected}"
-    );
+    let (elected, _, _) = restored_by_all(&job.generations()[&2]);
+    run.wait_until("the cut host has captured something that the others do not have", || {
+        let generations = job.generations();
+        let stale = generations[&1].iter().find(|attempt| attempt.rank == 4).unwrap();
+        let mut captured = stale.all("captured version=").filter_map(|version| version.parse::<u64>().ok());
+        captured.any(|version| version > elected)
+    });
 
     hosts.heal("node3");
     hosts.kill("node5");

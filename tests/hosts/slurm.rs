@@ -2,6 +2,7 @@
 #![allow(dead_code)] // As in `bed.rs`.
 
 use crate::bed::{Hosts, Job, can, seconds};
+use crate::common::limit::lines_written_to;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -67,7 +68,7 @@ impl Batch<'_> {
 
     /// What it has printed so far.
     pub fn log(&self) -> String {
-        fs::read_to_string(&self.out).unwrap_or_default()
+        lines_written_to(&self.out)
     }
 
     /// A field of `scontrol show job`.

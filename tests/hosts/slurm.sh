@@ -16,21 +16,12 @@ folder=$BIVOUAC_TEST_HOSTS/slurm
 export SLURM_CONF="$folder/slurm.conf"
 PATH=$PATH:/usr/sbin
 hosts=$here/hosts.sh
+# shellcheck source=tests/hosts/until.sh
+. "$here/until.sh"
 
 die() {
     echo "slurm.sh: $*" >&2
     exit 1
-}
-
-# Fails unless the condition (a command) holds within so many seconds.
-within() {
-    local turns=$(($1 * 20))
-    shift
-    while ! "$@"; do
-        [ "$turns" -gt 0 ] || return 1
-        turns=$((turns - 1))
-        sleep 0.05
-    done
 }
 
 can() {
@@ -71,19 +62,20 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 NodeName=node[1-$(nodes)] CPUs=2 RealMemory=1000 State=UNKNOWN
-# A job in "urgent" takes the nodes of jobs in "work", which have ten seconds between the warning and the end.
-PartitionName=work Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
+# An hour for each job that does not ask for less: the limit is that of the hosts (LIFETIME in bed.rs). A job in "urgent" takes
+# the nodes of jobs in "work", which have a minute between the warning and the end.
+PartitionName=work Nodes=ALL Default=YES MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=urgent Nodes=ALL MaxTime=60 PriorityTier=10 PreemptMode=OFF
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
 ReturnToService=2
-# A lost node is noticed in seconds, not minutes; jobs start and end at once.
-SlurmdTimeout=6
-SlurmctldTimeout=6
-MessageTimeout=4
+# A lost node is noticed in seconds, not minutes, and a slow one is not taken for lost; jobs start and end at once.
+SlurmdTimeout=12
+SlurmctldTimeout=12
+MessageTimeout=10
 TCPTimeout=2
-BatchStartTimeout=5
+BatchStartTimeout=60
 KillWait=2
 CompleteWait=0
 TreeWidth=64
@@ -104,7 +96,7 @@ munge_on() {
     daemon "$1" munged "$(command -v munged)" --foreground --num-threads=1 --key-file="$folder/munge.key" \
         --socket=/run/munge/munge.socket.2 --pid-file=/run/munge/munged.pid --log-file=/run/munge/munged.log \
         --seed-file=/run/munge/munged.seed
-    within 10 "$hosts" exec "$1" test -S /run/munge/munge.socket.2 || die "munged does not start on $1"
+    holds_soon "$hosts" exec "$1" test -S /run/munge/munge.socket.2 || die "munged does not start on $1"
 }
 
 node() {
@@ -135,14 +127,14 @@ up() {
     local name
     for name in $(seq -f 'node%g' "$(nodes)"); do node "$name" & done
     wait
-    within 30 all_idle || die "not all nodes are idle:
+    holds_soon all_idle || die "not all nodes are idle:
 $("$hosts" exec head sinfo --Node --long 2>&1)
 $(tail -n 5 "$folder"/*.log 2>&1)"
 }
 
 is_held_back() { [ "$("$hosts" exec head squeue --noheader --job="$1" --format='%T %r')" = "PENDING BeginTime" ]; }
 hurry() {
-    within 60 is_held_back "$1" || die "job $1 is not held back: $("$hosts" exec head squeue --job="$1" 2>&1)"
+    holds_soon is_held_back "$1" || die "job $1 is not held back: $("$hosts" exec head squeue --job="$1" 2>&1)"
     # Credentials are revoked by the second: a start within the same second would count as that of the job's former life.
     sleep 2
     "$hosts" exec head scontrol update "jobid=$1" StartTime=now

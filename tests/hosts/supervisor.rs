@@ -121,7 +121,7 @@ fn a_killed_supervisor_leaves_the_job_alone_and_the_next_one_takes_it_over() {
 
     let mut second = job.supervise_worker("second", 5, &["--spares", "1"], &args);
     second.wait_for_hold(&job, 10);
-    assert!(second.log().contains("  took-over: "), "{}", second.log());
+    second.wait_for_log("  took-over: ");
     assert_eq!(job.generations().len(), 1, "the job was disturbed");
     // It is a whole supervisor: it replaces a lost host.
     hosts.kill("node2");

@@ -11,7 +11,7 @@ use bivouac::{Caches, Config, Level, Pending, Restorer, Session};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -246,15 +246,6 @@ impl Rank {
 
 pub fn committed(pending: bivouac::Result<Pending>, level: Level) -> Result<Level, String> {
     pending.and_then(|pending| pending.wait(level)).map_err(|error| error.to_string())
-}
-
-/// What happens in the background is seen to happen.
-pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: not in time");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// It is committed at the level. The first checkpoint of a run goes to every tier, so it may be at a higher one already.

@@ -21,6 +21,9 @@
 //! Where pages are is asked of hwloc, not of the code that is tested.
 #![forbid(unsafe_code)]
 
+#[path = "../common/limit.rs"]
+mod limit;
+
 use bivouac::config::AffinityMode;
 use bivouac::{Config, Level, Pin, Session};
 use clap::{Parser, Subcommand};
@@ -189,14 +192,14 @@ fn save(rank: usize, options: &Options, session: &Session, topology: &Topology) 
     run_on(&[pick(0)]);
     let worker = Worker::start(Some(vec![pick(1)]));
     worker.cpus();
-    // The second one is exact wherever pages lie: the whole map has been made by then.
+    // The second one is exact wherever pages lie: the whole map has been made by then, because that comes before a check.
     for version in 1..=2 {
         let mut checkpoint = session.checkpoint(NAME, version)?;
         for region in &regions {
             checkpoint.save(region.name, &region.bytes)?;
         }
         checkpoint.capture()?.wait(Level::System)?;
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        checks(session, 2);
     }
     show(rank, "saved", topology, &worker, &regions);
     Ok(())
@@ -284,9 +287,15 @@ fn groups(rank: usize, world: &impl Communicator, what: &str) -> Result<(), Box<
     Ok(())
 }
 
+/// Waits until the background has looked so many more times where things are. Needs `affinity.check_every`.
+fn checks(session: &Session, more: u64) {
+    let checks = || session.affinity().map_or(0, |report| report.checks);
+    let enough = checks() + more;
+    limit::wait_until("it has looked where things are", || checks() >= enough);
+}
+
 /// Needs `affinity.check_every`.
 fn wander(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
-    let checks = || session.affinity().map_or(0, |report| report.checks);
     let data = vec![1u8; 10_000];
     let take = |version| -> Result<(), Box<dyn Error>> {
         let mut checkpoint = session.checkpoint(NAME, version)?;
@@ -295,17 +304,12 @@ fn wander(rank: usize, session: &Session) -> Result<(), Box<dyn Error>> {
         Ok(())
     };
     take(1)?;
-    let until = |count: u64| {
-        while checks() < count {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-    };
-    until(checks() + 2);
+    checks(session, 2);
     let all = sched_getaffinity(None)?;
     let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).ok_or("no CPU")?;
     println!("{rank} quiet {}", session.affinity().map_or(0, |report| report.threads_wandered));
     run_on(&[first]);
-    until(checks() + 2);
+    checks(session, 2);
     println!("{rank} moved {}", session.affinity().map_or(0, |report| report.threads_wandered));
     take(2)
 }
@@ -319,7 +323,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let topology = Topology::new()?;
     match &options.phase {
         Phase::Save => {
-            let session = Session::open(&world, Config::from_env()?)?;
+            let mut config = Config::from_env()?;
+            // It waits for these.
+            config.node.affinity.check_every = std::time::Duration::from_millis(200);
+            let session = Session::open(&world, config)?;
             save(rank, &options, &session, &topology)?;
             world.barrier();
             nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL)?;

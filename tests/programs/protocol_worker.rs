@@ -15,6 +15,8 @@ mod disagreement;
 mod ending;
 #[path = "protocol/groups.rs"]
 mod groups;
+#[path = "../common/limit.rs"]
+mod limit;
 #[path = "protocol/restarts.rs"]
 mod restarts;
 #[path = "protocol/support.rs"]

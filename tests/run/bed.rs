@@ -1,6 +1,7 @@
 //! A folder with a run directory, scripts that play the launcher, and supervisors on them.
 #![allow(dead_code)] // Without MPI some of it has no user.
 
+use super::common::limit::{LIMIT, lines_written_to, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -11,9 +12,6 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-
-/// Nothing here takes this long unless it is broken.
-const LIMIT: Duration = Duration::from_secs(150);
 
 /// What every script can call. Each start is a line in `starts`, which counts the attempts.
 const PRELUDE: &str = r#"#!/bin/sh
@@ -157,7 +155,7 @@ impl Bed {
 
     /// The lines of a file of the run directory, which are JSON.
     pub fn lines(&self, name: &str) -> Vec<Value> {
-        let text = fs::read_to_string(self.run_directory().join(name)).unwrap_or_default();
+        let text = lines_written_to(&self.run_directory().join(name));
         text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
     }
 
@@ -274,15 +272,6 @@ impl Ended {
             assert!(self.stderr.contains(word), "no {word:?} in\n{}", self.stderr);
         }
         self
-    }
-}
-
-#[track_caller]
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

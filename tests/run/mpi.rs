@@ -1,7 +1,8 @@
 //! heat2d under a real `mpirun` and a real supervisor.
 
-use super::bed::{Bed, Ended, is_alive, wait_until};
+use super::bed::{Bed, Ended, is_alive};
 use super::common;
+use super::common::limit::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::PathBuf;

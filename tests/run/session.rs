@@ -1,6 +1,7 @@
 //! What a session tells and how it is asked: groups of ranks that are threads of this process.
 
-use super::bed::{Bed, wait_until};
+use super::bed::Bed;
+use super::common::limit::wait_until;
 use bivouac::base::units::MIB;
 use bivouac::comm::threads;
 use bivouac::config::{Budget, Config};

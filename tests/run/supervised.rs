@@ -1,6 +1,7 @@
 //! The supervisor on scripts.
 
-use super::bed::{Bed, is_alive, wait_until};
+use super::bed::{Bed, is_alive};
+use super::common::limit::wait_until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;

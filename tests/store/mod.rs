@@ -6,6 +6,7 @@
 //! killed process would.
 #![allow(dead_code)] // Each test program uses a part of this.
 
+use crate::limit::wait_until;
 use assert_cmd::Command;
 use bivouac::base::units::MIB;
 use bivouac::comm::threads;
@@ -105,11 +106,7 @@ impl Store {
     pub fn run_killed(&self, change: impl Fn(&mut Config), work: impl Fn(&Session, u32) + Sync) {
         self.sessions(change, work, false);
         // Its threads end with what they have in hand, and the kernel's locks with them.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while self.is_held() {
-            assert!(std::time::Instant::now() < deadline, "something of the session outlived it");
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        wait_until("nothing of the session is left", || !self.is_held());
     }
 
     /// Does something of a session hold a segment or a claim?

@@ -6,6 +6,7 @@
 
 use crate::Bed;
 use crate::case::{Case, files};
+use crate::limit::LIMIT;
 use crate::spots::{self, SHARD_PARTS, Shard, flip_slot_entry, spoil};
 use bivouac::base::rng::Rng;
 use std::path::Path;
@@ -137,7 +138,7 @@ fn make(bed: &Bed, program: &Path) -> Case {
     let arguments = ["make", &config, &NEWEST.to_string(), end.to_str().expect("UTF-8")];
     let mut job = command(bed, program, &arguments).stderr(Stdio::null()).spawn().expect("mpirun");
     let has_all = |tier: &str| files(&made.tier(tier), "manifest").len() as u64 == NEWEST;
-    let limit = Instant::now() + Duration::from_secs(120);
+    let limit = Instant::now() + LIMIT;
     let mut is_whole = false;
     while !is_whole && Instant::now() < limit && job.try_wait().expect("a child").is_none() {
         std::thread::sleep(Duration::from_millis(1));

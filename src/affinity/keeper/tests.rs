@@ -3,6 +3,7 @@
 use super::super::pages::{PageMap, Run};
 use super::restoring::known_all_over;
 use super::*;
+use crate::base::limit::wait_until;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ fn quiet() -> AffinityConfig {
 
 #[test]
 fn the_background_alone_sends_bivouacs_threads_out_of_the_way_and_once_more_after_a_checkpoint() {
+    alone!();
     let keeper = keeper(quiet());
     assert!(!keeper.has_work());
     keeper.pin(Pin::Launcher);
@@ -44,6 +46,7 @@ fn two_cpus() -> Option<[Cpus; 2]> {
 
 #[test]
 fn what_a_restart_brings_back_has_not_wandered_and_what_goes_then_has() {
+    alone!();
     let Some([one, other]) = two_cpus() else { return };
     let free = cpus::of_this_thread();
     let saving = keeper(quiet());
@@ -102,10 +105,7 @@ impl Drop for Pool {
         self.end.clear();
         self.threads.drain(..).for_each(|thread| thread.join().expect("no panic"));
         // A thread that has been joined may be listed for a moment.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.ids().is_empty() {
-            assert!(Instant::now() < deadline, "they have ended");
-        }
+        wait_until("they have ended", || self.ids().is_empty());
     }
 }
 
@@ -125,6 +125,7 @@ fn restored(one: &Cpus, pool: &[Option<&Cpus>]) -> Arc<Keeper> {
 
 #[test]
 fn a_pool_that_starts_after_the_restart_gets_its_masks_with_the_next_call_and_more_threads_are_let_out() {
+    alone!();
     let Some([one, other]) = two_cpus() else { return };
     let free = cpus::of_this_thread();
     let keeper = restored(&one, &[Some(&other), Some(&one), Some(&other)]);
@@ -146,6 +147,7 @@ fn a_pool_that_starts_after_the_restart_gets_its_masks_with_the_next_call_and_mo
 
 #[test]
 fn fewer_threads_than_before_have_their_places_and_the_rest_is_wanted_still() {
+    alone!();
     let Some([one, other]) = two_cpus() else { return };
     let keeper = restored(&one, &[Some(&other), Some(&one), Some(&other)]);
     let pool = Pool::start("pool", &[None]);
@@ -157,6 +159,7 @@ fn fewer_threads_than_before_have_their_places_and_the_rest_is_wanted_still() {
 
 #[test]
 fn a_pool_that_binds_itself_is_put_where_it_was_once() {
+    alone!();
     let Some([one, other]) = two_cpus() else { return };
     let keeper = restored(&one, &[Some(&other), Some(&one)]);
     // As with OMP_PROC_BIND: the runtime has bound its threads before the session is called again, in an order of its own.
@@ -171,6 +174,7 @@ fn a_pool_that_binds_itself_is_put_where_it_was_once() {
 
 #[test]
 fn among_strangers_nothing_is_dealt_and_the_report_says_so() {
+    alone!();
     let Some([one, _]) = two_cpus() else { return };
     let free = cpus::of_this_thread();
     let among = |processes, ranks: std::ops::Range<u32>| {
@@ -232,6 +236,7 @@ fn pages_of_which_nothing_is_known_go_with_their_neighbours() {
 /// What a library shows to be given comes up between a call and the next: the policy stands.
 #[test]
 fn a_policy_is_not_lost_when_more_turns_out_to_be_given() {
+    alone!();
     let Some([one, _]) = two_cpus() else { return };
     let free = cpus::of_this_thread();
     let own = Machine::here().cpus.iter().filter(|cpu| free.contains(&(cpu.number as usize)));
@@ -251,6 +256,7 @@ fn a_policy_is_not_lost_when_more_turns_out_to_be_given() {
 /// The newest version may have no copy that is any good: then an older one is restored, with its record.
 #[test]
 fn a_second_attempt_knows_the_mask_from_before_the_first() {
+    alone!();
     let Some([one, other]) = two_cpus() else { return };
     let free = cpus::of_this_thread();
     let unpinned = keeper(quiet()).record([]);
@@ -270,6 +276,7 @@ fn a_second_attempt_knows_the_mask_from_before_the_first() {
 
 #[test]
 fn threads_are_counted_once() {
+    alone!();
     let Some([one, other]) = two_cpus() else { return };
     let keeper = restored(&one, &[Some(&other), Some(&one)]);
     let _strangers = Pool::start("stranger", &[None, None]);

@@ -484,11 +484,12 @@ unsafe fn has_left(reporter: Reporter, parcel: &mut Started) -> Result<bool, Com
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limit::LIMIT;
     use crate::comm::mpi::MpiComm;
     use crate::comm::{Comm, MAX_MESSAGE_BYTES};
     use std::process::Command;
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[test]
     fn a_head_says_what_was_put_in_and_strange_ones_say_nothing() {
@@ -561,7 +562,7 @@ mod tests {
         let started = Instant::now();
         loop {
             match comm.receive_parcel() {
-                Ok(None) => assert!(started.elapsed() < Duration::from_secs(60), "nothing comes of it"),
+                Ok(None) => assert!(started.elapsed() < LIMIT, "nothing comes of it"),
                 Ok(Some(parcel)) => panic!("it was taken for a parcel: {parcel:?}"),
                 Err(error) => return error,
             }

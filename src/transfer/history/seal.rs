@@ -209,6 +209,7 @@ impl fmt::Debug for KeptField<'_> {
 mod tests {
     use super::*;
     use crate::base::ids::{Generation, Incarnation};
+    use crate::base::limit::wait_until;
     use crate::base::units::MIB;
     use crate::cache::{Keep, Read, State};
     use crate::device::host::{HostDevice, HostModel};
@@ -281,11 +282,7 @@ mod tests {
         let caches = Caches::open(device, Some(segment), config).expect("caches");
         let history = caches.history("wave", Keep::Persist);
         // A flush that waits for host memory is none to `wait_flushed`.
-        let begun = std::time::Instant::now();
-        while !caches.is_ready() {
-            assert!(begun.elapsed().as_secs() < 120, "host memory did not get ready: is /dev/shm large enough?");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        wait_until("host memory is ready (is /dev/shm large enough?)", || caches.is_ready());
         let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8).collect();
         let fields = [Field::host("small", &bytes[..5]), Field::host("p", &bytes)];
         history.append(3, &fields, &*history.stream().expect("a stream")).expect("room");

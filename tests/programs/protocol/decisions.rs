@@ -5,9 +5,23 @@ use bivouac::{Config, Session};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Asks `calls` times, at the ranks' own uneven pace; the calls with a yes.
-fn ask(job: &Job, calls: u64, mut question: impl FnMut(u64) -> bivouac::Result<bool>) -> bivouac::Result<String> {
+fn ask(job: &Job, calls: u64, question: impl FnMut(u64) -> bivouac::Result<bool>) -> bivouac::Result<String> {
+    ask_while(job, |call, _| call < calls, question)
+}
+
+/// Asks so often at least, and until there was a yes, or it is clear that there will be none.
+fn ask_until_yes(job: &Job, calls: u64, question: impl FnMut(u64) -> bivouac::Result<bool>) -> bivouac::Result<String> {
+    ask_while(job, |call, yes| call < calls || (yes.is_empty() && call < 50_000), question)
+}
+
+fn ask_while(
+    job: &Job,
+    goes_on: impl Fn(u64, &[String]) -> bool,
+    mut question: impl FnMut(u64) -> bivouac::Result<bool>,
+) -> bivouac::Result<String> {
     let mut yes = Vec::new();
-    for call in 0..calls {
+    let mut calls = 0..;
+    while let Some(call) = calls.next().filter(|call| goes_on(*call, &yes)) {
         std::thread::sleep(Duration::from_micros(1000 + 700 * (u64::from(job.rank.unsigned_abs()) + call % 3)));
         if question(call)? {
             yes.push(call.to_string());
@@ -30,11 +44,11 @@ pub fn decide(job: &Job) {
     job.tell("close", session.close().map(|()| "closed"));
 
     let session = with(job, |config| config.job.interval.seconds = Duration::from_millis(100));
-    job.tell("by-seconds", ask(job, 150, |_| session.should_checkpoint()));
+    job.tell("by-seconds", ask_until_yes(job, 150, |_| session.should_checkpoint()));
     session.close().expect("nothing is in flight");
 
     let session = with(job, |config| config.job.interval.overhead_percent = 20.0);
-    let by_cost = ask(job, 100, |call| {
+    let by_cost = ask_until_yes(job, 100, |call| {
         let due = session.should_checkpoint()?;
         if due {
             take(&session, NAME, 1, call, job.rank)?;
@@ -45,7 +59,7 @@ pub fn decide(job: &Job) {
     session.close().expect("what is in flight is drained");
 
     let session = with(job, |config| config.job.exit.signal = Some("USR1".into()));
-    let by_signal = ask(job, 120, |call| {
+    let by_signal = ask_until_yes(job, 120, |call| {
         if call == 30 && job.rank == 2 {
             let pid = rustix::process::getpid();
             rustix::process::kill_process(pid, rustix::process::Signal::USR1).expect("a process may signal itself");
@@ -57,7 +71,7 @@ pub fn decide(job: &Job) {
 
     let file = folder().join("stop");
     let session = with(job, |config| config.job.exit.stop_file = Some(file.clone()));
-    let by_file = ask(job, 120, |call| {
+    let by_file = ask_until_yes(job, 120, |call| {
         if call == 30 && job.rank == 3 {
             std::fs::write(&file, "").expect("the test's folder is writable");
         }
@@ -74,6 +88,6 @@ pub fn decide(job: &Job) {
         config.job.exit.end_time = Some(ends[0]);
         config.job.exit.reserve = Duration::from_millis(1500);
     });
-    job.tell("by-time", ask(job, 600, |_| session.should_exit()));
+    job.tell("by-time", ask_until_yes(job, 600, |_| session.should_exit()));
     session.close().expect("nothing is in flight");
 }

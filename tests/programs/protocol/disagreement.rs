@@ -1,5 +1,6 @@
 //! Ranks that make different calls, or none; configurations that differ; names that cannot be used.
 
+use crate::limit::wait_until;
 use crate::support::{Job, NAME, commit, config, field, folder, restore, take};
 use bivouac::{Checkpoint, Config, Level, Pending, Restorer, Session};
 use std::time::{Duration, Instant};
@@ -191,10 +192,7 @@ pub fn open_without(job: &Job, absent: u64) -> ! {
         job.tell("opened", Session::from_env(&job.world).map(|_| "opened"));
         std::fs::write(told(job.rank), "").expect("the test's folder");
     }
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !others().all(|rank| told(rank).exists()) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the others have said it", || others().all(|rank| told(rank).exists()));
     std::process::exit(0)
 }
 

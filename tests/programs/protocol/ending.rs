@@ -1,5 +1,6 @@
 //! Ways to end, and what our threads leave to the application: signals and processors.
 
+use crate::limit::wait_until;
 use crate::support::{Job, NAME, commit, config, restore, take};
 use mpi::environment::Universe;
 use std::collections::BTreeSet;
@@ -60,14 +61,6 @@ fn threads_named(prefix: &str) -> Vec<String> {
     ids.filter(|tid| status(tid, "Name:").starts_with(prefix)).collect()
 }
 
-/// Waits for ten seconds at most until it is so.
-fn settles(is_so: impl Fn() -> bool) {
-    let begun = std::time::Instant::now();
-    while !is_so() && begun.elapsed().as_secs() < 10 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-}
-
 /// CPUs that a list such as `0-2,5` names.
 fn cpus(list: &str) -> BTreeSet<usize> {
     bivouac::base::units::parse_cpus(list).expect("a list of CPUs")
@@ -86,22 +79,21 @@ pub fn signals(job: &Job) {
     let session = job.open();
     job.tell("committed", commit(&session, NAME, 1, 1, job.rank));
     // A thread has its name once it runs.
-    settles(|| threads_named("bvk-write-").len() > 1 && threads_named("bvk-near").len() == 1);
-    settles(|| job.rank != 0 || threads_named("bvk-claim").len() == 1);
+    wait_until("they have their names", || {
+        threads_named("bvk-write-").len() > 1 && threads_named("bvk-near").len() == 1
+    });
+    wait_until("the claim's has", || job.rank != 0 || threads_named("bvk-claim").len() == 1);
     let ours = threads_named("bvk-");
     let launcher = rustix::process::getppid().expect("mpirun").as_raw_pid();
     // All ranks were put on the same CPU.
     let free = &cpus(&status(&launcher.to_string(), "Cpus_allowed_list:")) - &cpus(&main_mask);
     let names: BTreeSet<String> = ours.iter().map(|tid| status(tid, "Name:")).collect();
     job.say("threads", names.into_iter().collect::<Vec<_>>().join(","));
+    let wanted = if free.is_empty() { cpus(&main_mask) } else { free };
+    // Each goes there itself, after it has its name.
+    let is_there = |tid: &String| cpus(&status(tid, "Cpus_allowed_list:")) == wanted;
+    wait_until(&format!("all run on {wanted:?}"), || ours.iter().all(is_there));
     for tid in &ours {
-        let mask = cpus(&status(tid, "Cpus_allowed_list:"));
-        assert_eq!(
-            mask,
-            if free.is_empty() { cpus(&main_mask) } else { free.clone() },
-            "thread {}",
-            status(tid, "Name:")
-        );
         let blocked = u64::from_str_radix(&status(tid, "SigBlk:"), 16).expect("a mask in hexadecimal digits");
         for signal in nix::sys::signal::Signal::iterator() {
             use nix::sys::signal::Signal::{SIGKILL, SIGSTOP};
@@ -114,20 +106,14 @@ pub fn signals(job: &Job) {
         HANDLED_BY.store(0, Ordering::SeqCst);
         let pid = rustix::process::getpid();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a process may signal itself");
-        let handled = (0..2000).find_map(|_| {
-            let tid = HANDLED_BY.load(Ordering::SeqCst);
-            if tid == 0 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            (tid != 0).then_some(tid)
-        });
-        let tid = handled.expect("the application's handler runs").to_string();
+        wait_until("the application's handler has run", || HANDLED_BY.load(Ordering::SeqCst) != 0);
+        let tid = HANDLED_BY.load(Ordering::SeqCst).to_string();
         assert!(!ours.contains(&tid), "a thread of ours ran the application's handler");
     }
     job.say("handled", "20 signals");
     job.tell("close", session.close().map(|()| "closed"));
     // The kernel lists a thread for a moment after it was joined.
-    settles(|| threads_named("bvk-").is_empty());
+    wait_until("none is left", || threads_named("bvk-").is_empty());
     job.say("left", threads_named("bvk-").len());
 }
 

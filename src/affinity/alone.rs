@@ -1,0 +1,32 @@
+//! Tests that move the threads of their process and count them are alone in a process: beside other tests, whose threads come
+//! and go, each would find and move those of the others.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+const VARIABLE: &str = "BIVOUAC_TEST_ALONE";
+
+/// The first line of such a test: starts this program again for the test alone, and returns when that has passed.
+macro_rules! alone {
+    () => {{
+        fn here() {}
+        if !$crate::affinity::alone::is_alone(std::any::type_name_of_val(&here)) {
+            return;
+        }
+    }};
+}
+
+/// Is this the process of one test? If not, runs the test in one, which must pass. `path` is that of a function inside it.
+pub fn is_alone(path: &str) -> bool {
+    if std::env::var_os(VARIABLE).is_some() {
+        return true;
+    }
+    let (_, name) = path.rsplit_once("::").and_then(|(test, _)| test.split_once("::")).expect("crate::test::here");
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(VARIABLE, "");
+    let output = command.output().expect("this program starts again");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{name}: {}\n{text}", output.status);
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    false
+}
