@@ -252,16 +252,17 @@ impl Job {
         }
     }
 
-    /// Flips bits in files, cuts them short, or loses them.
+    /// Flips bits in files, cuts them short, loses writes to them, or loses them.
     fn rot(&mut self, top: &Path) {
         let is_local = top != Path::new(GLOBAL_ROOT);
         for _ in 0..=self.rng.below(2) {
             let files = self.world.disk.files(top);
             let Some((path, length)) = files.get(self.rng.below(files.len() as u64) as usize).cloned() else { return };
             let disk = &self.world.disk;
-            let done = match self.rng.below(4) {
+            let done = match self.rng.below(6) {
                 0 => disk.lose(&path).map(|()| "lost"),
                 1 if length > 0 => disk.truncate(&path, self.rng.below(length)).map(|()| "cut short"),
+                2 | 3 if length > 0 => self.world.lose_write(&path, &mut self.rng),
                 _ if length > 0 => disk.flip_bit(&path, self.rng.below(length * 8)).map(|()| "hit by a bit flip"),
                 _ => Ok("spared"),
             };
