@@ -174,6 +174,20 @@ impl DirectoryTier {
         Ok(Upload { tier: self.clone(), folder, temp, target, handle })
     }
 
+    /// Removes what others have left under the temp name of a file that nobody is going to publish. Errors are only logged: a
+    /// leftover is removed by retention.
+    pub fn discard(&self, series: &Series, key: &CheckpointKey, file: &str) {
+        self.remove_temp(&self.folder_path(series, key).join(format!("{file}.tmp")));
+    }
+
+    fn remove_temp(&self, temp: &Path) {
+        if let Err(error) = self.storage.remove_file(temp)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            log::warn!("event=temp-file-left path={} error={error}", temp.display());
+        }
+    }
+
     /// Writes the manifest of a checkpoint: the last file, whole and durable or absent.
     ///
     /// # Errors
@@ -519,11 +533,7 @@ impl Upload {
 
     /// Removes the temp file. Errors are only logged: a leftover is removed by retention.
     pub fn discard(&self) {
-        if let Err(error) = self.tier.storage.remove_file(&self.temp)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            log::warn!("event=temp-file-left path={} error={error}", self.temp.display());
-        }
+        self.tier.remove_temp(&self.temp);
     }
 }
 

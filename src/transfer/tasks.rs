@@ -225,8 +225,11 @@ impl Engine {
             Err(error) => (error, None),
         };
         let is_last = shared.as_ref().is_none_or(NodeContainer::fail);
-        if let (Some(upload), true) = (upload, is_last) {
-            upload.discard();
+        match upload {
+            Some(upload) if is_last => upload.discard(),
+            // The other ranks of the node have left it to the last one.
+            None if is_last && shared.is_some() => directory.discard(&series, &key, &file),
+            _ => {}
         }
         Some(Err(error))
     }
