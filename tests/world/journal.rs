@@ -104,9 +104,10 @@ pub enum Data {
 fn sparse(rng: &mut Rng, length: u64) -> Vec<f64> {
     let mut numbers = vec![0.0; length as usize];
     if length > 0 {
-        let [from, across, down] = [length, 40, 400].map(|below| rng.below(below));
+        let [from, across, down] = [length, 40, 100].map(|below| rng.below(below));
         let corners = [from, from + across, from + down, from + across + down];
-        corners.into_iter().chain([rng.below(length)]).for_each(|at| numbers[(at % length) as usize] = 2.0);
+        let alone = rng.chance(1, 2).then(|| rng.below(length));
+        corners.into_iter().chain(alone).for_each(|at| numbers[(at % length) as usize] = 2.0);
     }
     numbers
 }

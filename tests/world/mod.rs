@@ -174,6 +174,14 @@ impl World {
         self.boots[machine as usize] += 1;
     }
 
+    /// The container of the newest version at or below a directory.
+    pub fn newest_container(&self, top: &Path) -> Option<PathBuf> {
+        let files = self.disk.files(top).into_iter().map(|(path, _)| path);
+        let is_container = |path: &PathBuf| path.extension().is_some_and(|end| end == "bvs" || end == "bvc");
+        let order = |path: &PathBuf| path.parent().and_then(Path::file_name).map(|folder| folder.to_owned());
+        files.filter(is_container).max_by_key(order)
+    }
+
     /// Loses a write to a file: a sector or page is zeros, or what it is in the same file of another version. Says what was done.
     pub fn lose_write(&self, path: &Path, rng: &mut Rng) -> std::io::Result<&'static str> {
         let bytes = self.disk.read_all(path, 1 << 30)?;
