@@ -6,7 +6,7 @@ use crate::base::clock::SystemClock;
 use crate::base::rng;
 use crate::base::{CheckpointKey, Generation, Level};
 use crate::comm::threads;
-use crate::config::{Budget, Config};
+use crate::config::{Budget, Config, Scheme};
 use crate::tier::TierKind;
 use crate::tier::simulated::Simulated;
 use crate::tier::storage::Storage;
@@ -19,6 +19,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 mod damage;
+mod hangs;
 
 /// How long anything may take before a test calls it a hang.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -279,11 +280,19 @@ fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
 struct Gate {
     closed: Mutex<bool>,
     changed: Condvar,
+    /// Writers that have found it closed, with the first call that each makes.
+    held: AtomicU64,
 }
 
 impl Gate {
     fn close(&self) {
         *self.closed.lock().expect("no panic") = true;
+    }
+
+    /// Waits until a writer waits, and then longer than the limit of [`impatient`] for what does not move.
+    fn hold_up(&self) {
+        wait_until("a writer comes to the gate", || self.held.load(Ordering::Relaxed) > 0);
+        std::thread::sleep(Duration::from_millis(300));
     }
 
     fn open(&self) {
@@ -312,8 +321,9 @@ impl Gate {
 }
 
 impl Observer for Gate {
-    fn before(&self, _: Call, _: &Path, _: u64) -> io::Result<()> {
+    fn before(&self, call: Call, _: &Path, _: u64) -> io::Result<()> {
         let closed = self.closed.lock().expect("no panic");
+        self.held.fetch_add(u64::from(*closed && call == Call::CreateDirAll), Ordering::Relaxed);
         drop(self.changed.wait_while(closed, |closed| *closed).expect("no panic"));
         Ok(())
     }
