@@ -1115,7 +1115,11 @@ mod simulated_faults {
         assert_eq!(disk.read_all(path, 10).unwrap(), b"byteq");
         disk.truncate(path, 2).unwrap();
         assert_eq!(disk.read_all(path, 10).unwrap(), b"by");
+        disk.overwrite(path, 1, b"a").unwrap();
+        disk.power_cut(&mut Rng::new(3));
+        assert_eq!(disk.read_all(path, 10).unwrap(), b"ba");
         assert!(disk.flip_bit(path, 16).is_err() && disk.truncate(path, 3).is_err());
+        assert!(disk.overwrite(path, 1, b"ab").is_err());
         disk.lose(Path::new("/local-0")).unwrap();
         disk.power_cut(&mut Rng::new(3));
         assert!(disk.list(Path::new("/local-0")).is_err());

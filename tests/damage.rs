@@ -28,7 +28,9 @@ mod spots;
 use bed::{Bed, RANKS, Store, Told, seed};
 use bivouac::base::rng::Rng;
 use case::Case;
-use spots::{CONTAINER_PARTS, SHARD_PARTS, Shard, flip_anywhere, flip_container, flip_slot_entry, overwrite, spoil};
+use spots::{
+    CONTAINER_PARTS, LOST, SHARD_PARTS, Shard, flip_anywhere, flip_container, flip_slot_entry, overwrite, spoil,
+};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -431,6 +433,41 @@ fn flip_all(case: &Case, rank: usize, versions: &[u64], part: &str, rng: &mut Rn
         done.push(Shard::in_file(case.file("global", *version, NODE_FILE), rank).flip(part, rng));
     }
     done.join(", ")
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Writes that were lost
+
+#[test]
+fn a_page_or_sector_that_was_never_written_or_is_an_older_one_is_found_on_every_tier() {
+    let Some(store) = Store::make(&[]) else { return };
+    let mut row = Row::default();
+    for (rank, how) in LOST.into_iter().enumerate() {
+        let before = move |case: &Case| Shard::in_file(case.file("local", NEWEST - 1, &rank_file(rank)), rank);
+        row.add(format!("memory-{how}"), Outcome::Restored(NEWEST, one(rank, "local", "memory")), move |case, rng| {
+            Shard::in_memory(case, rank).lose_write(how, &before(case), rng)
+        });
+        row.add(format!("local-{how}"), Outcome::Restored(NEWEST, one(rank, "global", "local")), move |case, rng| {
+            let shard = Shard::in_file(case.file("local", NEWEST, &rank_file(rank)), rank);
+            let done = shard.lose_write(how, &before(case), rng);
+            case.lose("memory");
+            done
+        });
+        row.add(format!("global-{how}"), Outcome::Restored(NEWEST - 1, all("global")), move |case, rng| {
+            let shard = Shard::in_file(case.file("global", NEWEST, NODE_FILE), rank);
+            let done = shard.lose_write(how, &before(case), rng);
+            case.lose("memory");
+            case.lose("local");
+            done
+        });
+    }
+    let told = row.check(&store);
+    for (rank, how) in LOST.into_iter().enumerate() {
+        // Of a hole in a segment nobody can tell whether it is damage or memory that was given back.
+        let damaged = restart_counter(&told, rank, &format!("memory-{how}"), "damaged.memory");
+        assert_eq!(damaged, u64::from(how != "hole"), "rank {rank}: {how}");
+        assert_eq!(restart_counter(&told, rank, &format!("local-{how}"), "damaged.local"), 1, "rank {rank}: {how}");
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@
 use bivouac::base::{CheckpointKey, Generation};
 use bivouac::comm::threads::world;
 use bivouac::config::{PartStore, Scheme};
+use bivouac::format::shard::Head;
 use bivouac::segment::{OldSegment, SlotState};
 use bivouac::session::place::{Place, Workers};
-use bivouac::{Config, Level, Session, Stats};
+use bivouac::{Config, Level, Pending, Session, Stats};
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -123,13 +125,16 @@ fn data(rank: u32, version: u64) -> Vec<u64> {
     (0..length as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(rank) << 32) ^ version).collect()
 }
 
-fn take(session: &Session, rank: u32, version: u64, level: Level) -> Result<Level, String> {
+fn capture(session: &Session, rank: u32, version: u64) -> Result<Pending, String> {
     let values = data(rank, version);
     let mut checkpoint = session.checkpoint(NAME, version).map_err(|error| error.to_string())?;
     checkpoint.save("values", &values).map_err(|error| error.to_string())?;
     checkpoint.value("version", &version).map_err(|error| error.to_string())?;
-    let pending = checkpoint.capture().map_err(|error| error.to_string())?;
-    pending.wait(level).map_err(|error| error.to_string())
+    checkpoint.capture().map_err(|error| error.to_string())
+}
+
+fn take(session: &Session, rank: u32, version: u64, level: Level) -> Result<Level, String> {
+    capture(session, rank, version)?.wait(level).map_err(|error| error.to_string())
 }
 
 fn restart(session: &Session, rank: u32) -> Seen {
@@ -425,6 +430,50 @@ fn is_shard(bytes: &[u8]) -> bool {
 
 fn is_parity(bytes: &[u8]) -> bool {
     bytes.starts_with(b"BVKPRTY1")
+}
+
+/// Turns a bit of a rank's shard of a version around, in the memory of a run that lives.
+fn flip_alive(folder: &Path, rank: u32, version: u64) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let bytes = std::fs::read(&path).expect("its bytes");
+        let is_it = |at: &usize| {
+            let head = Head::decode(&bytes[*at..]).ok();
+            head.is_some_and(|head| (head.header.rank.0, head.header.key.version) == (rank, version))
+        };
+        let at = (0..bytes.len()).step_by(4096).find(is_it).expect("the shard") + 70_000;
+        let file = std::fs::File::options().write(true).open(&path).expect("opens");
+        file.write_all_at(&[bytes[at] ^ 4], at as u64).expect("written");
+    }
+}
+
+#[test]
+fn a_bit_that_flips_before_a_shard_is_protected_is_found_before_anybody_relies_on_it() {
+    for text in ["partner", "xor(4)", "rs(2,2)"] {
+        let machine = Machine::new(scheme(text));
+        let together = std::sync::Barrier::new(NODES.len());
+        let ended = machine.run(&NODES, |rank, session| {
+            take(session, rank, 1, Level::NodeLoss)?;
+            together.wait();
+            // Nothing is sent before all have captured.
+            let hit = if rank == 3 { Some(capture(session, rank, 2)?) } else { None };
+            hit.iter().for_each(|_| flip_alive(&machine.memory(1), 3, 2));
+            together.wait();
+            let pending = hit.map_or_else(|| capture(session, rank, 2), Ok)?;
+            let second = pending.wait(Level::NodeLoss).map_err(|error| error.to_string());
+            take(session, rank, 3, Level::NodeLoss)?;
+            Ok::<_, String>(second)
+        });
+        for (rank, ended) in ended.into_iter().enumerate() {
+            let second = ended.unwrap_or_else(|error| panic!("{text}, rank {rank}: {error}"));
+            let error = second.expect_err("it is protected with a wrong bit");
+            assert!(error.contains("\"values\"") && error.contains("digest"), "{text}, rank {rank}: {error}");
+        }
+        machine.lose(2);
+        for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
+            assert_eq!((seen.version, &seen.error), (Some(3), &None), "{text}, rank {rank}");
+        }
+    }
 }
 
 #[test]

@@ -248,25 +248,38 @@ impl Job {
                     self.machines.iter_mut().filter(|id| **id == machine).for_each(|id| *id = spare);
                 }
             }
+            7 => self.flip_in_memory(),
             _ => {}
         }
     }
 
-    /// Flips bits in files, cuts them short, or loses them.
+    /// Flips bits in files, cuts them short, loses writes to them, or loses them.
     fn rot(&mut self, top: &Path) {
         let is_local = top != Path::new(GLOBAL_ROOT);
         for _ in 0..=self.rng.below(2) {
             let files = self.world.disk.files(top);
             let Some((path, length)) = files.get(self.rng.below(files.len() as u64) as usize).cloned() else { return };
             let disk = &self.world.disk;
-            let done = match self.rng.below(4) {
+            let how = self.rng.below(6);
+            // What a restart will look at first.
+            let newest = if how == 3 { self.world.newest_container(top) } else { None };
+            let path = newest.unwrap_or(path);
+            let done = match how {
                 0 => disk.lose(&path).map(|()| "lost"),
                 1 if length > 0 => disk.truncate(&path, self.rng.below(length)).map(|()| "cut short"),
+                2 | 3 if disk.files(&path).iter().any(|(_, length)| *length > 0) => {
+                    self.world.lose_write(&path, &mut self.rng)
+                }
                 _ if length > 0 => disk.flip_bit(&path, self.rng.below(length * 8)).map(|()| "hit by a bit flip"),
                 _ => Ok("spared"),
             };
             let text = format!("{} is {}", path.display(), done.expect("the file is there"));
             self.tell(text);
+            if path == Path::new(GLOBAL_ROOT).join("store") {
+                // It gets another id, and what is in memory is then that of another store.
+                let machines = 0..self.world.machine_count();
+                machines.for_each(|machine| self.truth.lose_memory(machine, self.generation_max));
+            }
             let mut names = path.iter().rev().map(|name| name.to_string_lossy().into_owned());
             let (file, folder, series) = (names.next(), names.next(), names.next());
             let (Some(file), Some(folder), Some(series)) = (file, folder, series) else { continue };

@@ -349,7 +349,8 @@ impl ExitConfig {
 /// Bounds on waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A collective operation that lacks votes this long is warned about, with the ranks that are missing.
+    /// A collective operation that lacks votes this long is warned about, with the ranks that are missing. A tier on which nothing has
+    /// moved for as long is passed by where another one will do.
     pub warn: Duration,
     /// After this long the root abandons it.
     pub abandon: Duration,

@@ -7,7 +7,8 @@ use crate::base::limit::LIMIT;
 use crate::base::rng;
 use crate::base::{CheckpointKey, Generation, Level};
 use crate::comm::threads;
-use crate::config::{Budget, Config};
+use crate::config::{Budget, Config, Scheme};
+use crate::tier::TierKind;
 use crate::tier::simulated::Simulated;
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
@@ -16,7 +17,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+mod damage;
+mod hangs;
 
 /// One disk with `/local` and `/global`, and a folder for segments.
 struct Bed {
@@ -63,8 +67,14 @@ impl Bed {
         }
     }
 
-    /// Runs a session on two nodes with one rank each.
-    fn on_two_nodes(&self, global: &Arc<Gate>, change: impl Fn(&mut Config), work: impl Fn(Session) + Sync) {
+    /// Runs a session on two nodes with one rank each, with a gate before the storage of a tier.
+    fn on_two_nodes(
+        &self,
+        tier: TierKind,
+        gate: &Arc<Gate>,
+        change: impl Fn(&mut Config),
+        work: impl Fn(Session) + Sync,
+    ) {
         let place = self.place();
         std::thread::scope(|scope| {
             for (node, comm) in (0..2).zip(threads::world(&[0, 1])) {
@@ -73,8 +83,7 @@ impl Bed {
                 std::fs::create_dir_all(&config.node.memory_directory).expect("our own folder");
                 config.node.local_directory = Some(PathBuf::from(format!("/local-{node}")));
                 change(&mut config);
-                let place =
-                    Place { global: Arc::new(Watched::new(place.global.clone(), global.clone())), ..place.clone() };
+                let place = behind(place.clone(), tier, gate);
                 let work = &work;
                 scope.spawn(move || work(Session::open_on(Box::new(comm), &place, config).expect("opens")));
             }
@@ -90,6 +99,22 @@ impl Bed {
     /// The folder of the job on a tier.
     fn job(&self, place: &Place, config: &Config, tier: &str) -> PathBuf {
         Path::new(tier).join(super::place::job_key(config, place)).join("world")
+    }
+}
+
+/// The same place with an observer before the storage of a tier.
+fn behind<O: Observer + 'static>(mut place: Place, tier: TierKind, observer: &Arc<O>) -> Place {
+    let storage = if tier == TierKind::Local { &mut place.local } else { &mut place.global };
+    *storage = Arc::new(Watched::new(storage.clone(), observer.clone()));
+    place
+}
+
+/// Waits until something is so.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -253,11 +278,19 @@ fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
 struct Gate {
     closed: Mutex<bool>,
     changed: Condvar,
+    /// Writers that have found it closed, with the first call that each makes.
+    held: AtomicU64,
 }
 
 impl Gate {
     fn close(&self) {
         *self.closed.lock().expect("no panic") = true;
+    }
+
+    /// Waits until a writer waits, and then longer than the limit of [`impatient`] for what does not move.
+    fn hold_up(&self) {
+        wait_until("a writer comes to the gate", || self.held.load(Ordering::Relaxed) > 0);
+        std::thread::sleep(Duration::from_millis(300));
     }
 
     fn open(&self) {
@@ -286,8 +319,9 @@ impl Gate {
 }
 
 impl Observer for Gate {
-    fn before(&self, _: Call, _: &Path, _: u64) -> io::Result<()> {
+    fn before(&self, call: Call, _: &Path, _: u64) -> io::Result<()> {
         let closed = self.closed.lock().expect("no panic");
+        self.held.fetch_add(u64::from(*closed && call == Call::CreateDirAll), Ordering::Relaxed);
         drop(self.changed.wait_while(closed, |closed| *closed).expect("no panic"));
         Ok(())
     }
@@ -304,7 +338,7 @@ fn impatient(config: &mut Config) {
 fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all_do() {
     let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
     let forced = gate.watch_over(|| {
-        bed.on_two_nodes(&gate, impatient, |session| {
+        bed.on_two_nodes(TierKind::Global, &gate, impatient, |session| {
             commit(&session, &[1], Level::System);
             together.wait();
             gate.close();

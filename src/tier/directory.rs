@@ -174,6 +174,20 @@ impl DirectoryTier {
         Ok(Upload { tier: self.clone(), folder, temp, target, handle })
     }
 
+    /// Removes what others have left under the temp name of a file that nobody is going to publish. Errors are only logged: a
+    /// leftover is removed by retention.
+    pub fn discard(&self, series: &Series, key: &CheckpointKey, file: &str) {
+        self.remove_temp(&self.folder_path(series, key).join(format!("{file}.tmp")));
+    }
+
+    fn remove_temp(&self, temp: &Path) {
+        if let Err(error) = self.storage.remove_file(temp)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            log::warn!("event=temp-file-left path={} error={error}", temp.display());
+        }
+    }
+
     /// Writes the manifest of a checkpoint: the last file, whole and durable or absent.
     ///
     /// # Errors
@@ -519,10 +533,57 @@ impl Upload {
 
     /// Removes the temp file. Errors are only logged: a leftover is removed by retention.
     pub fn discard(&self) {
-        if let Err(error) = self.tier.storage.remove_file(&self.temp)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            log::warn!("event=temp-file-left path={} error={error}", self.temp.display());
-        }
+        self.tier.remove_temp(&self.temp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Incarnation;
+    use crate::base::digest::digest_bytes;
+    use crate::format::container::encode_tail;
+    use crate::format::shard::{Layout, ShardMeta, encode_head};
+    use crate::format::{ElementType, Region, RegionKind, ShardHeader};
+    use crate::tier::simulated::Simulated;
+
+    fn series() -> Series {
+        Series { job: "job".into(), group: "world".into(), name: "heat".into() }
+    }
+
+    /// Publishes the shard of a rank of a checkpoint of two, whose header is changed before.
+    fn publish(tier: &DirectoryTier, rank: u32, change: impl Fn(&mut ShardHeader)) -> String {
+        let Series { job, group, name } = series();
+        let (kind, element) = (RegionKind::Array, ElementType::U8);
+        let region = Region { name: "t".into(), kind, element, shape: vec![8], bytes: 8, offset: 0, first_block: 0 };
+        let layout = Layout::new(ShardMeta { job, group, name, regions: vec![region] }, 4096).unwrap();
+        let incarnation = Incarnation([1; 16]);
+        let key = CheckpointKey { generation: Generation(3), version: 70, operation: 9, incarnation };
+        let mut header = layout.header(key, 5, 2, Rank(rank), None);
+        change(&mut header);
+        let mut bytes = vec![0; layout.total_len as usize];
+        let head = &mut bytes[..layout.body_offset as usize];
+        encode_head(&layout, &header, &[digest_bytes(&[0; 8])], head);
+        let entry = ContainerEntry { key: header.key, rank: header.rank, offset: 0, length: layout.total_len };
+        bytes.extend(encode_tail(&[entry]).unwrap());
+        let upload = tier.begin(&series(), &header.key, &rank_file(header.rank), Create::New).unwrap();
+        upload.write_at(0, &bytes).and_then(|()| upload.sync()).and_then(|()| upload.publish()).unwrap();
+        header.key.folder()
+    }
+
+    /// Two runs of one number, or two calls that did not agree, have left their shards in one folder.
+    #[test]
+    fn shards_that_are_not_of_one_checkpoint_make_none_together() {
+        let made = |change: &dyn Fn(&mut ShardHeader)| {
+            let tier = DirectoryTier::new(TierKind::Global, Arc::new(Simulated::new()), "/global".into());
+            let folder = publish(&tier, 0, |_| ());
+            assert_eq!(publish(&tier, 1, change), folder, "they lie in one folder");
+            tier.reconstruct(&series(), &folder).unwrap()
+        };
+        assert!(made(&|_| ()).is_some_and(|manifest| manifest.is_complete()));
+        assert_eq!(made(&|header| header.key.incarnation = Incarnation([2; 16])), None);
+        assert_eq!(made(&|header| header.agreement += 1), None);
+        assert_eq!(made(&|header| header.group_size += 1), None);
+        assert_eq!(made(&|header| header.content = Content::Parity), None, "a part is no shard");
     }
 }

@@ -18,7 +18,7 @@
 //!   a test counts a run and then repeats it frozen at each step in turn.
 //! - **Processes.** [`Simulated::process`] gives a value whose calls and locks belong to one simulated process on the same disk;
 //!   [`Simulated::kill`] ends that process alone.
-//! - **Damage and faults** for a directory and everything below it: [`Fault`], capacity, flipped bits, cut and lost files.
+//! - **Damage and faults** for a directory and everything below it: [`Fault`], capacity, flipped bits, other bytes, cut and lost files.
 //!   So one simulated disk holds `/local-0`, `/local-1` and `/global`, and each can fail by itself.
 //!
 //! All clones share one disk behind one mutex; a call never blocks on anything else. Paths are taken from the root whether
@@ -368,6 +368,20 @@ impl Simulated {
             return Err(Errno::INVAL.into());
         }
         state.disk.damage(inode, |bytes| bytes[(bit / 8) as usize] ^= 1 << (bit % 8))
+    }
+
+    /// Puts other bytes into a file, as a lost write does (zeros) or a misdirected one. The file as it then is counts as durable.
+    ///
+    /// # Errors
+    /// `NotFound`, or `InvalidInput` if the file is shorter.
+    pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let inode = state.disk.find(&parts(path)?)?;
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::INVAL)?;
+        if end > state.disk.length(inode)? {
+            return Err(Errno::INVAL.into());
+        }
+        state.disk.damage(inode, |contents| contents[offset as usize..end as usize].copy_from_slice(bytes))
     }
 
     /// Shortens a file to `length`. The file as it then is counts as durable.

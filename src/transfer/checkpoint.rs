@@ -5,6 +5,7 @@ use super::engine::{CaptureError, Decision, Engine, REPORTS_MAX, SeriesHistory, 
 use super::flow::{Flow, FlowEffect, LevelState};
 use super::history::Caches;
 use super::landing::{Descent, Unsealed};
+use super::lanes::Side;
 use super::node::NodeContainer;
 use super::progress::{LevelVerdict, Progress, Report};
 use super::stats::level_of;
@@ -369,6 +370,13 @@ impl Engine {
         tier: TierKind,
     ) -> Option<Result<Placed, FillError>> {
         let directory = self.directory(tier)?;
+        // The application itself would wait there, and nothing could end that.
+        if self.is_stuck(&mut self.lock(), tier) {
+            let (path, warn) = (directory.root().display(), self.setup.config.job.timeouts.warn);
+            let why =
+                format!("{tier} tier: {path} seems to hang: what is being written there has not moved for {warn:?}");
+            return Some(Err(FillError::Tier(why)));
+        }
         let write_bytes = self.setup.config.node.write_bytes as usize;
         let file = rank_file(header.rank);
         let stream = spec.device.map(|device| device.stream);
@@ -810,6 +818,33 @@ impl Engine {
                 .then(|| "another rank of this node could not write its part, or did not in time".to_owned());
             self.end_write(state, operation, TierKind::Global, failure);
         }
+    }
+
+    /// Begins the global copies of checkpoints whose local ones wait for a file system that stands still. The root gives the
+    /// local level up only much later. A shard that lies on the local tier itself has to wait.
+    pub(super) fn pass_by_local(&self, state: &mut State) {
+        if !self.is_stuck(state, TierKind::Local) {
+            return;
+        }
+        let is_elsewhere =
+            |c: &&mut Checkpoint| c.source.as_ref().is_some_and(|source| source.tier() != TierKind::Local);
+        let begun: Vec<_> = state
+            .checkpoints
+            .values_mut()
+            .filter(is_elsewhere)
+            .map(|c| (c.key.operation, c.flow.on_stuck()))
+            .filter(|(_, effects)| !effects.is_empty())
+            .collect();
+        for (operation, effects) in begun {
+            let rank = self.setup.identity.rank;
+            log::warn!("event=local-tier-passed-by rank={rank} operation={operation} reason=\"nothing moves there\"");
+            self.apply(state, operation, effects);
+        }
+    }
+
+    /// Does a tier's file system seem to hang: is something under way there, and has nothing ended for as long as a warning takes?
+    fn is_stuck(&self, state: &mut State, tier: TierKind) -> bool {
+        state.lanes.of(Side::of(tier)).is_stuck(self.setup.clock.now(), self.setup.config.job.timeouts.warn)
     }
 
     /// Retires slots that nobody needs; `hard` also the newest ones, if they are committed on a lower tier. True if any.

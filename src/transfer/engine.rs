@@ -540,6 +540,7 @@ impl Engine {
             let events = {
                 let mut state = self.lock();
                 self.poll_slices(&mut state);
+                self.pass_by_local(&mut state);
                 if state.failed.is_some() && self.stop.load(Ordering::Relaxed) {
                     return moved;
                 }
@@ -646,7 +647,14 @@ impl Engine {
     /// On the local file system, and for both sides on the global one.
     pub fn work(&self, sides: Sides, staging: &mut Option<PageBuffer>) -> bool {
         let Some(work) = self.next_work(sides) else { return false };
+        let side = work.side();
+        if let Some(side) = side {
+            self.lock().lanes.of(side).begin(self.setup.clock.now());
+        }
         self.run(work, staging);
+        if let Some(side) = side {
+            self.lock().lanes.of(side).end(self.setup.clock.now());
+        }
         self.wake();
         true
     }
@@ -655,7 +663,11 @@ impl Engine {
     pub fn wait_for_work(&self, sides: Sides, limit: Duration) {
         let state = self.lock();
         let is_waiting = |running: &Running| running.exchange.backlog() > 0;
-        if state.lanes.has_tasks(sides) || !state.requests.is_empty() || state.exchanges.values().any(is_waiting) {
+        let [answers, exchanges] = self.serves(sides);
+        if state.lanes.has_tasks(sides)
+            || (answers && !state.requests.is_empty())
+            || (exchanges && state.exchanges.values().any(is_waiting))
+        {
             // It came after this thread had looked.
             return;
         }

@@ -7,9 +7,9 @@
 //!                        └── the call was abandoned ──► Abandoned ◄── some rank failed
 //! ```
 //!
-//! Files are written one after the other, local before global; the exchange with the peers of the redundancy set runs
-//! beside them. Each level is voted on as soon as this rank has done its part or failed to: a failed local write does
-//! not keep the checkpoint from the global tier.
+//! Files are written one after the other, local before global, unless the local file system stands still; the exchange with
+//! the peers of the redundancy set runs beside them. Each level is voted on as soon as this rank has done its part or failed
+//! to: a failed local write does not keep the checkpoint from the global tier.
 
 use super::stats::PerTier;
 use crate::policy::Plan;
@@ -116,6 +116,17 @@ impl Flow {
         effects
     }
 
+    /// The local file system stands still: the global copy is not put off until it moves again.
+    pub fn on_stuck(&mut self) -> Vec<FlowEffect> {
+        let waits =
+            self.level(TierKind::Local) == LevelState::Writing && self.level(TierKind::Global) == LevelState::Planned;
+        if !waits {
+            return Vec::new();
+        }
+        *self.levels.of_mut(TierKind::Global) = LevelState::Writing;
+        vec![FlowEffect::Write(TierKind::Global)]
+    }
+
     /// The ranks have decided on the tier's level. (A root that gives up may do so before this rank has written.)
     pub fn on_settled(&mut self, tier: TierKind, committed: bool) -> Vec<FlowEffect> {
         *self.levels.of_mut(tier) = if committed { LevelState::Committed } else { LevelState::Abandoned };
@@ -178,6 +189,18 @@ mod tests {
         assert_eq!(flow.on_written(Global), [Vote(Global), SourceFree]);
         assert_eq!(flow.on_settled(Global, true), [Finished]);
         assert_eq!((flow.level(Local), flow.level(Global)), (LevelState::Abandoned, LevelState::Committed));
+    }
+
+    #[test]
+    fn the_global_copy_waits_for_the_local_one_but_not_for_a_file_system_that_stands_still() {
+        let mut flow = Flow::default();
+        assert_eq!(flow.on_stuck(), []);
+        assert_eq!(flow.on_agreed(Plan { process: true, local: true, peers: false, global: true }), [Write(Local)]);
+        assert_eq!(flow.on_stuck(), [Write(Global)]);
+        assert_eq!(flow.on_stuck(), []);
+        assert_eq!(flow.on_written(Global), [Vote(Global)]);
+        assert_eq!(flow.on_settled(Global, true), []);
+        assert_eq!(flow.on_settled(Local, false), [SourceFree, Finished]);
     }
 
     #[test]

@@ -1,19 +1,21 @@
-//! What is to be done in the background, on two sides: with the global file system, and without it.
+//! What is to be done in the background, on two sides: with the local file system, and with the global one.
 //!
-//! A global file system may hang for minutes without an error, for example while a server fails over. What waits for it then
-//! must hold up nothing else: node memory and local storage go on. So each side has its own tasks, its own writes and its own
-//! job in hand, and one of the threads ([`Sides::Near`]) never takes up anything of the far side.
+//! A file system may hang for minutes without an error: a global one while a server fails over, a local one with a disk that
+//! is about to die. What waits for it then must hold up nothing else. So each side has its own tasks, its own writes and its
+//! own job in hand, and of the threads one never takes up anything of the far side ([`Sides::Near`]) and one nothing of the
+//! near side ([`Sides::Far`]). What touches neither is for all of them.
 
 use super::tasks::Task;
 use super::write::WriteJob;
 use crate::tier::TierKind;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Of which file system something is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Node memory, local storage, other ranks.
+    /// The local file system.
     Near,
     /// The global file system.
     Far,
@@ -31,6 +33,8 @@ impl Side {
 pub enum Sides {
     /// Nothing that could wait for the global file system.
     Near,
+    /// Nothing that could wait for the local one.
+    Far,
     /// Everything.
     Both,
 }
@@ -38,7 +42,11 @@ pub enum Sides {
 impl Sides {
     /// Does it take up work of that side?
     pub fn has(self, side: Side) -> bool {
-        self == Sides::Both || side == Side::Near
+        match self {
+            Sides::Near => side == Side::Near,
+            Sides::Far => side == Side::Far,
+            Sides::Both => true,
+        }
     }
 }
 
@@ -53,6 +61,9 @@ pub(super) struct Lane {
     pub active: Option<Arc<WriteJob>>,
     /// Somebody is just opening the next one.
     pub is_opening: bool,
+    /// Pieces of work that threads have in hand, and when the last one ended or the first one began.
+    in_hand: u32,
+    moved: Duration,
 }
 
 impl Lane {
@@ -64,11 +75,31 @@ impl Lane {
     fn is_writing(&self) -> bool {
         self.active.is_some() || self.is_opening
     }
+
+    /// A thread takes something up that may wait for this file system.
+    pub fn begin(&mut self, now: Duration) {
+        if self.in_hand == 0 {
+            self.moved = now;
+        }
+        self.in_hand += 1;
+    }
+
+    /// It has ended.
+    pub fn end(&mut self, now: Duration) {
+        self.in_hand -= 1;
+        self.moved = now;
+    }
+
+    /// Is there something in hand, and has nothing come to its end for so long?
+    pub fn is_stuck(&self, now: Duration, limit: Duration) -> bool {
+        self.in_hand > 0 && now.saturating_sub(self.moved) >= limit
+    }
 }
 
-/// Both.
+/// Both, and the small jobs that wait for neither file system.
 #[derive(Default)]
 pub(super) struct Lanes {
+    tasks: VecDeque<Task>,
     near: Lane,
     far: Lane,
 }
@@ -95,7 +126,10 @@ impl Lanes {
     }
 
     pub fn push(&mut self, task: Task) {
-        self.of(task.side()).tasks.push_back(task);
+        match task.side() {
+            Some(side) => self.of(side).tasks.push_back(task),
+            None => self.tasks.push_back(task),
+        }
     }
 
     pub fn write(&mut self, operation: u64, tier: TierKind) {
@@ -104,11 +138,11 @@ impl Lanes {
 
     /// Is room being prepared, or is that about to be done?
     pub fn has_prepare(&self) -> bool {
-        self.near.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }))
+        self.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }))
     }
 
     pub fn has_tasks(&self, sides: Sides) -> bool {
-        self.of_sides(sides).any(|lane| !lane.tasks.is_empty())
+        !self.tasks.is_empty() || self.of_sides(sides).any(|lane| !lane.tasks.is_empty())
     }
 
     /// Is a write begun, or being begun?
@@ -126,10 +160,8 @@ impl Lanes {
     }
 
     pub fn take_task(&mut self, sides: Sides) -> Option<Task> {
-        if let Some(task) = self.near.tasks.pop_front() {
-            return Some(task);
-        }
-        if sides.has(Side::Far) { self.far.tasks.pop_front() } else { None }
+        let mut of_sides = [Side::Near, Side::Far].into_iter().filter(|side| sides.has(*side));
+        self.tasks.pop_front().or_else(|| of_sides.find_map(|side| self.of(side).tasks.pop_front()))
     }
 
     /// The next step of a write: that of the earlier checkpoint first.

@@ -12,6 +12,7 @@
 //! | `bvk-comm` (0 or 1) | `Threads` of the session | `Engine::step`: messages, verdicts | nothing but short sleeps | stop flag; joined by `close`, by drop, and before `MPI_Finalize` |
 //! | `bvk-write-N` (`engine.writers`) | `Threads` of the session | `Engine::work`: pieces of writes, manifests, retention | local and global file systems | stop flag; joined by `close` within its limit; otherwise they end with the piece in hand |
 //! | `bvk-near` (1) | `Threads` of the session | `Engine::work` of the near side, so that nothing else waits for a global file system that hangs | the local file system | likewise |
+//! | `bvk-far` (0 or 1) | `Threads` of the session | `Engine::work` of the far side, so that nothing else waits for a local file system that hangs | the global file system | likewise |
 //! | `bvk-claim` (1, root) | `Threads` of the session | `Engine::guard_claim`: looks at the claims, renews ours | the file system of the claims | likewise |
 //! | `bvk-farewell` (1, in `close`) | `Threads::finish` | closes the claim, writes the last status | the file systems of both | ends with that |
 //! | `bvk-d2h` (2 for each `Caches`) | `history::Caches` | `Engine::on_landed` at the end of a download: seals a slot, leaves the vote with the engine | the device, its turn, the pace | stop flag, after the last staged shard; joined when the `Caches` are dropped |

@@ -58,21 +58,40 @@ pub(super) enum Work {
 }
 
 impl Task {
-    /// Which file system it may wait for. A run directory often lies on the global one.
-    pub fn side(&self) -> Side {
+    /// Which file system it may wait for, if any. A run directory often lies on the global one; others look at the claims for a
+    /// decision that is not on the global level.
+    pub fn side(&self) -> Option<Side> {
         match self {
-            Task::Decide { round, .. } if round.phase == Phase::Global => Side::Far,
-            Task::Retain { tier, .. } => Side::of(*tier),
-            Task::Discard(upload) => Side::of(upload.kind()),
-            Task::Renew | Task::Status => Side::Far,
-            Task::Decide { .. } | Task::LocalManifest { .. } | Task::Prepare { .. } | Task::RemoveOldSegments => {
-                Side::Near
-            }
+            Task::Decide { round, .. } if round.phase == Phase::Global => Some(Side::Far),
+            Task::Retain { tier, .. } => Some(Side::of(*tier)),
+            Task::Discard(upload) => Some(Side::of(upload.kind())),
+            Task::LocalManifest { .. } => Some(Side::Near),
+            Task::Renew | Task::Status => Some(Side::Far),
+            Task::Decide { .. } | Task::Prepare { .. } | Task::RemoveOldSegments => None,
+        }
+    }
+}
+
+impl Work {
+    /// Which file system it may wait for, as far as that is known.
+    pub fn side(&self) -> Option<Side> {
+        match self {
+            Work::Task(task) => task.side(),
+            Work::Open(_, tier) => Some(Side::of(*tier)),
+            Work::Piece(job, _) => Some(Side::of(job.tier)),
+            Work::Exchange(..) | Work::Answer(_) | Work::Look(_) => None,
         }
     }
 }
 
 impl Engine {
+    /// Does a thread of these sides take up what other ranks wait for? Requests are answered from the local tier, too, and with
+    /// parts on the local tier so may shards lie there that are sent for redundancy.
+    pub(super) fn serves(&self, sides: Sides) -> [bool; 2] {
+        let is_near = sides.has(Side::Near);
+        [is_near, is_near || self.setup.config.job.redundancy.store == PartStore::Memory]
+    }
+
     pub(super) fn next_work(&self, sides: Sides) -> Option<Work> {
         let mut state = self.lock();
         let now = self.setup.clock.now();
@@ -87,12 +106,14 @@ impl Engine {
         if let Some(task) = state.lanes.take_task(sides) {
             return Some(Work::Task(task));
         }
-        if state.outbox.len() < ANSWERS_MAX
+        let [answers, exchanges] = self.serves(sides);
+        if answers
+            && state.outbox.len() < ANSWERS_MAX
             && let Some(request) = state.requests.pop_front()
         {
             return Some(Work::Answer(request));
         }
-        for running in state.exchanges.values() {
+        for running in state.exchanges.values().filter(|_| exchanges) {
             if let Some(job) = running.exchange.take_job(now) {
                 return Some(Work::Exchange(running.exchange.clone(), job));
             }
@@ -225,8 +246,11 @@ impl Engine {
             Err(error) => (error, None),
         };
         let is_last = shared.as_ref().is_none_or(NodeContainer::fail);
-        if let (Some(upload), true) = (upload, is_last) {
-            upload.discard();
+        match upload {
+            Some(upload) if is_last => upload.discard(),
+            // The other ranks of the node have left it to the last one.
+            None if is_last && shared.is_some() => directory.discard(&series, &key, &file),
+            _ => {}
         }
         Some(Err(error))
     }
@@ -502,6 +526,11 @@ impl Engine {
                 log::info!("event=old-segment-removed path={}", segment.path().display());
             }
         }
+    }
+
+    /// May one file system hang while another one does not?
+    pub(super) fn has_two_file_systems(&self) -> bool {
+        self.setup.local.is_some() && self.setup.global.is_some()
     }
 
     /// Is this rank the root?

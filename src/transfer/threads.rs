@@ -44,6 +44,9 @@ impl Threads {
             threads.workers.push(start(format!("bvk-write-{index}"), |engine| write_loop(engine, Sides::Both))?);
         }
         threads.workers.push(start("bvk-near".into(), |engine| write_loop(engine, Sides::Near))?);
+        if engine.has_two_file_systems() {
+            threads.workers.push(start("bvk-far".into(), |engine| write_loop(engine, Sides::Far))?);
+        }
         if engine.is_root() {
             threads.workers.push(start("bvk-claim".into(), Engine::guard_claim)?);
         }

@@ -74,6 +74,31 @@ impl Shard {
     }
 }
 
+/// Ways in which a write is lost ([`Shard::lose_write`]).
+pub const LOST: [&str; 4] = ["zeroed", "hole", "stale", "stale-sector"];
+
+impl Shard {
+    /// Takes a write to the main region back: a page is zeros, or a hole, or it or a sector of it is what it was in `older`, the
+    /// shard of the version before.
+    pub fn lose_write(&self, how: &str, older: &Shard, rng: &mut Rng) -> String {
+        let (region, before) = (self.part("main", rng), older.part("main", rng));
+        let size = if how == "stale-sector" { 512 } else { 4096 };
+        let within = rng.below((region.end - region.start) / size) * size;
+        let at = region.start + within;
+        let file = OpenOptions::new().write(true).open(&self.path).unwrap();
+        if how == "hole" {
+            let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, punch, at, size).unwrap();
+        } else {
+            let from = (before.start - older.at + within) as usize;
+            let old = &older.bytes[from..from + size as usize];
+            let zeros = vec![0; size as usize];
+            file.write_all_at(if how == "zeroed" { &zeros } else { old }, at).unwrap();
+        }
+        format!("{size} bytes at {at} of {} are {how}", self.path.display())
+    }
+}
+
 fn container(path: &Path) -> (Footer, Container) {
     let bytes = fs::read(path).unwrap();
     let footer = Footer::decode(&bytes[bytes.len() - FOOTER_LEN..], bytes.len() as u64).unwrap();

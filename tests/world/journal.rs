@@ -100,6 +100,18 @@ pub enum Data {
     Numbers(Vec<f64>),
 }
 
+/// Zeros with a few equal values, among them the corners of a rectangle: a page that was lost differs from them in little.
+fn sparse(rng: &mut Rng, length: u64) -> Vec<f64> {
+    let mut numbers = vec![0.0; length as usize];
+    if length > 0 {
+        let [from, across, down] = [length, 40, 100].map(|below| rng.below(below));
+        let corners = [from, from + across, from + down, from + across + down];
+        let alone = rng.chance(1, 2).then(|| rng.below(length));
+        corners.into_iter().chain(alone).for_each(|at| numbers[(at % length) as usize] = 2.0);
+    }
+    numbers
+}
+
 /// What rank `rank` of run `run` saves in version `version` of `series`: the model that restored data is compared with.
 /// Lengths differ from version to version and from rank to rank; some are zero.
 pub fn contents(seed: u64, run: u64, series: &str, version: u64, rank: u32, large: bool) -> Vec<(String, Data)> {
@@ -118,6 +130,7 @@ pub fn contents(seed: u64, run: u64, series: &str, version: u64, rank: u32, larg
             _ => rng.below(9000),
         };
         let data = match numbers {
+            true if rng.chance(1, 2) => Data::Numbers(sparse(&mut rng, length / 8)),
             true => Data::Numbers((0..length / 8).map(|_| (rng.next_u64() >> 12) as f64 / 1e6).collect()),
             false => Data::Bytes((0..length).map(|_| rng.next_u64() as u8).collect()),
         };

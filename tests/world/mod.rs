@@ -72,6 +72,13 @@ pub struct Running {
     pub journal: Journal,
 }
 
+/// Zeros in the place of the sector or page that a byte of a file lies in, and where they begin.
+fn lost(byte: u64, length: u64, rng: &mut Rng) -> (Vec<u8>, u64) {
+    let size = if rng.chance(1, 2) { 512 } else { 4096 };
+    let at = byte / size * size;
+    (vec![0; size.min(length - at) as usize], at)
+}
+
 /// The folder of a machine's local storage.
 pub fn local_root(machine: u32) -> PathBuf {
     PathBuf::from(format!("/local-{machine}"))
@@ -167,6 +174,36 @@ impl World {
         self.boots[machine as usize] += 1;
     }
 
+    /// The container of the newest version at or below a directory.
+    pub fn newest_container(&self, top: &Path) -> Option<PathBuf> {
+        let files = self.disk.files(top).into_iter().map(|(path, _)| path);
+        let is_container = |path: &PathBuf| path.extension().is_some_and(|end| end == "bvs" || end == "bvc");
+        let order = |path: &PathBuf| path.parent().and_then(Path::file_name).map(|folder| folder.to_owned());
+        files.filter(is_container).max_by_key(order)
+    }
+
+    /// Loses a write to a file: a sector or page is zeros, or what it is in the same file of another version. Says what was done.
+    pub fn lose_write(&self, path: &Path, rng: &mut Rng) -> std::io::Result<&'static str> {
+        let bytes = self.disk.read_all(path, 1 << 30)?;
+        let (mut lost, at) = lost(rng.below(bytes.len() as u64), bytes.len() as u64, rng);
+        let stale = if rng.chance(1, 2) { self.older(path) } else { None };
+        let there = stale.as_ref().and_then(|stale| stale.get(at as usize..at as usize + lost.len()));
+        let is_stale = there.is_some();
+        if let Some(there) = there {
+            lost.copy_from_slice(there);
+        }
+        self.disk.overwrite(path, at, &lost)?;
+        Ok(if is_stale { "hit by a write that went astray" } else { "missing a write" })
+    }
+
+    /// The file of the same name in another version of a series.
+    fn older(&self, path: &Path) -> Option<Vec<u8>> {
+        let (folder, name) = (path.parent()?, path.file_name()?);
+        let others = self.disk.files(folder.parent()?).into_iter().map(|(other, _)| other);
+        let is_it = |other: &PathBuf| other != path && other.file_name() == Some(name);
+        self.disk.read_all(&others.into_iter().find(is_it)?, 1 << 30).ok()
+    }
+
     /// Flips a bit in something that lies in a machine's memory: a shard, a copy or parity. Says whose it was: series,
     /// generation and version.
     pub fn flip_in_memory(&self, machine: u32, rng: &mut Rng) -> Option<(String, (u64, u64), String)> {
@@ -190,18 +227,21 @@ impl World {
         let length = if rng.chance(1, 2) { header.total_len } else { header.body_offset };
         let bit = rng.below(length * 8);
         let file = std::fs::File::options().read(true).write(true).open(&path).expect("our own file");
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, start + bit / 8).expect("it is there");
-        byte[0] ^= 1 << (bit % 8);
-        file.write_all_at(&byte, start + bit / 8).expect("our own file");
+        let (mut lost, at) = if rng.chance(1, 3) { lost(bit / 8, header.total_len, rng) } else { (vec![0], bit / 8) };
+        if lost.len() == 1 {
+            file.read_exact_at(&mut lost, start + at).expect("it is there");
+            lost[0] ^= 1 << (bit % 8);
+        }
+        file.write_all_at(&lost, start + at).expect("our own file");
         let what = format!(
-            "{:?} of rank {} of {} version {} of generation {} in the memory of machine {machine}, bit {bit} of {}",
+            "{:?} of rank {} of {} version {} of generation {} in the memory of machine {machine}, bit {bit} of {} and {} bytes",
             header.content,
             header.rank,
             head.meta.name,
             header.key.version,
             header.key.generation,
-            header.total_len * 8
+            header.total_len * 8,
+            lost.len()
         );
         Some((head.meta.name.clone(), (header.key.generation.0, header.key.version), what))
     }

@@ -1,0 +1,343 @@
+//! What is damaged between capture and restart: bits that flip where a tier is crossed, writes that were lost, slices that fail.
+
+use super::super::Restorer;
+use super::*;
+use crate::base::units::PAGE;
+use crate::format::shard::Head;
+use crate::tier::wrappers::Faults;
+use crate::transfer::progress::LevelVerdict;
+use std::os::unix::fs::FileExt;
+
+/// Numbers in a page.
+const CELLS: usize = PAGE as usize / 8;
+/// A page with equal values at the corners of a rectangle, in every version.
+const CORNERS: usize = 7;
+/// A page in which two equal values move from version to version.
+const MOVING: usize = 9;
+/// A page of zeros.
+const EMPTY: usize = 11;
+
+/// A field of zeros with a few equal values.
+fn sparse(version: u64) -> Vec<f64> {
+    let mut field = vec![0.0; 24 * CELLS];
+    let moving = if version.is_multiple_of(2) { [13, 21] } else { [5, 29] };
+    let cells = [5, 13, 21, 29].map(|cell| CORNERS * CELLS + cell);
+    cells.into_iter().chain(moving.map(|cell| MOVING * CELLS + cell)).for_each(|cell| field[cell] = 2.0);
+    field
+}
+
+/// What becomes of a page.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Loss {
+    /// One bit is turned around.
+    Flipped,
+    /// It was never written.
+    Zeroed,
+    /// It is that of the version before.
+    Stale,
+}
+
+impl Loss {
+    /// The page as it then is.
+    fn page(self, version: u64, page: usize) -> Vec<u8> {
+        let of = |version| bytemuck::cast_slice(&sparse(version)[page * CELLS..][..CELLS]).to_vec();
+        match self {
+            Loss::Flipped => {
+                let mut bytes: Vec<u8> = of(version);
+                bytes[1234] ^= 4;
+                bytes
+            }
+            Loss::Zeroed => vec![0; PAGE as usize],
+            Loss::Stale => of(version - 1),
+        }
+    }
+}
+
+/// Where a page of the field lies in `bytes`, if they hold the shard of that version.
+fn place_of(bytes: &[u8], version: u64, page: usize) -> Option<u64> {
+    let mut heads =
+        (0..bytes.len()).step_by(PAGE as usize).filter_map(|at| Some((at, Head::decode(&bytes[at..]).ok()?)));
+    let (at, head) = heads.find(|(_, head)| head.header.key.version == version)?;
+    let region = head.region("field").expect("it was saved");
+    Some(at as u64 + head.header.body_offset + region.offset + page as u64 * PAGE)
+}
+
+impl Bed {
+    /// Damages a page of the field of a version on a tier.
+    fn damage(&self, tier: &str, version: u64, page: usize, loss: Loss) {
+        let lost = loss.page(version, page);
+        if tier == "memory" {
+            let (path, at) = self.in_memory(version, page);
+            std::fs::File::options().write(true).open(path).expect("opens").write_all_at(&lost, at).expect("written");
+            return;
+        }
+        let containers = self.files(tier, version).into_iter().filter(|path| !path.ends_with("manifest"));
+        let [path] = <[PathBuf; 1]>::try_from(containers.collect::<Vec<_>>()).expect("one container");
+        let bytes = self.disk.read_all(&path, 1 << 30).expect("read");
+        let at = place_of(&bytes, version, page).expect("it has the version");
+        self.disk.overwrite(&path, at, &lost).expect("it is that long");
+    }
+
+    /// The segment in which a version lies, and where a page of its field begins there.
+    fn in_memory(&self, version: u64, page: usize) -> (PathBuf, u64) {
+        let mut paths = std::fs::read_dir(self.memory.path()).expect("ours").map(|entry| entry.expect("ours").path());
+        let place = |path: PathBuf| place_of(&std::fs::read(&path).expect("ours"), version, page).map(|at| (path, at));
+        paths.find_map(place).expect("a segment has the version")
+    }
+
+    /// The files of a version on a tier.
+    fn files(&self, tier: &str, version: u64) -> Vec<PathBuf> {
+        let folder = format!("-v{version:010}-");
+        let all = self.disk.files(&Path::new("/").join(tier)).into_iter().map(|(path, _)| path);
+        all.filter(|path| path.to_string_lossy().contains(&folder)).collect()
+    }
+
+    /// Opens a session after all processes of the one before were killed.
+    fn open_again(&self, config: &Config) -> Session {
+        self.disk.drop_locks();
+        self.open(&self.place(), config.clone())
+    }
+}
+
+fn take_sparse(session: &Session, version: u64) -> Pending {
+    let field = sparse(version);
+    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    checkpoint.save("field", &field).expect("saved");
+    checkpoint.value("step", &version).expect("saved");
+    checkpoint.capture().expect("captured")
+}
+
+/// The version and the farthest tier that a restart came from. What it brings is right.
+fn restart_sparse(session: &Session) -> Option<(u64, &'static str)> {
+    let load = |r: &mut Restorer| {
+        let (version, field) = (r.value("step")?, r.load_vec::<f64>("field")?);
+        assert_eq!(version, r.version());
+        assert!(field == sparse(version), "version {version} came back with wrong data");
+        Ok(())
+    };
+    let restored = session.restart("heat", load).expect("restarts");
+    restored.map(|restored| (restored.version, restored.tier))
+}
+
+/// How all levels of a checkpoint ended; of those that were not reached the reasons.
+fn ended(pending: &Pending) -> Vec<(Level, Option<String>)> {
+    wait_until("all levels end", || pending.poll());
+    let reason = |verdict| match verdict {
+        LevelVerdict::Committed => None,
+        LevelVerdict::Abandoned(culprits) => {
+            Some(culprits.iter().map(|culprit| format!("{culprit}; ")).collect::<String>())
+        }
+        LevelVerdict::Unknown(why) => panic!("unknown: {why}"),
+    };
+    let mut ended: Vec<_> = pending.verdicts().into_iter().map(|(level, verdict)| (level, reason(verdict))).collect();
+    ended.sort();
+    ended
+}
+
+// --------------------------------------------------------------------------------------------- where a tier is crossed
+
+/// Version 1 comes everywhere. A bit of version 2 flips on a tier when it has reached `level` and nothing more; how its levels end.
+fn crossed(memory: bool, level: Level, tier: &str) -> (Bed, Config, Vec<(Level, Option<String>)>) {
+    let (bed, local, global) = (Bed::new(), Arc::new(Gate::default()), Arc::new(Gate::default()));
+    let mut config = bed.config();
+    config.job.memory_enabled = memory;
+    let place = behind(behind(bed.place(), TierKind::Local, &local), TierKind::Global, &global);
+    let session = bed.open(&place, config.clone());
+    let mut verdicts = Vec::new();
+    let work = || {
+        take_sparse(&session, 1).wait(Level::System).expect("committed");
+        global.close();
+        if level < Level::NodeReboot {
+            local.close();
+        }
+        let pending = take_sparse(&session, 2);
+        pending.wait(level).expect("it gets that far");
+        bed.damage(tier, 2, EMPTY, Loss::Flipped);
+        local.open();
+        global.open();
+        verdicts = ended(&pending);
+    };
+    let mut forced = [false; 2];
+    forced[0] = local.watch_over(|| forced[1] = global.watch_over(work));
+    assert_eq!(forced, [false; 2], "it waited for the storage");
+    let damaged = session.stats().damaged;
+    let refused = verdicts.iter().filter(|(_, reason)| reason.is_some()).count() as u64;
+    assert_eq!((damaged.memory, damaged.local), if memory { (refused, 0) } else { (0, refused) }, "{verdicts:?}");
+    for reason in verdicts.iter().filter_map(|(_, reason)| reason.as_ref()) {
+        let words = [&format!("{tier} tier"), "rank 0", "\"field\"", "digest"];
+        assert!(words.iter().all(|word| reason.contains(*word)), "{reason}");
+    }
+    assert!(bed.files("global", 2).is_empty(), "{:?}", bed.files("global", 2));
+    // As a killed process would leave it.
+    drop(session);
+    (bed, config, verdicts)
+}
+
+fn levels(verdicts: &[(Level, Option<String>)], is_committed: bool) -> Vec<Level> {
+    verdicts.iter().filter(|(_, reason)| reason.is_none() == is_committed).map(|(level, _)| *level).collect()
+}
+
+#[test]
+fn a_bit_that_flips_in_node_memory_before_the_shard_is_written_comes_to_no_disk() {
+    let (bed, config, verdicts) = crossed(true, Level::Process, "memory");
+    assert_eq!(levels(&verdicts, true), [Level::Process]);
+    assert_eq!(levels(&verdicts, false), [Level::NodeReboot, Level::System]);
+    assert!(bed.files("local", 2).is_empty(), "{:?}", bed.files("local", 2));
+    let session = bed.open_again(&config);
+    assert_eq!(restart_sparse(&session), Some((1, "local")));
+    assert!(session.stats().damaged.memory > 0);
+}
+
+#[test]
+fn a_bit_that_flips_in_node_memory_after_the_local_copy_was_made_does_not_come_to_the_global_tier() {
+    let (bed, config, verdicts) = crossed(true, Level::NodeReboot, "memory");
+    assert_eq!(levels(&verdicts, true), [Level::Process, Level::NodeReboot]);
+    assert_eq!(levels(&verdicts, false), [Level::System]);
+    let session = bed.open_again(&config);
+    assert_eq!(restart_sparse(&session), Some((2, "local")));
+    assert_eq!(session.stats().damaged.memory, 1);
+}
+
+#[test]
+fn a_bit_that_flips_on_the_local_disk_does_not_come_to_the_global_tier() {
+    let (bed, config, verdicts) = crossed(false, Level::NodeReboot, "local");
+    assert_eq!(levels(&verdicts, true), [Level::NodeReboot]);
+    assert_eq!(levels(&verdicts, false), [Level::System]);
+    let session = bed.open_again(&config);
+    assert_eq!(restart_sparse(&session), Some((1, "local")));
+    assert!(session.stats().damaged.local > 0);
+}
+
+// --------------------------------------------------------------------------------------------- pages that were lost
+
+/// A field of zeros with four 2.0 at the corners of a rectangle was restored as zeros, with the digest that came first.
+#[test]
+fn a_page_of_a_sparse_field_that_was_lost_is_seen_on_every_tier_and_another_copy_is_taken() {
+    for (page, loss) in [(CORNERS, Loss::Zeroed), (MOVING, Loss::Zeroed), (MOVING, Loss::Stale)] {
+        let bed = Bed::new();
+        let config = bed.config();
+        let first = bed.open(&bed.place(), config.clone());
+        for version in [1, 2] {
+            take_sparse(&first, version).wait(Level::System).expect("committed");
+        }
+        drop(first);
+        let check = |what: &str, restored, damaged| {
+            let session = bed.open_again(&config);
+            assert_eq!(restart_sparse(&session), Some(restored), "page {page} {loss:?}: {what}");
+            let found = session.stats().damaged;
+            let found = [found.memory, found.local, found.global].map(|copies| copies > 0);
+            assert_eq!(found, damaged, "page {page} {loss:?}: {what}");
+        };
+        // What is all zeros loses nothing.
+        bed.damage("memory", 2, EMPTY, Loss::Zeroed);
+        check("nothing", (2, "memory"), [false; 3]);
+        bed.damage("memory", 2, page, loss);
+        check("in memory", (2, "local"), [true, false, false]);
+        bed.damage("local", 2, page, loss);
+        check("in memory and on the local tier", (2, "global"), [true, true, false]);
+        bed.damage("global", 2, page, loss);
+        check("everywhere", (1, "local"), [true; 3]);
+    }
+}
+
+/// The page is a hole in the segment's file: memory that was given back. Nobody calls that damage, and nobody takes it for zeros.
+#[test]
+fn a_slot_of_which_a_page_was_given_back_is_not_restored_from() {
+    for page in [CORNERS, EMPTY] {
+        let bed = Bed::new();
+        let config = bed.config();
+        let first = bed.open(&bed.place(), config.clone());
+        take_sparse(&first, 1).wait(Level::System).expect("committed");
+        drop(first);
+        let (path, at) = bed.in_memory(1, page);
+        let file = std::fs::File::options().write(true).open(path).expect("opens");
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, punch, at, PAGE).expect("punched");
+        let session = bed.open_again(&config);
+        assert_eq!(restart_sparse(&session), Some((1, "local")));
+        assert_eq!(session.stats().damaged.memory, 0);
+    }
+}
+
+// --------------------------------------------------------------------------------------------- slices of one container
+
+/// Runs a session of two ranks on one node, each with a place of its own.
+fn on_one_node(places: &[Place; 2], config: &Config, work: impl Fn(usize, Session) + Sync) {
+    std::thread::scope(|scope| {
+        for (rank, (comm, place)) in threads::world(&[0, 0]).into_iter().zip(places).enumerate() {
+            let (work, config) = (&work, config.clone());
+            scope.spawn(move || work(rank, Session::open_on(Box::new(comm), place, config).expect("opens")));
+        }
+    });
+}
+
+/// Rank 1's slice of the second version fails at a call, before or after rank 0's slice is done. The next run finds the
+/// version nowhere, and does not even try the container that nobody published.
+fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
+    let what = format!("{call:?} {nth}, last: {is_last}");
+    let (bed, faults) = (Bed::new(), Arc::new(Faults::default()));
+    let gates = [(); 2].map(|()| Arc::new(Gate::default()));
+    let place = bed.place();
+    let [first, second] = [0, 1].map(|rank: usize| behind(place.clone(), TierKind::Global, &gates[rank]));
+    let second = behind(second, TierKind::Global, &faults);
+    let mut config = bed.config();
+    config.job.local_enabled = false;
+    config.job.timeouts.abandon = Duration::from_secs(10);
+    // Pieces are written in their order: the head first.
+    config.node.writers = 1;
+    let (together, late) = (Barrier::new(2), usize::from(is_last));
+    let forced = gates[late].watch_over(|| {
+        on_one_node(&[first, second], &config, |rank, session| {
+            take_sparse(&session, 1).wait(Level::System).expect("committed");
+            let before = session.stats().flushed_bytes.global;
+            if together.wait().is_leader() {
+                faults.fail_nth(call, Path::new("/global"), nth, rustix::io::Errno::NOSPC.raw_os_error());
+                gates[late].close();
+            }
+            together.wait();
+            let pending = take_sparse(&session, 2);
+            if rank != late {
+                wait_until("its slice has come to an end", || {
+                    let stats = session.stats();
+                    pending.poll();
+                    stats.write_failures.global == 1 || stats.flushed_bytes.global > before
+                });
+                gates[late].open();
+            }
+            let verdicts = ended(&pending);
+            assert_eq!(levels(&verdicts, true), [Level::Process], "{what}");
+            assert_eq!(levels(&verdicts, false), [Level::System], "{what}");
+            let reason = verdicts[1].1.as_ref().expect("it failed");
+            assert!(reason.contains("rank 1: global tier") && reason.contains("os error 28"), "{what}: {reason}");
+            assert_eq!(session.stats().write_failures.global, rank as u64, "{what}");
+            together.wait();
+        });
+    });
+    assert!(!forced, "{what}: a slice was waited for");
+    assert_eq!(faults.injected(), 1, "{what}");
+    assert_eq!(bed.files("global", 2), [] as [PathBuf; 0], "{what}");
+    for entry in std::fs::read_dir(bed.memory.path()).expect("ours") {
+        std::fs::remove_file(entry.expect("ours").path()).expect("ours");
+    }
+    bed.disk.drop_locks();
+    let place = bed.place();
+    on_one_node(&[place.clone(), place], &config, |_, session| {
+        assert_eq!(restart_sparse(&session), Some((1, "global")), "{what}");
+        assert_eq!(session.stats().damaged.global, 0, "{what}");
+        take_sparse(&session, 2).wait(Level::System).expect("committed");
+        session.close().expect("closes");
+    });
+}
+
+#[test]
+fn a_slice_that_fails_before_or_after_its_head_keeps_the_container_of_its_node_from_being_published() {
+    let steps = [(Call::OpenWrite, 1), (Call::Reserve, 1), (Call::WriteAt, 1), (Call::WriteAt, 2), (Call::Sync, 1)];
+    for (call, nth) in steps {
+        for is_last in [false, true] {
+            a_slice_fails(call, nth, is_last);
+        }
+    }
+    // The rank that comes last publishes for all.
+    a_slice_fails(Call::Sync, 2, true);
+    a_slice_fails(Call::Rename, 1, true);
+}
