@@ -9,8 +9,8 @@ use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::ours::{self, Trust};
 use bivouac::tier::storage::Storage;
 use bivouac::tier::{TierError, TierKind};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -60,14 +60,7 @@ pub fn local_directories(
     let of_store = store.map(|store| local_name(Some(store), "", user));
     // A job without a global tier has no store, and its key took the place of the id.
     let of_job = job.map(|job| local_name(None, job, user));
-    let mut all = Vec::new();
-    for name in of_store.into_iter().chain(of_job) {
-        let (found, taken) = ours::private_folders(&temporary, &name)
-            .map_err(|error| format!("cannot look into {}: {error}", temporary.display()))?;
-        taken.iter().for_each(|taken| complain(&format!("left alone: {taken}")));
-        all.extend(found);
-    }
-    Ok(all)
+    private_folders(&temporary, of_store.into_iter().chain(of_job))
 }
 
 /// Where a session puts the local tier if this directory is configured.
@@ -92,21 +85,38 @@ pub fn own_tier(kind: TierKind, storage: Arc<dyn Storage>, root: PathBuf) -> Res
     }
 }
 
-/// All directories of the local tier on this node: the configured one, or those that this user's runs have made where none is
-/// configured, also for stores that are gone.
-pub fn all_local_directories(config: &Config) -> Vec<PathBuf> {
+/// All directories of the local tier on this node: where runs put it if one is configured, or those that this user's runs have made where
+/// none is, also for stores that are gone.
+///
+/// # Errors
+/// What is configured belongs to somebody else, or the shared place cannot be looked into.
+pub fn all_local_directories(config: &Config) -> Result<Vec<PathBuf>, String> {
     if let Some(directory) = &config.node.local_directory {
-        return if directory.is_dir() { vec![directory.clone()] } else { Vec::new() };
+        return Ok(own_local(directory)?.into_iter().filter(|directory| directory.is_dir()).collect());
     }
-    let user = rustix::process::getuid().as_raw();
-    let is_ours = |path: &PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let hash = name.strip_prefix(&format!("bivouac-{user}-")).unwrap_or_default();
-        let is_named = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_named && path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)
+    let (temporary, prefix) = (std::env::temp_dir(), format!("bivouac-{}-", ours::user()));
+    let first_name = |entry: std::fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Where somebody else had taken the first name, it has a number behind it.
+        let hash = name.strip_prefix(&prefix)?.split('.').next()?;
+        let is_hash = hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hash.then(|| format!("{prefix}{hash}"))
     };
-    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(is_ours).collect()
+    let names: BTreeSet<String> =
+        std::fs::read_dir(&temporary).into_iter().flatten().flatten().filter_map(first_name).collect();
+    private_folders(&temporary, names)
+}
+
+/// The folders that runs of this user have made under these names in a place that others share.
+fn private_folders(place: &Path, names: impl IntoIterator<Item = String>) -> Result<Vec<PathBuf>, String> {
+    let mut all = Vec::new();
+    for name in names {
+        let (found, taken) = ours::private_folders(place, &name)
+            .map_err(|error| format!("cannot look into {}: {error}", place.display()))?;
+        taken.iter().for_each(|taken| complain(&format!("left alone: {taken}")));
+        all.extend(found);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
