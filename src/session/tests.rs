@@ -317,12 +317,11 @@ fn a_version_that_one_rank_cannot_restore_is_tried_by_none() {
 /// operation: one rank's file is of the one run, the other's of the other.
 #[test]
 fn two_incarnations_in_one_folder_are_not_mixed() {
-    let tiers: [(&str, fn(&mut Config), Level, bool); 3] = [
-        ("/local-1", on_local_alone, Level::NodeReboot, true),
-        ("/global", on_global_alone, Level::System, true),
-        ("/global", on_global_alone, Level::System, false),
-    ];
-    for (top, change, level, has_manifest) in tiers {
+    for (top, has_manifest) in [("/local-1", true), ("/global", true), ("/global", false)] {
+        let (change, level): (fn(&mut Config), _) = match top {
+            "/global" => (on_global_alone, Level::System),
+            _ => (on_local_alone, Level::NodeReboot),
+        };
         let (one, other) = (Bed::new(), Bed::new());
         run_on_two_nodes(&one, 1, change, level);
         run_on_two_nodes(&other, 2, change, level);
