@@ -5,7 +5,8 @@
 //! once for each step, and stopped there: no process does anything after it. Then the processes are just dead, or the
 //! power is cut as well: memory is gone, and random parts of what was not synced are lost. In each case a new run must
 //! find what promise 3 of the design says: the last checkpoint that was told to be committed at each level, or a newer one,
-//! the same on all ranks, with the right data ([`world::truth`] checks it).
+//! the same on all ranks, with the right data ([`world::truth`] checks it). And no manifest may promise what is not there, be
+//! it that of a version that retention was just removing.
 //!
 //! ```text
 //! BIVOUAC_TEST_SWEEPS=40 cargo nextest run --test crash_sweep        forty power cuts per step and configuration
@@ -14,14 +15,20 @@
 
 mod world;
 
-use bivouac::base::Level;
 use bivouac::base::rng::Rng;
+use bivouac::base::{CheckpointKey, Level};
 use bivouac::comm::faulty::FaultPlan;
-use std::sync::Mutex;
+use bivouac::format::Manifest;
+use bivouac::tier::directory::{DirectoryTier, Series};
+use bivouac::tier::source::Source;
+use bivouac::tier::storage::Storage;
+use bivouac::tier::{TierError, TierKind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use world::rank::{Action, Script};
 use world::truth::{Counts, Truth, Weather};
-use world::{Run, World};
+use world::{GLOBAL_ROOT, Run, World, local_root};
 
 /// One shape of the job.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +102,41 @@ fn first_run(shape: Shape, world: &mut World, truth: &mut Truth) -> u64 {
     world.disk.steps()
 }
 
-/// Stops the second run at a step; what is wrong afterwards.
-fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts) {
+/// Looks whether every manifest on the disk names sound shards of its ranks: how many there are, and what is wrong with them.
+fn check_manifests(world: &World) -> (u64, Vec<String>) {
+    let storage: Arc<dyn Storage> = Arc::new(world.disk.process(u64::MAX));
+    let locals = (0..world.machine_count()).map(|machine| (TierKind::Local, local_root(machine)));
+    let (mut count, mut problems) = (0, Vec::new());
+    for (kind, root) in locals.chain([(TierKind::Global, PathBuf::from(GLOBAL_ROOT))]) {
+        let tier = DirectoryTier::new(kind, storage.clone(), root);
+        for series in tier.all_series().expect("listed") {
+            for (generation, version, operation) in tier.folders(&series).expect("listed") {
+                let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+                let manifest = match tier.read_manifest(&series, &folder) {
+                    Err(error) if error.is_absent() => continue,
+                    manifest => manifest,
+                };
+                count += 1;
+                if let Err(error) = manifest.and_then(|manifest| check_promised(&tier, &series, &folder, &manifest)) {
+                    problems.push(format!("FALSE MANIFEST of {folder}: {error}"));
+                }
+            }
+        }
+    }
+    (count, problems)
+}
+
+fn check_promised(tier: &DirectoryTier, series: &Series, folder: &str, manifest: &Manifest) -> Result<(), TierError> {
+    for container in &manifest.containers {
+        for rank in &container.ranks {
+            Source::File(tier.open_shard(series, folder, &container.file, *rank)?).verify(|_| ())?;
+        }
+    }
+    Ok(())
+}
+
+/// Stops the second run at a step. What is wrong afterwards, what was done, and how many manifests were looked at.
+fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts, u64) {
     let mut world = World::new(1, 2, 2_000_000);
     let mut truth = Truth::new(1, true, false);
     first_run(shape, &mut world, &mut truth);
@@ -123,6 +163,7 @@ fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts) {
             truth.lose_local(machine, u64::MAX);
         }
     }
+    let (manifests, mut problems) = check_manifests(&world);
     let calm = Weather::default();
     let promises = truth.promises(&shape.machines, &calm);
     // The third run also works: leftovers of the crash must not be in its way.
@@ -132,8 +173,8 @@ fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts) {
     world.kill(&running);
     truth.read(&running.journal, &shape.machines, 0, Some(&promises), &calm);
     world.baton.end();
-    let problems = world.baton.failures().into_iter().chain(truth.problems.iter().cloned()).collect();
-    (problems, truth.counts)
+    problems.extend(world.baton.failures().into_iter().chain(truth.problems.iter().cloned()));
+    (problems, truth.counts, manifests)
 }
 
 fn sweep(shape: Shape, cuts: u64) {
@@ -148,6 +189,7 @@ fn sweep(shape: Shape, cuts: u64) {
     let next = AtomicU64::new(0);
     let failed: Mutex<Vec<String>> = Mutex::default();
     let counts: Mutex<Counts> = Mutex::default();
+    let manifests = AtomicU64::new(0);
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -158,8 +200,9 @@ fn sweep(shape: Shape, cuts: u64) {
                         return;
                     }
                     for end in &ends {
-                        let (problems, seen) = crash(shape, step, *end);
+                        let (problems, seen, looked_at) = crash(shape, step, *end);
                         counts.lock().unwrap().add(&seen);
+                        manifests.fetch_add(looked_at, Ordering::Relaxed);
                         if !problems.is_empty() {
                             let text = format!("step {step} of {steps}, {end:?}: {}", problems.join("; "));
                             failed.lock().unwrap().push(text);
@@ -170,10 +213,11 @@ fn sweep(shape: Shape, cuts: u64) {
         }
     });
     let (counts, failed) = (counts.into_inner().unwrap(), failed.into_inner().unwrap());
-    println!("{shape:?}: {steps} steps, {} ends each: {counts:?}", ends.len());
+    let manifests = manifests.into_inner();
+    println!("{shape:?}: {steps} steps, {} ends each, {manifests} manifests: {counts:?}", ends.len());
     assert!(failed.is_empty(), "{shape:?}:\n{}", failed.join("\n"));
     assert!(
-        steps > 40 && counts.promises > steps && counts.committed > steps,
+        steps > 40 && counts.promises > steps && counts.committed > steps && manifests > steps,
         "the sweep has hardly looked at anything: {counts:?}"
     );
 }

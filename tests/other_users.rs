@@ -190,6 +190,28 @@ fn a_drain_brings_nothing_from_a_local_folder_of_somebody_else() {
     assert!(ran.status == 2 && ran.err.contains(&format!("belongs to user {OTHER}, not to user {USER}")), "{ran:?}");
 }
 
+/// What stays behind under another name would be restored by the next run.
+#[test]
+fn reset_forgets_what_lies_under_another_name_because_somebody_else_had_the_first() {
+    let Some(bed) = bed("reset_forgets") else { return };
+    let (theirs, place) = (bed.forged(), bed.shared.path().join("fast"));
+    let before = entries(&theirs);
+    bed.run(|_| (), &[30, 40]);
+    as_user(OTHER, || std::fs::create_dir(&place).expect("made"));
+    let there = |config: &mut Config| config.node.local_directory = Some(place.clone());
+    bed.run(there, &[50, 60]);
+    assert_eq!(bed.restart(there), Some(60));
+    let reset = |more: &[(&str, &str)]| {
+        let global = bed.global();
+        let done = bed.bivouac(USER, &["reset", "--job", "cli", "--yes", "--global", &global], more);
+        assert_eq!(done.status, 0, "{done:?}");
+    };
+    reset(&[("BIVOUAC_LOCAL_DIRECTORY", place.to_str().expect("UTF-8"))]);
+    assert_eq!(bed.restart(there), None);
+    reset(&[]);
+    assert_eq!((bed.restart(|_| ()), entries(&theirs)), (None, before));
+}
+
 #[test]
 fn a_configured_place_that_somebody_else_made_first_is_not_used() {
     let Some(bed) = bed("a_configured_place") else { return };
@@ -258,7 +280,8 @@ fn the_store_of_another_user_is_refused_also_to_root_and_nothing_goes_where_its_
     let folder = only_folder(&series);
     std::fs::rename(&folder, series.join("away")).expect("renamed");
     symlink(outside.path(), &folder).expect("made");
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 6] = [
+        &["reset", "--job", "cli", "--yes", "--global", &global],
         &["drain", "--global", &global],
         &["clean", "--all-dead", "--yes", "--global", &global],
         &["clean", "--all-dead", "--yes", &global],

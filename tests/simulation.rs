@@ -8,6 +8,7 @@
 //! - restored data is the data that was saved (compared byte by byte with the model);
 //! - all ranks restore the same checkpoint;
 //! - at least the newest one that an application was told to be committed, at a level that the damage has not reached;
+//! - the same while the run that was told so is still alive, at levels on which it looks at the claims before it commits;
 //! - where redundancy between nodes was reported, also after the loss of as many machines as it is made for;
 //! - all ranks hear the same verdict, unless they hear none;
 //! - the memory of the node stays within its budget;
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use world::rank::{Action, Script};
-use world::truth::{Counts, Promises, Truth, Weather};
+use world::truth::{Counts, Truth, Weather};
 use world::{GLOBAL_ROOT, Run, Running, World, local_root};
 
 /// Seeds of an ordinary run of the tests: about half a minute on two cores.
@@ -57,8 +58,18 @@ struct Job {
     budget: u64,
     machines: Vec<u32>,
     generation_max: u64,
-    zombie: Option<(Running, Vec<u32>)>,
+    zombie: Option<Zombie>,
     story: Vec<String>,
+}
+
+/// A run that everybody believes dead, and that goes on.
+struct Zombie {
+    running: Running,
+    machines: Vec<u32>,
+    tolerates: u32,
+    weather: Weather,
+    /// It had claimed its generation before it was cut off.
+    is_open: bool,
 }
 
 /// What goes wrong during one run.
@@ -273,12 +284,16 @@ impl Job {
                 _ if length > 0 => disk.flip_bit(&path, self.rng.below(length * 8)).map(|()| "hit by a bit flip"),
                 _ => Ok("spared"),
             };
-            let text = format!("{} is {}", path.display(), done.expect("the file is there"));
-            self.tell(text);
-            if path == Path::new(GLOBAL_ROOT).join("store") {
-                // It gets another id, and what is in memory is then that of another store.
-                let machines = 0..self.world.machine_count();
-                machines.for_each(|machine| self.truth.lose_memory(machine, self.generation_max));
+            let done = done.expect("the file is there");
+            self.tell(format!("{} is {done}", path.display()));
+            if path == Path::new(GLOBAL_ROOT).join("store") && done != "spared" {
+                // Another id makes another store: runs leave the memory of the old one alone.
+                (0..self.world.machine_count()).for_each(|id| self.truth.lose_memory(id, self.generation_max));
+            }
+            if path == top.join("of-store") && done != "spared" {
+                // It says that the directory is another store's, and is believed.
+                let machine = (0..self.world.machine_count()).find(|id| local_root(*id) == top);
+                machine.into_iter().for_each(|id| self.truth.lose_local(id, self.generation_max));
             }
             let mut names = path.iter().rev().map(|name| name.to_string_lossy().into_owned());
             let (file, folder, series) = (names.next(), names.next(), names.next());
@@ -407,21 +422,20 @@ impl Job {
     fn run(&mut self) {
         self.damage();
         let mut trouble = self.trouble();
-        if self.zombie.is_some() {
-            trouble.weather.hard = true;
+        let zombie = self.zombie.take();
+        if let Some(zombie) = &zombie {
+            trouble.weather.overtakes = self.is_fenced(zombie, &trouble.weather);
+            // It may be the one that takes over.
+            trouble.weather.hard |= !trouble.weather.overtakes;
         }
         let script = self.script(&trouble);
         // Who leaves without a word takes verdicts along that it should have passed on.
         trouble.weather.hard |= !script.closes;
         let text = format!("run {} on machines {:?}: {trouble:?} {:?}", script.run, self.machines, script.actions);
         self.tell(text);
-        let promises: Option<Promises> = match self.zombie {
-            None => Some(self.truth.promises(&self.machines, &trouble.weather)),
-            Some(_) => None,
-        };
         let number = script.run;
         let mut config = self.config.clone();
-        config.job.take_over = self.zombie.is_some();
+        config.job.take_over = zombie.is_some();
         let running = self.world.start(Run {
             script,
             config,
@@ -438,6 +452,12 @@ impl Job {
             self.world.kill(&running);
         }
         self.heal();
+        let is_promised = zombie.is_none() || trouble.weather.overtakes;
+        if let Some(zombie) = zombie {
+            self.end_zombie(&zombie, trouble.weather.overtakes);
+        }
+        // What the run had to find when it began: what it has done itself has not been read yet.
+        let promises = is_promised.then(|| self.truth.promises(&self.machines, &trouble.weather));
         self.truth.read(&running.journal, &machines, self.tolerates(), promises.as_ref(), &trouble.weather);
         self.note_generation(&running);
         if let (Some((machine, ..)), true) = (trouble.lose, is_lost.load(Ordering::Relaxed)) {
@@ -446,14 +466,31 @@ impl Job {
             self.truth.lose_memory(machine, self.generation_max);
             self.truth.lose_local(machine, self.generation_max);
         }
-        if let Some((zombie, _)) = self.zombie.take() {
-            self.tell("the run of before is found and killed".into());
-            self.world.kill(&zombie);
-        }
         if !ended && trouble.cut_off.is_some() {
             self.tell("its network is cut off; it goes on".into());
-            self.zombie = Some((running, machines));
+            let is_open = |(_, entry)| matches!(entry, world::journal::Entry::Opened { .. });
+            let is_open = running.journal.entries().into_iter().any(is_open);
+            let (tolerates, weather) = (self.tolerates(), trouble.weather);
+            self.zombie = Some(Zombie { running, machines, tolerates, weather, is_open });
         }
+    }
+
+    fn end_zombie(&mut self, zombie: &Zombie, is_fenced: bool) {
+        self.tell("the run of before is found and killed".into());
+        self.world.kill(&zombie.running);
+        if is_fenced {
+            self.truth.read_on(&zombie.running.journal, &zombie.machines, zombie.tolerates);
+        }
+    }
+
+    /// Do both runs, the zombie and the one that follows it, have their claims in one place?
+    fn is_fenced(&self, zombie: &Zombie, weather: &Weather) -> bool {
+        let is_out = |weather: &Weather| match self.config.job.global_enabled {
+            true => weather.global_out,
+            false => weather.local_out || !self.config.job.local_enabled,
+        };
+        let is_one_place = self.config.job.global_enabled || zombie.machines[0] == self.machines[0];
+        zombie.is_open && is_one_place && !is_out(&zombie.weather) && !is_out(weather)
     }
 
     /// How many machines may be lost at once, by what the scheme makes of the places of the ranks.
@@ -640,9 +677,11 @@ fn what_was_promised_is_restored_whatever_happens() {
     assert!(failed.is_empty(), "{} seeds failed: {:?}", failed.len(), failed.iter().map(|f| f.0).collect::<Vec<_>>());
     if count >= SEEDS {
         // A simulation that tests nothing proves nothing.
-        let Counts { captured, committed, abandoned, unknown, restored, promises, protected, ended, .. } = counts;
+        let Counts { captured, committed, abandoned, unknown, restored, promises, protected, overtaken, ended, .. } =
+            counts;
         assert!(captured > 1000 && committed > 1000 && abandoned > 50 && unknown > 5 && ended > 500, "{counts:?}");
         assert!(restored.iter().all(|count| *count > 50) && promises > 300 && protected > 30, "{counts:?}");
+        assert!(overtaken > 5, "{counts:?}");
     }
 }
 

@@ -9,6 +9,7 @@ use crate::base::{CheckpointKey, Generation, Level};
 use crate::comm::threads;
 use crate::config::{Budget, Config, Scheme};
 use crate::tier::TierKind;
+use crate::tier::directory::DirectoryTier;
 use crate::tier::simulated::Simulated;
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
@@ -269,6 +270,112 @@ fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
     assert_eq!((reports.len(), reports.last().map(|report| report.key.version)), (REPORTS_MAX, Some(last)));
     assert!(session.reports().is_empty());
     session.close().expect("closes");
+}
+
+// ------------------------------------------------------------------------------------------ never a mixed state
+
+/// A run on two nodes takes versions 1 and 2, with its number in them.
+fn run_on_two_nodes(bed: &Bed, number: u64, change: impl Fn(&mut Config), level: Level) {
+    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+        for version in [1, 2] {
+            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            checkpoint.value("run", &number).expect("saved");
+            let reached = checkpoint.capture().expect("captured").wait(level).expect("committed");
+            assert!(reached >= level, "version {version} came to {reached}");
+        }
+        session.close().expect("closes");
+    });
+}
+
+/// What the two ranks of a new run restore: the version and the number of the run that took it; and the versions that they tried.
+fn restart_on_two_nodes(bed: &Bed, change: impl Fn(&mut Config)) -> (Vec<Option<(u64, u64)>>, Vec<u64>) {
+    let (restored, tried): (Mutex<Vec<_>>, Mutex<Vec<_>>) = Default::default();
+    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+        let mut found = None;
+        let load = |r: &mut super::Restorer| {
+            tried.lock().expect("no panic").push(r.version());
+            found = Some((r.version(), r.value("run")?));
+            Ok(())
+        };
+        let is_restored = session.restart("heat", load).is_ok_and(|restored| restored.is_some());
+        restored.lock().expect("no panic").push(found.filter(|_| is_restored));
+        session.close().expect("closes");
+    });
+    (restored.into_inner().expect("no panic"), tried.into_inner().expect("no panic"))
+}
+
+/// The files below `top` that belong to version 2 and end in `name`.
+fn of_version_2(bed: &Bed, top: &str, name: &str) -> Vec<PathBuf> {
+    let files = bed.disk.files(Path::new(top)).into_iter().map(|(path, _)| path);
+    files.filter(|path| path.ends_with(name) && path.to_string_lossy().contains("-v0000000002-")).collect()
+}
+
+fn on_local_alone(config: &mut Config) {
+    (config.job.memory_enabled, config.job.global_enabled) = (false, false);
+    config.job.local.keep_last = 2;
+}
+
+fn on_global_alone(config: &mut Config) {
+    (config.job.memory_enabled, config.job.local_enabled) = (false, false);
+    config.job.global.keep_last = 2;
+}
+
+fn in_memory_alone(config: &mut Config) {
+    (config.job.local_enabled, config.job.global_enabled) = (false, false);
+}
+
+/// An attempt that is bound to fail costs as much as one that counts, and the ranks that have the version pay it.
+#[test]
+fn a_version_that_one_rank_cannot_restore_is_tried_by_none() {
+    let bed = Bed::new();
+    run_on_two_nodes(&bed, 7, on_local_alone, Level::NodeReboot);
+    let lost = of_version_2(&bed, "/local-1", "r000001.bvs");
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    bed.disk.lose(&lost[0]).expect("it is there");
+    assert_eq!(restart_on_two_nodes(&bed, on_local_alone), (vec![Some((1, 7)); 2], vec![1, 1]));
+}
+
+/// Two runs had the same number, because the claims were removed or lost with a disk, and wrote the same version in the same
+/// operation: one rank's file is of the one run, the other's of the other.
+#[test]
+fn two_incarnations_in_one_folder_are_not_mixed() {
+    for (top, has_manifest) in [("/local-1", true), ("/global", true), ("/global", false)] {
+        let (change, level): (fn(&mut Config), _) = match top {
+            "/global" => (on_global_alone, Level::System),
+            _ => (on_local_alone, Level::NodeReboot),
+        };
+        let (one, other) = (Bed::new(), Bed::new());
+        run_on_two_nodes(&one, 1, change, level);
+        run_on_two_nodes(&other, 2, change, level);
+        let foreign = of_version_2(&one, top, "r000001.bvs");
+        assert_eq!((foreign.len(), &foreign), (1, &of_version_2(&other, top, "r000001.bvs")));
+        let key = |bed: &Bed| {
+            let tier = DirectoryTier::new(TierKind::Local, Arc::new(bed.disk.clone()), PathBuf::from("/"));
+            tier.open_container(&foreign[0]).expect("sound").0.entries[0].key
+        };
+        assert_ne!(key(&one), key(&other));
+        let bytes = one.disk.read_all(&foreign[0], 1 << 20).expect("it is there");
+        other.disk.write_all(&foreign[0], &bytes).expect("there is room");
+        if !has_manifest {
+            other.disk.lose(&of_version_2(&other, top, "manifest")[0]).expect("it is there");
+        }
+        let (restored, tried) = restart_on_two_nodes(&other, change);
+        assert_eq!(restored, [Some((1, 2)); 2], "{top}, manifest: {has_manifest}");
+        // What a manifest of the global tier says is believed until the shard is opened.
+        assert_eq!(tried.contains(&2), top == "/global" && has_manifest, "{tried:?}");
+    }
+}
+
+/// The same in node memory: one node was away while another run took the number of the one before.
+#[test]
+fn two_incarnations_in_the_memory_of_two_nodes_are_not_mixed() {
+    let (one, other) = (Bed::new(), Bed::new());
+    run_on_two_nodes(&one, 1, in_memory_alone, Level::Process);
+    run_on_two_nodes(&other, 2, in_memory_alone, Level::Process);
+    let [from, to] = [&one, &other].map(|bed| bed.memory.path().join("node-1"));
+    std::fs::remove_dir_all(&to).expect("our own folder");
+    std::fs::rename(from, to).expect("our own folders");
+    assert_eq!(restart_on_two_nodes(&other, in_memory_alone).0, [None; 2]);
 }
 
 // ------------------------------------------------------------------------------------------ a file system that hangs

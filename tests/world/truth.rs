@@ -31,6 +31,9 @@ pub struct Weather {
     pub late: bool,
     /// Messages and parcels were lost without anybody having died.
     pub lossy: bool,
+    /// An older run was alive, which looks at the claims where this one has made its own: what it was told to be committed on a durable
+    /// level had been decided on before, and can be found.
+    pub overtakes: bool,
     /// Tiers that were out of order from the start of the run, or while it restored.
     pub local_out: bool,
     pub global_out: bool,
@@ -72,6 +75,8 @@ pub struct Counts {
     pub promises: u64,
     /// Promises that only redundancy between nodes can keep.
     pub protected: u64,
+    /// Promises of a run that was still alive.
+    pub overtaken: u64,
     pub refused: u64,
     pub ended: u64,
 }
@@ -89,6 +94,7 @@ impl Counts {
         }
         self.promises += other.promises;
         self.protected += other.protected;
+        self.overtaken += other.overtaken;
         self.refused += other.refused;
         self.ended += other.ended;
     }
@@ -153,7 +159,9 @@ impl Truth {
         let clean = |set: &BTreeSet<(String, Key)>| set.iter().all(|(name, _)| name != series);
         let sound = clean(&self.local_damaged) && clean(&self.global_damaged);
         let calm = !weather.local_out && !weather.global_out;
+        // A run that is alive retires what it has in memory without a look at the claims.
         let memory = told.levels.contains(&Level::Process)
+            && !weather.overtakes
             && self.newest(series, Level::Process) == Some(key)
             && !damaged(&self.memory_damaged)
             && ((self.is_roomy && !told.ended) || (sound && calm));
@@ -192,7 +200,8 @@ impl Truth {
 
     /// Reads the journal of a run that is over.
     ///
-    /// `promises` is what had to be restorable when it began; `None`: nothing was promised (another run was alive).
+    /// `promises` is what had to be restorable when it began; `None`: nothing was promised (another run was alive, which did not see
+    /// its claim).
     pub fn read(
         &mut self,
         journal: &Journal,
@@ -216,6 +225,20 @@ impl Truth {
                 self.complain(format!("rank {rank}: the segment holds {bytes} bytes of {allowed}"));
             }
         }
+        if let Some(generation) = generation {
+            self.learn(&entries, generation, machines, tolerates);
+        }
+    }
+
+    /// Reads the whole journal of a run that lived on after it was read first, and now is dead. What it was told meanwhile is promised
+    /// like the rest: it was decided on before the next run made its claim.
+    pub fn read_on(&mut self, journal: &Journal, machines: &[u32], tolerates: u32) {
+        let entries = journal.entries();
+        let hard = Weather { hard: true, ..Weather::default() };
+        let generation = self.check_opening(&entries, &hard);
+        self.check_restarts(&entries, None, &hard);
+        self.check_verdicts(&entries, tolerates, &hard);
+        self.check_lists(&entries);
         if let Some(generation) = generation {
             self.learn(&entries, generation, machines, tolerates);
         }
@@ -323,6 +346,7 @@ impl Truth {
         let Some((promised, protected)) = promised else { return };
         self.counts.promises += 1;
         self.counts.protected += u64::from(protected);
+        self.counts.overtaken += u64::from(weather.overtakes);
         for (rank, outcome) in outcomes {
             match outcome {
                 Restart::Restored { key, .. } if *key >= promised => {}
@@ -445,7 +469,9 @@ impl Truth {
             let Entry::Verdict { series, version, level, heard: Heard::Committed } = entry else { continue };
             let told = self.told.entry(series).or_default().entry((generation, *version));
             let new = || Told { levels: BTreeSet::new(), machines: machines.to_vec(), tolerates, ended };
-            told.or_insert_with(new).levels.insert(*level);
+            let told = told.or_insert_with(new);
+            told.levels.insert(*level);
+            told.ended |= ended;
         }
         // Only the newest one at level `NodeLoss` stays in memory for the sake of that level.
         for series in SERIES {

@@ -164,7 +164,7 @@ impl<'a> Ground<'a> {
             None => BTreeMap::new(),
         };
         let keys = args.job.iter().flat_map(|job| [Some(text_hash(job)), key_of(job)]).flatten().collect();
-        let (orphans, claimed) = (orphans(&config, store), BTreeMap::new());
+        let (orphans, claimed) = (orphans(&config, store)?, BTreeMap::new());
         Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), orphans, names, claimed })
     }
 

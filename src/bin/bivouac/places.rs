@@ -12,8 +12,8 @@ use bivouac::tier::owner::{LocalOwner, OWNER_FILE};
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::storage::Storage;
 use bivouac::tier::{TierError, TierKind};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -118,19 +118,27 @@ pub fn own_tier(kind: TierKind, storage: Arc<dyn Storage>, root: PathBuf) -> Res
 
 /// All directories of the local tier on this node, also of stores that are gone: the configured one, and what this user's runs
 /// have made in it or, when none is configured, in the temporary directory.
-pub fn all_local_directories(config: &Config) -> Vec<PathBuf> {
-    let is_ours = |path: &PathBuf| {
-        let is_own = path.symlink_metadata().is_ok_and(|found| found.is_dir() && found.uid() == ours::user());
-        is_own && path.file_name().is_some_and(|name| is_local_name(&name.to_string_lossy()))
-    };
+///
+/// # Errors
+/// What is configured belongs to somebody else, or the shared place cannot be looked into.
+pub fn all_local_directories(config: &Config) -> Result<Vec<PathBuf>, String> {
     let configured = match &config.node.local_directory {
-        Some(directory) => ours::own_places(directory).unwrap_or_default(),
+        Some(directory) => own_local(directory, &[])?.into_iter().filter(|directory| directory.is_dir()).collect(),
         None => Vec::new(),
     };
-    let configured: Vec<PathBuf> = configured.into_iter().filter(|directory| directory.is_dir()).collect();
     let places = if config.node.local_directory.is_some() { configured.clone() } else { vec![std::env::temp_dir()] };
-    let entries = places.iter().flat_map(std::fs::read_dir).flatten().flatten();
-    configured.iter().cloned().chain(entries.map(|entry| entry.path()).filter(is_ours)).collect()
+    let mut all = configured;
+    for place in places {
+        // Where somebody else had taken the first name, it has a number behind it.
+        let first_name = |entry: std::fs::DirEntry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            is_local_name(&name).then(|| name.split('.').next().unwrap_or_default().to_owned())
+        };
+        let names: BTreeSet<String> =
+            std::fs::read_dir(&place).into_iter().flatten().flatten().filter_map(first_name).collect();
+        all.extend(folders_in(&place, &names.into_iter().collect::<Vec<_>>())?);
+    }
+    Ok(all)
 }
 
 /// Is it the name of a folder of the local tier that is one store's alone?
@@ -157,12 +165,15 @@ pub struct Orphan {
 ///
 /// # Blocking
 /// Walks the directories.
-pub fn orphans(config: &Config, store: Option<Incarnation>) -> Vec<Orphan> {
+///
+/// # Errors
+/// As [`all_local_directories`].
+pub fn orphans(config: &Config, store: Option<Incarnation>) -> Result<Vec<Orphan>, String> {
     let storage = PosixStorage::new(Direct::Off);
     let ours = local_names(store, None);
-    let all = all_local_directories(config).into_iter();
+    let all = all_local_directories(config)?.into_iter();
     let others = all.filter_map(|path| LocalOwner::of(&storage, &path).map(|owner| (path, owner)));
-    others
+    let orphans = others
         .filter(|(_, owner)| !ours.contains(&owner.name) && !owner.global.is_empty())
         .map(|(path, owner)| Orphan {
             is_gone: !is_at(&storage, &owner),
@@ -170,8 +181,8 @@ pub fn orphans(config: &Config, store: Option<Incarnation>) -> Vec<Orphan> {
             global: owner.global,
             path,
         })
-        .filter(|orphan| orphan.bytes > 0)
-        .collect()
+        .filter(|orphan| orphan.bytes > 0);
+    Ok(orphans.collect())
 }
 
 /// Is the store of that directory where it was?

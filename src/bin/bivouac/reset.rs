@@ -11,7 +11,7 @@
 use crate::Ending;
 use crate::living::{claimed, is_job, key_of, living_segment};
 use crate::memory::{self, Stock};
-use crate::places::{all_local_directories, no_store, store_of};
+use crate::places::{all_local_directories, no_store, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
 use crate::survey::survey;
 use crate::target::Scope;
@@ -67,9 +67,9 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
     }
     let memory = &config.node.memory_directory;
     let global = store.map(|_| (TierKind::Global, root.clone()));
-    let locals = all_local_directories(&config).into_iter().map(|local| (TierKind::Local, local));
+    let locals = all_local_directories(&config)?.into_iter().map(|local| (TierKind::Local, local));
     for (kind, root) in global.into_iter().chain(locals) {
-        let tier = DirectoryTier::new(kind, storage(), root);
+        let tier = own_tier(kind, storage(), root)?;
         for job in folders(tier.root())?.into_iter().filter(|job| is_job(job, &args.job)) {
             add_tree(&tier, &job, memory, removal)?;
         }

@@ -185,32 +185,70 @@ mod tests {
     use crate::device::host::{HostDevice, HostModel};
     use crate::device::{Device, Priority};
     use crate::transfer::history::CacheConfig;
+    use std::sync::{Mutex, mpsc};
+
+    /// A copy that is under way until the test ends it.
+    struct Held {
+        copied: Box<dyn Copied>,
+        tell: mpsc::Sender<&'static str>,
+        end: Mutex<mpsc::Receiver<()>>,
+    }
+
+    impl Copied for Held {
+        fn is_done(&self) -> Result<bool, DeviceError> {
+            self.copied.is_done()
+        }
+
+        fn wait(&self) -> Result<(), DeviceError> {
+            self.copied.wait()
+        }
+
+        fn digests(&self) -> Result<Vec<Digest>, DeviceError> {
+            self.copied.digests()
+        }
+
+        fn seconds(&self) -> Result<f64, DeviceError> {
+            self.copied.seconds()
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            // The test may have failed and gone.
+            let _ = self.tell.send("waits");
+            let _ = self.end.lock().expect("no panic").recv();
+        }
+    }
 
     /// While the copy into the cache is under way, its room must not be given to another shard.
     #[test]
     fn a_staged_shard_that_is_dropped_keeps_its_room_until_its_copy_has_ended() {
         const BYTES: u64 = 2 * MIB;
-        // The copy takes a fifth of a second.
-        let model = HostModel { copy_bytes_per_s: Some(5.0 * BYTES as f64), ..HostModel::default() };
-        let device = Arc::new(HostDevice::new(model));
+        let device = Arc::new(HostDevice::new(HostModel::default()));
         let config = CacheConfig { device_bytes: BYTES, host_bytes: 0, ..CacheConfig::default() };
         let caches = Caches::open(device.clone(), None, config).expect("caches");
         let stream = device.stream(Priority::High).expect("a stream");
         let source = device.allocate(BYTES).expect("room");
-        device.compute(&[&source], |slices| slices[0].fill(1)).expect("our own memory");
         let stage = || {
             let parts = [DevicePart { span: &source, at: 0, blocks: 0..512 }];
             caches.stage(&parts, 4096, &*stream).expect("the device works")
         };
-        let first = std::iter::repeat_with(stage).flatten().next().expect("mapped in the end");
-        let place = first.copies[0].0.part(BYTES - 1, 1).expect("inside");
+        let mut first = std::iter::repeat_with(stage).flatten().next().expect("mapped in the end");
+        let ((tell, told), (end, ended)) = (mpsc::channel(), mpsc::channel());
+        let copied = first.copied.take().expect("a copy");
+        first.copied = Some(Box::new(Held { copied, tell: tell.clone(), end: Mutex::new(ended) }));
         std::thread::scope(|scope| {
-            scope.spawn(|| drop(first));
-            let second = std::iter::repeat_with(stage).flatten().next().expect("room in the end");
-            let mut last = [0];
-            device.compute(&[&place], |slices| last.copy_from_slice(slices[0])).expect("our own memory");
-            assert_eq!(last, [1], "the first copy has ended");
-            drop(second);
+            // The end of the copy is this closure's: a failure here ends it.
+            let end = end;
+            scope.spawn(move || {
+                drop(first);
+                tell.send("is gone")
+            });
+            assert_eq!(told.recv(), Ok("waits"));
+            assert!(stage().is_none(), "the room was given away while the copy was under way");
+            end.send(()).expect("it is awaited");
+            assert_eq!(told.recv(), Ok("is gone"));
+            drop(std::iter::repeat_with(stage).flatten().next().expect("room in the end"));
         });
     }
 }

@@ -74,7 +74,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
         ranks,
         memory: memory(&config),
         local: directory(&std::path::absolute(&local).unwrap_or(local)),
-        orphans: orphans(&config, id).into_iter().filter(|orphan| orphan.is_gone).collect(),
+        orphans: orphans(&config, id).unwrap_or_default().into_iter().filter(|orphan| orphan.is_gone).collect(),
         global: directory(&root),
         store,
         limits: limits(),
