@@ -514,3 +514,26 @@ enum Prepared {
     Job(Box<WriteJob>),
     Done(Written),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A near task that waited for the global file system would hold up memory and local storage while that hangs.
+    #[test]
+    fn what_may_wait_for_the_global_file_system_is_on_its_side() {
+        let decide = |phase| Task::Decide { round: Round { operation: 1, phase }, ballot: Ballot::default() }.side();
+        assert_eq!(
+            [Phase::Call, Phase::Local, Phase::Peers, Phase::Global].map(decide),
+            [Side::Near, Side::Near, Side::Near, Side::Far]
+        );
+        let retain = |tier| {
+            let series = Series { job: "job".into(), group: "world".into(), name: "heat".into() };
+            Task::Retain { tier, series, key: CheckpointKey::default() }.side()
+        };
+        assert_eq!([TierKind::Local, TierKind::Global].map(retain), [Side::Near, Side::Far]);
+        assert_eq!([Task::Renew, Task::Status].map(|task| task.side()), [Side::Far; 2]);
+        let prepare = Task::Prepare { bytes: 1, node: None };
+        assert_eq!([prepare, Task::RemoveOldSegments].map(|task| task.side()), [Side::Near; 2]);
+    }
+}
