@@ -200,7 +200,7 @@ pub fn retention(
         f.generation == ours || inherited.is_some_and(of_older)
     };
     // Rolled back by this run itself: the first to go.
-    let rolled_back = |f: &Folder| f.generation == ours && !is_current(f) && !stretches.descend_from(ours, f.operation);
+    let rolled_back = |f: &Folder| f.generation == ours && !stretches.descend_from(ours, f.operation);
     let mut history: Vec<&Folder> =
         folders.iter().filter(|f| is_current(f) || (f.committed && ancestor(f) && !in_flight(f))).collect();
     history.sort_unstable_by_key(|f| std::cmp::Reverse((is_current(f), !rolled_back(f), f.order())));
@@ -320,6 +320,20 @@ mod tests {
     }
 
     #[test]
+    fn of_a_version_that_was_taken_again_without_a_restart_only_the_last_form_counts() {
+        let known = [at(4, 10, None), at(4, 4, None), at(3, 3, None)];
+        let (usable, left) = restorable(&known, &[true; 3], 4);
+        assert_eq!((names(&usable), names(&left)), (vec![(4, 10), (3, 3)], vec![(4, 4)]));
+    }
+
+    #[test]
+    fn damaged_records_that_lead_in_a_circle_come_to_an_end() {
+        let known = [candidate(2, 7, Some((1, 5))), candidate(1, 5, Some((2, 7)))];
+        let (usable, left) = restorable(&known, &[true; 2], 4);
+        assert_eq!((usable, left), (known.to_vec(), vec![]));
+    }
+
+    #[test]
     fn a_run_knows_which_of_its_own_checkpoints_it_descends_from() {
         // Taken 1 to 5; back to 3 of its own with operation 9, taken 10 to 12; back to 11 with 19; another run's with 29.
         let own = |upto: usize| {
@@ -333,6 +347,8 @@ mod tests {
         assert_eq!(own(2), [1, 2, 3, 10, 11, 20, 30, 40]);
         assert_eq!(own(3), [1, 2, 30, 40]);
         assert_eq!(own(4), [40]);
+        assert_eq!(stretches(1, &[]).last(), None);
+        assert_eq!(stretches(1, &[origin(1, 3, 3, 9), origin(1, 8, 11, 19)]).last(), Some(origin(1, 8, 11, 19)));
     }
 
     #[test]
@@ -354,6 +370,60 @@ mod tests {
         let committed = CheckpointKey { generation: Generation(1), version: 4, operation: 10, ..Default::default() };
         let doomed = retention(&folders, &committed, &stretches(1, &[origin(1, 3, 3, 9)]), &policy(2, 0));
         assert_eq!(doomed, [folder(2, 2), folder(4, 4), folder(5, 5)]);
+    }
+
+    #[test]
+    fn only_committed_ancestors_that_are_not_later_count_among_the_last() {
+        let committed = CheckpointKey { generation: Generation(2), version: 6, operation: 6, ..Default::default() };
+        let of = |generation, version, operation, committed| Folder {
+            generation: Generation(generation),
+            version,
+            operation,
+            committed,
+        };
+        let folders = [
+            of(2, 3, 3, true),
+            of(2, 4, 4, true),
+            of(2, 5, 5, false), // some rank could not write it
+            of(2, 6, 6, true),
+            of(2, 7, 7, true), // a later one was faster
+            of(1, 9, 9, true), // another run's, which this one does not go on from
+        ];
+        let doomed = retention(&folders, &committed, &Stretches::default(), &policy(2, 0));
+        assert_eq!(doomed, [of(2, 3, 3, true), of(2, 5, 5, false)]);
+    }
+
+    #[test]
+    fn what_a_run_inherited_stays_longer_than_what_it_rolled_back_itself() {
+        // Began from version 50 of the run before; took 55 and 57; went back to 55 with operation 4, and took 60.
+        let of = |version, operation| Folder { generation: Generation(2), ..folder(version, operation) };
+        let folders = [folder(50, 3), of(55, 1), of(57, 2), of(60, 6)];
+        let committed = CheckpointKey { generation: Generation(2), version: 60, operation: 6, ..Default::default() };
+        let path = stretches(2, &[origin(1, 50, 3, 0), origin(2, 55, 1, 4)]);
+        let doomed = |keep_last| retention(&folders, &committed, &path, &policy(keep_last, 0));
+        assert_eq!(doomed(3), [of(57, 2)]);
+        assert_eq!(doomed(2), [folder(50, 3), of(57, 2)]);
+    }
+
+    #[test]
+    fn of_other_runs_only_ancestors_go() {
+        let of = |generation, version| Folder { generation: Generation(generation), ..folder(version, 1) };
+        let committed = CheckpointKey { generation: Generation(4), version: 60, operation: 6, ..Default::default() };
+        let folders = [of(1, 90), of(2, 40), of(2, 50), of(2, 60), of(3, 20), Folder { operation: 6, ..of(4, 60) }];
+        let doomed = |origins: &[Origin]| retention(&folders, &committed, &stretches(4, origins), &policy(1, 0));
+        assert_eq!(doomed(&[origin(2, 50, 1, 0)]), [of(1, 90), of(2, 40), of(2, 50)]);
+        // A run that began from nothing has no ancestors there, also after it has gone back within itself.
+        assert_eq!(doomed(&[]), []);
+        assert_eq!(doomed(&[origin(4, 10, 1, 3)]), []);
+    }
+
+    #[test]
+    fn version_zero_is_pinned_like_any_other() {
+        let committed = CheckpointKey { generation: Generation(1), version: 6, operation: 6, ..Default::default() };
+        let folders = [folder(0, 1), folder(4, 2), folder(5, 3), folder(6, 6)];
+        let doomed = |keep_every| retention(&folders, &committed, &Stretches::default(), &policy(1, keep_every));
+        assert_eq!(doomed(4), [folder(5, 3)]);
+        assert_eq!(doomed(0), [folder(0, 1), folder(4, 2), folder(5, 3)]);
     }
 
     #[test]

@@ -214,18 +214,33 @@ mod tests {
             "{}",
             culprits[0].text
         );
+        assert!(culprits[0].to_string().starts_with("rank 2: called version 11"), "{}", culprits[0]);
+    }
+
+    #[test]
+    fn of_payloads_of_two_lengths_the_longer_one_loses_nothing() {
+        let max = |values: &[u64]| Payload::Max(values.to_vec());
+        for (one, other) in [(max(&[1, 5]), max(&[3, 2, 7])), (max(&[3, 2, 7]), max(&[1, 5]))] {
+            assert_eq!(one.merge(other), max(&[3, 5, 7]));
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_at_the_border_of_a_character() {
+        let fits = format!("x{}", "é".repeat(199));
+        assert_eq!((fits.len(), shorten(fits.clone())), (TEXT_MAX - 1, fits.clone()));
+        assert_eq!(shorten(format!("x{fits}")), format!("x{fits}"));
+        assert_eq!(shorten(format!("{fits}é")), format!("{fits}…"));
     }
 
     #[test]
     fn a_ballot_of_many_failures_stays_small() {
-        let all = (0..1000).map(|rank| {
-            Ballot::of(Rank(rank), u64::from(rank), "x".repeat(9000), Payload::None).failed(
-                Rank(rank),
-                "é".repeat(900),
-                true,
-            )
-        });
-        let merged = all.reduce(Ballot::merge).unwrap();
+        let of = |rank| {
+            let text = "x".repeat(9000);
+            Ballot::of(Rank(rank), u64::from(rank), text, Payload::None).failed(Rank(rank), "é".repeat(900), true)
+        };
+        let subtree = |ranks: std::ops::Range<u32>| ranks.map(of).reduce(Ballot::merge).unwrap();
+        let merged = subtree(0..400).merge(subtree(400..1000));
         assert_eq!(merged.votes, 1000);
         assert_eq!(merged.failures.len() as u32 + merged.failures_cut, 1000);
         assert_eq!(merged.calls.iter().map(|g| g.count).sum::<u32>() + merged.calls_cut, 1000);
@@ -238,6 +253,8 @@ mod tests {
             let ballots: Vec<Ballot> = bits.iter().enumerate()
                 .map(|(r, b)| Ballot::of(Rank(r as u32), b % 3, "call", Payload::Bits { all: *b, any: *b })).collect();
             let forward = ballots.iter().cloned().reduce(Ballot::merge).unwrap();
+            let (all, any) = bits.iter().fold((u64::MAX, 0), |(all, any), b| (all & b, any | b));
+            prop_assert_eq!(&forward.payload, &Payload::Bits { all, any });
             let mut shuffled = ballots;
             let pivot = (swap as usize) % shuffled.len();
             shuffled.rotate_left(pivot);

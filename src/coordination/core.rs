@@ -658,9 +658,30 @@ mod tests {
         world.deliver_all(0);
         world.tick(100);
         assert!(world.settled.iter().all(Vec::is_empty) && !world.cores.iter().any(Core::is_latched));
+        assert!(!world.cores.iter().any(Core::is_idle));
         world.give(0, Event::Decided { round: ROUND, outcome: Outcome::Agreed, decision: vec![] });
         world.deliver_all(0);
         assert!(world.settled.iter().all(|v| v[0].outcome == Outcome::Agreed));
+        assert!(world.cores.iter().all(Core::is_idle));
+    }
+
+    #[test]
+    fn a_time_out_is_told_to_every_other_rank_once() {
+        let nodes: Vec<u32> = (0..13).map(|rank| rank / 4).collect();
+        let mut root = Core::new(Rank::ROOT, &nodes, timeouts());
+        let vote = Event::Vote(ROUND, Ballot::of(Rank::ROOT, 5, "call", Payload::None));
+        root.on_event(vote, Duration::ZERO, &mut Vec::new());
+        let mut effects = Vec::new();
+        root.on_event(Event::Tick, timeouts().abandon, &mut effects);
+        let mut told: Vec<u32> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Send(to, Message::Down(_)) => Some(to.0),
+                _ => None,
+            })
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told, (1..13).collect::<Vec<_>>());
     }
 
     #[test]

@@ -137,3 +137,120 @@ impl Driver {
         self.comm.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::SimulatedClock;
+    use crate::comm::threads::world;
+    use crate::coordination::{Ballot, Outcome, Payload, Phase, Round};
+
+    const ROUND: Round = Round { operation: 1, phase: Phase::Call };
+
+    fn vote(rank: u32) -> Vec<Event> {
+        vec![Event::Vote(ROUND, Ballot::of(Rank(rank), 5, "call", Payload::None))]
+    }
+
+    fn decided() -> Vec<Event> {
+        vec![Event::Decided { round: ROUND, outcome: Outcome::Agreed, decision: Vec::new() }]
+    }
+
+    /// The drivers of a root and a rank below it, and their clock.
+    fn pair() -> (Driver, Driver, Arc<SimulatedClock>) {
+        let clock = Arc::new(SimulatedClock::default());
+        // A clock that has run for a while when the session is opened.
+        clock.advance(Duration::from_secs(1));
+        let s = Duration::from_secs;
+        let timeouts = Timeouts { warn: Duration::from_millis(10), abandon: s(10), room: s(1), drain: s(1) };
+        let mut comms = world(&[0, 0]).into_iter();
+        let mut next = || Driver::new(Box::new(comms.next().expect("two ranks")), clock.clone(), timeouts);
+        (next(), next(), clock)
+    }
+
+    #[test]
+    fn a_round_is_carried_from_votes_to_verdicts_with_one_message_each_way() {
+        let (mut root, mut below, _clock) = pair();
+        assert!(root.is_idle() && below.is_idle());
+        assert_eq!(root.step(vote(0)), Ok(vec![]));
+        assert_eq!(below.step(vote(1)), Ok(vec![]));
+        assert!(!root.is_idle() && !below.is_idle());
+        assert!(matches!(&root.step(vec![]).expect("sent")[..], [Effect::Decide(ROUND, ballot)] if ballot.votes == 2));
+        assert!(matches!(&root.step(decided()).expect("sent")[..], [Effect::Settled(_)]));
+        assert!(matches!(&below.step(vec![]).expect("sent")[..], [Effect::Settled(verdict)] if verdict.round == ROUND));
+        assert!(root.is_idle() && below.is_idle());
+        assert_eq!((root.messages(), below.messages()), (1, 1));
+    }
+
+    #[test]
+    fn a_rank_that_votes_late_finds_the_verdict_that_lies_there() {
+        let (mut root, mut below, clock) = pair();
+        root.step(vote(0)).expect("sent");
+        clock.advance(Duration::from_secs(10));
+        root.step(vec![]).expect("sent");
+        // What has arrived is looked at before the vote is.
+        let heard = below.step(vote(1)).expect("sent");
+        assert!(matches!(&heard[..], [Effect::Settled(verdict)] if matches!(verdict.outcome, Outcome::Abandoned(_))));
+        assert_eq!(below.messages(), 0);
+    }
+
+    #[test]
+    fn time_is_looked_at_once_a_tick() {
+        let (mut root, _below, clock) = pair();
+        root.step(vote(0)).expect("sent");
+        for _ in 0..3 {
+            clock.advance(TICK - Duration::from_millis(1));
+            assert_eq!(root.step(vec![]), Ok(vec![]), "it has waited for long, and nobody has looked");
+            clock.advance(Duration::from_millis(1));
+            assert!(matches!(&root.step(vec![]).expect("sent")[..], [Effect::Waiting { round: ROUND, .. }]));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_hears_nothing_of_the_root_is_latched() {
+        let (_root, mut below, clock) = pair();
+        below.step(vote(1)).expect("sent");
+        assert!(!below.is_latched());
+        clock.advance(Duration::from_secs(20));
+        let effects = below.step(vec![]).expect("sent");
+        assert!(
+            matches!(&effects[..], [Effect::Waiting { .. }, Effect::Settled(verdict)] if verdict.outcome == Outcome::Unknown)
+        );
+        assert!(below.is_latched());
+    }
+
+    #[test]
+    fn a_message_that_is_none_is_passed_over() {
+        let mut comms = world(&[0, 0]);
+        let mut stranger = comms.remove(0);
+        let s = Duration::from_secs;
+        let timeouts = Timeouts { warn: s(1), abandon: s(10), room: s(1), drain: s(1) };
+        let mut below = Driver::new(Box::new(comms.remove(0)), Arc::new(SimulatedClock::default()), timeouts);
+        stranger.send(Rank(1), &[0xff; 40]).expect("sent");
+        assert_eq!(below.step(vec![]), Ok(vec![]));
+    }
+
+    #[test]
+    fn parcels_go_beside_the_messages_and_wait_with_their_sender() {
+        let (mut root, mut below, _clock) = pair();
+        let label = |number: u64| [number, 0, 0, 0, 0, 0];
+        (0..40).for_each(|number| root.send_parcel(Rank(1), label(number), Slice::empty()).expect("sent"));
+        let waiting = root.unsent_parcels();
+        assert!(waiting > 1 && waiting < 40, "{waiting}");
+        assert_eq!(root.quiesce(Duration::ZERO), Ok(true));
+        assert_eq!(root.unsent_parcels(), 0);
+        for number in 0..40 {
+            let parcel = below.receive_parcel().expect("open").expect("it has arrived");
+            assert_eq!((parcel.from, parcel.label), (Rank::ROOT, label(number)));
+            below.recycle(parcel.bytes);
+        }
+        assert_eq!(below.receive_parcel(), Ok(None));
+    }
+
+    #[test]
+    fn after_a_cancel_every_step_says_so() {
+        let (mut root, _below, _clock) = pair();
+        root.cancel();
+        assert_eq!(root.step(vec![]), Err(CommError::Closed { rank: Rank::ROOT }));
+        assert_eq!(root.receive_parcel(), Err(CommError::Closed { rank: Rank::ROOT }));
+    }
+}

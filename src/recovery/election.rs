@@ -657,3 +657,297 @@ pub fn origin_of(elected: &Elected, restart: u64) -> Origin {
     let CheckpointKey { generation, version, operation, .. } = elected.candidate.key;
     Origin { generation, version, operation, restart }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Generation, Level};
+
+    const SIZE: u32 = 4;
+
+    fn at(generation: u64, version: u64, origin: Option<Origin>) -> Candidate {
+        let key = CheckpointKey {
+            generation: Generation(generation),
+            version,
+            operation: version,
+            ..CheckpointKey::default()
+        };
+        Candidate { key, agreement: 1, group_size: SIZE, origin }
+    }
+
+    fn from(generation: u64, version: u64) -> Option<Origin> {
+        Some(Origin { generation: Generation(generation), version, operation: version, restart: 0 })
+    }
+
+    fn culprit(retry: bool) -> Culprit {
+        Culprit { rank: Rank(2), text: "a flipped bit".into(), retry }
+    }
+
+    /// A root that has looked at all there is, and what all ranks can restore of it.
+    fn view(known: &[Candidate], complete: &[bool]) -> RootView {
+        RootView {
+            size: SIZE,
+            want: Want::Newest,
+            known: known.to_vec(),
+            complete: complete.to_vec(),
+            committed: vec![false; known.len()],
+            manifests: Vec::new(),
+            evidence: false,
+            damage: Vec::new(),
+            tried: Vec::new(),
+            current: None,
+            exhausted: true,
+            window: 0,
+            gathered: false,
+            holdings: Vec::new(),
+        }
+    }
+
+    /// Versions 3, 2 and 1 of one run, of which `complete` says what all ranks have.
+    fn three(complete: [bool; 3]) -> RootView {
+        view(&[at(1, 3, None), at(1, 2, None), at(1, 1, None)], &complete)
+    }
+
+    /// The version that is tried, and whether a later run had left it behind.
+    fn tried(word: &Word) -> Option<(u64, bool)> {
+        match word {
+            Word::Try(choice) => Some((choice.candidate.key.version, choice.left_behind)),
+            _ => None,
+        }
+    }
+
+    fn agreed<T: serde::de::DeserializeOwned>((outcome, decision): (Outcome, Vec<u8>)) -> T {
+        assert_eq!(outcome, Outcome::Agreed);
+        codec::decode("decision", &decision).expect("decodes")
+    }
+
+    fn bits(all: u64, any: u64) -> Ballot {
+        Ballot::of(Rank::ROOT, 5, "vote", Payload::Bits { all, any })
+    }
+
+    #[test]
+    fn the_newest_that_all_ranks_have_and_that_was_not_tried_is_elected() {
+        assert_eq!(tried(&three([true; 3]).elect()), Some((3, false)));
+        assert_eq!(tried(&three([false, true, true]).elect()), Some((2, false)));
+        let mut second = three([false, true, true]);
+        second.tried.push(Tried { key: second.known[0].key, culprits: vec![culprit(true)] });
+        assert_eq!(tried(&second.elect()), Some((2, false)));
+        second.tried.push(Tried { key: second.known[1].key, culprits: vec![] });
+        assert_eq!(tried(&second.elect()), Some((1, false)));
+    }
+
+    #[test]
+    fn falling_back_from_a_damaged_version_stays_on_its_lineage() {
+        // A run went on from 50, which left 60 behind; its 55 is damaged.
+        let mut view = view(&[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None)], &[false, true, true]);
+        view.tried.push(Tried { key: view.known[0].key, culprits: vec![culprit(true)] });
+        assert_eq!(tried(&view.elect()), Some((50, false)));
+        // Asked for by its number it may be had.
+        view.want = Want::Version(60);
+        assert_eq!(tried(&view.elect()), Some((60, true)));
+    }
+
+    #[test]
+    fn the_next_window_is_looked_at_only_when_nothing_of_this_one_is_left() {
+        for (complete, want, next) in
+            [(false, Want::Newest, true), (true, Want::Newest, false), (true, Want::Version(9), true)]
+        {
+            let mut view = three([complete; 3]);
+            (view.exhausted, view.want) = (false, want);
+            assert_eq!(view.elect() == Word::NextWindow, next, "{want:?}");
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_not_there_is_answered_with_those_that_are() {
+        let mut view = view(
+            &[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None), at(1, 40, None)],
+            &[true, true, true, false],
+        );
+        view.want = Want::Version(40);
+        assert_eq!(view.elect(), Word::NoSuchVersion(vec![50, 55, 60]));
+        // It was there and is damaged: that is what has to be told.
+        view.tried.push(Tried { key: view.known[3].key, culprits: vec![culprit(true)] });
+        assert_eq!(view.elect(), Word::NothingRestorable(view.tried.clone(), vec![], 1));
+    }
+
+    #[test]
+    fn nothing_is_told_from_nothing_that_can_be_restored() {
+        let none = view(&[], &[]);
+        assert_eq!(none.elect(), Word::Nothing);
+        let lost = |damage: &[Culprit]| Word::NothingRestorable(vec![], damage.to_vec(), 0);
+        assert_eq!(RootView { evidence: true, ..view(&[], &[]) }.elect(), lost(&[]));
+        let damage = vec![culprit(true)];
+        assert_eq!(RootView { damage: damage.clone(), ..view(&[], &[]) }.elect(), lost(&damage));
+        // What was never whole and what nobody knows to have been committed is not missed.
+        assert_eq!(three([false; 3]).elect(), Word::Nothing);
+        let mut tried = three([false; 3]);
+        tried.tried = tried.known.iter().map(|c| Tried { key: c.key, culprits: vec![] }).collect();
+        assert_eq!(tried.elect(), Word::NothingRestorable(tried.tried.clone(), vec![], 0));
+    }
+
+    #[test]
+    fn checkpoints_of_another_number_of_ranks_are_named_if_there_is_nothing_else() {
+        let other = Candidate { group_size: 9, ..at(1, 3, None) };
+        assert_eq!(view(&[other], &[true]).elect(), Word::GroupSize(9));
+        assert_eq!(tried(&view(&[other, at(1, 2, None)], &[true, true]).elect()), Some((2, false)));
+        let mut failed = view(&[other, at(1, 2, None)], &[true, false]);
+        failed.tried.push(Tried { key: failed.known[1].key, culprits: vec![] });
+        assert!(matches!(failed.elect(), Word::NothingRestorable(..)));
+    }
+
+    #[test]
+    fn what_all_ranks_have_or_the_global_tier_has_is_complete() {
+        let vote = |view: RootView, all, global| agreed::<(Word, u64)>(view.decide_vote(&bits(all, 0), 0, global));
+        let (word, complete) = vote(three([false; 3]), 0b101, 0);
+        assert_eq!((tried(&word), complete), (Some((3, false)), 0b101));
+        let (word, complete) = vote(three([false; 3]), 0b101, 0b010);
+        assert_eq!((tried(&word), complete), (Some((3, false)), 0b111));
+        // A newer one may be had from other nodes, and so may one that some rank would have to read from the global tier.
+        for (all, global, complete) in [(0b110, 0, 0b110), (0b110, 0b001, 0b111)] {
+            assert_eq!(vote(three([false; 3]), all, global), (Word::Gather, complete));
+        }
+        // An older one that is incomplete is not wanted; nor is one of another number of ranks.
+        let mut mixed = three([false; 3]);
+        mixed.known[0].group_size = 9;
+        assert_eq!(tried(&vote(mixed, 0b010, 0).0), Some((2, false)));
+    }
+
+    #[test]
+    fn a_vote_is_on_the_last_window() {
+        let mut view = three([true, false, false]);
+        (view.window, view.want) = (1, Want::Version(1));
+        let (word, complete) = agreed::<(Word, u64)>(view.decide_vote(&bits(0b10, 0), 1, 0));
+        assert_eq!((tried(&word), complete), (Some((1, false)), 0b10));
+    }
+
+    #[test]
+    fn a_version_that_was_asked_for_is_looked_for_elsewhere_and_no_other_is() {
+        let asked = |version, all| {
+            let view = RootView { want: Want::Version(version), ..three([false; 3]) };
+            agreed::<(Word, u64)>(view.decide_vote(&bits(all, 0), 0, 0)).0
+        };
+        assert_eq!(asked(2, 0b101), Word::Gather);
+        assert_eq!(tried(&asked(2, 0b010)), Some((2, false)));
+        assert_eq!(asked(7, 0b010), Word::NoSuchVersion(vec![2]));
+    }
+
+    #[test]
+    fn a_vote_that_some_rank_knows_of_a_commit_is_evidence() {
+        let vote = |any| agreed::<(Word, u64)>(view(&[], &[]).decide_vote(&bits(0, any), 0, 0)).0;
+        assert_eq!((vote(0), vote(0b10)), (Word::Nothing, Word::NothingRestorable(vec![], vec![], 0)));
+    }
+
+    #[test]
+    fn ranks_with_another_call_end_the_vote() {
+        let other = Ballot::of(Rank(1), 6, "another call", Payload::Bits { all: 7, any: 0 });
+        let (outcome, _) = three([true; 3]).decide_vote(&bits(7, 0).merge(other.clone()), 0, 0);
+        assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
+        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, None, &Mutex::default());
+        assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
+    }
+
+    fn shard(candidate: u8, rank: u32, holder: u32) -> Holding {
+        Holding { candidate, item: Item::Shard(Rank(rank)), holder: Rank(holder), bytes: 4096, set: None }
+    }
+
+    /// Every rank's shard of version 3 but that of rank 0, which lies on the node of rank 1, and none of version 2.
+    fn elsewhere() -> Vec<Holding> {
+        (1..SIZE).map(|rank| shard(0, rank, rank)).chain([shard(0, 0, 1)]).collect()
+    }
+
+    #[test]
+    fn what_other_nodes_hold_makes_a_candidate_complete_and_the_ways_are_told() {
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
+        let keep = Mutex::default();
+        let gathered = RootView { gathered: true, ..three([false, false, true]) };
+        let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, None, &keep));
+        let Word::Try(choice) = word else { panic!("{word:?}") };
+        let way = Alternative::Copy { holder: Rank(1), bytes: 4096 };
+        assert_eq!((choice.candidate.key.version, complete), (3, 0b101));
+        assert_eq!(choice.ways, [(Rank(0), vec![way])]);
+        assert_eq!(keep.into_inner().expect("no panic"), elsewhere());
+    }
+
+    #[test]
+    fn one_shard_that_nobody_holds_leaves_a_candidate_incomplete() {
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()[1..].to_vec()));
+        let (word, complete) =
+            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, None, &Mutex::default()));
+        assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
+        let mut other = three([false, true, true]);
+        other.known[0].group_size = 9;
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
+        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, None, &Mutex::default()));
+        assert_eq!(complete, 0b110, "shards of another number of ranks are not those of this run");
+    }
+
+    #[test]
+    fn after_a_damaged_copy_the_same_candidate_is_tried_with_the_ways_of_its_window() {
+        let manifest = Manifest {
+            job: "job".into(),
+            group: "world".into(),
+            name: "heat".into(),
+            key: at(1, 2, None).key,
+            agreement: 1,
+            group_size: SIZE,
+            origin: None,
+            level: Level::System,
+            containers: Vec::new(),
+        };
+        let mut view = three([true; 3]);
+        (view.window, view.gathered) = (1, true);
+        view.manifests = vec![(view.known[1], manifest.clone())];
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(0, 0, 1), shard(1, 0, 3)]));
+        let again = Some(view.known[1]);
+        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, again, &Mutex::default()));
+        let Word::Try(choice) = word else { panic!("{word:?}") };
+        assert_eq!((choice.candidate.key.version, choice.manifest), (2, Some(manifest)));
+        assert_eq!(choice.ways, [(Rank(0), vec![Alternative::Copy { holder: Rank(1), bytes: 4096 }])]);
+        let without = three([true; 3]);
+        assert!(matches!(without.choose(without.known[0], true), Word::Try(choice) if choice.ways.is_empty()));
+    }
+
+    #[test]
+    fn an_attempt_counts_if_all_ranks_have_loaded_it() {
+        let end = |failure: Option<bool>, gathered| {
+            let mut view = three([true; 3]);
+            (view.current, view.gathered) = (Some(view.known[0]), gathered);
+            let mut ballot = Ballot::of(Rank::ROOT, 5, "end", Payload::None);
+            if let Some(retry) = failure {
+                ballot = ballot.failed(Rank(2), "a flipped bit", retry);
+            }
+            view.decide_end(&ballot)
+        };
+        assert_eq!(agreed::<(Word, Option<Tried>)>(end(None, false)), (Word::Done, None));
+        assert_eq!(agreed::<(Word, Option<Tried>)>(end(Some(true), false)), (Word::Gather, None));
+        let (word, failed) = agreed::<(Word, Option<Tried>)>(end(Some(true), true));
+        assert_eq!(tried(&word), Some((2, false)), "the next older one");
+        let failed = failed.expect("it was tried");
+        assert_eq!((failed.key.version, failed.culprits), (3, vec![culprit(true)]));
+        let (outcome, _) = end(Some(false), true);
+        assert_eq!(outcome, Outcome::Abandoned(vec![culprit(false)]));
+    }
+
+    #[test]
+    fn an_end_without_anything_restored_says_why() {
+        let text = |tried: &[Tried], damage: &[Culprit], left| describe_failure(tried, damage, left);
+        assert!(text(&[], &[], 0).contains("event=passed-over"));
+        let attempt = Tried { key: at(1, 3, None).key, culprits: vec![culprit(true), culprit(true)] };
+        let told = text(&[attempt], &[], 0);
+        assert!(
+            told.contains("rank 2: a flipped bit; rank 2: a flipped bit") && !told.contains("passed-over"),
+            "{told}"
+        );
+        assert!(!told.contains("unreadable") && !told.contains("left behind"), "{told}");
+        assert!(text(&[], &[culprit(true)], 0).contains("found unreadable: rank 2: a flipped bit"));
+        assert!(text(&[], &[], 2).starts_with("2 older versions were left behind"));
+    }
+
+    #[test]
+    fn what_comes_later_names_what_was_restored_and_the_restart() {
+        let elected = Elected { candidate: at(3, 7, None), manifest: None, left_behind: false, ways: Vec::new() };
+        let origin = Origin { generation: Generation(3), version: 7, operation: 7, restart: 12 };
+        assert_eq!(origin_of(&elected, 12), origin);
+    }
+}

@@ -355,15 +355,13 @@ fn partners(ranks: &Ranks, copies: u32, scheme: Scheme) -> Placement {
             numbered(tolerates_nodes, "node"),
         ));
     }
+    // Fewer domains than nodes that hold a shard: that is so for all ranks alike.
     if tolerates < tolerates_nodes {
-        let shared =
-            (0..ranks.count()).filter(|owner| (sites_of(*owner, &domain) as usize) < holders[*owner].len() + 1);
         lost.push(format!(
-            "{scheme} needs {} failure domains, and there are {}: the copies of ranks {} share some, and the loss of {} is \
+            "{scheme} needs {} failure domains, and there are {}: the copies of each rank share some, and the loss of {} is \
              survived.",
             copies + 1,
             ranks.domain_sizes.len(),
-            listed(&shared.map(rank).collect::<Vec<_>>()),
             numbered(tolerates, "failure domain"),
         ));
     }
@@ -571,7 +569,8 @@ mod tests {
         assert!(placement.lost[0].contains("5 or 6 members instead of 4, since 11 ranks"), "{:?}", placement.lost);
         let placement = place(&filled(&[1; 3]), &[], rs(4, 2));
         assert_eq!(sets_of(&placement), [[0, 1, 2]]);
-        assert!(placement.lost[0].contains("only 3 ranks"), "{:?}", placement.lost);
+        let text = &placement.lost[0];
+        assert!(text.contains("only 3 ranks") && text.contains("up to 200 % of a shard instead of 50 %"), "{text}");
         assert_eq!(figures(&placement), (2, 2, 1));
     }
 
@@ -585,6 +584,37 @@ mod tests {
             "Ranks 0, 2 cover each other and share node 0; so do ranks of one more set: the loss of 1 node is survived, \
              not of 2."
         );
+    }
+
+    #[test]
+    fn only_sets_whose_members_share_a_node_are_counted_as_such() {
+        let placement = place(&filled(&[4, 2]), &[], xor(2));
+        assert_eq!(sets_of(&placement), [[0, 3], [1, 4], [2, 5]]);
+        assert_eq!(
+            placement.lost,
+            ["Ranks 0, 3 cover each other and share node 0: the loss of no node is survived, not of 1."]
+        );
+    }
+
+    #[test]
+    fn of_groups_of_one_size_one_in_a_domain_that_was_named_is_the_example() {
+        // The domain of two nodes with a rank each, and the node in no domain that has two ranks.
+        let placement = place(&filled(&[1, 1, 2, 1, 1]), &[0, 0], rs(3, 3));
+        assert_eq!((placement.tolerates, placement.tolerates_nodes), (1, 2));
+        assert!(
+            placement.lost[1].starts_with("Ranks 0, 1 cover each other and share failure domain 0:"),
+            "{:?}",
+            placement.lost
+        );
+    }
+
+    #[test]
+    fn no_set_has_more_members_than_the_code_takes() {
+        for members in [127, 128, 200, 255] {
+            for set in sets_of(&place(&filled(&[1; 300]), &[], xor(members))) {
+                assert!(set.len() <= MEMBERS_MAX as usize, "xor({members}): {} members", set.len());
+            }
+        }
     }
 
     #[test]

@@ -5,15 +5,16 @@ use super::{Error, Pending, Restored, Session};
 use crate::base::clock::SystemClock;
 use crate::base::limit::LIMIT;
 use crate::base::rng;
-use crate::base::{CheckpointKey, Generation, Level};
+use crate::base::{CheckpointKey, Clock, Generation, Level};
 use crate::comm::threads;
 use crate::config::{Budget, Config, Scheme};
 use crate::tier::TierKind;
 use crate::tier::directory::DirectoryTier;
-use crate::tier::simulated::Simulated;
+use crate::tier::simulated::{Fault, Simulated};
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
 use crate::transfer::engine::REPORTS_MAX;
+use crate::transfer::{LevelVerdict, PerTier};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -376,6 +377,157 @@ fn two_incarnations_in_the_memory_of_two_nodes_are_not_mixed() {
     std::fs::remove_dir_all(&to).expect("our own folder");
     std::fs::rename(from, to).expect("our own folders");
     assert_eq!(restart_on_two_nodes(&other, in_memory_alone).0, [None; 2]);
+}
+
+// ------------------------------------------------------------------------------------------ what a session counts
+
+/// Waits until all levels of a checkpoint have come to an end.
+fn settle(pending: &Pending) {
+    let clock = SystemClock::default();
+    while !pending.poll() {
+        assert!(clock.now() < LIMIT, "{:?}", pending.verdicts());
+        clock.sleep(Duration::from_millis(1));
+    }
+}
+
+fn take_and_settle(session: &Session, version: u64) -> Level {
+    let pending = take(session, version);
+    settle(&pending);
+    pending.level()
+}
+
+#[test]
+fn a_session_counts_what_it_takes_and_where_that_lies() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), bed.config());
+    let mut blocked = Duration::ZERO;
+    for version in 1..=3 {
+        assert_eq!(take_and_settle(&session, version), Level::System);
+        let stats = session.stats();
+        blocked += stats.blocked_last;
+        assert_eq!((stats.captured, stats.bytes_captured, stats.blocked_total), (version, 8 * version, blocked));
+        assert!(stats.blocked_last <= stats.blocked_max && stats.blocked_max <= blocked);
+    }
+    let stats = session.stats();
+    assert_eq!(stats.committed, PerTier { memory: 3, local: 3, peers: 0, global: 3 });
+    assert_eq!(stats.newest, PerTier { memory: Some(3), local: Some(3), peers: None, global: Some(3) });
+    assert!(stats.flushed_bytes.local > stats.bytes_captured && stats.flushed_bytes.global > stats.bytes_captured);
+    assert!(stats.flushed_time.local > Duration::ZERO && stats.flushed_time.global > Duration::ZERO);
+    assert_eq!((stats.abandoned, stats.level_failures, stats.write_failures), Default::default());
+    assert_eq!((stats.room_waits, stats.room_wait_total, stats.direct_captures), Default::default());
+    session.close().expect("closes");
+}
+
+/// The first checkpoint of a run is due everywhere; after that the tier that had to take the shard has it, whatever was due.
+#[test]
+fn without_memory_a_capture_writes_to_the_nearest_tier_and_that_level_counts() {
+    for (local, level) in [(true, Level::NodeReboot), (false, Level::System)] {
+        let bed = Bed::new();
+        let mut config = bed.config();
+        (config.job.memory_enabled, config.job.local_enabled) = (false, local);
+        (config.job.local.every, config.job.global.every) = (1000, 1000);
+        let session = bed.open(&bed.place(), config);
+        assert_eq!([1, 2, 3].map(|version| take_and_settle(&session, version)), [Level::System, level, level]);
+        let stats = session.stats();
+        assert_eq!((stats.direct_captures, stats.committed.memory), (3, 0));
+        assert_eq!(
+            stats.committed,
+            PerTier { local: if local { 3 } else { 0 }, global: if local { 1 } else { 3 }, ..PerTier::default() }
+        );
+        let nearest = if local { stats.flushed_bytes.local } else { stats.flushed_bytes.global };
+        assert_eq!(nearest, 0, "nothing of it was written in the background");
+        session.close().expect("closes");
+    }
+}
+
+#[test]
+fn a_level_that_some_rank_cannot_reach_is_given_up_and_the_others_are_kept() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), bed.config());
+    assert_eq!(take_and_settle(&session, 1), Level::System);
+    bed.disk.inject(Path::new("/local"), Fault::Full).expect("it is a path");
+    let pending = take(&session, 2);
+    settle(&pending);
+    assert_eq!(pending.level(), Level::System);
+    let said = pending.verdicts();
+    assert!(
+        said.iter().any(|(level, verdict)| *level == Level::NodeReboot
+            && matches!(verdict, LevelVerdict::Abandoned(who) if who[0].text.contains("/local"))),
+        "{said:?}"
+    );
+    let stats = session.stats();
+    assert_eq!(stats.committed, PerTier { memory: 2, local: 1, peers: 0, global: 2 });
+    assert_eq!(stats.level_failures, PerTier { local: 1, ..PerTier::default() });
+    bed.disk.heal(Path::new("/local")).expect("it is a path");
+    session.close().expect("closes");
+}
+
+/// Two checkpoints that are being flushed take up the memory: the third waits for as long as it may, and is written to a file.
+#[test]
+fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
+    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
+    let place = bed.place();
+    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let mut config = bed.config();
+    config.job.timeouts.room = Duration::from_millis(200);
+    let session = bed.open(&place, config);
+    let array = vec![7u8; 6 << 20];
+    let large = |version| {
+        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        checkpoint.save("array", &array).expect("saved");
+        checkpoint.capture().expect("captured")
+    };
+    gate.close();
+    let forced = gate.watch_over(|| {
+        let mut taken: Vec<Pending> = (1..=2).map(large).collect();
+        assert_eq!(session.stats().room_waits, 0);
+        taken.push(large(3));
+        let stats = session.stats();
+        assert_eq!((stats.room_waits, stats.direct_captures), (1, 1));
+        assert!(stats.room_wait_total >= Duration::from_millis(200) && stats.room_wait_total <= stats.blocked_last);
+        gate.open();
+        taken.iter().for_each(settle);
+        assert_eq!(taken.iter().map(Pending::level).collect::<Vec<_>>(), [Level::System; 3]);
+        // What was flushed gives up its memory.
+        settle(&large(4));
+        assert_eq!((session.stats().room_waits, session.stats().direct_captures), (1, 1));
+    });
+    assert!(!forced, "something waited for the global file system");
+    session.close().expect("closes");
+}
+
+/// What lies in a dead run's memory may be the only copy at its level.
+#[test]
+fn the_memory_of_the_run_before_goes_when_this_run_has_committed_as_much() {
+    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
+    let mut config = bed.config();
+    config.job.local_enabled = false;
+    let segments = || std::fs::read_dir(bed.memory.path()).expect("our own folder").count();
+    let first = bed.open(&bed.place(), config.clone());
+    commit(&first, &[1], Level::System);
+    drop(first);
+    bed.disk.drop_locks();
+    let before = segments();
+    let place = bed.place();
+    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let session = bed.open(&place, config);
+    assert_eq!(restart(&session).map(|restored| restored.version), Some(1));
+    gate.close();
+    let forced = gate.watch_over(|| {
+        let pending = take(&session, 2);
+        assert_eq!(pending.wait(Level::Process).expect("committed"), Level::Process);
+        let both = segments();
+        assert!(both > before, "{before}, {both}");
+        gate.open();
+        assert_eq!(pending.wait(Level::System).expect("committed"), Level::System);
+        let clock = SystemClock::default();
+        while segments() == both {
+            assert!(clock.now() < LIMIT, "it is still there");
+            clock.sleep(Duration::from_millis(1));
+        }
+    });
+    assert!(!forced, "something waited for the global file system");
+    session.close().expect("closes");
 }
 
 // ------------------------------------------------------------------------------------------ a file system that hangs

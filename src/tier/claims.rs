@@ -281,8 +281,7 @@ impl Claims {
         match self.storage.is_locked(&path) {
             Ok(true) => return Ok(true),
             Ok(false) if theirs.is_some_and(|record| record.boot == ours.boot) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            // Unlocked as far as this host can see, or no locks on this file system.
+            // Unlocked as far as this host can see, or no locks on this file system. (Or gone: the watch sees that at once.)
             Ok(false) | Err(_) => {}
         }
         Ok(is_newest && self.watch(&path, clock))
@@ -411,9 +410,11 @@ enum Holder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::owner::store_id;
     use super::super::posix::PosixStorage;
     use super::super::simulated::{Fault, Simulated};
     use super::*;
+    use crate::base::Incarnation;
     use crate::base::clock::SystemClock;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::SystemTime;
@@ -485,15 +486,15 @@ mod tests {
     fn a_run_whose_clock_is_an_hour_behind_is_seen_to_live() {
         let disk = Simulated::new();
         disk.inject(Path::new("/"), Fault::NoLocks).expect("it is a path");
-        let claims = Claims::new(TierKind::Global, Arc::new(disk.clone()), Path::new("/global"), "job", "group");
+        let claims = on_disk(&disk);
         let elsewhere = |incarnation: &str| {
             let boot = format!("that of {incarnation}");
             ClaimRecord { incarnation: incarnation.into(), boot, ..record(4) }
         };
-        let still = Seconds(Mutex::default(), &|_| ());
+        let still = quiet();
         let path = |claim: &Claim| claim.path.clone();
         let mut renewed: Option<PathBuf> = None;
-        for (run, lives) in [("1", false), ("2", false), ("3", true)] {
+        for (run, lives) in [("1", false), ("2", false), ("3", false), ("4", true)] {
             if let Some(path) = &renewed {
                 // Renewed every three seconds, by a clock that is an hour behind.
                 let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
@@ -513,6 +514,123 @@ mod tests {
             let claim = claims.claim(Generation(0), &elsewhere(run), true, &still).expect("taken over");
             renewed = Some(path(&claim));
         }
+    }
+
+    /// Seconds in which nothing happens.
+    fn quiet() -> Seconds<'static> {
+        Seconds(Mutex::default(), &|_| ())
+    }
+
+    fn on_disk(disk: &Simulated) -> Claims {
+        Claims::new(TierKind::Global, Arc::new(disk.clone()), Path::new("/global"), "job", "group")
+    }
+
+    #[test]
+    fn a_run_that_died_on_this_boot_is_not_waited_for_and_one_of_another_boot_is() {
+        let root = tempfile::tempdir().expect("a folder");
+        let claims = claims(root.path());
+        drop(claims.claim(Generation(0), &record(4), false, &quiet()).expect("claimed"));
+        for (boot, waits) in [("this", false), ("another", true)] {
+            let clock = quiet();
+            let me = ClaimRecord { boot: boot.into(), ..record(0) };
+            claims.refuse_alive(&me, &clock).expect("its lock is gone, and its time stands still");
+            assert_eq!(clock.now() >= 3 * HEARTBEAT, waits, "{boot} boot: {:?}", clock.now());
+        }
+    }
+
+    #[test]
+    fn the_claims_of_the_last_runs_stay_and_older_ones_are_removed() {
+        let root = tempfile::tempdir().expect("a folder");
+        let claims = claims(root.path());
+        for _ in 0..10 {
+            let claim = claims.claim(Generation(0), &record(4), false, &quiet()).expect("claimed");
+            claims.close(&claim).expect("closed");
+        }
+        let last: Vec<Generation> = (10 - CLAIMS_KEPT..=10).map(Generation).collect();
+        assert_eq!(claims.generations().expect("listed"), last);
+        let files = std::fs::read_dir(&claims.directory).expect("listed").count();
+        assert_eq!(files, 2 * last.len(), "each with the note that it has ended");
+    }
+
+    #[test]
+    fn a_number_that_somebody_else_takes_first_is_looked_at_like_any_other() {
+        let disk = Simulated::new();
+        let claims = on_disk(&disk);
+        drop(claims.claim(Generation(0), &record(4), false, &quiet()).expect("claimed"));
+        // While the dead run's claim is watched a tool takes the next number.
+        let meanwhile = |second: u64| {
+            if second == 5 {
+                claims.claim(Generation(0), &record(0), true, &quiet()).expect("claimed");
+            }
+        };
+        let me = ClaimRecord { boot: "another".into(), ..record(4) };
+        let claim = claims.claim(Generation(0), &me, false, &Seconds(Mutex::default(), &meanwhile)).expect("claimed");
+        assert_eq!(claim.generation(), Generation(3));
+    }
+
+    #[test]
+    fn a_number_that_a_tool_has_used_is_not_given_again() {
+        let claims = on_disk(&Simulated::new());
+        claims.refuse_alive(&record(0), &quiet()).expect("where no claims are there is no run");
+        for used in [5, 3, 5] {
+            claims.record_used(Generation(used), &record(0), &quiet()).expect("recorded");
+            assert_eq!(claims.generations().expect("listed"), [Generation(5)]);
+        }
+        let run = claims.claim(Generation(0), &record(4), false, &quiet()).expect("claimed");
+        assert_eq!(run.generation(), Generation(6));
+    }
+
+    #[test]
+    fn a_newer_claim_supersedes_and_one_that_has_vanished_is_made_again() {
+        let disk = Simulated::new();
+        let (claims, clock) = (on_disk(&disk), quiet());
+        let mine = claims.claim(Generation(0), &record(4), false, &clock).expect("claimed");
+        disk.lose(&mine.path).expect("it was there");
+        claims.check(&mine, &clock).expect("nobody else has it");
+        let seen = claims.refuse_alive(&record(0), &clock);
+        assert!(matches!(seen, Err(ClaimError::Alive { generation: Generation(1), .. })), "{seen:?}");
+        claims.claim(Generation(0), &record(0), true, &clock).expect("taken over");
+        let fenced = claims.check(&mine, &clock);
+        assert!(
+            matches!(fenced, Err(ClaimError::Superseded { ours: Generation(1), by: Generation(2), .. })),
+            "{fenced:?}"
+        );
+    }
+
+    #[test]
+    fn a_claim_is_renewed_by_the_time_of_its_file() {
+        let root = tempfile::tempdir().expect("a folder");
+        let claims = claims(root.path());
+        let mine = claims.claim(Generation(0), &record(4), false, &quiet()).expect("claimed");
+        let file = std::fs::File::options().write(true).open(&mine.path).expect("opened");
+        file.set_modified(SystemTime::UNIX_EPOCH).expect("set");
+        claims.renew(&mine).expect("renewed");
+        assert!(claims.storage.modified(&mine.path).expect("there") > SystemTime::UNIX_EPOCH);
+    }
+
+    /// What cannot be read is not what is not there.
+    #[test]
+    fn a_store_that_fails_is_an_error_and_never_an_empty_one() {
+        let disk = Simulated::new();
+        let (claims, clock) = (on_disk(&disk), quiet());
+        let mine = claims.claim(Generation(0), &record(4), false, &clock).expect("claimed");
+        let tier_error = |result: Result<(), ClaimError>| match result {
+            Err(ClaimError::Tier(error)) => error.to_string(),
+            other => panic!("{other:?}"),
+        };
+        let at = |path: &Path, fault, action: &str, call: &dyn Fn() -> Result<(), ClaimError>| {
+            disk.inject(path, fault).expect("it is a path");
+            let text = tier_error(call());
+            assert!(text.contains(action), "{action}: {text}");
+            disk.heal(path).expect("it is a path");
+        };
+        at(&claims.directory, Fault::Dead, "list", &|| claims.refuse_alive(&record(0), &clock));
+        at(&mine.path, Fault::Dead, "read", &|| claims.check(&mine, &clock));
+        let next = claims.path(Generation(2));
+        at(&next, Fault::ReadOnly, "create", &|| claims.claim(Generation(0), &record(4), true, &clock).map(drop));
+        let store = |disk: &Simulated| store_id(disk, Path::new("/global"), Incarnation([1; 16]), &clock);
+        at(Path::new("/global/store"), Fault::ReadOnly, "create", &|| store(&disk).map(drop).map_err(ClaimError::Tier));
+        store(&disk).expect("made");
     }
 
     /// Somebody else writes `text` while one sleeps for the third time.

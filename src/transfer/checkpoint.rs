@@ -923,3 +923,20 @@ fn summary(regions: &[SavedRegion<'_>]) -> String {
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{} regions: {}{rest}", own().count(), named.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_names_the_first_regions_of_the_application_and_counts_the_others() {
+        let regions = |count: u64| -> Vec<SavedRegion<'static>> {
+            let own = (0..count).map(|number| region::value(&format!("r{number}"), &number).expect("a value"));
+            own.chain([region::reserved(region::AFFINITY, Vec::new())]).collect()
+        };
+        assert_eq!(summary(&regions(0)), "0 regions: ");
+        assert_eq!(summary(&regions(2)), "2 regions: r0 (u8), r1 (u8)");
+        assert!(summary(&regions(6)).ends_with("r4 (u8), r5 (u8)"), "{}", summary(&regions(6)));
+        assert!(summary(&regions(8)).ends_with("r5 (u8) and 2 more"), "{}", summary(&regions(8)));
+    }
+}

@@ -218,6 +218,34 @@ mod tests {
     }
 
     #[test]
+    fn durable_is_what_lies_on_one_tier_that_outlives_the_memory() {
+        for (local, global) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut flow = Flow::default();
+            flow.on_agreed(Plan { process: true, local: true, peers: true, global: true });
+            flow.on_settled(TierKind::Peers, true);
+            assert!(!flow.is_durable());
+            flow.on_settled(Local, local);
+            flow.on_settled(Global, global);
+            assert_eq!(flow.is_durable(), local || global);
+        }
+    }
+
+    /// A version is kept as long as others may have heard that it is committed in memory, or in the memory of peers.
+    #[test]
+    fn a_verdict_is_awaited_on_the_call_and_on_the_peers() {
+        let mut flow = Flow::default();
+        assert!(flow.awaits_verdict(), "on the call");
+        flow.on_agreed(Plan { process: true, local: true, peers: true, global: false });
+        assert!(!flow.awaits_verdict(), "this rank has not voted yet");
+        flow.on_written(Local);
+        assert!(!flow.awaits_verdict(), "memory holds nothing for the local tier's sake");
+        flow.on_written(TierKind::Peers);
+        assert!(flow.awaits_verdict());
+        flow.on_settled(TierKind::Peers, true);
+        assert!(!flow.awaits_verdict());
+    }
+
+    #[test]
     fn memory_only_checkpoints_finish_with_the_call() {
         let mut flow = Flow::default();
         assert_eq!(

@@ -543,3 +543,24 @@ enum Prepared {
     Job(Box<WriteJob>),
     Done(Written),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Work on the wrong side would hold up a tier whose file system is sound while the other's hangs.
+    #[test]
+    fn what_may_wait_for_a_file_system_is_on_its_side_and_nothing_else() {
+        let decide = |phase| Task::Decide { round: Round { operation: 1, phase }, ballot: Ballot::default() }.side();
+        let sides = [Phase::Call, Phase::Local, Phase::Peers, Phase::Global].map(decide);
+        assert_eq!(sides, [None, None, None, Some(Side::Far)]);
+        let retain = |tier| {
+            let series = Series { job: "job".into(), group: "world".into(), name: "heat".into() };
+            Task::Retain { tier, series, key: CheckpointKey::default() }.side()
+        };
+        assert_eq!([TierKind::Local, TierKind::Global].map(retain), [Some(Side::Near), Some(Side::Far)]);
+        assert_eq!([Task::Renew, Task::Status].map(|task| task.side()), [Some(Side::Far); 2]);
+        let prepare = Task::Prepare { bytes: 1, node: None };
+        assert_eq!([prepare, Task::RemoveOldSegments].map(|task| task.side()), [None; 2]);
+    }
+}
