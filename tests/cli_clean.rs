@@ -444,45 +444,54 @@ fn reset_finds_local_copies_of_stores_that_are_gone() {
     assert_eq!(entries(&orphan), left, "another job's is left alone");
 }
 
-/// Somebody begins anew on another global directory, and goes back to the first one.
+/// Two stores, on a node with one configured local directory.
 #[test]
 fn each_store_has_its_own_copies_in_one_configured_local_directory() {
     let store = Store::with(&[10]);
-    let (first, second) = (store.disk.path().join("first"), store.disk.path().join("second"));
-    std::fs::rename(store.global(), &first).expect("moved away");
-    assert_eq!(store.restart(), None, "what lies there is another store's");
-    store.run(|_| (), |session, rank| take(session, rank, &[3, 4], Level::System));
-    std::fs::rename(store.global(), &second).expect("moved away");
-    for (global, newest) in [(&first, 10), (&second, 4), (&first, 10)] {
-        std::fs::rename(global, store.global()).expect("it is back");
+    let second = store.disk.path().join("second");
+    let on_second = |config: &mut Config| config.job.global_directory.clone_from(&second);
+    assert_eq!(store.restart_with(on_second), None, "what lies there is another store's");
+    store.run(on_second, |session, rank| take(session, rank, &[3, 4], Level::System));
+    for (is_second, newest) in [(false, 10), (true, 4), (false, 10)] {
         for segment in entries(store.memory.path()) {
             std::fs::remove_file(segment).expect("removed");
         }
-        store.run(
-            |_| (),
-            |session, _| {
-                let restored = session.restart("heat", |r| {
-                    r.value::<u64>("step")?;
-                    Ok(())
-                });
-                let restored = restored.expect("restarts").expect("there is one");
-                assert_eq!((restored.version, restored.tier), (newest, "local"));
-            },
-        );
-        std::fs::rename(store.global(), global).expect("moved away");
+        let on_it = |config: &mut Config| {
+            if is_second {
+                on_second(config);
+            }
+        };
+        store.run(on_it, |session, _| {
+            let restored = session.restart("heat", |r| {
+                r.value::<u64>("step")?;
+                Ok(())
+            });
+            let restored = restored.expect("restarts").expect("there is one");
+            assert_eq!((restored.version, restored.tier), (newest, "local"));
+        });
     }
+}
+
+/// What was lost may be all but the local copies.
+#[test]
+fn a_store_that_is_made_again_where_it_was_goes_on_from_its_local_copies() {
+    let store = Store::with(&[10]);
+    std::fs::remove_dir_all(store.global()).expect("lost");
+    for segment in entries(store.memory.path()) {
+        std::fs::remove_file(segment).expect("removed");
+    }
+    assert_eq!(store.restart(), Some(10));
 }
 
 #[test]
 fn clean_and_the_doctor_name_local_copies_of_a_store_that_is_gone() {
     let store = Store::with(&[10]);
     std::fs::remove_dir_all(store.global()).expect("removed");
+    let second = store.disk.path().join("second");
+    let on_second = |config: &mut Config| config.job.global_directory.clone_from(&second);
     let tool = |arguments: &[&str]| {
         let mut command = command();
-        command
-            .args(arguments)
-            .env("BIVOUAC_GLOBAL_DIRECTORY", store.global())
-            .env("BIVOUAC_LOCAL_ALLOW_TMPFS", "true");
+        command.args(arguments).env("BIVOUAC_GLOBAL_DIRECTORY", &second).env("BIVOUAC_LOCAL_ALLOW_TMPFS", "true");
         command.env("BIVOUAC_MEMORY_DIRECTORY", store.memory.path()).env("BIVOUAC_LOCAL_DIRECTORY", store.local());
         ran(command)
     };
@@ -492,13 +501,13 @@ fn clean_and_the_doctor_name_local_copies_of_a_store_that_is_gone() {
     assert!(kept.status == 0 && kept.out.contains("not there any more"), "{kept:?}");
     assert!(!store.folders(&store.local()).is_empty(), "they may be all that is left");
     // Beside those of the store that came after it.
-    store.run(|_| (), |session, rank| take(session, rank, &[3], Level::System));
+    store.run(on_second, |session, rank| take(session, rank, &[3], Level::System));
     let cleaned = tool(&["clean", "--job", "cli", "--yes", "--even-newest"]);
     assert!(cleaned.status == 0, "{cleaned:?}");
     let left = entries(&store.local());
     assert!(left.len() == 2 && left.iter().any(|path| path.join("of-store").is_file()), "{left:?}");
     assert!(!tool(&["doctor"]).out.contains("not there any more"));
-    assert_eq!(store.restart(), Some(3));
+    assert_eq!(store.restart_with(on_second), Some(3));
 }
 
 #[test]

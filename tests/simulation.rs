@@ -290,11 +290,6 @@ impl Job {
                 // Another id makes another store: runs leave the memory of the old one alone.
                 (0..self.world.machine_count()).for_each(|id| self.truth.lose_memory(id, self.generation_max));
             }
-            if path == top.join("of-store") && done != "spared" {
-                // It says that the directory is another store's, and is believed.
-                let machine = (0..self.world.machine_count()).find(|id| local_root(*id) == top);
-                machine.into_iter().for_each(|id| self.truth.lose_local(id, self.generation_max));
-            }
             let mut names = path.iter().rev().map(|name| name.to_string_lossy().into_owned());
             let (file, folder, series) = (names.next(), names.next(), names.next());
             let (Some(file), Some(folder), Some(series)) = (file, folder, series) else { continue };

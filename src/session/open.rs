@@ -349,7 +349,7 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
         if place.is_real { ours::own_place(directory, make) } else { make(directory).map(|()| directory.clone()) };
     let root = found.map_err(wrap)?;
     let theirs = take(&root)?;
-    if theirs.name == name {
+    if !owner.is_another(&theirs) {
         return Ok(root);
     }
     let own = private(&root).map_err(wrap)?;

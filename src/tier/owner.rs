@@ -38,8 +38,8 @@ pub fn store_id(
     settle(storage, TierKind::Global, &root.join("store"), &fresh, |text| text.parse().ok(), clock)
 }
 
-/// To which store a directory of the local tier belongs. Copies of another store are not to be restored, nor written over: runs of
-/// both count their checkpoints from one.
+/// To which store a directory of the local tier belongs: to the first that has used it. Copies of another store are not to be
+/// restored, nor written over: runs of both count their checkpoints from one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LocalOwner {
     /// The name of a folder that is that store's alone, as the session makes it of the store.
@@ -58,6 +58,13 @@ impl LocalOwner {
     fn parse(text: &str) -> Option<LocalOwner> {
         let (name, global) = text.split_once('\n').unwrap_or((text, ""));
         name.starts_with("bivouac-").then(|| LocalOwner { name: name.to_owned(), global: global.to_owned() })
+    }
+
+    /// Is that another store? Not if it was lost, and made again where it was: its local copies may be all that is left. Nor can it
+    /// be told of a job without a global directory.
+    pub fn is_another(&self, than: &LocalOwner) -> bool {
+        let is_known = !self.global.is_empty() && !than.global.is_empty();
+        self.name != than.name && is_known && self.global != than.global
     }
 
     /// What a directory says of its owner; `None`: nothing.
@@ -176,7 +183,11 @@ mod tests {
         assert_eq!(LocalOwner::of(&storage, root.path()), Some(first));
         let other = tempfile::tempdir().expect("a folder");
         assert_eq!(second.settle(&storage, other.path(), &AtOnce).expect("written"), second);
-        assert_eq!(LocalOwner::of(&storage, other.path()), Some(second));
+        assert_eq!(LocalOwner::of(&storage, other.path()), Some(second.clone()));
+        let (moved, remade) = (owner("bivouac-7-a", "/scratch/two"), owner("bivouac-7-b", "/scratch/one"));
+        let first = owner("bivouac-7-a", "/scratch/one");
+        assert_eq!([&moved, &remade, &second].map(|other| first.is_another(other)), [false; 3]);
+        assert!(first.is_another(&owner("bivouac-7-b", "/scratch/two")));
     }
 
     /// Somebody else writes an id while this one has made the file and is about to lock it.

@@ -231,7 +231,8 @@ impl Truth {
     }
 
     /// Reads the whole journal of a run that lived on after it was read first, and now is dead. What it was told meanwhile is promised
-    /// like the rest: it was decided on before the next run made its claim.
+    /// like the rest: it was decided on before the next run made its claim. Only of node memory that is not known, since nobody looks
+    /// at the claims for it: what was told late of that level alone is no promise.
     pub fn read_on(&mut self, journal: &Journal, machines: &[u32], tolerates: u32) {
         let entries = journal.entries();
         let hard = Weather { hard: true, ..Weather::default() };
@@ -240,8 +241,20 @@ impl Truth {
         self.check_verdicts(&entries, tolerates, &hard);
         self.check_lists(&entries);
         if let Some(generation) = generation {
+            let before = self.in_memory();
             self.learn(&entries, generation, machines, tolerates);
+            for (series, key) in self.in_memory().difference(&before) {
+                let told = self.told.get_mut(series.as_str()).and_then(|told| told.get_mut(key));
+                told.map(|told| told.levels.remove(&Level::Process));
+            }
         }
+    }
+
+    /// The versions that were told to be in node memory.
+    fn in_memory(&self) -> BTreeSet<(String, (u64, u64))> {
+        let all = self.told.iter().flat_map(|(series, told)| told.iter().map(move |(key, told)| (series, key, told)));
+        let held = all.filter(|(_, _, told)| told.levels.contains(&Level::Process));
+        held.map(|(series, key, _)| (series.to_string(), *key)).collect()
     }
 
     fn count(&mut self, entries: &[(u32, Entry)]) {

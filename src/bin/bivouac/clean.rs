@@ -154,7 +154,7 @@ impl<'a> Ground<'a> {
         }
         if args.dirs.is_empty() {
             memory.push(config.node.memory_directory.clone());
-            for local in local_directories(&config, store, args.job.as_deref())? {
+            for local in local_directories(&config, root, store, args.job.as_deref())? {
                 tiers.push(own(TierKind::Local, local)?);
             }
             tiers.extend(global.clone());
@@ -164,7 +164,7 @@ impl<'a> Ground<'a> {
             None => BTreeMap::new(),
         };
         let keys = args.job.iter().flat_map(|job| [Some(text_hash(job)), key_of(job)]).flatten().collect();
-        let (orphans, claimed) = (orphans(&config, store)?, BTreeMap::new());
+        let (orphans, claimed) = (orphans(&config, root, store)?, BTreeMap::new());
         Ok(Ground { args, keys, memory, tiers, global, store: store_hash(store), orphans, names, claimed })
     }
 

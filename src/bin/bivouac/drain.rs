@@ -292,7 +292,7 @@ fn places(args: &Args) -> Result<Places, String> {
         locals.extend(own_local(directory, &local_names(store, args.job.as_deref()))?);
     }
     if args.local.is_empty() {
-        locals = local_directories(&config, store, args.job.as_deref())?;
+        locals = local_directories(&config, &root, store, args.job.as_deref())?;
     }
     let mut tiers = Vec::new();
     for local in locals {

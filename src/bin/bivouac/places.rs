@@ -47,13 +47,14 @@ pub fn no_store(root: &Path) -> String {
     )
 }
 
-/// The directories of the local tier where runs on this store put it: the configured one, unless it belongs to another store, and
+/// The directories of the local tier where runs on the store at `root` put it: the configured one, unless it belongs to another store, and
 /// folders of that store in it or, when none is configured, in the temporary directory.
 ///
 /// # Errors
 /// What stands there belongs to somebody else.
 pub fn local_directories(
     config: &Config,
+    root: &Path,
     store: Option<Incarnation>,
     job: Option<&str>,
 ) -> Result<Vec<PathBuf>, String> {
@@ -61,10 +62,19 @@ pub fn local_directories(
     let Some(directory) = &config.node.local_directory else { return folders_in(&std::env::temp_dir(), &names) };
     let storage = PosixStorage::new(Direct::Off);
     // Without a store nobody can tell whose it is.
-    let is_of_it =
-        |root: &Path| store.is_none() || LocalOwner::of(&storage, root).is_none_or(|owner| names.contains(&owner.name));
+    let owner = store.map(|store| owner(root, store));
+    let is_of_it = |local: &Path| {
+        let both = owner.as_ref().zip(LocalOwner::of(&storage, local));
+        both.is_none_or(|(ours, theirs)| !ours.is_another(&theirs))
+    };
     let found = own_local(directory, &names)?;
-    Ok(found.into_iter().filter(|root| is_of_it(root)).collect())
+    Ok(found.into_iter().filter(|local| is_of_it(local)).collect())
+}
+
+/// What runs on the store at `root` write into local directories.
+fn owner(root: &Path, store: Incarnation) -> LocalOwner {
+    let global = std::path::absolute(root).unwrap_or_else(|_| root.to_owned()).display().to_string();
+    LocalOwner { name: local_name(Some(store), "", ours::user()), global }
 }
 
 /// What folders of the local tier are called that are this store's alone. A job without a global tier has no store, and its key
@@ -161,20 +171,20 @@ pub struct Orphan {
     pub bytes: u64,
 }
 
-/// What lies in the local tier of this node for other stores. Runs on this store neither restore nor remove it.
+/// What lies in the local tier of this node for other stores than that at `root`. Runs on it neither restore nor remove that.
 ///
 /// # Blocking
 /// Walks the directories.
 ///
 /// # Errors
 /// As [`all_local_directories`].
-pub fn orphans(config: &Config, store: Option<Incarnation>) -> Result<Vec<Orphan>, String> {
+pub fn orphans(config: &Config, root: &Path, store: Option<Incarnation>) -> Result<Vec<Orphan>, String> {
     let storage = PosixStorage::new(Direct::Off);
-    let ours = local_names(store, None);
+    let ours = owner(root, store.unwrap_or_default());
     let all = all_local_directories(config)?.into_iter();
     let others = all.filter_map(|path| LocalOwner::of(&storage, &path).map(|owner| (path, owner)));
     let orphans = others
-        .filter(|(_, owner)| !ours.contains(&owner.name) && !owner.global.is_empty())
+        .filter(|(_, owner)| ours.is_another(owner))
         .map(|(path, owner)| Orphan {
             is_gone: !is_at(&storage, &owner),
             bytes: bytes_below(&path),

@@ -57,7 +57,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
     let storage = PosixStorage::new(Direct::Off);
     let store = store_of(&storage, &root);
     let id = store.as_ref().ok().copied().flatten();
-    let local = local_directories(&config, id, None).unwrap_or_default().into_iter().next();
+    let local = local_directories(&config, &root, id, None).unwrap_or_default().into_iter().next();
     let local = local.or_else(|| config.node.local_directory.clone()).unwrap_or_else(|| private_local(id));
     let store = match store {
         Ok(None) => None,
@@ -74,7 +74,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
         ranks,
         memory: memory(&config),
         local: directory(&std::path::absolute(&local).unwrap_or(local)),
-        orphans: orphans(&config, id).unwrap_or_default().into_iter().filter(|orphan| orphan.is_gone).collect(),
+        orphans: orphans(&config, &root, id).unwrap_or_default().into_iter().filter(|orphan| orphan.is_gone).collect(),
         global: directory(&root),
         store,
         limits: limits(),
