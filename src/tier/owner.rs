@@ -3,7 +3,7 @@
 //! Both stand in a file that is written once, by whoever comes first.
 
 use super::ours::Trust;
-use super::storage::{Create, Storage};
+use super::storage::{Create, Storage, WriteFile};
 use super::{TierError, TierKind};
 use crate::base::{Clock, Incarnation};
 use std::fmt::{self, Display};
@@ -97,9 +97,12 @@ fn settle<T: Clone + Display>(
 ) -> Result<T, TierError> {
     let wrap = |action, source| TierError::io(tier, action, path, source);
     let text = format!("{fresh}\n");
-    let read = || -> Result<Option<T>, TierError> {
-        let bytes = storage.read_all(path, FILE_MAX).map_err(|source| wrap("read", source))?;
-        Ok(std::str::from_utf8(&bytes).ok().and_then(|text| parse(text.trim())))
+    let bytes = || storage.read_all(path, FILE_MAX).map_err(|source| wrap("read", source));
+    let said = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.strip_suffix('\n').and_then(&parse);
+    // What is empty has just been made, perhaps by somebody who has not closed it yet: it keeps its inode.
+    let write_into = |file: Box<dyn WriteFile>| {
+        let root = path.parent().unwrap_or(Path::new("."));
+        file.write_at(0, text.as_bytes()).and_then(|()| file.sync()).and_then(|()| storage.sync_dir(root))
     };
     for _ in 0..ATTEMPTS {
         let made = match storage.open_write(path, Create::New) {
@@ -108,26 +111,28 @@ fn settle<T: Clone + Display>(
             Err(error) => return Err(wrap("create", error)),
         };
         if made.is_none()
-            && let Some(found) = read()?
+            && let Some(found) = said(&bytes()?)
         {
             return Ok(found);
         }
         // Whoever writes it holds the lock. One who died, or a power cut, has left a file that says nothing and has no lock.
         match (storage.try_lock(path), made) {
             (Ok(Some(_lock)), _) => {
-                if let Some(found) = read()? {
+                let found = bytes()?;
+                if let Some(found) = said(&found) {
                     return Ok(found);
                 }
-                storage.write_all(path, text.as_bytes()).map_err(|source| wrap("write", source))?;
-                return Ok(fresh.clone());
+                let written = match found.is_empty() {
+                    true => storage.open_write(path, Create::Shared).and_then(write_into),
+                    false => storage.write_all(path, text.as_bytes()),
+                };
+                return written.map(|()| fresh.clone()).map_err(|source| wrap("write", source));
             }
             // Another has written it since we have opened it.
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
             // No locks here: the one who has made the file writes it.
             (Err(_), Some(file)) => {
-                file.write_at(0, text.as_bytes()).and_then(|()| file.sync()).map_err(|e| wrap("write", e))?;
-                let root = path.parent().unwrap_or(Path::new("."));
-                storage.sync_dir(root).map_err(|source| wrap("sync", source))?;
+                write_into(file).map_err(|source| wrap("write", source))?;
                 return Ok(fresh.clone());
             }
             (Ok(None) | Err(_), _) => clock.sleep(Duration::from_millis(50)),
@@ -141,6 +146,7 @@ fn settle<T: Clone + Display>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::clock::SystemClock;
     use crate::tier::posix::PosixStorage;
     use crate::tier::wrappers::{Call, Observer, Watched};
 
@@ -211,5 +217,26 @@ mod tests {
         let storage = Watched::new(PosixStorage::new(crate::config::Direct::Off), quicker.into());
         let id = store_id(&storage, root.path(), Incarnation([1; 16]), &AtOnce).expect("there is one");
         assert_eq!(id.to_string(), format!("{:032x}", 7));
+    }
+
+    /// Nobody's file is replaced or removed under another's hands.
+    #[test]
+    fn of_many_that_come_at_once_all_hear_the_same() {
+        for round in 0..100 {
+            let root = tempfile::tempdir().expect("a folder");
+            let begin = std::sync::Barrier::new(6);
+            let one = |byte: u8| {
+                let storage = PosixStorage::new(crate::config::Direct::Auto);
+                begin.wait();
+                store_id(&storage, root.path(), Incarnation([byte; 16]), &SystemClock::default()).expect("settled")
+            };
+            let heard: Vec<Incarnation> = std::thread::scope(|scope| {
+                let one = &one;
+                let all: Vec<_> = (1..7).map(|byte| scope.spawn(move || one(byte))).collect();
+                all.into_iter().map(|one| one.join().expect("no panic")).collect()
+            });
+            let written = std::fs::read_to_string(root.path().join("store")).expect("there");
+            assert!(heard.iter().all(|id| format!("{id}\n") == written), "round {round}: {written:?}, {heard:?}");
+        }
     }
 }

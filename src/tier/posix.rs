@@ -463,8 +463,9 @@ impl Storage for PosixStorage {
         };
         let spot = self.held.spot(path)?;
         let (buffered, stat) = spot.open_regular(OFlags::WRONLY | OFlags::CREATE | exclusive)?;
-        let direct = self.shared.open(&spot, OFlags::WRONLY, &stat).inspect_err(|_| {
-            if create == Create::New {
+        let direct = self.shared.open(&spot, OFlags::WRONLY, &stat).inspect_err(|error| {
+            let is_anothers = error.raw_os_error() == Some(Errno::STALE.raw_os_error());
+            if create == Create::New && !is_anothers {
                 // The caller gets no file, so it must not find its name taken. The first error is the one to report.
                 let _ = rustix::fs::unlinkat(spot.directory(), spot.name, AtFlags::empty());
             }
