@@ -466,8 +466,7 @@ fn a_level_that_some_rank_cannot_reach_is_given_up_and_the_others_are_kept() {
 #[test]
 fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
-    let place = bed.place();
-    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let place = behind(bed.place(), TierKind::Global, &gate);
     let mut config = bed.config();
     config.job.timeouts.room = Duration::from_millis(200);
     let session = bed.open(&place, config);
@@ -508,8 +507,7 @@ fn the_memory_of_the_run_before_goes_when_this_run_has_committed_as_much() {
     drop(first);
     bed.disk.drop_locks();
     let before = segments();
-    let place = bed.place();
-    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let place = behind(bed.place(), TierKind::Global, &gate);
     let session = bed.open(&place, config);
     assert_eq!(restart(&session).map(|restored| restored.version), Some(1));
     gate.close();
@@ -621,9 +619,13 @@ fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all
 
 #[test]
 fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
+    close_keeps_its_limit(TierKind::Global, Level::NodeReboot);
+}
+
+/// The file system of a tier hangs, while checkpoints reach the level of the other one, and the session is closed.
+fn close_keeps_its_limit(tier: TierKind, level: Level) {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
-    let place = bed.place();
-    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let place = behind(bed.place(), tier, &gate);
     let mut config = bed.config();
     impatient(&mut config);
     config.job.timeouts.drain = Duration::from_secs(1);
@@ -631,7 +633,7 @@ fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
     let forced = gate.watch_over(|| {
         commit(&session, &[1], Level::System);
         gate.close();
-        commit(&session, &[2], Level::NodeReboot);
+        commit(&session, &[2], level);
         let closed = session.close();
         assert!(matches!(closed, Err(Error::Undrained { .. })), "{closed:?}");
     });
@@ -642,8 +644,7 @@ fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
 #[test]
 fn a_slow_flush_holds_up_no_capture_that_has_room() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
-    let place = bed.place();
-    let place = Place { global: Arc::new(Watched::new(place.global.clone(), gate.clone())), ..place };
+    let place = behind(bed.place(), TierKind::Global, &gate);
     let mut config = bed.config();
     config.job.local_enabled = false;
     config.job.global.every = 1000;

@@ -51,20 +51,7 @@ fn while_the_local_file_system_hangs_all_other_levels_go_on_and_then_all_do() {
 
 #[test]
 fn close_does_not_wait_longer_than_it_says_for_a_local_file_system_that_hangs() {
-    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
-    let place = behind(bed.place(), TierKind::Local, &gate);
-    let mut config = bed.config();
-    impatient(&mut config);
-    config.job.timeouts.drain = Duration::from_secs(1);
-    let session = bed.open(&place, config);
-    let forced = gate.watch_over(|| {
-        commit(&session, &[1], Level::System);
-        gate.close();
-        commit(&session, &[2], Level::System);
-        let closed = session.close();
-        assert!(matches!(closed, Err(Error::Undrained { .. })), "{closed:?}");
-    });
-    assert!(!forced, "it waited until the file system was there again");
+    close_keeps_its_limit(TierKind::Local, Level::System);
 }
 
 /// A capture that finds no room in node memory writes to a file by itself, on the application's own thread.
