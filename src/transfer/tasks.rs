@@ -17,7 +17,7 @@ use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round};
 use crate::format::{ContainerEntry, ContainerInfo, Content, Manifest};
 use crate::redundancy::exchange::{Exchange, Job};
-use crate::segment::{OldSlot, SlotState};
+use crate::segment::{OldSegment, OldSlot, SlotState};
 use crate::tier::claims::HEARTBEAT;
 use crate::tier::directory::{DirectoryTier, Series, Upload, node_file, parity_file, rank_file};
 use crate::tier::posix::PageBuffer;
@@ -506,21 +506,23 @@ impl Engine {
     /// Removes segments of older runs of whose series this run has committed something at the same level or a higher
     /// one; others stay.
     fn remove_old_segments(&self) {
-        let (old, names) = {
+        let gone: Vec<OldSegment> = {
             let mut state = self.lock();
-            (std::mem::take(&mut state.old_segments), state.committed_names.clone())
-        };
-        let sealed = |slot: &&OldSlot| slot.state == SlotState::Sealed;
-        for segment in old {
+            // All of it under the lock: who commits meanwhile asks for this task only where old segments are left.
+            let State { old_segments, committed_names, .. } = &mut *state;
             // What other nodes could be rebuilt from goes only when this run has that, too.
-            let is_covered = segment
-                .slots()
-                .iter()
-                .filter(sealed)
-                .all(|slot| names.get(&slot.name).is_some_and(|level| *level >= slot.level));
-            if !is_covered || segment.is_alive().unwrap_or(true) {
-                self.lock().old_segments.push(segment);
-            } else if let Err(error) = segment.unlink() {
+            let is_covered = |slot: &OldSlot| {
+                slot.state != SlotState::Sealed
+                    || committed_names.get(&slot.name).is_some_and(|level| *level >= slot.level)
+            };
+            let is_past =
+                |segment: &OldSegment| segment.slots().iter().all(is_covered) && !segment.is_alive().unwrap_or(true);
+            let (gone, kept) = std::mem::take(old_segments).into_iter().partition(is_past);
+            *old_segments = kept;
+            gone
+        };
+        for segment in gone {
+            if let Err(error) = segment.unlink() {
                 log::warn!("event=old-segment-not-removed path={} error={error}", segment.path().display());
             } else {
                 log::info!("event=old-segment-removed path={}", segment.path().display());
