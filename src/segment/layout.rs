@@ -332,6 +332,9 @@ pub(super) fn unpack_state(word: u64) -> (Option<SlotState>, u64) {
     (SlotState::from_code(word & 0xff), word >> 8)
 }
 
+/// In a level word: the slot holds no level of its own, and is given back when the writes under way are done.
+pub(super) const PASSING: u64 = 0x80;
+
 /// The level word: it carries most of the entry's check word, so it is only valid for the entry it was made for.
 pub(super) fn pack_level(level: Level, check: u64) -> u64 {
     let code = match level {
@@ -350,7 +353,7 @@ pub(super) fn unpack_level(word: u64, check: u64) -> Option<Level> {
         return None;
     }
     let levels = [Level::Captured, Level::Process, Level::NodeReboot, Level::NodeLoss, Level::System];
-    levels.into_iter().find(|level| pack_level(*level, check) == word)
+    levels.into_iter().find(|level| pack_level(*level, check) == word & !PASSING)
 }
 
 #[cfg(test)]
@@ -446,6 +449,7 @@ mod tests {
         for level in [Level::Captured, Level::Process, Level::NodeReboot, Level::NodeLoss, Level::System] {
             let word = pack_level(level, 0xdead_beef_0123_4567);
             assert_eq!(unpack_level(word, 0xdead_beef_0123_4567), Some(level));
+            assert_eq!(unpack_level(word | PASSING, 0xdead_beef_0123_4567), Some(level));
             assert_eq!(unpack_level(word, 0xdead_beef_0123_9967), None);
         }
         assert_eq!(unpack_level(0xff, 0), None);

@@ -265,11 +265,24 @@ impl Segment {
     /// # Errors
     /// [`SegmentError::Forked`].
     pub fn set_committed(&self, slot: SlotId, level: Level) -> Result<bool, SegmentError> {
+        self.if_sealed(slot, |entry| entry.set_level(level))
+    }
+
+    /// Says of a sealed slot that it is no level of its own: it is retired when the writes of it are done, so other ranks may
+    /// wait for its room. `false` if it was retired before.
+    ///
+    /// # Errors
+    /// [`SegmentError::Forked`].
+    pub fn let_pass(&self, slot: SlotId) -> Result<bool, SegmentError> {
+        self.if_sealed(slot, |entry| entry.let_pass())
+    }
+
+    fn if_sealed(&self, slot: SlotId, change: impl FnOnce(Entry<'_>)) -> Result<bool, SegmentError> {
         self.shared.check_mine()?;
         let books = self.shared.books();
         let held = matches!(books.slots.get(slot.index as usize), Some(Held::Sealed(sealed)) if sealed.id == slot);
         if held {
-            self.shared.entry(slot.index).set_level(level);
+            change(self.shared.entry(slot.index));
         }
         Ok(held)
     }
@@ -351,21 +364,28 @@ impl Segment {
             .map_err(|errno| SegmentError::os(&self.shared.path, "fcntl", errno))
     }
 
-    /// Does another living rank of the node hold a sealed slot of an operation before `operation` that is committed at no
-    /// level yet? Such slots come to an end without a rank that is about to begin `operation`: they are committed, or
-    /// given back. Those of the operation itself would wait for it.
+    /// Does another living rank of the node hold a slot that will be free without a rank that is about to begin
+    /// `operation`? That is one of an operation before it which is committed at no level yet (it will be, or is given back) or
+    /// only passes through ([`Segment::let_pass`]), and one that is retired and still read. Those of the operation itself
+    /// would wait for it, and what is committed stays.
     ///
     /// # Errors
     /// [`SegmentError::Os`].
-    pub fn others_in_flight(&self, operation: u64) -> Result<bool, SegmentError> {
+    pub fn others_give_back(&self, operation: u64) -> Result<bool, SegmentError> {
         let shared = &self.shared;
         for rank in (0..shared.header.node_ranks).filter(|rank| *rank != shared.node_rank) {
             let entry = |index| Entry { map: &shared.map, at: shared.header.slot_offset(rank, index) };
-            if (0..SLOTS_PER_RANK).any(|index| entry(index).is_open_before(operation)) && self.is_peer_alive(rank)? {
+            if (0..SLOTS_PER_RANK).any(|index| entry(index).ends_without(operation)) && self.is_peer_alive(rank)? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Has this rank retired a slot that is still read? Its room is free in a moment.
+    pub fn is_still_read(&self) -> bool {
+        let retired = |index| self.shared.entry(index).state().0 == Some(SlotState::Retired);
+        (0..SLOTS_PER_RANK).any(retired)
     }
 
     /// Does the file still have its name? If somebody removed it, the next run cannot find it: it is no level any more.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::SegmentError;
-use super::layout::{SlotWords, pack_level, pack_state, slot_word, unpack_level, unpack_state};
+use super::layout::{PASSING, SlotWords, pack_level, pack_state, slot_word, unpack_level, unpack_state};
 use super::live::Shared;
 use super::map::{Loan, Map};
 use super::state::SlotState;
@@ -47,12 +47,18 @@ impl Entry<'_> {
         unpack_state(self.map.word(self.at + slot_word::STATE).load(Acquire))
     }
 
-    /// Is it sealed, of an earlier operation, and committed at no level yet?
-    pub(super) fn is_open_before(&self, operation: u64) -> bool {
+    /// Will it be free without anything that a rank about to begin `operation` does?
+    pub(super) fn ends_without(&self, operation: u64) -> bool {
         let word = |word: u64| self.map.word(self.at + word).load(Acquire);
-        self.state().0 == Some(SlotState::Sealed)
-            && word(slot_word::OPERATION) < operation
-            && unpack_level(word(slot_word::LEVEL), word(slot_word::CHECK)) == Some(Level::Captured)
+        match self.state().0 {
+            Some(SlotState::Sealed) if word(slot_word::OPERATION) < operation => {
+                let level = word(slot_word::LEVEL);
+                level & PASSING != 0 || unpack_level(level, word(slot_word::CHECK)) == Some(Level::Captured)
+            }
+            // Its last readers are done in a moment.
+            Some(SlotState::Retired) => true,
+            _ => false,
+        }
     }
 
     /// Moves the slot on, with all earlier writes before it.
@@ -90,7 +96,14 @@ impl Entry<'_> {
     /// Writes the committed level of a sealed slot.
     pub(super) fn set_level(&self, level: Level) {
         let check = self.map.word(self.at + slot_word::CHECK).load(Relaxed);
-        self.map.word(self.at + slot_word::LEVEL).store(pack_level(level, check), Release);
+        let passing = self.map.word(self.at + slot_word::LEVEL).load(Relaxed) & PASSING;
+        self.map.word(self.at + slot_word::LEVEL).store(pack_level(level, check) | passing, Release);
+    }
+
+    /// Says that a sealed slot is given back as soon as the writes of it are done.
+    pub(super) fn let_pass(&self) {
+        let level = self.map.word(self.at + slot_word::LEVEL);
+        level.store(level.load(Relaxed) | PASSING, Release);
     }
 
     /// Sealed to Retired.

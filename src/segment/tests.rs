@@ -49,12 +49,12 @@ fn old(spec: &SegmentSpec) -> OldSegment {
 
 /// What a rank without room asks before it gives up on memory.
 #[test]
-fn a_rank_sees_whether_others_have_an_earlier_operation_under_way() {
+fn a_rank_sees_whether_others_give_back_room_without_it() {
     let dir = place();
     let spec = spec(dir.path(), 16 * MIB, 2);
     let one = Segment::create(&spec).expect("create");
     let two = Segment::attach(&spec, 1).expect("attach");
-    let open = |segment: &Segment, operation| segment.others_in_flight(operation).expect("query");
+    let open = |segment: &Segment, operation| segment.others_give_back(operation).expect("query");
     assert!(!open(&one, 8));
     let slot = sealed(&two, 5000, 1);
     assert!(open(&one, 8), "operation 7 of the other rank ends by itself");
@@ -64,8 +64,14 @@ fn a_rank_sees_whether_others_have_an_earlier_operation_under_way() {
     assert!(!open(&one, 8), "what is committed stays");
     let slot = sealed(&two, 5000, 2);
     assert!(open(&one, 8));
+    assert!(two.let_pass(slot).expect("ours") && two.set_committed(slot, Level::NodeReboot).expect("ours"));
+    assert!(open(&one, 8), "it goes when it is written");
+    let reader = two.sealed(slot).expect("sealed");
     assert!(two.retire(slot).expect("ours"));
-    assert!(!open(&one, 8));
+    assert!(open(&one, 8) && two.is_still_read(), "it goes when it is read");
+    drop(reader);
+    assert!(!open(&one, 8) && !two.is_still_read());
+    assert!(!two.let_pass(slot).expect("ours"), "it is gone");
     let _slot = sealed(&two, 5000, 3);
     drop(two);
     assert!(!open(&one, 8), "nobody is there to end it");

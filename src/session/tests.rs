@@ -495,6 +495,60 @@ fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     session.close().expect("closes");
 }
 
+/// Without a pause each capture waits for a flush, and the flush ends while the capture looks for what it could wait for.
+#[test]
+fn no_capture_goes_to_a_file_while_a_flush_that_gives_it_room_is_ending() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), bed.config());
+    let array = vec![7u8; 3 << 20];
+    for version in 1..=200 {
+        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        checkpoint.save("array", &array).expect("saved");
+        checkpoint.capture().expect("captured");
+    }
+    let stats = session.stats();
+    assert_eq!((stats.captured, stats.direct_captures), (200, 0));
+    session.close().expect("closes");
+}
+
+/// Room for one checkpoint of each rank and a bit: memory is no level then, and what is in it goes when it is flushed. A rank that
+/// knows that already and wants room again waits for the others.
+#[test]
+fn memory_that_a_flush_gives_back_is_told_from_memory_that_is_a_level() {
+    for (budget, passes) in [(8 << 20, true), (32 << 20, false)] {
+        let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
+        let work = |session: Session| {
+            together.wait();
+            gate.close();
+            let array = vec![7u8; 3 << 20];
+            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            checkpoint.save("array", &array).expect("saved");
+            let pending = checkpoint.capture().expect("captured");
+            assert_eq!(pending.wait(Level::NodeReboot).expect("committed"), Level::NodeReboot);
+            let (memory, next) = (session.engine.memory().expect("it is on"), session.engine.next_operation());
+            together.wait();
+            assert_eq!(memory.others_give_back(next).expect("asked"), passes);
+            together.wait();
+            gate.open();
+            settle(&pending);
+            wait_until("the other one has heard, too", || !memory.others_give_back(next).expect("asked"));
+            together.wait();
+            session.close().expect("closes");
+        };
+        let forced = gate.watch_over(|| {
+            std::thread::scope(|scope| {
+                for comm in threads::world(&[0, 0]) {
+                    let (place, mut config) = (behind(bed.place(), TierKind::Global, &gate), bed.config());
+                    config.node.memory_budget = Budget::Bytes(budget);
+                    let work = &work;
+                    scope.spawn(move || work(Session::open_on(Box::new(comm), &place, config).expect("opens")));
+                }
+            });
+        });
+        assert!(!forced, "something waited for the global file system");
+    }
+}
+
 /// What lies in a dead run's memory may be the only copy at its level.
 #[test]
 fn the_memory_of_the_run_before_goes_when_this_run_has_committed_as_much() {

@@ -416,7 +416,7 @@ impl Engine {
         let _waiting = self.waiting.begin();
         let clock = &self.setup.clock;
         let started = clock.now();
-        let mut waited = false;
+        let (mut waited, mut is_last_look) = (false, false);
         loop {
             let in_flight = self.lock().checkpoints.values().filter(|c| !c.flow.is_finished()).count();
             let crowded = in_flight >= IN_FLIGHT_MAX;
@@ -431,8 +431,15 @@ impl Engine {
                 }
             }
             // Another rank that is behind may sit in memory that it gives back in a moment.
-            let others = || segment.others_in_flight(operation).unwrap_or(false);
-            let can_help = bytes <= segment.capacity() && (self.can_free(crowded) || others());
+            let others = || segment.others_give_back(operation).unwrap_or(false);
+            let own = || self.can_free(crowded) || segment.is_still_read();
+            let can_help = bytes <= segment.capacity() && (own() || others());
+            // What could have helped may have ended since there was no room.
+            if !can_help && !is_last_look {
+                is_last_look = true;
+                continue;
+            }
+            is_last_look = false;
             if !can_help || clock.now().saturating_sub(started) >= self.setup.config.job.timeouts.room {
                 self.note_room_wait(waited, started);
                 let why = segment.refusal().map_or_else(|| "no room".into(), |refusal| refusal.to_string());
@@ -626,6 +633,10 @@ impl Engine {
             self.mark_slots(checkpoint);
             self.report(state, operation, Level::Process, LevelVerdict::Committed);
             self.on_committed(state, operation, TierKind::Memory);
+        } else if let (false, Some(slot), Some(segment)) = (plan.peers, checkpoint.slot, &self.setup.memory)
+            && let Err(error) = segment.let_pass(slot)
+        {
+            log::warn!("event=slot-not-marked error={error}");
         }
         self.apply(state, operation, effects);
         self.free_slots(state, false);
