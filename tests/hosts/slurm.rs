@@ -114,6 +114,14 @@ impl Batch<'_> {
 
     /// Starts it now although SLURM holds a requeued job back for two minutes.
     pub fn hurry(&self) {
+        let reason = || self.slurm.run(&["squeue", "--noheader", "--job", &self.id, "--format=%T %r"]);
+        while reason().trim() != "PENDING BeginTime" {
+            self.slurm.hosts.check_time();
+            let state = self.state();
+            let ended = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"].contains(&state.as_str());
+            assert!(!ended, "job {} is {state}, and was to be queued again\n{}", self.id, self.log());
+            std::thread::sleep(seconds(1) / 20);
+        }
         self.slurm.hosts.script("slurm.sh", &["hurry", &self.id]);
     }
 
