@@ -91,6 +91,8 @@ fn a_host_dies_under(launcher: &str) {
     let Some(slurm) = Slurm::up(5) else { return };
     let mut job = protected(&slurm.hosts, "xor(4)");
     job.set_launcher("LAUNCHER", launcher);
+    // Ranks ask each other's nodes for each address, as they otherwise do only where a message is early.
+    job.set_launcher("OMPI_MCA_pmix_base_async_modex", "1").set_launcher("OMPI_MCA_pmix_base_collect_data", "0");
     let worker = job.worker(&["--versions", "20", "--hold", "8", "--wait", "node-loss"]);
     let script = copy_of_template(&job, "--job-name=protected --nodes=5 --ntasks-per-node=2", &worker);
     let batch = slurm.submit(&job, &[], &[&script]);

@@ -183,6 +183,26 @@ fn hosts_come_from_the_command_line_of_the_launcher_or_from_slurm() {
     );
 }
 
+/// SLURM's PMIx plugin counts the nodes of a step in the variable of the job.
+#[test]
+fn a_step_is_told_the_nodes_it_has_and_no_others() {
+    let bed = Bed::with("echo \"$SLURM_JOB_NODELIST\" > nodes");
+    fs::create_dir(bed.path().join("down")).unwrap();
+    fs::write(bed.path().join("down/n2"), "").unwrap();
+    let probe = format!("test ! -e {}/down/{{host}}", bed.path().display());
+    for (alive, nodes) in [(false, "n1,n3,n4\n"), (true, "n1,n2,n4\n")] {
+        if alive {
+            fs::rename(bed.path().join("down/n2"), bed.path().join("down/n3")).unwrap();
+        }
+        let mut command = bed.run_command(&["--launcher", "srun", "--probe", &probe, "--spares", "1"]);
+        command.env("SLURM_JOB_ID", "42").env("SLURM_JOB_NODELIST", "n[1-4]").env("SLURM_TASKS_PER_NODE", "2(x4)");
+        command.env("SLURM_JOB_END_TIME", "4000000000");
+        command.arg("--").arg(bed.path().join("job")).args(["-n", "6", "program"]);
+        bed.finish(command).expect(0);
+        assert_eq!(fs::read_to_string(bed.path().join("nodes")).unwrap(), nodes);
+    }
+}
+
 #[test]
 fn the_watchdog_ends_an_attempt_that_never_opens_a_session() {
     // The others have done their work when the time-out comes, however slow the machine.

@@ -485,6 +485,9 @@ impl<'a> Supervisor<'a> {
         let affinity =
             [("BIVOUAC_AFFINITY_MODE", &self.args.affinity), ("BIVOUAC_AFFINITY_CPUS", &self.args.affinity_cpus)];
         variables.extend(affinity.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
+        if let (true, Family::Srun) = (self.is_placed, self.line.family) {
+            variables.extend(slurm::list_of_step(&hosts).map(|list| ("SLURM_JOB_NODELIST", list)));
+        }
         let words = self.line.words(seats.as_ref(), self.job.ranks(), &variables);
         let (statuses, problems) = self.directory.read_statuses();
         problems.iter().for_each(|problem| self.journal.complain(problem));

@@ -28,6 +28,20 @@ pub fn hosts() -> Result<Option<Vec<Host>>, String> {
     hosts::parse_slurm(&nodes, tasks.as_deref()).map(Some).map_err(|why| format!("SLURM_JOB_NODELIST: {why}"))
 }
 
+/// These nodes in the order in which SLURM has them in the allocation, as a list for `SLURM_JOB_NODELIST`; `None` if they are
+/// not of this allocation.
+///
+/// SLURM's PMIx plugin (seen in 22.05) takes the number that a node has in its step for a number in that variable. A step on
+/// other nodes than the first ones of the allocation so asks the wrong node for the address of a rank, now and then: when
+/// that rank's first message comes before all ranks have left `MPI_Init`. If that node is dead, the one who asks waits for
+/// five minutes, and has lost the message then. With the nodes of the step alone the two numbers are one.
+pub fn list_of_step(seats: &[Host]) -> Option<String> {
+    let nodes = hosts::parse_slurm(&variable("SLURM_JOB_NODELIST")?, None).ok()?;
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let of_step: Vec<&str> = names.into_iter().filter(|name| seats.iter().any(|seat| seat.name == *name)).collect();
+    (of_step.len() == seats.len()).then(|| of_step.join(","))
+}
+
 /// Are these all nodes of the allocation?
 pub fn has_all(given: &[Host]) -> bool {
     let nodes = variable("SLURM_JOB_NODELIST").and_then(|nodes| hosts::parse_slurm(&nodes, None).ok());
