@@ -112,17 +112,24 @@ impl Batch<'_> {
         }
     }
 
-    /// Starts it now although SLURM holds a requeued job back for two minutes.
+    /// Waits until it is queued again, and starts it now where SLURM holds it back for two minutes. A job that SLURM itself has
+    /// queued again, for a lost node, may have started, or even ended, before anybody looks.
     pub fn hurry(&self) {
-        let reason = || self.slurm.run(&["squeue", "--noheader", "--job", &self.id, "--format=%T %r"]);
-        while reason().trim() != "PENDING BeginTime" {
+        let command = ["squeue", "--noheader", "--job", &self.id, "--format=%T %r"];
+        loop {
             self.slurm.hosts.check_time();
-            let state = self.state();
+            if self.slurm.run(&command).trim() == "PENDING BeginTime" {
+                self.slurm.hosts.script("slurm.sh", &["hurry", &self.id]);
+                return;
+            }
+            let (state, restarts) = (self.state(), self.field("Restarts"));
+            if restarts != "0" && ["RUNNING", "COMPLETED"].contains(&state.as_str()) {
+                return;
+            }
             let ended = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"].contains(&state.as_str());
             assert!(!ended, "job {} is {state}, and was to be queued again\n{}", self.id, self.log());
             std::thread::sleep(seconds(1) / 20);
         }
-        self.slurm.hosts.script("slurm.sh", &["hurry", &self.id]);
     }
 
     /// Waits for the end, which must be a good one.
