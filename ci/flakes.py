@@ -1,6 +1,8 @@
 """What ci/flakes.sh stores and sums up.
 
 flakes.py store RESULTS KEPT LINE   adds what the junit files in the folder KEPT say to LINE, and LINE to RESULTS
+flakes.py many RESULTS LINE SECONDS COPIES NAME=PROGRAM...
+                                    runs test programs over and over, COPIES at once, and adds LINE with what came of it
 flakes.py sum RESULTS PURE COMMIT   repeats of each class of test programs since COMMIT; PURE matches those that start no process
 """
 
@@ -11,6 +13,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 import xml.etree.ElementTree
 
 
@@ -37,16 +41,58 @@ def store(results, kept, line):
         os.rmdir(kept)
     if not ran:
         return print("nothing was run, nothing is stored")
-    entry = json.loads(line)
     # How many tests of each program were run, over all repeats, and how many it has.
-    entry["ran"] = {name: [count, len(programs[name]["testcases"])] for name, count in sorted(ran.items())}
-    entry["runs"] = runs
-    entry["failures"] = failures
+    ran = {name: [count, len(programs[name]["testcases"])] for name, count in sorted(ran.items())}
+    write(results, json.loads(line) | {"ran": ran, "runs": runs, "failures": failures})
+
+
+def write(results, entry):
     with open(results, "a") as file:
         file.write(json.dumps(entry) + "\n")
-    print(f"{sum(ran.values())} tests in {entry['seconds']} s, {len(failures)} failed; stored in {results}")
-    for failure in failures:
+    count = sum(count for count, _ in entry["ran"].values())
+    print(f"{count} tests in {entry['seconds']} s, {len(entry['failures'])} failed; stored in {results}")
+    for failure in entry["failures"]:
         print(f"  failed: {failure}")
+
+
+def many(results, line, seconds, copies, *programs):
+    programs = [program.partition("=")[::2] for program in programs]
+    lock, began = threading.Lock(), time.monotonic()
+    ran, tests, runs, failures = collections.Counter(), {}, collections.Counter(), []
+
+    def repeat(turn):
+        while time.monotonic() - began < float(seconds):
+            name, path = programs[turn % len(programs)]
+            turn += 1
+            try:
+                done = subprocess.run([path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      timeout=900, text=True, errors="replace")
+                text, status = done.stdout, done.returncode
+            except subprocess.TimeoutExpired as expired:
+                text, status = (expired.stdout or b"").decode(errors="replace"), None
+            counts = re.search(r"test result: \w+\. (\d+) passed; (\d+) failed", text)
+            failed = [f"{name} {test}" for test in re.findall(r"^test (\S+) \.\.\. FAILED", text, re.MULTILINE)]
+            if status != 0 and not failed:
+                failed = [f"{name} ({'time-out' if status is None else f'status {status}'})"]
+            with lock:
+                failures.extend(failed)
+                if counts:
+                    tests[name] = sum(map(int, counts.groups()))
+                    ran[name] += tests[name]
+                    runs[name] += 1
+                if failed:
+                    os.makedirs("target/flakes", exist_ok=True)
+                    with open(f"target/flakes/many-{os.getpid()}-{len(failures)}.log", "w") as file:
+                        file.write(text)
+
+    workers = [threading.Thread(target=repeat, args=[turn]) for turn in range(int(copies))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    ran = {name: [count, tests[name]] for name, count in sorted(ran.items())}
+    entry = json.loads(line) | {"seconds": round(time.monotonic() - began), "copies": int(copies)}
+    write(results, entry | {"ran": ran, "runs": min(runs.values(), default=0), "failures": failures})
 
 
 def is_since(commit, since):
@@ -82,4 +128,4 @@ def total(results, pure, since):
 
 
 if __name__ == "__main__":
-    {"store": store, "sum": total}[sys.argv[1]](*sys.argv[2:])
+    {"store": store, "many": many, "sum": total}[sys.argv[1]](*sys.argv[2:])

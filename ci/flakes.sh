@@ -5,6 +5,8 @@
 #       filter expression of nextest. Beside them run L busy loops on each core (default 2) and a writer to the disk for each core.
 #       WHICH are words of Cargo for the test programs to build, such as --lib or --test hosts (default: all).
 #       --shard takes the I-th of N parts. An interrupted one stores what it has: of the last repeat, the tests that passed.
+#   ci/flakes.sh --many SECONDS COPIES NAME=PROGRAM...
+#       runs built test programs (NAME as nextest names them) over and over, COPIES at once, which are each other's load
 #   ci/flakes.sh --sum [COMMIT]
 #       how often each class was repeated since COMMIT (default: at this one), and what failed
 # Results: a line in benches/results/flakes.jsonl; what failing tests printed stays in target/flakes/.
@@ -16,7 +18,7 @@ results=benches/results/flakes.jsonl
 # Which test programs start no process, as nextest names them (no slash: that ends a pattern there). A new program counts as one that does.
 pure='^bivouac(::bin.bivouac|::(affinity_kernels|architecture|capi_header|contract_comm|contract_device|crash_sweep|device_checkpoint|digest|drain_sweep|faults_device|fuzz_smoke|format_document|golden|heat2d_physics|history|redundancy|rtm_physics|scaling|seal|simulation))?$'
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$root/ci/flakes.sh"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$root/ci/flakes.sh"; }
 fail() {
     echo "ci/flakes.sh: $1" >&2
     exit 2
@@ -26,6 +28,18 @@ count() { [[ "$1" =~ ^[0-9]+$ ]] || fail "$2 is not a number: \"$1\""; }
 if [ "${1:-}" = --sum ]; then
     since=$(git rev-parse --verify --quiet "${2:-HEAD}^{commit}") || fail "there is no commit $2"
     exec python3 ci/flakes.py sum "$results" "$pure" "$since"
+fi
+
+if [ "${1:-}" = --many ]; then
+    [ $# -ge 4 ] || { usage >&2 && exit 2; }
+    shift
+    count "$1" SECONDS
+    count "$2" COPIES
+    . "$root/launch/env.sh"
+    export LD_LIBRARY_PATH="$root/target/nvrtc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    # Where programs were brought to, there may be no repository.
+    line="{\"commit\":\"$(git rev-parse HEAD 2> /dev/null || echo unknown)\",\"date\":\"$(date -u +%FT%TZ)\",\"cores\":$(nproc)}"
+    exec python3 ci/flakes.py many "$results" "$line" "$@"
 fi
 
 runs= load=2 shard= filter= which=()

@@ -291,8 +291,8 @@ fn the_batch_host_dies_and_slurm_queues_the_job_again() {
     batch.wait_until("all ranks hold", || (0..RANKS).all(|rank| job.log(rank).contains("hold version=8")));
     assert_eq!(batch.field("BatchHost"), "node1");
     slurm.hosts.power_off("node1");
-    batch.hurry();
     job.go(8);
+    batch.hurry();
     batch.finish();
     let last = job.last_attempts();
     let (version, generation, _) = restored_by_all(&last);

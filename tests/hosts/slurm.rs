@@ -112,8 +112,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Waits until it is queued again, and starts it now where SLURM holds it back for two minutes. A job that SLURM itself has
-    /// queued again, for a lost node, may have started, or even ended, before anybody looks.
+    /// Waits until it is queued again and held back for two minutes, and starts it then. A job that SLURM itself has queued again,
+    /// for a lost node, may not be held back: then this waits for its end.
     pub fn hurry(&self) {
         let command = ["squeue", "--noheader", "--job", &self.id, "--format=%T %r"];
         loop {
@@ -122,8 +122,8 @@ impl Batch<'_> {
                 self.slurm.hosts.script("slurm.sh", &["hurry", &self.id]);
                 return;
             }
-            let (state, restarts) = (self.state(), self.field("Restarts"));
-            if restarts != "0" && ["RUNNING", "COMPLETED"].contains(&state.as_str()) {
+            let state = self.state();
+            if state == "COMPLETED" && self.field("Restarts") != "0" {
                 return;
             }
             let ended = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"].contains(&state.as_str());
