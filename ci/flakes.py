@@ -66,7 +66,7 @@ def many(results, line, seconds, copies, *programs):
             turn += 1
             try:
                 done = subprocess.run([path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                      timeout=900, text=True, errors="replace")
+                                      timeout=300, text=True, errors="replace")
                 text, status = done.stdout, done.returncode
             except subprocess.TimeoutExpired as expired:
                 text, status = (expired.stdout or b"").decode(errors="replace"), None
