@@ -71,7 +71,9 @@ impl Bed {
             std::fs::File::options().write(true).open(path).expect("opens").write_all_at(&lost, at).expect("written");
             return;
         }
-        let containers = self.files(tier, version).into_iter().filter(|path| !path.ends_with("manifest"));
+        // The manifest may be under its temporary name yet.
+        let is_manifest = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == "manifest");
+        let containers = self.files(tier, version).into_iter().filter(|path| !is_manifest(path));
         let [path] = <[PathBuf; 1]>::try_from(containers.collect::<Vec<_>>()).expect("one container");
         let bytes = self.disk.read_all(&path, 1 << 30).expect("read");
         let at = place_of(&bytes, version, page).expect("it has the version");
