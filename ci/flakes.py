@@ -81,6 +81,7 @@ def many(results, line, seconds, copies, *programs):
                     ran[name] += tests[name]
                     runs[name] += 1
                 if failed:
+                    print(f"after {time.monotonic() - began:.0f} s: {', '.join(failed)}", flush=True)
                     os.makedirs("target/flakes", exist_ok=True)
                     with open(f"target/flakes/many-{os.getpid()}-{len(failures)}.log", "w") as file:
                         file.write(text)
