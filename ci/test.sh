@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # All that must pass: set-up, format, lints, documentation, examples, tests, and a smoke run on the second MPI.
-#   ci/test.sh         everything
-#   ci/test.sh quick   without the second MPI
+#   ci/test.sh         everything but a few slow tests that nearly repeat others
+#   ci/test.sh whole   everything
+#   ci/test.sh quick   as the first, without the second MPI
 set -euo pipefail
 
+quick=false profile=ci
 case "${1:-}" in
-"" | all) quick=false ;;
+"") ;;
+whole) profile=whole ;;
 quick) quick=true ;;
-*) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
+*) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -36,7 +39,7 @@ document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps; }
 
 # Tests that passed and tested nothing, or less than they could: how many for which reason.
 skipped() {
-    sed -n 's/.*\(SKIPPED.*\)/\1/; s/<.*//; s/ \*\*\*$//; s/&quot;/"/g; /^SKIPPED/p' target/nextest/ci/junit.xml |
+    sed -n 's/.*\(SKIPPED.*\)/\1/; s/<.*//; s/ \*\*\*$//; s/&quot;/"/g; /^SKIPPED/p' "target/nextest/$profile/junit.xml" |
         sort | uniq -c
 }
 
@@ -44,8 +47,9 @@ skipped() {
 all_tests() {
     if command -v cargo-nextest > /dev/null; then
         # Many tests wait for most of their time: one more than there are cores.
-        cargo nextest run --locked --profile ci --test-threads "$(($(nproc) + 1))"
+        cargo nextest run --locked --profile "$profile" --test-threads "$(($(nproc) + 1))"
         skipped
+        [ "$profile" = whole ] || echo "What nextest calls skipped was left to ci/test.sh whole (profile.ci in .config/nextest.toml)."
         return
     fi
     cargo test --quiet --locked --lib --bins
