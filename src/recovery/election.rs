@@ -229,7 +229,7 @@ impl Election {
             self.look()?;
             let mut word = self.vote()?;
             if word == Word::Gather {
-                word = self.gather(None)?;
+                word = self.gather()?;
             }
             if word != Word::NextWindow {
                 return self.take(word);
@@ -256,9 +256,8 @@ impl Election {
             log::warn!("event=attempt-failed {} culprits={:?}", tried.key, join(&tried.culprits));
             self.tried.push(tried);
         }
-        let again = self.current.filter(|_| word == Word::Gather);
         match word {
-            Word::Gather => match self.gather(again)? {
+            Word::Gather => match self.gather()? {
                 Word::NextWindow => self.first(),
                 word => self.take(word),
             },
@@ -278,7 +277,7 @@ impl Election {
         while !self.exhausted {
             self.look()?;
             if self.vote()? == Word::Gather {
-                self.gather(None)?;
+                self.gather()?;
             }
         }
         let (usable, left) = restorable(&self.known, &self.complete, self.engine.identity().size);
@@ -343,7 +342,7 @@ impl Election {
 
     /// Tells the root what this rank, and for what belongs to other nodes its node's first rank, holds of the window;
     /// and answers requests for it from here on.
-    fn gather(&mut self, again: Option<Candidate>) -> Result<Word, RestartError> {
+    fn gather(&mut self) -> Result<Word, RestartError> {
         let identity = self.engine.identity();
         let rank = identity.rank;
         let window = self.known[self.window..].to_vec();
@@ -372,7 +371,7 @@ impl Election {
         let (start, keep) = (self.window, self.holdings.clone());
         self.gathered = true;
         let root = self.root_view();
-        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_gather(ballot, start, again, &keep))?;
+        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_gather(ballot, start, &keep))?;
         let (word, complete): (Word, u64) = self.decode(&verdict)?;
         from_bits(complete, &mut self.complete[start..]);
         Ok(word)
@@ -515,13 +514,7 @@ impl RootView {
     }
 
     /// The root knows who holds what of the window: elects again.
-    fn decide_gather(
-        mut self,
-        ballot: &Ballot,
-        start: usize,
-        again: Option<Candidate>,
-        keep: &Mutex<Vec<Holding>>,
-    ) -> (Outcome, Vec<u8>) {
+    fn decide_gather(mut self, ballot: &Ballot, start: usize, keep: &Mutex<Vec<Holding>>) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
@@ -536,11 +529,8 @@ impl RootView {
             }
         }
         let complete = to_bits(self.complete[start..].iter().copied());
-        let word = match again {
-            // The same once more, now that everybody can look elsewhere.
-            Some(candidate) => self.choose(candidate, false),
-            None => self.elect(),
-        };
+        // After a damaged copy this is the same one once more, now that everybody can look elsewhere.
+        let word = self.elect();
         if let Some(text) = self.passed_over(start, &word) {
             log::warn!("event=passed-over {text}");
         }
@@ -842,7 +832,7 @@ mod tests {
         let other = Ballot::of(Rank(1), 6, "another call", Payload::Bits { all: 7, any: 0 });
         let (outcome, _) = three([true; 3]).decide_vote(&bits(7, 0).merge(other.clone()), 0, 0);
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
-        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, None, &Mutex::default());
+        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, &Mutex::default());
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
     }
 
@@ -860,7 +850,7 @@ mod tests {
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
         let keep = Mutex::default();
         let gathered = RootView { gathered: true, ..three([false, false, true]) };
-        let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, None, &keep));
+        let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, &keep));
         let Word::Try(choice) = word else { panic!("{word:?}") };
         let way = Alternative::Copy { holder: Rank(1), bytes: 4096 };
         assert_eq!((choice.candidate.key.version, complete), (3, 0b101));
@@ -872,12 +862,12 @@ mod tests {
     fn one_shard_that_nobody_holds_leaves_a_candidate_incomplete() {
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()[1..].to_vec()));
         let (word, complete) =
-            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, None, &Mutex::default()));
+            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, &Mutex::default()));
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
         let mut other = three([false, true, true]);
         other.known[0].group_size = 9;
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
-        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, None, &Mutex::default()));
+        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, &Mutex::default()));
         assert_eq!(complete, 0b110, "shards of another number of ranks are not those of this run");
     }
 
@@ -886,8 +876,18 @@ mod tests {
         let mut view = three([false; 3]);
         (view.window, view.gathered, view.known[0].group_size) = (1, true, 9);
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
-        let (word, complete) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, None, &Mutex::default()));
+        let (word, complete) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b01));
+    }
+
+    #[test]
+    fn a_version_that_was_left_behind_is_so_also_when_a_damaged_copy_makes_all_ranks_look_elsewhere() {
+        let mut view = view(&[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None)], &[true; 3]);
+        (view.want, view.gathered, view.current) = (Want::Version(60), true, Some(view.known[1]));
+        assert_eq!(tried(&view.elect()), Some((60, true)));
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(1, 2, 3)]));
+        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 0, &Mutex::default()));
+        assert_eq!(tried(&word), Some((60, true)));
     }
 
     #[test]
@@ -927,12 +927,11 @@ mod tests {
             level: Level::System,
             containers: Vec::new(),
         };
-        let mut view = three([true; 3]);
+        let mut view = three([false, true, true]);
         (view.window, view.gathered) = (1, true);
         view.manifests = vec![(view.known[1], manifest.clone())];
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(0, 0, 1), shard(1, 0, 3)]));
-        let again = Some(view.known[1]);
-        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, again, &Mutex::default()));
+        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
         let Word::Try(choice) = word else { panic!("{word:?}") };
         assert_eq!((choice.candidate.key.version, choice.manifest), (2, Some(manifest)));
         assert_eq!(choice.ways, [(Rank(0), vec![Alternative::Copy { holder: Rank(1), bytes: 4096 }])]);
