@@ -336,6 +336,42 @@ fn parts_on_the_local_tier_stay_until_a_later_version_has_some_also_those_of_old
     assert_eq!(local_versions(&bed), [vec![6], vec![6]]);
 }
 
+/// Holds up what deletes.
+#[derive(Default)]
+struct OnRemoval(Gate);
+
+impl Observer for OnRemoval {
+    fn before(&self, call: Call, path: &Path, bytes: u64) -> io::Result<()> {
+        if !matches!(call, Call::RemoveFile | Call::RemoveDir) {
+            return Ok(());
+        }
+        self.0.held.fetch_add(1, Ordering::Relaxed);
+        self.0.before(call, path, bytes)
+    }
+}
+
+/// Otherwise a session that is closed stops the thread that looks at the claims, and what is to be deleted then stays.
+#[test]
+fn who_waits_for_the_end_of_all_work_waits_for_what_is_in_hand_as_well() {
+    let (bed, removal) = (Bed::new(), Arc::new(OnRemoval::default()));
+    let mut config = bed.config();
+    on_local_alone(&mut config);
+    config.job.local.keep_last = 1;
+    let session = bed.open(&behind(bed.place(), TierKind::Local, &removal), config);
+    settle(&take(&session, 1));
+    removal.0.close();
+    let forced = removal.0.watch_over(|| {
+        settle(&take(&session, 2));
+        wait_until("version 1 is about to go", || removal.0.held.load(Ordering::Relaxed) > 0);
+        assert!(!session.engine.drain(Duration::ZERO));
+        removal.0.open();
+        assert!(session.engine.drain(LIMIT));
+        assert_eq!(bed.versions("/local"), [2]);
+    });
+    assert!(!forced);
+    session.close().expect("closes");
+}
+
 /// A manifest is written after the commit, and may be late or lost: what this run knows to be committed counts.
 #[test]
 fn a_committed_version_without_a_manifest_is_kept_like_the_others() {
