@@ -114,7 +114,7 @@ fn a_capture_does_not_wait_for_memory_that_nobody_gives_back() {
     let bed = Bed::new();
     let mut config = bed.config();
     in_memory_alone(&mut config);
-    config.job.timeouts.room = LIMIT;
+    config.job.timeouts.room = Duration::from_secs(1);
     let session = bed.open(&bed.place(), config);
     let first = take_bytes(&session, 1, 6 << 20).expect("captured");
     assert_eq!(first.wait(Level::Process).expect("committed"), Level::Process);
