@@ -229,7 +229,7 @@ impl Election {
             self.look()?;
             let mut word = self.vote()?;
             if word == Word::Gather {
-                word = self.gather(None)?;
+                word = self.gather()?;
             }
             if word != Word::NextWindow {
                 return self.take(word);
@@ -252,16 +252,12 @@ impl Election {
         let root = self.root_view();
         let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_end(ballot))?;
         let (word, tried): (Word, Option<Tried>) = self.decode(&verdict)?;
-        if let (Some(tried), Some(current)) = (tried, self.current) {
+        if let Some(tried) = tried {
             log::warn!("event=attempt-failed {} culprits={:?}", tried.key, join(&tried.culprits));
-            if let Some(index) = self.known.iter().position(|candidate| *candidate == current) {
-                self.complete[index] = false;
-            }
             self.tried.push(tried);
         }
-        let again = self.current.filter(|_| word == Word::Gather);
         match word {
-            Word::Gather => match self.gather(again)? {
+            Word::Gather => match self.gather()? {
                 Word::NextWindow => self.first(),
                 word => self.take(word),
             },
@@ -281,7 +277,7 @@ impl Election {
         while !self.exhausted {
             self.look()?;
             if self.vote()? == Word::Gather {
-                self.gather(None)?;
+                self.gather()?;
             }
         }
         let (usable, left) = restorable(&self.known, &self.complete, self.engine.identity().size);
@@ -327,38 +323,26 @@ impl Election {
 
     fn vote(&mut self) -> Result<Word, RestartError> {
         let start = self.window;
-        let (mut have, mut committed) = (0u64, 0u64);
-        for (bit, candidate) in self.known[start..].iter().enumerate() {
-            let mine = self.found.copies.contains_key(candidate);
-            have |= u64::from(mine) << bit;
-            committed |= u64::from(self.found.committed.contains(candidate)) << bit;
-        }
+        let (window, found) = (&self.known[start..], &self.found);
+        let have = to_bits(window.iter().map(|candidate| found.copies.contains_key(candidate)));
+        let committed = to_bits(window.iter().map(|candidate| found.committed.contains(candidate)));
         // What the global tier holds completely, every rank can restore; only the root knows, and adds it.
-        let global: u64 = self.known[start..]
-            .iter()
-            .enumerate()
-            .filter(|(_, candidate)| self.found.manifests.contains_key(candidate))
-            .map(|(bit, _)| 1 << bit)
-            .sum();
+        let global = to_bits(window.iter().map(|candidate| found.manifests.contains_key(candidate)));
         let root = self.root_view();
         let ballot = self.ballot("vote", Payload::Bits { all: have, any: committed });
         let (verdict, payload) = self.reduce(ballot, move |ballot| root.decide_vote(ballot, start, global))?;
         let (word, complete): (Word, u64) = self.decode(&verdict)?;
-        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
-            *slot = complete >> bit & 1 == 1;
-        }
+        from_bits(complete, &mut self.complete[start..]);
         if let Payload::Bits { any, .. } = payload {
             self.evidence |= any != 0;
-            for (bit, slot) in self.committed[start..].iter_mut().enumerate() {
-                *slot = any >> bit & 1 == 1;
-            }
+            from_bits(any, &mut self.committed[start..]);
         }
         Ok(word)
     }
 
     /// Tells the root what this rank, and for what belongs to other nodes its node's first rank, holds of the window;
     /// and answers requests for it from here on.
-    fn gather(&mut self, again: Option<Candidate>) -> Result<Word, RestartError> {
+    fn gather(&mut self) -> Result<Word, RestartError> {
         let identity = self.engine.identity();
         let rank = identity.rank;
         let window = self.known[self.window..].to_vec();
@@ -387,11 +371,9 @@ impl Election {
         let (start, keep) = (self.window, self.holdings.clone());
         self.gathered = true;
         let root = self.root_view();
-        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_gather(ballot, start, again, &keep))?;
+        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_gather(ballot, start, &keep))?;
         let (word, complete): (Word, u64) = self.decode(&verdict)?;
-        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
-            *slot = complete >> bit & 1 == 1;
-        }
+        from_bits(complete, &mut self.complete[start..]);
         Ok(word)
     }
 
@@ -460,6 +442,17 @@ impl Election {
     }
 }
 
+/// One bit for each candidate of a window, the first one lowest.
+fn to_bits(of: impl Iterator<Item = bool>) -> u64 {
+    of.enumerate().map(|(bit, is_so)| u64::from(is_so) << bit).sum()
+}
+
+fn from_bits(bits: u64, window: &mut [bool]) {
+    for (bit, is_so) in window.iter_mut().enumerate() {
+        *is_so = bits >> bit & 1 == 1;
+    }
+}
+
 /// What this rank has of an item of a candidate: all its copies, nearest first.
 struct Held {
     key: CheckpointKey,
@@ -492,9 +485,7 @@ impl RootView {
         }
         let Payload::Bits { all, any } = ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
         let complete = all | global;
-        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
-            *slot = complete >> bit & 1 == 1;
-        }
+        from_bits(complete, &mut self.complete[start..]);
         self.evidence |= any != 0;
         let mut word = self.elect();
         if self.may_be_elsewhere(start, all, &word) {
@@ -523,13 +514,7 @@ impl RootView {
     }
 
     /// The root knows who holds what of the window: elects again.
-    fn decide_gather(
-        mut self,
-        ballot: &Ballot,
-        start: usize,
-        again: Option<Candidate>,
-        keep: &Mutex<Vec<Holding>>,
-    ) -> (Outcome, Vec<u8>) {
+    fn decide_gather(mut self, ballot: &Ballot, start: usize, keep: &Mutex<Vec<Holding>>) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
@@ -543,22 +528,18 @@ impl RootView {
                 *slot = (0..self.size).all(|rank| table.has(Rank(rank)));
             }
         }
-        let mut complete = 0u64;
-        for (bit, slot) in self.complete[start..].iter().enumerate() {
-            complete |= u64::from(*slot) << bit;
+        let complete = to_bits(self.complete[start..].iter().copied());
+        // After a damaged copy this is the same one once more, now that everybody can look elsewhere.
+        let word = self.elect();
+        if let Some(text) = self.passed_over(start, &word) {
+            log::warn!("event=passed-over {text}");
         }
-        let word = match again {
-            // The same once more, now that everybody can look elsewhere.
-            Some(candidate) => self.choose(candidate, false),
-            None => self.elect(),
-        };
-        self.tell_passed_over(start, &word);
         Outcome::agreed("decision", &(word, complete))
     }
 
-    /// Says that committed checkpoints of the window would have been preferred to what was elected, and what the newest of
+    /// The committed checkpoints of the window that would have been preferred to what was elected, and what the newest of
     /// them lacks.
-    fn tell_passed_over(&self, start: usize, word: &Word) {
+    fn passed_over(&self, start: usize, word: &Word) -> Option<String> {
         let chosen = match word {
             Word::Try(choice) => Some(choice.candidate),
             _ => None,
@@ -567,16 +548,16 @@ impl RootView {
             let is_preferred = candidate.group_size == self.size && chosen.is_none_or(|chosen| **candidate > chosen);
             is_preferred && !self.complete[start + bit] && self.committed[start + bit]
         });
-        let Some((bit, newest)) = passed.next() else { return };
+        let (bit, newest) = passed.next()?;
         let table = Table::of(&self.holdings, bit as u8);
         let lost = (0..self.size).filter(|rank| !table.has(Rank(*rank))).map(|rank| rank.to_string());
-        log::warn!(
-            "event=passed-over {} older={} reason=\"no node holds the shards of ranks {}, and what is left of their redundancy \
-             sets cannot rebuild them\"",
+        Some(format!(
+            "{} older={} reason=\"no node holds the shards of ranks {}, and what is left of their redundancy sets cannot rebuild \
+             them\"",
             newest.key,
             passed.count(),
             lost.collect::<Vec<_>>().join(", ")
-        );
+        ))
     }
 
     /// The word that makes all ranks try a candidate.
@@ -602,9 +583,6 @@ impl RootView {
             // Damaged copies: what the other nodes hold has not been looked at yet.
             Some(_) if !culprits.is_empty() && !self.gathered => (Word::Gather, None),
             Some(current) if !culprits.is_empty() => {
-                if let Some(index) = self.known.iter().position(|candidate| *candidate == current) {
-                    self.complete[index] = false;
-                }
                 let tried = Tried { key: current.key, culprits };
                 self.tried.push(tried.clone());
                 (self.elect(), Some(tried))
@@ -614,7 +592,7 @@ impl RootView {
         Outcome::agreed("decision", &answer)
     }
 
-    /// The next candidate, or why there is none. Versions that were tried are no longer complete.
+    /// The next candidate, or why there is none.
     fn elect(&self) -> Word {
         // The lineage is that of what can be restored, tried or not: falling back must not cross to another one.
         let tried = |candidate: &Candidate| self.tried.iter().any(|tried| tried.key == candidate.key);
@@ -726,6 +704,16 @@ mod tests {
     }
 
     #[test]
+    fn a_window_is_sent_as_bits_and_comes_back() {
+        for of in [vec![], vec![true], vec![false, true, true, false, true], vec![true; WINDOW]] {
+            let mut back = vec![false; of.len()];
+            from_bits(to_bits(of.iter().copied()), &mut back);
+            assert_eq!(back, of);
+        }
+        assert_eq!(to_bits([false, true, true].into_iter()), 0b110);
+    }
+
+    #[test]
     fn the_newest_that_all_ranks_have_and_that_was_not_tried_is_elected() {
         assert_eq!(tried(&three([true; 3]).elect()), Some((3, false)));
         assert_eq!(tried(&three([false, true, true]).elect()), Some((2, false)));
@@ -803,6 +791,7 @@ mod tests {
         assert_eq!((tried(&word), complete), (Some((3, false)), 0b101));
         let (word, complete) = vote(three([false; 3]), 0b101, 0b010);
         assert_eq!((tried(&word), complete), (Some((3, false)), 0b111));
+        assert_eq!(vote(three([false; 3]), 0b101, 0b001).1, 0b101, "what both have");
         // A newer one may be had from other nodes, and so may one that some rank would have to read from the global tier.
         for (all, global, complete) in [(0b110, 0, 0b110), (0b110, 0b001, 0b111)] {
             assert_eq!(vote(three([false; 3]), all, global), (Word::Gather, complete));
@@ -843,7 +832,7 @@ mod tests {
         let other = Ballot::of(Rank(1), 6, "another call", Payload::Bits { all: 7, any: 0 });
         let (outcome, _) = three([true; 3]).decide_vote(&bits(7, 0).merge(other.clone()), 0, 0);
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
-        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, None, &Mutex::default());
+        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, &Mutex::default());
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
     }
 
@@ -861,7 +850,7 @@ mod tests {
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
         let keep = Mutex::default();
         let gathered = RootView { gathered: true, ..three([false, false, true]) };
-        let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, None, &keep));
+        let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, &keep));
         let Word::Try(choice) = word else { panic!("{word:?}") };
         let way = Alternative::Copy { holder: Rank(1), bytes: 4096 };
         assert_eq!((choice.candidate.key.version, complete), (3, 0b101));
@@ -873,13 +862,56 @@ mod tests {
     fn one_shard_that_nobody_holds_leaves_a_candidate_incomplete() {
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()[1..].to_vec()));
         let (word, complete) =
-            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, None, &Mutex::default()));
+            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, &Mutex::default()));
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
         let mut other = three([false, true, true]);
         other.known[0].group_size = 9;
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
-        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, None, &Mutex::default()));
+        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, &Mutex::default()));
         assert_eq!(complete, 0b110, "shards of another number of ranks are not those of this run");
+    }
+
+    #[test]
+    fn what_other_nodes_hold_is_of_the_last_window() {
+        let mut view = three([false; 3]);
+        (view.window, view.gathered, view.known[0].group_size) = (1, true, 9);
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
+        let (word, complete) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
+        assert_eq!((tried(&word), complete), (Some((2, false)), 0b01));
+    }
+
+    #[test]
+    fn a_version_that_was_left_behind_is_so_also_when_a_damaged_copy_makes_all_ranks_look_elsewhere() {
+        let mut view = view(&[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None)], &[true; 3]);
+        (view.want, view.gathered, view.current) = (Want::Version(60), true, Some(view.known[1]));
+        assert_eq!(tried(&view.elect()), Some((60, true)));
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(1, 2, 3)]));
+        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 0, &Mutex::default()));
+        assert_eq!(tried(&word), Some((60, true)));
+    }
+
+    #[test]
+    fn what_was_committed_and_is_passed_over_is_told_with_what_it_lacks() {
+        // Of versions 5 to 1 the last four are in the window, all are committed, and only 2 is whole.
+        let known: Vec<_> = (1..=5).rev().map(|version| at(1, version, None)).collect();
+        let mut view = view(&known, &[false, false, false, true, false]);
+        (view.window, view.committed, view.holdings) = (1, vec![true; 5], vec![shard(0, 0, 0), shard(0, 3, 0)]);
+        let chosen = |view: &RootView, place: usize| view.choose(known[place], false);
+        let told = view.passed_over(1, &chosen(&view, 3)).expect("versions 4 and 3");
+        assert!(told.contains("version 4 ") && told.contains("older=1 "), "{told}");
+        assert!(told.contains("shards of ranks 1, 2, and"), "{told}");
+        // What was elected is not passed over, also if its copies are only now looked for; nor is what is older.
+        assert!(view.passed_over(1, &chosen(&view, 1)).is_none());
+        // Where nothing was elected, everything is that is not whole.
+        let told = view.passed_over(1, &Word::NextWindow).expect("versions 4, 3 and 1");
+        assert!(told.contains("version 4 ") && told.contains("older=2 "), "{told}");
+        // Nobody misses what was not committed, what is whole, or what another number of ranks took.
+        (view.committed[1], view.complete[2]) = (false, true);
+        assert!(view.passed_over(1, &chosen(&view, 3)).is_none());
+        let told = view.passed_over(1, &Word::NextWindow).expect("version 1");
+        assert!(told.contains("version 1 ") && told.contains("older=0 "), "{told}");
+        view.known[4].group_size = 9;
+        assert!(view.passed_over(1, &Word::NextWindow).is_none());
     }
 
     #[test]
@@ -895,12 +927,11 @@ mod tests {
             level: Level::System,
             containers: Vec::new(),
         };
-        let mut view = three([true; 3]);
+        let mut view = three([false, true, true]);
         (view.window, view.gathered) = (1, true);
         view.manifests = vec![(view.known[1], manifest.clone())];
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(0, 0, 1), shard(1, 0, 3)]));
-        let again = Some(view.known[1]);
-        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, again, &Mutex::default()));
+        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
         let Word::Try(choice) = word else { panic!("{word:?}") };
         assert_eq!((choice.candidate.key.version, choice.manifest), (2, Some(manifest)));
         assert_eq!(choice.ways, [(Rank(0), vec![Alternative::Copy { holder: Rank(1), bytes: 4096 }])]);

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 mod damage;
 mod hangs;
+mod levels;
+mod lookups;
 
 /// One disk with `/local` and `/global`, and a folder for segments.
 struct Bed {
@@ -120,6 +122,16 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Runs a session of two ranks on one node, each with a place of its own.
+fn on_one_node(places: &[Place; 2], config: &Config, work: impl Fn(usize, Session) + Sync) {
+    std::thread::scope(|scope| {
+        for (rank, (comm, place)) in threads::world(&[0, 0]).into_iter().zip(places).enumerate() {
+            let (work, config) = (&work, config.clone());
+            scope.spawn(move || work(rank, Session::open_on(Box::new(comm), place, config).expect("opens")));
+        }
+    });
+}
+
 /// Takes a version of `heat` whose contents are its number.
 fn take(session: &Session, version: u64) -> Pending {
     let mut checkpoint = session.checkpoint("heat", version).expect("begun");
@@ -133,6 +145,25 @@ fn commit(session: &Session, versions: &[u64], level: Level) {
         let reached = take(session, *version).wait(level).expect("committed");
         assert!(reached >= level, "version {version} came to {reached}");
     }
+}
+
+/// How all levels of a checkpoint ended; of those that were not reached the reasons.
+fn ended(pending: &Pending) -> Vec<(Level, Option<String>)> {
+    wait_until("all levels end", || pending.poll());
+    let reason = |verdict| match verdict {
+        LevelVerdict::Committed => None,
+        LevelVerdict::Abandoned(culprits) => {
+            Some(culprits.iter().map(|culprit| format!("{culprit}; ")).collect::<String>())
+        }
+        LevelVerdict::Unknown(why) => panic!("unknown: {why}"),
+    };
+    let mut ended: Vec<_> = pending.verdicts().into_iter().map(|(level, verdict)| (level, reason(verdict))).collect();
+    ended.sort();
+    ended
+}
+
+fn levels(verdicts: &[(Level, Option<String>)], is_committed: bool) -> Vec<Level> {
+    verdicts.iter().filter(|(_, reason)| reason.is_none() == is_committed).map(|(level, _)| *level).collect()
 }
 
 /// Restarts `heat` and compares its contents.

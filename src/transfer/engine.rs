@@ -648,9 +648,6 @@ impl Engine {
     pub fn work(&self, sides: Sides, staging: &mut Option<PageBuffer>) -> bool {
         let Some(work) = self.next_work(sides) else { return false };
         let side = work.side();
-        if let Some(side) = side {
-            self.lock().lanes.of(side).begin(self.setup.clock.now());
-        }
         self.run(work, staging);
         if let Some(side) = side {
             self.lock().lanes.of(side).end(self.setup.clock.now());
@@ -688,6 +685,7 @@ impl Engine {
         self.wait_until(move |state| {
             let idle = state.checkpoints.values().all(|c| c.flow.is_finished() && !c.is_landing)
                 && !state.lanes.has_tasks(Sides::Both)
+                && !state.lanes.is_in_hand()
                 && state.exchanges.is_empty()
                 && !state.lanes.is_writing(Sides::Both);
             if idle || state.cut_off().is_some() { Some(idle) } else { (clock.now() >= deadline).then_some(false) }

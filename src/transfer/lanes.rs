@@ -145,6 +145,11 @@ impl Lanes {
         !self.tasks.is_empty() || self.of_sides(sides).any(|lane| !lane.tasks.is_empty())
     }
 
+    /// Have threads something in hand that may wait for a file system?
+    pub fn is_in_hand(&self) -> bool {
+        self.of_sides(Sides::Both).any(|lane| lane.in_hand > 0)
+    }
+
     /// Is a write begun, or being begun?
     pub fn is_writing(&self, sides: Sides) -> bool {
         self.of_sides(sides).any(Lane::is_writing)

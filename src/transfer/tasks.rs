@@ -95,7 +95,23 @@ impl Engine {
     pub(super) fn next_work(&self, sides: Sides) -> Option<Work> {
         let mut state = self.lock();
         let now = self.setup.clock.now();
-        if self.is_renewal_due(&state, now) {
+        if let Some(work) = self.take_work(&mut state, sides, now) {
+            // At once: whoever waits for the end of all work finds it in a queue or in hand.
+            if let Some(side) = work.side() {
+                state.lanes.of(side).begin(now);
+            }
+            return Some(work);
+        }
+        // Only at rest: what waits for other ranks would interrupt the look again and again.
+        let is_at_rest =
+            state.exchanges.is_empty() && state.requests.is_empty() && !state.lanes.is_writing(Sides::Both);
+        drop(state);
+        let keeper = self.setup.affinity.as_ref().filter(|keeper| is_at_rest && keeper.has_work());
+        keeper.map(|keeper| Work::Look(keeper.clone()))
+    }
+
+    fn take_work(&self, state: &mut State, sides: Sides, now: Duration) -> Option<Work> {
+        if self.is_renewal_due(state, now) {
             state.renewed = now;
             return Some(Work::Task(Task::Renew));
         }
@@ -118,17 +134,10 @@ impl Engine {
                 return Some(Work::Exchange(running.exchange.clone(), job));
             }
         }
-        match state.lanes.take_step(sides) {
-            Some(Step::Open(operation, tier)) => return Some(Work::Open(operation, tier)),
-            Some(Step::Piece(job, piece)) => return Some(Work::Piece(job, piece)),
-            None => {}
-        }
-        // Only at rest: what waits for other ranks would interrupt the look again and again.
-        let is_at_rest =
-            state.exchanges.is_empty() && state.requests.is_empty() && !state.lanes.is_writing(Sides::Both);
-        drop(state);
-        let keeper = self.setup.affinity.as_ref().filter(|keeper| is_at_rest && keeper.has_work());
-        keeper.map(|keeper| Work::Look(keeper.clone()))
+        Some(match state.lanes.take_step(sides)? {
+            Step::Open(operation, tier) => Work::Open(operation, tier),
+            Step::Piece(job, piece) => Work::Piece(job, piece),
+        })
     }
 
     /// Is it this call's turn to renew the claim? Where there are threads, one does that by itself.

@@ -5,7 +5,6 @@ use super::*;
 use crate::base::units::PAGE;
 use crate::format::shard::Head;
 use crate::tier::wrappers::Faults;
-use crate::transfer::progress::LevelVerdict;
 use std::os::unix::fs::FileExt;
 
 /// Numbers in a page.
@@ -121,21 +120,6 @@ fn restart_sparse(session: &Session) -> Option<(u64, &'static str)> {
     restored.map(|restored| (restored.version, restored.tier))
 }
 
-/// How all levels of a checkpoint ended; of those that were not reached the reasons.
-fn ended(pending: &Pending) -> Vec<(Level, Option<String>)> {
-    wait_until("all levels end", || pending.poll());
-    let reason = |verdict| match verdict {
-        LevelVerdict::Committed => None,
-        LevelVerdict::Abandoned(culprits) => {
-            Some(culprits.iter().map(|culprit| format!("{culprit}; ")).collect::<String>())
-        }
-        LevelVerdict::Unknown(why) => panic!("unknown: {why}"),
-    };
-    let mut ended: Vec<_> = pending.verdicts().into_iter().map(|(level, verdict)| (level, reason(verdict))).collect();
-    ended.sort();
-    ended
-}
-
 // --------------------------------------------------------------------------------------------- where a tier is crossed
 
 /// Version 1 comes everywhere. A bit of version 2 flips on a tier when it has reached `level` and nothing more; how its levels end.
@@ -173,10 +157,6 @@ fn crossed(memory: bool, level: Level, tier: &str) -> (Bed, Config, Vec<(Level, 
     // As a killed process would leave it.
     drop(session);
     (bed, config, verdicts)
-}
-
-fn levels(verdicts: &[(Level, Option<String>)], is_committed: bool) -> Vec<Level> {
-    verdicts.iter().filter(|(_, reason)| reason.is_none() == is_committed).map(|(level, _)| *level).collect()
 }
 
 #[test]
@@ -262,16 +242,6 @@ fn a_slot_of_which_a_page_was_given_back_is_not_restored_from() {
 }
 
 // --------------------------------------------------------------------------------------------- slices of one container
-
-/// Runs a session of two ranks on one node, each with a place of its own.
-fn on_one_node(places: &[Place; 2], config: &Config, work: impl Fn(usize, Session) + Sync) {
-    std::thread::scope(|scope| {
-        for (rank, (comm, place)) in threads::world(&[0, 0]).into_iter().zip(places).enumerate() {
-            let (work, config) = (&work, config.clone());
-            scope.spawn(move || work(rank, Session::open_on(Box::new(comm), place, config).expect("opens")));
-        }
-    });
-}
 
 /// Rank 1's slice of the second version fails at a call, before or after rank 0's slice is done. The next run finds the
 /// version nowhere, and does not even try the container that nobody published.

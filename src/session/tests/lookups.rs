@@ -1,0 +1,117 @@
+//! What a restart looks at, and in what order: windows of candidates, other nodes, and what it says when nothing is left.
+
+use super::*;
+use crate::base::Rank;
+use crate::catalog::{Candidate, WINDOW};
+use crate::recovery::discover::{Foreign, Found};
+use crate::recovery::election::{Election, RestartError, Want};
+use crate::redundancy::holding::Item;
+use crate::tier::wrappers::Counts;
+
+/// Versions of one run, none of them there.
+fn candidates(versions: std::ops::RangeInclusive<u64>) -> Vec<Candidate> {
+    let key = |version| CheckpointKey { generation: Generation(1), version, operation: version, ..Default::default() };
+    versions.map(|version| Candidate { key: key(version), agreement: 1, group_size: 1, origin: None }).collect()
+}
+
+/// A session of one rank on `bed`, and what an election in it finds.
+fn elect<T>(bed: &Bed, found: Found, want: Want, work: impl FnOnce(&mut Election) -> T) -> T {
+    let session = bed.open(&bed.place(), bed.config());
+    let outcome = work(&mut Election::new(&session.engine, "heat", want, found));
+    session.engine.stop_serving();
+    session.close().expect("closes");
+    outcome
+}
+
+#[test]
+fn all_versions_are_listed_however_many_windows_they_fill() {
+    for count in [1, WINDOW as u64, 2 * WINDOW as u64 + 7] {
+        let known = candidates(1..=count);
+        let copies = known.iter().map(|candidate| (*candidate, Vec::new())).collect();
+        let found = Found { copies, ..Found::default() };
+        let listed = elect(&Bed::new(), found, Want::Newest, |election| election.list().expect("listed"));
+        assert_eq!(listed, known.into_iter().rev().map(|candidate| (candidate, false)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_older_window_is_looked_at_when_nothing_of_the_newest_one_can_be_restored() {
+    let known = candidates(1..=WINDOW as u64 + 3);
+    let copies = [0, 1].map(|place: usize| (known[place], Vec::new())).into();
+    let found = Found { copies, committed: known.clone(), ..Found::default() };
+    let failed = || Some(("a flipped bit".to_owned(), true));
+    elect(&Bed::new(), found, Want::Newest, |election| {
+        let version = |elected: Option<crate::recovery::election::Elected>| elected.expect("one").candidate.key.version;
+        assert_eq!(version(election.first().expect("elected")), 2);
+        assert!(election.has_gathered(), "the newer ones may be elsewhere");
+        assert_eq!(version(election.end(failed()).expect("the next")), 1);
+        let end = election.end(failed());
+        let Err(RestartError::NothingRestorable { tried, .. }) = end else { panic!("{end:?}") };
+        assert_eq!(tried.iter().map(|tried| tried.key.version).collect::<Vec<_>>(), [2, 1]);
+    });
+}
+
+/// What a rank's own node does not have may lie on another one.
+#[test]
+fn versions_are_listed_also_if_their_shards_lie_elsewhere() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), bed.config());
+    commit(&session, &[1], Level::System);
+    let election = session.election("heat", Want::Newest);
+    let (candidate, copies) = election.found().copies.iter().next().expect("version 1");
+    let foreign =
+        |rank| Foreign { candidate: *candidate, item: Item::Shard(Rank(rank)), set: None, source: copies[0].clone() };
+    let list = |rank| {
+        let found = Found { foreign: vec![foreign(rank)], ..Found::default() };
+        let listed = Election::new(&session.engine, "heat", Want::Newest, found).list().expect("listed");
+        session.engine.stop_serving();
+        listed
+    };
+    assert_eq!(list(0), [(*candidate, false)]);
+    assert_eq!(list(1), [], "the shard of a rank that this run does not have");
+    session.close().expect("closes");
+}
+
+#[test]
+fn of_what_a_rank_finds_unreadable_the_first_is_told_and_how_many_more_there_are() {
+    for (count, told) in [(1, "rank 0: file 1"), (2, "rank 0: file 1 (and 1 more)"), (4, "rank 0: file 1 (and 3 more)")]
+    {
+        let damage = (1..=count).map(|number| format!("file {number}")).collect();
+        let found = Found { damage, ..Found::default() };
+        let first =
+            elect(&Bed::new(), found, Want::Newest, |election| election.first().map(|elected| elected.is_some()));
+        let Err(RestartError::NothingRestorable { damage, .. }) = &first else { panic!("{first:?}") };
+        assert_eq!(damage.iter().map(ToString::to_string).collect::<Vec<_>>(), [told]);
+    }
+}
+
+/// Shards on other nodes are the last copies of some: only then a checkpoint is due at once.
+#[test]
+fn after_a_restart_from_own_copies_the_next_checkpoint_is_due_when_it_would_be_anyway() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    config.job.interval.steps = 3;
+    let session = bed.open(&bed.place(), config);
+    commit(&session, &[1], Level::System);
+    assert_eq!(restart(&session).map(|restored| restored.version), Some(1));
+    let due = [(); 4].map(|()| session.should_checkpoint().expect("answered"));
+    assert_eq!(due, [false, false, true, false]);
+    session.close().expect("closes");
+}
+
+/// Thousands of ranks that list one directory at the same time bring its file system down.
+#[test]
+fn a_restart_reads_the_global_directory_on_the_root_alone() {
+    let (bed, counts) = (Bed::new(), [(); 2].map(|()| Arc::new(Counts::default())));
+    let place = bed.place();
+    let places = [0, 1].map(|rank: usize| behind(place.clone(), TierKind::Global, &counts[rank]));
+    let config = bed.config();
+    on_one_node(&places, &config, |rank, session| {
+        commit(&session, &[1], Level::System);
+        let before = counts[rank].calls(Call::List);
+        assert_eq!(restart(&session).map(|restored| restored.tier), Some("memory"));
+        let listed = counts[rank].calls(Call::List) - before;
+        assert_eq!(listed > 0, rank == 0, "{listed} by rank {rank}");
+        session.close().expect("closes");
+    });
+}
