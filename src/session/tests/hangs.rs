@@ -31,13 +31,12 @@ fn while_the_local_file_system_hangs_all_other_levels_go_on_and_then_all_do() {
             session.progress();
             together.wait();
             gate.close();
+            let newest = || session.stats().newest;
             for version in 2..8 {
                 commit(&session, &[version], Level::System);
-                // In all longer than the time-outs.
-                std::thread::sleep(Duration::from_millis(600));
+                wait_until("peers keep it, too", || newest().peers == Some(version));
+                leap_on_two(&bed, &together);
             }
-            let newest = || session.stats().newest;
-            wait_until("peers keep the last one", || newest().peers == Some(7));
             assert_eq!((newest().memory, newest().global), (Some(7), Some(7)));
             assert!(newest().local < Some(2), "{:?}", newest());
             together.wait();
@@ -62,7 +61,6 @@ fn a_capture_without_room_goes_to_no_file_system_that_hangs() {
     let mut config = bed.config();
     impatient(&mut config);
     config.job.timeouts.room = Duration::from_millis(300);
-    config.job.timeouts.abandon = LIMIT;
     let session = bed.open(&place, config);
     let field = vec![7u8; 3 << 20];
     let capture = |version| {
