@@ -174,9 +174,16 @@ impl Hosts {
 
     /// Runs one of the scripts, which must succeed; what it printed.
     pub fn script(&self, script: &str, args: &[&str]) -> String {
+        self.try_script(script, args).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// Runs one of the scripts: what it printed, or how it failed.
+    pub fn try_script(&self, script: &str, args: &[&str]) -> Result<String, String> {
         let output = finish(self.command(script, args));
-        assert!(output.status.success(), "{script} {args:?}: {}\n{}", output.status, text(&output));
-        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+        if !output.status.success() {
+            return Err(format!("{script} {args:?}: {}\n{}", output.status, text(&output)));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
     /// Runs a command on a host, which must succeed; what it printed.

@@ -36,6 +36,19 @@ impl Slurm {
         self.hosts.script("slurm.sh", &[&["run"], command].concat())
     }
 
+    /// Asks SLURM something until it answers. On a busy machine its daemons give up connections that are slow, and its commands
+    /// end with an error, or by the broken pipe.
+    fn ask(&self, command: &[&str]) -> String {
+        loop {
+            match self.hosts.try_script("slurm.sh", &[&["run"], command].concat()) {
+                Ok(answer) => return answer,
+                Err(why) => eprintln!("{why}"),
+            }
+            self.hosts.check_time();
+            std::thread::sleep(seconds(1) / 10);
+        }
+    }
+
     /// Submits a script with the settings of a job in its environment. `options` come before the script, arguments after it.
     pub fn submit(&self, job: &Job, options: &[&str], script: &[&str]) -> Batch<'_> {
         let name = if options.iter().any(|option| option.starts_with("--array=")) {
@@ -73,7 +86,7 @@ impl Batch<'_> {
 
     /// A field of `scontrol show job`.
     pub fn field(&self, name: &str) -> String {
-        let text = self.slurm.run(&["scontrol", "show", "job", &self.id]);
+        let text = self.slurm.ask(&["scontrol", "show", "job", &self.id]);
         let start = format!("{name}=");
         let value = text.split_whitespace().find_map(|word| word.strip_prefix(start.as_str()));
         value.unwrap_or_else(|| panic!("job {} has no {name}\n{text}", self.id)).to_owned()
@@ -118,7 +131,7 @@ impl Batch<'_> {
         let command = ["squeue", "--noheader", "--job", &self.id, "--format=%T %r"];
         loop {
             self.slurm.hosts.check_time();
-            if self.slurm.run(&command).trim() == "PENDING BeginTime" {
+            if self.slurm.ask(&command).trim() == "PENDING BeginTime" {
                 self.slurm.hosts.script("slurm.sh", &["hurry", &self.id]);
                 return;
             }
