@@ -164,6 +164,15 @@ fn take(session: &Session, version: u64) -> Pending {
     checkpoint.capture().expect("captured")
 }
 
+/// Takes a version with an array of so many bytes.
+fn take_bytes(session: &Session, version: u64, bytes: usize) -> Result<Pending, Error> {
+    let array = vec![7u8; bytes];
+    let mut checkpoint = session.checkpoint("heat", version)?;
+    checkpoint.save("array", &array)?;
+    checkpoint.value("step", &version)?;
+    checkpoint.capture()
+}
+
 /// Takes versions and waits until they are committed at a level.
 fn commit(session: &Session, versions: &[u64], level: Level) {
     for version in versions {
@@ -556,11 +565,8 @@ fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
 fn no_capture_goes_to_a_file_while_a_flush_that_gives_it_room_is_ending() {
     let bed = Bed::new();
     let session = bed.open(&bed.place(), bed.config());
-    let array = vec![7u8; 3 << 20];
     for version in 1..=200 {
-        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
-        checkpoint.save("array", &array).expect("saved");
-        checkpoint.capture().expect("captured");
+        take_bytes(&session, version, 3 << 20).expect("captured");
     }
     let stats = session.stats();
     assert_eq!((stats.captured, stats.direct_captures), (200, 0));
@@ -573,32 +579,24 @@ fn no_capture_goes_to_a_file_while_a_flush_that_gives_it_room_is_ending() {
 fn memory_that_a_flush_gives_back_is_told_from_memory_that_is_a_level() {
     for (budget, passes) in [(8 << 20, true), (32 << 20, false)] {
         let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
-        let work = |session: Session| {
-            together.wait();
-            gate.close();
-            let array = vec![7u8; 3 << 20];
-            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
-            checkpoint.save("array", &array).expect("saved");
-            let pending = checkpoint.capture().expect("captured");
-            assert_eq!(pending.wait(Level::NodeReboot).expect("committed"), Level::NodeReboot);
-            let (memory, next) = (session.engine.memory().expect("it is on"), session.engine.next_operation());
-            together.wait();
-            assert_eq!(memory.others_give_back(next).expect("asked"), passes);
-            together.wait();
-            gate.open();
-            settle(&pending);
-            wait_until("the other one has heard, too", || !memory.others_give_back(next).expect("asked"));
-            together.wait();
-            session.close().expect("closes");
-        };
+        let places = [(); 2].map(|()| behind(bed.place(), TierKind::Global, &gate));
+        let mut config = bed.config();
+        config.node.memory_budget = Budget::Bytes(budget);
         let forced = gate.watch_over(|| {
-            std::thread::scope(|scope| {
-                for comm in threads::world(&[0, 0]) {
-                    let (place, mut config) = (behind(bed.place(), TierKind::Global, &gate), bed.config());
-                    config.node.memory_budget = Budget::Bytes(budget);
-                    let work = &work;
-                    scope.spawn(move || work(Session::open_on(Box::new(comm), &place, config).expect("opens")));
-                }
+            on_one_node(&places, &config, |_, session| {
+                together.wait();
+                gate.close();
+                let pending = take_bytes(&session, 1, 3 << 20).expect("captured");
+                assert_eq!(pending.wait(Level::NodeReboot).expect("committed"), Level::NodeReboot);
+                let (memory, next) = (session.engine.memory().expect("it is on"), session.engine.next_operation());
+                together.wait();
+                assert_eq!(memory.others_give_back(next).expect("asked"), passes);
+                together.wait();
+                gate.open();
+                settle(&pending);
+                wait_until("the other one has heard, too", || !memory.others_give_back(next).expect("asked"));
+                together.wait();
+                session.close().expect("closes");
             });
         });
         assert!(!forced, "something waited for the global file system");

@@ -8,15 +8,6 @@ use crate::config::PartStore;
 use crate::segment::BOARD_OPERATIONS;
 use crate::tier::wrappers::{Counts, Faults};
 
-/// Takes a version with an array of so many bytes.
-fn take_bytes(session: &Session, version: u64, bytes: usize) -> Result<Pending, Error> {
-    let array = vec![7u8; bytes];
-    let mut checkpoint = session.checkpoint("heat", version)?;
-    checkpoint.save("array", &array)?;
-    checkpoint.value("step", &version)?;
-    checkpoint.capture()
-}
-
 fn rank_of(session: &Session) -> u32 {
     session.engine.identity().rank.0
 }
