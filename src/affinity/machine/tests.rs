@@ -75,7 +75,8 @@ fn a_machine_that_hwlocs_environment_describes_is_not_this_one() {
     let root = Path::new("/sys");
     if std::env::var_os("HWLOC_SYNTHETIC").is_some() {
         assert!(hwloc::here(root).is_err());
-        return assert_eq!(Machine::here(), &from_sys(root));
+        // A virtual machine may get more memory between the two looks.
+        return assert_eq!(Machine::here().likeness(&from_sys(root)), Likeness::Same);
     }
     let name = "affinity::machine::tests::a_machine_that_hwlocs_environment_describes_is_not_this_one";
     let mut again = std::process::Command::new(std::env::current_exe().expect("this program"));

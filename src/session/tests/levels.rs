@@ -68,7 +68,7 @@ fn ranks_that_take_different_versions_are_named_and_their_memory_is_given_back()
 /// The next capture finds its memory populated, unless that would be what another rank of the node needs.
 #[test]
 fn memory_for_the_next_capture_is_prepared_out_of_a_ranks_own_share() {
-    let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
+    let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
     let place = bed.place();
     let places = [(); 2].map(|()| behind(place.clone(), TierKind::Local, &gate));
     let mut config = bed.config();
@@ -79,6 +79,8 @@ fn memory_for_the_next_capture_is_prepared_out_of_a_ranks_own_share() {
     let forced = gate.watch_over(|| {
         on_one_node(&places, &config, |rank, session| {
             gate.close();
+            // Neither closes it again once the other has gone on.
+            together.wait();
             let populated = || session.engine.memory().expect("it is on").populated_bytes();
             let take = |version| take_bytes(&session, version, if rank == 0 { large } else { 8 }).expect("captured");
             let first = take(1);
