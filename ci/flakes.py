@@ -11,8 +11,10 @@ import glob
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import xml.etree.ElementTree
@@ -55,45 +57,75 @@ def write(results, entry):
         print(f"  failed: {failure}")
 
 
+def tests_of(program):
+    listed = subprocess.run([program, "--list", "--format", "terse"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^(\S+): test$", listed, re.MULTILINE)
+
+
+def run_once(path, limit):
+    """Runs a program in a session of its own; ends all of that session after `limit` s. Returns what it printed and its status."""
+    with tempfile.TemporaryFile() as out:
+        started = subprocess.Popen([path], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = started.wait(limit)
+        except subprocess.TimeoutExpired:
+            status = None
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+        out.seek(0)
+        return out.read().decode(errors="replace"), status
+
+
 def many(results, line, seconds, copies, *programs):
     programs = [program.partition("=")[::2] for program in programs]
+    tests = {name: tests_of(path) for name, path in programs}
     lock, began = threading.Lock(), time.monotonic()
-    ran, tests, runs, failures = collections.Counter(), {}, collections.Counter(), []
+    ran, runs, failures = collections.Counter(), collections.Counter(), []
+
+    def judge(name, text, status):
+        """How many of the tests of a run ended, and which of them failed."""
+        ended = dict(re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED)", text, re.MULTILINE))
+        failed = [f"{name} {test}" for test, how in ended.items() if how == "FAILED"]
+        if status is None:
+            failed += [f"{name} {test} (no end)" for test in tests[name] if test not in ended]
+        elif status != 0 and not failed:
+            failed = [f"{name} (status {status})"]
+        return len(ended), failed
+
+    def entry():
+        so_far = {name: [count, len(tests[name])] for name, count in sorted(ran.items())}
+        about = {"seconds": round(time.monotonic() - began), "copies": int(copies)}
+        return json.loads(line) | about | {"ran": so_far, "runs": min(runs.values(), default=0), "failures": failures}
+
+    def keep(so_far):
+        # What is stored so far is found again if this is killed.
+        with open("target/flakes/many.part", "w") as file:
+            json.dump(so_far, file)
 
     def repeat(turn):
         while time.monotonic() - began < float(seconds):
             name, path = programs[turn % len(programs)]
             turn += 1
-            try:
-                done = subprocess.run([path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                      timeout=300, text=True, errors="replace")
-                text, status = done.stdout, done.returncode
-            except subprocess.TimeoutExpired as expired:
-                text, status = (expired.stdout or b"").decode(errors="replace"), None
-            counts = re.search(r"test result: \w+\. (\d+) passed; (\d+) failed", text)
-            failed = [f"{name} {test}" for test in re.findall(r"^test (\S+) \.\.\. FAILED", text, re.MULTILINE)]
-            if status != 0 and not failed:
-                failed = [f"{name} ({'time-out' if status is None else f'status {status}'})"]
+            text, status = run_once(path, 300)
             with lock:
+                count, failed = judge(name, text, status)
+                ran[name] += count
+                runs[name] += status is not None
                 failures.extend(failed)
-                if counts:
-                    tests[name] = sum(map(int, counts.groups()))
-                    ran[name] += tests[name]
-                    runs[name] += 1
                 if failed:
                     print(f"after {time.monotonic() - began:.0f} s: {', '.join(failed)}", flush=True)
-                    os.makedirs("target/flakes", exist_ok=True)
                     with open(f"target/flakes/many-{os.getpid()}-{len(failures)}.log", "w") as file:
                         file.write(text)
+                keep(entry())
 
+    os.makedirs("target/flakes", exist_ok=True)
     workers = [threading.Thread(target=repeat, args=[turn]) for turn in range(int(copies))]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    ran = {name: [count, tests[name]] for name, count in sorted(ran.items())}
-    entry = json.loads(line) | {"seconds": round(time.monotonic() - began), "copies": int(copies)}
-    write(results, entry | {"ran": ran, "runs": min(runs.values(), default=0), "failures": failures})
+    write(results, entry())
+    os.remove("target/flakes/many.part")
 
 
 def is_since(commit, since):
