@@ -33,8 +33,13 @@ fn while_the_local_file_system_hangs_all_other_levels_go_on_and_then_all_do() {
             gate.close();
             let newest = || session.stats().newest;
             for version in 2..8 {
-                commit(&session, &[version], Level::System);
-                wait_until("peers keep it, too", || newest().peers == Some(version));
+                let pending = take(&session, version);
+                let all =
+                    [Level::Process, Level::NodeLoss, Level::System].map(|level| (level, LevelVerdict::Committed));
+                wait_until("all levels end but the local one", || {
+                    all.iter().all(|(level, _)| pending.verdicts().iter().any(|(ended, _)| ended == level))
+                });
+                assert!(all.iter().all(|level| pending.verdicts().contains(level)), "{:?}", pending.verdicts());
                 leap_on_two(&bed, &together);
             }
             assert_eq!((newest().memory, newest().global), (Some(7), Some(7)));

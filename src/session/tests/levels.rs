@@ -86,6 +86,8 @@ fn memory_for_the_next_capture_is_prepared_out_of_a_ranks_own_share() {
             let first = take(1);
             if rank == 0 {
                 wait_until("the next one's memory is populated", || populated() >= 2 * large as u64);
+                // It is counted piece by piece. Who prepares comes after who is preparing, and finds that it is all there.
+                assert!(session.engine.memory().expect("it is on").prepare(large as u64).expect("open"));
             }
             let before = populated();
             let second = take(2);
