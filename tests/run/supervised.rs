@@ -160,6 +160,26 @@ fn too_few_nodes_stop_the_run_before_and_after_it_started() {
     bed.finish(bed.placed(&["--hosts", "a:4,b:4", "--min-nodes", "2"])).expect(13).says(&["1 of at least 2"]);
 }
 
+/// A host is silent when it is asked first, longer than it may be.
+#[test]
+fn a_host_without_which_the_job_cannot_go_on_is_asked_once_more() {
+    let bed = Bed::with("exit 0");
+    for (hosts, starts) in [("a:2,b:2", 1), ("a:4,b:4", 2)] {
+        let asked = bed.path().join("asked");
+        let probe = format!("test {{host}} = a || if mkdir {} 2> /dev/null; then sleep 1000; fi", asked.display());
+        let mut command = bed.run_command(&["--launcher", "openmpi", "--probe", &probe, "--probe-timeout", "1s"]);
+        command.args(["--hosts", hosts]).arg("--").arg(bed.path().join("job")).args(["-n", "4", "program"]);
+        bed.finish(command).expect(0);
+        assert_eq!(bed.starts().len(), starts);
+        fs::remove_dir(asked).expect("b was asked");
+    }
+    assert_eq!(
+        bed.starts(),
+        ["-x BIVOUAC_RUN_DIRECTORY --host a:2,b:2 -n 4 program", "-x BIVOUAC_RUN_DIRECTORY --host a:4 -n 4 program"],
+        "where the others suffice it is not waited for"
+    );
+}
+
 #[test]
 fn hosts_come_from_the_command_line_of_the_launcher_or_from_slurm() {
     let bed = Bed::with("true");

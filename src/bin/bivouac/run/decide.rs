@@ -285,6 +285,11 @@ impl Job {
         self.clone().seat(&BTreeMap::new()).map_err(|why| format!("the host list is too small: {why}"))
     }
 
+    /// Could it run without these?
+    pub fn can_do_without(&self, down: &BTreeMap<String, String>) -> bool {
+        self.clone().seat(down).is_ok()
+    }
+
     /// Restarts so far.
     pub fn restarts(&self) -> u32 {
         self.restarts

@@ -43,6 +43,8 @@ use watch::{Patience, Watch};
 /// How often the job's process is looked at, and how often the status files are.
 const PAUSE: Duration = Duration::from_millis(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// So many times the time-out have hosts that are asked once more.
+const LAST_PATIENCE: u32 = 6;
 
 /// The host of each rank, a line each, where a launcher needs a file of them.
 const SEATS_FILE: &str = "seats";
@@ -705,16 +707,26 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Which hosts do not answer, and why.
+    /// Which hosts do not answer, and why. Before a job is given up for want of hosts, the silent ones are asked once more and
+    /// have [`LAST_PATIENCE`] times as long: one on which an attempt has just failed may be busy with its end.
     fn ask_hosts(&mut self, attempt: u32) -> BTreeMap<String, String> {
         if !self.is_placed {
             return BTreeMap::new();
         }
         let hosts = self.job.hosts();
+        let down = self.ask(attempt, &hosts, &self.probe.clone());
+        if self.job.can_do_without(&down) {
+            return down;
+        }
+        let silent: Vec<Host> = hosts.into_iter().filter(|host| down.contains_key(&host.name)).collect();
+        let patient = Probe { timeout: self.probe.timeout.saturating_mul(LAST_PATIENCE), ..self.probe.clone() };
+        self.ask(attempt, &silent, &patient)
+    }
+
+    fn ask(&mut self, attempt: u32, hosts: &[Host], probe: &Probe) -> BTreeMap<String, String> {
         let began = Instant::now();
-        let answers = self.probe.ask(&hosts);
         let mut down = BTreeMap::new();
-        for (host, answer) in hosts.iter().zip(answers) {
+        for (host, answer) in hosts.iter().zip(probe.ask(hosts)) {
             if let Answer::Down(why) = answer {
                 down.insert(host.name.clone(), why);
             }
