@@ -13,6 +13,7 @@ pub mod faulty;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod parcel;
+mod pool;
 pub mod threads;
 
 pub use parcel::{Label, MAX_PARCEL_BYTES, Parcel, SharedBytes, Slice};

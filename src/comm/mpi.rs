@@ -27,7 +27,6 @@
 mod calls;
 pub mod finalize;
 mod parcels;
-mod pool;
 mod roll;
 
 use super::{

@@ -22,10 +22,10 @@
 //! the last thing heard of parcels: every later call returns it. Messages go on.
 
 use super::calls::{self, Reporter, Tag};
-use super::pool::Pool;
 use super::{Lent, TARGET};
 use crate::base::Rank;
 use crate::comm::parcel::PARCELS_AT_ONCE;
+use crate::comm::pool::Pool;
 use crate::comm::{CommError, Label, MAX_PARCEL_BYTES, Parcel, Slice};
 use ::mpi::ffi::{MPI_Comm, MPI_Request};
 use std::collections::{BTreeMap, VecDeque};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Smallest and largest buffer. Capacities are powers of two, so that a buffer fits the next parcel of about the size.
 const SMALLEST: usize = 4 << 10;
-const LARGEST: usize = super::super::MAX_PARCEL_BYTES;
+const LARGEST: usize = super::MAX_PARCEL_BYTES;
 
 /// Buffers kept.
 const BUFFERS_MAX: usize = 32;
