@@ -1,4 +1,4 @@
-//! The contract of `Comm` on the implementations that need no MPI: threads, and the fault wrapper without faults.
+//! The contract of `Comm` on the implementations that need no MPI: threads, streams, and the fault wrapper without faults.
 
 #[path = "contract/comm.rs"]
 mod contract;
@@ -8,17 +8,27 @@ mod limit;
 use bivouac::base::rng::Rng;
 use bivouac::comm::Comm;
 use bivouac::comm::faulty::{FaultCounts, FaultPlan, Faulty};
+use bivouac::comm::sockets::{Opened, SocketComm, Wish};
 use bivouac::comm::threads::{ThreadComm, world};
 
+/// Streams between the ranks of a world.
+fn streams(comm: &mut dyn Comm) -> Box<SocketComm> {
+    match SocketComm::open(comm, Wish::Need, limit::LIMIT).expect("the world is whole") {
+        Opened::Streams(streams) => streams,
+        Opened::NotWanted => panic!("they are needed"),
+        Opened::Unreachable(why) => panic!("{why}"),
+    }
+}
+
 /// Runs each body on worlds of several sizes, one thread per rank. The panic of a rank is the test's.
-fn on_threads(wrap: impl Fn(ThreadComm) -> Box<dyn Comm>) {
+fn on_threads(wrap: impl Fn(ThreadComm) -> Box<dyn Comm> + Sync) {
     for (name, body) in contract::BODIES {
         for nodes in [&[0][..], &[5, 5], &[1, 0, 1], &[0, 0, 1, 1, 2, 2, 3, 3]] {
             println!("{name} on {} ranks", nodes.len());
             std::thread::scope(|scope| {
                 for comm in world(nodes) {
-                    let comm = wrap(comm);
-                    scope.spawn(move || body(comm));
+                    let wrap = &wrap;
+                    scope.spawn(move || body(wrap(comm)));
                 }
             });
         }
@@ -28,6 +38,11 @@ fn on_threads(wrap: impl Fn(ThreadComm) -> Box<dyn Comm>) {
 #[test]
 fn threads_keep_the_contract() {
     on_threads(|comm| Box::new(comm));
+}
+
+#[test]
+fn streams_keep_the_contract() {
+    on_threads(|mut comm| streams(&mut comm));
 }
 
 #[test]

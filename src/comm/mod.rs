@@ -4,9 +4,9 @@
 //! anybody, give up. Redundancy between nodes moves bulk data beside it, as *parcels*: the sender lends its memory
 //! instead of having it copied, and the receiver gets pooled buffers and takes in only so many at a time, so that a
 //! rank that is busy elsewhere holds its senders back instead of filling its memory.
-//! [`Comm`] is exactly that, with three shipping implementations: `mpi` for real jobs,
-//! [`threads`] for N ranks in one process (tests and the simulation), and [`faulty`], a wrapper that drops,
-//! delays, reorders and kills by seed. Collective MPI calls are not used between `open` and the very end:
+//! [`Comm`] is exactly that, with four shipping implementations: `mpi` for real jobs,
+//! [`sockets`] for those whose MPI leaves us no thread, [`threads`] for N ranks in one process (tests and the simulation), and
+//! [`faulty`], a wrapper that drops, delays, reorders and kills by seed. Collective MPI calls are not used between `open` and the very end:
 //! non-blocking collectives need one order on all ranks and cannot be cancelled.
 
 pub mod faulty;
@@ -14,6 +14,7 @@ pub mod faulty;
 pub mod mpi;
 mod parcel;
 mod pool;
+pub mod sockets;
 pub mod threads;
 
 pub use parcel::{Label, MAX_PARCEL_BYTES, Parcel, SharedBytes, Slice};

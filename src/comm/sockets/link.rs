@@ -1,0 +1,386 @@
+//! The stream to one rank: made when there is something to send, made again when it breaks.
+//!
+//! A frame is kept until the other rank says that it has it. So after a broken connection both ends know where to go on, and
+//! nothing arrives twice or out of order. A rank that was reached before and at whose place nobody listens any more has ended: what
+//! is for it vanishes.
+#![forbid(unsafe_code)]
+
+use super::places::{Address, call};
+use super::wire::{CHALLENGE_BYTES, COUNT_BYTES, Group, Head, Hello, Kind, Side};
+use crate::base::Rank;
+use crate::comm::Slice;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// For a call at one address, with its greeting.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+/// Between two rounds over all addresses: at first, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// When a rank that cannot be reached is told.
+const SAID_AFTER: Duration = Duration::from_secs(5);
+/// Parcels that are on their way to one rank and that it has not taken in.
+const PARCELS_ON_THE_WAY: usize = 4;
+
+/// What a frame carries.
+pub(super) enum Body {
+    Copied(Vec<u8>),
+    Lent(Slice),
+}
+
+impl Body {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Copied(bytes) => bytes,
+            Body::Lent(slice) => slice.as_ref(),
+        }
+    }
+}
+
+struct Frame {
+    head: Vec<u8>,
+    body: Body,
+}
+
+/// What all streams of a rank share.
+pub(super) struct Own {
+    pub(super) rank: Rank,
+    pub(super) size: u32,
+    pub(super) group: Group,
+}
+
+enum State {
+    Apart,
+    /// Connecting, or in the greeting.
+    Greeting {
+        socket: OwnedFd,
+        since: Instant,
+        hello: Hello,
+        step: Step,
+    },
+    Open {
+        socket: OwnedFd,
+    },
+}
+
+enum Step {
+    Connects,
+    /// The answer to the hello, as far as it is here.
+    IsChallenged(Vec<u8>),
+    /// How many frames the other one has.
+    IsProven(Vec<u8>),
+}
+
+/// See the module's documentation.
+pub(super) struct Link {
+    to: Rank,
+    kind: Kind,
+    addresses: Vec<Address>,
+    /// The address to try, or that was reached.
+    at: usize,
+    state: State,
+    /// What the other rank has not said to have; the first has the number `first`.
+    frames: VecDeque<Frame>,
+    first: u64,
+    /// Of them so many are written, and of the next one so many bytes.
+    written: usize,
+    offset: usize,
+    counts: Vec<u8>,
+    /// Connections are tried again from then on.
+    again: Instant,
+    pause: Duration,
+    /// Since when it cannot be reached, and why.
+    apart_since: Option<Instant>,
+    is_said: bool,
+    was_reached: bool,
+    pub(super) trouble: Option<String>,
+    pub(super) is_gone: bool,
+}
+
+impl Link {
+    /// `reached`: which of the addresses another stream to that rank was made at.
+    pub(super) fn new(to: Rank, kind: Kind, addresses: Vec<Address>, reached: Option<usize>) -> Link {
+        Link {
+            to,
+            kind,
+            addresses,
+            at: reached.unwrap_or(0),
+            state: State::Apart,
+            frames: VecDeque::new(),
+            first: 0,
+            written: 0,
+            offset: 0,
+            counts: Vec::new(),
+            again: Instant::now(),
+            pause: PAUSE_MIN,
+            apart_since: None,
+            is_said: false,
+            was_reached: reached.is_some(),
+            trouble: None,
+            is_gone: false,
+        }
+    }
+
+    /// At which of the addresses the rank was reached.
+    pub(super) fn reached(&self) -> Option<usize> {
+        self.was_reached.then_some(self.at)
+    }
+
+    /// Frames that the other rank has not said to have.
+    pub(super) fn unsent(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(super) fn push(&mut self, mut head: Head, body: Body) {
+        if !self.is_gone {
+            head.number = self.first + self.frames.len() as u64;
+            head.length = body.bytes().len();
+            self.frames.push_back(Frame { head: head.encode(self.kind), body });
+        }
+    }
+
+    /// Moves everything along as far as it goes without waiting.
+    pub(super) fn advance(&mut self, own: &Own) {
+        if self.frames.is_empty() {
+            return;
+        }
+        match self.try_advance(own) {
+            Ok(()) => {}
+            Err(error) => self.break_off(&error),
+        }
+    }
+
+    fn try_advance(&mut self, own: &Own) -> io::Result<()> {
+        loop {
+            match &mut self.state {
+                State::Apart => {
+                    if self.addresses.is_empty() {
+                        self.trouble = Some("it has no address there".into());
+                        return Ok(());
+                    }
+                    if Instant::now() < self.again {
+                        return Ok(());
+                    }
+                    let mut nonce = [0; 16];
+                    random(&mut nonce);
+                    let hello = Hello { from: own.rank, to: self.to, kind: self.kind, nonce };
+                    let socket = call(&self.addresses[self.at])?;
+                    self.state = State::Greeting { socket, since: Instant::now(), hello, step: Step::Connects };
+                }
+                State::Greeting { socket, since, hello, step } => {
+                    if since.elapsed() >= CALL_LIMIT {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                    match greet(socket, own, hello, step)? {
+                        Greeted::Goes => {}
+                        Greeted::Waits => return Ok(()),
+                        Greeted::Has(count) => self.open(count)?,
+                    }
+                }
+                State::Open { .. } => {
+                    self.read_counts()?;
+                    return self.write();
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, count: u64) -> io::Result<()> {
+        let State::Greeting { socket, .. } = std::mem::replace(&mut self.state, State::Apart) else { return Ok(()) };
+        self.state = State::Open { socket };
+        (self.written, self.offset) = (0, 0);
+        self.counts.clear();
+        self.let_go(count)?;
+        self.written = 0;
+        (self.pause, self.was_reached, self.apart_since) = (PAUSE_MIN, true, None);
+        self.trouble = None;
+        Ok(())
+    }
+
+    /// The other rank has so many frames.
+    fn let_go(&mut self, count: u64) -> io::Result<()> {
+        let gone = count.checked_sub(self.first).filter(|gone| *gone <= self.frames.len() as u64);
+        // More than were sent, or fewer than it had already: that is no rank of ours.
+        let gone = gone.ok_or(io::ErrorKind::InvalidData)? as usize;
+        self.frames.drain(..gone);
+        self.first = count;
+        self.written = self.written.saturating_sub(gone);
+        Ok(())
+    }
+
+    fn read_counts(&mut self) -> io::Result<()> {
+        let State::Open { socket } = &self.state else { return Ok(()) };
+        let mut bytes = [0; 32 * COUNT_BYTES];
+        let mut newest = None;
+        while let Some(read) = receive(socket, &mut bytes)? {
+            self.counts.extend(&bytes[..read]);
+            let whole = self.counts.len() / COUNT_BYTES * COUNT_BYTES;
+            newest = self.counts[..whole].last_chunk().map(|last| u64::from_le_bytes(*last)).or(newest);
+            self.counts.drain(..whole);
+        }
+        newest.map_or(Ok(()), |count| self.let_go(count))
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let State::Open { socket } = &self.state else { return Ok(()) };
+        while let Some(frame) = self.frames.get(self.written) {
+            if self.kind == Kind::Parcels && self.written >= PARCELS_ON_THE_WAY {
+                return Ok(());
+            }
+            let body = frame.body.bytes();
+            let head = frame.head.get(self.offset..).unwrap_or_default();
+            let rest = &body[self.offset.saturating_sub(frame.head.len())..];
+            let Some(sent) = send(socket, &[IoSlice::new(head), IoSlice::new(rest)])? else { return Ok(()) };
+            self.offset += sent;
+            if self.offset == frame.head.len() + body.len() {
+                self.written += 1;
+                self.offset = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection has come to nothing, or to an end.
+    fn break_off(&mut self, error: &io::Error) {
+        let was_open = matches!(self.state, State::Open { .. });
+        self.state = State::Apart;
+        let address = self.addresses.get(self.at).map(Address::to_string).unwrap_or_default();
+        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        if is_refused && self.was_reached {
+            log::info!("event=rank-gone rank={} address={address:?}", self.to);
+            self.is_gone = true;
+            return self.frames.clear();
+        }
+        let now = Instant::now();
+        let since = *self.apart_since.get_or_insert(now);
+        self.trouble = Some(format!("{address}: {error}"));
+        if was_open {
+            // The same address again, at once.
+            log::info!("event=connection-lost rank={} address={address:?} error=\"{error}\"", self.to);
+            self.again = now + PAUSE_MIN;
+            return;
+        }
+        self.at += 1;
+        if self.at < self.addresses.len() {
+            return;
+        }
+        self.at = 0;
+        self.again = now + self.pause;
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        if now - since >= SAID_AFTER && !std::mem::replace(&mut self.is_said, true) {
+            log::warn!(
+                "event=rank-unreachable rank={} address={address:?} error=\"{error}\": it is tried again",
+                self.to
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+impl Link {
+    /// The connection, if it is open.
+    pub(super) fn socket(&self) -> Option<&OwnedFd> {
+        match &self.state {
+            State::Open { socket } => Some(socket),
+            _ => None,
+        }
+    }
+}
+
+enum Greeted {
+    Goes,
+    Waits,
+    /// The greeting is over: the other rank has so many frames.
+    Has(u64),
+}
+
+/// One step of the greeting.
+fn greet(socket: &OwnedFd, own: &Own, hello: &Hello, step: &mut Step) -> io::Result<Greeted> {
+    match step {
+        Step::Connects => {
+            sockopt::socket_error(socket)?.map_err(io::Error::from)?;
+            match net::send(socket, &hello.encode(&own.group), SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(_) => *step = Step::IsChallenged(Vec::new()),
+                Err(Errno::AGAIN | Errno::NOTCONN | Errno::INTR) => return Ok(Greeted::Waits),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Step::IsChallenged(got) => {
+            if !fill(socket, got, CHALLENGE_BYTES)? {
+                return Ok(Greeted::Waits);
+            }
+            let (nonce, proof) = got.split_at(16);
+            let nonce: &[u8; 16] = nonce.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+            if hello.proof(&own.group, Side::Called, nonce) != *proof {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "who listens there is not of this job"));
+            }
+            let proof = hello.proof(&own.group, Side::Caller, nonce);
+            net::send(socket, proof.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+            *step = Step::IsProven(Vec::new());
+        }
+        Step::IsProven(got) => {
+            if !fill(socket, got, COUNT_BYTES)? {
+                return Ok(Greeted::Waits);
+            }
+            let count = got.first_chunk().map_or(0, |count| u64::from_le_bytes(*count));
+            return Ok(Greeted::Has(count));
+        }
+    }
+    Ok(Greeted::Goes)
+}
+
+/// Reads until there are so many bytes. False: not yet.
+pub(super) fn fill(socket: &OwnedFd, got: &mut Vec<u8>, bytes: usize) -> io::Result<bool> {
+    let mut rest = [0; 64];
+    while got.len() < bytes {
+        let wanted = (bytes - got.len()).min(rest.len());
+        match receive(socket, &mut rest[..wanted])? {
+            Some(read) => got.extend(&rest[..read]),
+            None => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// What is there. `None`: nothing now.
+///
+/// # Errors
+/// The other end has closed the connection, or what the system says.
+pub(super) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        return match net::recv(socket, &mut *bytes, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, read)) => Ok(Some(read)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno.into()),
+        };
+    }
+}
+
+/// Sends what finds room. `None`: nothing now.
+pub(super) fn send(socket: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+    loop {
+        // A broken connection is an error, and no signal: signals are the application's.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        return match net::sendmsg(socket, parts, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(sent) => Ok(Some(sent)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno.into()),
+        };
+    }
+}
+
+/// Random bytes of the system.
+pub(super) fn random(bytes: &mut [u8]) {
+    let mut done = 0;
+    while done < bytes.len() {
+        // Early in the life of a machine it may be interrupted; there is no other error.
+        done += rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+    }
+}
