@@ -273,7 +273,7 @@ const char *bvk_status_name(int status);
 const char *bvk_version(void);
 
 // Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
-// `MPI_THREAD_MULTIPLE` a thread of Bivouac moves the coordination along, otherwise the session's calls do.
+// `MPI_THREAD_MULTIPLE` or sockets between the ranks a thread of Bivouac moves the coordination along, otherwise the session's calls do.
 //
 // Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least): then those that
 // have not are named, and `comm` is left with two requests of ours. Blocks for the file systems of the tiers. A rank with a mistake in
@@ -424,7 +424,7 @@ int bvk_should_exit(bvk_session_t session,
 int bvk_prepare(bvk_session_t session,
                 uint64_t bytes);
 
-// Moves the coordination along. Needed only without `MPI_THREAD_MULTIPLE`, where calls of the session are rare.
+// Moves the coordination along. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and calls are rare.
 //
 // Local, never waits.
 int bvk_progress(bvk_session_t session);

@@ -438,6 +438,18 @@ fn every_thread_level_and_an_application_that_initialised_mpi_itself() {
     last.ok("close");
 }
 
+/// What MPI lets threads do is no matter: a program that computes for long without any call has its checkpoints at all levels.
+#[test]
+fn levels_are_committed_while_ranks_make_no_call_at_all() {
+    for threads in ["raw", "single", "funneled", "serialized", "multiple"] {
+        let store = Store::new().with("BIVOUAC_TEST_THREADS", threads);
+        let Some(answer) = store.succeed(&["without-calls"]) else { return };
+        (1..=3).for_each(|version| assert_eq!(answer.same(&format!("levels-{version}")), "3 true", "{threads}"));
+        answer.ok("close");
+        println!("{threads}\n{}", answer.text);
+    }
+}
+
 #[test]
 fn sessions_on_disjoint_communicators_use_the_same_names_and_get_their_own_data() {
     let store = Store::new();

@@ -236,7 +236,7 @@ pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -
 }
 
 /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
-/// `MPI_THREAD_MULTIPLE` a thread of Bivouac moves the coordination along, otherwise the session's calls do.
+/// `MPI_THREAD_MULTIPLE` or sockets between the ranks a thread of Bivouac moves the coordination along, otherwise the session's calls do.
 ///
 /// Collective over `comm`. Blocks until all ranks have called, but no longer than `timeouts.abandon` (10 s at least): then those that
 /// have not are named, and `comm` is left with two requests of ours. Blocks for the file systems of the tiers. A rank with a mistake in
@@ -551,7 +551,7 @@ pub extern "C" fn bvk_prepare(session: *mut SessionHandle, bytes: u64) -> c_int 
     })
 }
 
-/// Moves the coordination along. Needed only without `MPI_THREAD_MULTIPLE`, where calls of the session are rare.
+/// Moves the coordination along. Needed only where the session has no thread for that (`engine.progress = "stepped"`) and calls are rare.
 ///
 /// Local, never waits.
 #[unsafe(no_mangle)]

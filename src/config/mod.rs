@@ -511,12 +511,13 @@ pub enum Direct {
 /// Who steps the coordination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Progress {
-    /// A thread if MPI grants `MPI_THREAD_MULTIPLE`, otherwise the session's own calls.
+    /// A thread of ours: over MPI where it grants `MPI_THREAD_MULTIPLE`, else over sockets between the ranks. Where ranks do not reach
+    /// each other so, the session's own calls.
     #[default]
     Auto,
-    /// A thread; an error if MPI does not grant `MPI_THREAD_MULTIPLE`.
+    /// The same.
     Thread,
-    /// The session's own calls only.
+    /// The session's own calls only, over MPI.
     Stepped,
 }
 

@@ -105,6 +105,40 @@ pub(crate) fn timeouts_of(config: &std::result::Result<Config, String>) -> Timeo
     config.as_ref().map_or_else(|_| Timeouts::default(), |config| config.job.timeouts)
 }
 
+/// The message layer of a session that is opened on a communicator, and who works for it: MPI with a thread of ours or without one,
+/// or streams of our own, with which a thread does not need MPI's leave.
+#[cfg(feature = "mpi")]
+fn layer(
+    mut comm: crate::comm::mpi::MpiComm,
+    wanted: crate::config::Progress,
+    timeouts: &Timeouts,
+) -> Result<(Box<dyn Comm>, Workers)> {
+    use crate::comm::sockets::{Opened, SocketComm, Wish};
+    use crate::config::Progress;
+    let is_threaded = comm.is_multiple() && wanted != Progress::Stepped;
+    let wish = match wanted {
+        Progress::Stepped => Wish::Refuse,
+        _ if is_threaded => Wish::Whatever,
+        _ => Wish::Need,
+    };
+    match SocketComm::open(&mut comm, wish, timeouts.abandon)? {
+        Opened::Streams(streams) => {
+            log::debug!("event=streams rank={} reason=\"MPI grants {}\"", comm.rank(), comm.thread_level());
+            comm.quiesce(GOODBYE_LIMIT)?;
+            comm.cancel();
+            return Ok((streams, Workers::Threads));
+        }
+        Opened::NotWanted => {}
+        Opened::Unreachable(why) if comm.rank() == crate::base::Rank::ROOT => log::warn!(
+            "event=no-comm-thread reason=\"MPI grants {}, and ranks do not reach each other without it: {why}\": checkpoints are \
+             committed only while the application is in a call of the session",
+            comm.thread_level()
+        ),
+        Opened::Unreachable(_) => {}
+    }
+    Ok((Box::new(comm), if is_threaded { Workers::Threads } else { Workers::Writers }))
+}
+
 /// What a restart restored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Restored {
@@ -154,8 +188,9 @@ impl Session {
     }
 
     /// Opens a session on the ranks of `comm`, which may be any intracommunicator; MPI may have been initialised by
-    /// anybody at any thread level. With `MPI_THREAD_MULTIPLE` a thread moves the coordination along; otherwise
-    /// the session's own calls do ([`Session::progress`] helps when they are rare).
+    /// anybody at any thread level. A thread moves the coordination along: over MPI with `MPI_THREAD_MULTIPLE`, else over
+    /// sockets between the ranks. Where ranks do not reach each other so, which is logged, or with `engine.progress = "stepped"`, the
+    /// session's own calls do ([`Session::progress`] helps when they are rare).
     ///
     /// # Collective
     /// All ranks of `comm`.
@@ -201,21 +236,15 @@ impl Session {
     ) -> Result<Session> {
         use crate::comm::CommError;
         use crate::comm::mpi::on_finalize;
-        use crate::config::Progress;
         let (config, mistake) = match config {
             Ok(config) => (config, None),
             Err(mistake) => (Config::default(), Some(mistake)),
         };
-        let wanted = config.node.progress;
-        let workers =
-            if comm.is_multiple() && wanted != Progress::Stepped { Workers::Threads } else { Workers::Writers };
-        if wanted == Progress::Thread && !comm.is_multiple() {
-            log::warn!("event=no-comm-thread rank={} reason=\"MPI does not grant MPI_THREAD_MULTIPLE\"", comm.rank());
-        }
         let group = comm.default_group_name();
+        let (comm, workers) = layer(comm, config.node.progress, &config.job.timeouts)?;
         let place =
             Place::here(&config, workers, group).map_err(|error| Error::Failed { reason: error.to_string() })?;
-        let mut session = Session::open_or_fail(Box::new(comm), &place, config, mistake)?;
+        let mut session = Session::open_or_fail(comm, &place, config, mistake)?;
         let (engine, threads) = (session.engine.clone(), session.threads.clone());
         let hook = on_finalize(move || {
             engine.fail("MPI was finalized before the session was closed".into());
@@ -573,7 +602,7 @@ impl Session {
         self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 64 * 1024));
     }
 
-    /// Moves the coordination along. Needed only where MPI grants no `MPI_THREAD_MULTIPLE` and calls are rare.
+    /// Moves the coordination along. Needed only where the session has no thread for that and calls are rare.
     ///
     /// # Collective
     /// Local; never waits.

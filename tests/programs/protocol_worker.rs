@@ -49,6 +49,7 @@ fn main() {
         "open-without" => disagreement::open_without(&job, number(0)),
         "names" => disagreement::names(&job),
         "step" => restarts::step(&job, word(0), number(1)),
+        "without-calls" => restarts::without_calls(&job),
         "look" => restarts::look(&job),
         "mismatch" => restarts::mismatch(&job),
         "go-back" => restarts::go_back(&job, number(0), number(1)),

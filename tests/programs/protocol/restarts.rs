@@ -1,7 +1,9 @@
 //! Restarts: after a kill, on another number of ranks, of other regions, of older versions.
 
+use crate::limit::LIMIT;
 use crate::support::{Job, NAME, commit, load, restore, take};
-use bivouac::{Level, Restorer, Session};
+use bivouac::{Level, LevelVerdict, Restorer, Session};
+use std::time::Instant;
 
 /// Restores what there is, takes the versions `1..=more` after it, and ends as `how` says.
 pub fn step(job: &Job, how: &str, more: u64) {
@@ -22,6 +24,24 @@ pub fn step(job: &Job, how: &str, more: u64) {
         "close" => job.tell("close", session.close().map(|()| "closed")),
         other => panic!("no end {other:?}"),
     }
+}
+
+/// Takes checkpoints and computes on without a call of the session or of MPI until all levels of each have ended.
+pub fn without_calls(job: &Job) {
+    let session = job.open();
+    for version in 1..=3 {
+        let taken = take(&session, NAME, 1, version, job.rank).expect("taken");
+        let (started, mut work) = (Instant::now(), 1u64);
+        let mut ended = Vec::new();
+        while ended.len() < 3 && started.elapsed() < LIMIT {
+            work = std::hint::black_box(work.wrapping_mul(6_364_136_223_846_793_005).rotate_left(7));
+            ended = taken.verdicts();
+        }
+        let are_committed = ended.iter().all(|(_, verdict)| *verdict == LevelVerdict::Committed);
+        job.say(&format!("levels-{version}"), format!("{} {are_committed}", ended.len()));
+        eprintln!("version {version} rank {}: {:.1} ms", job.rank, started.elapsed().as_secs_f64() * 1e3);
+    }
+    job.tell("close", session.close().map(|()| "closed"));
 }
 
 /// Restores the newest and lists what there is.
