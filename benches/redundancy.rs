@@ -64,6 +64,9 @@ impl Comm for Scattered {
     fn receive(&mut self) -> Result<Option<(Rank, Vec<u8>)>, CommError> {
         self.inner.receive()
     }
+    fn put_back(&mut self, from: Rank, bytes: Vec<u8>) {
+        self.inner.put_back(from, bytes);
+    }
     fn unfinished(&self) -> usize {
         self.inner.unfinished()
     }

@@ -229,6 +229,10 @@ impl<C: Comm> Comm for Faulty<C> {
         }
     }
 
+    fn put_back(&mut self, from: Rank, bytes: Vec<u8>) {
+        self.inner.put_back(from, bytes);
+    }
+
     fn unfinished(&self) -> usize {
         self.inner.unfinished()
     }

@@ -220,6 +220,8 @@ pub trait Comm: Send {
     /// # Errors
     /// [`CommError::Closed`], or what the message layer reports, which may be about an earlier send.
     fn receive(&mut self) -> Result<Option<(Rank, Vec<u8>)>, CommError>;
+    /// Gives back a message that was taken too early: the next call of `receive` returns it.
+    fn put_back(&mut self, from: Rank, bytes: Vec<u8>);
     /// Messages that have not left yet (their buffers are still lent).
     fn unfinished(&self) -> usize;
     /// Starts to send a parcel to `to` (which may be this rank). The bytes are lent, not copied where the layer can
@@ -267,6 +269,9 @@ impl Comm for Box<dyn Comm> {
     }
     fn receive(&mut self) -> Result<Option<(Rank, Vec<u8>)>, CommError> {
         (**self).receive()
+    }
+    fn put_back(&mut self, from: Rank, bytes: Vec<u8>) {
+        (**self).put_back(from, bytes);
     }
     fn unfinished(&self) -> usize {
         (**self).unfinished()

@@ -141,6 +141,8 @@ pub struct MpiComm {
     outgoing: VecDeque<Outgoing>,
     /// Receives in the order in which MPI matched them. At most `INCOMING_AT_ONCE`.
     incoming: VecDeque<Incoming>,
+    /// Messages that the caller has given back.
+    early: VecDeque<(Rank, Vec<u8>)>,
     parcels: Parcels,
     /// Messages and parcels sent to each rank, for `quiesce`.
     sent_to: Vec<u64>,
@@ -236,6 +238,7 @@ impl MpiComm {
                 life: Life::Open,
                 outgoing: VecDeque::new(),
                 incoming: VecDeque::new(),
+                early: VecDeque::new(),
                 parcels: Parcels::new(),
                 sent_to: vec![0; size as usize],
                 received: 0,
@@ -470,6 +473,9 @@ impl Comm for MpiComm {
         self.progress_sends()?;
         // SAFETY: the communicator is live and MPI may be called (`usable`).
         unsafe { self.parcels.progress(self.channel())? };
+        if let Some(message) = self.early.pop_front() {
+            return Ok(Some(message));
+        }
         loop {
             if let Some(message) = self.take_arrived()? {
                 return Ok(Some(message));
@@ -478,6 +484,10 @@ impl Comm for MpiComm {
                 return Ok(None);
             }
         }
+    }
+
+    fn put_back(&mut self, from: Rank, bytes: Vec<u8>) {
+        self.early.push_front((from, bytes));
     }
 
     fn unfinished(&self) -> usize {

@@ -176,6 +176,12 @@ impl Comm for ThreadComm {
         Ok(message)
     }
 
+    fn put_back(&mut self, from: Rank, bytes: Vec<u8>) {
+        if let Ok(mut own) = self.own() {
+            own.queue.push_front((from, bytes));
+        }
+    }
+
     fn unfinished(&self) -> usize {
         0
     }

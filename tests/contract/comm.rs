@@ -19,6 +19,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("many_senders_to_one_all_arrive_each_in_its_order", many_senders_to_one_all_arrive_each_in_its_order),
     ("bytes_may_be_reused_at_once", bytes_may_be_reused_at_once),
     ("an_empty_message_arrives_empty", an_empty_message_arrives_empty),
+    ("a_message_that_is_put_back_comes_first", a_message_that_is_put_back_comes_first),
     ("receive_says_none_when_nothing_was_sent", receive_says_none_when_nothing_was_sent),
     ("bad_arguments_are_refused_and_harm_nothing", bad_arguments_are_refused_and_harm_nothing),
     ("after_cancel_everything_is_closed", after_cancel_everything_is_closed),
@@ -232,6 +233,19 @@ fn an_empty_message_arrives_empty(comm: Box<dyn Comm>) {
     let (me, size) = (member.rank(), member.size());
     member.send((me + 1) % size, &[]);
     assert_eq!(member.next(), ((me + size - 1) % size, Vec::new()));
+    member.finish();
+}
+
+fn a_message_that_is_put_back_comes_first(comm: Box<dyn Comm>) {
+    let mut member = Member::new(comm);
+    let (me, size) = (member.rank(), member.size());
+    let before = (me + size - 1) % size;
+    (0..3u8).for_each(|number| member.send((me + 1) % size, &[number]));
+    let taken = [0; 3].map(|_| member.next());
+    for (from, bytes) in taken.into_iter().rev() {
+        member.comm.put_back(Rank(from), bytes);
+    }
+    (0..3).for_each(|number| assert_eq!(member.next(), (before, vec![number])));
     member.finish();
 }
 

@@ -86,6 +86,9 @@ impl<C: Comm> Comm for Overheard<C> {
         }
         Ok(message)
     }
+    fn put_back(&mut self, from: bivouac::base::Rank, bytes: Vec<u8>) {
+        self.inner.put_back(from, bytes);
+    }
     fn unfinished(&self) -> usize {
         self.inner.unfinished()
     }

@@ -324,6 +324,12 @@ impl Comm for SocketComm {
         Ok(self.inbox.pop_front())
     }
 
+    fn put_back(&mut self, from: Rank, bytes: Vec<u8>) {
+        if self.life == Life::Open {
+            self.inbox.push_front((from, bytes));
+        }
+    }
+
     /// Those that have left and of which the other rank has not said that it has them count, too.
     fn unfinished(&self) -> usize {
         self.unsent(Kind::Messages)

@@ -69,14 +69,28 @@ fn decode(mut bytes: &[u8]) -> Option<Vec<(Rank, Vec<u8>)>> {
 struct Talk<'a> {
     base: &'a mut dyn Comm,
     deadline: Instant,
+    /// Messages of ranks that have heard the last word and go on already.
+    early: Vec<(Rank, Vec<u8>)>,
+}
+
+impl Drop for Talk<'_> {
+    fn drop(&mut self) {
+        while let Some((from, bytes)) = self.early.pop() {
+            self.base.put_back(from, bytes);
+        }
+    }
 }
 
 impl Talk<'_> {
-    fn next(&mut self) -> Result<(Rank, Vec<u8>), CommError> {
+    fn next(&mut self, senders: &[Rank]) -> Result<Vec<u8>, CommError> {
         let started = Instant::now();
         loop {
-            if let Some(message) = self.base.receive()? {
-                return Ok(message);
+            if let Some((from, bytes)) = self.base.receive()? {
+                if senders.contains(&from) {
+                    return Ok(bytes);
+                }
+                self.early.push((from, bytes));
+                continue;
             }
             if Instant::now() >= self.deadline {
                 let (rank, waited) = (self.base.rank(), started.elapsed());
@@ -90,8 +104,9 @@ impl Talk<'_> {
     fn gather(&mut self, own: Vec<u8>) -> Result<Vec<(Rank, Vec<u8>)>, CommError> {
         let (above, below) = tree(self.base.rank().0, self.base.size());
         let mut said = vec![(self.base.rank(), own)];
-        for _ in below {
-            said.extend(decode(&self.next()?.1).unwrap_or_default());
+        let below: Vec<Rank> = below.collect();
+        for _ in &below {
+            said.extend(decode(&self.next(&below)?).unwrap_or_default());
         }
         said.sort_by_key(|(rank, _)| *rank);
         if let Some(above) = above {
@@ -103,7 +118,7 @@ impl Talk<'_> {
     /// What rank 0 says, on all ranks.
     fn spread(&mut self, word: Vec<u8>) -> Result<Vec<u8>, CommError> {
         let (above, below) = tree(self.base.rank().0, self.base.size());
-        let word = if above.is_some() { self.next()?.1 } else { word };
+        let word = if let Some(above) = above { self.next(&[above])? } else { word };
         for below in below {
             self.base.send(below, &word)?;
         }
@@ -140,7 +155,7 @@ impl SocketComm {
         heard: io::Result<Ears>,
     ) -> Result<Opened, CommError> {
         let (rank, size, nodes) = (base.rank(), base.size(), base.nodes().to_vec());
-        let mut talk = Talk { base, deadline: Instant::now() + limit };
+        let mut talk = Talk { base, deadline: Instant::now() + limit, early: Vec::new() };
         let says = match (wish, &heard) {
             (Wish::Refuse, _) => vec![REFUSES],
             (_, Err(error)) => [&[CANNOT][..], format!("rank {rank} cannot listen: {error}").as_bytes()].concat(),
