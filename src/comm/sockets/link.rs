@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// For a call at one address, with its greeting.
-const CALL_LIMIT: Duration = Duration::from_secs(3);
+const CALL_LIMIT: Duration = Duration::from_secs(2);
 /// Between two rounds over all addresses: at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -183,8 +183,10 @@ impl SocketComm {
     }
 
     fn drop_inlet(&mut self, number: u64) {
-        // A closed socket leaves the set of those that are looked at.
-        self.inlets.remove(&number);
+        if let Some(inlet) = self.inlets.remove(&number) {
+            // Also where a forked child has the socket still, which would be looked at for ever.
+            let _ = epoll::delete(&self.epoll, &inlet.socket);
+        }
     }
 
     /// Is there room for one parcel more, beside those that are arriving?

@@ -18,8 +18,8 @@ const REFUSES: u8 = 3;
 const CANNOT: u8 = 4;
 /// How a reason ends that is none.
 const SILENCE: &str = "in vain";
-/// How long ranks try to reach each other.
-const TRIAL_LIMIT: Duration = Duration::from_secs(5);
+/// How long ranks try to reach each other: for several addresses at which nobody answers, or a machine that is very busy.
+const TRIAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a rank thinks of streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
