@@ -96,7 +96,8 @@ pub(super) struct Link {
     /// Since when it cannot be reached, and why.
     apart_since: Option<Instant>,
     is_said: bool,
-    was_reached: bool,
+    /// At which of the addresses it was reached last.
+    reached: Option<usize>,
     pub(super) trouble: Option<String>,
     pub(super) is_gone: bool,
 }
@@ -119,7 +120,7 @@ impl Link {
             pause: PAUSE_MIN,
             apart_since: None,
             is_said: false,
-            was_reached: reached.is_some(),
+            reached,
             trouble: None,
             is_gone: false,
         }
@@ -127,7 +128,7 @@ impl Link {
 
     /// At which of the addresses the rank was reached.
     pub(super) fn reached(&self) -> Option<usize> {
-        self.was_reached.then_some(self.at)
+        self.reached
     }
 
     /// Frames that the other rank has not said to have.
@@ -195,8 +196,7 @@ impl Link {
         (self.written, self.offset) = (0, 0);
         self.counts.clear();
         self.let_go(count)?;
-        self.written = 0;
-        (self.pause, self.was_reached, self.apart_since) = (PAUSE_MIN, true, None);
+        (self.pause, self.reached, self.apart_since) = (PAUSE_MIN, Some(self.at), None);
         self.trouble = None;
         Ok(())
     }
@@ -250,7 +250,8 @@ impl Link {
         self.state = State::Apart;
         let address = self.addresses.get(self.at).map(Address::to_string).unwrap_or_default();
         let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
-        if is_refused && self.was_reached {
+        // Elsewhere it means nothing: that address may be one of this host.
+        if is_refused && self.reached == Some(self.at) {
             log::info!("event=rank-gone rank={} address={address:?}", self.to);
             self.is_gone = true;
             return self.frames.clear();
@@ -382,5 +383,26 @@ pub(super) fn random(bytes: &mut [u8]) {
     while done < bytes.len() {
         // Early in the life of a machine it may be interrupted; there is no other error.
         done += rustix::rand::getrandom(&mut bytes[done..], rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_has_ended_if_nobody_listens_where_it_was_reached_and_nowhere_else() {
+        let addresses = || [4001, 4002].map(|port| Address::Ip(([127, 0, 0, 1], port).into())).to_vec();
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let mut link = Link::new(Rank(1), Kind::Messages, addresses(), Some(0));
+        link.break_off(&io::ErrorKind::TimedOut.into());
+        assert_eq!((link.at, link.is_gone), (1, false));
+        link.break_off(&refused);
+        assert_eq!((link.at, link.is_gone), (0, false), "the second address may be one of another host");
+        link.break_off(&refused);
+        assert!(link.is_gone);
+        let mut never = Link::new(Rank(1), Kind::Messages, addresses(), None);
+        (0..10).for_each(|_| never.break_off(&refused));
+        assert!(!never.is_gone);
     }
 }
