@@ -15,13 +15,14 @@
 //! | 1 | the user interrupted | stop: interrupted |
 //! | 2 | the program ended with success and was not asked to end | stop: success |
 //! | 3 | it was asked to end (a signal, or a halt condition; what only the program heard of does not count if the watchdog ended it), or a condition is met by now | stop: halted |
-//! | 4 | the second attempt in a row without progress, and all its hosts answer | stop: no progress |
+//! | 4 | one attempt too many in a row without progress, and all its hosts answer | stop: no progress |
 //! | 5 | all restarts are used up | stop: exhausted |
 //! | 6 | too few hosts answer | stop: too few nodes |
 //! | 7 | otherwise | start again |
 //!
-//! *Progress* is a checkpoint that is newer than what the attempt before had reached. A lost host explains a failure: such
-//! an attempt does not count as one without progress.
+//! *Progress* is a checkpoint that is newer than what the attempt before had reached. What an attempt restores, the one before
+//! it had reached, whether or not it lived to hear of it. A lost host explains a failure: such an attempt does not count as one
+//! without progress.
 #![forbid(unsafe_code)]
 
 use super::hosts::{Host, names};
@@ -32,8 +33,6 @@ use std::time::Duration;
 
 /// No wait before a restart is longer.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// So many attempts in a row without progress are a crash loop.
-const FRUITLESS_MAX: u32 = 2;
 
 /// How the process of an attempt came to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +67,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The newest version of each series that an attempt has committed, at any level.
+/// The newest version of each series that an attempt has committed, at any level, or restored.
 pub type Reached = BTreeMap<String, u64>;
 
 /// What is known after an attempt.
@@ -88,6 +87,8 @@ pub struct Attempt {
     pub last_checkpoint: Option<String>,
     /// The user interrupted.
     pub interrupted: bool,
+    /// What it has restored.
+    pub restored: Reached,
     /// What it has committed.
     pub reached: Reached,
     /// Hosts that do not answer now, with the reason.
@@ -101,6 +102,8 @@ pub struct Limits {
     pub ranks: u32,
     /// Restarts in all.
     pub restarts: u32,
+    /// So many attempts in a row without progress are a crash loop.
+    pub fruitless: u32,
     /// Fewer hosts than this are too few.
     pub min_nodes: usize,
     /// The first wait before a restart without progress; it doubles.
@@ -116,8 +119,8 @@ pub enum Stop {
     Halted(String),
     /// All restarts are used up; the last attempt ended so.
     Exhausted(Outcome),
-    /// Attempts fail without getting any further; the last one ended so.
-    NoProgress(Outcome),
+    /// So many attempts in a row got no further; the last one ended so.
+    NoProgress(u32, Outcome),
     /// Too few hosts answer.
     TooFewNodes(String),
     /// The user interrupted.
@@ -131,7 +134,7 @@ impl Stop {
             Stop::Success => "success",
             Stop::Halted(_) => "halted",
             Stop::Exhausted(_) => "exhausted",
-            Stop::NoProgress(_) => "no-progress",
+            Stop::NoProgress(..) => "no-progress",
             Stop::TooFewNodes(_) => "too-few-nodes",
             Stop::Interrupted => "interrupted",
         }
@@ -142,9 +145,9 @@ impl Stop {
         match self {
             Stop::Success => 0,
             Stop::Halted(_) => 10,
-            Stop::Exhausted(outcome) | Stop::NoProgress(outcome) if outcome.is_hang() => 14,
+            Stop::Exhausted(outcome) | Stop::NoProgress(_, outcome) if outcome.is_hang() => 14,
             Stop::Exhausted(_) => 11,
-            Stop::NoProgress(_) => 12,
+            Stop::NoProgress(..) => 12,
             Stop::TooFewNodes(_) => 13,
             Stop::Interrupted => 130,
         }
@@ -157,10 +160,11 @@ impl fmt::Display for Stop {
             Stop::Success => f.write_str("the program ended with success"),
             Stop::Halted(why) => write!(f, "halted: {why}"),
             Stop::Exhausted(outcome) => write!(f, "all restarts are used up ({outcome})"),
-            Stop::NoProgress(outcome) => write!(
+            Stop::NoProgress(attempts, outcome) => write!(
                 f,
-                "no progress: {FRUITLESS_MAX} attempts in a row committed no newer checkpoint although all their nodes answer, \
-                 so another start would fail in the same way ({outcome})"
+                "no progress: {attempts} attempt{} in a row committed no newer checkpoint although all their nodes answer, \
+                 so another start would fail in the same way ({outcome})",
+                if *attempts == 1 { "" } else { "s" }
             ),
             Stop::TooFewNodes(why) => write!(
                 f,
@@ -224,7 +228,7 @@ pub struct Job {
     fruitless: u32,
     /// Attempts in a row without progress, for whatever reason.
     idle: u32,
-    /// What the last attempt that committed anything had reached.
+    /// How far the last attempt that restored or committed anything had come.
     reached: Reached,
 }
 
@@ -321,11 +325,11 @@ impl Job {
         if let Some(why) = asked.or_else(|| attempt.halt.clone()) {
             return Decision::Stop(Stop::Halted(why));
         }
-        let progressed = self.note(&attempt.reached);
+        let progressed = self.note(attempt);
         self.idle = if progressed { 0 } else { self.idle + 1 };
         self.fruitless = if progressed || lost_host { 0 } else { self.fruitless + 1 };
-        if self.fruitless >= FRUITLESS_MAX {
-            return Decision::Stop(Stop::NoProgress(attempt.outcome));
+        if self.fruitless >= self.limits.fruitless {
+            return Decision::Stop(Stop::NoProgress(self.fruitless, attempt.outcome));
         }
         if self.restarts >= self.limits.restarts {
             return Decision::Stop(Stop::Exhausted(attempt.outcome));
@@ -339,12 +343,19 @@ impl Job {
         Decision::Start { wait: wait.min(WAIT_MAX) }
     }
 
-    /// Takes note of what an attempt has reached; true if that is newer than what the one before had.
-    fn note(&mut self, reached: &Reached) -> bool {
-        let is_newer = |(name, version): (&String, &u64)| self.reached.get(name).is_none_or(|before| version > before);
-        let progressed = reached.iter().any(is_newer);
-        if !reached.is_empty() {
-            self.reached.clone_from(reached);
+    /// Takes note of how far an attempt has come; true if it has committed anything newer than what was reached before.
+    fn note(&mut self, attempt: &Attempt) -> bool {
+        // The one before had got there, and could not say so.
+        if is_newer(&attempt.restored, &self.reached) {
+            (self.idle, self.fruitless) = (0, 0);
+        }
+        let progressed = is_newer(&attempt.reached, &self.reached) && is_newer(&attempt.reached, &attempt.restored);
+        if !attempt.restored.is_empty() || !attempt.reached.is_empty() {
+            self.reached.clone_from(&attempt.restored);
+            for (name, version) in &attempt.reached {
+                let newest = self.reached.entry(name.clone()).or_default();
+                *newest = (*newest).max(*version);
+            }
         }
         progressed
     }
@@ -391,6 +402,11 @@ impl Job {
     }
 }
 
+/// Has any series come further?
+fn is_newer(now: &Reached, before: &Reached) -> bool {
+    now.iter().any(|(name, version)| before.get(name).is_none_or(|before| version > before))
+}
+
 /// A launcher may report success although it lost a host; then sessions are left open.
 fn is_success(attempt: &Attempt, lost_host: bool) -> bool {
     match attempt.outcome {
@@ -406,7 +422,7 @@ mod tests {
     use crate::run::hosts::parse_list;
 
     fn job(list: &str, spares: usize, ranks: u32) -> Job {
-        let limits = Limits { ranks, restarts: 3, min_nodes: 1, backoff: Duration::from_secs(2) };
+        let limits = Limits { ranks, restarts: 3, fruitless: 2, min_nodes: 1, backoff: Duration::from_secs(2) };
         Job::new(limits, parse_list(list).unwrap(), spares)
     }
 
@@ -423,6 +439,7 @@ mod tests {
             halt: None,
             last_checkpoint: None,
             interrupted: false,
+            restored: Reached::new(),
             reached: if version > 0 { Reached::from([("heat".to_owned(), version)]) } else { Reached::new() },
             down: BTreeMap::new(),
         }
@@ -508,14 +525,14 @@ mod tests {
         assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
         // It restored 70 and crashed before the next checkpoint; or it took the same one again.
         assert_eq!(wait(job.after(&failed(0))), Duration::from_secs(2));
-        assert_eq!(stop(job.after(&failed(70))), Stop::NoProgress(Outcome::Exited(1)));
+        assert_eq!(stop(job.after(&failed(70))), Stop::NoProgress(2, Outcome::Exited(1)));
     }
 
     #[test]
     fn a_program_that_never_commits_anything_gets_two_attempts() {
         let mut job = job("a:2", 0, 2);
         assert_eq!(wait(job.after(&failed(0))), Duration::from_secs(2));
-        assert_eq!(stop(job.after(&failed(0))), Stop::NoProgress(Outcome::Exited(1)));
+        assert_eq!(stop(job.after(&failed(0))), Stop::NoProgress(2, Outcome::Exited(1)));
     }
 
     #[test]
@@ -526,6 +543,37 @@ mod tests {
         assert_eq!(wait(job.after(&failed(60))), Duration::from_secs(2));
         assert_eq!(wait(job.after(&failed(70))), Duration::ZERO);
         assert_eq!(stop(job.after(&failed(80))), Stop::Exhausted(Outcome::Exited(1)));
+    }
+
+    #[test]
+    fn what_an_attempt_restores_is_progress_of_the_one_before() {
+        let mut job = job("a:2", 0, 2);
+        let silent = |version| Attempt { restored: Reached::from([("heat".to_owned(), version)]), ..failed(0) };
+        // Each is killed before it hears that anything is committed.
+        assert_eq!(wait(job.after(&failed(0))), Duration::from_secs(2));
+        assert_eq!(wait(job.after(&silent(50))), Duration::from_secs(2));
+        assert_eq!(wait(job.clone().after(&silent(150))), Duration::from_secs(2));
+        assert_eq!(stop(job.clone().after(&silent(50))), Stop::NoProgress(2, Outcome::Exited(1)));
+        assert_eq!(stop(job.after(&silent(40))), Stop::NoProgress(2, Outcome::Exited(1)), "an older one is none");
+    }
+
+    #[test]
+    fn the_version_that_was_restored_taken_again_is_no_progress() {
+        let mut job = job("a:2", 0, 2);
+        let again = Attempt { restored: Reached::from([("heat".to_owned(), 70)]), ..failed(70) };
+        assert_eq!(wait(job.after(&again)), Duration::from_secs(2));
+        assert_eq!(stop(job.after(&again)), Stop::NoProgress(2, Outcome::Exited(1)));
+    }
+
+    #[test]
+    fn so_many_attempts_without_progress_as_were_asked_for_are_a_crash_loop() {
+        let mut patient = job("a:2", 0, 2);
+        patient.limits.fruitless = 3;
+        assert_eq!(wait(patient.after(&failed(0))), Duration::from_secs(2));
+        assert_eq!(wait(patient.after(&failed(0))), Duration::from_secs(4));
+        let stop = stop(patient.after(&failed(0)));
+        assert_eq!(stop, Stop::NoProgress(3, Outcome::Exited(1)));
+        assert!(stop.to_string().starts_with("no progress: 3 attempts in a row"), "{stop}");
     }
 
     #[test]
@@ -555,7 +603,7 @@ mod tests {
         let mut job = job("a:2,b:2,c:2", 1, 4);
         let attempt = Attempt { down: down(&["c"]), ..failed(0) };
         assert_eq!(wait(job.after(&attempt)), Duration::from_secs(2));
-        assert_eq!(stop(job.after(&attempt)), Stop::NoProgress(Outcome::Exited(1)));
+        assert_eq!(stop(job.after(&attempt)), Stop::NoProgress(2, Outcome::Exited(1)));
     }
 
     #[test]
@@ -650,7 +698,7 @@ mod tests {
         let hung = Attempt { outcome: Outcome::Hung, ..failed(0) };
         assert_eq!(wait(job.after(&hung)), Duration::from_secs(2));
         let end = stop(job.after(&hung));
-        assert_eq!((end.exit_status(), &end), (14, &Stop::NoProgress(Outcome::Hung)));
+        assert_eq!((end.exit_status(), &end), (14, &Stop::NoProgress(2, Outcome::Hung)));
     }
 
     #[test]
@@ -696,7 +744,7 @@ mod tests {
             Stop::Success,
             Stop::Halted(String::new()),
             Stop::Exhausted(Outcome::Exited(1)),
-            Stop::NoProgress(Outcome::Exited(1)),
+            Stop::NoProgress(2, Outcome::Exited(1)),
             Stop::TooFewNodes(String::new()),
             Stop::Exhausted(Outcome::Hung),
             Stop::Interrupted,

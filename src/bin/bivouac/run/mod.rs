@@ -68,7 +68,8 @@ After an attempt, the first rule that applies:
   interrupted by the user                                      stop, 130
   the program ended with success                               stop, 0
   it was asked to end, or a halt condition is met              stop, 10
-  twice in a row no newer checkpoint, and all nodes answer     stop, 12 (14 if the watchdog ended the last attempt)
+  --fruitless attempts in a row without a newer checkpoint
+  although all nodes answer                                    stop, 12 (14 if the watchdog ended the last attempt)
   all restarts are used up                                     stop, 11 (14 if the watchdog ended the last attempt)
   too few nodes answer                                         stop, 13
   otherwise                                                    start again on the nodes that answer
@@ -86,6 +87,9 @@ pub struct Args {
     /// Restarts in all
     #[arg(long, default_value_t = 3, value_name = "N")]
     restarts: u32,
+    /// Stop after N attempts in a row that committed no newer checkpoint although all nodes answer
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    fruitless: u32,
     /// Hold back the last N hosts until they are needed
     #[arg(long, default_value_t = 0, value_name = "N")]
     spares: usize,
@@ -656,6 +660,7 @@ impl<'a> Supervisor<'a> {
             halt: self.halt_met().map(|condition| condition.to_string()),
             last_checkpoint: self.last_checkpoint.clone(),
             interrupted: self.interrupted,
+            restored: watch.restored().clone(),
             reached: watch.reached(),
             down,
         };
@@ -802,6 +807,10 @@ impl<'a> Supervisor<'a> {
     }
 }
 
+fn limits(args: &Args, ranks: u32, min_nodes: usize) -> Limits {
+    Limits { ranks, restarts: args.restarts, fruitless: args.fruitless, min_nodes, backoff: args.backoff }
+}
+
 /// The job's hosts, and whether they are ours to choose.
 fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String> {
     let given = match (&args.hosts, &args.hostfile) {
@@ -831,7 +840,7 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
             return Err("no hosts are known: give --hosts or --hostfile".into());
         }
         let ranks = said.unwrap_or(1);
-        let limits = Limits { ranks, restarts: args.restarts, min_nodes: 1, backoff: args.backoff };
+        let limits = limits(args, ranks, 1);
         let here = Host { name: "localhost".into(), slots: Some(ranks) };
         return Ok((decide::Job::new(limits, vec![here], 0), false));
     };
@@ -840,7 +849,7 @@ fn settle(args: &Args, line: &CommandLine) -> Result<(decide::Job, bool), String
     let slots = listed.iter().filter(left).take(working).map(|host| host.slots.unwrap_or(1));
     let ranks = said.unwrap_or_else(|| slots.fold(0, u32::saturating_add));
     let hosts = hosts::settle(listed, &exclude, args.spares, ranks)?;
-    let limits = Limits { ranks, restarts: args.restarts, min_nodes: args.min_nodes, backoff: args.backoff };
+    let limits = limits(args, ranks, args.min_nodes);
     let job = decide::Job::new(limits, hosts, args.spares);
     job.check()?;
     Ok((job, true))

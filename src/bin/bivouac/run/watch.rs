@@ -39,12 +39,20 @@ pub struct Watch {
     told: BTreeSet<(String, &'static str, String)>,
     marks: BTreeMap<String, (u64, u64)>,
     moved: Duration,
+    restored: Reached,
 }
 
 impl Watch {
     /// Watches an attempt that is about to start. `before` are the incarnations of all status files that lie there.
     pub fn new(before: BTreeSet<String>) -> Watch {
-        Watch { before, seen: BTreeMap::new(), told: BTreeSet::new(), marks: BTreeMap::new(), moved: Duration::ZERO }
+        Watch {
+            before,
+            seen: BTreeMap::new(),
+            told: BTreeSet::new(),
+            marks: BTreeMap::new(),
+            moved: Duration::ZERO,
+            restored: Reached::new(),
+        }
     }
 
     /// Takes in what the files say now, and returns what is new, in the order in which it happened.
@@ -59,6 +67,9 @@ impl Watch {
                 if self.told.insert((status.incarnation.clone(), event.event, key)) {
                     happened.push(event);
                 }
+            }
+            if let Some(restored) = &status.restored {
+                note_newest(&mut self.restored, &status.group, &restored.name, restored.version);
             }
             self.seen.insert(status.group.clone(), status);
         }
@@ -111,11 +122,15 @@ impl Watch {
         let mut reached = Reached::new();
         for status in self.seen.values() {
             for series in &status.series {
-                let newest = reached.entry(format!("{}/{}", status.group, series.name)).or_default();
-                *newest = series.version.max(*newest);
+                note_newest(&mut reached, &status.group, &series.name, series.version);
             }
         }
         reached
+    }
+
+    /// The newest version of each series that it has restored.
+    pub fn restored(&self) -> &Reached {
+        &self.restored
     }
 
     /// What is committed, in few words: `committed process 70, system 60; writing system 1.2 GiB/s`.
@@ -136,6 +151,11 @@ impl Watch {
         };
         self.seen.values().map(group).collect::<Vec<_>>().join(" | ")
     }
+}
+
+fn note_newest(reached: &mut Reached, group: &str, series: &str, version: u64) {
+    let newest = reached.entry(format!("{group}/{series}")).or_default();
+    *newest = version.max(*newest);
 }
 
 /// What a status tells, each with a key that is told once.
@@ -179,7 +199,7 @@ fn events(status: &Status) -> Vec<(String, Happened)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac::format::supervision::SeriesStatus;
+    use bivouac::format::supervision::{RestoredFrom, SeriesStatus};
 
     fn seconds(number: u64) -> Duration {
         Duration::from_secs(number)
@@ -256,6 +276,18 @@ mod tests {
         watch.look(vec![status("old", 1, 0)], seconds(59));
         assert_eq!(watch.overdue(patience, seconds(59)), None);
         assert_eq!(watch.overdue(patience, seconds(60)), Some(Outcome::NeverOpened));
+    }
+
+    #[test]
+    fn the_newest_restored_version_is_kept_when_older_ones_are_restored_after_it() {
+        let mut watch = Watch::new(BTreeSet::new());
+        let restored = |version| {
+            let restored = RestoredFrom { name: "heat".into(), version, ..RestoredFrom::default() };
+            Status { restored: Some(restored), ..status("new", 1, 0) }
+        };
+        watch.look(vec![restored(60)], seconds(1));
+        watch.look(vec![restored(50)], seconds(2));
+        assert_eq!(*watch.restored(), Reached::from([("world/heat".to_owned(), 60)]));
     }
 
     #[test]
