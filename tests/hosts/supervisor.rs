@@ -146,15 +146,23 @@ fn a_cut_network_that_mpirun_does_not_notice_is_noticed_within_the_hang_time_out
     for variable in ["OMPI_MCA_oob_tcp_keepalive_time", "OMPI_MCA_oob_tcp_keepalive_intvl"] {
         job.set_launcher(variable, "7200");
     }
-    let mut run = job.supervise("run", 5, &["--spares", "1", "--hang-timeout", "8", "--grace", "2"], &words(&program));
+    // A disk on which others write much may take longer than the watchdog waits: then there are more attempts, of the same kind.
+    let often = ["--restarts", "20", "--fruitless", "20", "--backoff", "0"];
+    let options = ["--spares", "1", "--hang-timeout", "8", "--grace", "2"];
+    let mut run = job.supervise("run", 5, &[options.as_slice(), &often].concat(), &words(&program));
     run.wait_for_line("committed version=300 level=node-loss");
     hosts.cut("node4");
     let ended = run.end();
     assert!(ended.status.success(), "{}\n{}\n{}", ended.status, ended.out, ended.log);
     let records = job.records();
-    assert_eq!(records.len(), 2, "{records:#?}");
-    assert!(records[0]["outcome"].as_str().unwrap().contains("watchdog"), "{}", records[0]["outcome"]);
-    assert_eq!(records[0]["down"].as_object().unwrap().keys().collect::<Vec<_>>(), ["node4"]);
+    let (last, hung) = records.split_last().unwrap();
+    assert!(!hung.is_empty(), "{records:#?}");
+    for record in hung {
+        assert!(record["outcome"].as_str().unwrap().contains("watchdog"), "{records:#?}");
+        assert_eq!(record["down"].as_object().unwrap().keys().collect::<Vec<_>>(), ["node4"]);
+    }
+    assert_eq!(last["decision"], "success");
+    assert_eq!(last["hosts"], serde_json::json!(["node1:2", "node2:2", "node3:2", "node5:2"]));
     assert_eq!(digest(&ended.out), digest(&calm));
 }
 
