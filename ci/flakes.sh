@@ -113,6 +113,8 @@ writer() {
     done
 } 2> /dev/null
 
+. "$root/tests/hosts/one_group.sh"
+enter_one_group
 began=$SECONDS
 commit=$(git rev-parse HEAD)
 # What is stored here is no change of what is tested.
@@ -131,6 +133,7 @@ finish() {
     trap '' INT TERM HUP
     end_all
     store || status=1
+    leave_one_group
     exit "$status"
 }
 trap finish EXIT

@@ -23,8 +23,14 @@ export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" CARGO_INCREMENTAL="${CARGO_I
 
 stage=
 stage_began=0
+. "$root/tests/hosts/one_group.sh"
+enter_one_group
 # Says which stage ended a run that failed.
-trap '[ $? -eq 0 ] || echo "ci/test.sh: stage \"$stage\" failed after $((SECONDS - stage_began)) s" >&2' EXIT
+finish() {
+    [ "$1" -eq 0 ] || echo "ci/test.sh: stage \"$stage\" failed after $((SECONDS - stage_began)) s" >&2
+    leave_one_group
+}
+trap 'finish $?' EXIT
 
 run() {
     stage=$1

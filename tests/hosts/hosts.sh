@@ -30,6 +30,8 @@ state=$BIVOUAC_TEST_HOSTS
 . "$here/names.sh"
 # shellcheck source=tests/hosts/until.sh
 . "$here/until.sh"
+# shellcheck source=tests/hosts/one_group.sh
+. "$here/one_group.sh"
 
 usage() { sed -n '6,19s/^# \{0,3\}//p' "${BASH_SOURCE[0]}"; }
 die() {
@@ -198,6 +200,7 @@ run_on() {
     pid=$(process_of "$name")
     # shellcheck source=tests/hosts/mpi.env
     . "$here/mpi.env"
+    enter_one_group
     # shellcheck disable=SC2016 # The inner shell expands them.
     exec nsenter --target "$pid" --mount --uts --ipc --net --pid -- /bin/bash -c '
         cd "$0" 2> /dev/null || cd /

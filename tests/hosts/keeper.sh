@@ -8,6 +8,9 @@ owner=$1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 state=$BIVOUAC_TEST_HOSTS
 
+# shellcheck source=tests/hosts/one_group.sh
+. "$here/one_group.sh"
+enter_one_group
 exec 9> "$state/lock"
 flock --nonblock 9
 touch "$state/lock.held"
@@ -26,3 +29,4 @@ for _ in 1 2 3 4 5; do
     rm -rf "$state" && break
     sleep 0.1
 done
+leave_one_group
