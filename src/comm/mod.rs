@@ -9,6 +9,7 @@
 //! [`faulty`], a wrapper that drops, delays, reorders and kills by seed. Collective MPI calls are not used between `open` and the very end:
 //! non-blocking collectives need one order on all ranks and cannot be cancelled.
 
+mod bell;
 pub mod faulty;
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -17,9 +18,11 @@ mod pool;
 pub mod sockets;
 pub mod threads;
 
+pub use bell::Bell;
 pub use parcel::{Label, MAX_PARCEL_BYTES, Parcel, SharedBytes, Slice};
 
 use crate::base::Rank;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What can go wrong when ranks talk.
@@ -241,6 +244,10 @@ pub trait Comm: Send {
     fn recycle(&mut self, bytes: Vec<u8>);
     /// Parcels that have not left yet: their bytes are still lent.
     fn unsent_parcels(&self) -> usize;
+    /// What rings when something has come. `None`: a thread that wants to know looks again and again.
+    fn bell(&self) -> Option<Arc<Bell>> {
+        None
+    }
     /// Ends the conversation: waits until what was sent to this rank has arrived, at most for `limit`; messages and
     /// parcels that nobody took are dropped. True if all ranks got that far; then `cancel` can free everything. Layers that lose nothing at the end need not do anything.
     ///
@@ -287,6 +294,9 @@ impl Comm for Box<dyn Comm> {
     }
     fn unsent_parcels(&self) -> usize {
         (**self).unsent_parcels()
+    }
+    fn bell(&self) -> Option<Arc<Bell>> {
+        (**self).bell()
     }
     fn quiesce(&mut self, limit: Duration) -> Result<bool, CommError> {
         (**self).quiesce(limit)

@@ -220,6 +220,11 @@ impl Core {
         self.open.is_empty()
     }
 
+    /// Has this rank voted in a round that is still open?
+    pub fn awaits_others(&self) -> bool {
+        self.open.values().any(|state| state.own)
+    }
+
     /// Takes one event at time `now` and appends what is to be done.
     pub fn on_event(&mut self, event: Event, now: Duration, effects: &mut Vec<Effect>) {
         match event {

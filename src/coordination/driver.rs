@@ -2,7 +2,7 @@
 
 use super::core::{Core, Effect, Event, Message};
 use crate::base::{Clock, Rank};
-use crate::comm::{Comm, CommError, Label, Parcel, Slice};
+use crate::comm::{Bell, Comm, CommError, Label, Parcel, Slice};
 use crate::config::Timeouts;
 use crate::format::codec;
 use std::sync::Arc;
@@ -116,9 +116,19 @@ impl Driver {
         self.core.is_latched()
     }
 
+    /// What rings when something has come.
+    pub fn bell(&self) -> Option<Arc<Bell>> {
+        self.comm.bell()
+    }
+
     /// Nothing is being agreed and nothing is on its way out.
     pub fn is_idle(&self) -> bool {
         self.core.is_idle() && self.comm.unfinished() == 0
+    }
+
+    /// Has this rank voted in a round that is still open?
+    pub fn awaits_others(&self) -> bool {
+        self.core.awaits_others()
     }
 
     /// Ends the conversation: all that was sent to this rank has arrived. True if that came about in time.

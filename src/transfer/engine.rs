@@ -16,7 +16,7 @@ use crate::affinity::keeper::Keeper;
 use crate::base::ids::text_hash;
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Origin, Rank};
 use crate::catalog::Stretches;
-use crate::comm::{Label, Parcel, Slice};
+use crate::comm::{Bell, Label, Parcel, Slice};
 use crate::config::Config;
 use crate::coordination::core::{Effect, Event};
 use crate::coordination::{Ballot, Driver, Outcome, Payload, Phase, Round, Verdict};
@@ -231,6 +231,7 @@ pub struct Engine {
     pub(super) setup: Setup,
     pub(super) config_hash: u64,
     pub(super) fence: Option<Fence>,
+    bell: Option<Arc<Bell>>,
     driver: Mutex<Driver>,
     state: Mutex<State>,
     staging: Mutex<Option<PageBuffer>>,
@@ -260,6 +261,7 @@ impl Engine {
             fence: setup.claim.take().map(Fence::new),
             config_hash: setup.config.job.hash(),
             setup,
+            bell: driver.bell(),
             driver: Mutex::new(driver),
             state: Mutex::new(State { operation, ..State::default() }),
             staging: Mutex::default(),
@@ -639,6 +641,16 @@ impl Engine {
     pub(super) fn wake(&self) {
         self.changed.notify_all();
         self.work_ready.notify_all();
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
+    /// Sleeps until something has come from another rank, or something here is to be agreed on, at most for `limit`; true if
+    /// something has come. `None`, at once: no message layer tells that.
+    pub(super) fn listen(&self, limit: Duration) -> Option<bool> {
+        let has_work = || self.stop.load(Ordering::SeqCst) || !self.lock().events.is_empty();
+        self.bell.as_ref().map(|bell| bell.listen(limit, has_work))
     }
 
     /// Does one piece of background work; false if there was none.

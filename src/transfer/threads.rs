@@ -11,9 +11,14 @@ use std::time::{Duration, Instant};
 
 /// How long a writer sleeps when there is nothing to do.
 const WRITER_IDLE: Duration = Duration::from_millis(500);
-/// The comm thread's sleep while something is being agreed on, and at rest. Between, it doubles.
+/// The comm thread's sleep after something has moved. It doubles, up to a limit: while bulk data is under way, while something is
+/// being written or agreed on, and at rest. Each time it wakes it takes a little from the application.
 const COMM_BUSY: Duration = Duration::from_micros(50);
+const COMM_BULK: Duration = Duration::from_micros(200);
+const COMM_AWAITS: Duration = Duration::from_millis(1);
 const COMM_IDLE: Duration = Duration::from_millis(2);
+/// The same at rest where arrivals wake it: time-outs are looked at so often.
+const COMM_LISTENS: Duration = Duration::from_millis(50);
 /// How long the comm thread polls without sleeping after bulk data has last moved.
 const BULK_PATIENCE: Duration = Duration::from_millis(2);
 
@@ -128,19 +133,30 @@ fn write_loop(engine: &Engine, sides: Sides) {
 fn comm_loop(engine: &Engine) {
     let mut pause = COMM_BUSY;
     let mut moved = Instant::now();
+    let mut is_in_vain = false;
     while !engine.is_stopping() {
         if engine.step() {
-            pause = COMM_BUSY;
-            moved = Instant::now();
+            (pause, moved, is_in_vain) = (COMM_BUSY, Instant::now(), false);
             continue;
         }
+        let (is_busy, has_bulk) = (engine.is_busy(), engine.has_bulk());
+        let longest = match (is_busy, has_bulk) {
+            (_, true) => COMM_BULK,
+            (true, false) => COMM_AWAITS,
+            (false, false) => COMM_IDLE,
+        };
+        // What has come and cannot be taken yet would ring for ever.
+        if !is_in_vain && let Some(has_come) = engine.listen(if is_busy { longest } else { COMM_LISTENS }) {
+            is_in_vain = has_come;
+            continue;
+        }
+        is_in_vain = false;
         // Long messages move only inside calls of MPI: a sleep would hold up both ends of a transfer.
-        if moved.elapsed() < BULK_PATIENCE && engine.has_bulk() {
+        if has_bulk && moved.elapsed() < BULK_PATIENCE {
             std::thread::yield_now();
             continue;
         }
         engine.pause(pause);
-        let longest = if engine.is_busy() { COMM_BUSY * 4 } else { COMM_IDLE };
         pause = (pause * 2).min(longest);
     }
 }

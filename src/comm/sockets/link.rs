@@ -5,10 +5,12 @@
 //! is for it vanishes.
 #![forbid(unsafe_code)]
 
+use super::A_LINK;
 use super::places::{Address, call};
 use super::wire::{CHALLENGE_BYTES, COUNT_BYTES, Group, Head, Hello, Kind, Side};
 use crate::base::Rank;
 use crate::comm::Slice;
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 use std::collections::VecDeque;
@@ -145,17 +147,17 @@ impl Link {
     }
 
     /// Moves everything along as far as it goes without waiting.
-    pub(super) fn advance(&mut self, own: &Own) {
+    pub(super) fn advance(&mut self, own: &Own, epoll: &OwnedFd) {
         if self.frames.is_empty() {
             return;
         }
-        match self.try_advance(own) {
+        match self.try_advance(own, epoll) {
             Ok(()) => {}
             Err(error) => self.break_off(&error),
         }
     }
 
-    fn try_advance(&mut self, own: &Own) -> io::Result<()> {
+    fn try_advance(&mut self, own: &Own, epoll: &OwnedFd) -> io::Result<()> {
         loop {
             match &mut self.state {
                 State::Apart => {
@@ -170,6 +172,9 @@ impl Link {
                     random(&mut nonce);
                     let hello = Hello { from: own.rank, to: self.to, kind: self.kind, nonce };
                     let socket = call(&self.addresses[self.at])?;
+                    // Each change rings once; all that can be done is done at each turn.
+                    let changes = EventFlags::IN | EventFlags::OUT | EventFlags::ET;
+                    epoll::add(epoll, &socket, EventData::new_u64(A_LINK), changes)?;
                     self.state = State::Greeting { socket, since: Instant::now(), hello, step: Step::Connects };
                 }
                 State::Greeting { socket, since, hello, step } => {

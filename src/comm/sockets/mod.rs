@@ -28,7 +28,7 @@ mod wire;
 
 use super::parcel::{self, PARCELS_AT_ONCE};
 use super::pool::Pool;
-use super::{Comm, CommError, Label, Parcel, Slice, check_send};
+use super::{Bell, Comm, CommError, Label, Parcel, Slice, check_send};
 use crate::base::Rank;
 use inlet::{Arrived, Heard, Inlet};
 use link::{Body, Link, Own};
@@ -36,6 +36,7 @@ use places::{Card, Ears, Network};
 use rustix::event::epoll;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Head, Kind, Purpose};
 
@@ -54,6 +55,8 @@ const STRANGER_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(50);
 /// What the events of streams are numbered from; those of listening sockets have smaller numbers.
 const FIRST_INLET: u64 = 16;
+/// The number of all streams that this rank has made: each turn moves them all along.
+const A_LINK: u64 = 15;
 
 /// How many ranks the end of a conversation passes on to.
 const FAN_OUT: u32 = 8;
@@ -89,6 +92,7 @@ pub struct SocketComm {
     cards: Vec<Card>,
     networks: Vec<Network>,
     epoll: OwnedFd,
+    bell: Arc<Bell>,
     ears: Vec<OwnedFd>,
     inlets: BTreeMap<u64, Inlet>,
     next_inlet: u64,
@@ -108,7 +112,7 @@ pub struct SocketComm {
 impl SocketComm {
     fn new(own: Own, nodes: Vec<u32>, cards: Vec<Card>, ears: Ears) -> std::io::Result<SocketComm> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (ear, number) in ears.sockets.iter().zip(0..FIRST_INLET) {
+        for (ear, number) in ears.sockets.iter().zip(0..A_LINK) {
             epoll::add(&epoll, ear, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         }
         Ok(SocketComm {
@@ -116,6 +120,7 @@ impl SocketComm {
             nodes,
             cards,
             networks: ears.networks,
+            bell: Arc::new(Bell::new(epoll.try_clone()?)?),
             epoll,
             ears: ears.sockets,
             inlets: BTreeMap::new(),
@@ -151,13 +156,14 @@ impl SocketComm {
         );
         for event in events {
             match event.data.u64() {
+                A_LINK => {}
                 ear if ear < FIRST_INLET => self.take_up(ear as usize),
                 inlet => self.hear(inlet),
             }
         }
         self.deliver_own();
         for link in self.links.values_mut() {
-            link.advance(&self.own);
+            link.advance(&self.own, &self.epoll);
         }
         self.tell();
         self.pool.tidy();
@@ -277,7 +283,7 @@ impl SocketComm {
         let head = Head { number: 0, length: 0, purpose, label: [0; 6] };
         self.link(to, Kind::Messages).push(head, Body::Copied(bytes.to_vec()));
         if let Some(link) = self.links.get_mut(&(to, Kind::Messages)) {
-            link.advance(&self.own);
+            link.advance(&self.own, &self.epoll);
         }
     }
 
@@ -350,7 +356,7 @@ impl Comm for SocketComm {
         let head = Head { number: 0, length: 0, purpose: Purpose::Message, label };
         self.link(to, Kind::Parcels).push(head, Body::Lent(body));
         if let Some(link) = self.links.get_mut(&(to, Kind::Parcels)) {
-            link.advance(&self.own);
+            link.advance(&self.own, &self.epoll);
         }
         Ok(())
     }
@@ -369,6 +375,10 @@ impl Comm for SocketComm {
 
     fn unsent_parcels(&self) -> usize {
         self.unsent(Kind::Parcels) + self.own_parcels.len()
+    }
+
+    fn bell(&self) -> Option<Arc<Bell>> {
+        Some(self.bell.clone())
     }
 
     /// Up the tree goes the word that all that was sent has arrived, and down that this holds for all ranks.
