@@ -1118,7 +1118,9 @@ impl<'a> Checkpoint<'a> {
             device,
             begun: self.begun,
         };
-        let progress = self.engine.capture(spec)?;
+        let captured = self.engine.capture(spec);
+        self.engine.settle();
+        let progress = captured?;
         Ok(Pending { engine: self.engine.clone(), progress, name: self.name.clone(), version: self.version })
     }
 }

@@ -36,6 +36,8 @@ use std::time::Duration;
 
 /// Verdicts that are kept for an application that asks for them. One that never asks must not pay for that with its memory.
 pub const REPORTS_MAX: usize = 4096;
+/// How long a call that steps goes on after something has last moved.
+const STEPPED_PATIENCE: Duration = Duration::from_millis(1);
 /// How long a waiting call sleeps when nothing moves.
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -512,6 +514,26 @@ impl Engine {
             moved |= self.work_inline();
         }
         moved
+    }
+
+    /// Where no thread steps: steps for as long as others answer, so that what all ranks have done when they make a call is agreed on
+    /// when that call returns. Ranks that come late are not waited for.
+    pub fn settle(&self) {
+        if !self.setup.is_stepped {
+            return;
+        }
+        let clock = &self.setup.clock;
+        let awaits_others = || self.driver.try_lock().is_ok_and(|driver| driver.awaits_others());
+        let mut moved = clock.now();
+        loop {
+            if self.pump() {
+                moved = clock.now();
+            } else if awaits_others() && clock.now().saturating_sub(moved) < STEPPED_PATIENCE {
+                std::thread::yield_now();
+            } else {
+                return;
+            }
+        }
     }
 
     fn work_inline(&self) -> bool {
