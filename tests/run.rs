@@ -2,13 +2,17 @@
 //!
 //! `supervised` runs the supervisor on scripts that stand in for a launcher and its job: every outcome can be had at
 //! will, and no MPI is needed. `session` looks at what a real session writes and obeys. `mpi` puts both together: heat2d
-//! under `mpirun`, killed, stopped and halted. `template` runs the scripts of `launch/slurm` with commands that play SLURM.
+//! under `mpirun`, killed, stopped and halted, and a program in C under plain `MPI_Init` (`BIVOUAC_TEST_KILLS`: how often it is killed;
+//! default 3, the whole row 10). `template` runs the scripts of `launch/slurm` with commands that play SLURM.
 #![forbid(unsafe_code)]
 
 #[path = "run/bed.rs"]
 mod bed;
 #[path = "common/mod.rs"]
 mod common;
+#[cfg(feature = "mpi")]
+#[path = "interfaces/mod.rs"]
+mod interfaces;
 #[cfg(feature = "mpi")]
 #[path = "run/mpi.rs"]
 mod mpi;

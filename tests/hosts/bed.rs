@@ -542,9 +542,18 @@ impl Attempt {
 
     /// The newest version that it was told to be committed at this level.
     pub fn newest_committed(&self, level: &str) -> u64 {
-        let versions = self.all("committed version=").filter_map(|line| line.split_once(" level="));
-        let versions = versions.filter(|(_, of)| *of == level).filter_map(|(version, _)| version.parse().ok());
-        versions.max().unwrap_or(0)
+        self.newest("committed version=", level)
+    }
+
+    /// The same, where it was told so between its calls.
+    pub fn newest_silently_committed(&self, level: &str) -> u64 {
+        self.newest("silently version=", level)
+    }
+
+    fn newest(&self, label: &str, level: &str) -> u64 {
+        let versions = self.all(label).filter_map(|line| line.split_once(" level="));
+        let versions = versions.filter(|(_, of)| of.split(' ').next() == Some(level));
+        versions.filter_map(|(version, _)| version.parse().ok()).max().unwrap_or(0)
     }
 }
 

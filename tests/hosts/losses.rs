@@ -63,6 +63,74 @@ fn one_host_dies_mid_computation_rs() {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Under MPI_Init, where no thread of ours may call MPI, while ranks compute without any call
+
+#[test]
+fn levels_are_committed_between_hosts_while_ranks_only_compute_and_a_network_is_cut_for_a_while() {
+    let Some(hosts) = Hosts::up(4) else { return };
+    let mut job = protected(&hosts, "xor(4)");
+    // The launcher is not to end the job for that.
+    for variable in ["OMPI_MCA_oob_tcp_keepalive_time", "OMPI_MCA_oob_tcp_keepalive_intvl"] {
+        job.set_launcher(variable, "7200");
+    }
+    let mut run = job.start_worker("run", &FIRST_HOSTS, &["--versions", "4", "--single", "--silent-levels", "3"]);
+    run.wait_until("a capture", || job.attempts(0).last().is_some_and(|attempt| attempt.all("captured").count() >= 2));
+    hosts.cut("node3");
+    std::thread::sleep(Duration::from_secs(2));
+    hosts.heal("node3");
+    run.finish();
+    for attempt in job.last_attempts() {
+        for level in ["process", "node-reboot", "node-loss"] {
+            assert_eq!(attempt.newest_silently_committed(level), 4, "rank {}", attempt.rank);
+        }
+        let told: Vec<&str> = attempt.all("silently").collect();
+        println!("rank {}: {told:?}", attempt.rank);
+    }
+    assert_eq!(job.digest(), calm_digest(4, 20_001));
+}
+
+fn one_host_dies_while_ranks_only_compute(scheme: &str) {
+    let Some(hosts) = Hosts::up(5) else { return };
+    // Each version is committed at its levels before the next call.
+    let args = ["--versions", "24", "--single", "--silent-levels", "3", "--silent-ms", "60", "--elements", "40001"];
+    let mut rng = random();
+    let job = protected(&hosts, scheme);
+    let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
+    let newest = |attempt: &Attempt| attempt.newest_silently_committed("node-loss");
+    let goal = 4 + rng.below(10);
+    run.wait_until("some versions", || job.attempts(0).last().is_some_and(|attempt| newest(attempt) >= goal));
+    std::thread::sleep(Duration::from_micros(rng.below(50_000)));
+    let victim = FIRST_HOSTS[1 + rng.below(3) as usize];
+    hosts.strike(victim);
+    run.finish();
+
+    let generations = job.generations();
+    assert_eq!(generations.len(), 2, "one host died, so one restart");
+    let told = generations[&1].iter().map(newest).max().unwrap();
+    let last = job.last_attempts();
+    let (version, generation, _) = restored_by_all(&last);
+    assert!(version >= told, "version {version} was restored, version {told} had been committed");
+    assert_eq!(generation, 1);
+    check_counters(&last, |rank| ranks_of(victim).contains(&rank));
+    assert_eq!(job.digest(), calm_digest(24, 40_001));
+}
+
+#[test]
+fn one_host_dies_while_ranks_only_compute_partner() {
+    one_host_dies_while_ranks_only_compute("partner(1)");
+}
+
+#[test]
+fn one_host_dies_while_ranks_only_compute_xor() {
+    one_host_dies_while_ranks_only_compute("xor(4)");
+}
+
+#[test]
+fn one_host_dies_while_ranks_only_compute_rs() {
+    one_host_dies_while_ranks_only_compute("rs(2,2)");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Two hosts at once
 
 fn two_hosts_die_at_once(scheme: &str) -> Option<(u64, Vec<Attempt>, String)> {

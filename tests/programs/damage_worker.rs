@@ -18,6 +18,7 @@
 //! | `captured version=V` | `capture` returned |
 //! | `capture-error version=V TEXT` | it failed |
 //! | `committed version=V level=L` | the application has been told so |
+//! | `silently version=V level=L ms=T` | so long after the capture it was committed, while the application made no call |
 //! | `wait-error version=V TEXT` | the level waited for will not be reached |
 //! | `hold version=V` | everything is settled; goes on when the file `go-V` is in `--out` |
 //! | `report version=V level=L verdict=…` | a verdict, in the order of operations |
@@ -91,6 +92,15 @@ struct Run {
     /// Time between versions.
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
+    /// After each version: compute for so long without any call of Bivouac or MPI.
+    #[arg(long, default_value_t = 0)]
+    silent_ms: u64,
+    /// After each version: compute, in the same way, until so many levels have come to an end.
+    #[arg(long, default_value_t = 0)]
+    silent_levels: usize,
+    /// Ask MPI for `MPI_THREAD_SINGLE`, which is what `MPI_Init` asks for, instead of `MPI_THREAD_MULTIPLE`.
+    #[arg(long)]
+    single: bool,
     /// Before taking these versions: settle everything and wait for the file `go-V`.
     #[arg(long, value_delimiter = ',')]
     hold: Vec<u64>,
@@ -108,7 +118,9 @@ fn main() {
         println!("{}", digest_bytes(parts.collect::<String>().as_bytes()));
         return;
     }
-    let Some((universe, _)) = mpi::initialize_with_threading(Threading::Multiple) else {
+    let is_single = matches!(&command, Command::Run(options) if options.single);
+    let threading = if is_single { Threading::Single } else { Threading::Multiple };
+    let Some((universe, _)) = mpi::initialize_with_threading(threading) else {
         eprintln!("MPI was already initialised");
         std::process::exit(1);
     };
@@ -329,6 +341,7 @@ fn run(world: &SimpleCommunicator, options: &Run) -> Result<(), Box<dyn Error>> 
         }
         data.step();
         job.take(&data, options.wait)?;
+        job.compute_silently(Duration::from_millis(options.silent_ms), options.silent_levels)?;
         job.follow_for(Duration::from_millis(options.pause_ms))?;
     }
     job.settle()?;
@@ -393,6 +406,24 @@ impl Job<'_> {
             }
             std::thread::sleep(Duration::from_micros(300));
         }
+    }
+
+    /// Computes without a call, and only looks at what the newest checkpoint has become.
+    fn compute_silently(&mut self, time: Duration, levels: usize) -> std::io::Result<()> {
+        let Some((pending, _)) = self.pending.last() else { return Ok(()) };
+        let (started, mut told, mut work) = (Instant::now(), 0, 1u64);
+        while started.elapsed() < time || told < levels {
+            (0..1000).for_each(|_| work = std::hint::black_box(mix(work)));
+            let verdicts = pending.verdicts();
+            for (level, verdict) in &verdicts[told..] {
+                if *verdict == LevelVerdict::Committed {
+                    let (version, ms) = (pending.version(), started.elapsed().as_secs_f64() * 1e3);
+                    self.log.line(format!("silently version={version} level={level} ms={ms:.1}"))?;
+                }
+            }
+            told = verdicts.len();
+        }
+        Ok(())
     }
 
     /// Waits until nothing is in flight.

@@ -1,8 +1,9 @@
-//! heat2d under a real `mpirun` and a real supervisor.
+//! heat2d under a real `mpirun` and a real supervisor, and a program in C that starts MPI with `MPI_Init`.
 
 use super::bed::{Bed, Ended, is_alive};
 use super::common;
 use super::common::limit::wait_until;
+use super::interfaces;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::PathBuf;
@@ -170,4 +171,53 @@ fn the_death_of_the_supervisor_does_not_touch_the_job_and_a_new_one_takes_over()
     let stdout = first.stdout();
     assert!(stdout.contains(&format!("digest {calm}")) && stdout.matches("started ").count() == 1, "{stdout}");
     assert_eq!(bed.decisions(), ["success"]);
+}
+
+/// The program of `hydro.c` on four ranks, killed over and over, and node memory is lost each time. It calls `bvk_checkpoint` and nothing
+/// else of Bivouac; whatever it has had the time to write is committed and restored.
+#[test]
+fn a_program_under_mpi_init_that_only_takes_checkpoints_goes_on_from_the_last_one_each_time() {
+    let _turn = turn();
+    let kills: u64 = std::env::var("BIVOUAC_TEST_KILLS").map_or(3, |text| text.parse().expect("BIVOUAC_TEST_KILLS"));
+    let cycles = (50 * (kills + 2)).to_string();
+    let bed = Bed::new();
+    let Some(launcher) = common::mpirun_command(4) else { return };
+    let source = interfaces::root().join("tests/programs/c/hydro.c");
+    let program = interfaces::compile(bed.path(), "hydro", &[source], &[]);
+    let start = bed.script("start", "#!/bin/sh\nrm -rf \"$BIVOUAC_MEMORY_DIRECTORY\"/*\nexec \"$@\"\n");
+    let command = |store: &str, options: &[&str], folder: &[&str]| {
+        let mut command = bed.run_command(options);
+        command.arg("--").arg(&start).arg(launcher.get_program()).args(launcher.get_args()).arg(&program);
+        command.args(["2000", &cycles, "50"]).args(folder);
+        command.envs(launcher.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("BIVOUAC_JOB_NAME", store).env("BIVOUAC_LOCAL_ENABLED", "false");
+        command.env("BIVOUAC_MEMORY_DIRECTORY", bed.path().join("memory"));
+        command.env("BIVOUAC_GLOBAL_DIRECTORY", bed.path().join(store));
+        command.env("LD_LIBRARY_PATH", interfaces::with_soname(bed.path()));
+        command
+    };
+    let calm = digest(&bed.finish(command("calm", &[], &[])).expect(0));
+
+    let folder = bed.path().to_str().expect("UTF-8");
+    let mut supervisor = bed.start(command("killed", &["--restarts", &kills.to_string()], &[folder]));
+    for turn in 1..=kills {
+        let version = 50 * turn;
+        supervisor.wait_for_output(&format!("taken {version}\n"));
+        wait_until(&format!("version {version} is at level system"), || newest_at_system(&bed) >= version);
+        let ranks = ranks(&supervisor.stdout());
+        kill(Pid::from_raw(ranks[turn as usize % ranks.len()]), Signal::SIGKILL).unwrap();
+        supervisor.wait_for_output(&format!("restored {version}\n"));
+    }
+    std::fs::write(bed.path().join("go"), "").unwrap();
+    let ended = supervisor.wait().expect(0);
+    assert_eq!(digest(&ended), calm);
+    assert_eq!(bed.decisions().len() as u64, 1 + kills + 1, "{:?}", bed.decisions());
+}
+
+/// The newest version that is committed at level system, as the run directory says.
+fn newest_at_system(bed: &Bed) -> u64 {
+    let text = std::fs::read_to_string(bed.run_directory().join("status-world.json")).unwrap_or_default();
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let mut levels = status["levels"].as_array().into_iter().flatten();
+    levels.find(|level| level["level"] == "system").map_or(0, |level| level["version"].as_u64().unwrap())
 }
