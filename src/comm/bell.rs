@@ -28,9 +28,14 @@ impl Bell {
     /// Wakes the thread that listens. Costs next to nothing while none does.
     pub fn ring(&self) {
         if self.is_listened_to.load(Ordering::SeqCst) {
-            // It fails only when the counter is full, which is as loud as it gets.
-            let _ = rustix::io::write(&self.rung, &1u64.to_ne_bytes());
+            self.remind();
         }
+    }
+
+    /// The same for the next time that a thread listens, if none does now.
+    pub fn remind(&self) {
+        // It fails only when the counter is full, which is as loud as it gets.
+        let _ = rustix::io::write(&self.rung, &1u64.to_ne_bytes());
     }
 
     /// Sleeps until it rings, or something is there already, or `has_work` says so, at most for `limit`; true if something has come
@@ -72,6 +77,15 @@ mod tests {
         assert!(!bell.listen(LIMIT, || true), "there is work already");
         rustix::io::write(&other, b"x").expect("written");
         assert!(bell.listen(LIMIT, || false));
+    }
+
+    #[test]
+    fn a_reminder_waits_for_the_next_who_listens() {
+        let (bell, _other) = bell();
+        bell.remind();
+        let started = Instant::now();
+        assert!(!bell.listen(2 * LIMIT, || false), "nothing has come");
+        assert!(started.elapsed() < LIMIT, "it was slept over");
     }
 
     #[test]

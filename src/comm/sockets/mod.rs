@@ -363,7 +363,12 @@ impl Comm for SocketComm {
 
     fn receive_parcel(&mut self) -> Result<Option<Parcel>, CommError> {
         self.alive()?;
+        let had_messages = !self.inbox.is_empty();
         self.turn();
+        if !had_messages && !self.inbox.is_empty() {
+            // Whoever looks for parcels last does not sleep on messages that came with them.
+            self.bell.remind();
+        }
         Ok(self.parcels.pop_front())
     }
 

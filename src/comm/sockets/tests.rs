@@ -234,3 +234,37 @@ fn strangers_are_turned_away_and_hold_up_nobody() {
     });
     drop(silent);
 }
+
+#[test]
+fn who_listens_is_woken_by_messages_also_by_those_that_came_with_a_look_for_parcels() {
+    let (mut a, mut b) = pair([0, 1]);
+    let bell = b.bell().expect("sockets have one");
+    let started = Instant::now();
+    // The greeting of the stream rings, too.
+    let listen = || {
+        bell.listen(2 * LIMIT, || false);
+        assert!(started.elapsed() < LIMIT, "it was slept over");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            a.send(Rank(1), b"first").expect("sent");
+            until("it has left", || {
+                a.receive().expect("alive");
+                a.unfinished() == 0
+            });
+        });
+        while b.receive().expect("alive").is_none() {
+            listen();
+        }
+        // The other rank waits for the word that it has come.
+        b.receive().expect("alive");
+    });
+    a.send(Rank(1), b"second").expect("sent");
+    until("it is here", || {
+        a.receive().expect("alive");
+        assert!(b.receive_parcel().expect("alive").is_none());
+        !b.inbox.is_empty()
+    });
+    listen();
+    assert_eq!(b.receive().expect("alive"), Some((Rank(0), b"second".to_vec())));
+}
