@@ -474,7 +474,7 @@ mod under_mpi {
 
     #[test]
     fn threaded_worker() {
-        work("under_mpi::threaded_worker", Threading::Multiple, Progress::Thread);
+        work("under_mpi::threaded_worker", Threading::Multiple, Progress::Auto);
     }
 
     /// MPI may be called by the application's thread alone: the one that brings a shard down must not.

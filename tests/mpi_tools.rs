@@ -45,6 +45,7 @@ fn the_doctor_sees_all_ranks_of_a_job_and_reports_once() {
     let ranks = found(&document, "ranks");
     assert!(ranks["found"].as_str().expect("text").starts_with("3 ranks on 1 nodes, 3 on each"), "{ranks}");
     assert_eq!(found(&document, "shared directory")["verdict"], "ok", "{document}");
+    assert_eq!(found(&document, "sockets")["verdict"], "ok", "{document}");
     assert!(found(&document, "thread level")["found"].as_str().expect("text").starts_with("MPI_THREAD_"));
     assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
 }

@@ -423,7 +423,7 @@ fn every_thread_level_and_an_application_that_initialised_mpi_itself() {
         ("serialized", "auto"),
         ("multiple", "stepped"),
         ("raw", "auto"),
-        ("multiple", "thread"),
+        ("multiple", "sockets"),
     ];
     // Each mode restores what the one before it has written.
     for (index, (threads, progress)) in modes.into_iter().enumerate() {

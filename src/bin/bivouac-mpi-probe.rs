@@ -8,6 +8,7 @@
 //! | `rank`, `size` | this rank, and how many there are |
 //! | `per_node` | ranks on each node |
 //! | `thread_level` | granted, when `MPI_THREAD_MULTIPLE` was asked for |
+//! | `cut_off` | why ranks do not reach each other over sockets, or null |
 //! | `library` | what the library says of its version |
 //! | `blind` | ranks that do not see the file that rank 0 has made at the directory (or at its nearest ancestor that exists) |
 //! | `failure` | why rank 0 could not make it, instead of `blind` |
@@ -15,6 +16,7 @@
 
 use bivouac::comm::Comm;
 use bivouac::comm::mpi::MpiComm;
+use bivouac::comm::sockets::{Opened, SocketComm, Wish};
 use mpi::Threading;
 use mpi::environment::library_version;
 use mpi::topology::SimpleCommunicator;
@@ -49,8 +51,13 @@ fn main() {
 
 fn probe(world: &SimpleCommunicator, granted: Threading, directory: &Path) -> Result<(), Box<dyn Error>> {
     let (rank, size) = (world.rank(), world.size());
-    let mut comm = MpiComm::duplicate(world, &bivouac::config::Timeouts::default())?;
+    let timeouts = bivouac::config::Timeouts::default();
+    let mut comm = MpiComm::duplicate(world, &timeouts)?;
     let nodes = comm.nodes().to_vec();
+    let cut_off = match SocketComm::open(&mut comm, Wish::Need, timeouts.abandon)? {
+        Opened::Unreachable(why) => Some(why),
+        Opened::Streams(_) | Opened::NotWanted => None,
+    };
     comm.cancel();
     let root = world.process_at_rank(0);
     // The file has a name that nobody can have by chance, so seeing it is seeing this one.
@@ -94,6 +101,7 @@ fn probe(world: &SimpleCommunicator, granted: Threading, directory: &Path) -> Re
         "size": size,
         "per_node": per_node,
         "thread_level": level,
+        "cut_off": cut_off,
         "library": library_version().unwrap_or_default(),
     });
     match made {

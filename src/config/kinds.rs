@@ -345,17 +345,17 @@ pub(super) const DIRECT: Kind<Direct> = Kind {
 };
 
 pub(super) const PROGRESS: Kind<Progress> = Kind {
-    allowed: "\"auto\", \"thread\" or \"stepped\"",
+    allowed: "\"auto\", \"sockets\" or \"stepped\"",
     read: |raw| match raw.text()?.trim() {
         "auto" => Some(Progress::Auto),
-        "thread" => Some(Progress::Thread),
+        "sockets" => Some(Progress::Sockets),
         "stepped" => Some(Progress::Stepped),
         _ => None,
     },
     show: |value| {
         Raw::Text(match value {
             Progress::Auto => "auto".to_owned(),
-            Progress::Thread => "thread".to_owned(),
+            Progress::Sockets => "sockets".to_owned(),
             Progress::Stepped => "stepped".to_owned(),
         })
     },

@@ -515,8 +515,8 @@ pub enum Progress {
     /// each other so, the session's own calls.
     #[default]
     Auto,
-    /// The same.
-    Thread,
+    /// A thread of ours over sockets between the ranks, whatever MPI grants. Where ranks do not reach each other so, as `Auto`.
+    Sockets,
     /// The session's own calls only, over MPI.
     Stepped,
 }

@@ -346,7 +346,7 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("redundancy.domains", vec!["''", "1", "\"a\\u0000b\""]),
         ("engine.writers", vec!["0", "65", "4294967297"]),
         ("engine.write", vec!["4096", "65537", "'2 GiB'", "'4 MB'"]),
-        ("engine.progress", vec!["'Thread'"]),
+        ("engine.progress", vec!["'Sockets'", "'thread'"]),
         ("device.budget", vec!["0", "'101%'", "-1"]),
         ("device.cpus", vec!["'far'", "0"]),
         ("history.touch", vec!["'Beside'", "1"]),

@@ -118,8 +118,8 @@ fn layer(
     let is_threaded = comm.is_multiple() && wanted != Progress::Stepped;
     let wish = match wanted {
         Progress::Stepped => Wish::Refuse,
-        _ if is_threaded => Wish::Whatever,
-        _ => Wish::Need,
+        Progress::Auto if is_threaded => Wish::Whatever,
+        Progress::Auto | Progress::Sockets => Wish::Need,
     };
     match SocketComm::open(&mut comm, wish, timeouts.abandon)? {
         Opened::Streams(streams) => {
@@ -188,8 +188,8 @@ impl Session {
     }
 
     /// Opens a session on the ranks of `comm`, which may be any intracommunicator; MPI may have been initialised by
-    /// anybody at any thread level. A thread moves the coordination along: over MPI with `MPI_THREAD_MULTIPLE`, else over
-    /// sockets between the ranks. Where ranks do not reach each other so, which is logged, or with `engine.progress = "stepped"`, the
+    /// anybody at any thread level. A thread moves the coordination along: over MPI with `MPI_THREAD_MULTIPLE`, else (or with
+    /// `engine.progress = "sockets"`) over sockets between the ranks. Where ranks do not reach each other so, which is logged, or with `engine.progress = "stepped"`, the
     /// session's own calls do ([`Session::progress`] helps when they are rare).
     ///
     /// # Collective

@@ -66,6 +66,8 @@ pub struct Ranks {
     pub per_node: Vec<u32>,
     /// The granted thread level, as MPI names it.
     pub thread_level: String,
+    /// Why ranks do not reach each other over sockets, if they do not.
+    pub cut_off: Option<String>,
     /// What the library says of itself.
     pub library: String,
     /// Ranks that do not see a file that rank 0 has made where the global directory is. `Err`: it could not be made.

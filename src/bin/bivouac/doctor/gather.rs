@@ -189,6 +189,7 @@ fn read_probe(said: &str) -> Option<(Option<Ranks>, u32)> {
         size: number(&value["size"])?,
         per_node: numbers(&value["per_node"])?,
         thread_level: value["thread_level"].as_str()?.to_owned(),
+        cut_off: value["cut_off"].as_str().map(str::to_owned),
         library: value["library"].as_str()?.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned(),
         blind,
     };
@@ -494,10 +495,11 @@ mod tests {
 
     #[test]
     fn what_the_probe_says_is_read_with_care() {
-        let said = "warning: something\n{\"rank\":0,\"size\":2,\"per_node\":[2],\"thread_level\":\"MPI_THREAD_MULTIPLE\",\"library\":\"Open MPI\",\"blind\":[1]}\n";
+        let said = "warning: something\n{\"rank\":0,\"size\":2,\"per_node\":[2],\"thread_level\":\"MPI_THREAD_MULTIPLE\",\"cut_off\":\"no route\",\"library\":\"Open MPI\",\"blind\":[1]}\n";
         let (ranks, rank) = read_probe(said).unwrap();
         let ranks = ranks.unwrap();
         assert_eq!((rank, ranks.size, ranks.per_node, ranks.blind), (0, 2, vec![2], Ok(vec![1])));
+        assert_eq!(ranks.cut_off.as_deref(), Some("no route"));
         assert_eq!(read_probe("{\"rank\":3}").unwrap(), (None, 3));
         for bad in ["", "hello", "{", "{\"rank\":0}", "{\"rank\":-1}"] {
             assert!(read_probe(bad).is_none(), "{bad}");

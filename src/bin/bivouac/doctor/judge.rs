@@ -170,20 +170,18 @@ fn ranks(facts: &Facts, ranks: &Result<Ranks, String>) -> Vec<Finding> {
         1 => warning("ranks", found, "one rank alone tells little. Under a launcher: mpirun -np 2 bivouac doctor --mpi; if that says 1 as well, launcher and library belong to different MPIs"),
         _ => ok("ranks", found),
     });
-    let has_thread = ranks.thread_level == "MPI_THREAD_MULTIPLE";
-    findings.push(match (has_thread, facts.config.node.progress) {
-        (true, _) => ok("thread level", ranks.thread_level.as_str()),
-        (false, Progress::Thread) => problem(
-            "thread level",
-            format!("{}, and engine.progress is \"thread\"", ranks.thread_level),
-            "set engine.progress to \"auto\", or use an MPI that grants MPI_THREAD_MULTIPLE",
-        ),
-        (false, _) => warning(
-            "thread level",
-            ranks.thread_level.as_str(),
-            "without MPI_THREAD_MULTIPLE the protocol moves on inside the session's own calls only: call poll() now and then",
-        ),
-    });
+    findings.push(ok("thread level", ranks.thread_level.as_str()));
+    if facts.config.node.progress != Progress::Stepped {
+        findings.push(match &ranks.cut_off {
+            None => ok("sockets", "ranks reach each other without MPI"),
+            Some(why) => warning(
+                "sockets",
+                format!("ranks do not reach each other without MPI: {why}"),
+                "programs that do not ask for MPI_THREAD_MULTIPLE commit levels only while they are in a call of Bivouac: let nodes of \
+                 a job reach each other by TCP, or set OMPI_MPI_THREAD_LEVEL=3 (Open MPI) or MPIR_CVAR_DEFAULT_THREAD_LEVEL=MPI_THREAD_MULTIPLE (MPICH)",
+            ),
+        });
+    }
     if facts.config.job.global_enabled {
         findings.push(match &ranks.blind {
             Err(why) => {
@@ -711,6 +709,7 @@ mod tests {
             size: 4,
             per_node: vec![2, 2],
             thread_level: "MPI_THREAD_MULTIPLE".into(),
+            cut_off: None,
             library: "Open MPI v4.1.4".into(),
             blind: Ok(Vec::new()),
         };
@@ -730,16 +729,15 @@ mod tests {
             "mpirun -np 2",
         );
         expect(
-            |facts| facts.ranks = job(|ranks| ranks.thread_level = "MPI_THREAD_SERIALIZED".into()),
-            "thread level",
+            |facts| facts.ranks = job(|ranks| ranks.cut_off = Some("rank 1: refused".into())),
+            "sockets",
             Warning,
-            "poll()",
+            "OMPI_MPI_THREAD_LEVEL=3",
         );
-        let wants_thread = |facts: &mut Facts| {
-            facts.config.node.progress = Progress::Thread;
-            facts.ranks = job(|ranks| ranks.thread_level = "MPI_THREAD_FUNNELED".into());
-        };
-        expect(wants_thread, "thread level", Problem, "auto");
+        let mut facts = healthy();
+        facts.config.node.progress = Progress::Stepped;
+        facts.ranks = job(|ranks| ranks.cut_off = Some("rank 1: refused".into()));
+        assert!(judge(&facts).iter().all(|finding| finding.verdict == Verdict::Ok), "nobody wants sockets");
         expect(
             |facts| facts.ranks = job(|ranks| ranks.blind = Ok(vec![2, 3])),
             "shared directory",
@@ -898,6 +896,7 @@ mod tests {
                     size: per_node.iter().sum(),
                     per_node: per_node.into(),
                     thread_level: "MPI_THREAD_MULTIPLE".into(),
+                    cut_off: None,
                     library: "Open MPI".into(),
                     blind: Ok(Vec::new()),
                 }));
