@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How long after a checkpoint its levels are committed, while the ranks compute and call neither Bivouac nor MPI:
+# How long after the last rank has taken a checkpoint its levels are committed, while the ranks compute and call neither Bivouac nor MPI:
 #   benches/lag.sh [--out NAME] [--ranks "2 8 32"] [--versions N]
 #
 # For each number of ranks under MPI_THREAD_SINGLE (what MPI_Init asks for: sockets of our own) and MPI_THREAD_MULTIPLE (MPI itself):
@@ -41,15 +41,19 @@ export BIVOUAC_LOCAL_ALLOW_TMPFS=true BIVOUAC_MEMORY_BUDGET="256 MiB" BIVOUAC_JO
                 < /dev/null 1>&2
             python3 - "$ranks" "$threads" "$work"/ranks/*.log << 'END'
 import collections, json, re, statistics, sys
-slowest = collections.defaultdict(float)
+# From the capture of the last rank to the moment at which the last rank knows.
+taken, heard = collections.defaultdict(float), collections.defaultdict(float)
 for path in sys.argv[3:]:
-    for version, level, ms in re.findall(r"silently version=(\d+) level=(\S+) ms=(\S+)", open(path).read()):
-        slowest[level, int(version)] = max(slowest[level, int(version)], float(ms))
+    for version, level, ms, at in re.findall(r"silently version=(\d+) level=(\S+) ms=(\S+) at=(\S+)", open(path).read()):
+        version, at = int(version), float(at)
+        taken[version] = max(taken[version], at - float(ms) / 1e3)
+        heard[level, version] = max(heard[level, version], at)
+slowest = {(level, version): round(1e3 * (at - taken[version]), 1) for (level, version), at in heard.items()}
 result = {"ranks": int(sys.argv[1]), "threads": sys.argv[2]}
 for level in ["process", "node-reboot", "system"]:
     # The first version waits for memory and files that later ones find ready.
     times = sorted(ms for (of, version), ms in slowest.items() if of == level and version > 1)
-    result[level] = {"first_ms": slowest[level, 1], "median_ms": statistics.median(times), "max_ms": times[-1]}
+    result[level] = {"first_ms": slowest.get((level, 1)), "median_ms": statistics.median(times), "max_ms": times[-1]}
 print(json.dumps(result))
 END
         done

@@ -18,7 +18,7 @@
 //! | `captured version=V` | `capture` returned |
 //! | `capture-error version=V TEXT` | it failed |
 //! | `committed version=V level=L` | the application has been told so |
-//! | `silently version=V level=L ms=T` | so long after the capture it was committed, while the application made no call |
+//! | `silently version=V level=L ms=T at=U` | so long after the capture it was committed, while the application made no call; U: seconds since 1970 |
 //! | `wait-error version=V TEXT` | the level waited for will not be reached |
 //! | `hold version=V` | everything is settled; goes on when the file `go-V` is in `--out` |
 //! | `report version=V level=L verdict=…` | a verdict, in the order of operations |
@@ -41,7 +41,7 @@ use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The series of the worker's checkpoints.
 const NAME: &str = "damage";
@@ -370,7 +370,7 @@ impl Job<'_> {
             }
             Err(error) => self.log.line(format!("capture-error version={version} {error}"))?,
         }
-        self.follow()
+        Ok(())
     }
 
     /// Writes down what has become of the checkpoints since the last look.
@@ -418,7 +418,8 @@ impl Job<'_> {
             for (level, verdict) in &verdicts[told..] {
                 if *verdict == LevelVerdict::Committed {
                     let (version, ms) = (pending.version(), started.elapsed().as_secs_f64() * 1e3);
-                    self.log.line(format!("silently version={version} level={level} ms={ms:.1}"))?;
+                    let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |at| at.as_secs_f64());
+                    self.log.line(format!("silently version={version} level={level} ms={ms:.1} at={at:.4}"))?;
                 }
             }
             told = verdicts.len();
