@@ -673,7 +673,7 @@ fn should_checkpoint_and_should_exit_give_one_answer_on_all_ranks() {
 fn mpi_finalize_before_close_and_sessions_that_are_never_closed() {
     let mut store = Store::new();
     let mut version = 10;
-    for progress in ["thread", "stepped"] {
+    for progress in ["auto", "sockets", "stepped"] {
         store.set("BIVOUAC_ENGINE_PROGRESS", progress);
         for how in ["finalize-first", "drop", "drop-after-finalize", "forget"] {
             let Some(answer) = store.succeed(&["end", how, &version.to_string()]) else { return };
@@ -693,7 +693,7 @@ fn mpi_finalize_before_close_and_sessions_that_are_never_closed() {
 #[test]
 fn signals_reach_the_application_and_our_threads_keep_off_its_processors() {
     let mut store = Store::new();
-    for progress in ["thread", "stepped"] {
+    for progress in ["auto", "sockets", "stepped"] {
         store.set("BIVOUAC_ENGINE_PROGRESS", progress);
         let name = format!("signals-{progress}.txt");
         let Some(job) = Background::start(&store, &["taskset", "-c", "0"], &["signals"], &name) else { return };
@@ -701,7 +701,7 @@ fn signals_reach_the_application_and_our_threads_keep_off_its_processors() {
         assert!(answer.success, "{}", answer.text);
         for (rank, threads) in answer.lines("threads") {
             answer.has("threads", threads, &["bvk-write-0", "bvk-near"]);
-            assert_eq!(threads.contains("bvk-comm"), progress == "thread", "{threads}");
+            assert_eq!(threads.contains("bvk-comm"), progress != "stepped", "{threads}");
             assert_eq!(threads.contains("bvk-claim"), rank == 0, "{threads}");
         }
         assert_eq!(answer.same("mask"), "0");
