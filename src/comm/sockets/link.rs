@@ -201,7 +201,7 @@ impl Link {
         (self.written, self.offset) = (0, 0);
         self.counts.clear();
         self.let_go(count)?;
-        (self.pause, self.reached, self.apart_since) = (PAUSE_MIN, Some(self.at), None);
+        self.reached = Some(self.at);
         self.trouble = None;
         Ok(())
     }
@@ -211,6 +211,9 @@ impl Link {
         let gone = count.checked_sub(self.first).filter(|gone| *gone <= self.frames.len() as u64);
         // More than were sent, or fewer than it had already: that is no rank of ours.
         let gone = gone.ok_or(io::ErrorKind::InvalidData)? as usize;
+        if gone > 0 {
+            (self.pause, self.apart_since) = (PAUSE_MIN, None);
+        }
         self.frames.drain(..gone);
         self.first = count;
         self.written = self.written.saturating_sub(gone);
@@ -265,16 +268,15 @@ impl Link {
         let since = *self.apart_since.get_or_insert(now);
         self.trouble = Some(format!("{address}: {error}"));
         if was_open {
-            // The same address again, at once.
+            // The same address again, at once; later each time if nothing gets through.
             log::info!("event=connection-lost rank={} address={address:?} error=\"{error}\"", self.to);
-            self.again = now + PAUSE_MIN;
-            return;
+        } else {
+            self.at += 1;
+            if self.at < self.addresses.len() {
+                return;
+            }
+            self.at = 0;
         }
-        self.at += 1;
-        if self.at < self.addresses.len() {
-            return;
-        }
-        self.at = 0;
         self.again = now + self.pause;
         self.pause = (2 * self.pause).min(PAUSE_MAX);
         if now - since >= SAID_AFTER && !std::mem::replace(&mut self.is_said, true) {
@@ -394,6 +396,28 @@ pub(super) fn random(bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_that_breaks_whenever_it_is_made_is_made_less_and_less_often_until_something_gets_through() {
+        let mut link = Link::new(Rank(1), Kind::Messages, vec![Address::Ip(([127, 0, 0, 1], 4001).into())], Some(0));
+        let break_off = |link: &mut Link| {
+            let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            link.state = State::Open { socket: socket.into() };
+            link.break_off(&io::ErrorKind::ConnectionReset.into());
+            assert!(!link.is_gone && link.at == 0);
+            link.again.saturating_duration_since(Instant::now())
+        };
+        let head = Head { number: 0, length: 0, purpose: super::super::wire::Purpose::Message, label: [0; 6] };
+        link.push(head, Body::Copied(Vec::new()));
+        assert!(break_off(&mut link) <= PAUSE_MIN);
+        for _ in 0..20 {
+            break_off(&mut link);
+        }
+        assert_eq!(link.pause, PAUSE_MAX);
+        assert!(link.apart_since.is_some(), "it is told after a while");
+        link.let_go(1).expect("it was sent");
+        assert!(break_off(&mut link) <= PAUSE_MIN);
+    }
 
     #[test]
     fn a_rank_has_ended_if_nobody_listens_where_it_was_reached_and_nowhere_else() {
