@@ -181,6 +181,21 @@ fn a_host_without_which_the_job_cannot_go_on_is_asked_once_more() {
 }
 
 #[test]
+fn a_silent_host_is_not_asked_again_when_nothing_is_to_be_started_any_more() {
+    let bed = Bed::with("touch down/b; exit 1");
+    for (restarts, asked) in [("1", 2), ("0", 1)] {
+        let mut command = bed.placed(&["--hosts", "a:2,b:2", "--restarts", restarts, "--fruitless", "9"]);
+        command.current_dir(bed.path());
+        bed.finish(command).expect(if restarts == "0" { 11 } else { 13 });
+        let probes = bed.lines("timeline.jsonl");
+        let probes = probes.iter().filter(|line| line["event"] == "probed" && line["attempt"] == 1).count();
+        assert_eq!(probes, asked, "restarts: {restarts}");
+        fs::remove_file(bed.path().join("down/b")).expect("it was silent");
+        fs::remove_dir_all(bed.run_directory()).expect("ours");
+    }
+}
+
+#[test]
 fn hosts_come_from_the_command_line_of_the_launcher_or_from_slurm() {
     let bed = Bed::with("true");
     fs::create_dir(bed.path().join("down")).unwrap();

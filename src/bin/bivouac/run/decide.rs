@@ -294,6 +294,11 @@ impl Job {
         self.clone().seat(down).is_ok()
     }
 
+    /// Are restarts left?
+    pub fn may_restart(&self) -> bool {
+        self.restarts < self.limits.restarts
+    }
+
     /// Restarts so far.
     pub fn restarts(&self) -> u32 {
         self.restarts
@@ -331,7 +336,7 @@ impl Job {
         if self.fruitless >= self.limits.fruitless {
             return Decision::Stop(Stop::NoProgress(self.fruitless, attempt.outcome));
         }
-        if self.restarts >= self.limits.restarts {
+        if !self.may_restart() {
             return Decision::Stop(Stop::Exhausted(attempt.outcome));
         }
         if let Err(why) = self.seat(&attempt.down) {

@@ -720,7 +720,7 @@ impl<'a> Supervisor<'a> {
         }
         let hosts = self.job.hosts();
         let down = self.ask(attempt, &hosts, &self.probe.clone());
-        if self.job.can_do_without(&down) {
+        if self.job.can_do_without(&down) || !self.job.may_restart() {
             return down;
         }
         let silent: Vec<Host> = hosts.into_iter().filter(|host| down.contains_key(&host.name)).collect();
