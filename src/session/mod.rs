@@ -131,8 +131,9 @@ fn layer(
         Opened::NotWanted => {}
         Opened::Unreachable(why) if comm.rank() == crate::base::Rank::ROOT => log::warn!(
             "event=no-comm-thread reason=\"MPI grants {}, and ranks do not reach each other without it: {why}\": checkpoints are \
-             committed only while the application is in a call of the session",
-            comm.thread_level()
+             committed only while the application is in a call of the session; {}",
+            comm.thread_level(),
+            crate::comm::sockets::INSTEAD
         ),
         Opened::Unreachable(_) => {}
     }

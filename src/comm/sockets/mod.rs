@@ -44,6 +44,10 @@ pub use open::{Opened, Wish};
 
 const TARGET: &str = "bivouac::comm::sockets";
 
+/// What to do where ranks do not reach each other.
+pub const INSTEAD: &str = "let the nodes of a job reach each other by TCP, or set OMPI_MPI_THREAD_LEVEL=3 (Open MPI) or \
+                           MPIR_CVAR_DEFAULT_THREAD_LEVEL=MPI_THREAD_MULTIPLE (MPICH)";
+
 /// Events that one look takes; the others come with the next one.
 const EVENTS: usize = 64;
 /// Frames taken from one stream before the others have their turn.

@@ -177,8 +177,10 @@ fn ranks(facts: &Facts, ranks: &Result<Ranks, String>) -> Vec<Finding> {
             Some(why) => warning(
                 "sockets",
                 format!("ranks do not reach each other without MPI: {why}"),
-                "programs that do not ask for MPI_THREAD_MULTIPLE commit levels only while they are in a call of Bivouac: let nodes of \
-                 a job reach each other by TCP, or set OMPI_MPI_THREAD_LEVEL=3 (Open MPI) or MPIR_CVAR_DEFAULT_THREAD_LEVEL=MPI_THREAD_MULTIPLE (MPICH)",
+                format!(
+                    "programs that do not ask for MPI_THREAD_MULTIPLE commit levels only while they are in a call of Bivouac: {}",
+                    bivouac::comm::sockets::INSTEAD
+                ),
             ),
         });
     }
