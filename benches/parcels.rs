@@ -14,6 +14,7 @@
 
 use bivouac::base::Rank;
 use bivouac::comm::mpi::MpiComm;
+use bivouac::comm::sockets::{Opened, SocketComm, Wish};
 use bivouac::comm::{Comm, SharedBytes, Slice};
 use clap::Parser;
 use mpi::collective::SystemOperation;
@@ -35,6 +36,9 @@ struct Options {
     /// Rounds that count.
     #[arg(long, default_value_t = 20)]
     rounds: usize,
+    /// Over sockets of our own instead of MPI.
+    #[arg(long)]
+    sockets: bool,
     /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -52,13 +56,26 @@ fn main() {
     let world = universe.world();
     let size = world.size();
     assert!(size > 1, "start it with mpirun -n 2 or more");
-    let comm = MpiComm::duplicate(&world, &bivouac::config::Timeouts::default()).expect("MPI is there");
+    let mut base = MpiComm::duplicate(&world, &bivouac::config::Timeouts::default()).expect("MPI is there");
+    let wish = if options.sockets { Wish::Need } else { Wish::Refuse };
+    let comm: Box<dyn Comm> = match SocketComm::open(&mut base, wish, Duration::from_secs(60)).expect("ranks talk") {
+        Opened::Streams(streams) => streams,
+        Opened::NotWanted => Box::new(base),
+        Opened::Unreachable(why) => panic!("{why}"),
+    };
     // The same for each peer, and whole parcels of any size.
     let bytes = (options.mib << 20) / (size as usize - 1) / (4 << 20) * (4 << 20);
     assert!(bytes > 0, "--mib is below 4 MiB for each peer");
     let seed = world.rank() as usize;
     let outgoing = Arc::new((0..bytes).map(|at| (at * 31 + seed) as u8).collect::<Vec<u8>>());
-    let mut bench = Bench { world, comm, rounds: options.rounds, outgoing, incoming: vec![1; bytes] };
+    let mut bench = Bench {
+        world,
+        comm,
+        over: if options.sockets { "sockets" } else { "MPI" },
+        rounds: options.rounds,
+        outgoing,
+        incoming: vec![1; bytes],
+    };
     for kib in options.kib {
         bench.exchange(kib << 10);
     }
@@ -69,7 +86,8 @@ fn main() {
 
 struct Bench {
     world: SimpleCommunicator,
-    comm: MpiComm,
+    comm: Box<dyn Comm>,
+    over: &'static str,
     rounds: usize,
     outgoing: Arc<Vec<u8>>,
     incoming: Vec<u8>,
@@ -105,7 +123,7 @@ impl Bench {
         let rate = |seconds: f64| (peers * self.outgoing.len()) as f64 / seconds / 1e9;
         if self.world.rank() == 0 {
             let line = json!({
-                "figure": "parcels against MPI_Sendrecv", "ranks": peers + 1, "kib": piece >> 10,
+                "figure": "parcels against MPI_Sendrecv", "over": self.over, "ranks": peers + 1, "kib": piece >> 10,
                 "mib_to_each": self.outgoing.len() >> 20, "rounds": self.rounds,
                 "ours_s": ours, "against_s": reference, "ours_gb_per_s": (rate(ours) * 100.0).round() / 100.0,
                 "against_gb_per_s": (rate(reference) * 100.0).round() / 100.0,
