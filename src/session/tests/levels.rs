@@ -447,24 +447,26 @@ fn without_threads_the_calls_of_a_session_renew_its_claim_once_per_heartbeat() {
 
 // ------------------------------------------------------------------------------------------ calls
 
-/// Where no thread steps and ranks call about together. A busy machine holds some of them up for longer than they linger, but not all
-/// of thirty times.
+/// Where no thread steps and ranks call about together. A busy machine holds some of them up for longer than they linger, but not
+/// every time.
 #[test]
 fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
-    const VERSIONS: usize = 30;
+    const VERSIONS: usize = 400;
     let bed = Bed::new();
     let place = Place { workers: Workers::Writers, ..bed.place() };
     let nodes = [0, 0, 1, 1, 2, 2, 3, 3];
     let together = Barrier::new(nodes.len());
     // How many more calls each version took to be committed at all levels, on the slowest rank.
     let calls: Vec<AtomicU64> = (0..VERSIONS).map(|_| AtomicU64::new(0)).collect();
+    let settled: Vec<AtomicU64> = (0..VERSIONS).map(|_| AtomicU64::new(0)).collect();
+    let is_seen = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for (comm, node) in threads::world(&nodes).into_iter().zip(nodes) {
             let mut config = bed.config();
             config.node.memory_directory = bed.memory.path().join(format!("node-{node}"));
             std::fs::create_dir_all(&config.node.memory_directory).expect("our own folder");
             config.node.local_directory = Some(PathBuf::from(format!("/local-{node}")));
-            let (place, together, calls) = (&place, &together, &calls);
+            let (place, together, calls, settled, is_seen) = (&place, &together, &calls, &settled, &is_seen);
             scope.spawn(move || {
                 let session = Session::open_on(Box::new(comm), place, config).expect("opens");
                 let mut open: Vec<(usize, Pending)> = Vec::new();
@@ -473,9 +475,17 @@ fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
                     open.push((version, take(&session, version as u64 + 1)));
                     open.retain(|(of, pending)| {
                         calls[*of].fetch_max((version - of) as u64, Ordering::Relaxed);
-                        pending.verdicts().len() < 3
+                        let is_open = pending.verdicts().len() < 3;
+                        let ranks = settled[*of].fetch_add(u64::from(!is_open), Ordering::SeqCst) + u64::from(!is_open);
+                        if ranks == nodes.len() as u64 && calls[*of].load(Ordering::SeqCst) <= 1 {
+                            is_seen.store(true, Ordering::SeqCst);
+                        }
+                        is_open
                     });
                     together.wait();
+                    if is_seen.load(Ordering::SeqCst) {
+                        break;
+                    }
                     // For the writers, and for ranks that another program holds up.
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -485,5 +495,5 @@ fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
         }
     });
     let calls: Vec<u64> = calls.into_iter().map(AtomicU64::into_inner).collect();
-    assert!(calls[..VERSIONS - 5].iter().min() <= Some(&1), "{calls:?}");
+    assert!(is_seen.into_inner(), "{calls:?}");
 }
