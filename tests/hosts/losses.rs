@@ -1,15 +1,27 @@
 //! Hosts die with all that they hold; the redundancy sets bring it back on a spare, under the supervisor.
 
-use crate::bed::{Attempt, FIRST_HOSTS, Hosts, RANKS_PER_HOST, random};
-use crate::checks::{
-    calm_digest, check_attempts, check_counters, newest_protected, protected, restored_by_all, wait_for_protected,
-};
+use crate::bed::{Attempt, FIRST_HOSTS, Hosts, Job, RANKS_PER_HOST, random};
+use crate::checks::{calm_digest, check_attempts, check_counters, protected, restored_by_all, wait_for_protected};
 use bivouac::base::rng::Rng;
 use std::time::Duration;
 
 fn ranks_of(host: &str) -> std::ops::Range<usize> {
     let first = FIRST_HOSTS.iter().position(|name| *name == host).unwrap() * RANKS_PER_HOST;
     first..first + RANKS_PER_HOST
+}
+
+/// One host died, so there was one restart: from what ranks had been told to be committed or newer, on the lost host's ranks from their
+/// peers. Each rank's tier.
+fn check_one_restart(job: &Job, victim: &str, newest: impl Fn(&Attempt) -> u64) -> Vec<String> {
+    let generations = job.generations();
+    assert_eq!(generations.len(), 2, "one host died, so one restart");
+    let told = generations[&1].iter().map(newest).max().unwrap();
+    let last = job.last_attempts();
+    let (version, generation, tiers) = restored_by_all(&last);
+    assert!(version >= told, "version {version} was restored, version {told} had been committed");
+    assert_eq!(generation, 1);
+    check_counters(&last, |rank| ranks_of(victim).contains(&rank));
+    tiers
 }
 
 fn one_host_dies_mid_computation(scheme: &str) {
@@ -24,18 +36,11 @@ fn one_host_dies_mid_computation(scheme: &str) {
     hosts.strike(victim);
     run.finish();
 
-    let generations = job.generations();
-    assert_eq!(generations.len(), 2, "one host died, so one restart");
-    let told = newest_protected(&generations[&1]);
-    let last = job.last_attempts();
-    let (version, generation, tiers) = restored_by_all(&last);
-    assert!(version >= told, "version {version} was restored, version {told} had been committed");
-    assert_eq!(generation, 1);
+    let tiers = check_one_restart(&job, victim, |attempt| attempt.newest_committed("node-loss"));
     let lost = ranks_of(victim);
     for (rank, tier) in tiers.iter().enumerate() {
         assert_eq!(tier, if lost.contains(&rank) { "peers" } else { "memory" }, "rank {rank}");
     }
-    check_counters(&last, |rank| lost.contains(&rank));
     assert_eq!(job.digest(), calm_digest(40, 40_001));
 
     let records = job.records();
@@ -104,14 +109,7 @@ fn one_host_dies_while_ranks_only_compute(scheme: &str) {
     hosts.strike(victim);
     run.finish();
 
-    let generations = job.generations();
-    assert_eq!(generations.len(), 2, "one host died, so one restart");
-    let told = generations[&1].iter().map(newest).max().unwrap();
-    let last = job.last_attempts();
-    let (version, generation, _) = restored_by_all(&last);
-    assert!(version >= told, "version {version} was restored, version {told} had been committed");
-    assert_eq!(generation, 1);
-    check_counters(&last, |rank| ranks_of(victim).contains(&rank));
+    check_one_restart(&job, victim, newest);
     assert_eq!(job.digest(), calm_digest(24, 40_001));
 }
 
