@@ -56,13 +56,15 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn nothing_is_lost_doubled_or_exchanged_when_connections_break() {
     const MESSAGES: u64 = 400;
+    const CUTS: u64 = 20;
     for (seed, nodes) in [(1, [0, 0]), (2, [0, 1]), (3, [0, 1])] {
         let (mut a, mut b) = pair(nodes);
         let mut rng = Rng::new(seed);
         let body: SharedBytes = Arc::new((0..300_000u32).map(|at| at as u8).collect::<Vec<u8>>());
         let (mut sent, mut heard, mut taken, mut cuts) = (0, 0, 0, 0);
         until("all arrives", || {
-            if sent < MESSAGES {
+            // How many are under way when a connection is cut depends on the machine: a fast one sends more of them.
+            if sent < MESSAGES || cuts < CUTS {
                 let bytes = [&sent.to_le_bytes()[..], &vec![7; rng.below(20_000) as usize]].concat();
                 a.send(Rank(1), &bytes).expect("open");
                 let length = rng.below(300_000) as usize;
@@ -89,9 +91,8 @@ fn nothing_is_lost_doubled_or_exchanged_when_connections_break() {
                 taken += 1;
                 b.recycle(parcel.bytes);
             }
-            heard == MESSAGES && taken == MESSAGES && a.unfinished() + a.unsent_parcels() == 0
+            heard == sent && taken == sent && sent >= MESSAGES && cuts >= CUTS && a.unfinished() + a.unsent_parcels() == 0
         });
-        assert!(cuts > 20, "{cuts}");
         assert_eq!(Arc::strong_count(&body), 1);
     }
 }
