@@ -95,6 +95,26 @@ enum Taken {
     Staged(Box<Descent>),
 }
 
+/// What a capture does that found no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoRoom {
+    Wait,
+    LookOnceMore,
+    GiveUp,
+}
+
+impl NoRoom {
+    /// `can_help`: something is seen now that will give room. What was there when the room was asked for may have ended since, and have
+    /// given it: so nobody gives up who has not asked once more.
+    fn then(can_help: bool, is_last_look: bool, is_over: bool) -> NoRoom {
+        match (can_help, is_last_look) {
+            (true, _) if !is_over => NoRoom::Wait,
+            (false, false) => NoRoom::LookOnceMore,
+            _ => NoRoom::GiveUp,
+        }
+    }
+}
+
 /// Why one tier did not take a shard.
 enum FillError {
     /// It could not; another one may.
@@ -434,16 +454,18 @@ impl Engine {
             let others = || segment.others_give_back(operation).unwrap_or(false);
             let own = || self.can_free(crowded) || segment.is_still_read();
             let can_help = bytes <= segment.capacity() && (own() || others());
-            // What could have helped may have ended since there was no room.
-            if !can_help && !is_last_look {
-                is_last_look = true;
-                continue;
-            }
-            is_last_look = false;
-            if !can_help || clock.now().saturating_sub(started) >= self.setup.config.job.timeouts.room {
-                self.note_room_wait(waited, started);
-                let why = segment.refusal().map_or_else(|| "no room".into(), |refusal| refusal.to_string());
-                return Err(format!("memory tier: no room for {bytes} bytes: {why}"));
+            let is_over = clock.now().saturating_sub(started) >= self.setup.config.job.timeouts.room;
+            match NoRoom::then(can_help, is_last_look, is_over) {
+                NoRoom::Wait => is_last_look = false,
+                NoRoom::LookOnceMore => {
+                    is_last_look = true;
+                    continue;
+                }
+                NoRoom::GiveUp => {
+                    self.note_room_wait(waited, started);
+                    let why = segment.refusal().map_or_else(|| "no room".into(), |refusal| refusal.to_string());
+                    return Err(format!("memory tier: no room for {bytes} bytes: {why}"));
+                }
             }
             if !waited {
                 waited = true;
@@ -938,6 +960,15 @@ fn summary(regions: &[SavedRegion<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_gives_room_up_who_has_not_asked_for_it_since_the_last_thing_that_could_help_was_gone() {
+        assert_eq!(NoRoom::then(false, false, false), NoRoom::LookOnceMore);
+        assert_eq!(NoRoom::then(false, false, true), NoRoom::LookOnceMore);
+        assert_eq!(NoRoom::then(false, true, false), NoRoom::GiveUp);
+        assert_eq!(NoRoom::then(true, true, false), NoRoom::Wait);
+        assert_eq!(NoRoom::then(true, false, true), NoRoom::GiveUp);
+    }
 
     #[test]
     fn a_summary_names_the_first_regions_of_the_application_and_counts_the_others() {
