@@ -91,7 +91,11 @@ fn nothing_is_lost_doubled_or_exchanged_when_connections_break() {
                 taken += 1;
                 b.recycle(parcel.bytes);
             }
-            heard == sent && taken == sent && sent >= MESSAGES && cuts >= CUTS && a.unfinished() + a.unsent_parcels() == 0
+            heard == sent
+                && taken == sent
+                && sent >= MESSAGES
+                && cuts >= CUTS
+                && a.unfinished() + a.unsent_parcels() == 0
         });
         assert_eq!(Arc::strong_count(&body), 1);
     }
