@@ -17,6 +17,8 @@ pub const HEADER_LEN: usize = 256;
 pub const BLOCK_MIN: u64 = 4 * KIB;
 /// The largest block that a digest may cover.
 pub const BLOCK_MAX: u64 = MIB;
+/// Zeros that may stand between the block index and the bodies, beyond those up to the next page.
+pub const SPARE_HEAD_MAX: u64 = MIB;
 
 const MAGIC: &[u8; 8] = b"BVKSHRD1";
 const MAGIC_PARITY: &[u8; 8] = b"BVKPRTY1";
@@ -233,7 +235,9 @@ impl ShardHeader {
         rule(self.meta_len <= codec::LIMIT as u64, "the region table is too long")?;
         rule(self.block_count <= u64::MAX / 32, "the block count overflows")?;
         let tables = index_offset(self.meta_len) + 16 * self.block_count;
-        rule(self.body_offset == page_ceil(tables), "the body offset does not follow the tables")?;
+        let bodies = page_ceil(tables)..=page_ceil(tables) + SPARE_HEAD_MAX;
+        rule(bodies.contains(&self.body_offset), "the body offset does not follow the tables")?;
+        rule(self.body_offset.is_multiple_of(PAGE), "the bodies do not begin on a page")?;
         rule(self.total_len.is_multiple_of(PAGE) && self.total_len >= self.body_offset, "the total length is off")?;
         // A block is at least a page long or ends its region, which is filled up to a page: no more blocks than pages of
         // body. So a forged count cannot make a reader allocate more index than 1/256 of the file.
@@ -303,7 +307,15 @@ impl Layout {
     /// # Errors
     /// [`FormatError::Invalid`] if the block size is not allowed, a name occurs twice, a region's length is not
     /// its shape times its element size, or the whole is larger than 2^63 bytes.
-    pub fn new(mut meta: ShardMeta, block_size: u64) -> Result<Self, FormatError> {
+    pub fn new(meta: ShardMeta, block_size: u64) -> Result<Self, FormatError> {
+        Layout::behind_head(meta, block_size, 0)
+    }
+
+    /// The same with bodies that begin at `head`, a multiple of 4096, or later if the tables are longer.
+    ///
+    /// # Errors
+    /// As [`Layout::new`], and for a `head` that leaves more than [`SPARE_HEAD_MAX`] unused.
+    pub fn behind_head(mut meta: ShardMeta, block_size: u64, head: u64) -> Result<Self, FormatError> {
         if !valid_block_size(block_size) {
             return Err(FormatError::invalid(WHAT_TABLE, format!("block size {block_size}")));
         }
@@ -319,7 +331,11 @@ impl Layout {
         }
         check_regions(&meta, block_size, blocks, offset)?;
         let encoded_meta = codec::encode(WHAT_TABLE, &meta)?;
-        let body_offset = page_ceil(index_offset(encoded_meta.len() as u64) + 16 * blocks);
+        let least = page_ceil(index_offset(encoded_meta.len() as u64) + 16 * blocks);
+        let body_offset = least.max(page_ceil(head));
+        if body_offset - least > SPARE_HEAD_MAX {
+            return Err(FormatError::invalid(WHAT_TABLE, format!("the bodies cannot begin at {body_offset}")));
+        }
         Ok(Layout { meta, block_size, block_count: blocks, body_offset, total_len: body_offset + offset, encoded_meta })
     }
 
@@ -508,6 +524,32 @@ mod tests {
         let body = layout.body_offset as usize;
         encode_head(&layout, &header, &digests, &mut bytes[..body]);
         (layout, header, bytes)
+    }
+
+    #[test]
+    fn there_may_be_room_behind_the_tables_up_to_a_limit() {
+        let (tight, header, bytes) = sample();
+        let wide = Layout::behind_head(tight.meta.clone(), 4096, 10 * PAGE).unwrap();
+        assert_eq!((tight.body_offset, wide.body_offset), (PAGE, 10 * PAGE));
+        let shard = |layout: &Layout, body_offset| {
+            let header = ShardHeader { body_offset, total_len: layout.total_len, ..header.clone() };
+            let digests: Vec<Digest> = Head::decode(&bytes).unwrap().digests;
+            let mut moved = vec![0; layout.total_len as usize];
+            moved[layout.body_offset as usize..].copy_from_slice(&bytes[tight.body_offset as usize..]);
+            encode_head(layout, &header, &digests, &mut moved[..layout.body_offset as usize]);
+            Head::decode(&moved)
+        };
+        let head = shard(&wide, wide.body_offset).unwrap();
+        assert_eq!((&head.meta, head.header.body_offset), (&tight.meta, 10 * PAGE));
+        assert!(shard(&wide, wide.body_offset + 512).is_err(), "bodies begin on a page");
+        assert!(shard(&tight, 0).is_err(), "bodies come behind the tables");
+        let far = tight.body_offset + SPARE_HEAD_MAX;
+        assert!(Layout::behind_head(tight.meta.clone(), 4096, far).is_ok());
+        assert!(Layout::behind_head(tight.meta.clone(), 4096, far + PAGE).is_err());
+        let widest = Layout::behind_head(tight.meta.clone(), 4096, far).unwrap();
+        assert!(shard(&widest, far).is_ok());
+        let beyond = ShardHeader { body_offset: far + PAGE, total_len: widest.total_len + PAGE, ..header.clone() };
+        assert!(beyond.check().is_err(), "a forged head makes nobody allocate more");
     }
 
     #[test]
