@@ -5,7 +5,7 @@ use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
-use crate::session::{Error, Pending, Session};
+use crate::session::{Checkpoint, Error, Pending, Session};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -48,15 +48,36 @@ pub(super) unsafe fn take(
     regions: &[Region],
     histories: &[handles::Id],
 ) -> Outcome<Pending> {
-    let spans;
-    // Begun first: whatever fails from here on, the others hear of it.
-    let mut checkpoint = open.session.checkpoint(name, version)?;
+    let checkpoint = begin(open, name, version)?;
+    // SAFETY: as the caller says.
+    unsafe { finish(open, checkpoint, regions, histories) }
+}
+
+/// Begins a checkpoint: whatever fails from here on, the others hear of it.
+pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<Checkpoint<'static>> {
+    let mut checkpoint = open.session.begin(name, version)?;
     if version == super::restart::BVK_NEWEST {
         return Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"));
     }
     if open.own_regions {
         checkpoint.let_regions_differ();
     }
+    Ok(checkpoint)
+}
+
+/// Captures a checkpoint with `regions`, and what it holds already.
+///
+/// # Safety
+/// As [`take`].
+pub(super) unsafe fn finish(
+    open: &mut Open,
+    checkpoint: Checkpoint<'static>,
+    regions: &[Region],
+    histories: &[handles::Id],
+) -> Outcome<Pending> {
+    let spans;
+    // What is lent from here on lives shorter than what was begun.
+    let mut checkpoint: Checkpoint<'_> = checkpoint;
     let ordinal = only_gpu(regions)?;
     let gpu = match ordinal {
         None => None,
@@ -294,7 +315,7 @@ pub unsafe extern "C" fn bvk_capture(
         Ok(unsafe { hand_out(taken, pending) })
     };
     // SAFETY: as the caller says.
-    unsafe { finish(checkpoint, work) }
+    unsafe { end(checkpoint, work) }
 }
 
 /// Gives a checkpoint up that was begun. The other ranks hear that this one did. `*checkpoint` becomes NULL; one that is NULL
@@ -317,14 +338,14 @@ pub unsafe extern "C" fn bvk_abort(checkpoint: *mut *mut CheckpointHandle) -> c_
         Ok(BVK_OK)
     };
     // SAFETY: as the caller says.
-    unsafe { finish(checkpoint, work) }
+    unsafe { end(checkpoint, work) }
 }
 
 /// Ends what was begun.
 ///
 /// # Safety
 /// `checkpoint` is NULL or points to a handle.
-unsafe fn finish(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut Open, Begun) -> Outcome) -> c_int {
+unsafe fn end(checkpoint: *mut *mut CheckpointHandle, work: impl FnOnce(&mut Open, Begun) -> Outcome) -> c_int {
     call(|| {
         // SAFETY: as the caller says.
         let place = unsafe { checkpoint.as_mut() }.ok_or_else(|| Failure::argument("checkpoint is NULL"))?;

@@ -74,6 +74,13 @@ pub enum RegionData<'a> {
     Device(&'a DeviceSpan),
     /// Somewhere else: they are read when the region is captured.
     Kept(Arc<dyn ReadBlocks + 'a>),
+    /// In their place already, since the application handed them over.
+    Held {
+        /// How many.
+        bytes: u64,
+        /// Where they were copied from.
+        address: usize,
+    },
 }
 
 /// Bytes that are read when their region is captured, straight into their place, and come with digests that are older than
@@ -100,6 +107,7 @@ impl RegionData<'_> {
             RegionData::Host(bytes) => bytes.len() as u64,
             RegionData::Device(span) => span.bytes(),
             RegionData::Kept(kept) => kept.bytes(),
+            RegionData::Held { bytes, .. } => *bytes,
         }
     }
 }

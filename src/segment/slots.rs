@@ -127,17 +127,29 @@ pub struct SlotMut {
     index: u32,
     uses: u64,
     length: u64,
+    room: u64,
 }
 
 impl SlotMut {
     pub(super) fn new(shared: Arc<Shared>, loan: Loan, index: u32, length: u64) -> SlotMut {
         let uses = shared.entry(index).begin(loan.offset(), length);
-        SlotMut { shared, loan: Some(loan), index, uses, length }
+        SlotMut { shared, loan: Some(loan), index, uses, length, room: length }
     }
 
-    /// Bytes that were asked for.
+    /// Bytes that were asked for, or what is left of them.
     pub fn len(&self) -> usize {
         self.length as usize
+    }
+
+    /// Bytes that were asked for at first, whatever [`SlotMut::shorten`] has left of them.
+    pub fn room(&self) -> u64 {
+        self.room
+    }
+
+    /// Leaves only the first `bytes` of it to be sealed; no more than there are.
+    pub fn shorten(&mut self, bytes: u64) {
+        self.length = self.length.min(bytes);
+        self.shared.entry(self.index).set(slot_word::LENGTH, self.length);
     }
 
     /// Was nothing asked for?
@@ -148,6 +160,11 @@ impl SlotMut {
     /// Where the memory starts, in bytes from the start of the segment's data area; a multiple of 4096.
     pub fn offset(&self) -> u64 {
         self.loan.as_ref().map_or(0, |loan| loan.offset() - self.shared.header.data_offset())
+    }
+
+    /// What was written into it.
+    pub fn as_slice(&self) -> &[u8] {
+        self.loan.as_ref().map_or(&[], |loan| &loan.as_slice()[..self.length as usize])
     }
 
     /// The slot's memory, exactly as long as asked for, page-aligned. A slot used before still holds old bytes.

@@ -67,7 +67,7 @@ use crate::tier::TierKind;
 use crate::tier::directory::is_component;
 use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
 use crate::transfer::history::{CacheConfig, Caches, History, index_name};
-use crate::transfer::{Engine, LevelVerdict, Progress, Report, Stats, Threads, Waited};
+use crate::transfer::{Engine, Held, HoldSpec, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
 use place::{Place, Workers, segment_prefix, store_hash};
 use std::borrow::Cow;
@@ -310,6 +310,11 @@ impl Session {
     /// # Errors
     /// [`Error::Name`]; the other ranks hear of it in their verdict.
     pub fn checkpoint<'a>(&'a self, name: &str, version: u64) -> Result<Checkpoint<'a>> {
+        self.begin(name, version)
+    }
+
+    /// The same without the compiler's help: it has to end before the session does.
+    pub(crate) fn begin(&self, name: &str, version: u64) -> Result<Checkpoint<'static>> {
         self.engine.step_beat();
         self.catch_up();
         let begun = self.engine.clock().now();
@@ -320,14 +325,16 @@ impl Session {
             return Err(error);
         }
         Ok(Checkpoint {
-            engine: &self.engine,
+            engine: self.engine.clone(),
             operation,
             name: name.into(),
             version,
             regions: Vec::new(),
             names: HashSet::new(),
             own_regions: false,
+            held: None,
             begun,
+            held_for: None,
             done: false,
         })
     }
@@ -599,8 +606,8 @@ impl Session {
     /// # Collective
     /// Local; never waits.
     pub fn prepare(&self, bytes: u64) {
-        // Header, tables and padding come on top: 1 % covers them at any block size.
-        self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 64 * 1024));
+        // Header, tables, padding and what the session adds come on top: 1 % covers them at any block size.
+        self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 192 * 1024));
     }
 
     /// Moves the coordination along. Needed only where the session has no thread for that and calls are rare.
@@ -938,14 +945,17 @@ fn check_name(name: &str) -> Result<()> {
 
 /// A checkpoint that is being put together: regions are named, and nothing is copied yet.
 pub struct Checkpoint<'a> {
-    engine: &'a Arc<Engine>,
+    engine: Arc<Engine>,
     operation: u64,
     name: String,
     version: u64,
     regions: Vec<SavedRegion<'a>>,
     names: HashSet<String>,
     own_regions: bool,
+    held: Option<Held>,
     begun: Duration,
+    /// How long the application has waited for what is held, if anything is.
+    held_for: Option<Duration>,
     done: bool,
 }
 
@@ -1047,6 +1057,55 @@ impl<'a> Checkpoint<'a> {
         Ok(())
     }
 
+    /// Copies host regions now: the application may overwrite them at once, and goes on to the capture later. They come before those
+    /// that were added without being held, of which there are `room` bytes at most. One that is held already is copied again.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// As [`Checkpoint::capture`].
+    ///
+    /// # Errors
+    /// [`Error::Region`]: one of them was added before, or held with another type or shape; nothing has changed then.
+    /// [`Error::Capture`]: no tier could take them; the checkpoint is of no use then.
+    #[cfg(any(feature = "mpi", test))]
+    pub(crate) fn hold(&mut self, regions: Vec<SavedRegion<'_>>, room: u64) -> Result<()> {
+        debug_assert!(
+            self.regions.iter().all(|saved| matches!(saved.data, RegionData::Held { .. })),
+            "held ones come first"
+        );
+        let started = self.engine.clock().now();
+        let mut all: Vec<SavedRegion<'_>> = self.regions.clone();
+        for saved in regions {
+            let known = all.iter_mut().find(|known| known.region.name == saved.region.name);
+            match known {
+                None => all.push(saved),
+                Some(known) if known.region == saved.region && matches!(known.data, RegionData::Held { .. }) => {
+                    *known = saved;
+                }
+                Some(_) => return Err(RegionError::Twice { name: saved.region.name }.into()),
+            }
+        }
+        let spec = HoldSpec { operation: self.operation, name: &self.name, version: self.version, regions: &all, room };
+        self.held = Some(self.engine.hold(&spec, self.held.take())?);
+        let held = all.into_iter().map(|saved| {
+            let data = match &saved.data {
+                RegionData::Held { bytes, address } => RegionData::Held { bytes: *bytes, address: *address },
+                RegionData::Host(Cow::Borrowed(bytes)) => {
+                    RegionData::Held { bytes: bytes.len() as u64, address: bytes.as_ptr().addr() }
+                }
+                other => RegionData::Held { bytes: other.bytes(), address: 0 },
+            };
+            SavedRegion { region: saved.region, data }
+        });
+        self.regions = held.collect();
+        self.names.extend(self.regions.iter().map(|saved| saved.region.name.clone()));
+        let took = self.engine.clock().now().saturating_sub(started);
+        self.held_for = Some(self.held_for.unwrap_or_default() + took);
+        Ok(())
+    }
+
     /// Copies all regions; when it returns the application may overwrite them. The checkpoint is committed at a level
     /// only when the [`Pending`] says so.
     ///
@@ -1096,14 +1155,18 @@ impl<'a> Checkpoint<'a> {
 
     fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
         self.done = true;
+        let called = self.engine.clock().now();
         self.engine.beat();
         if let Some(keeper) = self.engine.affinity() {
             let address = device.as_ref().map_or_else(String::new, |on| on.caches.device_address());
             let regions = self.regions.iter().filter_map(|saved| {
                 let at = match &saved.data {
                     RegionData::Host(Cow::Borrowed(bytes)) => Whereabouts::Host(bytes.as_ptr().addr(), bytes.len()),
+                    RegionData::Held { bytes, address } if *address != 0 => {
+                        Whereabouts::Host(*address, *bytes as usize)
+                    }
                     RegionData::Device(_) => Whereabouts::Device(&address),
-                    RegionData::Host(Cow::Owned(_)) | RegionData::Kept(_) => return None,
+                    RegionData::Host(Cow::Owned(_)) | RegionData::Kept(_) | RegionData::Held { .. } => return None,
                 };
                 Some((saved.region.name.as_str(), at))
             });
@@ -1115,9 +1178,11 @@ impl<'a> Checkpoint<'a> {
             name: self.name.clone(),
             version: self.version,
             regions: std::mem::take(&mut self.regions),
+            held: self.held.take(),
             own_regions: self.own_regions,
             device,
-            begun: self.begun,
+            // Between the copy of what is held and this call the application computes.
+            begun: self.held_for.map_or(self.begun, |took| called.saturating_sub(took)),
         };
         let captured = self.engine.capture(spec);
         self.engine.settle();

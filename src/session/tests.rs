@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 mod damage;
 mod hangs;
+mod held;
 mod levels;
 mod lookups;
 

@@ -6,9 +6,9 @@
 //! but the slot, and is made of parts, because device regions may arrive in it later than host regions. The file path (for
 //! shards that no slot can hold) stages through one buffer of the configured write size, so that memory stays bounded.
 
-use crate::base::Digest;
 use crate::base::digest::{copy_digest, digest_bytes, store_fence};
 use crate::base::units::page_ceil;
+use crate::base::{Digest, Rank};
 use crate::device::{DeviceError, DeviceSpan, Run, Stream};
 use crate::format::shard::{Layout, encode_head};
 use crate::format::{ContainerEntry, Region, ShardHeader, container};
@@ -31,7 +31,7 @@ pub struct DevicePart<'a> {
 /// The device regions of a shard, in order.
 pub fn device_parts<'a>(layout: &Layout, regions: &'a [SavedRegion<'_>]) -> Vec<DevicePart<'a>> {
     let part = |(placed, saved): (&Region, &'a SavedRegion<'_>)| match saved.data {
-        RegionData::Host(_) | RegionData::Kept(_) => None,
+        RegionData::Host(_) | RegionData::Kept(_) | RegionData::Held { .. } => None,
         RegionData::Device(span) => {
             let first = placed.first_block as usize;
             let blocks = first..first + placed.blocks(layout.block_size) as usize;
@@ -72,8 +72,8 @@ pub fn digest_on_device(
     if runs.is_empty() { Ok(Vec::new()) } else { stream.copy_blocks(runs, block_bytes)?.digests() }
 }
 
-/// Copies the host regions into `target` (of exactly `layout.total_len` bytes), their digests into `digests`, and zeroes the
-/// padding behind every region.
+/// Copies the host regions into `target` (of at least `layout.total_len` bytes), their digests into `digests`, and zeroes the
+/// padding behind every region. Regions that are held there stay as they are.
 pub fn copy_host(layout: &Layout, regions: &[SavedRegion<'_>], target: &mut [u8], digests: &mut [Digest]) {
     let body = &mut target[layout.body_offset as usize..];
     let block = layout.block_size as usize;
@@ -170,8 +170,8 @@ pub enum FileError {
     Region(#[from] Unreadable),
 }
 
-/// Writes the shard as the only one of a container, durable but still under its temp name. Device regions need the stream;
-/// the blocks that arrive of them are compared with the digests made on the device.
+/// Writes the shard as the only one of a container, durable but still under its temp name. `digests` has those of regions that are
+/// there already. Device regions need the stream; the blocks that arrive of them are compared with the digests made on the device.
 ///
 /// # Errors
 /// [`FileError`]; the upload is condemned.
@@ -185,19 +185,46 @@ pub fn into_file(
     stream: Option<&dyn Stream>,
     upload: &Upload,
     write_bytes: usize,
+    mut digests: Vec<Digest>,
 ) -> Result<ContainerEntry, FileError> {
     let entry = ContainerEntry { key: header.key, rank: header.rank, offset: 0, length: layout.total_len };
     let tail = container::encode_tail(std::slice::from_ref(&entry)).unwrap_or_default();
     upload.reserve(layout.total_len + tail.len() as u64)?;
-    let mut digests = vec![Digest::default(); layout.block_count as usize];
-    let block = layout.block_size as usize;
     if let Some(stream) = stream {
         let parts = device_parts(layout, regions);
         place_digests(&parts, &digest_on_device(&parts, layout.block_size, stream)?, &mut digests);
     }
+    bodies_into_file(layout, header.rank, regions, stream, upload, write_bytes, &mut digests)?;
+    let mut head = PageBuffer::new(layout.body_offset as usize);
+    encode_head(layout, header, &digests, &mut head);
+    upload.write_at(0, &head)?;
+    upload.write_at(layout.total_len, &tail)?;
+    upload.sync()?;
+    Ok(entry)
+}
+
+/// Writes the bodies of a shard that are not there yet, and their digests into `digests`; for those of device regions, which
+/// have digests already, compares them.
+///
+/// # Errors
+/// [`FileError`]; the upload is condemned.
+///
+/// # Blocking
+/// Until the storage has taken them.
+pub fn bodies_into_file(
+    layout: &Layout,
+    rank: Rank,
+    regions: &[SavedRegion<'_>],
+    stream: Option<&dyn Stream>,
+    upload: &Upload,
+    write_bytes: usize,
+    digests: &mut [Digest],
+) -> Result<(), FileError> {
+    let block = layout.block_size as usize;
     // A whole number of blocks, so that every piece starts on a page.
     let mut buffer = PageBuffer::new(write_bytes.next_multiple_of(block));
-    for (placed, saved) in layout.meta.regions.iter().zip(regions) {
+    let missing = |(_, saved): &(&Region, &SavedRegion<'_>)| !matches!(saved.data, RegionData::Held { .. });
+    for (placed, saved) in layout.meta.regions.iter().zip(regions).filter(missing) {
         let length = placed.bytes as usize;
         for at in (0..length).step_by(buffer.len()) {
             let bytes = buffer.len().min(length - at);
@@ -212,7 +239,7 @@ pub fn into_file(
                 (RegionData::Device(span), Some(stream)) => {
                     let part = span.part(at as u64, bytes as u64)?;
                     stream.download(&mut [(part, &mut staged[..bytes])], None)?;
-                    check(header, placed, at, &staged[..bytes], blocks, upload)?;
+                    check(rank, layout.block_size, placed, at, &staged[..bytes], blocks, upload)?;
                 }
                 (RegionData::Kept(kept), _) => {
                     let read = kept.read(at as u64, layout.block_size, &mut staged[..bytes], blocks);
@@ -222,31 +249,28 @@ pub fn into_file(
                     let reason = "device memory cannot be read without a stream";
                     return Err(DeviceError::Range { offset: 0, bytes: span.bytes(), reason }.into());
                 }
+                (RegionData::Held { .. }, _) => {}
             }
             staged[bytes..].fill(0);
             store_fence();
             upload.write_at(layout.body_offset + placed.offset + at as u64, staged)?;
         }
     }
-    let mut head = PageBuffer::new(layout.body_offset as usize);
-    encode_head(layout, header, &digests, &mut head);
-    upload.write_at(0, &head)?;
-    upload.write_at(layout.total_len, &tail)?;
-    upload.sync()?;
-    Ok(entry)
+    Ok(())
 }
 
 /// Are these the bytes that lay on the device? A capture into a file is the only way by which bytes come to a durable tier
 /// without passing through a [`WriteJob`](super::write::WriteJob), which checks all that it writes.
 fn check(
-    header: &ShardHeader,
+    rank: Rank,
+    block_bytes: u64,
     region: &Region,
     at: usize,
     bytes: &[u8],
     expected: &[Digest],
     upload: &Upload,
 ) -> Result<(), TierError> {
-    let block = header.block_size as usize;
+    let block = block_bytes as usize;
     let found = bytes.chunks(block).map(digest_bytes);
     let Some((index, (found, expected))) = found.zip(expected).enumerate().find(|(_, (found, made))| found != *made)
     else {
@@ -255,7 +279,7 @@ fn check(
     Err(TierError::Damaged {
         tier: upload.kind(),
         path: upload.temp_path().to_owned(),
-        rank: header.rank,
+        rank,
         region: region.name.clone(),
         at: (at + index * block) as u64,
         expected: *expected,

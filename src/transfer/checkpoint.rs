@@ -3,6 +3,7 @@
 use super::capture::{self, FileError, Unreadable};
 use super::engine::{CaptureError, Decision, Engine, REPORTS_MAX, SeriesHistory, State};
 use super::flow::{Flow, FlowEffect, LevelState};
+use super::held::Held;
 use super::history::Caches;
 use super::landing::{Descent, Unsealed};
 use super::lanes::Side;
@@ -89,10 +90,20 @@ impl Placed {
 }
 
 /// What a capture has done with the shard when it returns.
-enum Taken {
+pub(super) enum Taken {
     Placed(Box<Placed>),
     /// The bytes are safe, part of them in the GPU cache; the vote is cast when they have come down.
     Staged(Box<Descent>),
+}
+
+impl Taken {
+    /// One per block.
+    pub(super) fn digests(&self) -> &[Digest] {
+        match self {
+            Taken::Placed(placed) => &placed.source.head().digests,
+            Taken::Staged(descent) => &descent.unsealed.digests,
+        }
+    }
 }
 
 /// What a capture does that found no room.
@@ -116,7 +127,7 @@ impl NoRoom {
 }
 
 /// Why one tier did not take a shard.
-enum FillError {
+pub(super) enum FillError {
     /// It could not; another one may.
     Tier(String),
     /// The device failed, and no tier can have its bytes.
@@ -128,6 +139,16 @@ enum FillError {
 impl From<DeviceError> for FillError {
     fn from(error: DeviceError) -> FillError {
         FillError::Device(error)
+    }
+}
+
+impl From<FileError> for FillError {
+    fn from(error: FileError) -> FillError {
+        match error {
+            FileError::Tier(error) => FillError::Tier(error.to_string()),
+            FileError::Device(error) => FillError::Device(error),
+            FileError::Region(error) => FillError::Region(error),
+        }
     }
 }
 
@@ -154,8 +175,10 @@ pub struct CaptureSpec<'a> {
     pub name: String,
     /// Version.
     pub version: u64,
-    /// The regions.
+    /// The regions, first those that are held.
     pub regions: Vec<SavedRegion<'a>>,
+    /// What [`Engine::hold`] has put in its place.
+    pub held: Option<Held>,
     /// Each rank may have regions of its own.
     pub own_regions: bool,
     /// For the regions in device memory.
@@ -176,7 +199,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`CaptureError`], after this rank has voted no.
-    pub fn capture(self: &Arc<Self>, spec: CaptureSpec<'_>) -> Result<Arc<Mutex<Progress>>, CaptureError> {
+    pub fn capture(self: &Arc<Self>, mut spec: CaptureSpec<'_>) -> Result<Arc<Mutex<Progress>>, CaptureError> {
         let rank = self.setup.identity.rank;
         let failed = self.lock().failed.clone();
         let agreement = self.agreement(&spec);
@@ -184,7 +207,7 @@ impl Engine {
         let call = format!("checkpoint {:?} version {} with {what}", spec.name, spec.version);
         let taken = match failed {
             Some(reason) => Err(CaptureError::Failed { rank, reason }),
-            None => self.place(&spec, agreement),
+            None => self.place(&mut spec, agreement),
         };
         match taken {
             Ok(Taken::Placed(placed)) => {
@@ -243,72 +266,102 @@ impl Engine {
         text_hash(&text)
     }
 
-    fn key(&self, spec: &CaptureSpec<'_>) -> CheckpointKey {
+    pub(super) fn key(&self, version: u64, operation: u64) -> CheckpointKey {
         let identity = &self.setup.identity;
-        CheckpointKey {
-            generation: identity.generation,
-            version: spec.version,
-            operation: spec.operation,
-            incarnation: identity.incarnation,
+        CheckpointKey { generation: identity.generation, version, operation, incarnation: identity.incarnation }
+    }
+
+    /// Where the regions go, with bodies from `head` on or later.
+    pub(super) fn layout(&self, name: &str, regions: &[SavedRegion<'_>], head: u64) -> Result<Layout, CaptureError> {
+        let series = self.setup.identity.series(name);
+        let regions = regions.iter().map(|saved| saved.region.clone()).collect();
+        let meta = ShardMeta { job: series.job, group: series.group, name: series.name, regions };
+        let rank = self.setup.identity.rank;
+        Layout::behind_head(meta, self.setup.config.job.block_bytes, head)
+            .map_err(|source| CaptureError::Layout { rank, source })
+    }
+
+    pub(super) fn no_tier(&self, name: &str, version: u64, causes: Vec<String>) -> CaptureError {
+        CaptureError::NoTier { rank: self.setup.identity.rank, name: name.into(), version, causes }
+    }
+
+    /// The error of a capture that tries no other tier.
+    pub(super) fn capture_error(&self, name: &str, version: u64, error: FillError) -> CaptureError {
+        let (rank, named) = (self.setup.identity.rank, name.to_owned());
+        match error {
+            FillError::Tier(cause) => self.no_tier(name, version, vec![cause]),
+            FillError::Device(source) => CaptureError::Device { rank, name: named, version, source },
+            FillError::Region(source) => CaptureError::Region { rank, name: named, version, source },
         }
     }
 
-    fn place(&self, spec: &CaptureSpec<'_>, agreement: u64) -> Result<Taken, CaptureError> {
+    /// No slot could be had, and the application waits for a file.
+    pub(super) fn say_direct(&self, version: u64, bytes: u64, why: &[String]) {
+        if self.setup.memory.is_some() {
+            let rank = self.setup.identity.rank;
+            log::warn!("event=capture-direct rank={rank} version={version} bytes={bytes} why={why:?}");
+        }
+    }
+
+    pub(super) fn place(&self, spec: &mut CaptureSpec<'_>, agreement: u64) -> Result<Taken, CaptureError> {
         let identity = &self.setup.identity;
         let rank = identity.rank;
-        let (name, version) = (|| spec.name.clone(), spec.version);
+        let held = spec.held.take();
+        let spec = &*spec;
+        let version = spec.version;
         if spec.device.is_none() && spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Device(_))) {
-            return Err(CaptureError::NoCaches { rank, name: name(), version });
+            return Err(CaptureError::NoCaches { rank, name: spec.name.clone(), version });
+        }
+        if held.is_none() && spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Held { .. })) {
+            return Err(self.no_tier(&spec.name, version, vec!["what was to be held for it could not be".into()]));
         }
         let series = identity.series(&spec.name);
         let origin = self.lock().origin(&spec.name);
-        let regions = spec.regions.iter().map(|saved| saved.region.clone()).collect();
-        let meta =
-            ShardMeta { job: series.job.clone(), group: series.group.clone(), name: series.name.clone(), regions };
-        let layout = Layout::new(meta, self.setup.config.job.block_bytes)
-            .map_err(|source| CaptureError::Layout { rank, source })?;
-        let header = layout.header(self.key(spec), agreement, identity.size, rank, origin);
+        let layout = self.layout(&spec.name, &spec.regions, held.as_ref().map_or(0, Held::head))?;
+        let header = layout.header(self.key(version, spec.operation), agreement, identity.size, rank, origin);
+        let _call = spec.device.map(|device| device.caches.capturing());
+        if let Some(held) = held {
+            return self.place_held(spec, held, &layout, &header);
+        }
         // The cause, if another tier may do.
         let cause_of = |error| match error {
             FillError::Tier(cause) => Ok(cause),
-            FillError::Device(source) => Err(CaptureError::Device { rank, name: name(), version, source }),
-            FillError::Region(source) => Err(CaptureError::Region { rank, name: name(), version, source }),
+            other => Err(self.capture_error(&spec.name, version, other)),
         };
+        let digests = || vec![Digest::default(); layout.block_count as usize];
         let mut causes = Vec::new();
-        let _call = spec.device.map(|device| device.caches.capturing());
         match self.wait_for_slot(spec.operation, layout.total_len) {
-            Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot) {
+            Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot, digests()) {
                 Ok(taken) => return Ok(taken),
                 Err(error) => causes.push(cause_of(error)?),
             },
             Ok(None) => causes.push("memory tier: off".into()),
             Err(cause) => causes.push(cause),
         }
-        if self.setup.memory.is_some() {
-            log::warn!("event=capture-direct rank={rank} version={version} bytes={} why={causes:?}", layout.total_len);
-        }
+        self.say_direct(version, layout.total_len, &causes);
         for tier in [TierKind::Local, TierKind::Global] {
-            match self.fill_file(spec, &series, &layout, &header, tier) {
-                Some(Ok(placed)) => {
-                    self.lock().stats.direct_captures += 1;
-                    return Ok(Taken::Placed(Box::new(placed)));
-                }
-                Some(Err(error)) => causes.push(cause_of(error)?),
-                None => {}
+            let filled = match self.begin_file(&series, &header.key, tier) {
+                Some(Ok(upload)) => self.finish_file(spec, &layout, &header, upload, digests()),
+                Some(Err(cause)) => Err(FillError::Tier(cause)),
+                None => continue,
+            };
+            match filled {
+                Ok(taken) => return Ok(taken),
+                Err(error) => causes.push(cause_of(error)?),
             }
         }
-        Err(CaptureError::NoTier { rank, name: name(), version, causes })
+        Err(self.no_tier(&spec.name, version, causes))
     }
 
-    /// Fills a slot, as far as it can be now: device regions may still have to come down.
-    fn fill_slot(
+    /// Fills a slot, as far as it can be now: device regions may still have to come down. `digests` has those of regions that are held.
+    pub(super) fn fill_slot(
         &self,
         spec: &CaptureSpec<'_>,
         layout: &Layout,
         header: &ShardHeader,
         mut slot: SlotMut,
+        mut digests: Vec<Digest>,
     ) -> Result<Taken, FillError> {
-        let mut digests = vec![Digest::default(); layout.block_count as usize];
         let parts = capture::device_parts(layout, &spec.regions);
         let device = spec.device.filter(|_| !parts.is_empty());
         // Without threads nobody would bring it down.
@@ -344,7 +397,7 @@ impl Engine {
         header: &ShardHeader,
         slot: SlotMut,
     ) -> Result<Placed, String> {
-        let (operation, version) = (header.key.operation, header.key.version);
+        let (operation, version, room) = (header.key.operation, header.key.version, slot.room());
         let info = SealInfo { operation, version, name: text_hash(name) };
         let segment = self.setup.memory.as_ref().ok_or("memory tier: off")?;
         let sealed = slot.seal(info).map_err(|error| format!("memory tier: {error}"))?;
@@ -365,8 +418,8 @@ impl Engine {
         // The next capture finds its memory populated: out of this rank's share, never out of what the others need.
         let others = |c: &&Checkpoint| c.has_slot() && c.key.operation != operation;
         let held = self.lock().checkpoints.values().filter(others).count() as u64;
-        if (held + 2) * layout.total_len <= self.slot_share() {
-            self.prepare_room(layout.total_len);
+        if (held + 2) * room <= self.slot_share() {
+            self.prepare_room(room);
         }
         Ok(Placed { source: Source::Memory(shard), slot: Some(sealed), direct: None, bits })
     }
@@ -380,58 +433,70 @@ impl Engine {
         })
     }
 
-    /// Writes the shard to a file before the application goes on; `None` if the tier is off.
-    fn fill_file(
+    /// Begins a file for a shard of this rank, which the application waits for; the cause if there is none, `None` if the tier is off.
+    pub(super) fn begin_file(
         &self,
-        spec: &CaptureSpec<'_>,
         series: &Series,
-        layout: &Layout,
-        header: &ShardHeader,
+        key: &CheckpointKey,
         tier: TierKind,
-    ) -> Option<Result<Placed, FillError>> {
+    ) -> Option<Result<Upload, String>> {
         let directory = self.directory(tier)?;
         // The application itself would wait there, and nothing could end that.
         if self.is_stuck(&mut self.lock(), tier) {
             let (path, warn) = (directory.root().display(), self.setup.config.job.timeouts.warn);
             let why =
                 format!("{tier} tier: {path} seems to hang: what is being written there has not moved for {warn:?}");
-            return Some(Err(FillError::Tier(why)));
+            return Some(Err(why));
         }
+        let begun = directory.begin(series, key, &rank_file(self.setup.identity.rank), Create::New);
+        Some(begun.map_err(|error| {
+            self.tier_failure(&mut self.lock(), tier, &error);
+            error.to_string()
+        }))
+    }
+
+    /// Writes what is missing of the shard before the application goes on.
+    pub(super) fn finish_file(
+        &self,
+        spec: &CaptureSpec<'_>,
+        layout: &Layout,
+        header: &ShardHeader,
+        upload: Upload,
+        digests: Vec<Digest>,
+    ) -> Result<Taken, FillError> {
+        let tier = upload.kind();
+        let Some(directory) = self.directory(tier) else {
+            upload.discard();
+            return Err(FillError::Tier(format!("{tier} tier: off")));
+        };
         let write_bytes = self.setup.config.node.write_bytes as usize;
-        let file = rank_file(header.rank);
         let stream = spec.device.map(|device| device.stream);
-        let begun = directory.begin(series, &header.key, &file, Create::New).map_err(FileError::Tier);
-        let written = begun.and_then(|upload| {
-            let written = capture::into_file(layout, header, &spec.regions, stream, &upload, write_bytes);
-            let opened = written.and_then(|entry| {
-                let path = upload.temp_path().to_owned();
-                let (_, handle) = directory.open_container(&path)?;
-                Ok(FileShard::open(tier, path, handle.into(), &entry, series)?)
-            });
-            match opened {
-                Ok(shard) => Ok((upload, shard)),
-                Err(error) => {
-                    upload.discard();
-                    Err(error)
-                }
-            }
+        let written = capture::into_file(layout, header, &spec.regions, stream, &upload, write_bytes, digests);
+        let opened = written.and_then(|entry| {
+            let path = upload.temp_path().to_owned();
+            let (_, handle) = directory.open_container(&path)?;
+            let series = self.setup.identity.series(&spec.name);
+            Ok(FileShard::open(tier, path, handle.into(), &entry, &series)?)
         });
-        Some(match written {
-            Ok((upload, shard)) => {
+        match opened {
+            Ok(shard) => {
                 let bits = if tier == TierKind::Local { BIT_DIRECT_LOCAL } else { BIT_DIRECT_GLOBAL };
-                Ok(Placed { source: Source::File(shard), slot: None, direct: Some((tier, upload)), bits })
+                self.lock().stats.direct_captures += 1;
+                let placed = Placed { source: Source::File(shard), slot: None, direct: Some((tier, upload)), bits };
+                Ok(Taken::Placed(Box::new(placed)))
             }
-            Err(FileError::Tier(error)) => {
-                self.tier_failure(&mut self.lock(), tier, &error);
-                Err(FillError::Tier(error.to_string()))
+            Err(error) => {
+                upload.discard();
+                if let FileError::Tier(error) = &error {
+                    self.tier_failure(&mut self.lock(), tier, error);
+                }
+                Err(error.into())
             }
-            Err(FileError::Device(error)) => Err(FillError::Device(error)),
-            Err(FileError::Region(error)) => Err(FillError::Region(error)),
-        })
+        }
     }
 
     /// A slot of `bytes`, waiting for room if need be; `None` if the tier is off, the reason if there is no room.
-    fn wait_for_slot(&self, operation: u64, bytes: u64) -> Result<Option<SlotMut>, String> {
+    pub(super) fn wait_for_slot(&self, operation: u64, bytes: u64) -> Result<Option<SlotMut>, String> {
         let Some(segment) = &self.setup.memory else { return Ok(None) };
         let _waiting = self.waiting.begin();
         let clock = &self.setup.clock;
@@ -516,7 +581,7 @@ impl Engine {
         let round = Round { operation: spec.operation, phase: Phase::Call };
         let mut state = self.lock();
         let checkpoint = Checkpoint {
-            key: self.key(spec),
+            key: self.key(spec.version, spec.operation),
             series: self.setup.identity.series(&spec.name),
             agreement,
             origin: state.origin(&spec.name),

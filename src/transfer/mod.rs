@@ -27,6 +27,7 @@ pub mod engine;
 mod fence;
 pub mod fetch;
 pub mod flow;
+mod held;
 pub mod history;
 mod landing;
 pub mod lanes;
@@ -42,6 +43,7 @@ mod waiting;
 pub mod write;
 
 pub use engine::{CaptureError, Engine, Identity, Setup};
+pub use held::{Held, HoldSpec};
 pub use progress::{LevelVerdict, Progress, Report, Waited};
 pub use stats::{PerTier, Stats};
 pub use status::{Supervision, Teller};

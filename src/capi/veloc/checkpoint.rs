@@ -5,12 +5,15 @@ use super::files;
 use super::names;
 use super::state::{Phase, State, sizes};
 use crate::base::Level;
+use crate::base::units::page_ceil;
 use crate::capi::arguments::BVK_U8;
-use crate::capi::checkpoint::take;
+use crate::capi::checkpoint::{begin, finish};
 use crate::capi::regions::Region;
 use crate::capi::status::{BVK_ERR_NOT_COMMITTED, Failure, Outcome};
 use crate::coordination::Payload;
-use crate::session::Pending;
+use crate::format::ElementType;
+use crate::region;
+use crate::session::{Checkpoint, Pending};
 use crate::transfer::LevelVerdict;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -24,6 +27,8 @@ pub(super) struct Begun {
     name: String,
     series: String,
     version: u64,
+    /// `None` for an announced version, which goes to a history.
+    checkpoint: Option<Checkpoint<'static>>,
     parts: BTreeMap<String, Part>,
     /// Files that the application writes itself, by the names that it gave.
     files: BTreeMap<String, PathBuf>,
@@ -34,8 +39,18 @@ pub(super) struct Begun {
 enum Part {
     /// The application's memory, until the checkpoint is captured.
     Lent(Region),
-    /// Bytes as they were in the call that chose them.
+    /// Bytes as they were in the call that chose them, which the checkpoint has.
+    Held,
+    /// The same for an announced version.
     Copied(Vec<u8>),
+}
+
+impl Begun {
+    /// There will be no capture, for this reason.
+    fn fail(&mut self, text: String) -> Failure {
+        self.failed.get_or_insert(text.clone());
+        Failure::state(text)
+    }
 }
 
 impl State {
@@ -51,8 +66,13 @@ impl State {
                 return Err(failure);
             }
         };
-        let (parts, files) = (BTreeMap::new(), BTreeMap::new());
-        self.phase = Phase::Checkpoint(Begun { name: name.to_owned(), series, version, parts, files, failed: None });
+        // The others hear of whatever fails from here on.
+        let checkpoint = match self.ahead.takes(version) {
+            true => None,
+            false => Some(begin(&self.open, &series, version)?),
+        };
+        let (name, parts, files) = (name.to_owned(), BTreeMap::new(), BTreeMap::new());
+        self.phase = Phase::Checkpoint(Begun { name, series, version, checkpoint, parts, files, failed: None });
         Ok(())
     }
 
@@ -79,20 +99,36 @@ impl State {
                 return Err(Failure::argument(text));
             }
         };
-        for (name, region) in regions.into_iter().filter(|(name, _)| chosen.contains(name)) {
-            let part = match region.gpu().is_none() && copies {
-                // SAFETY: as the caller says.
-                true => match copy_of(unsafe { region.host() }) {
-                    Ok(bytes) => Part::Copied(bytes),
-                    Err(why) => {
-                        let text = format!("region {name} cannot be copied: {why}");
-                        begun.failed.get_or_insert(text.clone());
-                        return Err(Failure::state(text));
-                    }
-                },
-                false => Part::Lent(region),
+        let (mut held, mut room) = (Vec::new(), 0);
+        for (name, region) in regions {
+            let is_copied = copies && region.gpu().is_none();
+            let part = match (chosen.contains(&name), is_copied, &begun.checkpoint) {
+                (true, true, Some(_)) => {
+                    held.push(region);
+                    Part::Held
+                }
+                (true, true, None) => {
+                    // SAFETY: as the caller says.
+                    let copied = copy_of(unsafe { region.host() });
+                    Part::Copied(copied.map_err(|why| begun.fail(format!("region {name} cannot be copied: {why}")))?)
+                }
+                (true, false, _) => {
+                    room += page_ceil(region.bytes() as u64);
+                    Part::Lent(region)
+                }
+                // It may be chosen by a later call.
+                (false, ..) => {
+                    room += page_ceil(region.bytes() as u64);
+                    continue;
+                }
             };
             begun.parts.insert(name, part);
+        }
+        if let (Some(checkpoint), false) = (&mut begun.checkpoint, held.is_empty()) {
+            // SAFETY: as the caller says.
+            let saved = held.iter().map(|region| unsafe { region.saved(None) }).collect::<Outcome<Vec<_>>>();
+            let done = saved.and_then(|saved| checkpoint.hold(saved, room).map_err(Failure::from));
+            done.inspect_err(|failure| _ = begun.failed.get_or_insert(failure.text.clone()))?;
         }
         Ok(())
     }
@@ -143,37 +179,40 @@ impl State {
     /// # Safety
     /// As [`State::end`].
     unsafe fn capture(&mut self, begun: Begun, is_good: bool) -> Outcome<()> {
-        let Begun { series, version, mut parts, files, mut failed, .. } = begun;
+        let Begun { series, version, mut checkpoint, parts, files, mut failed, .. } = begun;
         for (original, path) in files.iter().filter(|_| is_good) {
-            match files::content(path) {
-                Ok(bytes) => _ = parts.insert(names::file_region(original), Part::Copied(bytes)),
-                Err(text) => _ = failed.get_or_insert(text),
+            // Announced versions have none.
+            let Some(checkpoint) = &mut checkpoint else { continue };
+            let content = files::content(path);
+            let saved = content.and_then(|content| {
+                let saved = region::kept_array(&names::file_region(original), ElementType::U8, content);
+                saved.map_err(|error| error.to_string())
+            });
+            if let Err(text) = saved.and_then(|saved| checkpoint.add(saved).map_err(|error| error.to_string())) {
+                failed.get_or_insert(text);
             }
         }
-        let described = parts.iter().map(|(name, part)| match part {
-            Part::Lent(region) => Ok(region.clone()),
-            Part::Copied(bytes) => Region::new(name, bytes.as_ptr().cast(), BVK_U8, &[bytes.len() as u64]),
+        let described = parts.iter().filter_map(|(name, part)| match part {
+            Part::Lent(region) => Some(Ok(region.clone())),
+            Part::Held => None,
+            Part::Copied(bytes) => Some(Region::new(name, bytes.as_ptr().cast(), BVK_U8, &[bytes.len() as u64])),
         });
         let regions = described.collect::<Outcome<Vec<Region>>>();
-        let is_ahead = self.ahead.takes(version);
         let regions = match (is_good, failed, regions) {
             (true, None, Ok(regions)) => Ok(regions),
             (_, failed, regions) => Err(failed.map(Failure::state).or(regions.err()).filter(|_| is_good)),
         };
-        if is_ahead {
+        let Some(checkpoint) = checkpoint else {
             // SAFETY: as the caller says; `parts` outlives the call.
             return unsafe { self.append(&series, version, regions) };
-        }
+        };
         let regions = match regions {
             Ok(regions) => regions,
-            Err(failure) => {
-                // Dropping it is this rank's no.
-                drop(self.open.session.checkpoint(&series, version));
-                return failure.map_or(Ok(()), Err);
-            }
+            // Dropping the checkpoint is this rank's no.
+            Err(failure) => return failure.map_or(Ok(()), Err),
         };
         // SAFETY: as above.
-        let pending = unsafe { take(&mut self.open, &series, version, &regions, &[]) }?;
+        let pending = unsafe { finish(&mut self.open, checkpoint, &regions, &[]) }?;
         // What was found out about this version was about another one.
         let key = (series, version, self.open.session.generation());
         self.refused.remove(&key);
@@ -221,7 +260,9 @@ impl State {
 
     /// Gives up a checkpoint that was begun: the other ranks hear of it.
     pub(super) fn give_up(&self, begun: Begun) {
-        drop(self.open.session.checkpoint(&begun.series, begun.version));
+        if begun.checkpoint.is_none() {
+            drop(self.open.session.checkpoint(&begun.series, begun.version));
+        }
         if !begun.files.is_empty() {
             self.file_folder(&begun.series, begun.version).remove();
         }

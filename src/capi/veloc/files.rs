@@ -11,11 +11,16 @@
 #![forbid(unsafe_code)]
 
 use super::names;
+use crate::base::Digest;
+use crate::base::digest::digest_bytes;
 use crate::config::Direct;
+use crate::region::ReadBlocks;
 use crate::tier::ours::{self, Trust};
 use crate::tier::posix::PosixStorage;
-use crate::tier::storage::{Create, Storage, zeroed};
-use std::io::{self, Read};
+use crate::tier::storage::{Create, Storage};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The folder of one version of one rank.
@@ -106,16 +111,40 @@ fn remove_tree(storage: &PosixStorage, folder: &Path) -> io::Result<()> {
     storage.remove_dir(folder)
 }
 
-/// What the application has written.
-///
+/// What the application has written: read when its checkpoint is captured, straight into its place.
+#[derive(Debug)]
+pub(super) struct Content {
+    file: File,
+    bytes: u64,
+    path: PathBuf,
+}
+
 /// # Errors
 /// There is no such file, or it cannot be read.
-pub(super) fn content(path: &Path) -> Result<Vec<u8>, String> {
-    let read = ours::open_file(path).and_then(|mut file| {
-        let mut bytes = zeroed(file.metadata()?.len())?;
-        file.read_exact(&mut bytes).map(|()| bytes)
-    });
-    read.map_err(|error| format!("the routed file {} was not saved: {error}", path.display()))
+pub(super) fn content(path: &Path) -> Result<Content, String> {
+    let opened = ours::open_file(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (bytes, file) = opened.map_err(|error| not_saved(path, &error))?;
+    Ok(Content { file, bytes, path: path.to_owned() })
+}
+
+fn not_saved(path: &Path, error: &io::Error) -> String {
+    format!("the routed file {} was not saved: {error}", path.display())
+}
+
+impl ReadBlocks for Content {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String> {
+        let mut at = at;
+        for (block, digest) in target.chunks_mut(block_bytes as usize).zip(digests) {
+            self.file.read_exact_at(block, at).map_err(|error| not_saved(&self.path, &error))?;
+            *digest = digest_bytes(block);
+            at += block.len() as u64;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +156,13 @@ mod tests {
         std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
     }
 
+    fn read(path: &Path) -> Vec<u8> {
+        let content = content(path).unwrap();
+        let (mut bytes, mut digests) = (vec![0; content.bytes() as usize], vec![Digest::default(); 2]);
+        content.read(0, 4096, &mut bytes, &mut digests).unwrap();
+        bytes
+    }
+
     #[test]
     fn a_file_goes_and_comes_back() {
         let scratch = tempfile::tempdir().unwrap();
@@ -134,10 +170,14 @@ mod tests {
         let path = at.prepare("out/heat.dat").unwrap();
         assert!(content(&path).unwrap_err().contains("was not saved"));
         std::fs::write(&path, b"old").unwrap();
-        assert_eq!(content(&path).unwrap(), b"old");
+        assert_eq!(read(&path), b"old");
         assert!(!at.prepare("out/heat.dat").unwrap().exists(), "what was there is gone");
         assert_eq!(at.bring_back("out/heat.dat", b"new").unwrap(), path);
-        assert_eq!(content(&path).unwrap(), b"new");
+        assert_eq!(read(&path), b"new");
+        let opened = content(&path).unwrap();
+        std::fs::write(&path, b"n").unwrap();
+        let cut = opened.read(0, 4096, &mut [0; 3], &mut [Digest::default()]);
+        assert!(cut.unwrap_err().contains("was not saved"), "one that is cut meanwhile is noticed");
         std::fs::remove_file(&path).unwrap();
         symlink("/dev/zero", &path).unwrap();
         assert!(content(&path).is_err(), "an endless one is not read");

@@ -1,0 +1,136 @@
+//! Regions that are copied before their checkpoint is captured.
+
+use super::*;
+use crate::base::units::{KIB, MIB};
+use crate::recovery::LoadError;
+use crate::region::{self, SavedRegion};
+
+fn array<'a>(name: &str, bytes: &'a [u8]) -> SavedRegion<'a> {
+    region::array(name, bytes, &[bytes.len() as u64]).expect("a region")
+}
+
+fn loaded(session: &Session, names: &[&str]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let restored = session.restart("heat", |from| {
+        all = names.iter().map(|name| from.load_vec::<u8>(name)).collect::<Result<_, LoadError>>()?;
+        Ok(())
+    });
+    restored.expect("restarts").expect("there is something");
+    all
+}
+
+fn is_free(session: &Session, before: u64) -> bool {
+    session.engine.memory().expect("it is on").room().expect("asked") == before
+}
+
+/// What changes after the copy is not what is captured; what was not held is as it is at the capture. By way of memory, and of a file
+/// where no slot is long enough.
+#[test]
+fn what_is_held_is_captured_as_it_was() {
+    for (budget, direct) in [(64 * MIB, 0), (4 * MIB, 1)] {
+        let bed = Bed::new();
+        let (place, mut config) = (bed.place(), bed.config());
+        config.node.memory_budget = Budget::Bytes(budget);
+        let session = bed.open(&place, config.clone());
+        let (mut first, mut second) = (vec![1u8; 5 * MIB as usize + 17], vec![2u8; 9000]);
+        let lent = vec![3u8; 5000];
+        let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+        checkpoint.hold(vec![array("first", &first)], 20_000).expect("held");
+        first.fill(99);
+        checkpoint.hold(vec![array("second", &second)], 10_000).expect("held");
+        second.fill(98);
+        checkpoint.value("step", &1u64).expect("added");
+        checkpoint.save("lent", &lent).expect("added");
+        settle(&checkpoint.capture().expect("captured"));
+        let stats = session.stats();
+        assert_eq!((stats.captured, stats.direct_captures, stats.committed.global), (1, direct, 1));
+        assert!(stats.blocked_last > Duration::ZERO);
+        session.close().expect("closes");
+        let session = bed.open(&place, config);
+        let all = loaded(&session, &["first", "second", "lent"]);
+        assert!(all == [vec![1u8; 5 * MIB as usize + 17], vec![2u8; 9000], lent]);
+        session.close().expect("closes");
+    }
+}
+
+/// More than was said: it moves to a longer slot, and what was overwritten there would be noticed.
+#[test]
+fn what_is_held_moves_when_more_comes_than_was_said() {
+    let bed = Bed::new();
+    let (place, mut config) = (bed.place(), bed.config());
+    config.node.memory_budget = Budget::Bytes(64 * MIB);
+    let session = bed.open(&place, config.clone());
+    let parts: Vec<(String, Vec<u8>)> = (0..300u32).map(|at| (format!("part{at}"), vec![at as u8; 40_000])).collect();
+    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    checkpoint.hold(vec![array("first", &[7; 100_000])], 0).expect("held");
+    // By another one that is held, and by what comes at the capture.
+    checkpoint.hold(parts[..100].iter().map(|(name, bytes)| array(name, bytes)).collect(), 0).expect("held");
+    for (name, bytes) in &parts[100..] {
+        checkpoint.save(name, bytes).expect("added");
+    }
+    settle(&checkpoint.capture().expect("captured"));
+    assert_eq!(session.stats().direct_captures, 0);
+    session.close().expect("closes");
+    let session = bed.open(&place, config);
+    let names: Vec<&str> = ["first"].into_iter().chain(parts.iter().map(|(name, _)| name.as_str())).collect();
+    let all = loaded(&session, &names);
+    assert!(all[0] == [7; 100_000] && all[1..].iter().zip(&parts).all(|(found, (_, bytes))| found == bytes));
+    session.close().expect("closes");
+}
+
+/// The same region again is its newer state; with another shape it is refused, and what was held stays.
+#[test]
+fn what_is_held_may_be_held_again() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), bed.config());
+    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    checkpoint.hold(vec![array("a", &[1; 5000]), array("b", &[1; 5000])], 0).expect("held");
+    checkpoint.hold(vec![array("a", &[2; 5000])], 0).expect("held");
+    let refused = checkpoint.hold(vec![array("b", &[3; 5001])], 0);
+    assert!(matches!(refused, Err(Error::Region(region::RegionError::Twice { .. }))), "{refused:?}");
+    settle(&checkpoint.capture().expect("captured"));
+    assert!(loaded(&session, &["a", "b"]) == [[2; 5000], [1; 5000]]);
+    session.close().expect("closes");
+}
+
+/// Given up: the room is free again, in memory and on the disk.
+#[test]
+fn what_is_held_and_not_captured_gives_its_room_back() {
+    for (budget, is_in_memory) in [(64 * MIB, true), (4 * MIB, false)] {
+        let bed = Bed::new();
+        let mut config = bed.config();
+        config.node.memory_budget = Budget::Bytes(budget);
+        let session = bed.open(&bed.place(), config);
+        let files = |bed: &Bed| {
+            bed.disk
+                .files(Path::new("/local"))
+                .iter()
+                .filter(|(path, _)| path.extension().is_some_and(|e| e == "tmp"))
+                .count()
+        };
+        let free = session.engine.memory().expect("it is on").room().expect("asked");
+        let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+        checkpoint.hold(vec![array("a", &vec![1; 6 * MIB as usize])], 0).expect("held");
+        assert_eq!((is_free(&session, free), files(&bed)), (!is_in_memory, usize::from(!is_in_memory)));
+        drop(checkpoint);
+        assert!(is_free(&session, free) && files(&bed) == 0);
+        assert_eq!(take_and_settle(&session, 2), Level::System);
+        session.close().expect("closes");
+    }
+}
+
+/// No tier has room: the call says so, and what is captured all the same is refused, not made up.
+#[test]
+fn what_could_not_be_held_is_not_captured() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    config.node.memory_budget = Budget::Bytes(4 * MIB);
+    (config.job.local_enabled, config.job.global_enabled) = (false, false);
+    let session = bed.open(&bed.place(), config);
+    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    checkpoint.hold(vec![array("a", &[1; 5000])], 0).expect("held");
+    let held = checkpoint.hold(vec![array("b", &vec![1; 6 * MIB as usize])], 64 * KIB);
+    assert!(matches!(held, Err(Error::Capture(_))), "{held:?}");
+    assert!(matches!(checkpoint.capture(), Err(Error::Capture(_))));
+    session.close().expect("closes");
+}

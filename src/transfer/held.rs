@@ -1,0 +1,229 @@
+//! Regions whose bytes are put in their place before their checkpoint is captured, because the application may change them
+//! until then.
+//!
+//! They come first in their shard, in a slot or, where no slot can have them, in a file under its temp name. How long the tables and the
+//! other regions will be is not known yet: some room is left for them. What needs more than that is laid out anew, with a copy
+//! from slot to slot.
+#![forbid(unsafe_code)]
+
+use super::capture::{self, FileError};
+use super::checkpoint::{CaptureSpec, FillError, Taken};
+use super::engine::{CaptureError, Engine};
+use crate::base::Digest;
+use crate::base::units::{KIB, PAGE, page_ceil};
+use crate::format::ShardHeader;
+use crate::format::shard::{Layout, SPARE_HEAD_MAX};
+use crate::region::{RegionData, SavedRegion};
+use crate::segment::SlotMut;
+use crate::tier::TierKind;
+use crate::tier::directory::Upload;
+use std::borrow::Cow;
+
+const CHANGED: &str = "memory tier: bytes that were held for it have changed there";
+
+/// Regions in their place, without a head. Dropped without a capture, it gives the room back.
+pub struct Held {
+    /// Always there until a capture takes it.
+    store: Option<Store>,
+    /// Of the regions so far; its head is longer than their tables.
+    layout: Layout,
+    digests: Vec<Digest>,
+}
+
+enum Store {
+    Slot(SlotMut),
+    File(Upload),
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(Store::File(upload)) = self.store.take() {
+            upload.discard();
+        }
+    }
+}
+
+impl Held {
+    /// Where the bodies begin.
+    pub(super) fn head(&self) -> u64 {
+        self.layout.body_offset
+    }
+
+    /// Does `layout` leave what is held where it is, and is there room for the rest of it?
+    fn has_place_for(&self, layout: &Layout) -> bool {
+        let is_long_enough = match &self.store {
+            Some(Store::Slot(slot)) => layout.total_len <= slot.len() as u64,
+            _ => true,
+        };
+        layout.body_offset == self.layout.body_offset && is_long_enough
+    }
+
+    /// The regions, with those that are held as bytes in memory; `None` if they are in a file.
+    fn resolve<'r>(&'r self, regions: &'r [SavedRegion<'_>]) -> Option<Vec<SavedRegion<'r>>> {
+        let Some(Store::Slot(slot)) = &self.store else { return None };
+        let body = &slot.as_slice()[self.layout.body_offset as usize..];
+        let mut resolved: Vec<SavedRegion<'r>> = regions.to_vec();
+        for (saved, placed) in resolved.iter_mut().zip(&self.layout.meta.regions) {
+            if matches!(saved.data, RegionData::Held { .. }) {
+                let bytes = &body[placed.offset as usize..][..placed.bytes as usize];
+                saved.data = RegionData::Host(Cow::Borrowed(bytes));
+            }
+        }
+        Some(resolved)
+    }
+
+    /// Have those of the regions that were held the same digests where they are now? Their blocks are still the first ones.
+    fn is_unchanged(&self, regions: &[SavedRegion<'_>], digests: &[Digest]) -> bool {
+        let held = regions.iter().zip(&self.layout.meta.regions);
+        let mut held = held.filter(|(saved, _)| matches!(saved.data, RegionData::Held { .. }));
+        held.all(|(_, placed)| {
+            let first = placed.first_block as usize;
+            let blocks = first..first + placed.blocks(self.layout.block_size) as usize;
+            digests.get(blocks.clone()) == Some(&self.digests[blocks])
+        })
+    }
+}
+
+/// What is to be held, of which checkpoint.
+pub struct HoldSpec<'s, 'a> {
+    /// Number of the collective call, drawn when the checkpoint was begun.
+    pub operation: u64,
+    /// Series.
+    pub name: &'s str,
+    /// Version.
+    pub version: u64,
+    /// All regions so far, those that were held before first.
+    pub regions: &'s [SavedRegion<'a>],
+    /// Bytes of regions that are still to come.
+    pub room: u64,
+}
+
+impl Engine {
+    /// Copies the regions that are not held yet beside those of `before`, into the nearest tier that has room.
+    ///
+    /// # Collective
+    /// Local; the vote is cast by the capture.
+    ///
+    /// # Blocking
+    /// As a capture.
+    ///
+    /// # Errors
+    /// [`CaptureError`]; nothing is held then.
+    pub fn hold(&self, spec: &HoldSpec<'_, '_>, before: Option<Held>) -> Result<Held, CaptureError> {
+        let rank = self.setup.identity.rank;
+        if let Some(reason) = self.failed() {
+            return Err(CaptureError::Failed { rank, reason });
+        }
+        let failed = |causes| self.no_tier(spec.name, spec.version, causes);
+        let Some(before) = before else { return self.hold_anew(spec) };
+        let layout = self.layout(spec.name, spec.regions, before.head())?;
+        if before.has_place_for(&layout) {
+            return self.hold_in_place(spec, layout, before);
+        }
+        let Some(regions) = before.resolve(spec.regions) else {
+            return Err(failed(vec!["the file that holds the first regions has no room for more of them".into()]));
+        };
+        let (operation, name, version, room) = (spec.operation, spec.name, spec.version, spec.room);
+        let moved = self.hold_anew(&HoldSpec { operation, name, version, regions: &regions, room })?;
+        match before.is_unchanged(spec.regions, &moved.digests) {
+            true => Ok(moved),
+            false => Err(failed(vec![CHANGED.into()])),
+        }
+    }
+
+    fn hold_anew(&self, spec: &HoldSpec<'_, '_>) -> Result<Held, CaptureError> {
+        let tables = self.layout(spec.name, spec.regions, 0)?;
+        let spare = 4 * PAGE + tables.body_offset / 4 + 16 * spec.room.div_ceil(tables.block_size);
+        let head = tables.body_offset + page_ceil(spare).min(SPARE_HEAD_MAX);
+        let layout = self.layout(spec.name, spec.regions, head)?;
+        let held = |store| {
+            let digests = vec![Digest::default(); layout.block_count as usize];
+            Held { store: Some(store), layout: layout.clone(), digests }
+        };
+        // The session itself adds where threads and pages are.
+        let added = 64 * KIB + 512 * spec.regions.len() as u64;
+        let length = layout.total_len + page_ceil(spec.room) + page_ceil(added);
+        let mut causes = Vec::new();
+        match self.wait_for_slot(spec.operation, length) {
+            Ok(Some(slot)) => return self.hold_in_place(spec, layout.clone(), held(Store::Slot(slot))),
+            Ok(None) => causes.push("memory tier: off".to_owned()),
+            Err(cause) => causes.push(cause),
+        }
+        self.say_direct(spec.version, layout.total_len, &causes);
+        let (series, key) = (self.setup.identity.series(spec.name), self.key(spec.version, spec.operation));
+        for tier in [TierKind::Local, TierKind::Global] {
+            match self.begin_file(&series, &key, tier) {
+                Some(Ok(upload)) => match self.hold_in_place(spec, layout.clone(), held(Store::File(upload))) {
+                    Err(CaptureError::NoTier { causes: why, .. }) => causes.extend(why),
+                    other => return other,
+                },
+                Some(Err(cause)) => causes.push(cause),
+                None => {}
+            }
+        }
+        Err(self.no_tier(spec.name, spec.version, causes))
+    }
+
+    /// Copies what is missing of `layout` into what has room for it.
+    fn hold_in_place(&self, spec: &HoldSpec<'_, '_>, layout: Layout, mut held: Held) -> Result<Held, CaptureError> {
+        held.digests.resize(layout.block_count as usize, Digest::default());
+        let digests = &mut held.digests;
+        let written = match &mut held.store {
+            Some(Store::Slot(slot)) => {
+                capture::copy_host(&layout, spec.regions, slot.as_mut_slice(), digests);
+                capture::read_kept(&layout, spec.regions, slot.as_mut_slice(), digests).map_err(FileError::Region)
+            }
+            Some(Store::File(upload)) => {
+                let (rank, bytes) = (self.setup.identity.rank, self.setup.config.node.write_bytes as usize);
+                capture::bodies_into_file(&layout, rank, spec.regions, None, upload, bytes, digests)
+            }
+            None => Ok(()),
+        };
+        if let (Err(FileError::Tier(error)), Some(Store::File(upload))) = (&written, &held.store) {
+            self.tier_failure(&mut self.lock(), upload.kind(), error);
+        }
+        written.map_err(|error| self.capture_error(spec.name, spec.version, error.into()))?;
+        held.layout = layout;
+        Ok(held)
+    }
+
+    /// Captures a checkpoint of which regions are held.
+    pub(super) fn place_held(
+        &self,
+        spec: &CaptureSpec<'_>,
+        mut held: Held,
+        layout: &Layout,
+        header: &ShardHeader,
+    ) -> Result<Taken, CaptureError> {
+        let failed = |cause: &str| self.no_tier(&spec.name, spec.version, vec![cause.into()]);
+        if !held.has_place_for(layout) {
+            let Some(regions) = held.resolve(&spec.regions) else {
+                return Err(failed("the file that holds the first regions has no room for the tables of all"));
+            };
+            let mut again = CaptureSpec {
+                operation: spec.operation,
+                name: spec.name.clone(),
+                version: spec.version,
+                regions,
+                held: None,
+                own_regions: spec.own_regions,
+                device: spec.device,
+                begun: spec.begun,
+            };
+            let taken = self.place(&mut again, header.agreement)?;
+            let is_right = held.is_unchanged(&spec.regions, taken.digests());
+            return if is_right { Ok(taken) } else { Err(failed(CHANGED)) };
+        }
+        let mut digests = std::mem::take(&mut held.digests);
+        digests.resize(layout.block_count as usize, Digest::default());
+        let filled = match held.store.take() {
+            Some(Store::Slot(mut slot)) => {
+                slot.shorten(layout.total_len);
+                self.fill_slot(spec, layout, header, slot, digests)
+            }
+            Some(Store::File(upload)) => self.finish_file(spec, layout, header, upload, digests),
+            None => Err(FillError::Tier("it was captured before".into())),
+        };
+        filled.map_err(|error| self.capture_error(&spec.name, spec.version, error))
+    }
+}
