@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Blocking time of a checkpoint through VELOC's interface against a plain write() of the same bytes to a file in shared memory:
-# medians of the slowest rank. Two ranks with 256 MiB each, 15 rounds.
+# How long checkpoints through VELOC's interface block a program, against a copy in memory: the first one, and the median of later ones,
+# of the slowest rank. Two ranks with 256 MiB each, 15 rounds; in one call and in the three that VELOC's own programs use; one region
+# and fifty. One JSON line for each.
 #
 #   benches/veloc.sh [MiB [rounds]]
 #
 # LIBRARIES: the folder with libbivouac.so (otherwise it is built). STORE: where scratch and persistent storage are, on a disk.
+# VELOC_PREFIX: where VELOC is installed (its `bootstrap.sh` and `auto-install.py FOLDER` do that); its figures come, too.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 mib=${1:-256}
@@ -17,22 +19,29 @@ memory=$(mktemp -d /dev/shm/bivouac-bench-XXXXXX)
 store=$(mktemp -d "${STORE:-${TMPDIR:-/tmp}}/bivouac-bench-XXXXXX")
 trap 'rm -rf "$memory" "$store"' EXIT
 version=$(sed -n 's/^version = "\([0-9]*\.[0-9]*\)\..*/\1/p' "$root/Cargo.toml" | head -n 1)
-ln -s "$LIBRARIES/libbivouac.so" "$store/libbivouac.so.$version"
+mkdir "$store/ours"
+ln -s "$LIBRARIES/libbivouac.so" "$store/ours/libbivouac.so.$version"
 mpicc -shared -fPIC -O2 -Wl,-soname,libveloc-client.so -I"$root/include" "$root/src/capi/veloc/client.c" \
-    -L"$LIBRARIES" -lbivouac -o "$store/libveloc-client.so"
-mpicc -std=c99 -O2 -Wall -Wextra -Werror -I"$root/include" "$root/benches/c/veloc_bench.c" -L"$store" -lveloc-client \
-    -Wl,-rpath-link,"$store" -o "$store/veloc_bench"
-cat > "$store/veloc.cfg" <<END
-scratch = $store/scratch
-persistent = $store/persistent
-mode = async
-max_versions = 1
-scratch_versions = 1
-ec_interval = -1
-END
+    -L"$LIBRARIES" -lbivouac -o "$store/ours/libveloc-client.so"
+bench() { mpicc -std=c99 -O2 -Wall -Wextra -Werror -I"$1" "$root/benches/c/veloc_bench.c" -L"$2" -lveloc-client -Wl,-rpath-link,"$2" -o "$3"; }
+bench "$root/include" "$store/ours" "$store/ours/bench"
+if [ -n "${VELOC_PREFIX:-}" ]; then
+    mkdir "$store/peer"
+    bench "$VELOC_PREFIX/include" "$VELOC_PREFIX/lib" "$store/peer/bench"
+fi
 . "$root/launch/env.sh"
-LD_LIBRARY_PATH=$store${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-BIVOUAC_MEMORY_DIRECTORY=$memory
-BIVOUAC_MEMORY_BUDGET="$((mib * 6)) MiB"
-export LD_LIBRARY_PATH BIVOUAC_MEMORY_DIRECTORY BIVOUAC_MEMORY_BUDGET
-"${mpirun_command[@]}" -n 2 "$store/veloc_bench" "$store/veloc.cfg" "$mib" "$rounds" "$memory"
+export BIVOUAC_MEMORY_DIRECTORY=$memory BIVOUAC_MEMORY_BUDGET="$((mib * 6)) MiB"
+# run NAME LIBRARIES PROGRAM CALLS REGIONS
+run() {
+    printf '%s\n' "scratch = $store/scratch" "persistent = $store/persistent" 'mode = async' 'max_versions = 1' 'scratch_versions = 1' \
+        'ec_interval = -1' > "$store/veloc.cfg"
+    LD_LIBRARY_PATH=$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "${mpirun_command[@]}" -x LD_LIBRARY_PATH -n 2 "$3" "$store/veloc.cfg" \
+        "$mib" "$5" "$rounds" "$4" "$1"
+    rm -rf "$store/scratch" "$store/persistent"
+}
+for regions in 1 50; do
+    for calls in steps one; do
+        run bivouac "$store/ours" "$store/ours/bench" "$calls" "$regions"
+        [ -z "${VELOC_PREFIX:-}" ] || run veloc "$VELOC_PREFIX/lib" "$store/peer/bench" "$calls" "$regions"
+    done
+done

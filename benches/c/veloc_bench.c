@@ -1,12 +1,12 @@
-// How long a checkpoint through VELOC's interface blocks the program, against a plain write of the same bytes to a file in shared
-// memory, in turns. argv: configuration file, MiB of each rank, rounds, directory for the plain files.
+// How long a checkpoint through VELOC's interface blocks the program, against a copy of the same bytes in memory, in turns; and how much
+// memory of its own the process has more while one is open. Compiles with Bivouac's veloc.h and with VELOC's own.
+// argv: configuration file, MiB of each rank, regions, rounds, `one` (VELOC_Checkpoint) or `steps` (begin, mem, end), a name for the figures.
 
 #define _POSIX_C_SOURCE 200809L
-#include <fcntl.h>
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "veloc.h"
 
@@ -18,22 +18,22 @@ static void must(int is_so, const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-static void plain_write(const char *path, const char *data, size_t bytes) {
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    must(file >= 0, "open");
-    for (size_t at = 0; at < bytes;) {
-        ssize_t written = write(file, data + at, bytes - at);
-        must(written > 0, "write");
-        at += (size_t)written;
-    }
-    must(close(file) == 0, "close");
-}
-
-// The slowest rank's seconds for what `round` does.
+// The slowest rank's seconds since `start`.
 static double slowest(double start) {
     double mine = MPI_Wtime() - start, all;
     MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return all;
+}
+
+// Bytes of this process that no file backs: what tmpfs and files hold is not among them.
+static double anonymous(void) {
+    FILE *status = fopen("/proc/self/status", "r");
+    char line[256];
+    long kib = 0;
+    must(status != NULL, "/proc/self/status");
+    while (fgets(line, sizeof line, status) != NULL && sscanf(line, "RssAnon: %ld", &kib) != 1) {}
+    fclose(status);
+    return (double)kib * 1024;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -45,44 +45,64 @@ int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    must(argc == 5, "give a configuration file, MiB, rounds and a directory");
+    must(argc == 7, "give a configuration file, MiB, regions, rounds, one|steps and a name");
     size_t bytes = (size_t)atoi(argv[2]) << 20;
-    int rounds = atoi(argv[3]);
-    must(bytes > 0 && rounds > 0, "MiB and rounds have to be numbers above 0");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/plain-%d", argv[4], rank);
-    char *data = malloc(bytes);
-    double *raw = malloc((size_t)rounds * sizeof *raw), *veloc = malloc((size_t)rounds * sizeof *veloc);
-    must(data != NULL && raw != NULL && veloc != NULL, "no memory");
+    int regions = atoi(argv[3]), rounds = atoi(argv[4]), steps = strcmp(argv[5], "steps") == 0;
+    must(bytes > 0 && rounds > 0 && regions > 0, "MiB, regions and rounds have to be numbers above 0");
+    size_t part = bytes / (size_t)regions;
+    char *data = malloc(bytes), *copy = malloc(bytes);
+    double *plain = malloc((size_t)rounds * sizeof *plain), *later = malloc((size_t)rounds * sizeof *later);
+    must(data != NULL && copy != NULL && plain != NULL && later != NULL, "no memory");
+    memset(data, 1, bytes);
+    memset(copy, 2, bytes);
     must(VELOC_Init(MPI_COMM_WORLD, argv[1]) == VELOC_SUCCESS, "VELOC_Init");
-    must(VELOC_Mem_protect(1, data, bytes, 1) == VELOC_SUCCESS, "VELOC_Mem_protect");
-    // The first three rounds make memory and files ready and do not count.
+    for (int region = 0; region < regions; region++) {
+        must(VELOC_Mem_protect(region, data + (size_t)region * part, part, 1) == VELOC_SUCCESS, "VELOC_Mem_protect");
+    }
+    double first = 0, more = 0;
+    // Of the calls after the first one two more are left out: they make memory and files ready.
     for (int round = -3; round < rounds; round++) {
         memset(data, round + 4, bytes);
+        // As long as a short step of a program.
+        for (double until = MPI_Wtime() + (round == -3 ? 1.0 : 0.2); MPI_Wtime() < until;) {}
         MPI_Barrier(MPI_COMM_WORLD);
         double start = MPI_Wtime();
-        plain_write(path, data, bytes);
+        for (int region = 0; region < regions; region++) memcpy(copy + (size_t)region * part, data + (size_t)region * part, part);
         double took = slowest(start);
-        if (round >= 0) raw[round] = took;
+        if (round >= 0) plain[round] = took;
+        double before = anonymous(), held = before;
         MPI_Barrier(MPI_COMM_WORLD);
         start = MPI_Wtime();
-        must(VELOC_Checkpoint("bench", round + 4) == VELOC_SUCCESS, "VELOC_Checkpoint");
+        if (steps) {
+            must(VELOC_Checkpoint_begin("bench", round + 4) == VELOC_SUCCESS, "VELOC_Checkpoint_begin");
+            must(VELOC_Checkpoint_mem() == VELOC_SUCCESS, "VELOC_Checkpoint_mem");
+            held = anonymous();
+            must(VELOC_Checkpoint_end(1) == VELOC_SUCCESS, "VELOC_Checkpoint_end");
+        } else {
+            must(VELOC_Checkpoint("bench", round + 4) == VELOC_SUCCESS, "VELOC_Checkpoint");
+        }
         took = slowest(start);
-        if (round >= 0) veloc[round] = took;
+        if (round == -3) first = took;
+        if (round >= 0) later[round] = took;
+        if (held - before > more) more = held - before;
         must(VELOC_Checkpoint_wait() == VELOC_SUCCESS, "VELOC_Checkpoint_wait");
     }
-    unlink(path);
     must(VELOC_Finalize(1) == VELOC_SUCCESS, "VELOC_Finalize");
+    MPI_Allreduce(MPI_IN_PLACE, &more, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     if (rank == 0) {
-        qsort(raw, (size_t)rounds, sizeof *raw, ascending);
-        qsort(veloc, (size_t)rounds, sizeof *veloc, ascending);
-        double one = raw[rounds / 2], other = veloc[rounds / 2];
-        printf("plain write %.2f ms (%.2f to %.2f), checkpoint %.2f ms (%.2f to %.2f), ratio %.3f\n", one * 1e3, raw[0] * 1e3,
-               raw[rounds - 1] * 1e3, other * 1e3, veloc[0] * 1e3, veloc[rounds - 1] * 1e3, other / one);
+        qsort(plain, (size_t)rounds, sizeof *plain, ascending);
+        qsort(later, (size_t)rounds, sizeof *later, ascending);
+        double memcpy_s = plain[rounds / 2], later_s = later[rounds / 2];
+        printf("{\"figure\": \"blocking through VELOC's interface\", \"library\": \"%s\", \"calls\": \"%s\", \"mib\": %s, \"regions\": %d, "
+               "\"rounds\": %d, \"memcpy_s\": %.5f, \"first_s\": %.5f, \"later_s\": %.5f, \"later_min_s\": %.5f, \"later_max_s\": %.5f, "
+               "\"first\": %.3f, \"later\": %.3f, \"heap_mib\": %.1f}\n",
+               argv[6], argv[5], argv[2], regions, rounds, memcpy_s, first, later_s, later[0], later[rounds - 1], first / memcpy_s,
+               later_s / memcpy_s, more / 1048576);
     }
     free(data);
-    free(raw);
-    free(veloc);
+    free(copy);
+    free(plain);
+    free(later);
     MPI_Finalize();
     return 0;
 }

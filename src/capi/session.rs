@@ -9,6 +9,7 @@ use super::regions::Region;
 use super::restart::Running;
 use super::status::{BVK_ERR_OPEN, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use crate::affinity::pinning::Pin;
+use crate::base::units::page_ceil;
 use crate::comm::mpi::MpiComm;
 use crate::config::{AffinityMode, Config, ConfigSource};
 use crate::session::{Session, timeouts_of};
@@ -116,6 +117,8 @@ pub(super) struct Open {
     pub stream: usize,
     /// Each rank saves regions of its own.
     pub own_regions: bool,
+    /// Bytes for which node memory was made ready, because so much was protected.
+    ready: u64,
     reports: VecDeque<Report>,
     /// The process that opened it.
     pub process: u32,
@@ -132,6 +135,7 @@ impl Open {
             protected: Arc::default(),
             stream: 0,
             own_regions: false,
+            ready: 0,
             reports: VecDeque::new(),
             process: std::process::id(),
             session,
@@ -152,6 +156,19 @@ impl Open {
         match protected.iter_mut().find(|known| known.name == region.name) {
             Some(known) => *known = region,
             None => protected.push(region),
+        }
+        let regions = self.protected.clone();
+        self.make_ready(regions.iter());
+    }
+
+    /// Has node memory made ready in the background for a checkpoint of these regions, so that the first one finds it like the later
+    /// ones do. Whoever protects more has more made ready.
+    pub(super) fn make_ready<'r>(&mut self, regions: impl Iterator<Item = &'r Region>) {
+        // Bodies stand on pages; the table has an entry for each.
+        let bytes = regions.map(|region| page_ceil(region.bytes() as u64) + 1024).sum();
+        if bytes > self.ready {
+            self.ready = bytes;
+            self.session.prepare(bytes);
         }
     }
 
@@ -335,7 +352,8 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 }
 
 /// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
-/// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again.
+/// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again. Node
+/// memory for a checkpoint of all that is protected is made ready in the background.
 ///
 /// Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
 /// allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed

@@ -439,9 +439,9 @@ impl Engine {
     /// Populates memory for a shard of `bytes` in the background.
     pub fn prepare_room(&self, bytes: u64) {
         let mut state = self.lock();
-        if self.setup.memory.is_some() && !state.lanes.has_prepare() {
+        if self.setup.memory.is_some() {
             let near_device = self.setup.affinity.as_ref().and_then(|keeper| keeper.node_of_device());
-            state.lanes.push(Task::Prepare { bytes, node: near_device.or_else(current_node) });
+            state.lanes.prepare(bytes, near_device.or_else(current_node));
             drop(state);
             self.wake();
         }

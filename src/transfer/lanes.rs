@@ -7,6 +7,7 @@
 
 use super::tasks::Task;
 use super::write::WriteJob;
+use crate::affinity::Node;
 use crate::tier::TierKind;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -136,9 +137,16 @@ impl Lanes {
         self.of(Side::of(tier)).writes.push_back((operation, tier));
     }
 
-    /// Is room being prepared, or is that about to be done?
-    pub fn has_prepare(&self) -> bool {
-        self.tasks.iter().any(|task| matches!(task, Task::Prepare { .. }))
+    /// Has room for `bytes` prepared; one preparation that is about to be done is made larger instead.
+    pub fn prepare(&mut self, bytes: u64, node: Option<Node>) {
+        let waiting = self.tasks.iter_mut().find_map(|task| match task {
+            Task::Prepare { bytes, .. } => Some(bytes),
+            _ => None,
+        });
+        match waiting {
+            Some(waiting) => *waiting = (*waiting).max(bytes),
+            None => self.push(Task::Prepare { bytes, node }),
+        }
     }
 
     pub fn has_tasks(&self, sides: Sides) -> bool {

@@ -174,6 +174,8 @@ impl State {
             bytes.ok_or_else(|| Failure::argument(format!("region {id}: {count} x {size} bytes are too many")))?;
         let region = Region::new(&names::region(group, id), data, BVK_U8, &[bytes])?;
         self.groups.entry(group.map(str::to_owned)).or_default().insert(id, region);
+        // A checkpoint has the regions of no group and those of its own: no more than all.
+        self.open.make_ready(self.groups.values().flat_map(BTreeMap::values));
         Ok(())
     }
 
