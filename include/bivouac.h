@@ -321,7 +321,8 @@ int bvk_close(bvk_session_t *session);
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
 // Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
-// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again.
+// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again. Node
+// memory for a checkpoint of all that is protected is made ready in the background.
 //
 // Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
 // allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed
@@ -540,6 +541,20 @@ int bvk_save_shaped(bvk_checkpoint_t checkpoint,
 //
 // Local, never waits.
 int bvk_save_protected(bvk_checkpoint_t checkpoint);
+
+// Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
+// `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
+// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU, what is protected and histories are read by `bvk_capture`.
+//
+// Collective: all ranks or none, between the same other collective calls; returns without waiting for the others. Blocks as
+// `bvk_checkpoint`.
+//
+// Errors: `BVK_ERR_CAPTURE` when no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
+// other ranks hear of it. `BVK_ERR_STATE` while a restart is open.
+//
+// Requirements:
+// The memory of all regions that were added is readable.
+int bvk_hold(bvk_checkpoint_t checkpoint);
 
 // Adds the versions that a history has when the checkpoint is captured; `bvk_load_history` brings them back.
 //

@@ -5,6 +5,8 @@ use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
+use crate::base::units::page_ceil;
+use crate::format;
 use crate::session::{Checkpoint, Error, Pending, Session};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -23,17 +25,68 @@ pub struct PendingHandle {
 pub(super) struct Begun {
     name: String,
     version: u64,
+    /// With what `bvk_hold` has copied.
+    held: Holding,
+    /// What is read by the capture.
     regions: Vec<Region>,
     /// What is protected at the capture goes with it.
     with_protected: bool,
     histories: Vec<handles::Id>,
 }
 
+/// How far a checkpoint has come on which `bvk_hold` may have been called.
+enum Holding {
+    Nothing,
+    /// The others count with this rank.
+    Some(Box<Checkpoint<'static>>),
+    /// The others have heard this rank's no, which has this reason.
+    Refused(Failure),
+}
+
 impl Begun {
     /// Tells the others that there will be no capture.
     pub(super) fn give_up(self, session: &Session) {
-        // Dropping it without a capture is this rank's no.
-        drop(session.checkpoint(&self.name, self.version));
+        match self.held {
+            // Dropping it without a capture is this rank's no.
+            Holding::Nothing => drop(session.checkpoint(&self.name, self.version)),
+            Holding::Some(checkpoint) => drop(checkpoint),
+            Holding::Refused(_) => {}
+        }
+    }
+
+    /// The region of that name, if it is held.
+    fn held(&self, name: &str) -> Option<&format::Region> {
+        match &self.held {
+            Holding::Some(checkpoint) => checkpoint.held(name),
+            Holding::Nothing | Holding::Refused(_) => None,
+        }
+    }
+
+    /// Copies the regions on the host.
+    ///
+    /// # Safety
+    /// As [`take`], for these.
+    unsafe fn hold(&mut self, open: &Open) -> Outcome<()> {
+        if let Holding::Nothing = self.held {
+            self.held = match begin(open, &self.name, self.version) {
+                Ok(checkpoint) => Holding::Some(Box::new(checkpoint)),
+                Err(failure) => Holding::Refused(failure),
+            };
+        }
+        let checkpoint = match &mut self.held {
+            Holding::Some(checkpoint) => checkpoint,
+            Holding::Refused(failure) => return Err(failure.clone()),
+            Holding::Nothing => return Ok(()),
+        };
+        let later = if self.with_protected { &open.protected[..] } else { &[] };
+        let on_gpu = self.regions.iter().filter(|region| region.gpu().is_some());
+        let room = on_gpu.chain(later).map(|region| page_ceil(region.bytes() as u64)).sum();
+        let on_host = self.regions.iter().filter(|region| region.gpu().is_none());
+        // SAFETY: as the caller says.
+        let saved = on_host.map(|region| unsafe { region.saved(None) }).collect::<Outcome<Vec<_>>>()?;
+        checkpoint.hold(saved, room)?;
+        self.regions.retain(|region| region.gpu().is_some());
+        Ok(())
     }
 }
 
@@ -185,9 +238,17 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
             let id = insert_part(Part::Checkpoint, &open);
             // SAFETY: as the caller says.
             let name = unsafe { arguments::name(name) }.to_owned();
-            locked
-                .begun
-                .push((id, Begun { name, version, regions: Vec::new(), with_protected: false, histories: Vec::new() }));
+            locked.begun.push((
+                id,
+                Begun {
+                    name,
+                    version,
+                    held: Holding::Nothing,
+                    regions: Vec::new(),
+                    with_protected: false,
+                    histories: Vec::new(),
+                },
+            ));
             id
         };
         // SAFETY: as the caller says.
@@ -244,11 +305,12 @@ pub unsafe extern "C" fn bvk_save_shaped(
     with(checkpoint, |open, at| {
         // SAFETY: as the caller says.
         let region = unsafe { described(name, data, kind, dimensions, shape) }?;
-        let regions = &mut open.begun[at].1.regions;
-        if regions.iter().any(|known| known.name == region.name) {
+        let begun = &mut open.begun[at].1;
+        let is_added = begun.regions.iter().any(|known| known.name == region.name);
+        if is_added || begun.held(&region.name).is_some_and(|held| !region.is_like(held)) {
             return Err(Error::from(crate::region::RegionError::Twice { name: region.name }).into());
         }
-        regions.push(region);
+        begun.regions.push(region);
         Ok(BVK_OK)
     })
 }
@@ -262,6 +324,30 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
     with(checkpoint, |open, at| {
         open.begun[at].1.with_protected = true;
         Ok(BVK_OK)
+    })
+}
+
+/// Copies what `bvk_save` has added on the host to where the checkpoint will be: when this returns the application may overwrite it, and
+/// `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
+/// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU, what is protected and histories are read by `bvk_capture`.
+///
+/// Collective: all ranks or none, between the same other collective calls; returns without waiting for the others. Blocks as
+/// `bvk_checkpoint`.
+///
+/// Errors: `BVK_ERR_CAPTURE` when no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
+/// other ranks hear of it. `BVK_ERR_STATE` while a restart is open.
+///
+/// # Safety
+/// The memory of all regions that were added is readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_hold(checkpoint: *mut CheckpointHandle) -> c_int {
+    with(checkpoint, |open, at| {
+        open.check_no_restart()?;
+        let (id, mut begun) = open.begun.remove(at);
+        // SAFETY: as the caller says.
+        let held = unsafe { begun.hold(open) };
+        open.begun.push((id, begun));
+        held.map(|()| BVK_OK)
     })
 }
 
@@ -309,8 +395,17 @@ pub unsafe extern "C" fn bvk_capture(
         if begun.with_protected {
             begun.regions.extend(open.protected.iter().cloned());
         }
+        if begun.regions.iter().any(|region| begun.held(&region.name).is_some()) {
+            // SAFETY: as the caller says.
+            unsafe { begun.hold(open) }?;
+        }
+        let checkpoint = match begun.held {
+            Holding::Nothing => self::begin(open, &begun.name, begun.version)?,
+            Holding::Some(checkpoint) => *checkpoint,
+            Holding::Refused(failure) => return Err(failure),
+        };
         // SAFETY: as the caller says.
-        let taken = unsafe { take(open, &begun.name, begun.version, &begun.regions, &begun.histories) }?;
+        let taken = unsafe { finish(open, checkpoint, &begun.regions, &begun.histories) }?;
         // SAFETY: as the caller says.
         Ok(unsafe { hand_out(taken, pending) })
     };

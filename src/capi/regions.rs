@@ -73,6 +73,11 @@ impl Region {
         self.element
     }
 
+    /// Is this a region on the host of that type and shape?
+    pub(super) fn is_like(&self, other: &crate::format::Region) -> bool {
+        self.gpu.is_none() && self.element == other.element && self.shape == other.shape
+    }
+
     pub(super) fn gpu(&self) -> Option<usize> {
         self.gpu
     }

@@ -48,7 +48,7 @@ thread_local! {
 }
 
 /// Why a call failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub status: c_int,
     pub text: String,

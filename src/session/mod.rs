@@ -1048,6 +1048,13 @@ impl<'a> Checkpoint<'a> {
         self.own_regions = true;
     }
 
+    /// The region of that name, as it is held.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn held(&self, name: &str) -> Option<&crate::format::Region> {
+        let held = self.regions.iter().find(|saved| saved.region.name == name);
+        held.filter(|saved| matches!(saved.data, RegionData::Held { .. })).map(|saved| &saved.region)
+    }
+
     /// Adds a region that is described already.
     pub(crate) fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
         if !self.names.insert(saved.region.name.clone()) {

@@ -99,7 +99,8 @@ module bivouac
   public :: bvk_open, bvk_close, bvk_generation, bvk_set_stream, bvk_should_checkpoint, bvk_should_exit, bvk_prepare, &
     bvk_progress, bvk_pin, bvk_set_affinity, bvk_get_stats, bvk_next_report
   public :: bvk_protect, bvk_unprotect, bvk_unprotect_all
-  public :: bvk_checkpoint, bvk_checkpoint_begin, bvk_save, bvk_save_protected, bvk_save_history, bvk_capture, bvk_abort
+  public :: bvk_checkpoint, bvk_checkpoint_begin, bvk_save, bvk_save_protected, bvk_save_history, bvk_hold, bvk_capture, &
+    bvk_abort
   public :: bvk_poll, bvk_level, bvk_wait, bvk_release
   public :: bvk_restart, bvk_restart_begin, bvk_restart_version, bvk_region_size, bvk_load, bvk_load_protected, &
     bvk_load_history, bvk_restart_end, bvk_versions
@@ -275,6 +276,11 @@ module bivouac
       integer(c_int) :: status
     end function
     function c_save_protected(checkpoint) result(status) bind(c, name='bvk_save_protected')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: checkpoint
+      integer(c_int) :: status
+    end function
+    function c_hold(checkpoint) result(status) bind(c, name='bvk_hold')
       import :: c_int, c_ptr
       type(c_ptr), value :: checkpoint
       integer(c_int) :: status
@@ -1102,6 +1108,14 @@ contains
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     integer :: status
     status = told(c_save_protected(checkpoint%handle))
+  end function
+
+  ! Copies what bvk_save has added to where the checkpoint will be: it may be overwritten as soon as this returns, before bvk_capture.
+  ! Collective.
+  function bvk_hold(checkpoint) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    integer :: status
+    status = told(c_hold(checkpoint%handle))
   end function
 
   ! Adds the versions that a history has at the capture.

@@ -28,7 +28,7 @@ pub(super) struct Begun {
     series: String,
     version: u64,
     /// `None` for an announced version, which goes to a history.
-    checkpoint: Option<Checkpoint<'static>>,
+    checkpoint: Option<Box<Checkpoint<'static>>>,
     parts: BTreeMap<String, Part>,
     /// Files that the application writes itself, by the names that it gave.
     files: BTreeMap<String, PathBuf>,
@@ -69,7 +69,7 @@ impl State {
         // The others hear of whatever fails from here on.
         let checkpoint = match self.ahead.takes(version) {
             true => None,
-            false => Some(begin(&self.open, &series, version)?),
+            false => Some(Box::new(begin(&self.open, &series, version)?)),
         };
         let (name, parts, files) = (name.to_owned(), BTreeMap::new(), BTreeMap::new());
         self.phase = Phase::Checkpoint(Begun { name, series, version, checkpoint, parts, files, failed: None });
@@ -212,7 +212,7 @@ impl State {
             Err(failure) => return failure.map_or(Ok(()), Err),
         };
         // SAFETY: as above.
-        let pending = unsafe { finish(&mut self.open, checkpoint, &regions, &[]) }?;
+        let pending = unsafe { finish(&mut self.open, *checkpoint, &regions, &[]) }?;
         // What was found out about this version was about another one.
         let key = (series, version, self.open.session.generation());
         self.refused.remove(&key);

@@ -228,6 +228,22 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_save(first, "bad", NULL, 2, BVK_F64), BVK_ERR_ARGUMENT);
     uint64_t shape[2] = {1, 2};
     IS(bvk_save_shaped(first, "shaped", other, BVK_F64, 2, shape), BVK_OK);
+    // What is held may be overwritten; it may be held again, with the same shape.
+    double early[2] = {1.5, rank};
+    IS(bvk_save(first, "early", early, 2, BVK_F64), BVK_OK);
+    IS(bvk_save(first, "again", early, 2, BVK_F64), BVK_OK);
+    IS(bvk_hold(first), BVK_OK);
+    early[0] = 3.5;
+    IS(bvk_save(first, "again", early, 2, BVK_F64), BVK_OK);
+    IS(bvk_hold(first), BVK_OK);
+    IS(bvk_hold(first), BVK_OK);
+    IS(bvk_save(first, "again", early, 1, BVK_F64), BVK_ERR_REGION);
+    early[0] = early[1] = -1;
+    // Saved again and not held again: as it is at the capture.
+    IS(bvk_save(first, "last", early, 2, BVK_F64), BVK_OK);
+    IS(bvk_hold(first), BVK_OK);
+    early[1] = -2;
+    IS(bvk_save(first, "last", early, 2, BVK_F64), BVK_OK);
     IS(bvk_save_protected(first), BVK_OK);
     IS(bvk_save_protected(first), BVK_OK);
     // What is protected at the capture counts, not what was before.
@@ -307,6 +323,13 @@ static void restarts(bvk_session_t session) {
     CHECK(strstr(bvk_error(), "nobody") && strstr(bvk_error(), "other"));
     double other[2] = {0, 0};
     IS(bvk_load(restart, "other", other, 2, BVK_F64), BVK_OK);
+    double held[2];
+    IS(bvk_load(restart, "early", held, 2, BVK_F64), BVK_OK);
+    CHECK(held[0] == 1.5 && held[1] == rank);
+    IS(bvk_load(restart, "again", held, 2, BVK_F64), BVK_OK);
+    CHECK(held[0] == 3.5 && held[1] == rank);
+    IS(bvk_load(restart, "last", held, 2, BVK_F64), BVK_OK);
+    CHECK(held[0] == -1 && held[1] == -2);
     CHECK(other[0] == 2.5 && other[1] == rank);
     // Begun before, and refused inside the restart: the handle stays.
     IS(bvk_abort(&begun), BVK_ERR_STATE);

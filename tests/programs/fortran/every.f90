@@ -176,6 +176,8 @@ contains
     call expect(bvk_save_protected(checkpoint), BVK_OK, 'save protected')
     call expect(bvk_save(checkpoint, 'f64', f64), BVK_OK, 'save')
     call expect(bvk_save(checkpoint, 'f64', f64), BVK_ERR_REGION, 'save twice')
+    call expect(bvk_hold(checkpoint), BVK_OK, 'hold')
+    f64 = -1
     call expect(bvk_save(checkpoint, 'rows', f64(1:2, :)), BVK_ERR_ARGUMENT, 'save a section with gaps')
     call expect(bvk_save(checkpoint, 'particles', c_loc(particles), 4_int64, RECORD), BVK_OK, 'by address')
     call expect(bvk_capture(checkpoint, pending), BVK_OK, 'capture')

@@ -177,6 +177,8 @@ def put_together(session):
         checkpoint.save("frozen", frozen)
         raises(bivouac.RegionError, "field", checkpoint.save, "field", field)
         raises(ValueError, "order of C", checkpoint.save, "columns", field[:, :2])
+        checkpoint.hold()
+        field[:] = -1
     checkpoint.pending.wait(Level.SYSTEM)
     raises(bivouac.Error, "BVK_ERR_HANDLE", checkpoint.capture)
     try:

@@ -127,6 +127,7 @@ PROTOTYPES = {
     "bvk_checkpoint_begin": [HANDLE, TEXT, c_uint64, POINTER(HANDLE)],
     "bvk_save_shaped": [HANDLE, TEXT, c_void_p, c_int, c_int, NUMBERS],
     "bvk_save_protected": [HANDLE],
+    "bvk_hold": [HANDLE],
     "bvk_save_history": [HANDLE, HANDLE],
     "bvk_capture": [POINTER(HANDLE), POINTER(HANDLE)],
     "bvk_abort": [POINTER(HANDLE)],

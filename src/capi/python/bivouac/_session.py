@@ -331,6 +331,11 @@ class Checkpoint:
         """Adds all regions that are protected on the session at the capture. Local."""
         call("bvk_save_protected", self._handle)
 
+    def hold(self):
+        """Copies the arrays on the host that :meth:`save` has added to where the checkpoint will be: they may be changed as soon as this
+        returns, before the capture. Collective: on all ranks or on none; returns without waiting for the others."""
+        call("bvk_hold", self._handle)
+
     def save_history(self, history):
         """Adds the versions that a history has at the capture. Local."""
         call("bvk_save_history", self._handle, history._handle)
