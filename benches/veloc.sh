@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # How long checkpoints through VELOC's interface block a program, against a copy in memory: the first one, and the median of later ones,
 # of the slowest rank. Two ranks with 256 MiB each, 15 rounds; in one call and in the three that VELOC's own programs use; one region
-# and fifty. One JSON line for each.
+# and fifty. Then how long Restart_test and the restart take: from files, with and without a test that reads, and from node memory
+# after a crash. One JSON line for each.
 #
 #   benches/veloc.sh [MiB [rounds]]
 #
@@ -31,17 +32,26 @@ if [ -n "${VELOC_PREFIX:-}" ]; then
 fi
 . "$root/launch/env.sh"
 export BIVOUAC_MEMORY_DIRECTORY=$memory BIVOUAC_MEMORY_BUDGET="$((mib * 6)) MiB"
-# run NAME LIBRARIES PROGRAM CALLS REGIONS
+# run NAME LIBRARIES PROGRAM WHAT REGIONS [SETTING…]
 run() {
     printf '%s\n' "scratch = $store/scratch" "persistent = $store/persistent" 'mode = async' 'max_versions = 1' 'scratch_versions = 1' \
-        'ec_interval = -1' > "$store/veloc.cfg"
+        'ec_interval = -1' "${@:6}" > "$store/veloc.cfg"
     LD_LIBRARY_PATH=$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "${mpirun_command[@]}" -x LD_LIBRARY_PATH -n 2 "$3" "$store/veloc.cfg" \
         "$mib" "$5" "$rounds" "$4" "$1"
-    rm -rf "$store/scratch" "$store/persistent"
 }
+clear() { rm -rf "$store/scratch" "$store/persistent"; }
 for regions in 1 50; do
-    for calls in steps one; do
+    for calls in one steps; do
+        clear
         run bivouac "$store/ours" "$store/ours/bench" "$calls" "$regions"
-        [ -z "${VELOC_PREFIX:-}" ] || run veloc "$VELOC_PREFIX/lib" "$store/peer/bench" "$calls" "$regions"
+    done
+    run 'bivouac, a test that reads' "$store/ours" "$store/ours/bench" restart "$regions"
+    run 'bivouac, a test that only looks' "$store/ours" "$store/ours/bench" restart "$regions" 'verify = false'
+    run bivouac "$store/ours" "$store/ours/bench" steps-left "$regions" > /dev/null 2>&1 || true
+    run 'bivouac, from node memory' "$store/ours" "$store/ours/bench" restart "$regions"
+    [ -n "${VELOC_PREFIX:-}" ] || continue
+    for calls in one steps restart; do
+        [ "$calls" = restart ] || clear
+        run veloc "$VELOC_PREFIX/lib" "$store/peer/bench" "$calls" "$regions"
     done
 done

@@ -1,12 +1,15 @@
 // How long a checkpoint through VELOC's interface blocks the program, against a copy of the same bytes in memory, in turns; and how much
 // memory of its own the process has more while one is open. Compiles with Bivouac's veloc.h and with VELOC's own.
-// argv: configuration file, MiB of each rank, regions, rounds, `one` (VELOC_Checkpoint) or `steps` (begin, mem, end), a name for the figures.
+// Or how long the newest checkpoint takes to come back.
+// argv: configuration file, MiB of each rank, regions, rounds, what, a name for the figures. What: `one` (VELOC_Checkpoint) or `steps`
+// (begin, mem, end); the same with `-left`: the program ends without VELOC_Finalize; or `restart`.
 
 #define _POSIX_C_SOURCE 200809L
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "veloc.h"
 
@@ -41,13 +44,36 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+// The newest checkpoint, asked for and restored, against a copy of as much.
+static void restart(char *data, char *copy, size_t bytes, int regions, char **argv) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = MPI_Wtime();
+    memcpy(copy, data, bytes);
+    double plain = slowest(start);
+    MPI_Barrier(MPI_COMM_WORLD);
+    start = MPI_Wtime();
+    int version = VELOC_Restart_test("bench", 0);
+    double test = slowest(start);
+    must(version > 0, "VELOC_Restart_test");
+    MPI_Barrier(MPI_COMM_WORLD);
+    start = MPI_Wtime();
+    must(VELOC_Restart("bench", version) == VELOC_SUCCESS, "VELOC_Restart");
+    double took = slowest(start);
+    for (size_t at = 0; at < bytes; at += 4096) must(data[at] == (char)version, "what came back");
+    if (rank == 0) {
+        printf("{\"figure\": \"restart through VELOC's interface\", \"library\": \"%s\", \"mib\": %s, \"regions\": %d, \"memcpy_s\": %.5f, "
+               "\"test_s\": %.5f, \"restart_s\": %.5f, \"of_memcpy\": %.3f}\n",
+               argv[6], argv[2], regions, plain, test, took, (test + took) / plain);
+    }
+}
+
 int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     must(argc == 7, "give a configuration file, MiB, regions, rounds, one|steps and a name");
     size_t bytes = (size_t)atoi(argv[2]) << 20;
-    int regions = atoi(argv[3]), rounds = atoi(argv[4]), steps = strcmp(argv[5], "steps") == 0;
+    int regions = atoi(argv[3]), rounds = atoi(argv[4]), steps = strncmp(argv[5], "steps", 5) == 0;
     must(bytes > 0 && rounds > 0 && regions > 0, "MiB, regions and rounds have to be numbers above 0");
     size_t part = bytes / (size_t)regions;
     char *data = malloc(bytes), *copy = malloc(bytes);
@@ -59,10 +85,18 @@ int main(int argc, char **argv) {
     for (int region = 0; region < regions; region++) {
         must(VELOC_Mem_protect(region, data + (size_t)region * part, part, 1) == VELOC_SUCCESS, "VELOC_Mem_protect");
     }
+    if (strcmp(argv[5], "restart") == 0) {
+        // As long as a program takes to set itself up.
+        for (double until = MPI_Wtime() + 1.0; MPI_Wtime() < until;) {}
+        restart(data, copy, bytes, regions, argv);
+        must(VELOC_Finalize(0) == VELOC_SUCCESS, "VELOC_Finalize");
+        MPI_Finalize();
+        return 0;
+    }
     double first = 0, more = 0;
     // Of the calls after the first one two more are left out: they make memory and files ready.
     for (int round = -3; round < rounds; round++) {
-        memset(data, round + 4, bytes);
+        memset(data, round + 4, bytes); // the number of the version
         // As long as a short step of a program.
         for (double until = MPI_Wtime() + (round == -3 ? 1.0 : 0.2); MPI_Wtime() < until;) {}
         MPI_Barrier(MPI_COMM_WORLD);
@@ -86,6 +120,10 @@ int main(int argc, char **argv) {
         if (round >= 0) later[round] = took;
         if (held - before > more) more = held - before;
         must(VELOC_Checkpoint_wait() == VELOC_SUCCESS, "VELOC_Checkpoint_wait");
+    }
+    if (strstr(argv[5], "-left") != NULL) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        _exit(0);
     }
     must(VELOC_Finalize(1) == VELOC_SUCCESS, "VELOC_Finalize");
     MPI_Allreduce(MPI_IN_PLACE, &more, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);

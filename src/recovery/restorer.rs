@@ -6,7 +6,11 @@ use crate::base::{CheckpointKey, Clock, Rank};
 use crate::device::{DeviceError, DeviceSpan, Stream};
 use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
 use crate::region::{self, Element, RegionError};
+#[cfg(feature = "mpi")]
+use crate::segment::SlotMut;
 use crate::tier::directory::{DirectoryTier, Series};
+#[cfg(feature = "mpi")]
+use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
 use crate::tier::{TierError, TierKind};
@@ -349,23 +353,41 @@ impl Restorer {
         Ok(index.len() as u64)
     }
 
-    /// Reads a whole copy that is right, and keeps nothing of it.
+    /// Reads a whole copy that is right. One that is in a file is kept in the memory that `room` has for it, of its length, if there is any:
+    /// whoever restores it then need not read it again ([`Restorer::prefer`]).
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
     #[cfg(feature = "mpi")]
-    pub(crate) fn verify(&mut self) -> Result<(), LoadError> {
+    pub(crate) fn verify(&mut self, room: impl Fn(u64) -> Option<SlotMut>) -> Result<Option<Source>, LoadError> {
         loop {
             let source = self.source("the whole shard")?;
             let tier = source.tier();
-            match source.verify(|bytes| *self.read.of_mut(tier) += bytes) {
-                Ok(()) => return Ok(()),
+            let progress = |bytes| *self.read.of_mut(tier) += bytes;
+            let slot = match &source {
+                Source::Memory(_) => None,
+                Source::File(shard) => room(shard.head().header.total_len),
+            };
+            let read = match slot {
+                None => source.verify(progress).map(|()| None),
+                Some(mut slot) => source.read_regions(slot.as_mut_slice(), progress).map(|()| Some(slot)),
+            };
+            match read {
+                Ok(slot) => {
+                    return Ok(slot.map(|slot| Source::Memory(MemoryShard::read_from(&source, Arc::new(slot)))));
+                }
                 Err(error) => {
                     log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
                     self.distrust(error.to_string(), tier);
                 }
             }
         }
+    }
+
+    /// Loads from this copy first; the others stay behind it.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn prefer(&mut self, copy: Source) {
+        self.sources.insert(0, copy);
     }
 
     /// What the checkpoint says of a region.

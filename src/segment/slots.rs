@@ -201,6 +201,12 @@ impl SlotMut {
     }
 }
 
+impl AsRef<[u8]> for SlotMut {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
 impl fmt::Debug for SlotMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SlotMut({}, {} bytes)", self.index, self.length)

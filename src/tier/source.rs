@@ -132,6 +132,8 @@ pub use crate::comm::SharedBytes;
 /// A shard in node memory.
 #[derive(Clone)]
 pub struct MemoryShard {
+    /// The copy that it stands for: node memory itself, or the file that it was read from.
+    tier: TierKind,
     path: PathBuf,
     bytes: SharedBytes,
     head: Arc<Head>,
@@ -164,7 +166,16 @@ impl MemoryShard {
                 have: slice.len() as u64,
             }));
         }
-        Ok(MemoryShard { path: path.to_owned(), bytes, head: head.into() })
+        Ok(MemoryShard { tier, path: path.to_owned(), bytes, head: head.into() })
+    }
+
+    /// What [`Source::read_regions`] has read of a copy.
+    pub fn read_from(source: &Source, bytes: SharedBytes) -> MemoryShard {
+        let head = match source {
+            Source::Memory(shard) => shard.head.clone(),
+            Source::File(shard) => shard.head.clone(),
+        };
+        MemoryShard { tier: source.tier(), path: source.path().to_owned(), bytes, head }
     }
 
     /// The decoded head.
@@ -191,7 +202,7 @@ impl MemoryShard {
         let bytes = self.bytes();
         let end = start.checked_add(length);
         end.and_then(|end| bytes.get(start..end)).ok_or_else(|| TierError::Format {
-            tier: TierKind::Memory,
+            tier: self.tier,
             path: self.path.clone(),
             source: FormatError::Short { what: "shard", need: self.head.header.total_len, have: bytes.len() as u64 },
         })
@@ -260,7 +271,7 @@ impl Source {
     /// Where it rests.
     pub fn tier(&self) -> TierKind {
         match self {
-            Source::Memory(_) => TierKind::Memory,
+            Source::Memory(shard) => shard.tier,
             Source::File(shard) => shard.tier,
         }
     }
@@ -521,12 +532,27 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read_region`], for the first damaged block.
+    ///
+    /// # Blocking
+    /// On the storage that holds the file.
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<(), TierError> {
         let mut buffer = Vec::new();
         let head = self.head().clone();
         for region in &head.meta.regions {
             let block = u64::from(head.header.block_size);
             let start = head.header.body_offset + region.offset;
+            if let Source::File(shard) = self
+                && !is_read_in_place(shard, region)
+            {
+                self.read_ahead(shard, region, |at, bytes| -> Result<(), TierError> {
+                    for (index, bytes) in (at as u64 / block..).zip(bytes.chunks(block as usize)) {
+                        self.compare(region, index, digest_bytes(bytes))?;
+                    }
+                    progress(bytes.len() as u64);
+                    Ok(())
+                })?;
+                continue;
+            }
             for index in 0..region.blocks(block) {
                 let length = block.min(region.bytes - index * block);
                 let found = match self {
@@ -542,6 +568,23 @@ impl Source {
                 self.compare(region, index, found)?;
                 progress(length);
             }
+        }
+        Ok(())
+    }
+
+    /// Reads all regions to where they are in the shard, into `target`, which is as long as it; checks each block. The head is not read.
+    ///
+    /// # Errors
+    /// As [`Source::read_region`].
+    ///
+    /// # Blocking
+    /// On the storage that holds the file.
+    pub fn read_regions(&self, target: &mut [u8], mut progress: impl FnMut(u64)) -> Result<(), TierError> {
+        let head = self.head();
+        for region in &head.meta.regions {
+            let start = (head.header.body_offset + region.offset) as usize;
+            self.read_region(region, &mut target[start..start + region.bytes as usize])?;
+            progress(region.bytes);
         }
         Ok(())
     }

@@ -66,6 +66,8 @@ impl State {
                 return Err(failure);
             }
         };
+        // Whoever takes a checkpoint restores no older one: the memory is for this one.
+        self.kept = None;
         // The others hear of whatever fails from here on.
         let checkpoint = match self.ahead.takes(version) {
             true => None,

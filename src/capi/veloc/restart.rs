@@ -160,8 +160,16 @@ impl State {
 
     /// Reads a checkpoint on all ranks; one that is not right is not offered again.
     fn verify(&mut self, key: &Key) -> Outcome<bool> {
-        let whole = |_: &mut Open, restorer: &mut Restorer| {
-            restorer.verify().map_err(|error| (error.to_string(), error.is_damage()))
+        // What is read now is what is restored next: it stays in node memory, if that has room without waiting.
+        self.kept = None;
+        let mut kept = None;
+        let whole = |open: &mut Open, restorer: &mut Restorer| {
+            kept = None;
+            let memory = open.session.engine().memory();
+            let room = |bytes| memory?.reserve(bytes).ok().flatten();
+            let copy = restorer.verify(room).map_err(|error| (error.to_string(), error.is_damage()))?;
+            kept = copy.map(|copy| (restorer.key(), copy));
+            Ok(())
         };
         let gone = || Err(Failure::state("it is gone"));
         let outcome = match self.open.session.look(&key.0, Want::Version(key.1)) {
@@ -179,6 +187,9 @@ impl State {
             }
             Err(error) => Err(error.into()),
         };
+        if outcome.is_ok() {
+            self.kept = kept;
+        }
         if let Err(failure) = &outcome {
             log::warn!("event=veloc-version-refused name={:?} version={} reason={:?}", key.0, key.1, failure.text);
             self.refused.insert(key.clone());
@@ -267,6 +278,7 @@ impl State {
     /// What this rank's shard holds; the files of all ranks are brought back first of all.
     fn begin_ours(&mut self, series: &str, version: u64, first: Attempt) -> Outcome<(Source, BTreeMap<String, u64>)> {
         let mut attempt = first;
+        self.prefer_kept(&mut attempt);
         let generation = attempt.restorer().generation();
         let folder = self.file_folder(series, version);
         let (mut stored, mut files) = (BTreeMap::new(), BTreeMap::new());
@@ -333,6 +345,7 @@ impl State {
     /// # Collective
     /// All ranks, if nothing has been loaded.
     pub(super) fn leave_restart(&mut self) {
+        self.kept = None;
         let Ok(Restarting { series, version, source, .. }) = self.restarting() else { return };
         let has_files = matches!(&source, Source::Ours { files, .. } if !files.is_empty());
         Restarting::give_up(source, &self.open.session);
@@ -473,7 +486,17 @@ impl State {
             drop(attempt.end_uncounted(&self.open.session, Some((other, false))));
             return Err(gone());
         }
+        self.prefer_kept(&mut attempt);
         Ok(attempt)
+    }
+
+    /// What `Restart_test` has read of this checkpoint is not read again.
+    fn prefer_kept(&self, attempt: &mut Attempt) {
+        if let Some((key, copy)) = &self.kept
+            && attempt.restorer().key() == *key
+        {
+            attempt.restorer().prefer(copy.clone());
+        }
     }
 
     /// Ends a restart: `is_good` is what the application says.
@@ -484,6 +507,7 @@ impl State {
             return if is_good { Err(failure) } else { Ok(()) };
         }
         let restarting = self.restarting()?;
+        self.kept = None;
         let Restarting { series, version, source, .. } = restarting;
         let refusal = (!is_good).then(|| "the application could not use it".to_owned());
         let ended = match source {
@@ -585,6 +609,7 @@ impl State {
         let refused = listed.into_iter().map(|info| (series.clone(), info.version, info.generation));
         self.refused.extend(refused.collect::<BTreeSet<_>>());
         self.pending.clear();
+        self.kept = None;
         let removed = self.remove_durable(&series).and_then(|()| {
             let folders = self.old_folders();
             let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();

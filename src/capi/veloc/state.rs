@@ -6,6 +6,7 @@ use super::files::Folder;
 use super::ini::{self, Settings};
 use super::names;
 use super::restart::Restarting;
+use crate::base::CheckpointKey;
 use crate::capi::arguments::{BVK_U8, text};
 use crate::capi::regions::Region;
 use crate::capi::session::Open;
@@ -15,6 +16,7 @@ use crate::comm::{CommError, Unusable, threads};
 use crate::config::{Config, ConfigSource};
 use crate::session::place::{Place, Workers};
 use crate::session::{Error, Pending, Session, timeouts_of};
+use crate::tier::source::Source;
 use ::mpi::ffi::MPI_Comm;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_int, c_void};
@@ -51,6 +53,8 @@ pub(super) struct State {
     pub refused_old: BTreeSet<(String, u64)>,
     /// What was read and found right when it was offered.
     pub verified: BTreeSet<Key>,
+    /// The last of these, in node memory.
+    pub kept: Option<(CheckpointKey, Source)>,
     pub ahead: Ahead,
 }
 
@@ -96,6 +100,7 @@ fn agreed(session: Session, settings: Option<Settings>, single: Option<u32>) -> 
         refused: BTreeSet::new(),
         refused_old: BTreeSet::new(),
         verified: BTreeSet::new(),
+        kept: None,
         ahead: Ahead::default(),
     })
 }
