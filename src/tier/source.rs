@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Bytes per read from a file.
 const READ_BYTES: usize = 4 << 20;
@@ -26,6 +26,8 @@ const HINT_BYTES: u64 = 4 * READ_BYTES as u64;
 const READ_AHEAD_MIN: usize = 4 * READ_BYTES;
 /// Threads that read ahead: two keep a solid-state disk busy while one of them hands over.
 const READERS: usize = 2;
+/// Threads that read memory: one alone moves a third of what a socket's memory does.
+const MEMORY_READERS: usize = 4;
 /// Buffers that go round between readers and checker: each reader has one in hand and one under way.
 const READ_BUFFERS: usize = 2 * READERS;
 
@@ -209,6 +211,35 @@ impl MemoryShard {
     }
 }
 
+/// Does work on all parts, of large regions in several threads, where this process has as many processors. One error of theirs.
+fn in_threads<P: Send>(
+    bytes: u64,
+    parts: impl Iterator<Item = P> + Send,
+    work: impl Fn(P) -> Result<(), TierError> + Sync,
+) -> Result<(), TierError> {
+    let wanted = if bytes < READ_AHEAD_MIN as u64 { 1 } else { MEMORY_READERS };
+    let threads = std::thread::available_parallelism().map_or(1, |processors| wanted.min(processors.get()));
+    let (parts, failed) = (Mutex::new(parts), OnceLock::new());
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || {
+        while failed.get().is_none()
+            && let Some(part) = next()
+        {
+            if let Err(error) = work(part) {
+                _ = failed.set(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            // Where there is no thread to be had, the others do its part.
+            _ = std::thread::Builder::new().name("bvk-read".into()).spawn_scoped(scope, run);
+        }
+        run();
+    });
+    failed.into_inner().map_or(Ok(()), Err)
+}
+
 /// Is the region too small for threads to read it ahead? What other ranks send is asked for ahead by itself, and only the
 /// application's thread may be able to wait for it.
 fn is_read_in_place(shard: &FileShard, region: &Region) -> bool {
@@ -306,12 +337,16 @@ impl Source {
                 let start = (shard.head.header.body_offset + region.offset) as usize;
                 let bytes = shard.part(start, region.bytes as usize)?;
                 let block = shard.head.header.block_size as usize;
-                for (index, (from, to)) in bytes.chunks(block).zip(target.chunks_mut(block)).enumerate() {
-                    let found = copy_digest(from, to);
-                    self.compare(region, index as u64, found)?;
-                }
-                store_fence();
-                Ok(())
+                // Whole blocks: one is 1 MiB at most.
+                let parts = bytes.chunks(READ_BYTES).zip(target.chunks_mut(READ_BYTES));
+                let parts = parts.zip((0..).step_by(READ_BYTES / block));
+                in_threads(region.bytes, parts, |((from, to), first)| {
+                    for (index, (from, to)) in (first..).zip(from.chunks(block).zip(to.chunks_mut(block))) {
+                        self.compare(region, index, copy_digest(from, to))?;
+                    }
+                    store_fence();
+                    Ok(())
+                })
             }
             Source::File(shard) => {
                 if is_read_in_place(shard, region) {
@@ -536,38 +571,31 @@ impl Source {
     /// # Blocking
     /// On the storage that holds the file.
     pub fn verify(&self, mut progress: impl FnMut(u64)) -> Result<(), TierError> {
-        let mut buffer = Vec::new();
-        let head = self.head().clone();
+        let head = self.head();
+        let block = head.header.block_size as usize;
         for region in &head.meta.regions {
-            let block = u64::from(head.header.block_size);
-            let start = head.header.body_offset + region.offset;
-            if let Source::File(shard) = self
-                && !is_read_in_place(shard, region)
-            {
-                self.read_ahead(shard, region, |at, bytes| -> Result<(), TierError> {
-                    for (index, bytes) in (at as u64 / block..).zip(bytes.chunks(block as usize)) {
-                        self.compare(region, index, digest_bytes(bytes))?;
+            let check = |at: usize, bytes: &[u8]| {
+                let mut blocks = (at as u64 / block as u64..).zip(bytes.chunks(block));
+                blocks.try_for_each(|(index, bytes)| self.compare(region, index, digest_bytes(bytes)))
+            };
+            match self {
+                Source::Memory(shard) => {
+                    let start = (head.header.body_offset + region.offset) as usize;
+                    let bytes = shard.part(start, region.bytes as usize)?;
+                    let parts = bytes.chunks(READ_BYTES).zip((0..).step_by(READ_BYTES));
+                    in_threads(region.bytes, parts, |(bytes, at)| check(at, bytes))?;
+                }
+                Source::File(shard) if is_read_in_place(shard, region) => {
+                    let mut buffer = vec![0; READ_BYTES.min(region.bytes as usize)];
+                    for at in (0..region.bytes as usize).step_by(READ_BYTES) {
+                        let part = &mut buffer[..READ_BYTES.min(region.bytes as usize - at)];
+                        read_piece(shard, region, at, part)?;
+                        check(at, part)?;
                     }
-                    progress(bytes.len() as u64);
-                    Ok(())
-                })?;
-                continue;
+                }
+                Source::File(shard) => self.read_ahead(shard, region, check)?,
             }
-            for index in 0..region.blocks(block) {
-                let length = block.min(region.bytes - index * block);
-                let found = match self {
-                    Source::Memory(shard) => {
-                        digest_bytes(shard.part((start + index * block) as usize, length as usize)?)
-                    }
-                    Source::File(shard) => {
-                        buffer.resize(length as usize, 0);
-                        shard.read_raw(start + index * block, &mut buffer)?;
-                        digest_bytes(&buffer)
-                    }
-                };
-                self.compare(region, index, found)?;
-                progress(length);
-            }
+            progress(region.bytes);
         }
         Ok(())
     }

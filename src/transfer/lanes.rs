@@ -198,3 +198,18 @@ impl Lane {
         Some(Step::Open(operation, tier))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preparation_that_waits_is_made_larger() {
+        let mut lanes = Lanes::default();
+        for bytes in [5, 9, 7] {
+            lanes.prepare(bytes, None);
+        }
+        let wanted = |task: &Task| matches!(task, Task::Prepare { bytes: 9, .. });
+        assert!(lanes.tasks.len() == 1 && lanes.tasks.iter().all(wanted));
+    }
+}

@@ -1,4 +1,4 @@
-//! Regions that are copied before their checkpoint is captured.
+//! Regions that are copied before their checkpoint is captured, and copies that are kept between a look and the restart.
 
 use super::*;
 use crate::base::units::{KIB, MIB};
@@ -132,5 +132,42 @@ fn what_could_not_be_held_is_not_captured() {
     let held = checkpoint.hold(vec![array("b", &vec![1; 6 * MIB as usize])], 64 * KIB);
     assert!(matches!(held, Err(Error::Capture(_))), "{held:?}");
     assert!(matches!(checkpoint.capture(), Err(Error::Capture(_))));
+    session.close().expect("closes");
+}
+
+/// Of what a look has read no byte is read again: the file may be gone by then. Without room in memory nothing is kept.
+#[cfg(feature = "mpi")]
+#[test]
+fn what_was_read_to_be_verified_is_restored_from_memory() {
+    let bed = Bed::new();
+    let (place, config) = (bed.place(), bed.config());
+    let session = bed.open(&place, config.clone());
+    take_bytes(&session, 1, 5 * MIB as usize).expect("captured").wait(Level::System).expect("committed");
+    session.close().expect("closes");
+    let session = bed.open(&place, config);
+    let look = || session.look("heat", crate::recovery::Want::Newest).expect("elected").expect("there is one");
+    let mut attempt = look();
+    assert!(attempt.restorer().verify(|_| None).expect("it is right").is_none());
+    attempt.end_uncounted(&session, Some(("only looked".into(), false))).map(drop).expect_err("nothing else is there");
+    let mut attempt = look();
+    let memory = session.engine.memory().expect("it is on");
+    let free = memory.room().expect("asked");
+    let kept = attempt.restorer().verify(|bytes| memory.reserve(bytes).expect("asked")).expect("it is right");
+    let kept = kept.expect("there was room");
+    assert_eq!(kept.tier(), TierKind::Local);
+    assert!(!is_free(&session, free));
+    for top in ["/local", "/global"] {
+        for (path, length) in bed.disk.files(Path::new(top)) {
+            for page in 0..length / 4096 {
+                bed.disk.flip_bit(&path, page * 4096 * 8 + 5).expect("it is there");
+            }
+        }
+    }
+    attempt.restorer().prefer(kept);
+    let array = attempt.restorer().load_vec::<u8>("array").expect("from memory");
+    assert!(array == vec![7; 5 * MIB as usize]);
+    assert_eq!(attempt.restorer().damaged().local, 0);
+    drop(attempt);
+    assert!(is_free(&session, free), "the room is given back");
     session.close().expect("closes");
 }
