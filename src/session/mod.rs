@@ -65,9 +65,11 @@ use crate::recovery::{Elected, Election, RestartError, Restorer, Want};
 use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
 use crate::tier::TierKind;
 use crate::tier::directory::is_component;
+#[cfg(any(feature = "mpi", test))]
+use crate::transfer::HoldSpec;
 use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
 use crate::transfer::history::{CacheConfig, Caches, History, index_name};
-use crate::transfer::{Engine, Held, HoldSpec, LevelVerdict, Progress, Report, Stats, Threads, Waited};
+use crate::transfer::{Engine, Held, LevelVerdict, Progress, Report, Stats, Threads, Waited};
 use decide::Decisions;
 use place::{Place, Workers, segment_prefix, store_hash};
 use std::borrow::Cow;
