@@ -22,6 +22,8 @@ fail() {
     exit "${2:-1}"
 }
 say() { echo "ci/install.sh: $1"; }
+# What debuggers need makes most of what Cargo builds; names that others use stay.
+lighten() { strip --strip-unneeded "$@" || say "$* keep what debuggers need: strip failed (see above)"; }
 # The value of an option that needs one.
 value() { [ "$2" -gt 1 ] || fail "$1 needs a value" 2; }
 
@@ -147,9 +149,11 @@ install -d "$lib/pkgconfig" "$lib/cmake/Bivouac" "$include" "$root/bin" "$share"
 # ------------------------------------------------------------------------------------------------- C and C++
 
 install -m 755 "$library" "$lib/libbivouac.so.$version"
+lighten "$lib/libbivouac.so.$version"
 ln -sf "libbivouac.so.$version" "$lib/$soname"
 ln -sf "$soname" "$lib/libbivouac.so"
 install -m 644 "$archive" "$lib/libbivouac.a"
+lighten "$lib/libbivouac.a"
 install -m 644 include/bivouac.h "$include/bivouac.h"
 
 # What the archive needs besides MPI, which its compiler brings.
@@ -276,10 +280,15 @@ fi
 
 install -m 755 "$command" "$root/bin/bivouac"
 install -m 755 "$probe" "$root/bin/bivouac-mpi-probe"
+lighten "$root/bin/bivouac" "$root/bin/bivouac-mpi-probe"
 install -d "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
 install -m 644 "$scratch"/man/*.1 "$share/man/man1/"
 install -m 644 "$scratch/completions/bivouac.bash" "$share/bash-completion/completions/bivouac"
 install -m 644 "$scratch/completions/_bivouac" "$share/zsh/site-functions/_bivouac"
 install -m 644 "$scratch/completions/bivouac.fish" "$share/fish/vendor_completions.d/bivouac.fish"
+# Where messages and manual pages say config/ and docs/.
+install -d "$share/bivouac/config" "$share/bivouac/docs"
+install -m 644 config/*.toml "$share/bivouac/config/"
+install -m 644 docs/*.md docs/*.svg "$share/bivouac/docs/"
 
 say "installed Bivouac $version in $root"

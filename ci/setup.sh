@@ -5,8 +5,9 @@ set -euo pipefail
 
 usage() {
     cat << 'END'
-ci/setup.sh [--with-mpich] [--with-tests]
+ci/setup.sh [--with-mpich] [--with-hosts] [--with-tests]
   --with-mpich   MPICH beside Open MPI (which stays the default)
+  --with-hosts   what launch/demo-node-loss.sh plays several hosts with (iproute2, ping)
   --with-tests   rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
                  hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
                  programs in other languages (gfortran, CMake, Python with mpi4py and numpy); without the rights to install
@@ -15,10 +16,12 @@ END
 }
 
 with_mpich=false
+with_hosts=false
 with_tests=false
 for argument in "$@"; do
     case "$argument" in
     --with-mpich) with_mpich=true ;;
+    --with-hosts) with_hosts=true ;;
     --with-tests) with_tests=true ;;
     --help | -h) usage && exit 0 ;;
     *) usage >&2 && exit 2 ;;
@@ -103,19 +106,20 @@ install_packages() {
     fi
 }
 
-# For the test hosts (tests/hosts/): tools, and a SLURM that they start themselves.
+# For the test hosts (tests/hosts/): tools, and for their tests a SLURM that they start themselves.
 install_test_hosts() {
     packages=()
     has ip || need iproute2
     has ping || need iputils-ping
-    local service services=()
-    for service in slurmctld slurmd munged; do
+    local service services=() wanted=()
+    ! $with_tests || wanted=(slurmctld slurmd munged)
+    for service in "${wanted[@]}"; do
         has "$service" || [ -x "/usr/sbin/$service" ] || services+=("${service/munged/munge}")
     done
     [ "${#services[@]}" -eq 0 ] || need slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
     [ "${#packages[@]}" -gt 0 ] || return 0
     if ! may_install; then
-        echo "tests on several hosts and under SLURM will be skipped; they need root and:" >&2
+        echo "several test hosts (and SLURM on them) need root and:" >&2
         echo "    sudo apt-get install -y --no-install-recommends ${packages[*]}    (do not let it start services)" >&2
         return 0
     fi
@@ -228,8 +232,10 @@ END
     rm -rf "$scratch"
 }
 
-if $with_tests; then
+if $with_hosts || $with_tests; then
     install_test_hosts
+fi
+if $with_tests; then
     install_test_machine
     install_test_languages
     (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc)

@@ -32,7 +32,7 @@ done
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # DEMO_PROGRAMS names a folder of Cargo's in which all is built already (the tests use that).
-[ -n "${DEMO_PROGRAMS:-}" ] || "$root/ci/setup.sh" --with-tests
+[ -n "${DEMO_PROGRAMS:-}" ] || "$root/ci/setup.sh" --with-hosts
 . "$root/launch/env.sh"
 hosts=$root/tests/hosts/hosts.sh
 if ! missing=$("$hosts" can); then
@@ -45,8 +45,8 @@ fi
 }
 built=${DEMO_PROGRAMS:-}
 if [ -z "$built" ]; then
-    echo "Building (the first time takes a minute or two) ..."
-    (cd "$root" && cargo build --quiet --release --locked --example heat2d --bin bivouac)
+    echo "Building (about five minutes on two cores, the first time) ..."
+    (cd "$root" && cargo build --release --locked --example heat2d --bin bivouac)
     built=${CARGO_TARGET_DIR:-$root/target}/release
 fi
 PATH=$built/examples:$built:$PATH

@@ -35,8 +35,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # HEAT2D names a program that is built already (ci/mpich-smoke.sh uses that).
 heat2d=${HEAT2D:-}
 if [ -z "$heat2d" ]; then
-    echo "Building (the first time takes a minute or two) ..."
-    (cd "$root" && cargo build --quiet --release --locked --example heat2d)
+    echo "Building (about five minutes on two cores, the first time) ..."
+    (cd "$root" && cargo build --release --locked --example heat2d)
     heat2d=${CARGO_TARGET_DIR:-$root/target}/release/examples/heat2d
 fi
 
