@@ -200,11 +200,40 @@ fn a_cmake_project(folder: &Path, prefix: &Path) {
     assert!(needs_shared(&shared) && !needs_shared(&whole));
     works(folder, &shared, None);
 
+    if is_there("c++") {
+        a_cmake_project_in_cxx(folder, prefix);
+    } else {
+        println!("SKIPPED: an installation in a CMake project in C++ (there is no compiler)");
+    }
+
     let newer = std::fs::read_to_string(sources.join("CMakeLists.txt")).expect("read").replace(VERSION, "0.99");
     std::fs::write(sources.join("CMakeLists.txt"), newer).expect("written");
     let refused = configure.output().expect("cmake is there");
     let errors = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && errors.contains("0.99"), "{errors}");
+}
+
+/// A project that names no language has both, and mpi.h may need another library in C++.
+fn a_cmake_project_in_cxx(folder: &Path, prefix: &Path) {
+    let (sources, made) = (folder.join("project-cxx"), folder.join("made-cxx"));
+    std::fs::create_dir_all(&sources).expect("made");
+    let project = "cmake_minimum_required(VERSION 3.16)\nproject(tiny)\nfind_package(Bivouac REQUIRED)\n\
+         add_executable(plain tiny.cpp)\ntarget_link_libraries(plain PRIVATE Bivouac::bivouac)\n\
+         add_executable(veloc veloc.cpp)\ntarget_link_libraries(veloc PRIVATE Bivouac::veloc)\n";
+    let plain = "#include <mpi.h>\n#include <bivouac.h>\nint main(int c, char **v) {\nMPI_Init(&c, &v);\n\
+         int unset = bvk_close(nullptr);\nMPI_Finalize();\nreturn unset == BVK_OK;\n}\n";
+    let veloc = "#include <mpi.h>\n#include <veloc.h>\nint main(int c, char **v) {\nMPI_Init(&c, &v);\n\
+         int status = VELOC_Checkpoint_wait();\nMPI_Finalize();\nreturn status == VELOC_SUCCESS;\n}\n";
+    for (name, text) in [("CMakeLists.txt", project), ("tiny.cpp", plain), ("veloc.cpp", veloc)] {
+        std::fs::write(sources.join(name), text).expect("written");
+    }
+    let compilers = [("C", "c"), ("CXX", "cpp")]
+        .map(|(name, language)| format!("-DMPI_{name}_COMPILER={}", interfaces::compiler(language)));
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(&sources).arg("-B").arg(&made).args(compilers);
+    run(configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
+    run(Command::new("cmake").arg("--build").arg(&made));
+    assert!(needs_shared(&made.join("plain")) && made.join("veloc").exists());
 }
 
 #[test]
