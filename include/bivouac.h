@@ -546,8 +546,8 @@ int bvk_save_protected(bvk_checkpoint_t checkpoint);
 // `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
 // copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU, what is protected and histories are read by `bvk_capture`.
 //
-// Collective: all ranks or none, between the same other collective calls; returns without waiting for the others. Blocks as
-// `bvk_checkpoint`.
+// Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
+// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
 //
 // Errors: `BVK_ERR_CAPTURE` when no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
 // other ranks hear of it. `BVK_ERR_STATE` while a restart is open.

@@ -67,6 +67,18 @@ impl Begun {
     /// # Safety
     /// As [`take`], for these.
     unsafe fn hold(&mut self, open: &Open) -> Outcome<()> {
+        // SAFETY: as the caller says.
+        let held = unsafe { self.try_hold(open) };
+        if let Err(failure) = &held {
+            // Dropping the checkpoint is this rank's no: a capture would have other bytes than the other ranks.
+            self.held = Holding::Refused(failure.clone());
+        }
+        held
+    }
+
+    /// # Safety
+    /// As [`Begun::hold`].
+    unsafe fn try_hold(&mut self, open: &Open) -> Outcome<()> {
         if let Holding::Nothing = self.held {
             self.held = match begin(open, &self.name, self.version) {
                 Ok(checkpoint) => Holding::Some(Box::new(checkpoint)),
@@ -331,8 +343,8 @@ pub extern "C" fn bvk_save_protected(checkpoint: *mut CheckpointHandle) -> c_int
 /// `bvk_capture` may come later. The process needs no memory of its own for the copy. A region that was copied may be added and
 /// copied again, with the same type and shape (`BVK_ERR_REGION` of `bvk_save` otherwise). What is on a GPU, what is protected and histories are read by `bvk_capture`.
 ///
-/// Collective: all ranks or none, between the same other collective calls; returns without waiting for the others. Blocks as
-/// `bvk_checkpoint`.
+/// Collective: all ranks or none, between the same other collective calls, with the same regions on the host and on a GPU; returns without
+/// waiting for the others. Blocks as `bvk_checkpoint`. A restart before the capture makes it fail.
 ///
 /// Errors: `BVK_ERR_CAPTURE` when no tier has room, `BVK_ERR_REGION` for a name that cannot be used: `bvk_capture` then fails, too, and the
 /// other ranks hear of it. `BVK_ERR_STATE` while a restart is open.
@@ -392,12 +404,12 @@ pub unsafe extern "C" fn bvk_capture(
     // SAFETY: as the caller says.
     unsafe { put(pending, std::ptr::null_mut()) };
     let work = |open: &mut Open, mut begun: Begun| {
-        if begun.with_protected {
-            begun.regions.extend(open.protected.iter().cloned());
-        }
         if begun.regions.iter().any(|region| begun.held(&region.name).is_some()) {
             // SAFETY: as the caller says.
             unsafe { begun.hold(open) }?;
+        }
+        if begun.with_protected {
+            begun.regions.extend(open.protected.iter().cloned());
         }
         let checkpoint = match begun.held {
             Holding::Nothing => self::begin(open, &begun.name, begun.version)?,

@@ -166,7 +166,8 @@ impl Open {
     pub(super) fn make_ready<'r>(&mut self, regions: impl Iterator<Item = &'r Region>) {
         // Bodies stand on pages; the table has an entry for each.
         let bytes = regions.map(|region| page_ceil(region.bytes() as u64) + 1024).sum();
-        if bytes > self.ready {
+        // Out of this rank's share, never out of what the others need.
+        if bytes > self.ready && bytes <= self.session.memory_share() {
             self.ready = bytes;
             self.session.prepare(bytes);
         }

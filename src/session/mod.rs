@@ -1050,6 +1050,12 @@ impl<'a> Checkpoint<'a> {
         self.own_regions = true;
     }
 
+    /// What the application does before the capture is not waiting for us.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn let_time_pass(&mut self) {
+        self.held_for.get_or_insert_default();
+    }
+
     /// The region of that name, as it is held.
     #[cfg(feature = "mpi")]
     pub(crate) fn held(&self, name: &str) -> Option<&crate::format::Region> {

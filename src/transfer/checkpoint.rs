@@ -3,7 +3,7 @@
 use super::capture::{self, FileError, Unreadable};
 use super::engine::{CaptureError, Decision, Engine, REPORTS_MAX, SeriesHistory, State};
 use super::flow::{Flow, FlowEffect, LevelState};
-use super::held::Held;
+use super::held::{GONE, Held};
 use super::history::Caches;
 use super::landing::{Descent, Unsealed};
 use super::lanes::Side;
@@ -245,6 +245,7 @@ impl Engine {
     pub fn decline(&self, operation: u64, why: &str) {
         let round = Round { operation, phase: Phase::Call };
         let mut state = self.lock();
+        state.held.remove(&operation);
         state.deciders.insert(round, Decision::Checkpoint { name: String::new() });
         state.events.push(Event::Vote(round, self.refusal(why)));
         drop(state);
@@ -313,7 +314,7 @@ impl Engine {
             return Err(CaptureError::NoCaches { rank, name: spec.name.clone(), version });
         }
         if held.is_none() && spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Held { .. })) {
-            return Err(self.no_tier(&spec.name, version, vec!["what was to be held for it could not be".into()]));
+            return Err(self.no_tier(&spec.name, version, vec![GONE.into()]));
         }
         let series = identity.series(&spec.name);
         let origin = self.lock().origin(&spec.name);
@@ -413,7 +414,8 @@ impl Engine {
             header.rank,
             layout.total_len
         );
-        let is_level = 2 * layout.total_len <= self.slot_share() && segment.is_linked();
+        // The whole slot stays taken, however short the shard became.
+        let is_level = room + layout.total_len <= self.slot_share() && segment.is_linked();
         let bits = if is_level { BIT_PROCESS } else { 0 };
         // The next capture finds its memory populated: out of this rank's share, never out of what the others need.
         let others = |c: &&Checkpoint| c.has_slot() && c.key.operation != operation;
@@ -604,6 +606,7 @@ impl Engine {
         state.stats.blocked_last = blocked;
         state.stats.blocked_max = state.stats.blocked_max.max(blocked);
         state.stats.blocked_total += blocked;
+        state.held.remove(&spec.operation);
         state.checkpoints.insert(spec.operation, checkpoint);
         state.deciders.insert(round, Decision::Checkpoint { name: spec.name.clone() });
         state.cast_votes();
@@ -989,7 +992,7 @@ impl Engine {
 
 impl State {
     /// What a checkpoint of a series that is taken now descends from.
-    fn origin(&self, name: &str) -> Option<Origin> {
+    pub(super) fn origin(&self, name: &str) -> Option<Origin> {
         self.stretches.get(name)?.last()
     }
 

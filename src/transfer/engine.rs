@@ -192,6 +192,8 @@ pub(super) struct State {
     pub verdicts: HashMap<Round, Verdict>,
     pub deciders: HashMap<Round, Decision>,
     pub checkpoints: BTreeMap<u64, Checkpoint>,
+    /// Operations whose checkpoints have bytes in their place and are still to be captured.
+    pub held: HashSet<u64>,
     pub lanes: Lanes,
     /// Node containers of which this rank's slice is done, and since when.
     pub slices: Vec<(u64, NodeContainer, Duration)>,

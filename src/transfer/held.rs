@@ -9,8 +9,8 @@
 use super::capture::{self, FileError};
 use super::checkpoint::{CaptureSpec, FillError, Taken};
 use super::engine::{CaptureError, Engine};
-use crate::base::Digest;
 use crate::base::units::{KIB, PAGE, page_ceil};
+use crate::base::{Digest, Origin};
 use crate::format::ShardHeader;
 use crate::format::shard::{Layout, SPARE_HEAD_MAX};
 use crate::region::{RegionData, SavedRegion};
@@ -19,6 +19,7 @@ use crate::tier::TierKind;
 use crate::tier::directory::Upload;
 use std::borrow::Cow;
 
+pub(super) const GONE: &str = "what was to be held for it could not be";
 const CHANGED: &str = "memory tier: bytes that were held for it have changed there";
 
 /// Regions in their place, without a head. Dropped without a capture, it gives the room back.
@@ -28,6 +29,8 @@ pub struct Held {
     /// Of the regions so far; its head is longer than their tables.
     layout: Layout,
     digests: Vec<Digest>,
+    /// What the checkpoint descends from. After another restart it is nobody's state any more.
+    origin: Option<Origin>,
 }
 
 enum Store {
@@ -110,12 +113,20 @@ impl Engine {
     /// # Errors
     /// [`CaptureError`]; nothing is held then.
     pub fn hold(&self, spec: &HoldSpec<'_, '_>, before: Option<Held>) -> Result<Held, CaptureError> {
+        // Retention leaves its folder alone from here on.
+        self.lock().held.insert(spec.operation);
         let rank = self.setup.identity.rank;
         if let Some(reason) = self.failed() {
             return Err(CaptureError::Failed { rank, reason });
         }
         let failed = |causes| self.no_tier(spec.name, spec.version, causes);
-        let Some(before) = before else { return self.hold_anew(spec) };
+        let Some(before) = before else {
+            // After a failure there is nothing of what was held.
+            return match spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Held { .. })) {
+                true => Err(failed(vec![GONE.into()])),
+                false => self.hold_anew(spec),
+            };
+        };
         let layout = self.layout(spec.name, spec.regions, before.head())?;
         if before.has_place_for(&layout) {
             return self.hold_in_place(spec, layout, before);
@@ -136,27 +147,35 @@ impl Engine {
         let spare = 4 * PAGE + tables.body_offset / 4 + 16 * spec.room.div_ceil(tables.block_size);
         let head = tables.body_offset + page_ceil(spare).min(SPARE_HEAD_MAX);
         let layout = self.layout(spec.name, spec.regions, head)?;
-        let held = |store| {
+        let origin = self.lock().origin(spec.name);
+        let held = |store, layout: &Layout| {
             let digests = vec![Digest::default(); layout.block_count as usize];
-            Held { store: Some(store), layout: layout.clone(), digests }
+            Held { store: Some(store), layout: layout.clone(), digests, origin }
         };
         // The session itself adds where threads and pages are.
         let added = 64 * KIB + 512 * spec.regions.len() as u64;
-        let length = layout.total_len + page_ceil(spec.room) + page_ceil(added);
+        let least = layout.total_len + page_ceil(added);
+        // Room for what may come is worth no waiting, and no file: it may be that little of it comes.
+        let roomy = self.setup.memory.as_ref().filter(|_| spec.room > 0);
+        let roomy = roomy.and_then(|segment| segment.reserve(least + page_ceil(spec.room)).ok().flatten());
         let mut causes = Vec::new();
-        match self.wait_for_slot(spec.operation, length) {
-            Ok(Some(slot)) => return self.hold_in_place(spec, layout.clone(), held(Store::Slot(slot))),
+        match roomy.map_or_else(|| self.wait_for_slot(spec.operation, least), |slot| Ok(Some(slot))) {
+            Ok(Some(slot)) => return self.hold_in_place(spec, layout.clone(), held(Store::Slot(slot), &layout)),
             Ok(None) => causes.push("memory tier: off".to_owned()),
             Err(cause) => causes.push(cause),
         }
         self.say_direct(spec.version, layout.total_len, &causes);
+        // In a file nothing can move, and what is not written takes no room.
+        let layout = self.layout(spec.name, spec.regions, tables.body_offset + SPARE_HEAD_MAX)?;
         let (series, key) = (self.setup.identity.series(spec.name), self.key(spec.version, spec.operation));
         for tier in [TierKind::Local, TierKind::Global] {
             match self.begin_file(&series, &key, tier) {
-                Some(Ok(upload)) => match self.hold_in_place(spec, layout.clone(), held(Store::File(upload))) {
-                    Err(CaptureError::NoTier { causes: why, .. }) => causes.extend(why),
-                    other => return other,
-                },
+                Some(Ok(upload)) => {
+                    match self.hold_in_place(spec, layout.clone(), held(Store::File(upload), &layout)) {
+                        Err(CaptureError::NoTier { causes: why, .. }) => causes.extend(why),
+                        other => return other,
+                    }
+                }
                 Some(Err(cause)) => causes.push(cause),
                 None => {}
             }
@@ -196,6 +215,9 @@ impl Engine {
         header: &ShardHeader,
     ) -> Result<Taken, CaptureError> {
         let failed = |cause: &str| self.no_tier(&spec.name, spec.version, vec![cause.into()]);
+        if held.origin != header.origin {
+            return Err(failed("a restart has come between the copy of its regions and the capture"));
+        }
         if !held.has_place_for(layout) {
             let Some(regions) = held.resolve(&spec.regions) else {
                 return Err(failed("the file that holds the first regions has no room for the tables of all"));

@@ -463,7 +463,8 @@ impl Engine {
             let state = self.lock();
             // A later checkpoint that skips the local tier may overtake an earlier one: that is still being written.
             let in_flight = |operation: u64| {
-                operation != key.operation && state.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished())
+                let is_begun = state.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished());
+                operation != key.operation && (is_begun || state.held.contains(&operation))
             };
             // By what was committed, not by the list of checkpoints: that forgets those whose memory was given up.
             let is_protected_here = |f: &&Folder| {

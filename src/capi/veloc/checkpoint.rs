@@ -12,7 +12,7 @@ use crate::capi::regions::Region;
 use crate::capi::status::{BVK_ERR_NOT_COMMITTED, Failure, Outcome};
 use crate::coordination::Payload;
 use crate::format::ElementType;
-use crate::region;
+use crate::region::{self, ReadBlocks};
 use crate::session::{Checkpoint, Pending};
 use crate::transfer::LevelVerdict;
 use std::collections::BTreeMap;
@@ -73,6 +73,10 @@ impl State {
             true => None,
             false => Some(Box::new(begin(&self.open, &series, version)?)),
         };
+        let checkpoint = checkpoint.map(|mut checkpoint| {
+            checkpoint.let_time_pass();
+            checkpoint
+        });
         let (name, parts, files) = (name.to_owned(), BTreeMap::new(), BTreeMap::new());
         self.phase = Phase::Checkpoint(Begun { name, series, version, checkpoint, parts, files, failed: None });
         Ok(())
@@ -91,7 +95,7 @@ impl State {
     /// What was protected is readable; without `copies` until the end.
     pub(super) unsafe fn choose(&mut self, mode: Result<Mode, String>, ids: &[c_int], copies: bool) -> Outcome<()> {
         let name = self.begun()?.name.clone();
-        let regions = self.regions(&name);
+        let (regions, files) = (self.regions(&name), self.routed);
         let chosen = mode.and_then(|mode| choice::saved(mode, ids, &sizes(&regions)));
         let begun = self.begun()?;
         let chosen = match chosen {
@@ -101,7 +105,8 @@ impl State {
                 return Err(Failure::argument(text));
             }
         };
-        let (mut held, mut room) = (Vec::new(), 0);
+        // As much as the application has routed before may come at the end.
+        let (mut held, mut room) = (Vec::new(), files);
         for (name, region) in regions {
             let is_copied = copies && region.gpu().is_none();
             let part = match (chosen.contains(&name), is_copied, &begun.checkpoint) {
@@ -182,10 +187,11 @@ impl State {
     /// As [`State::end`].
     unsafe fn capture(&mut self, begun: Begun, is_good: bool) -> Outcome<()> {
         let Begun { series, version, mut checkpoint, parts, files, mut failed, .. } = begun;
+        let mut routed = 0;
         for (original, path) in files.iter().filter(|_| is_good) {
             // Announced versions have none.
             let Some(checkpoint) = &mut checkpoint else { continue };
-            let content = files::content(path);
+            let content = files::content(path).inspect(|content| routed += page_ceil(content.bytes()));
             let saved = content.and_then(|content| {
                 let saved = region::kept_array(&names::file_region(original), ElementType::U8, content);
                 saved.map_err(|error| error.to_string())
@@ -194,6 +200,7 @@ impl State {
                 failed.get_or_insert(text);
             }
         }
+        self.routed = self.routed.max(routed);
         let described = parts.iter().filter_map(|(name, part)| match part {
             Part::Lent(region) => Some(Ok(region.clone())),
             Part::Held => None,

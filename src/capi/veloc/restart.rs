@@ -165,8 +165,9 @@ impl State {
         let mut kept = None;
         let whole = |open: &mut Open, restorer: &mut Restorer| {
             kept = None;
-            let memory = open.session.engine().memory();
-            let room = |bytes| memory?.reserve(bytes).ok().flatten();
+            let (memory, share) = (open.session.engine().memory(), open.session.memory_share());
+            // Out of this rank's share, of which the next checkpoint needs as much.
+            let room = |bytes| memory.filter(|_| 2 * bytes <= share)?.reserve(bytes).ok().flatten();
             let copy = restorer.verify(room).map_err(|error| (error.to_string(), error.is_damage()))?;
             kept = copy.map(|copy| (restorer.key(), copy));
             Ok(())

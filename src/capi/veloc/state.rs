@@ -55,6 +55,8 @@ pub(super) struct State {
     pub verified: BTreeSet<Key>,
     /// The last of these, in node memory.
     pub kept: Option<(CheckpointKey, Source)>,
+    /// Bytes of routed files in the checkpoint that had most of them.
+    pub routed: u64,
     pub ahead: Ahead,
 }
 
@@ -101,6 +103,7 @@ fn agreed(session: Session, settings: Option<Settings>, single: Option<u32>) -> 
         refused_old: BTreeSet::new(),
         verified: BTreeSet::new(),
         kept: None,
+        routed: 0,
         ahead: Ahead::default(),
     })
 }
@@ -179,8 +182,10 @@ impl State {
             bytes.ok_or_else(|| Failure::argument(format!("region {id}: {count} x {size} bytes are too many")))?;
         let region = Region::new(&names::region(group, id), data, BVK_U8, &[bytes])?;
         self.groups.entry(group.map(str::to_owned)).or_default().insert(id, region);
-        // A checkpoint has the regions of no group and those of its own: no more than all.
-        self.open.make_ready(self.groups.values().flat_map(BTreeMap::values));
+        // A checkpoint has the regions of no group and those of its own.
+        let own = group.is_some().then(|| self.groups.get(&group.map(str::to_owned))).flatten();
+        let common = self.groups.get(&None);
+        self.open.make_ready(common.into_iter().chain(own).flat_map(BTreeMap::values));
         Ok(())
     }
 

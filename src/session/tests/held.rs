@@ -131,8 +131,50 @@ fn what_could_not_be_held_is_not_captured() {
     checkpoint.hold(vec![array("a", &[1; 5000])], 0).expect("held");
     let held = checkpoint.hold(vec![array("b", &vec![1; 6 * MIB as usize])], 64 * KIB);
     assert!(matches!(held, Err(Error::Capture(_))), "{held:?}");
+    // What was held before is gone, and there is no going on without it.
+    let again = checkpoint.hold(vec![array("b", &[1; 5000])], 0);
+    assert!(matches!(again, Err(Error::Capture(_))), "{again:?}");
     assert!(matches!(checkpoint.capture(), Err(Error::Capture(_))));
     session.close().expect("closes");
+}
+
+/// Room for what may still come is not waited for: a little of much that is protected goes to memory, too.
+#[test]
+fn room_for_what_may_come_is_not_insisted_on() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), bed.config());
+    let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+    checkpoint.hold(vec![array("a", &[1; 5000])], 64 * MIB).expect("held");
+    settle(&checkpoint.capture().expect("captured"));
+    assert_eq!((session.stats().direct_captures, session.stats().room_waits), (0, 0));
+    session.close().expect("closes");
+}
+
+/// A later checkpoint of the series is committed meanwhile, and cleans up what is older. Then the application goes back, and what it
+/// held before that is nobody's state any more.
+#[test]
+fn what_is_held_outlives_later_checkpoints_and_no_restart() {
+    for budget in [64 * MIB, 4 * MIB] {
+        let bed = Bed::new();
+        let mut config = bed.config();
+        config.node.memory_budget = Budget::Bytes(budget);
+        let session = bed.open(&bed.place(), config);
+        let hold = |version| {
+            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            checkpoint.hold(vec![array("a", &vec![1; 6 * MIB as usize])], 0).expect("held");
+            checkpoint
+        };
+        let first = hold(1);
+        for version in 2..6 {
+            assert_eq!(take_and_settle(&session, version), Level::System);
+        }
+        settle(&first.capture().expect("captured"));
+        let second = hold(7);
+        assert_eq!(restart(&session).map(|restored| restored.version), Some(5));
+        let refused = second.capture().map(drop).expect_err("it is of another stretch").to_string();
+        assert!(refused.contains("restart"), "{refused}");
+        session.close().expect("closes");
+    }
 }
 
 /// Of what a look has read no byte is read again: the file may be gone by then. Without room in memory nothing is kept.

@@ -252,6 +252,13 @@ static void checkpoints(bvk_session_t session) {
     IS(bvk_capture(&first, &pending), BVK_OK);
     CHECK(first == NULL);
     IS(bvk_save_protected(second), BVK_OK);
+    // A protected region does not take the place of one that is held.
+    bvk_checkpoint_t third = NULL;
+    IS(bvk_checkpoint_begin(session, "heat", 8, &third), BVK_OK);
+    IS(bvk_save(third, "field", early, 2, BVK_F64), BVK_OK);
+    IS(bvk_hold(third), BVK_OK);
+    IS(bvk_save_protected(third), BVK_OK);
+    IS(bvk_capture(&third, NULL), BVK_ERR_REGION);
     bvk_checkpoint_t ended = second;
     if (rank == 0) IS(bvk_abort(&second), BVK_OK);
     else IS(bvk_capture(&second, NULL), BVK_OK);
