@@ -372,6 +372,15 @@ fn complaints_about_imports(source: &Source) -> Vec<String> {
 }
 
 #[test]
+fn the_readme_asks_for_the_mpi_crate_as_we_do() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("it is there");
+    let manifest = read("Cargo.toml");
+    let ours = manifest.lines().find_map(|line| line.strip_prefix("mpi = {")).expect("we need it");
+    let wanted = format!("mpi = {{{} }}", ours.replace(", optional = true", "").trim_end_matches([' ', '}']));
+    assert!(read("README.md").lines().any(|line| line == wanted), "README.md has no line {wanted:?}");
+}
+
+#[test]
 fn modules_import_only_from_modules_above_them() {
     let complaints: Vec<String> = sources().iter().flat_map(complaints_about_imports).collect();
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));

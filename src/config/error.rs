@@ -50,7 +50,9 @@ impl fmt::Display for Origin {
 /// Why there is no configuration.
 ///
 /// Use [`ConfigError::problems`] to see each problem alone, whether there was one or were several.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+///
+/// It is the same text in `{}` and in `{:?}`, which is what Rust prints when `main` returns an error.
+#[derive(Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration file {}: {}", .path.display(), io::Error::from_raw_os_error(*.errno))]
@@ -175,6 +177,12 @@ pub enum ConfigError {
         /// How many more there were.
         omitted: usize,
     },
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl ConfigError {

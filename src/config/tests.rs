@@ -102,6 +102,13 @@ fn unusual() -> Config {
     }
 }
 
+/// What `main` prints that returns it.
+#[test]
+fn an_error_reads_the_same_in_debug_output() {
+    let error = Config::from_toml("[locla]\nevery = 0").unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string());
+}
+
 #[test]
 fn the_sample_lists_every_key_at_its_default() {
     assert_eq!(Config::from_toml(SAMPLE), Ok(Config::default()));

@@ -7,10 +7,13 @@ use crate::coordination::Culprit;
 use crate::recovery::{LoadError, RestartError};
 use crate::region::RegionError;
 use crate::transfer::{CaptureError, LevelVerdict};
+use std::fmt;
 
 /// What can go wrong. A collective call that fails returns the same variant with the same culprits on every rank that
 /// hears the verdict; the application may always go on.
-#[derive(Debug, thiserror::Error)]
+///
+/// It is the same text in `{}` and in `{:?}`, which is what Rust prints when `main` returns an error.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The caches of histories, or a history.
@@ -100,6 +103,12 @@ pub enum Error {
     /// An error of the application's own, from inside a restart closure.
     #[error("{0}")]
     Application(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The result type of the public API.

@@ -561,6 +561,12 @@ fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     session.close().expect("closes");
 }
 
+#[test]
+fn an_error_reads_the_same_in_debug_output() {
+    let error = Error::Failed { reason: "the root is silent".into() };
+    assert_eq!(format!("{error:?}"), error.to_string());
+}
+
 /// Without a pause each capture waits for a flush, and the flush ends while the capture looks for what it could wait for.
 #[test]
 fn no_capture_goes_to_a_file_while_a_flush_that_gives_it_room_is_ending() {
