@@ -135,7 +135,8 @@ impl Engine {
             return Err(failed(vec!["the file that holds the first regions has no room for more of them".into()]));
         };
         let (operation, name, version, room) = (spec.operation, spec.name, spec.version, spec.room);
-        let moved = self.hold_anew(&HoldSpec { operation, name, version, regions: &regions, room })?;
+        let mut moved = self.hold_anew(&HoldSpec { operation, name, version, regions: &regions, room })?;
+        moved.origin = before.origin;
         match before.is_unchanged(spec.regions, &moved.digests) {
             true => Ok(moved),
             false => Err(failed(vec![CHANGED.into()])),
