@@ -71,12 +71,12 @@ impl State {
         // The others hear of whatever fails from here on.
         let checkpoint = match self.ahead.takes(version) {
             true => None,
-            false => Some(Box::new(begin(&self.open, &series, version)?)),
+            false => {
+                let mut checkpoint = begin(&self.open, &series, version)?;
+                checkpoint.let_time_pass();
+                Some(Box::new(checkpoint))
+            }
         };
-        let checkpoint = checkpoint.map(|mut checkpoint| {
-            checkpoint.let_time_pass();
-            checkpoint
-        });
         let (name, parts, files) = (name.to_owned(), BTreeMap::new(), BTreeMap::new());
         self.phase = Phase::Checkpoint(Begun { name, series, version, checkpoint, parts, files, failed: None });
         Ok(())
