@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 use super::threads;
+use crate::base::log;
 use crate::base::units::parse_cpus;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;

@@ -19,6 +19,7 @@ use super::placing::PlaceReport;
 use super::record::{Record, RegionPlace, Role, ThreadPlace};
 use super::threads::{self, Thread};
 use super::{Node, numa};
+use crate::base::log;
 use crate::config::{AffinityConfig, AffinityMode};
 use crew::{Arrival, Crew, Recorded, Wish, is_same};
 use maps::{EXACT_BUDGET, MAP_UNUSED_MAX, Mapped, Refused, whole_map};

@@ -14,6 +14,7 @@
 #[cfg(feature = "hwloc")]
 mod hwloc;
 
+use crate::base::log;
 use std::fmt;
 
 /// Links that can be told apart on a node; numbers above wrap around.

@@ -16,6 +16,7 @@ mod parts;
 mod sysfs;
 
 use super::cpus::Cpus;
+use crate::base::log;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;

@@ -10,6 +10,7 @@
 
 use super::Node;
 use super::record::Policy;
+use crate::base::log;
 use rustix::mm::Advice;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::io;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::record::Policy;
+use crate::base::log;
 use std::io;
 
 fn cannot<T>() -> io::Result<T> {

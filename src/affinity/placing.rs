@@ -21,6 +21,7 @@ mod blocks;
 mod maps;
 mod report;
 
+use crate::base::log;
 pub use report::{PlaceReport, Reason};
 
 use super::cpus::{self, Cpus};

@@ -3,7 +3,8 @@
 //! Nothing here does I/O or knows what a checkpoint is made of. [`ids`] names ranks, generations and
 //! checkpoints; [`digest`] is the one block digest of the project together with the capture loop that
 //! copies and hashes in a single pass; [`clock`] and [`rng`] exist so that the simulation can replace
-//! time and chance; [`units`] reads and prints byte sizes and durations, [`calendar`] times of day.
+//! time and chance; [`units`] reads and prints byte sizes and durations, [`calendar`] times of day; [`text`] cuts what is
+//! too long for an error text.
 
 pub mod calendar;
 pub mod clock;
@@ -12,7 +13,9 @@ pub mod ids;
 #[cfg(test)]
 #[path = "../../tests/common/limit.rs"]
 pub mod limit;
+pub mod log;
 pub mod rng;
+pub mod text;
 pub mod units;
 
 pub use clock::Clock;

@@ -19,6 +19,7 @@
 
 use super::{Comm, CommError, Label, Parcel, Slice};
 use crate::base::Rank;
+use crate::base::log;
 use crate::base::rng::Rng;
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -33,6 +33,7 @@ use super::{
     Comm, CommError, Label, MAX_MESSAGE_BYTES, Parcel, Slice, ThreadLevel, Unusable, check_send, number_nodes, parcel,
 };
 use crate::base::Rank;
+use crate::base::log;
 use crate::config::Timeouts;
 use ::mpi::ffi::{MPI_Comm, MPI_Request};
 use ::mpi::traits::Communicator;

@@ -1,6 +1,7 @@
 //! What one rank can reach of a series.
 
 use crate::base::ids::text_hash;
+use crate::base::log;
 use crate::base::{CheckpointKey, Level, Rank};
 use crate::catalog::Candidate;
 use crate::format::shard::Head;

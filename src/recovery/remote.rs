@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::format::ContainerEntry;
 use crate::redundancy::holding::{Alternative, Item};

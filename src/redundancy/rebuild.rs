@@ -9,6 +9,7 @@
 
 use super::code::{Code, Factor, add_to_all};
 use super::stripes::SetInfo;
+use crate::base::log;
 use crate::base::units::KIB;
 use crate::tier::storage::ReadFile;
 use std::collections::BTreeSet;

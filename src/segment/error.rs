@@ -75,7 +75,7 @@ pub enum SegmentError {
         node_rank: u32,
     },
     /// Never fits, however long one waits.
-    #[error("{} do not fit into a memory segment of {}: raise the memory budget", Bytes(*bytes), Bytes(*capacity))]
+    #[error("{} do not fit into a memory segment of {}: raise memory.budget, which needs as much free space in memory.directory", Bytes(*bytes), Bytes(*capacity))]
     TooLarge {
         /// Bytes asked for.
         bytes: u64,

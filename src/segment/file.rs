@@ -4,6 +4,7 @@
 use super::SegmentError;
 use super::layout::{HEADER_LEN, NODE_RANKS_MAX, SegmentHeader};
 use super::map;
+use crate::base::log;
 use crate::format::FormatError;
 use rustix::io::Errno;
 use std::fs::{File, Metadata};

@@ -12,6 +12,7 @@ use super::state::SlotState;
 use super::token::Queue;
 use super::{Refusal, SegmentError, SegmentSpec, file};
 use crate::base::ids::Level;
+use crate::base::log;
 use crate::base::units::Bytes;
 use std::fmt;
 use std::fs::File;

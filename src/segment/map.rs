@@ -18,6 +18,7 @@
 
 use super::layout::EXTENT_MIN;
 use super::loans::LoanBook;
+use crate::base::log;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;

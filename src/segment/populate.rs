@@ -23,6 +23,7 @@ use super::Refusal;
 use super::layout::EXTENT_MIN;
 use super::map::Loan;
 use super::room::{Gauge, THREADS_MAX};
+use crate::base::log;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

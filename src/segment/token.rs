@@ -36,6 +36,7 @@ use super::SegmentError;
 use super::layout::{SegmentHeader, TOKEN_HOLDERS_MAX, TOKEN_LINKS, TOKENS, token_word};
 use super::live::{Segment, Shared};
 use super::map::Map;
+use crate::base::log;
 use crate::base::units::PAGE;
 use std::fmt;
 use std::sync::atomic::AtomicU64;

@@ -17,6 +17,7 @@
 
 use super::storage::{Create, FileLock, Storage};
 use super::{TierError, TierKind};
+use crate::base::log;
 use crate::base::{Clock, Generation};
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -17,6 +17,7 @@
 use super::source::FileShard;
 use super::storage::{Create, ReadFile, Storage, WriteFile, read_range};
 use super::{TierError, TierKind};
+use crate::base::log;
 use crate::base::{CheckpointKey, Generation, Rank};
 use crate::catalog::Folder;
 use crate::format::container::{FOOTER_LEN, Footer};

@@ -3,7 +3,7 @@
 
 use super::beneath::Beneath;
 use super::ours::{self, Trust};
-use log::debug;
+use crate::base::log;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
@@ -86,7 +86,7 @@ impl<'a> Spot<'a> {
         match retry_on_intr(|| rustix::fs::fsync(&directory)) {
             // The file system has no such operation for directories: names are as durable there as they ever get.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                debug!("directory_fsync=unsupported path={}", self.name.display());
+                log::debug!("directory_fsync=unsupported path={}", self.name.display());
                 Ok(())
             }
             result => Ok(result?),

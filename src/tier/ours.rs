@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 use super::beneath::{Beneath, DIRECTORY};
+use crate::base::log;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;

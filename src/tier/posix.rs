@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use log::{debug, info};
+use crate::base::log;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
@@ -127,7 +127,7 @@ impl DirectIo {
         }
         if lock(&self.refused).insert(device) {
             let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            info!("direct_io=off device={major}:{minor} errno={}", errno.raw_os_error());
+            log::info!("direct_io=off device={major}:{minor} errno={}", errno.raw_os_error());
         }
         Ok(())
     }
@@ -394,7 +394,7 @@ impl PosixStorage {
         // A root that was removed is made by its name, before it can be held again.
         let spot = if self.held.is_one(path) { Spot::of_path(path) } else { self.held.spot(path)? };
         match rustix::fs::mkdirat(spot.directory(), spot.name, Mode::RWXU) {
-            Ok(()) => debug!("directory=made path={}", path.display()),
+            Ok(()) => log::debug!("directory=made path={}", path.display()),
             // Another rank was faster. Its fsync may still be under way, so ours follows all the same.
             Err(Errno::EXIST) if spot.is_directory()? => {}
             Err(errno) => return Err(errno.into()),

@@ -7,6 +7,7 @@
 use super::engine::Engine;
 use super::lanes::Side;
 use crate::base::Clock;
+use crate::base::log;
 use crate::tier::claims::{Claim, ClaimError, Claims, HEARTBEAT};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

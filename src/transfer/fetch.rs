@@ -4,6 +4,7 @@
 //! its workers. Nothing is remembered between two requests.
 
 use super::engine::{Engine, State};
+use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::comm::{Label, Parcel, SharedBytes, Slice};
 use crate::format::codec;

@@ -12,6 +12,7 @@ use super::checkpoint::Placed;
 use super::engine::Engine;
 use super::history::Staged;
 use crate::base::Digest;
+use crate::base::log;
 use crate::coordination::Ballot;
 use crate::device::DeviceError;
 use crate::format::ShardHeader;

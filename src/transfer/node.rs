@@ -5,6 +5,7 @@
 //! message. Ranks count their arrivals; the last one publishes; a rank that fails says so before it arrives, so that
 //! nobody publishes a container with a hole.
 
+use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::format::ContainerEntry;
 use crate::segment::Segment;

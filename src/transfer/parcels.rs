@@ -9,6 +9,7 @@ use super::fetch::{self, Request};
 use super::flow::LevelState;
 use crate::base::Level;
 use crate::base::ids::text_hash;
+use crate::base::log;
 use crate::comm::{CommError, Label, Parcel, Slice};
 use crate::config::PartStore;
 use crate::coordination::Driver;

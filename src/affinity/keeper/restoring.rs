@@ -10,6 +10,7 @@ use super::super::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
 use super::super::{numa, threads};
 use super::crew::{Recorded, Wish};
 use super::{Keeper, State};
+use crate::base::log;
 use crate::base::units::parse_cpus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

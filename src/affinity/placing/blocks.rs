@@ -12,6 +12,7 @@ use super::report::{Progress, Reason};
 use super::{PAGE_BYTES, Piece, Place, is_astray, migrate};
 use crate::affinity::numa;
 use crate::affinity::scan::BLOCK_PAGES;
+use crate::base::log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -5,6 +5,7 @@
 //! below means the last three. Every return code goes through [`Reporter::check`].
 
 use crate::base::Rank;
+use crate::base::log;
 use crate::comm::{CommError, ThreadLevel, Unusable};
 use ::mpi::ffi::{self, MPI_Comm, MPI_Group, MPI_Message, MPI_Request, MPI_Status};
 use std::mem::MaybeUninit;

@@ -8,6 +8,7 @@
 
 use super::calls::{self, Reporter};
 use crate::base::Rank;
+use crate::base::log;
 use crate::comm::{CommError, Unusable};
 use ::mpi::ffi::{self, MPI_Comm};
 use std::os::raw::{c_int, c_void};

@@ -24,6 +24,7 @@
 use super::calls::{self, Reporter, Tag};
 use super::{Lent, TARGET};
 use crate::base::Rank;
+use crate::base::log;
 use crate::comm::parcel::PARCELS_AT_ONCE;
 use crate::comm::pool::Pool;
 use crate::comm::{CommError, Label, MAX_PARCEL_BYTES, Parcel, Slice};

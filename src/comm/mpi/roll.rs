@@ -11,6 +11,7 @@
 
 use super::calls::{self, Reporter};
 use crate::base::Rank;
+use crate::base::log;
 use crate::comm::CommError;
 use crate::config::Timeouts;
 use ::mpi::ffi::{MPI_Comm, MPI_Request};

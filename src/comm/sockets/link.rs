@@ -9,6 +9,7 @@ use super::A_LINK;
 use super::places::{Address, call};
 use super::wire::{CHALLENGE_BYTES, COUNT_BYTES, Group, Head, Hello, Kind, Side};
 use crate::base::Rank;
+use crate::base::log;
 use crate::comm::Slice;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;

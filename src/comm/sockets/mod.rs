@@ -30,6 +30,7 @@ use super::parcel::{self, PARCELS_AT_ONCE};
 use super::pool::Pool;
 use super::{Bell, Comm, CommError, Label, Parcel, Slice, check_send};
 use crate::base::Rank;
+use crate::base::log;
 use inlet::{Arrived, Heard, Inlet};
 use link::{Body, Link, Own};
 use places::{Card, Ears, Network};

@@ -2,6 +2,7 @@
 
 use super::super::Result;
 use super::Shared;
+use crate::base::log;
 use cudarc::driver::{DriverError, result, sys};
 use std::sync::Arc;
 

@@ -2,6 +2,7 @@
 
 use super::super::{DeviceError, DeviceSpan, Reservation, Result};
 use super::{Shared, failed};
+use crate::base::log;
 use cudarc::driver::{result, sys};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -3,6 +3,7 @@
 use super::super::discover::{candidate_of, candidate_of_manifest};
 use super::{Piece, Place};
 use crate::base::ids::text_hash;
+use crate::base::log;
 use crate::base::{CheckpointKey, Generation, Level, Rank};
 use crate::catalog::Candidate;
 use crate::format::Content;

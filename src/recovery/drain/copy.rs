@@ -5,6 +5,7 @@ use super::Chosen;
 use super::collect::rank_of_file;
 use super::mend::Parts;
 use crate::base::ids::text_hash;
+use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::catalog::Candidate;
 use crate::format::{ContainerEntry, Content, Manifest, manifest};

@@ -12,6 +12,7 @@ use super::collect::set_of;
 use super::copy::{Brought, Drain, Drained, Fate, Shelf, tier_of};
 use super::{Chosen, Piece, Place};
 use crate::base::Rank;
+use crate::base::log;
 use crate::base::units::PAGE;
 use crate::format::{ContainerEntry, Content};
 use crate::redundancy::part::Part;

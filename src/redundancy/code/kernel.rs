@@ -7,6 +7,7 @@
 
 use super::gf;
 use super::isal::{Isal, LINE};
+use crate::base::log;
 use std::sync::OnceLock;
 
 /// What multiplies.

@@ -21,6 +21,7 @@ use super::steps::{CallKind, Steps};
 use super::turns::Turns;
 use super::{Caches, HistoryStats, Shared};
 use crate::affinity::links::link_of;
+use crate::base::log;
 use crate::base::units::MIB;
 use crate::config::{BurstOrder, BurstScope, FlushRate, StaggerConfig};
 use crate::device::{Device, DeviceError, DeviceSpan, Stream};

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Books, HistoryError, Landing, PATIENCE, Shared, lines_gone};
+use crate::base::log;
 use crate::cache::{Job, Link, Piece, Tier, runs};
 use crate::device::{DeviceSpan, Stream};
 use std::sync::atomic::Ordering;

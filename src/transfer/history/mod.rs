@@ -52,6 +52,7 @@ mod trace;
 mod turns;
 mod ways;
 
+use crate::base::log;
 pub use append::Return;
 pub use error::HistoryError;
 pub use field::{Field, FieldMut};

@@ -10,6 +10,7 @@ use super::spill::Spill;
 use super::trace::Trace;
 use super::{Books, Caches, History, HistoryError, Shared};
 use crate::affinity::cpus;
+use crate::base::log;
 use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
 use crate::config::{PinOrder, StaggerConfig, ThreadCpus, Touch};
 use crate::device::{Device, Priority};

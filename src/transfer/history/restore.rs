@@ -9,6 +9,7 @@ use super::{
     lines_gone,
 };
 use crate::base::Digest;
+use crate::base::log;
 use crate::cache::{Cache, EntryId, Keep, Link, Noted, Piece, Read, Tier};
 use crate::device::{Copied, Stream};
 use crate::tier::posix::PageBuffer;

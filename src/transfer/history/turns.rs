@@ -6,6 +6,7 @@
 //! it has to flush.
 #![forbid(unsafe_code)]
 
+use crate::base::log;
 use crate::base::units::MIB;
 use crate::segment::{Order, Segment, SegmentError, Token, TokenGuard};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
