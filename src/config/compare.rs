@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::keys::KEYS;
-use super::{Config, JobConfig, NodeConfig};
+use super::{Config, JobConfig};
 use std::collections::BTreeMap;
 use std::fmt;
 use xxhash_rust::xxh3::Xxh3;
@@ -33,7 +33,7 @@ impl JobConfig {
     /// `("timeouts.warn", "\"30s\"")`.
     pub fn entries(&self) -> Vec<(&'static str, String)> {
         // The table reads whole configurations; the node half is not looked at.
-        let config = Config { job: self.clone(), node: NodeConfig::default() };
+        let config = Config { job: self.clone(), ..Config::default() };
         let job_keys = KEYS.iter().filter(|key| key.is_job);
         let mut entries: Vec<_> = job_keys.map(|key| (key.name, (key.show)(&config).to_string())).collect();
         entries.sort_unstable();

@@ -8,6 +8,9 @@ use super::kinds::*;
 /// What all environment variables of Bivouac start with.
 pub(super) const VARIABLE_PREFIX: &str = "BIVOUAC_";
 
+/// The key whose variable people expect without its section.
+const LOG: &str = "job.log";
+
 /// One key.
 pub(super) struct Key {
     /// Section and name: `local.every`.
@@ -35,6 +38,9 @@ impl Key {
 
     /// The environment variable that overrides it.
     pub fn variable(&self) -> String {
+        if self.name == LOG {
+            return format!("{VARIABLE_PREFIX}LOG");
+        }
         format!("{VARIABLE_PREFIX}{}", self.name.replace('.', "_").to_ascii_uppercase())
     }
 
@@ -80,6 +86,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("job.group", job.group, NAME),
     key!("job.take_over", job.take_over, SWITCH),
     key!("job.block", job.block_bytes, BLOCK),
+    key!("job.log", node.log, LOG_LEVEL),
     key!("interval.steps", job.interval.steps, FROM_ZERO),
     key!("interval.seconds", job.interval.seconds, SPAN),
     key!("interval.overhead_percent", job.interval.overhead_percent, PERCENT),
@@ -93,9 +100,11 @@ pub(super) const KEYS: &[Key] = &[
     key!("timeouts.room", job.timeouts.room, SPAN),
     key!("timeouts.drain", job.timeouts.drain, SPAN),
     key!("memory.enabled", job.memory_enabled, SWITCH),
+    key!("memory.required", job.memory_required, SWITCH),
     key!("memory.directory", node.memory_directory, PATH),
     key!("memory.budget", node.memory_budget, BUDGET),
     key!("local.enabled", job.local_enabled, SWITCH),
+    key!("local.required", job.local_required, SWITCH),
     key!("local.directory", node.local_directory, OPTIONAL_PATH),
     key!("local.every", job.local.every, FROM_ONE),
     key!("local.every_seconds", job.local.every_seconds, SPAN),
@@ -104,6 +113,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("local.allow_tmpfs", node.local_allow_tmpfs, SWITCH),
     key!("local.direct", node.local_direct, DIRECT),
     key!("global.enabled", job.global_enabled, SWITCH),
+    key!("global.required", job.global_required, SWITCH),
     key!("global.directory", job.global_directory, PATH),
     key!("global.every", job.global.every, FROM_ONE),
     key!("global.every_seconds", job.global.every_seconds, SPAN),

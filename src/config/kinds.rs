@@ -7,7 +7,8 @@
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::stagger::{BURSTS_MAX, BurstOrder, BurstScope, FlushRate};
 use super::{
-    AffinityMode, Budget, Direct, DomainSource, NamePolicies, PartStore, PinOrder, Progress, Scheme, ThreadCpus, Touch,
+    AffinityMode, Budget, Direct, DomainSource, LogLevel, NamePolicies, PartStore, PinOrder, Progress, Scheme,
+    ThreadCpus, Touch,
 };
 use crate::base::calendar::{UTC_MAX, parse_utc};
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_cpus, parse_duration, show_cpus};
@@ -342,6 +343,12 @@ pub(super) const DIRECT: Kind<Direct> = Kind {
             Direct::Off => "off".to_owned(),
         })
     },
+};
+
+pub(super) const LOG_LEVEL: Kind<LogLevel> = Kind {
+    allowed: "\"off\", \"error\", \"warn\", \"info\", \"debug\" or \"trace\"",
+    read: |raw| LogLevel::of(&raw.text()?.trim().to_ascii_lowercase()),
+    show: |value| Raw::Text(value.name().to_owned()),
 };
 
 pub(super) const PROGRESS: Kind<Progress> = Kind {

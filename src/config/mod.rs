@@ -23,7 +23,7 @@
 //!
 //! Each key `section.name` is overridden by `BIVOUAC_SECTION_NAME`, for example `BIVOUAC_LOCAL_KEEP_LAST=4` or
 //! `BIVOUAC_TIMEOUTS_WARN=1min`. Any other variable that starts with `BIVOUAC_` is an error, because a misspelt
-//! one would otherwise be ignored without a word. Three exceptions are no configuration keys: `BIVOUAC_CONFIG`
+//! one would otherwise be ignored without a word. `job.log` has the variable `BIVOUAC_LOG`. Three exceptions are no configuration keys: `BIVOUAC_CONFIG`
 //! (the file that [`Config::from_env`] reads; empty counts as absent), `BIVOUAC_LIBRARY` (the shared library that the
 //! Python module loads) and names that start with `BIVOUAC_TEST_` (left to test programs).
 //!
@@ -44,6 +44,7 @@ mod redundancy;
 mod stagger;
 mod text;
 
+pub use crate::base::log::LogLevel;
 pub use affinity::{AffinityConfig, AffinityMode};
 pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
@@ -87,6 +88,21 @@ pub struct Config {
     pub job: JobConfig,
     /// The part that a node may choose.
     pub node: NodeConfig,
+    /// What was said and has no effect, in words; a session that is opened with it warns of it.
+    pub notes: Vec<String>,
+}
+
+/// A key as it takes effect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effective {
+    /// Section and name: `global.keep_last`.
+    pub key: &'static str,
+    /// The value as a TOML literal.
+    pub value: String,
+    /// Where it was written; `None`: nowhere, it is the default.
+    pub origin: Option<Origin>,
+    /// All ranks must share it.
+    pub is_job: bool,
 }
 
 /// Where a configuration comes from, before the environment.
@@ -119,23 +135,45 @@ impl Config {
     /// # Errors
     /// All problems of all of them together: see [`ConfigError`].
     pub fn with_settings(source: ConfigSource<'_>, settings: &[(String, String)]) -> Result<Self, ConfigError> {
-        let variables: Vec<_> = std::env::vars_os().collect();
-        let named = match source {
-            ConfigSource::Environment => text::file_variable(variables.iter().cloned()),
-            ConfigSource::File(_) | ConfigSource::Text(_) => None,
+        let passed_over = match source {
+            ConfigSource::Environment | ConfigSource::Text(_) => None,
+            ConfigSource::File(path) => passed_over(path),
         };
-        let source = match (&named, source) {
-            (Some(path), _) => text::Source::File(Path::new(path)),
-            (None, ConfigSource::Environment) => text::Source::Nothing,
-            (None, ConfigSource::File(path)) => text::Source::File(path),
-            (None, ConfigSource::Text(inline)) => text::Source::Text(inline),
+        let (config, _) = text::resolve_here(source, settings)?;
+        Ok(Config { notes: passed_over.into_iter().collect(), ..config })
+    }
+
+    /// What [`Config::from_env`] and [`Config::load`] make of their sources, key by key in the order of `config/bivouac.toml`: the
+    /// value, and where it was written.
+    ///
+    /// ```
+    /// use bivouac::config::{Config, ConfigSource, Origin};
+    ///
+    /// let effective = Config::effective(ConfigSource::Text("[global]\nkeep_last = 5"))?;
+    /// let keep = effective.iter().find(|setting| setting.key == "global.keep_last").unwrap();
+    /// assert_eq!((keep.value.as_str(), &keep.origin), ("5", &Some(Origin::Text { line: 2 })));
+    /// # Ok::<(), bivouac::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of all sources together: see [`ConfigError`].
+    pub fn effective(source: ConfigSource<'_>) -> Result<Vec<Effective>, ConfigError> {
+        let (config, mut origins) = text::resolve_here(source, &[])?;
+        let effective = |key: &keys::Key| Effective {
+            key: key.name,
+            value: (key.show)(&config).to_string(),
+            origin: origins.remove(key.name),
+            is_job: key.is_job,
         };
-        text::resolve_with(source, variables, settings)
+        Ok(keys::KEYS.iter().map(effective).collect())
     }
 
     /// Reads the file at `path`, then the environment, which wins.
     ///
-    /// `BIVOUAC_CONFIG` is not looked at, because the program has named its file; a warning in the log says so.
+    /// `BIVOUAC_CONFIG` is not looked at, because the program has named its file; the session says so.
     ///
     /// # Blocking
     /// Reads one file of at most 1 MiB.
@@ -143,12 +181,7 @@ impl Config {
     /// # Errors
     /// All problems of the file and of the environment together: see [`ConfigError`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let path = path.as_ref();
-        if let Some(other) = text::file_variable(std::env::vars_os()) {
-            let name = text::FILE_VARIABLE;
-            log::warn!("event=variable_ignored name={name} value={other:?} file={path:?}: the program names its file");
-        }
-        text::resolve(text::Source::File(path), std::env::vars_os())
+        Config::with_settings(ConfigSource::File(path.as_ref()), &[])
     }
 
     /// Takes the defaults, then the file that `BIVOUAC_CONFIG` names if it is set, then the environment.
@@ -220,6 +253,13 @@ impl Config {
     }
 }
 
+/// What is to be said where the environment names a file, and the program another one.
+fn passed_over(path: &Path) -> Option<String> {
+    let other = text::file_variable(std::env::vars_os()).filter(|other| Path::new(other) != path)?;
+    let name = text::FILE_VARIABLE;
+    Some(format!("event=variable-ignored name={name} value={other:?} file={path:?}: the program names its file"))
+}
+
 /// The part of the configuration that all ranks of a session must share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobConfig {
@@ -233,10 +273,16 @@ pub struct JobConfig {
     pub block_bytes: u64,
     /// Use the node-shared memory tier.
     pub memory_enabled: bool,
+    /// A session on a node that cannot use it does not open.
+    pub memory_required: bool,
     /// Use the node-local storage tier.
     pub local_enabled: bool,
+    /// A session of which a rank cannot use it does not open.
+    pub local_required: bool,
     /// Use the global tier.
     pub global_enabled: bool,
+    /// A session of which a rank cannot use it does not open.
+    pub global_required: bool,
     /// Directory of the global tier; a relative path starts at the working directory.
     pub global_directory: PathBuf,
     /// When and how long checkpoints rest on the local tier.
@@ -265,8 +311,11 @@ impl Default for JobConfig {
             take_over: false,
             block_bytes: 256 * KIB,
             memory_enabled: true,
+            memory_required: false,
             local_enabled: true,
+            local_required: false,
             global_enabled: true,
+            global_required: false,
             global_directory: PathBuf::from("bivouac"),
             local: LevelPolicy::default(),
             global: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
@@ -370,6 +419,8 @@ impl Default for Timeouts {
 /// The part of the configuration that a node may choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeConfig {
+    /// What is written to standard error, where the program has no logger of its own.
+    pub log: LogLevel,
     /// Where the node-shared segment lives: a tmpfs.
     pub memory_directory: PathBuf,
     /// Memory for all ranks of the node together.
@@ -407,6 +458,7 @@ impl Default for NodeConfig {
             memory_directory: PathBuf::from("/dev/shm"),
             memory_budget: Budget::default(),
             local_directory: None,
+            log: LogLevel::default(),
             local_allow_tmpfs: false,
             local_direct: Direct::Auto,
             global_direct: Direct::Auto,
@@ -511,7 +563,7 @@ pub enum Direct {
 /// Who steps the coordination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Progress {
-    /// A thread of ours: over MPI where it grants `MPI_THREAD_MULTIPLE`, else over sockets between the ranks. Where ranks do not reach
+    /// A thread of ours: over MPI where it grants `MPI_THREAD_MULTIPLE` and no node has more ranks than processors, else over sockets between the ranks. Where ranks do not reach
     /// each other so, the session's own calls.
     #[default]
     Auto,

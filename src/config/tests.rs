@@ -46,8 +46,11 @@ fn unusual() -> Config {
             take_over: true,
             block_bytes: 4 * KIB,
             memory_enabled: false,
+            memory_required: true,
             local_enabled: false,
+            local_required: true,
             global_enabled: false,
+            global_required: true,
             global_directory: "/scratch/a \"b\" c:\\d".into(),
             local: policy(0),
             global: policy(1),
@@ -79,6 +82,7 @@ fn unusual() -> Config {
             affinity: AffinityMode::Capture,
         },
         node: NodeConfig {
+            log: LogLevel::Trace,
             memory_directory: "/mnt/tmpfs".into(),
             memory_budget: Budget::Percent(12.5),
             local_directory: Some("ssd".into()),
@@ -99,6 +103,7 @@ fn unusual() -> Config {
             },
             affinity: AffinityConfig { cpus: Some([0, 1, 2, 8].into()), check_every: Duration::from_millis(1500) },
         },
+        notes: Vec::new(),
     }
 }
 
@@ -162,6 +167,7 @@ name = "heat flow"
 group = "océan"
 take_over = true
 block = "4K"
+log = "trace"
 [interval]
 steps = 18446744073709551615
 seconds = 1e-9
@@ -179,10 +185,12 @@ room = "0s"
 drain = "4000ms"
 [memory]
 enabled = false
+required = true
 directory = "/mnt/tmpfs"
 budget = "12.5%"
 [local]
 enabled = false
+required = true
 directory = "ssd"
 every = 3
 every_seconds = "1.5s"
@@ -192,6 +200,7 @@ allow_tmpfs = true
 direct = "on"
 [global]
 enabled = false
+required = true
 directory = '/scratch/a "b" c:\d'
 every = 4
 every_seconds = "2.5s"

@@ -5,11 +5,13 @@
 //! the end either all of it is right or nothing is returned.
 #![forbid(unsafe_code)]
 
-use super::Config;
 use super::error::{ConfigError, Origin, Problems, shown, shown_name};
 use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
 use super::kinds::Raw;
 use super::nearest::nearest;
+use super::{Config, ConfigSource};
+use crate::base::log;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
@@ -53,15 +55,31 @@ pub(super) fn resolve(
     source: Source<'_>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Config, ConfigError> {
-    resolve_with(source, variables, &[])
+    resolve_traced(source, variables, &[]).map(|(config, _)| config)
 }
 
-/// The same with settings of the program behind them.
-pub(super) fn resolve_with(
+/// Reads what a program names, the environment of this process, and settings of the program behind them: the configuration, and
+/// where each key comes from that was written somewhere.
+pub(super) fn resolve_here(source: ConfigSource<'_>, program: &[(String, String)]) -> Result<Traced, ConfigError> {
+    let variables: Vec<_> = std::env::vars_os().collect();
+    let named = file_variable(variables.iter().cloned());
+    let source = match (source, &named) {
+        (ConfigSource::Environment, Some(path)) => Source::File(Path::new(path)),
+        (ConfigSource::Environment, None) => Source::Nothing,
+        (ConfigSource::File(path), _) => Source::File(path),
+        (ConfigSource::Text(inline), _) => Source::Text(inline),
+    };
+    resolve_traced(source, variables, program)
+}
+
+/// A checked configuration, and where each key comes from that was written somewhere.
+pub(super) type Traced = (Config, BTreeMap<&'static str, Origin>);
+
+fn resolve_traced(
     source: Source<'_>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     program: &[(String, String)],
-) -> Result<Config, ConfigError> {
+) -> Result<Traced, ConfigError> {
     let mut problems = Problems::default();
     let mut settings = match source {
         Source::Nothing => Vec::new(),
@@ -73,14 +91,15 @@ pub(super) fn resolve_with(
     settings.extend(program.iter().filter_map(|(name, word)| program_setting(name, word, &mut problems)));
     log::debug!("event=configured source_keys={from_source} variable_keys={}", settings.len() - from_source);
 
-    let mut config = Config::default();
+    let (mut config, mut origins) = (Config::default(), BTreeMap::new());
     for Setting { key, raw, origin } in settings {
-        if (key.read)(&mut config, &raw).is_none() {
-            problems.push(|| key.refusal(&raw, origin));
+        match (key.read)(&mut config, &raw) {
+            Some(()) => _ = origins.insert(key.name, origin),
+            None => problems.push(|| key.refusal(&raw, origin)),
         }
     }
     config.check_tiers(&mut problems);
-    problems.into_result().map(|()| config)
+    problems.into_result().map(|()| (config, origins))
 }
 
 /// The value of [`FILE_VARIABLE`], unless it is empty.
@@ -253,12 +272,16 @@ fn program_setting(name: &str, word: &str, problems: &mut Problems) -> Option<Se
     }
 }
 
+/// The known variable that is nearest. What all names begin with says nothing.
+fn nearest_variable(name: &str) -> Option<String> {
+    let known: Vec<String> = KEYS.iter().map(Key::variable).chain([FILE_VARIABLE.to_owned()]).collect();
+    let bare = |name: &str| name.strip_prefix(VARIABLE_PREFIX).unwrap_or(name).to_owned();
+    nearest(&bare(name), known.iter().map(|known| bare(known))).map(|found| format!("{VARIABLE_PREFIX}{found}"))
+}
+
 fn variable_setting(name: String, value: OsString, problems: &mut Problems) -> Option<Setting> {
     let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
-        problems.push(|| ConfigError::UnknownVariable {
-            suggestion: nearest(&name, KEYS.iter().map(Key::variable).chain([FILE_VARIABLE.to_owned()])),
-            name: shown_name(&name),
-        });
+        problems.push(|| ConfigError::UnknownVariable { suggestion: nearest_variable(&name), name: shown_name(&name) });
         return None;
     };
     match value.into_string() {
