@@ -8,10 +8,11 @@
 
 use super::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Result, Run,
-    Stream, check_runs,
+    Stream, check_runs, upload_and_digest,
 };
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
+use crate::base::log;
 use crate::base::units::MIB;
 use crate::base::units::PAGE;
 use std::collections::BTreeMap;
@@ -438,6 +439,10 @@ impl Device for HostDevice {
         Ok(Arc::new(HostStream { shared: self.shared.clone(), sender: Some(sender), thread: Some(thread), number }))
     }
 
+    fn make_ready(&self, _: u64) -> Result<()> {
+        self.shared.check()
+    }
+
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
         self.shared.check()?;
         if !memory.address.is_multiple_of(PAGE as usize) || !memory.bytes.is_multiple_of(PAGE) {
@@ -572,6 +577,10 @@ impl Stream for HostStream {
             self.shared.spend_on_link(1, device.bytes());
         }
         self.shared.check()
+    }
+
+    fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
+        upload_and_digest(self, copies, block_bytes)
     }
 
     fn finish(&self) -> Result<()> {

@@ -250,6 +250,21 @@ fn covers(runs: &[&Run], block_bytes: u64) -> bool {
     next == end
 }
 
+/// [`Stream::upload_blocks`], piece by piece.
+///
+/// # Errors
+/// As there.
+pub fn upload_and_digest(stream: &dyn Stream, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
+    stream.upload(copies, None)?;
+    let mut first = 0u64;
+    let runs = copies.iter().map(|(_, device)| {
+        let run = Run::whole(device.clone(), None, u32::try_from(first).unwrap_or(u32::MAX));
+        first += device.bytes().div_ceil(block_bytes);
+        run
+    });
+    stream.copy_blocks(runs.collect(), block_bytes)?.digests()
+}
+
 /// An enqueued [`Stream::copy_blocks`]. Dropping it waits for its end: until then the device uses the memory.
 pub trait Copied: Send + Sync {
     /// Has it ended?
@@ -319,6 +334,17 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// As [`Stream::download`].
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()>;
 
+    /// Copies pieces of host memory, each to a place of its own, and makes the digests of their blocks on the device: those of the
+    /// first piece, then those of the second, and so on. For many small pieces this is much faster than one by one. The digests are of
+    /// the bytes as the device has them before it stores them at their places, or after.
+    ///
+    /// # Blocking
+    /// As [`Stream::upload`], and for the digests.
+    ///
+    /// # Errors
+    /// As [`Stream::upload`] and [`Stream::copy_blocks`].
+    fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>>;
+
     /// Waits for everything enqueued.
     ///
     /// # Errors
@@ -384,6 +410,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the device says.
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>>;
+
+    /// Makes what a transfer of so many bytes needs that is between the device and memory that is not pinned, so that the first one
+    /// need not. No more than some tens of megabytes of host memory.
+    ///
+    /// # Blocking
+    /// For some milliseconds, in which other calls into the driver may wait, too.
+    ///
+    /// # Errors
+    /// What the device says. Transfers then make what they need.
+    fn make_ready(&self, bytes: u64) -> Result<()>;
 
     /// Pins host memory in whole pages, so that transfers run at the speed of the link. Pinned ranges may overlap: memory is pinned for
     /// as long as one of them is there.

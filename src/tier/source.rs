@@ -22,6 +22,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const READ_BYTES: usize = 4 << 20;
 /// How far ahead of the piece in hand a file is told what is going to be read.
 const HINT_BYTES: u64 = 4 * READ_BYTES as u64;
+/// From so many bytes on several threads read memory, so much at a time.
+const MEMORY_THREADS_MIN: u64 = 2 << 20;
+const MEMORY_PART: usize = 1 << 20;
 /// Regions from this size on are read ahead by threads of their own.
 const READ_AHEAD_MIN: usize = 4 * READ_BYTES;
 /// Threads that read ahead: two keep a solid-state disk busy while one of them hands over.
@@ -217,7 +220,7 @@ fn in_threads<P: Send>(
     parts: impl Iterator<Item = P> + Send,
     work: impl Fn(P) -> Result<(), TierError> + Sync,
 ) -> Result<(), TierError> {
-    let wanted = if bytes < READ_AHEAD_MIN as u64 { 1 } else { MEMORY_READERS };
+    let wanted = if bytes < MEMORY_THREADS_MIN { 1 } else { MEMORY_READERS };
     let threads = std::thread::available_parallelism().map_or(1, |processors| wanted.min(processors.get()));
     let (parts, failed) = (Mutex::new(parts), OnceLock::new());
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -338,8 +341,8 @@ impl Source {
                 let bytes = shard.part(start, region.bytes as usize)?;
                 let block = shard.head.header.block_size as usize;
                 // Whole blocks: one is 1 MiB at most.
-                let parts = bytes.chunks(READ_BYTES).zip(target.chunks_mut(READ_BYTES));
-                let parts = parts.zip((0..).step_by(READ_BYTES / block));
+                let parts = bytes.chunks(MEMORY_PART).zip(target.chunks_mut(MEMORY_PART));
+                let parts = parts.zip((0..).step_by(MEMORY_PART / block));
                 in_threads(region.bytes, parts, |((from, to), first)| {
                     for (index, (from, to)) in (first..).zip(from.chunks(block).zip(to.chunks_mut(block))) {
                         self.compare(region, index, copy_digest(from, to))?;
@@ -360,6 +363,32 @@ impl Source {
         }
     }
 
+    /// Uploads whole regions into device memory of exactly their lengths, with digests made on the device that are compared with those
+    /// of the shard.
+    ///
+    /// # Errors
+    /// As [`Source::upload_region`]; targets are then partly overwritten.
+    ///
+    /// # Blocking
+    /// As [`Source::upload_region`].
+    pub fn upload_regions(&self, regions: &[(Region, DeviceSpan)], stream: &dyn Stream) -> Result<(), UploadError> {
+        let Source::Memory(shard) = self else {
+            return regions.iter().try_for_each(|(region, target)| self.upload_region(region, target, stream));
+        };
+        let place = |(region, target): &(Region, DeviceSpan)| {
+            let start = (shard.head.header.body_offset + region.offset) as usize;
+            Ok((shard.part(start, region.bytes as usize)?, target.clone()))
+        };
+        let copies = regions.iter().map(place).collect::<Result<Vec<_>, TierError>>()?;
+        let block = u64::from(shard.head.header.block_size);
+        let mut found = stream.upload_blocks(&copies, block)?.into_iter();
+        for (region, _) in regions {
+            let blocks = region.bytes.div_ceil(block) as usize;
+            (0..).zip(found.by_ref().take(blocks)).try_for_each(|(index, found)| self.compare(region, index, found))?;
+        }
+        Ok(())
+    }
+
     /// Uploads a whole region into `target` (of exactly its length), through a bounded buffer if it comes from a file, and
     /// checks each block on the device.
     ///
@@ -376,10 +405,7 @@ impl Source {
             Ok(stream.upload(&[(bytes, target.part(at as u64, bytes.len() as u64)?)], None)?)
         };
         match self {
-            Source::Memory(shard) => {
-                let start = (shard.head.header.body_offset + region.offset) as usize;
-                put(0, shard.part(start, region.bytes as usize)?)?;
-            }
+            Source::Memory(_) => return self.upload_regions(&[(region.clone(), target.clone())], stream),
             Source::File(shard) if is_read_in_place(shard, region) => {
                 let mut buffer = PageBuffer::new(READ_BYTES.min(page_ceil(region.bytes) as usize));
                 for at in (0..region.bytes as usize).step_by(READ_BYTES) {
@@ -582,7 +608,7 @@ impl Source {
                 Source::Memory(shard) => {
                     let start = (head.header.body_offset + region.offset) as usize;
                     let bytes = shard.part(start, region.bytes as usize)?;
-                    let parts = bytes.chunks(READ_BYTES).zip((0..).step_by(READ_BYTES));
+                    let parts = bytes.chunks(MEMORY_PART).zip((0..).step_by(MEMORY_PART));
                     in_threads(region.bytes, parts, |(bytes, at)| check(at, bytes))?;
                 }
                 Source::File(shard) if is_read_in_place(shard, region) => {

@@ -5,13 +5,15 @@
 //! [`CudaDevice::open`] asks for it; without one, or without a GPU behind it, `open` says so and nothing else
 //! happens.
 //!
-//! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself; `stream.rs`
-//! the copies; `event.rs` points in them; `kernels.rs` how the kernels get to the GPU.
+//! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself, `detour.rs` the way
+//! around for other memory; `stream.rs` the copies, `scatter.rs` those of many small pieces; `event.rs` points in them; `kernels.rs` how the kernels get to the GPU.
 
+mod detour;
 mod event;
 mod kernels;
 mod memory;
 mod pinned;
+mod scatter;
 mod stream;
 
 use super::{Device, DeviceError, DeviceInfo, DeviceSpan, HostRange, Pinned, Priority, Reservation, Result, Stream};
@@ -245,6 +247,10 @@ impl Device for CudaDevice {
         // tracking every slice by events.
         let stream = stream::Owned::new(shared.clone(), priority)?;
         Ok(Arc::new(stream.into_stream()))
+    }
+
+    fn make_ready(&self, bytes: u64) -> Result<()> {
+        self.shared.pinned.stock(detour::buffers_for(bytes), detour::DETOUR_BYTES)
     }
 
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {

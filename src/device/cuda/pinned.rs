@@ -8,6 +8,7 @@ use super::super::{DeviceError, HostRange, Pinned, Result};
 use super::memory::{attribute, out_of_memory};
 use super::{KeptContext, Shared, bind, failed};
 use crate::base::digest::{copy_streaming, store_fence};
+use crate::base::log;
 use crate::base::units::PAGE;
 use cudarc::driver::{CudaContext, result, sys};
 use std::collections::BTreeMap;
@@ -227,6 +228,15 @@ impl PinnedPool {
         Ok(PinnedBuffer { address: address as u64, bytes, context: self.context.clone() })
     }
 
+    /// Makes buffers of at least `bytes` until there are `count`.
+    pub(super) fn stock(&self, count: usize, bytes: usize) -> Result<()> {
+        while self.lock().iter().filter(|buffer| buffer.bytes >= bytes).count() < count {
+            let buffer = self.make(bytes)?;
+            self.lock().push(buffer);
+        }
+        Ok(())
+    }
+
     /// A buffer of at least `bytes`, the smallest there is, given back when the loan is dropped.
     pub(super) fn take(&self, bytes: usize) -> Result<PinnedLoan> {
         let found = {
@@ -297,12 +307,14 @@ impl PinnedLoan {
         unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// Fills the buffer's beginning past the processor's caches, for the device to read.
-    pub(super) fn stream_in(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.buffer().bytes, "the loan is large enough");
-        // SAFETY: the buffer is host memory of ours of that length (asserted); the loan is exclusive, and the device is told of it only
-        // after the write.
-        copy_streaming(bytes, unsafe { std::slice::from_raw_parts_mut(self.address() as *mut u8, bytes.len()) });
+    /// Fills a part of the buffer past the processor's caches, for the device to read.
+    pub(super) fn stream_in(&mut self, offset: usize, bytes: &[u8]) {
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.buffer().bytes);
+        assert!(fits, "the loan is large enough");
+        let target = (self.address() as usize + offset) as *mut u8;
+        // SAFETY: the range is inside the buffer (asserted), which is host memory of ours; the loan is exclusive, and the device is told
+        // of it only after the write.
+        copy_streaming(bytes, unsafe { std::slice::from_raw_parts_mut(target, bytes.len()) });
         store_fence();
     }
 

@@ -2,10 +2,12 @@
 
 use super::super::{Copied, DeviceError, DeviceSpan, Gate, Result, Run, Stream, check_runs};
 use super::Shared;
+use super::detour::{DETOUR_BYTES, Team};
 use super::event::Event;
 use super::memory::Allocation;
 use super::pinned::{self, PinnedLoan, Way};
 use crate::base::Digest;
+use crate::base::log;
 use cudarc::driver::{CudaStream, result, sys};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -26,10 +28,6 @@ const SCRATCH_WORDS: u64 = 3;
 const PIECE_BYTES: u64 = 16 << 20;
 /// How much is enqueued, at most, before the link has done with it: enough to keep it busy while the thread wakes up.
 const AHEAD_BYTES: u64 = 3 * PIECE_BYTES;
-/// The buffers of a [`Detour`], and how many are in use at a time: one that the device fills while the other is emptied.
-const DETOUR_BYTES: usize = 4 << 20;
-const DETOUR_BUFFERS: usize = 2;
-
 /// `struct Run` of the kernel.
 #[repr(C)]
 #[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
@@ -45,7 +43,7 @@ struct KernelRun {
 
 /// A stream: the application's, or one of ours.
 pub(super) struct GpuStream {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     stream: Arc<CudaStream>,
     scratch: Mutex<Scratch>,
     /// Pairs of timing events to use again.
@@ -123,7 +121,7 @@ impl GpuStream {
     }
 
     /// A new event behind everything enqueued, to sleep on.
-    fn event(&self) -> Result<Event> {
+    pub(super) fn event(&self) -> Result<Event> {
         let event = Event::blocking(&self.shared)?;
         self.record(&event)?;
         Ok(event)
@@ -161,7 +159,7 @@ impl GpuStream {
 
     /// Waits until nothing enqueued runs any more, whatever cudarc or the driver think of earlier errors: memory that was lent
     /// to the device is only then ours again. A lost device runs nothing.
-    fn drain(&self) -> Result<()> {
+    pub(super) fn drain(&self) -> Result<()> {
         let bound = self.shared.bind();
         // SAFETY: the stream lives as long as `self`.
         let waited = unsafe { result::stream::synchronize(self.stream.cu_stream()) };
@@ -172,18 +170,17 @@ impl GpuStream {
         bound.and_then(|_bound| waited.map_err(|error| self.shared.failed("cuStreamSynchronize", error)))
     }
 
-    /// Enqueues pieces and waits for all of them, also after a failure. With a gate, at most about [`AHEAD_BYTES`] are
-    /// ahead of the link, so that what the gate says takes effect soon.
-    fn transfer<T>(
+    /// Enqueues pieces. With a gate, at most about [`AHEAD_BYTES`] are ahead of the link, so that what the gate says takes effect
+    /// soon.
+    fn pass<T>(
         &self,
         pieces: impl Iterator<Item = Piece<T>>,
         mut gate: Option<Gate<'_>>,
         mut enqueue: impl FnMut(Piece<T>) -> Result<()>,
     ) -> Result<()> {
-        let lent = Lent { stream: self, is_drained: false };
         let mut ahead: VecDeque<Event> = VecDeque::new();
         let mut unmarked = 0;
-        let outcome = pieces.into_iter().try_for_each(|piece| {
+        pieces.into_iter().try_for_each(|piece| {
             let Some(gate) = gate.as_mut() else { return enqueue(piece) };
             gate(piece.bytes);
             if ahead.len() as u64 * PIECE_BYTES >= AHEAD_BYTES
@@ -198,17 +195,14 @@ impl GpuStream {
                 ahead.push_back(self.event()?);
             }
             Ok(())
-        });
-        // First without burning a processor, then for certain.
-        let finished = self.finish();
-        outcome.and(finished).and(lent.drain())
+        })
     }
 
     /// Enqueues a copy between device memory and host memory, of which one is `to`.
     ///
     /// # Safety
     /// Both have so many bytes, and the host's are lent to the device until the stream has run the copy.
-    unsafe fn enqueue(&self, from: u64, to: u64, bytes: usize, is_down: bool) -> Result<()> {
+    pub(super) unsafe fn enqueue(&self, from: u64, to: u64, bytes: usize, is_down: bool) -> Result<()> {
         let stream = self.stream.cu_stream();
         // SAFETY: as the caller says.
         let (code, call) = unsafe {
@@ -222,15 +216,22 @@ impl GpuStream {
 }
 
 /// Memory of a caller that the device uses until the stream has come to its end: it is waited for also where a gate panics.
-struct Lent<'a> {
+pub(super) struct Lent<'a> {
     stream: &'a GpuStream,
     is_drained: bool,
 }
 
-impl Lent<'_> {
-    fn drain(mut self) -> Result<()> {
+impl<'a> Lent<'a> {
+    pub(super) fn to(stream: &'a GpuStream) -> Lent<'a> {
+        Lent { stream, is_drained: false }
+    }
+
+    /// Waits for all that was enqueued, of which `outcome` tells how that went.
+    pub(super) fn take_back(mut self, outcome: Result<()>) -> Result<()> {
         self.is_drained = true;
-        self.stream.drain()
+        // First without burning a processor, then for certain.
+        let finished = self.stream.finish();
+        outcome.and(finished).and(self.stream.drain())
     }
 }
 
@@ -241,90 +242,6 @@ impl Drop for Lent<'_> {
         {
             log::debug!("event=transfer-failed error={error}");
         }
-    }
-}
-
-/// Pinned buffers between the device and host memory that is not pinned. The driver has such buffers of its own, but a copy
-/// through them keeps registrations of the process waiting, which would make further copies faster.
-struct Detour<'a, T> {
-    stream: &'a GpuStream,
-    /// What the device still reads or writes, in order. An event is there once the copy was enqueued.
-    under_way: VecDeque<(PinnedLoan, Option<Event>, T)>,
-}
-
-impl<'a, T> Detour<'a, T> {
-    fn new(stream: &'a GpuStream) -> Detour<'a, T> {
-        Detour { stream, under_way: VecDeque::new() }
-    }
-
-    /// A buffer that the device has done with, and what was said of it; a new one while there are few. `None`: no memory can be
-    /// pinned here at all.
-    fn buffer(&mut self) -> Result<Option<(PinnedLoan, Option<T>)>> {
-        if self.under_way.len() < DETOUR_BUFFERS {
-            match self.stream.shared.pinned.take(DETOUR_BYTES) {
-                Ok(buffer) => return Ok(Some((buffer, None))),
-                Err(error) => log::debug!("event=no-pinned-buffer error={error}"),
-            }
-        }
-        if let Some((_, Some(event), _)) = self.under_way.front() {
-            event.wait()?;
-        }
-        Ok(self.under_way.pop_front().map(|(buffer, _, what)| (buffer, Some(what))))
-    }
-
-    /// Enqueues the copy between a buffer and the device. The buffer is kept until the device has done with it, or until `self` is
-    /// dropped, which is after the stream has come to its end.
-    fn enqueue(&mut self, buffer: PinnedLoan, device: u64, bytes: usize, what: T, is_down: bool) -> Result<()> {
-        let host = buffer.address();
-        self.under_way.push_back((buffer, None, what));
-        let (from, to) = if is_down { (device, host) } else { (host, device) };
-        // SAFETY: the caller's piece is no longer than the buffer and lies in device memory of the transfer; the buffer is kept.
-        unsafe { self.stream.enqueue(from, to, bytes, is_down)? };
-        let event = self.stream.event()?;
-        if let Some((_, marked, _)) = self.under_way.back_mut() {
-            *marked = Some(event);
-        }
-        Ok(())
-    }
-}
-
-impl<'a> Detour<'_, &'a mut [u8]> {
-    fn down(&mut self, device: u64, host: &'a mut [u8]) -> Result<()> {
-        for (part, at) in host.chunks_mut(DETOUR_BYTES).zip((0..).step_by(DETOUR_BYTES)) {
-            let bytes = part.len();
-            let Some((buffer, filled)) = self.buffer()? else {
-                // SAFETY: as in `Stream::download`: the part is borrowed until the stream has come to its end.
-                unsafe { self.stream.enqueue(device + at, part.as_mut_ptr() as u64, bytes, true)? };
-                continue;
-            };
-            if let Some(target) = filled {
-                buffer.stream_out(target);
-            }
-            self.enqueue(buffer, device + at, bytes, part, true)?;
-        }
-        Ok(())
-    }
-
-    /// Copies what is still in buffers; the stream has come to its end.
-    fn land(&mut self) {
-        for (buffer, _, target) in self.under_way.drain(..) {
-            buffer.stream_out(target);
-        }
-    }
-}
-
-impl Detour<'_, ()> {
-    fn up(&mut self, host: &[u8], device: u64) -> Result<()> {
-        for (part, at) in host.chunks(DETOUR_BYTES).zip((0..).step_by(DETOUR_BYTES)) {
-            let Some((mut buffer, _)) = self.buffer()? else {
-                // SAFETY: as in `Stream::upload`: the part is borrowed until the stream has come to its end.
-                unsafe { self.stream.enqueue(part.as_ptr() as u64, device + at, part.len(), false)? };
-                continue;
-            };
-            buffer.stream_in(part);
-            self.enqueue(buffer, device + at, part.len(), (), false)?;
-        }
-        Ok(())
     }
 }
 
@@ -343,7 +260,7 @@ fn pieces<T: AsRef<[u8]>>(device: u64, chunks: impl Iterator<Item = T>) -> impl 
     })
 }
 
-fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
+pub(super) fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
     if device.bytes() == host as u64 {
         return Ok(());
     }
@@ -376,17 +293,19 @@ impl Stream for GpuStream {
         let too_many = DeviceError::Range { offset: 0, bytes: items, reason: "more than 2^31 items in one call" };
         let items = i32::try_from(items).map_err(|_| too_many)? as u32;
         let digest_bytes = blocks as usize * 16;
-        // Long tables go through memory, with the run of each item, which a search there would take too long to find.
-        let mut long: Vec<u8> = Vec::new();
-        if table.len() > FEW {
-            long.extend_from_slice(bytemuck::cast_slice(&table));
+        // Long tables go through memory, with the run of each item, which a search there would take too long to find. Where each run is
+        // one item, it needs no telling.
+        let mut owners: Vec<u32> = Vec::new();
+        let has_owners = table.len() > FEW && items as usize != table.len();
+        if has_owners {
+            owners.reserve_exact(items as usize);
             let ends = table.iter().skip(1).map(|run| run.first_item).chain([items]);
-            let owners = table.iter().zip(ends).enumerate();
-            let owners: Vec<u32> =
-                owners.flat_map(|(index, (run, end))| (run.first_item..end).map(move |_| index as u32)).collect();
-            long.extend_from_slice(bytemuck::cast_slice(&owners));
+            for (index, (run, end)) in table.iter().zip(ends).enumerate() {
+                owners.resize(owners.len() + (end - run.first_item) as usize, index as u32);
+            }
         }
-        let table_bytes = long.len();
+        let runs_bytes = if table.len() > FEW { size_of_val(&table[..]) } else { 0 };
+        let table_bytes = runs_bytes + size_of_val(&owners[..]);
         let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
         let used = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let [begin, end] = match used {
@@ -398,16 +317,17 @@ impl Stream for GpuStream {
         let sums_memory = self.sums(&mut scratch, u64::from(blocks))?;
         let table_memory = if table_bytes > 0 { Some(self.table(&mut scratch, table_bytes as u64)?) } else { None };
         if table_bytes > 0 {
-            pinned.write(digest_bytes, &long);
+            pinned.write(digest_bytes, bytemuck::cast_slice(&table));
+            pinned.write(digest_bytes + runs_bytes, bytemuck::cast_slice(&owners));
         }
         let enqueue = || -> Result<()> {
             self.record(&begin)?;
             if items > 0 {
                 let mut few = [KernelRun::default(); FEW];
-                let (mut many, mut owners) = (0u64, 0u64);
+                let (mut many, mut owners_at) = (0u64, 0u64);
                 if let Some(memory) = &table_memory {
                     many = memory.address();
-                    owners = many + size_of_val(&table[..]) as u64;
+                    owners_at = if has_owners { many + runs_bytes as u64 } else { 0 };
                     let from = (pinned.address() + digest_bytes as u64) as *const c_void;
                     let stream = self.stream.cu_stream();
                     // SAFETY: the pinned loan holds the table there until the work has ended, and `many` has room for it.
@@ -420,7 +340,7 @@ impl Stream for GpuStream {
                 let mut arguments: [*mut c_void; 8] = [
                     (&raw const few).cast_mut().cast(),
                     (&raw const many).cast_mut().cast(),
-                    (&raw const owners).cast_mut().cast(),
+                    (&raw const owners_at).cast_mut().cast(),
                     (&raw const count).cast_mut().cast(),
                     (&raw const block_shift).cast_mut().cast(),
                     (&raw const item_shift).cast_mut().cast(),
@@ -482,63 +402,79 @@ impl Stream for GpuStream {
         let _bound = self.shared.bind()?;
         copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
         self.check_spans(copies.iter().map(|(device, _)| device))?;
-        let size = PIECE_BYTES as usize;
+        let (size, total) = (PIECE_BYTES as usize, copies.iter().map(|(device, _)| device.bytes()).sum());
         let pieces = copies.iter_mut().flat_map(|(device, host)| pieces(device.address(), host.chunks_mut(size)));
         // Until the copies have ended.
         let mut registrations = Vec::new();
-        let mut detour = Detour::new(self);
-        self.transfer(pieces, gate, |piece: Piece<&mut [u8]>| {
-            let (mut device, mut host) = (piece.device, piece.host);
-            for (bytes, way) in pinned::cut(host) {
-                let (part, rest) = host.split_at_mut(bytes);
-                match way {
-                    Way::Detour => detour.down(device, part)?,
-                    Way::Direct(registration) => {
-                        registrations.extend(registration);
-                        // SAFETY: the part lies inside a span and a slice of equal length; the slice is borrowed for this call, which
-                        // ends only when the copy has ended.
-                        unsafe { self.enqueue(device, part.as_mut_ptr() as u64, bytes, true)? };
+        let lent = Lent::to(self);
+        let outcome = std::thread::scope(|scope| {
+            let mut team = Team::new(scope, self, total);
+            let enqueued = self.pass(pieces, gate, |piece: Piece<&mut [u8]>| {
+                let (mut device, mut host) = (piece.device, piece.host);
+                for (bytes, way) in pinned::cut(host) {
+                    let (part, rest) = host.split_at_mut(bytes);
+                    match way {
+                        Way::Detour => {
+                            let parts = part.chunks_mut(DETOUR_BYTES).zip((device..).step_by(DETOUR_BYTES));
+                            parts.into_iter().try_for_each(|(part, at)| team.give(at, part))?;
+                        }
+                        Way::Direct(registration) => {
+                            registrations.extend(registration);
+                            // SAFETY: the part lies inside a span and a slice of equal length; the slice is borrowed for this call,
+                            // which ends only when the copy has ended.
+                            unsafe { self.enqueue(device, part.as_mut_ptr() as u64, bytes, true)? };
+                        }
                     }
+                    (device, host) = (device + bytes as u64, rest);
                 }
-                (device, host) = (device + bytes as u64, rest);
-            }
-            Ok(())
-        })?;
-        detour.land();
-        Ok(())
+                Ok(())
+            });
+            enqueued.and(team.end())
+        });
+        lent.take_back(outcome)
     }
 
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<()> {
         let _bound = self.shared.bind()?;
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
         self.check_spans(copies.iter().map(|(_, device)| device))?;
-        let size = PIECE_BYTES as usize;
+        let (size, total) = (PIECE_BYTES as usize, copies.iter().map(|(_, device)| device.bytes()).sum());
         let pieces = copies.iter().flat_map(|(host, device)| pieces(device.address(), host.chunks(size)));
         let mut registrations = Vec::new();
-        let mut detour = Detour::new(self);
         let mut is_in_order = false;
-        self.transfer(pieces, gate, |piece: Piece<&[u8]>| {
-            let (mut device, mut host) = (piece.device, piece.host);
-            for (bytes, way) in pinned::cut(host) {
-                let (part, rest) = host.split_at(bytes);
-                match way {
-                    Way::Detour => {
-                        // Work that was enqueued before may write what the processor reads now.
-                        if !std::mem::replace(&mut is_in_order, true) {
-                            self.finish()?;
+        let lent = Lent::to(self);
+        let outcome = std::thread::scope(|scope| {
+            let mut team = Team::new(scope, self, total);
+            let enqueued = self.pass(pieces, gate, |piece: Piece<&[u8]>| {
+                let (mut device, mut host) = (piece.device, piece.host);
+                for (bytes, way) in pinned::cut(host) {
+                    let (part, rest) = host.split_at(bytes);
+                    match way {
+                        Way::Detour => {
+                            // Work that was enqueued before may write what the processor reads now.
+                            if !std::mem::replace(&mut is_in_order, true) {
+                                self.finish()?;
+                            }
+                            let parts = part.chunks(DETOUR_BYTES).zip((device..).step_by(DETOUR_BYTES));
+                            parts.into_iter().try_for_each(|(part, at)| team.give(at, part))?;
                         }
-                        detour.up(part, device)?;
+                        Way::Direct(registration) => {
+                            registrations.extend(registration);
+                            // SAFETY: as in `download`, the other way round.
+                            unsafe { self.enqueue(part.as_ptr() as u64, device, bytes, false)? };
+                        }
                     }
-                    Way::Direct(registration) => {
-                        registrations.extend(registration);
-                        // SAFETY: as in `download`, the other way round.
-                        unsafe { self.enqueue(part.as_ptr() as u64, device, bytes, false)? };
-                    }
+                    (device, host) = (device + bytes as u64, rest);
                 }
-                (device, host) = (device + bytes as u64, rest);
-            }
-            Ok(())
-        })
+                Ok(())
+            });
+            enqueued.and(team.end())
+        });
+        lent.take_back(outcome)
+    }
+
+    fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
+        self.upload_in_batches(copies, block_bytes)
     }
 
     fn finish(&self) -> Result<()> {

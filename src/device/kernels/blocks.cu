@@ -74,7 +74,7 @@ bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *own
     __shared__ u32 is_last;
     u32 low = 0;
     if (many) {
-        low = owners[blockIdx.x];
+        low = owners ? owners[blockIdx.x] : blockIdx.x;
     } else {
         for (u32 high = count; high - low > 1;) {
             u32 middle = (low + high) / 2;

@@ -1,0 +1,248 @@
+//! Around what the device cannot reach: host memory that is not pinned goes through pinned buffers, by several threads.
+
+use super::super::Result;
+use super::event::Event;
+use super::pinned::PinnedLoan;
+use super::stream::GpuStream;
+use crate::base::log;
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Scope, ScopedJoinHandle};
+
+/// The buffers of a [`Detour`], and how many a thread has in use at a time: one that the device fills while the other is emptied.
+pub(super) const DETOUR_BYTES: usize = 4 << 20;
+const DETOUR_BUFFERS: usize = 2;
+/// Threads that take a transfer around, at most, and the least that is worth starting them.
+const TEAM_MAX: usize = 8;
+const TEAM_MIN_BYTES: u64 = 16 << 20;
+
+/// Pinned buffers of one thread between the device and host memory that is not pinned. The driver has such buffers of its own, but
+/// a copy through them keeps registrations of the process waiting, which would make further copies faster.
+pub(super) struct Detour<'a, T> {
+    stream: &'a GpuStream,
+    /// What the device still reads or writes, in order. An event is there once the copy was enqueued.
+    under_way: VecDeque<(PinnedLoan, Option<Event>, T)>,
+}
+
+impl<'a, T> Detour<'a, T> {
+    fn new(stream: &'a GpuStream) -> Detour<'a, T> {
+        Detour { stream, under_way: VecDeque::new() }
+    }
+
+    /// A buffer that the device has done with, and what was said of it; a new one while there are few. `None`: no memory can be
+    /// pinned here at all.
+    fn buffer(&mut self) -> Result<Option<(PinnedLoan, Option<T>)>> {
+        if self.under_way.len() < DETOUR_BUFFERS {
+            match self.stream.shared.pinned.take(DETOUR_BYTES) {
+                Ok(buffer) => return Ok(Some((buffer, None))),
+                Err(error) => log::debug!("event=no-pinned-buffer error={error}"),
+            }
+        }
+        self.oldest().map(|found| found.map(|(buffer, what)| (buffer, Some(what))))
+    }
+
+    /// The oldest buffer under way, once the device has done with it.
+    fn oldest(&mut self) -> Result<Option<(PinnedLoan, T)>> {
+        match self.under_way.front() {
+            Some((_, Some(event), _)) => event.wait()?,
+            // Its event could not be made: the copy may be under way.
+            Some((_, None, _)) => self.stream.drain()?,
+            None => {}
+        }
+        Ok(self.under_way.pop_front().map(|(buffer, _, what)| (buffer, what)))
+    }
+
+    /// Enqueues the copy between a buffer and the device. The buffer is kept until the device has done with it.
+    fn enqueue(&mut self, buffer: PinnedLoan, device: u64, bytes: usize, what: T, is_down: bool) -> Result<()> {
+        let host = buffer.address();
+        self.under_way.push_back((buffer, None, what));
+        let (from, to) = if is_down { (device, host) } else { (host, device) };
+        // SAFETY: the caller's piece is no longer than the buffer and lies in device memory of the transfer; the buffer is kept.
+        unsafe { self.stream.enqueue(from, to, bytes, is_down)? };
+        let event = self.stream.event()?;
+        if let Some((_, marked, _)) = self.under_way.back_mut() {
+            *marked = Some(event);
+        }
+        Ok(())
+    }
+}
+
+impl<T> Drop for Detour<'_, T> {
+    /// The buffers go back to the pool: the device must have done with them, however this ends.
+    fn drop(&mut self) {
+        if !self.under_way.is_empty()
+            && let Err(error) = self.stream.drain()
+        {
+            log::debug!("event=transfer-failed error={error}");
+        }
+    }
+}
+
+/// How many threads take a transfer of so many bytes around; 0: the caller does.
+fn team_for(bytes: u64) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    if bytes < TEAM_MIN_BYTES || processors == 1 { 0 } else { processors.min(TEAM_MAX) }
+}
+
+/// How many buffers are in use at a time when so many bytes are taken around.
+pub(super) fn buffers_for(bytes: u64) -> usize {
+    let parts = usize::try_from(bytes.div_ceil(DETOUR_BYTES as u64)).unwrap_or(usize::MAX);
+    (team_for(bytes).max(1) * DETOUR_BUFFERS).min(parts)
+}
+
+/// One way of a detour: a part of at most [`DETOUR_BYTES`] of the host's memory through a buffer.
+pub(super) trait Through {
+    /// Passes a part on; it may be the device's turn when this returns.
+    fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()>
+    where
+        Self: Sized;
+
+    /// The device has filled the buffer.
+    fn land(self, buffer: &PinnedLoan);
+}
+
+impl Through for &mut [u8] {
+    fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()> {
+        let bytes = self.len();
+        let Some((buffer, filled)) = detour.buffer()? else {
+            // SAFETY: as in `Stream::download`: the part is borrowed until the stream has come to its end.
+            return unsafe { detour.stream.enqueue(device, self.as_mut_ptr() as u64, bytes, true) };
+        };
+        if let Some(target) = filled {
+            target.land(&buffer);
+        }
+        detour.enqueue(buffer, device, bytes, self, true)
+    }
+
+    fn land(self, buffer: &PinnedLoan) {
+        buffer.stream_out(self);
+    }
+}
+
+impl Through for &[u8] {
+    fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()> {
+        let Some((mut buffer, _)) = detour.buffer()? else {
+            // SAFETY: as in `Stream::upload`: the part is borrowed until the stream has come to its end.
+            return unsafe { detour.stream.enqueue(self.as_ptr() as u64, device, self.len(), false) };
+        };
+        buffer.stream_in(0, self);
+        detour.enqueue(buffer, device, self.len(), self, false)
+    }
+
+    fn land(self, _: &PinnedLoan) {}
+}
+
+/// Small pieces that lie side by side in one buffer, at their offsets, on their way to device memory.
+pub(super) struct Gather<'a> {
+    pub slices: Vec<(usize, &'a [u8])>,
+    /// Up to the end of the last one.
+    pub bytes: usize,
+}
+
+impl Through for Gather<'_> {
+    fn pass(self, detour: &mut Detour<'_, Self>, device: u64) -> Result<()> {
+        let Some((mut buffer, _)) = detour.buffer()? else {
+            return self.slices.iter().try_for_each(|(at, slice)| {
+                // SAFETY: as in `Stream::upload`: the slices are borrowed until the stream has come to its end.
+                unsafe { detour.stream.enqueue(slice.as_ptr() as u64, device + *at as u64, slice.len(), false) }
+            });
+        };
+        self.slices.iter().for_each(|(at, slice)| buffer.stream_in(*at, slice));
+        let bytes = self.bytes;
+        detour.enqueue(buffer, device, bytes, self, false)
+    }
+
+    fn land(self, _: &PinnedLoan) {}
+}
+
+/// The threads that take parts of one transfer around: one of them moves a fifth of what the link does. Parts are enqueued in any
+/// order; each is a place of its own.
+pub(super) struct Team<'scope, 'env, T> {
+    scope: &'scope Scope<'scope, 'env>,
+    stream: &'env GpuStream,
+    /// How many may be at work; of a short transfer none, and the caller does it.
+    wanted: usize,
+    own: Detour<'env, T>,
+    hand_over: Option<SyncSender<(u64, T)>>,
+    parts: Arc<Mutex<Receiver<(u64, T)>>>,
+    threads: Vec<ScopedJoinHandle<'scope, Result<()>>>,
+}
+
+impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
+    pub(super) fn new(
+        scope: &'scope Scope<'scope, 'env>,
+        stream: &'env GpuStream,
+        bytes: u64,
+    ) -> Team<'scope, 'env, T> {
+        let wanted = team_for(bytes);
+        // None waits between: a part is given to a thread that is free, so that a gate holds back all but those in hand.
+        let (hand_over, parts) = sync_channel(0);
+        let own = Detour::new(stream);
+        Team {
+            scope,
+            stream,
+            wanted,
+            own,
+            hand_over: Some(hand_over),
+            parts: Arc::new(Mutex::new(parts)),
+            threads: Vec::new(),
+        }
+    }
+
+    /// Takes a part around, or has it done.
+    pub(super) fn give(&mut self, device: u64, part: T) -> Result<()> {
+        if self.threads.is_empty() && self.wanted > 0 {
+            self.start();
+        }
+        match (&self.hand_over, self.threads.is_empty()) {
+            (Some(hand_over), false) => match hand_over.send((device, part)) {
+                Ok(()) => Ok(()),
+                // All have failed, and say why when they are joined.
+                Err(_) => Ok(()),
+            },
+            _ => part.pass(&mut self.own, device),
+        }
+    }
+
+    fn start(&mut self) {
+        for _ in 0..std::mem::take(&mut self.wanted) {
+            let (stream, parts) = (self.stream, self.parts.clone());
+            let work = move || -> Result<()> {
+                let _bound = stream.shared.bind()?;
+                let mut detour = Detour::new(stream);
+                let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+                while let Some((device, part)) = next() {
+                    T::pass(part, &mut detour, device)?;
+                }
+                while let Some((buffer, part)) = detour.oldest()? {
+                    part.land(&buffer);
+                }
+                Ok(())
+            };
+            match std::thread::Builder::new().name("bvk-ring".into()).spawn_scoped(self.scope, work) {
+                Ok(thread) => self.threads.push(thread),
+                // The others do its part, or the caller.
+                Err(error) => log::debug!("event=no-thread error={error}"),
+            }
+        }
+        // The receiver is the threads' alone: when the last has failed, nobody waits to hand over.
+        let (_, none) = sync_channel(0);
+        self.parts = Arc::new(Mutex::new(none));
+    }
+
+    /// Waits until all parts are through.
+    pub(super) fn end(mut self) -> Result<()> {
+        drop(self.hand_over.take());
+        let mut outcome = Ok(());
+        for thread in self.threads.drain(..) {
+            let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome = outcome.and(ended);
+        }
+        while let Some((buffer, part)) = self.own.oldest()? {
+            part.land(&buffer);
+        }
+        outcome
+    }
+}
