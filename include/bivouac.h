@@ -21,6 +21,7 @@ typedef struct bvk_pending_s *bvk_pending_t;
 typedef struct bvk_restart_s *bvk_restart_t;
 typedef struct bvk_history_s *bvk_history_t;
 typedef struct bvk_options bvk_options;
+typedef struct bvk_region bvk_region;
 typedef struct bvk_stats bvk_stats;
 typedef struct bvk_report bvk_report;
 typedef struct bvk_restored bvk_restored;
@@ -29,6 +30,10 @@ typedef struct bvk_restored bvk_restored;
 #define BVK_RECORD(bytes) (-(int)(bytes))
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
+#define BVK_REGION_INIT {sizeof(bvk_region), NULL, NULL, 0, 0, 0, NULL}
+#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}, {0}, 0, 0, 0}
+#define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
+#define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0}
 
 // Success.
 #define BVK_OK 0
@@ -187,7 +192,27 @@ struct bvk_options {
   const char *const *settings;
 };
 
-// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call.
+// One of the regions that `bvk_protect_many` protects. Set `size` to `sizeof(bvk_region)` and the rest to zero (`BVK_REGION_INIT`) before
+// you set members.
+struct bvk_region {
+  // `sizeof(bvk_region)`, the same in all of a list.
+  size_t size;
+  // The name.
+  const char *name;
+  // Where it lies, on the host or on a GPU.
+  void *data;
+  // How many elements; with a shape it is not looked at.
+  uint64_t count;
+  // Their type: one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`.
+  int kind;
+  // How many extents `shape` has; 0: one dimension of `count` elements.
+  int dimensions;
+  // The extents, slowest first; NULL: none.
+  const uint64_t *shape;
+};
+
+// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call
+// (`BVK_STATS_INIT`).
 struct bvk_stats {
   // `sizeof(bvk_stats)`.
   size_t size;
@@ -221,23 +246,24 @@ struct bvk_stats {
   double blocked_total_s;
 };
 
-// What the ranks have agreed on one level of one checkpoint. Set `size` to `sizeof(bvk_report)` before the call.
+// What the ranks have agreed on one level of one checkpoint, or that a level is out of reach since the session was opened. Set `size` to
+// `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
 struct bvk_report {
   // `sizeof(bvk_report)`.
   size_t size;
-  // The version.
+  // The version; 0 for a tier that cannot be used.
   uint64_t version;
   // The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` is the call itself.
   int level;
-  // 1: committed, 0: abandoned, -1: unknown, because the root could not be reached.
+  // 1: committed, 0: abandoned or out of reach, -1: unknown, because the root could not be reached.
   int committed;
-  // The name of the series.
+  // The name of the series; empty for a tier that cannot be used.
   char name[136];
   // Why it was not committed, cut at the end if it is long.
   char reason[512];
 };
 
-// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call.
+// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call (`BVK_RESTORED_INIT`).
 struct bvk_restored {
   // `sizeof(bvk_restored)`.
   size_t size;
@@ -354,6 +380,20 @@ int bvk_protect_shaped(bvk_session_t session,
                        int dimensions,
                        const uint64_t *shape);
 
+// Protects the `count` regions of a list in one call, as `bvk_protect` does one: all, or none if one of them cannot be. It costs the
+// same for each, however many there are.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_protect`; also if two of the list have the same name. The text says which entry it is, counted from 0.
+//
+// Requirements:
+// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0; what `bvk_protect`
+// asks holds for each, and a shape has as many numbers as dimensions.
+int bvk_protect_many(bvk_session_t session,
+                     const struct bvk_region *regions,
+                     size_t count);
+
 // Protects under a number instead of a name: the region is called `#7` for `id` 7.
 //
 // Local, never waits.
@@ -456,7 +496,7 @@ int bvk_set_affinity(bvk_session_t session, int mode);
 int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
 
 // The next verdict that the ranks have agreed on and that was not read yet, in the order of the checkpoints. `BVK_NOTHING`: there is
-// none now.
+// none now. The first ones, without a name, are about tiers that were wanted and cannot be used: nothing reaches their level.
 //
 // Local, never waits. All ranks hear the same verdicts, though not at the same moment.
 //
@@ -467,10 +507,11 @@ int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
 int bvk_next_report(bvk_session_t session,
                     struct bvk_report *report);
 
-// Lets Bivouac write its log to standard error: lines of at least the importance `level`, 1 errors, 2 warnings, 3 events, 4
-// details, 5 everything. Programs that never call it see no log.
+// Lets Bivouac write lines of at least the importance `level` to standard error: 0 nothing, 1 errors, 2 warnings and one line
+// when a session opens and one when it closes, 3 events, 4 details, 5 everything. It counts more than `job.log` and `BIVOUAC_LOG`,
+// which decide where a program does not call it (2, if they say nothing).
 //
-// Local, never waits, any thread. The first call counts; later ones change nothing.
+// Local, never waits, any thread, at any time.
 //
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_log(int level);
@@ -718,14 +759,16 @@ int bvk_load_history(bvk_restart_t restart,
                      bvk_history_t history,
                      uint64_t *count);
 
-// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not. Returns `BVK_OK` on all ranks if all had; `*restart` is
+// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, as without
+// memory for it. Returns `BVK_OK` on all ranks if all had; `*restart` is
 // NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
 // other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
 //
 // Collective: all ranks. Blocks until all have called.
 //
 // With `ok` 0, what the last `bvk_load` of this rank that failed has said decides whether there is another try: an older version would
-// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`.
+// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there
+// is none.
 //
 // Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 //

@@ -21,4 +21,7 @@
 #define VELOC_RECOVER_SOME (1)
 #define VELOC_RECOVER_REST (2)
 
+// What an observer of veloc.hpp is called for: the end of each checkpoint.
+#define VELOC_OBSERVE_CKPT_END (0)
+
 #endif

@@ -2,7 +2,7 @@
 
 use super::arguments::{self, must_put, put};
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
-use super::regions::{Region, only_gpu};
+use super::regions::{Region, Regions, only_gpu};
 use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
 use crate::base::units::page_ceil;
@@ -28,7 +28,7 @@ pub(super) struct Begun {
     /// With what `bvk_hold` has copied.
     held: Holding,
     /// What is read by the capture.
-    regions: Vec<Region>,
+    regions: Regions,
     /// What is protected at the capture goes with it.
     with_protected: bool,
     histories: Vec<handles::Id>,
@@ -90,7 +90,7 @@ impl Begun {
             Holding::Refused(failure) => return Err(failure.clone()),
             Holding::Nothing => return Ok(()),
         };
-        let later = if self.with_protected { &open.protected[..] } else { &[] };
+        let later = self.with_protected.then(|| open.protected.iter()).into_iter().flatten();
         let on_gpu = self.regions.iter().filter(|region| region.gpu().is_some());
         let room = on_gpu.chain(later).map(|region| page_ceil(region.bytes() as u64)).sum();
         let on_host = self.regions.iter().filter(|region| region.gpu().is_none());
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn bvk_checkpoint(
     unsafe { put(pending, std::ptr::null_mut()) };
     session::with(session, |open| {
         open.check_no_restart()?;
-        let regions = open.protected.clone();
+        let regions: Vec<Region> = open.protected.iter().cloned().collect();
         // SAFETY: as the caller says.
         let taken = unsafe { take(open, arguments::name(name), version, &regions, &[]) }?;
         // SAFETY: as the caller says.
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
                     name,
                     version,
                     held: Holding::Nothing,
-                    regions: Vec::new(),
+                    regions: Regions::default(),
                     with_protected: false,
                     histories: Vec::new(),
                 },
@@ -318,11 +318,10 @@ pub unsafe extern "C" fn bvk_save_shaped(
         // SAFETY: as the caller says.
         let region = unsafe { described(name, data, kind, dimensions, shape) }?;
         let begun = &mut open.begun[at].1;
-        let is_added = begun.regions.iter().any(|known| known.name == region.name);
-        if is_added || begun.held(&region.name).is_some_and(|held| !region.is_like(held)) {
+        if begun.regions.has(&region.name) || begun.held(&region.name).is_some_and(|held| !region.is_like(held)) {
             return Err(Error::from(crate::region::RegionError::Twice { name: region.name }).into());
         }
-        begun.regions.push(region);
+        begun.regions.put(region);
         Ok(BVK_OK)
     })
 }
@@ -408,16 +407,15 @@ pub unsafe extern "C" fn bvk_capture(
             // SAFETY: as the caller says.
             unsafe { begun.hold(open) }?;
         }
-        if begun.with_protected {
-            begun.regions.extend(open.protected.iter().cloned());
-        }
+        let protected = begun.with_protected.then(|| open.protected.iter()).into_iter().flatten();
+        let regions: Vec<Region> = begun.regions.iter().chain(protected).cloned().collect();
         let checkpoint = match begun.held {
             Holding::Nothing => self::begin(open, &begun.name, begun.version)?,
             Holding::Some(checkpoint) => *checkpoint,
             Holding::Refused(failure) => return Err(failure),
         };
         // SAFETY: as the caller says.
-        let taken = unsafe { finish(open, checkpoint, &begun.regions, &begun.histories) }?;
+        let taken = unsafe { finish(open, checkpoint, &regions, &begun.histories) }?;
         // SAFETY: as the caller says.
         Ok(unsafe { hand_out(taken, pending) })
     };

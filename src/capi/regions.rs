@@ -3,11 +3,13 @@
 use super::arguments::element;
 use super::gpu::{self, Gpu};
 use super::status::{Failure, Outcome};
+use crate::base::units::page_ceil;
 use crate::device::DeviceSpan;
 use crate::format::ElementType;
 use crate::region::{self, RegionData, SavedRegion};
 use crate::session::Error;
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 
 /// Memory of the application under a name.
@@ -30,7 +32,8 @@ impl Region {
     /// # Errors
     /// The arguments do not go together, or the region cannot have that name.
     pub(super) fn new(name: &str, data: *const c_void, kind: c_int, shape: &[u64]) -> Outcome<Region> {
-        let element = element(kind)?;
+        let element = element(kind)
+            .map_err(|failure| Failure::new(failure.status, format!("region {name:?}: {}", failure.text)))?;
         let count = shape.iter().try_fold(1u64, |count, extent| count.checked_mul(*extent));
         let bytes = count.and_then(|count| count.checked_mul(element.bytes()));
         let Some(bytes) = bytes.and_then(|bytes| isize::try_from(bytes).ok()) else {
@@ -67,6 +70,11 @@ impl Region {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of node memory that it takes in a checkpoint: bodies stand on pages, and the table has an entry for each.
+    pub(super) fn room(&self) -> u64 {
+        page_ceil(self.bytes as u64) + 1024
     }
 
     pub(super) fn element(&self) -> ElementType {
@@ -136,9 +144,69 @@ impl Region {
     }
 }
 
+/// Regions in the order in which they came, each name once. A call costs the same however many there are: codes protect thousands.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    by_place: BTreeMap<u64, Region>,
+    /// The place of each name, and nothing else.
+    places: HashMap<String, u64>,
+    /// The next place, above all others.
+    next: u64,
+    /// The sum of their [`Region::room`].
+    room: u64,
+}
+
+impl Regions {
+    /// Adds a region, in the place of the one of its name if there is one.
+    pub(super) fn put(&mut self, region: Region) {
+        let place = self.places.get(&region.name).copied().unwrap_or(self.next);
+        if place == self.next {
+            self.next += 1;
+            self.places.insert(region.name.clone(), place);
+        }
+        self.room += region.room();
+        if let Some(replaced) = self.by_place.insert(place, region) {
+            self.room -= replaced.room();
+        }
+    }
+
+    /// Takes out the region of that name; false if there is none.
+    pub(super) fn remove(&mut self, name: &str) -> bool {
+        let removed = self.places.remove(name).and_then(|place| self.by_place.remove(&place));
+        self.room -= removed.as_ref().map_or(0, Region::room);
+        removed.is_some()
+    }
+
+    /// Keeps those for which `keep` says so.
+    pub(super) fn retain(&mut self, keep: impl Fn(&Region) -> bool) {
+        let (places, room) = (&mut self.places, &mut self.room);
+        self.by_place.retain(|_, region| {
+            let is_kept = keep(region);
+            if !is_kept {
+                places.remove(&region.name);
+                *room -= region.room();
+            }
+            is_kept
+        });
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.places.contains_key(name)
+    }
+
+    /// Bytes of node memory that a checkpoint of all of them takes.
+    pub(super) fn room(&self) -> u64 {
+        self.room
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.by_place.values()
+    }
+}
+
 /// The GPU that all device regions are on; `None` without such regions.
-pub(super) fn only_gpu(regions: &[Region]) -> Outcome<Option<usize>> {
-    let mut gpus = regions.iter().filter_map(Region::gpu);
+pub(super) fn only_gpu<'a>(regions: impl IntoIterator<Item = &'a Region>) -> Outcome<Option<usize>> {
+    let mut gpus = regions.into_iter().filter_map(Region::gpu);
     let first = gpus.next();
     match gpus.find(|other| Some(*other) != first) {
         None => Ok(first),
@@ -149,5 +217,37 @@ pub(super) fn only_gpu(regions: &[Region]) -> Outcome<Option<usize>> {
                 first.unwrap_or(0)
             ),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arguments::BVK_U8;
+    use super::*;
+
+    fn region(name: &str, bytes: &[u8]) -> Region {
+        Region::new(name, bytes.as_ptr().cast(), BVK_U8, &[bytes.len() as u64]).unwrap()
+    }
+
+    fn names(regions: &Regions) -> Vec<&str> {
+        regions.iter().map(|region| region.name.as_str()).collect()
+    }
+
+    #[test]
+    fn regions_keep_their_order_and_their_sum() {
+        let (few, many) = ([0; 10], [0; 5000]);
+        let mut regions = Regions::default();
+        ["a", "b", "c"].iter().for_each(|name| regions.put(region(name, &few)));
+        assert_eq!(regions.room(), 3 * (4096 + 1024));
+        regions.put(region("a", &many));
+        assert_eq!((names(&regions), regions.room()), (vec!["a", "b", "c"], 2 * (4096 + 1024) + 8192 + 1024));
+        assert!(regions.remove("a") && !regions.remove("a") && !regions.has("a"));
+        regions.put(region("a", &few));
+        assert_eq!((names(&regions), regions.room()), (vec!["b", "c", "a"], 3 * (4096 + 1024)));
+        regions.retain(|region| region.name == "c");
+        assert_eq!((names(&regions), regions.room()), (vec!["c"], 4096 + 1024));
+        assert!(regions.has("c") && !regions.has("b"));
+        regions.put(region("b", &few));
+        assert_eq!(names(&regions), ["c", "b"]);
     }
 }

@@ -20,7 +20,7 @@ pub struct RestartHandle {
 /// As a version: the newest that all ranks can restore.
 pub const BVK_NEWEST: u64 = u64::MAX;
 
-/// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call.
+/// What a restart restored. Set `size` to `sizeof(bvk_restored)` before the call (`BVK_RESTORED_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CRestored {
@@ -162,15 +162,41 @@ pub unsafe extern "C" fn bvk_restart(
 /// What the application has promised of them.
 unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
     let Open { session, gpus, protected, stream, .. } = open;
-    if let Err(failure) = only_gpu(protected) {
+    if let Err(failure) = only_gpu(protected.iter()) {
         return running.note(Err(failure));
     }
-    for region in protected.iter() {
+    let (on_gpu, on_host): (Vec<&Region>, Vec<&Region>) = protected.iter().partition(|region| region.gpu().is_some());
+    for region in on_host {
         // SAFETY: as the caller says.
         let loaded = unsafe { load_region(running.attempt.restorer(), region, session, gpus, *stream) };
         running.note(loaded)?;
     }
-    Ok(BVK_OK)
+    // SAFETY: as the caller says.
+    let loaded = unsafe { load_on_gpu(running.attempt.restorer(), &on_gpu, session, gpus, *stream) };
+    running.note(loaded)
+}
+
+/// Loads regions that are all in the memory of one GPU.
+///
+/// # Safety
+/// As [`load_protected`].
+unsafe fn load_on_gpu(
+    restorer: &mut Restorer,
+    regions: &[&Region],
+    session: &Session,
+    gpus: &mut BTreeMap<Option<usize>, super::gpu::Gpu>,
+    stream: usize,
+) -> Outcome<Result<(), LoadError>> {
+    let Some(first) = regions.first() else { return Ok(Ok(())) };
+    let gpu = super::history::gpu(session, gpus, first.gpu())?;
+    // SAFETY: as the caller says.
+    let stream = unsafe { gpu.stream(stream)? };
+    let mut spans = Vec::with_capacity(regions.len());
+    for region in regions {
+        // SAFETY: as the caller says.
+        spans.push((region.name.as_str(), region.element(), unsafe { region.span(gpu)? }));
+    }
+    Ok(restorer.load_spans(&spans, &*stream))
 }
 
 /// Begins a restart that the application loads itself: `bvk_load` what is needed, then `bvk_restart_end`, and all again while that
@@ -355,14 +381,16 @@ pub unsafe extern "C" fn bvk_load_history(
     })
 }
 
-/// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not. Returns `BVK_OK` on all ranks if all had; `*restart` is
+/// Ends an attempt. `ok`: 1 if this rank has loaded what it needs, 0 if not, -1 if not and no other version would help, as without
+/// memory for it. Returns `BVK_OK` on all ranks if all had; `*restart` is
 /// NULL then, and `restored` (NULL, or what is to be filled) tells of it. Returns `BVK_AGAIN` on all ranks if some rank could not load and
 /// other copies or an older version may be better: load again from the same handle. Nothing that was loaded before may be used.
 ///
 /// Collective: all ranks. Blocks until all have called.
 ///
 /// With `ok` 0, what the last `bvk_load` of this rank that failed has said decides whether there is another try: an older version would
-/// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`.
+/// not help a region that is missing or of another length. To ask for a region that may be missing use `bvk_region_size`. With -1 there
+/// is none.
 ///
 /// Errors: `BVK_ERR_RESTART`, the same on all ranks, also if `restored->size` was not set on one; `*restart` is NULL then.
 ///
@@ -382,7 +410,10 @@ pub unsafe extern "C" fn bvk_restart_end(
         let running = open.attempt.take_if(|running| running.id == id);
         let running = running.ok_or_else(|| Failure::state("this restart has ended"))?;
         let refused = || ("the application could not use it".to_owned(), true);
-        let mut failure = (ok == 0).then(|| running.failed.unwrap_or_else(refused));
+        let mut failure = (ok <= 0).then(|| running.failed.unwrap_or_else(refused));
+        if let Some((_, retry)) = failure.as_mut() {
+            *retry &= ok == 0;
+        }
         // SAFETY: as the caller says.
         if let Err(mistake) = unsafe { arguments::check_fillable(restored, "bvk_restored") } {
             // A mistake of this rank ends the restart of all: none may go on from a version that another does not hear of.

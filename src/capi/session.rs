@@ -5,17 +5,17 @@ use super::checkpoint::Begun;
 use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock, to_pointer};
 use super::history::Past;
-use super::regions::Region;
+use super::regions::{Region, Regions};
 use super::restart::Running;
-use super::status::{BVK_ERR_OPEN, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
+use super::status::{BVK_ERR_OPEN, BVK_ERR_REGION, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use crate::affinity::pinning::Pin;
-use crate::base::units::page_ceil;
+use crate::base::log;
 use crate::comm::mpi::MpiComm;
-use crate::config::{AffinityMode, Config, ConfigSource};
+use crate::config::{AffinityMode, Config, ConfigSource, LogLevel};
 use crate::session::{Session, timeouts_of};
 use crate::transfer::{LevelVerdict, Report};
 use ::mpi::ffi::MPI_Comm;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,29 @@ pub struct Options {
     pub settings: *const *const c_char,
 }
 
-/// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call.
+/// One of the regions that `bvk_protect_many` protects. Set `size` to `sizeof(bvk_region)` and the rest to zero (`BVK_REGION_INIT`) before
+/// you set members.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CRegion {
+    /// `sizeof(bvk_region)`, the same in all of a list.
+    pub size: usize,
+    /// The name.
+    pub name: *const c_char,
+    /// Where it lies, on the host or on a GPU.
+    pub data: *mut c_void,
+    /// How many elements; with a shape it is not looked at.
+    pub count: u64,
+    /// Their type: one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`.
+    pub kind: c_int,
+    /// How many extents `shape` has; 0: one dimension of `count` elements.
+    pub dimensions: c_int,
+    /// The extents, slowest first; NULL: none.
+    pub shape: *const u64,
+}
+
+/// Counters and times of this rank since its session was opened. Set `size` to `sizeof(bvk_stats)` before the call
+/// (`BVK_STATS_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CStats {
@@ -88,19 +110,20 @@ pub struct CStats {
     pub blocked_total_s: f64,
 }
 
-/// What the ranks have agreed on one level of one checkpoint. Set `size` to `sizeof(bvk_report)` before the call.
+/// What the ranks have agreed on one level of one checkpoint, or that a level is out of reach since the session was opened. Set `size` to
+/// `sizeof(bvk_report)` before the call (`BVK_REPORT_INIT`).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CReport {
     /// `sizeof(bvk_report)`.
     pub size: usize,
-    /// The version.
+    /// The version; 0 for a tier that cannot be used.
     pub version: u64,
     /// The level, `BVK_LEVEL_...`; `BVK_LEVEL_CAPTURED` is the call itself.
     pub level: c_int,
-    /// 1: committed, 0: abandoned, -1: unknown, because the root could not be reached.
+    /// 1: committed, 0: abandoned or out of reach, -1: unknown, because the root could not be reached.
     pub committed: c_int,
-    /// The name of the series.
+    /// The name of the series; empty for a tier that cannot be used.
     pub name: [c_char; 136],
     /// Why it was not committed, cut at the end if it is long.
     pub reason: [c_char; 512],
@@ -112,8 +135,7 @@ pub(super) struct Open {
     pub begun: Vec<(Id, Begun)>,
     pub histories: BTreeMap<Id, Past>,
     pub gpus: BTreeMap<Option<usize>, Gpu>,
-    /// Shared with the call that captures them.
-    pub protected: Arc<Vec<Region>>,
+    pub protected: Regions,
     pub stream: usize,
     /// Each rank saves regions of its own.
     pub own_regions: bool,
@@ -132,7 +154,7 @@ impl Open {
             begun: Vec::new(),
             histories: BTreeMap::new(),
             gpus: BTreeMap::new(),
-            protected: Arc::default(),
+            protected: Regions::default(),
             stream: 0,
             own_regions: false,
             ready: 0,
@@ -150,22 +172,15 @@ impl Open {
         }
     }
 
-    /// Protects a region, in the place of one of its name if there is one.
-    pub(super) fn protect(&mut self, region: Region) {
-        let protected = Arc::make_mut(&mut self.protected);
-        match protected.iter_mut().find(|known| known.name == region.name) {
-            Some(known) => *known = region,
-            None => protected.push(region),
-        }
-        let regions = self.protected.clone();
-        self.make_ready(regions.iter());
+    /// Protects regions, each in the place of one of its name if there is one.
+    pub(super) fn protect(&mut self, regions: impl IntoIterator<Item = Region>) {
+        regions.into_iter().for_each(|region| self.protected.put(region));
+        self.make_ready(self.protected.room());
     }
 
-    /// Has node memory made ready in the background for a checkpoint of these regions, so that the first one finds it like the later
-    /// ones do. Whoever protects more has more made ready.
-    pub(super) fn make_ready<'r>(&mut self, regions: impl Iterator<Item = &'r Region>) {
-        // Bodies stand on pages; the table has an entry for each.
-        let bytes = regions.map(|region| page_ceil(region.bytes() as u64) + 1024).sum();
+    /// Has `bytes` of node memory made ready in the background, so that the first checkpoint finds it like the later ones do. Whoever
+    /// protects more has more made ready.
+    pub(super) fn make_ready(&mut self, bytes: u64) {
         // Out of this rank's share, never out of what the others need.
         if bytes > self.ready && bytes <= self.session.memory_share() {
             self.ready = bytes;
@@ -397,9 +412,79 @@ pub unsafe extern "C" fn bvk_protect_shaped(
     with(session, |open| {
         // SAFETY: as the caller says.
         let region = unsafe { described(name, data, kind, dimensions, shape) }?;
-        open.protect(region);
+        open.protect([region]);
         Ok(BVK_OK)
     })
+}
+
+/// Protects the `count` regions of a list in one call, as `bvk_protect` does one: all, or none if one of them cannot be. It costs the
+/// same for each, however many there are.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_protect`; also if two of the list have the same name. The text says which entry it is, counted from 0.
+///
+/// # Safety
+/// `regions` has `count` structures of the size that the first of them begins with, or is NULL and `count` is 0; what `bvk_protect`
+/// asks holds for each, and a shape has as many numbers as dimensions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_protect_many(session: *mut SessionHandle, regions: *const CRegion, count: usize) -> c_int {
+    with(session, |open| {
+        // SAFETY: as the caller says.
+        let regions = unsafe { listed(regions, count) }?;
+        open.protect(regions);
+        Ok(BVK_OK)
+    })
+}
+
+/// The regions of a list, none of them twice.
+///
+/// # Safety
+/// As [`bvk_protect_many`].
+unsafe fn listed(regions: *const CRegion, count: usize) -> Outcome<Vec<Region>> {
+    let mut names = HashSet::new();
+    let mut found = Vec::new();
+    // SAFETY: as the caller says.
+    for (at, entry) in unsafe { entries(regions, count) }?.into_iter().enumerate() {
+        let CRegion { name, data, count, kind, dimensions, shape, .. } = entry;
+        let one = [count];
+        let (dimensions, shape) = if dimensions == 0 { (1, one.as_ptr()) } else { (dimensions, shape) };
+        // SAFETY: as the caller says; of its own there is one extent.
+        let region = unsafe { described(name, data, kind, dimensions, shape) }
+            .map_err(|failure| Failure::new(failure.status, format!("entry {at} of the list: {}", failure.text)))?;
+        if !names.insert(region.name.clone()) {
+            let text = format!("entry {at} of the list: region {:?} is in it twice", region.name);
+            return Err(Failure::new(BVK_ERR_REGION, text));
+        }
+        found.push(region);
+    }
+    Ok(found)
+}
+
+/// The entries of a list in which each has the size that the first one says.
+///
+/// # Safety
+/// As [`bvk_protect_many`].
+unsafe fn entries(list: *const CRegion, count: usize) -> Outcome<Vec<CRegion>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if list.is_null() {
+        return Err(Failure::argument(format!("the list of {count} regions is NULL")));
+    }
+    // SAFETY: the first structure begins with its size, says the caller.
+    let size = unsafe { list.cast::<usize>().read_unaligned() };
+    let mut found = Vec::new();
+    for at in 0..count {
+        // SAFETY: the structures lie side by side, and all have the size of the first, says the caller.
+        let entry = unsafe { sized(list.byte_add(at * size), "bvk_region") }?;
+        if entry.size != size {
+            let text = format!("entry {at} of the list says that its size is {}, and the first one {size}", entry.size);
+            return Err(Failure::argument(text));
+        }
+        found.push(entry);
+    }
+    Ok(found)
 }
 
 /// A region from the arguments of a call.
@@ -444,7 +529,7 @@ pub unsafe extern "C" fn bvk_protect_id(
     kind: c_int,
 ) -> c_int {
     with(session, |open| {
-        open.protect(Region::new(&name_of_id(id), data, kind, &[count])?);
+        open.protect([Region::new(&name_of_id(id), data, kind, &[count])?]);
         Ok(BVK_OK)
     })
 }
@@ -485,16 +570,16 @@ pub extern "C" fn bvk_unprotect_id(session: *mut SessionHandle, id: c_int) -> c_
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_unprotect_all(session: *mut SessionHandle) -> c_int {
     with(session, |open| {
-        open.protected = Arc::default();
+        open.protected = Regions::default();
         Ok(BVK_OK)
     })
 }
 
 fn unprotect(open: &mut Open, name: &str) -> Outcome {
-    let at = open.protected.iter().position(|region| region.name == name);
-    let Some(at) = at else { return Err(Failure::argument(format!("no region {name:?} is protected"))) };
-    Arc::make_mut(&mut open.protected).remove(at);
-    Ok(BVK_OK)
+    match open.protected.remove(name) {
+        true => Ok(BVK_OK),
+        false => Err(Failure::argument(format!("no region {name:?} is protected"))),
+    }
 }
 
 /// From now on regions in device memory (not in managed memory) are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
@@ -672,7 +757,7 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
 }
 
 /// The next verdict that the ranks have agreed on and that was not read yet, in the order of the checkpoints. `BVK_NOTHING`: there is
-/// none now.
+/// none now. The first ones, without a name, are about tiers that were wanted and cannot be used: nothing reaches their level.
 ///
 /// Local, never waits. All ranks hear the same verdicts, though not at the same moment.
 ///
@@ -690,13 +775,12 @@ pub unsafe extern "C" fn bvk_next_report(session: *mut SessionHandle, report: *m
             open.reports.extend(open.session.reports());
         }
         let Some(next) = open.reports.front() else { return Ok(BVK_NOTHING) };
-        let (committed, reason) = match &next.verdict {
-            LevelVerdict::Committed => (1, String::new()),
-            LevelVerdict::Abandoned(culprits) => {
-                (0, culprits.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-            }
-            LevelVerdict::Unknown(reason) => (-1, reason.clone()),
+        let committed = match &next.verdict {
+            LevelVerdict::Committed => 1,
+            LevelVerdict::Abandoned(_) | LevelVerdict::Off(_) => 0,
+            LevelVerdict::Unknown(_) => -1,
         };
+        let reason = next.verdict.reason().unwrap_or_default();
         let filled = CReport {
             size: 0,
             version: next.key.version,
@@ -745,25 +829,26 @@ pub(super) fn level(number: c_int) -> Outcome<crate::base::Level> {
     found.ok_or_else(|| Failure::argument(format!("there is no level {number}; see BVK_LEVEL_...")))
 }
 
-/// Lets Bivouac write its log to standard error: lines of at least the importance `level`, 1 errors, 2 warnings, 3 events, 4
-/// details, 5 everything. Programs that never call it see no log.
+/// Lets Bivouac write lines of at least the importance `level` to standard error: 0 nothing, 1 errors, 2 warnings and one line
+/// when a session opens and one when it closes, 3 events, 4 details, 5 everything. It counts more than `job.log` and `BIVOUAC_LOG`,
+/// which decide where a program does not call it (2, if they say nothing).
 ///
-/// Local, never waits, any thread. The first call counts; later ones change nothing.
+/// Local, never waits, any thread, at any time.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_log(level: c_int) -> c_int {
     call(|| {
-        let filter = match level {
-            1 => log::LevelFilter::Error,
-            2 => log::LevelFilter::Warn,
-            3 => log::LevelFilter::Info,
-            4 => log::LevelFilter::Debug,
-            5 => log::LevelFilter::Trace,
-            _ => return Err(Failure::argument(format!("there is no log level {level}; 1 to 5 are"))),
+        let level = match level {
+            0 => LogLevel::Off,
+            1 => LogLevel::Error,
+            2 => LogLevel::Warn,
+            3 => LogLevel::Info,
+            4 => LogLevel::Debug,
+            5 => LogLevel::Trace,
+            _ => return Err(Failure::argument(format!("there is no log level {level}; 0 to 5 are"))),
         };
-        // Refused when there is a logger: the first call counts.
-        _ = env_logger::Builder::new().filter_level(filter).try_init();
+        log::decide(level);
         Ok(BVK_OK)
     })
 }

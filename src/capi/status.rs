@@ -1,5 +1,6 @@
 //! What a call returns, and the guard around every call.
 
+use crate::base::text::message;
 use crate::session::Error;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -112,8 +113,9 @@ pub(super) fn call(work: impl FnOnce() -> Outcome) -> c_int {
     })
 }
 
+/// Keeps a text for the thread: cut in its middle where it is long, because names in it may have any length.
 fn keep(text: &str) {
-    let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
+    let text = CString::new(message(text).replace('\0', "\u{fffd}")).unwrap_or_default();
     // A thread that is ending has no place for it any more.
     _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }

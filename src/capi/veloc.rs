@@ -1,7 +1,7 @@
 //! VELOC's interface on a session of ours: what `libveloc-client.so` forwards to (`veloc/client.c`).
 //!
 //! The functions have VELOC's names in our style (`VELOC_Checkpoint_begin` is `bvk_veloc_checkpoint_begin`) and its conventions: 0
-//! for success and -1 for failure, whose text `bvk_error` has and one line on standard error, or in the log if there is one. There
+//! for success and -1 for failure, whose text `bvk_error` has and one line on standard error (unless `job.log` is off). There
 //! is one session a process (`state`); calls from several threads wait for each other. `include/veloc.h` describes
 //! the functions, docs/VELOC.md how a program is moved.
 //!
@@ -32,11 +32,11 @@ mod state;
 use super::arguments::text;
 use super::handles::Owner;
 use super::status::{self, Failure, Outcome};
+use crate::base::log;
 use ::mpi::ffi::MPI_Comm;
 use choice::Mode;
 use state::{Phase, State};
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
-use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `VELOC_SUCCESS`.
@@ -46,10 +46,19 @@ const FAILURE: c_int = -1;
 /// `VELOC_MAX_NAME`: the room that the application has for the name of a routed file.
 const MAX_NAME: usize = 1024;
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+/// What of a session there is in this process.
+enum Opened {
+    /// Nothing yet.
+    Never,
+    Now(Box<State>),
+    /// It has been finalized.
+    Before,
+}
+
+static STATE: Mutex<Opened> = Mutex::new(Opened::Never);
 static OWNER: Owner = Owner::nobody();
 
-fn lock() -> MutexGuard<'static, Option<State>> {
+fn lock() -> MutexGuard<'static, Opened> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -61,12 +70,7 @@ fn call(function: &str, work: impl FnOnce() -> Outcome) -> c_int {
     }
     // SAFETY: the text ends with zero and stays until the next failure of this thread.
     let text = unsafe { CStr::from_ptr(status::bvk_error()) }.to_string_lossy();
-    if log::log_enabled!(log::Level::Error) {
-        log::error!("event=veloc-call-failed call={function} reason={text:?}");
-    } else {
-        // A program without standard error is not told.
-        _ = writeln!(std::io::stderr(), "{function}: {text}");
-    }
+    log::say(&format!("{function}: {text}"));
     FAILURE
 }
 
@@ -74,13 +78,16 @@ fn call(function: &str, work: impl FnOnce() -> Outcome) -> c_int {
 fn with(function: &str, work: impl FnOnce(&mut State) -> Outcome) -> c_int {
     call(function, || {
         OWNER.check()?;
-        let mut place = lock();
-        work(place.as_mut().ok_or_else(closed)?)
+        match &mut *lock() {
+            Opened::Now(state) => work(state),
+            Opened::Never => Err(not_yet()),
+            Opened::Before => Err(Failure::state("VELOC_Finalize has been called: call VELOC_Init again first")),
+        }
     })
 }
 
-fn closed() -> Failure {
-    Failure::state("VELOC_Init has not been called, or VELOC_Finalize has")
+fn not_yet() -> Failure {
+    Failure::state("VELOC_Init has not been called, or has failed: it comes first")
 }
 
 fn done(outcome: Outcome<()>) -> Outcome {
@@ -120,12 +127,12 @@ unsafe fn selection(mode: c_int, ids: *const c_int, count: c_int) -> (Result<Mod
 fn opened(state: impl FnOnce() -> Outcome<State>) -> Outcome {
     OWNER.check()?;
     let mut place = lock();
-    if place.is_some() {
+    if let Opened::Now(_) = *place {
         return Err(Failure::state("VELOC_Init was called before: VELOC_Finalize comes first"));
     }
     OWNER.set();
     let state = state().inspect_err(|_| OWNER.clear())?;
-    *place = Some(state);
+    *place = Opened::Now(Box::new(state));
     Ok(SUCCESS)
 }
 
@@ -156,7 +163,13 @@ pub extern "C" fn bvk_veloc_finalize(drain: c_int) -> c_int {
         OWNER.check()?;
         // The lock is held: nobody opens another session while this one ends.
         let mut place = lock();
-        let closed = place.take().map_or(Ok(()), |state| state.close(drain != 0));
+        if let Opened::Never = *place {
+            return Err(not_yet());
+        }
+        let closed = match std::mem::replace(&mut *place, Opened::Before) {
+            Opened::Now(state) => state.close(drain != 0),
+            Opened::Never | Opened::Before => Ok(()),
+        };
         OWNER.clear();
         done(closed)
     })

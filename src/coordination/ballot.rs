@@ -12,8 +12,8 @@ use std::fmt;
 
 /// Distinct calls that a ballot describes.
 const CALLS_MAX: usize = 4;
-/// Failures that a ballot describes.
-const FAILURES_MAX: usize = 6;
+/// Failures that a ballot describes, and notes.
+const TEXTS_MAX: usize = 6;
 /// Ranks that a call group names.
 const RANKS_MAX: usize = 8;
 /// Bytes of text per call or failure.
@@ -26,27 +26,115 @@ pub struct CallGroup {
     pub hash: u64,
     /// The call in words.
     pub text: String,
-    /// How many ranks made it.
-    pub count: u32,
-    /// The lowest of them.
-    pub ranks: Vec<Rank>,
+    /// Who made it.
+    pub ranks: Ranks,
 }
 
-/// A rank that failed, differed or was missing, and how.
+/// The ranks of which something is said: all are counted, the lowest are named.
+///
+/// ```
+/// use bivouac::coordination::Ranks;
+/// use bivouac::Rank;
+///
+/// let text = |ranks: &[u32]| Ranks::of(ranks.iter().copied().map(Rank)).to_string();
+/// assert_eq!(text(&[3]), "rank 3");
+/// assert_eq!(text(&[5, 0, 1, 2]), "ranks 0-2, 5");
+/// assert_eq!(text(&[0, 2, 4, 6, 8, 10, 12, 14, 16, 18]), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 2 more");
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct Ranks {
+    /// The lowest, ascending, at most 8.
+    named: Vec<Rank>,
+    /// How many there are, those that are not named among them.
+    count: u32,
+    /// They are all that there are.
+    are_all: bool,
+}
+
+impl Ranks {
+    /// These ranks, each once.
+    pub fn of(ranks: impl IntoIterator<Item = Rank>) -> Ranks {
+        let mut named: Vec<Rank> = ranks.into_iter().collect();
+        named.sort_unstable();
+        let count = named.len() as u32;
+        named.truncate(RANKS_MAX);
+        Ranks { named, count, are_all: false }
+    }
+
+    /// All ranks of a group.
+    pub fn all(size: u32) -> Ranks {
+        Ranks { named: (0..size).map(Rank).take(RANKS_MAX).collect(), count: size, are_all: size > 1 }
+    }
+
+    /// The lowest of them, ascending, at most 8.
+    pub fn named(&self) -> &[Rank] {
+        &self.named
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn join(&mut self, others: Ranks) {
+        self.count += others.count;
+        self.named.extend(others.named);
+        self.named.sort_unstable();
+        self.named.truncate(RANKS_MAX);
+    }
+}
+
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.are_all {
+            return write!(f, "all {} ranks", self.count);
+        }
+        let more = self.count - self.named.len() as u32;
+        if self.named.is_empty() {
+            return write!(f, "{more} more rank{}", if more == 1 { "" } else { "s" });
+        }
+        let runs = self.named.chunk_by(|one, next| one.0 + 1 == next.0);
+        let runs: Vec<String> = runs
+            .flat_map(|run| match run {
+                [first, _, .., last] => vec![format!("{first}-{last}")],
+                few => few.iter().map(Rank::to_string).collect(),
+            })
+            .collect();
+        write!(f, "rank{} {}", if self.count == 1 { "" } else { "s" }, runs.join(", "))?;
+        if more > 0 { write!(f, " and {more} more") } else { Ok(()) }
+    }
+}
+
+/// Ranks that failed, differed or were missing, all in the same way, and how.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Culprit {
-    /// The rank.
-    pub rank: Rank,
-    /// What it did, or what happened to it.
-    pub text: String,
     /// Would trying something older help? (Damaged data: yes; a wrong argument: no.)
     pub retry: bool,
+    /// The ranks.
+    pub ranks: Ranks,
+    /// What they did, or what happened to them.
+    pub text: String,
+}
+
+impl Culprit {
+    /// One rank that did what no other attempt makes good.
+    pub fn of(rank: Rank, text: impl Into<String>) -> Culprit {
+        Culprit { ranks: Ranks::of([rank]), text: text.into(), retry: false }
+    }
 }
 
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}: {}", self.rank, self.text)
+        write!(f, "{}: {}", self.ranks, self.text)
     }
+}
+
+/// Culprits one behind the other.
+pub fn join(culprits: &[Culprit]) -> String {
+    if culprits.is_empty() {
+        return "no rank is known to be at fault".into();
+    }
+    culprits.iter().map(Culprit::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// The part of a ballot that is reduced for the caller.
@@ -107,6 +195,46 @@ impl Payload {
     }
 }
 
+/// What ranks say, each text once with all ranks that say it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Alike {
+    /// First what nothing older would help, then by rank.
+    listed: Vec<Culprit>,
+    /// Ranks whose texts are not listed.
+    cut: u32,
+}
+
+impl Alike {
+    fn join(&mut self, other: Alike) {
+        for theirs in other.listed {
+            let is_same = |mine: &&mut Culprit| (mine.retry, &mine.text) == (theirs.retry, &theirs.text);
+            match self.listed.iter_mut().find(is_same) {
+                Some(mine) => mine.ranks.join(theirs.ranks),
+                None => self.listed.push(theirs),
+            }
+        }
+        self.listed.sort();
+        self.cut += other.cut;
+        for cut in self.listed.drain(TEXTS_MAX.min(self.listed.len())..) {
+            self.cut += cut.ranks.count;
+        }
+    }
+}
+
+/// Says of which culprits that they are all of `votes` ranks, and how many there are besides.
+fn rounded(mut culprits: Vec<Culprit>, votes: u32, cut: u32) -> Vec<Culprit> {
+    for culprit in &mut culprits {
+        culprit.ranks.are_all = votes > 1 && culprit.ranks.count == votes;
+    }
+    culprits.sort();
+    if let (Some(last), true) = (culprits.last(), cut > 0) {
+        // Where one that is beyond help is cut, one is listed: they come first.
+        let (retry, ranks) = (last.retry, Ranks { count: cut, ..Ranks::default() });
+        culprits.push(Culprit { ranks, text: "other reasons, not listed here".into(), retry });
+    }
+    culprits
+}
+
 /// One or many ranks' say in a round.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Ballot {
@@ -116,10 +244,10 @@ pub struct Ballot {
     pub calls: Vec<CallGroup>,
     /// Ranks whose calls are not listed above.
     pub calls_cut: u32,
-    /// Ranks that failed, lowest first.
-    pub failures: Vec<Culprit>,
-    /// Failures not listed above.
-    pub failures_cut: u32,
+    /// Ranks that failed.
+    pub failures: Alike,
+    /// What ranks have to say that changes nothing.
+    pub notes: Alike,
     /// The reduced part.
     pub payload: Payload,
 }
@@ -127,7 +255,7 @@ pub struct Ballot {
 impl Ballot {
     /// A single rank's ballot: the hash and words of its call, and what is to be reduced.
     pub fn of(rank: Rank, hash: u64, text: impl Into<String>, payload: Payload) -> Ballot {
-        let call = CallGroup { hash, text: shorten(text.into()), count: 1, ranks: vec![rank] };
+        let call = CallGroup { hash, text: shorten(text.into()), ranks: Ranks::of([rank]) };
         Ballot { votes: 1, calls: vec![call], payload, ..Ballot::default() }
     }
 
@@ -135,8 +263,22 @@ impl Ballot {
     pub fn failed(mut self, rank: Rank, text: impl Into<String>, retry: bool) -> Ballot {
         let text: String = text.into();
         let text = text.strip_prefix(&format!("rank {rank}: ")).map_or_else(|| text.clone(), ToOwned::to_owned);
-        self.failures.push(Culprit { rank, text: shorten(text), retry });
+        self.failures.join(Alike { listed: vec![Culprit { retry, ..Culprit::of(rank, shorten(text)) }], cut: 0 });
         self
+    }
+
+    /// The same with something to be logged, once for all ranks that say it.
+    pub fn noted(mut self, rank: Rank, text: impl Into<String>) -> Ballot {
+        let note = Culprit::of(rank, shorten(text.into()));
+        if !self.notes.listed.iter().any(|known| known.text == note.text) {
+            self.notes.join(Alike { listed: vec![note], cut: 0 });
+        }
+        self
+    }
+
+    /// What the ranks have to say besides.
+    pub fn notes(&self) -> Vec<Culprit> {
+        rounded(self.notes.listed.clone(), self.votes, self.notes.cut)
     }
 
     /// Unites two ballots.
@@ -145,42 +287,32 @@ impl Ballot {
         self.calls_cut += other.calls_cut;
         for group in other.calls {
             match self.calls.iter_mut().find(|mine| mine.hash == group.hash) {
-                Some(mine) => {
-                    mine.count += group.count;
-                    mine.ranks.extend(group.ranks);
-                    mine.ranks.sort_unstable();
-                    mine.ranks.truncate(RANKS_MAX);
-                }
+                Some(mine) => mine.ranks.join(group.ranks),
                 None => self.calls.push(group),
             }
         }
-        self.calls.sort_by_key(|group| (std::cmp::Reverse(group.count), group.hash));
+        self.calls.sort_by_key(|group| (std::cmp::Reverse(group.ranks.count), group.hash));
         for cut in self.calls.drain(CALLS_MAX.min(self.calls.len())..) {
-            self.calls_cut += cut.count;
+            self.calls_cut += cut.ranks.count;
         }
-        self.failures.extend(other.failures);
-        self.failures.sort();
-        self.failures_cut += other.failures_cut + self.failures.len().saturating_sub(FAILURES_MAX) as u32;
-        self.failures.truncate(FAILURES_MAX);
+        self.failures.join(other.failures);
+        self.notes.join(other.notes);
         self.payload = self.payload.merge(other.payload);
         self
     }
 
-    /// Who stands in the way of agreement: ranks whose call differs from that of most, and ranks that failed.
+    /// Who stands in the way of agreement: ranks whose call differs from that of most, and ranks that failed; last, how many
+    /// there are beside those that are described.
     pub fn culprits(&self) -> Vec<Culprit> {
-        let mut culprits = self.failures.clone();
+        let mut culprits = self.failures.listed.clone();
         if let Some((most, others)) = self.calls.split_first() {
-            for group in others {
-                let text = format!("called {}, while {} ranks called {}", group.text, most.count, most.text);
-                culprits.extend(group.ranks.iter().map(|rank| Culprit {
-                    rank: *rank,
-                    text: text.clone(),
-                    retry: false,
-                }));
-            }
+            culprits.extend(others.iter().map(|group| Culprit {
+                ranks: group.ranks.clone(),
+                text: format!("called {}, while {} called {}", group.text, most.ranks, most.text),
+                retry: false,
+            }));
         }
-        culprits.sort();
-        culprits
+        rounded(culprits, self.votes, self.failures.cut + self.calls_cut)
     }
 }
 
@@ -208,13 +340,43 @@ mod tests {
         let merged = call(0, 10).merge(call(2, 11)).merge(call(1, 10)).merge(call(3, 10));
         let culprits = merged.culprits();
         assert_eq!(culprits.len(), 1);
-        assert_eq!(culprits[0].rank, Rank(2));
-        assert!(
-            culprits[0].text.contains("called version 11, while 3 ranks called version 10"),
-            "{}",
-            culprits[0].text
-        );
-        assert!(culprits[0].to_string().starts_with("rank 2: called version 11"), "{}", culprits[0]);
+        assert_eq!(culprits[0].to_string(), "rank 2: called version 11, while ranks 0, 1, 3 called version 10");
+    }
+
+    #[test]
+    fn ranks_that_fail_alike_are_one_culprit() {
+        let of = |rank, text: &str| Ballot::of(Rank(rank), 1, "call", Payload::None).failed(Rank(rank), text, false);
+        let alike = (0..12).map(|rank| of(rank, "a typo")).reduce(Ballot::merge).unwrap();
+        let texts = |ballot: &Ballot| ballot.culprits().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&alike), ["all 12 ranks: a typo"]);
+        assert_eq!(texts(&of(0, "a typo")), ["rank 0: a typo"]);
+        let one_more = alike.merge(of(12, "the disk"));
+        let named = "ranks 0-7 and 4 more: a typo";
+        assert_eq!(texts(&one_more), [named, "rank 12: the disk"]);
+        let unlike = (13..23).map(|rank| of(rank, &format!("disk {rank}"))).fold(one_more, Ballot::merge);
+        assert_eq!(unlike.failures.listed.len(), TEXTS_MAX);
+        assert_eq!(texts(&unlike).last().unwrap(), "6 more ranks: other reasons, not listed here");
+    }
+
+    #[test]
+    fn what_ranks_note_is_said_once_for_all_of_them_and_stands_in_nobodys_way() {
+        let of = |rank| {
+            Ballot::of(Rank(rank), 1, "call", Payload::None).noted(Rank(rank), "no room").noted(Rank(rank), "no room")
+        };
+        let merged = (0..12).map(of).reduce(Ballot::merge).unwrap();
+        let texts: Vec<String> = merged.notes().iter().map(ToString::to_string).collect();
+        assert_eq!((texts, merged.culprits()), (vec!["all 12 ranks: no room".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn what_is_beyond_help_is_never_cut_for_what_is_not() {
+        let of = |rank, retry| {
+            Ballot::of(Rank(rank), 1, "call", Payload::None).failed(Rank(rank), format!("disk {rank}"), retry)
+        };
+        let damage = (0..20).map(|rank| of(rank, true)).reduce(Ballot::merge).unwrap();
+        assert!(damage.culprits().iter().all(|culprit| culprit.retry), "{:?}", damage.culprits());
+        let merged = damage.merge(of(20, false));
+        assert_eq!(merged.culprits()[0], Culprit::of(Rank(20), "disk 20"));
     }
 
     #[test]
@@ -242,8 +404,8 @@ mod tests {
         let subtree = |ranks: std::ops::Range<u32>| ranks.map(of).reduce(Ballot::merge).unwrap();
         let merged = subtree(0..400).merge(subtree(400..1000));
         assert_eq!(merged.votes, 1000);
-        assert_eq!(merged.failures.len() as u32 + merged.failures_cut, 1000);
-        assert_eq!(merged.calls.iter().map(|g| g.count).sum::<u32>() + merged.calls_cut, 1000);
+        assert_eq!(merged.failures.listed.iter().map(|f| f.ranks.count).sum::<u32>() + merged.failures.cut, 1000);
+        assert_eq!(merged.calls.iter().map(|g| g.ranks.count).sum::<u32>() + merged.calls_cut, 1000);
         assert!(crate::format::codec::encode("ballot", &merged).unwrap().len() < 8192);
     }
 

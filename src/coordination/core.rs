@@ -16,9 +16,10 @@
 //!
 //! Messages may be lost (their sender or receiver died), delayed or repeated; a repeated one changes nothing.
 
-use super::ballot::{Ballot, Culprit, Payload};
+use super::ballot::{Ballot, Culprit, Payload, Ranks};
 use super::tree::Tree;
 use crate::base::Rank;
+use crate::base::log;
 use crate::config::Timeouts;
 use crate::format::codec;
 use serde::{Deserialize, Serialize};
@@ -71,7 +72,7 @@ impl Outcome {
             Some(bytes) => (Outcome::Agreed, bytes),
             None => {
                 let text = format!("the {what} is too large to be sent: more than {DECISION_MAX} bytes");
-                (Outcome::Abandoned(vec![Culprit { rank: Rank::ROOT, text, retry: false }]), Vec::new())
+                (Outcome::Abandoned(vec![Culprit::of(Rank::ROOT, text)]), Vec::new())
             }
         }
     }
@@ -334,11 +335,9 @@ impl Core {
             }
             if self.tree.parent.is_none() && waited >= self.timeouts.abandon {
                 let text = format!("did not take part within {:?}", self.timeouts.abandon);
-                let culprits = missing(self.rank, &self.tree, &self.open[&round])
-                    .into_iter()
-                    .map(|rank| Culprit { rank, text: text.clone(), retry: false })
-                    .collect();
-                self.on_decided(round, Outcome::Abandoned(culprits), Vec::new(), effects);
+                let ranks = Ranks::of(missing(self.rank, &self.tree, &self.open[&round]));
+                let culprit = Culprit { ranks, text, retry: false };
+                self.on_decided(round, Outcome::Abandoned(vec![culprit]), Vec::new(), effects);
                 self.tell_all(round, effects);
             } else if self.tree.parent.is_some() && waited >= self.root_is_lost_after() && self.open[&round].own {
                 log::error!("event=root-lost rank={} round={round:?} waited_s={:.1}", self.rank, waited.as_secs_f64());
@@ -559,7 +558,7 @@ mod tests {
         world.deliver_all(0);
         for verdicts in &world.settled {
             let Outcome::Abandoned(culprits) = &verdicts[0].outcome else { panic!("{verdicts:?}") };
-            assert_eq!(culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [Rank(6)]);
+            assert_eq!(culprits.iter().flat_map(|c| c.ranks.named()).collect::<Vec<_>>(), [&Rank(6)]);
         }
     }
 
@@ -574,7 +573,11 @@ mod tests {
                 let Outcome::Abandoned(culprits) = &world.settled[rank as usize][0].outcome else {
                     panic!("rank {rank}")
                 };
-                assert_eq!(culprits.iter().map(|c| c.rank).collect::<Vec<_>>(), [Rank(absent)], "seen by {rank}");
+                assert_eq!(
+                    culprits.iter().flat_map(|c| c.ranks.named()).collect::<Vec<_>>(),
+                    [&Rank(absent)],
+                    "seen by {rank}"
+                );
             }
             assert!(world.settled[absent as usize].is_empty());
             world.vote(absent, 5);
@@ -630,7 +633,7 @@ mod tests {
         }
         assert_eq!(world.settled[3].len(), 1);
         assert_eq!(world.settled[3], world.settled[0]);
-        assert!(matches!(&world.settled[3][0].outcome, Outcome::Abandoned(c) if c[0].rank == Rank(1)));
+        assert!(matches!(&world.settled[3][0].outcome, Outcome::Abandoned(c) if c[0].ranks.named() == [Rank(1)]));
         world.vote(1, 5);
         world.deliver_all(0);
         assert_eq!(world.settled[1], world.settled[0]);

@@ -1,6 +1,7 @@
 //! Feeds the core from a message layer and a clock, and carries out its sends.
 
 use super::core::{Core, Effect, Event, Message};
+use crate::base::log;
 use crate::base::{Clock, Rank};
 use crate::comm::{Bell, Comm, CommError, Label, Parcel, Slice};
 use crate::config::Timeouts;

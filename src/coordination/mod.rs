@@ -21,6 +21,6 @@ pub mod core;
 pub mod driver;
 pub mod tree;
 
-pub use ballot::{Ballot, CallGroup, Culprit, Payload};
+pub use ballot::{Alike, Ballot, CallGroup, Culprit, Payload, Ranks, join};
 pub use core::{Core, Outcome, Phase, Round, Verdict};
 pub use driver::Driver;

@@ -393,6 +393,8 @@ pub struct Head {
     pub meta: ShardMeta,
     /// One digest per block, in region order.
     pub digests: Vec<Digest>,
+    /// The regions by name: there may be thousands, each asked for.
+    by_name: Vec<u32>,
 }
 
 impl Head {
@@ -420,12 +422,28 @@ impl Head {
             digest.0.copy_from_slice(bytes);
             digest
         }));
-        Ok(Head { header, meta, digests })
+        let mut by_name: Vec<u32> = (0..meta.regions.len() as u32).collect();
+        by_name.sort_by_key(|index| &meta.regions[*index as usize].name);
+        Ok(Head { header, meta, digests, by_name })
     }
 
     /// The region of that name.
     pub fn region(&self, name: &str) -> Option<&Region> {
-        self.meta.regions.iter().find(|region| region.name == name)
+        let mut nowhere = usize::MAX;
+        self.region_near(&mut nowhere, name)
+    }
+
+    /// The same where regions are asked for in the order in which they were saved: each is then found at once. `next` is the index
+    /// behind the last one.
+    pub fn region_near(&self, next: &mut usize, name: &str) -> Option<&Region> {
+        let named = |index: usize| &self.meta.regions[index];
+        let is_next = self.meta.regions.get(*next).is_some_and(|region| region.name == name);
+        if !is_next {
+            let at = self.by_name.binary_search_by_key(&name, |index| &named(*index as usize).name).ok()?;
+            *next = self.by_name[at] as usize;
+        }
+        *next += 1;
+        Some(named(*next - 1))
     }
 
     /// Each block of the shard: offset from the start of the shard, length, digest.

@@ -78,6 +78,14 @@ pub struct Status {
     pub series: Vec<SeriesStatus>,
     /// Checkpoints whose levels have not all come to an end.
     pub in_flight: u64,
+    /// Checkpoints that were refused at the call, and levels that were wanted and not reached.
+    pub refused: u64,
+    /// The last of them.
+    pub trouble: Option<Trouble>,
+    /// Seconds that captures have blocked the root's application.
+    pub root_blocked_seconds: f64,
+    /// The application has called `should_exit`: it will hear of a halt condition.
+    pub asks_exit: bool,
     /// Why `should_exit` has answered yes, if it has.
     pub exit: Option<String>,
     /// Why the session has failed, if it has.
@@ -106,6 +114,22 @@ pub struct LevelStatus {
     pub root_bytes: u64,
     /// The root rank's bytes per second while it wrote.
     pub root_bytes_per_second: f64,
+}
+
+/// A checkpoint that was not committed, or not at a level.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Trouble {
+    /// The series.
+    pub name: String,
+    /// The version.
+    pub version: u64,
+    /// The level's name; `captured`: the call itself.
+    pub level: String,
+    /// Why.
+    pub reason: String,
+    /// When it was heard.
+    pub unix: f64,
 }
 
 /// One series at one level.

@@ -18,6 +18,8 @@
 //! this one is left.
 
 use super::discover::{Foreign, Found};
+use crate::base::log;
+use crate::base::text::list;
 use crate::base::{CheckpointKey, Origin, Rank};
 use crate::catalog::{Candidate, WINDOW, restorable};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
@@ -73,7 +75,7 @@ pub enum RestartError {
         ours: u32,
     },
     /// The version asked for is not there, or not on all ranks.
-    #[error("version {version} cannot be restored by all ranks; restorable are: {present:?}")]
+    #[error("version {version} cannot be restored by all ranks; restorable are: {}", shown(present))]
     NoSuchVersion {
         /// The version.
         version: u64,
@@ -92,6 +94,16 @@ pub enum RestartError {
         /// Why.
         reason: String,
     },
+}
+
+/// Versions that an error names, the newest of them.
+const VERSIONS_MAX: usize = 10;
+
+fn shown(ascending: &[u64]) -> String {
+    if ascending.is_empty() {
+        return "none".into();
+    }
+    list(ascending.iter().rev().map(u64::to_string), VERSIONS_MAX, ", ")
 }
 
 fn join(culprits: &[Culprit]) -> String {
@@ -305,7 +317,7 @@ impl Election {
             if !differing.is_empty() {
                 return (Outcome::Abandoned(differing), Vec::new());
             }
-            Outcome::agreed("damage", &ballot.failures)
+            Outcome::agreed("damage", &ballot.culprits())
         })?;
         self.damage.extend(self.decode::<Vec<Culprit>>(&verdict)?);
         let window = match payload {
@@ -658,7 +670,7 @@ mod tests {
     }
 
     fn culprit(retry: bool) -> Culprit {
-        Culprit { rank: Rank(2), text: "a flipped bit".into(), retry }
+        Culprit { retry, ..Culprit::of(Rank(2), "a flipped bit") }
     }
 
     /// A root that has looked at all there is, and what all ranks can restore of it.
@@ -831,9 +843,9 @@ mod tests {
     fn ranks_with_another_call_end_the_vote() {
         let other = Ballot::of(Rank(1), 6, "another call", Payload::Bits { all: 7, any: 0 });
         let (outcome, _) = three([true; 3]).decide_vote(&bits(7, 0).merge(other.clone()), 0, 0);
-        assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
+        assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].ranks.named() == [Rank(1)]));
         let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, &Mutex::default());
-        assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].rank == Rank(1)));
+        assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].ranks.named() == [Rank(1)]));
     }
 
     fn shard(candidate: u8, rank: u32, holder: u32) -> Holding {

@@ -2,6 +2,8 @@
 
 use super::remote::Peers;
 use crate::affinity::keeper::{Keeper, Placement};
+use crate::base::log;
+use crate::base::text::{list, short};
 use crate::base::{CheckpointKey, Clock, Rank};
 use crate::device::{DeviceError, DeviceSpan, Stream};
 use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
@@ -23,7 +25,7 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The checkpoint has no region of that name.
-    #[error("rank {rank}: {key} has no region {region:?}; it has: {}", present.join(", "))]
+    #[error("rank {rank}: {key} has no region {:?}; it has: {}", short(region), shown(present))]
     Missing {
         /// This rank.
         rank: Rank,
@@ -102,6 +104,13 @@ pub enum LoadError {
         /// One cause per copy.
         causes: Vec<String>,
     },
+}
+
+/// Regions that an error names. A checkpoint may have thousands.
+const REGIONS_MAX: usize = 10;
+
+fn shown(regions: &[String]) -> String {
+    list(regions.iter().map(|name| short(name)), REGIONS_MAX, ", ")
 }
 
 impl LoadError {
@@ -263,6 +272,32 @@ impl Restorer {
         self.load_span(name, T::TYPE, target, stream)
     }
 
+    /// Loads several regions into device memory, each of exactly its length: from node memory thousands of small ones together.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, fields: &[(&str, bivouac::device::DeviceSpan)], stream: &dyn bivouac::device::Stream)
+    /// # -> bivouac::Result<()> {
+    /// session.restart("heat", |r| Ok(r.load_devices::<f64>(fields, stream)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// As [`Restorer::load_device`].
+    ///
+    /// # Errors
+    /// As [`Restorer::load_device`], for the first region that has one.
+    pub fn load_devices<T: Element>(
+        &mut self,
+        regions: &[(&str, DeviceSpan)],
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        let typed = regions.iter().map(|(name, target)| (*name, T::TYPE, target.clone()));
+        self.load_spans(&typed.collect::<Vec<_>>(), stream)
+    }
+
     /// The same for a type that is known at run time only.
     pub(crate) fn load_span(
         &mut self,
@@ -271,8 +306,27 @@ impl Restorer {
         target: &DeviceSpan,
         stream: &dyn Stream,
     ) -> Result<(), LoadError> {
-        let region = self.find_array(name, element, target.bytes())?;
-        self.load_with(&region, |source, region| source.upload_region(region, target, stream))
+        self.load_spans(&[(name, element, target.clone())], stream)
+    }
+
+    /// The same for several regions of types that are known at run time only.
+    pub(crate) fn load_spans(
+        &mut self,
+        regions: &[(&str, ElementType, DeviceSpan)],
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        if regions.is_empty() {
+            return Ok(());
+        }
+        let (mut found, mut guess) = (Vec::with_capacity(regions.len()), 0);
+        let source = self.source("the region table")?;
+        for (name, element, target) in regions {
+            let region = source.head().region_near(&mut guess, name).cloned();
+            let region = region.map_or_else(|| self.find(name), Ok)?;
+            self.check_array(&region, *element, target.bytes())?;
+            found.push((region, target.clone()));
+        }
+        self.load_all(found.iter().map(|(region, _)| region), |source| source.upload_regions(&found, stream))
     }
 
     /// Loads a region of any length.
@@ -448,11 +502,17 @@ impl Restorer {
     /// The region of that name, if it is an array of `bytes` bytes of that type.
     fn find_array(&mut self, name: &str, element: ElementType, bytes: u64) -> Result<Region, LoadError> {
         let region = self.find(name)?;
+        self.check_array(&region, element, bytes)?;
+        Ok(region)
+    }
+
+    /// Is it an array of `bytes` bytes of that type?
+    fn check_array(&self, region: &Region, element: ElementType, bytes: u64) -> Result<(), LoadError> {
         if region.kind == RegionKind::Array && region.element == element && region.bytes == bytes {
-            return Ok(region);
+            return Ok(());
         }
         let expected = format!("{} x {element}", bytes / element.bytes().max(1));
-        Err(self.mismatch(&region, expected))
+        Err(self.mismatch(region, expected))
     }
 
     fn mismatch(&self, region: &Region, expected: String) -> LoadError {
@@ -473,18 +533,29 @@ impl Restorer {
         region: &Region,
         mut read: impl FnMut(&Source, &Region) -> Result<(), UploadError>,
     ) -> Result<(), LoadError> {
+        self.load_all(std::iter::once(region), |source| read(source, region))
+    }
+
+    /// Reads regions from the nearest copy that is right.
+    fn load_all<'a>(
+        &mut self,
+        regions: impl Iterator<Item = &'a Region> + Clone,
+        mut read: impl FnMut(&Source) -> Result<(), UploadError>,
+    ) -> Result<(), LoadError> {
+        let Some(first) = regions.clone().next() else { return Ok(()) };
         loop {
-            let source = self.source(&region.name)?;
+            let source = self.source(&first.name)?;
             let tier = source.tier();
             // Copies of one checkpoint have one region table; another one is damage that its checksum missed, and it
             // must not be read by: its offsets may lie anywhere.
-            if source.head().region(&region.name) != Some(region) {
+            let mut guess = 0;
+            if regions.clone().any(|region| source.head().region_near(&mut guess, &region.name) != Some(region)) {
                 self.distrust(format!("{tier} tier: its region table differs"), tier);
                 continue;
             }
-            match read(&source, region) {
+            match read(&source) {
                 Ok(()) => {
-                    *self.read.of_mut(tier) += region.bytes;
+                    *self.read.of_mut(tier) += regions.clone().map(|region| region.bytes).sum::<u64>();
                     return Ok(());
                 }
                 Err(UploadError::Tier(error)) => {
@@ -492,7 +563,7 @@ impl Restorer {
                     self.distrust(error.to_string(), tier);
                 }
                 Err(UploadError::Device(source)) => {
-                    let (rank, key, region) = (self.rank, self.key, region.name.clone());
+                    let (rank, key, region) = (self.rank, self.key, first.name.clone());
                     return Err(LoadError::Device { rank, key, region, source });
                 }
             }
@@ -586,6 +657,21 @@ mod tests {
         let clock = Arc::new(SystemClock::default());
         let restorer = Restorer::new(Rank(3), clock, key, series, Vec::new(), None, Some((tier, manifest)));
         (restorer, Arc::new(Keeper::new(settings)))
+    }
+
+    #[test]
+    fn a_missing_region_is_told_with_some_of_those_that_are_there() {
+        let missing = |region: &str, count: usize| LoadError::Missing {
+            rank: Rank(3),
+            key: CheckpointKey::default(),
+            region: region.into(),
+            present: (0..count).map(|at| format!("r{at}")).collect(),
+        };
+        let few = missing("t", 2).to_string();
+        assert!(few.ends_with("has no region \"t\"; it has: r0, r1"), "{few}");
+        let many = missing(&"x".repeat(5000), 100).to_string();
+        assert!(many.ends_with("; it has: r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, and 90 more"), "{many}");
+        assert!(many.contains("(4940 more characters)") && many.len() < 400, "{many}");
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl Protection {
         protection
     }
 
+    /// The schemes that protect something.
+    pub fn schemes(&self) -> Vec<Scheme> {
+        self.roles.iter().map(|(scheme, _)| *scheme).collect()
+    }
+
     /// This rank's role, if the scheme protects anything.
     pub fn role(&self, scheme: Scheme) -> Option<&Role> {
         self.roles.iter().find(|(known, _)| *known == scheme).map(|(_, role)| role)

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::base::Digest;
+use crate::base::text::short;
 use crate::device::DeviceSpan;
 use crate::format::{ElementType, FormatError, Region, RegionKind, codec};
 use serde::{Serialize, de::DeserializeOwned};
@@ -117,7 +118,8 @@ impl RegionData<'_> {
 pub enum RegionError {
     /// The name is empty, too long, has control characters, or is one of Bivouac's own.
     #[error(
-        "region name {name:?} is not usable: use 1 to 256 bytes without control characters, not beginning with {RESERVED:?}"
+        "region name {:?} is not usable: use 1 to 256 bytes without control characters, not beginning with {RESERVED:?}",
+        short(name)
     )]
     Name {
         /// The name.

@@ -21,6 +21,9 @@ use std::path::{Path, PathBuf};
 /// the application has work for them, too.
 pub(super) const THREADS_MAX: usize = 4;
 
+/// A file system with less than this part of the free memory was not meant for checkpoints.
+const SMALL_PART: u64 = 8;
+
 /// What each source says is free, each already less its reserve, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Available {
@@ -32,6 +35,15 @@ pub struct Available {
     pub cgroup: Option<u64>,
     /// The least of the three.
     pub least: u64,
+}
+
+impl Available {
+    /// Is it the size of the file system that keeps the segment small, far below what memory there is? A container with a
+    /// `/dev/shm` of 64 MiB is such a case.
+    pub fn is_small_file_system(&self) -> bool {
+        let memory = self.cgroup.map_or(self.mem_available, |least| least.min(self.mem_available));
+        memory != u64::MAX && self.tmpfs < memory / SMALL_PART
+    }
 }
 
 /// Reads what memory is available to a segment in `directory`.
@@ -227,6 +239,16 @@ mod tests {
     use super::*;
     use crate::base::units::GIB;
     use std::collections::HashMap;
+
+    #[test]
+    fn a_file_system_much_smaller_than_the_memory_is_told() {
+        let small =
+            |tmpfs, mem_available, cgroup| Available { tmpfs, mem_available, cgroup, least: 0 }.is_small_file_system();
+        assert!(small(64 << 20, 24 << 30, None));
+        assert!(!small(12 << 30, 24 << 30, None));
+        assert!(!small(64 << 20, 24 << 30, Some(128 << 20)), "the control group has no more either");
+        assert!(!small(64 << 20, u64::MAX, None), "nobody knows");
+    }
 
     #[test]
     fn meminfo_is_read_and_garbage_is_not() {

@@ -52,7 +52,7 @@ pub(super) fn node_domains(
         let names: Vec<String> = hosts.iter().map(|(_, host)| host.clone()).collect();
         match read(&redundancy.domains, place, &names) {
             Ok(read) => Outcome::agreed("failure domains", &read),
-            Err(text) => (Outcome::Abandoned(vec![Culprit { rank, text, retry: false }]), Vec::new()),
+            Err(text) => (Outcome::Abandoned(vec![Culprit::of(rank, text)]), Vec::new()),
         }
     })?;
     Ok(codec::decode("failure domains", &verdict.decision).unwrap_or_default())

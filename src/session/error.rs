@@ -1,9 +1,10 @@
 //! The one error type of the public API.
 
 use crate::base::Level;
+use crate::base::text::short;
 use crate::comm::CommError;
 use crate::config::ConfigError;
-use crate::coordination::Culprit;
+use crate::coordination::{Culprit, join};
 use crate::recovery::{LoadError, RestartError};
 use crate::region::RegionError;
 use crate::transfer::{CaptureError, LevelVerdict};
@@ -33,7 +34,8 @@ pub enum Error {
     },
     /// The name of a series or job cannot be used.
     #[error(
-        "{what} {name:?} is not usable: use 1 to 128 bytes without '/' or control characters, not starting with '.'"
+        "{what} {:?} is not usable: use 1 to 128 bytes without '/' or control characters, not starting with '.'",
+        short(name)
     )]
     Name {
         /// Which kind of name.
@@ -121,19 +123,9 @@ impl Error {
     }
 }
 
-fn join(culprits: &[Culprit]) -> String {
-    if culprits.is_empty() {
-        return "no rank is known to be at fault".into();
-    }
-    culprits.iter().map(Culprit::to_string).collect::<Vec<_>>().join("; ")
-}
-
 fn explain(verdicts: &[(Level, LevelVerdict)]) -> String {
-    let failed = verdicts.iter().filter_map(|(level, verdict)| match verdict {
-        LevelVerdict::Committed => None,
-        LevelVerdict::Abandoned(culprits) => Some(format!("{level} abandoned ({})", join(culprits))),
-        LevelVerdict::Unknown(reason) => Some(format!("{level} unknown ({reason})")),
-    });
+    let failed =
+        verdicts.iter().filter_map(|(level, verdict)| verdict.reason().map(|reason| format!("{level} {reason}")));
     let text = failed.collect::<Vec<_>>().join("; ");
     if text.is_empty() {
         "no such level was planned for it (see the every keys of [local] and [global])".into()

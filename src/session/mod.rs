@@ -39,11 +39,14 @@
 mod decide;
 mod domains;
 mod error;
+mod looking;
 mod open;
 pub mod place;
+mod summary;
 #[cfg(test)]
 mod tests;
 
+use crate::base::log;
 pub use error::{Error, Result};
 
 use crate::affinity::keeper::{AffinityReport, Whereabouts};
@@ -118,9 +121,11 @@ fn layer(
     use crate::comm::sockets::{Opened, SocketComm, Wish};
     use crate::config::Progress;
     let is_threaded = comm.is_multiple() && wanted != Progress::Stepped;
+    let here = comm.nodes()[comm.rank().index()];
+    let neighbours = comm.nodes().iter().filter(|node| **node == here).count();
     let wish = match wanted {
         Progress::Stepped => Wish::Refuse,
-        Progress::Auto if is_threaded => Wish::Whatever,
+        Progress::Auto if is_threaded && !is_crowded(neighbours, processors()) => Wish::Whatever,
         Progress::Auto | Progress::Sockets => Wish::Need,
     };
     match SocketComm::open(&mut comm, wish, timeouts.abandon)? {
@@ -131,6 +136,12 @@ fn layer(
             return Ok((streams, Workers::Threads));
         }
         Opened::NotWanted => {}
+        // A thread works over MPI then.
+        Opened::Unreachable(why) if is_threaded => {
+            let is_said = wanted == Progress::Sockets && comm.rank() == crate::base::Rank::ROOT;
+            let level = if is_said { log::Level::Warn } else { log::Level::Debug };
+            log::log!(level, "event=no-streams reason=\"{why}\": ranks talk over MPI");
+        }
         Opened::Unreachable(why) if comm.rank() == crate::base::Rank::ROOT => log::warn!(
             "event=no-comm-thread reason=\"MPI grants {}, and ranks do not reach each other without it: {why}\": checkpoints are \
              committed only while the application is in a call of the session; {}",
@@ -140,6 +151,20 @@ fn layer(
         Opened::Unreachable(_) => {}
     }
     Ok((Box::new(comm), if is_threaded { Workers::Threads } else { Workers::Writers }))
+}
+
+/// Do ranks share processors? MPI's waiting calls then take them from each other: a vote over MPI took half a second with two ranks on
+/// each of 16, over streams a tenth of that.
+#[cfg(any(feature = "mpi", test))]
+fn is_crowded(ranks: usize, processors: Option<usize>) -> bool {
+    processors.is_some_and(|processors| ranks > processors)
+}
+
+/// How many processors this machine has, whichever of them this process may use: its neighbours have the others.
+#[cfg(feature = "mpi")]
+fn processors() -> Option<usize> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    crate::base::units::parse_cpus(online.trim()).map(|online| online.len()).filter(|count| *count > 0)
 }
 
 /// What a restart restored.
@@ -191,7 +216,7 @@ impl Session {
     }
 
     /// Opens a session on the ranks of `comm`, which may be any intracommunicator; MPI may have been initialised by
-    /// anybody at any thread level. A thread moves the coordination along: over MPI with `MPI_THREAD_MULTIPLE`, else (or with
+    /// anybody at any thread level. A thread moves the coordination along: over MPI with `MPI_THREAD_MULTIPLE` and a processor for each rank, else (or with
     /// `engine.progress = "sockets"`) over sockets between the ranks. Where ranks do not reach each other so, which is logged, or with `engine.progress = "stepped"`, the
     /// session's own calls do ([`Session::progress`] helps when they are rare).
     ///
@@ -243,11 +268,18 @@ impl Session {
             Ok(config) => (config, None),
             Err(mistake) => (Config::default(), Some(mistake)),
         };
+        log::configure(config.node.log);
         let group = comm.default_group_name();
         let (comm, workers) = layer(comm, config.node.progress, &config.job.timeouts)?;
         let place =
             Place::here(&config, workers, group).map_err(|error| Error::Failed { reason: error.to_string() })?;
-        let mut session = Session::open_or_fail(comm, &place, config, mistake)?;
+        let is_root = comm.rank() == crate::base::Rank::ROOT;
+        let opened = Session::open_or_fail(comm, &place, config, mistake);
+        let mut session = opened.inspect_err(|error| {
+            if is_root {
+                log::error!(target: log::SUMMARY, "{error}");
+            }
+        })?;
         let (engine, threads) = (session.engine.clone(), session.threads.clone());
         let hook = on_finalize(move || {
             engine.fail("MPI was finalized before the session was closed".into());
@@ -598,6 +630,7 @@ impl Session {
     /// [`Error::Disagreed`], [`Error::Failed`].
     pub fn should_exit(&self) -> Result<bool> {
         self.engine.step_beat();
+        self.engine.tell_exit_asked();
         self.engine.pump();
         self.decisions.borrow_mut().should_exit(&self.engine)
     }
@@ -790,7 +823,13 @@ impl Session {
         engine.close_memory();
         self.process = 0;
         let waited_s = engine.clock().now().saturating_sub(started).as_secs_f64();
-        log::info!("event=closed rank={} waited_s={waited_s:.3} in_flight={in_flight}", engine.identity().rank);
+        log::debug!("event=closed rank={} waited_s={waited_s:.3} in_flight={in_flight}", engine.identity().rank);
+        if engine.is_root() {
+            let (identity, seconds) = (engine.identity(), engine.seconds_open());
+            let stats = Stats { in_flight, ..engine.stats() };
+            let line = summary::closing(&identity.job, identity.generation.0, seconds, &stats);
+            log::log!(target: log::SUMMARY, summary::importance(stats.has_losses()), "{line}");
+        }
         // What the ranks agreed on comes first: it is the same on all of them.
         agreed?;
         if let Some(reason) = engine.failed() {
@@ -1272,7 +1311,8 @@ impl Pending {
             let waited = self.progress().waited(level);
             match waited {
                 Waited::Reached(reached) => return Ok(reached),
-                Waited::Failed(verdicts) => {
+                Waited::Failed(mut verdicts) => {
+                    verdicts.extend(self.engine.lost_at(level));
                     let (name, version) = (self.name.clone(), self.version);
                     return Err(Error::NotCommitted { name, version, level, verdicts });
                 }

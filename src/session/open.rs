@@ -7,22 +7,27 @@
 //! 3. The node's first rank makes the segment, all ranks agree that this is done, the others attach. A node without one
 //!    goes on without it.
 
+use super::GOODBYE_LIMIT;
 use super::domains::node_domains;
 use super::error::{Error, Result};
+use super::looking::{LOOK, found, look_within, tiers};
 use super::place::{Place, Workers, job_key, local_name, segment_generation, segment_name, segment_prefix, store_hash};
+use super::summary::{Opening, importance};
 use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
+use crate::base::log;
+use crate::base::units::Bytes;
 use crate::base::{Clock, Generation, Incarnation, Rank};
 use crate::comm::Comm;
 use crate::config::{AffinityMode, Config, JobConfig, Timeouts};
 use crate::coordination::core::{Effect, Event};
-use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Round, Verdict};
+use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Ranks, Round, Verdict};
 use crate::format::codec;
 use crate::format::supervision::Status;
 use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
-use crate::segment::{Segment, SegmentSpec, available_memory, budget_bytes, strangers};
-use crate::tier::claims::{Claim, ClaimRecord, Claims};
+use crate::segment::{OldSegment, Segment, SegmentSpec, available_memory, budget_bytes, strangers};
+use crate::tier::claims::{Claim, ClaimError, ClaimRecord, Claims};
 use crate::tier::directory::{DirectoryTier, Series, is_component};
 use crate::tier::ours::{self, Trust};
 use crate::tier::owner::{LocalOwner, store_id};
@@ -56,6 +61,30 @@ struct Opened {
     notes: Vec<Culprit>,
 }
 
+/// A tier that was wanted and cannot be used, and by whom not.
+pub(super) type Lost = (TierKind, Vec<Culprit>);
+
+/// How the text of a rank that cannot use a tier begins, by which the others know what it is about.
+fn opening_of(tier: TierKind) -> String {
+    format!("{tier} tier: ")
+}
+
+/// What of `notes` is about `tier`; of those that are not described each may be.
+fn about(tier: TierKind, notes: &[Culprit]) -> Vec<Culprit> {
+    let is_about = |note: &&Culprit| note.ranks.named().is_empty() || note.text.starts_with(&opening_of(tier));
+    notes.iter().filter(is_about).cloned().collect()
+}
+
+/// The tiers that a failure of any rank to use them keeps from opening, as the configuration says.
+fn is_required(config: &JobConfig, tier: TierKind) -> bool {
+    match tier {
+        TierKind::Memory => config.memory_required,
+        TierKind::Local => config.local_required,
+        TierKind::Global => config.global_required,
+        TierKind::Peers => false,
+    }
+}
+
 /// Collective calls before there is an engine.
 pub(super) struct Bootstrap<'a> {
     driver: Driver,
@@ -79,6 +108,9 @@ impl Bootstrap<'_> {
             for effect in effects {
                 match effect {
                     Effect::Decide(round, ballot) => {
+                        for note in ballot.notes() {
+                            log::warn!("{note}");
+                        }
                         let answer = decide.take().map(|decide| decide(&ballot));
                         let (outcome, decision) = answer.unwrap_or((Outcome::Unknown, Vec::new()));
                         events.push(Event::Decided { round, outcome, decision });
@@ -86,7 +118,13 @@ impl Bootstrap<'_> {
                     Effect::Settled(verdict) if verdict.round == round => {
                         return match verdict.outcome {
                             Outcome::Agreed => Ok(verdict),
-                            Outcome::Abandoned(culprits) => Err(Error::Open { culprits }),
+                            Outcome::Abandoned(culprits) => {
+                                // All ranks leave: the verdict has to reach those behind this one.
+                                if let Err(error) = self.driver.quiesce(GOODBYE_LIMIT) {
+                                    log::debug!("event=no-goodbye error={error}");
+                                }
+                                Err(Error::Open { culprits })
+                            }
                             Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer in open".into() }),
                         };
                     }
@@ -124,11 +162,6 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     let introduction = introduce(&mut bootstrap, rank, place, &config, mistake)?;
     let prepared = prepare(rank, place, &config, &introduction);
     let (opened, claim) = claim(&mut bootstrap, rank, size, place, &config, &introduction, &prepared)?;
-    if rank == Rank::ROOT {
-        for note in &opened.notes {
-            log::warn!("event=tier-off {note}");
-        }
-    }
     let identity = Identity {
         job: introduction.job.clone(),
         group: introduction.group.clone(),
@@ -139,12 +172,23 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         size,
         node_ranks,
     };
-    let (memory, old) =
-        if config.job.memory_enabled { open_memory(&mut bootstrap, &identity, &config)? } else { (None, Vec::new()) };
-    if memory.is_none() && !opened.local && !opened.global {
-        log::error!("event=no-tier rank={rank}: checkpoints of this rank will fail");
+    let mut lost: Vec<Lost> = Vec::new();
+    for (tier, is_lost) in [
+        (TierKind::Local, config.job.local_enabled && !opened.local),
+        (TierKind::Global, config.job.global_enabled && !opened.global),
+    ] {
+        if is_lost {
+            lost.push((tier, about(tier, &opened.notes)));
+        }
     }
-    log::info!(
+    let Memory { segment: memory, old, without } = match config.job.memory_enabled {
+        true => open_memory(&mut bootstrap, &identity, &config)?,
+        false => Memory::default(),
+    };
+    if !without.is_empty() {
+        lost.insert(0, (TierKind::Memory, without));
+    }
+    log::debug!(
         "event=opened rank={rank} size={size} job={} group={} generation={} incarnation={} memory={} local={} global={}",
         identity.job,
         identity.group,
@@ -171,7 +215,33 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         rank: rank.0,
         neighbours: identity.node_ranks.iter().map(|rank| rank.0).collect(),
     };
+    let kept = protection.schemes();
+    if kept.is_empty() && !schemes.is_empty() {
+        let culprit = Culprit { ranks: Ranks::all(size), text: protection.notes.join("; "), retry: true };
+        lost.push((TierKind::Peers, vec![culprit]));
+    }
+    let is_lost = |tier| lost.iter().any(|(lost, _)| *lost == tier);
+    if rank == Rank::ROOT && place.is_real && log::is_on(log::Level::Warn, log::SUMMARY) {
+        let directories = [&prepared.local, &prepared.global];
+        let directories = directories.into_iter().filter_map(|tier| tier.as_ref().ok()?.clone());
+        let seen = look_within(LOOK, directories.filter(|tier| !is_lost(tier.kind())).collect(), &identity);
+        let opening = Opening {
+            job: &identity.job,
+            group: &identity.group,
+            ranks: size,
+            nodes: nodes.iter().max().map_or(0, |node| node + 1),
+            generation: identity.generation.0,
+            tiers: tiers(&config, memory.as_deref(), seen.as_deref(), &lost),
+            redundancy: match is_lost(TierKind::Peers) {
+                false => Ok(kept.iter().map(ToString::to_string).collect()),
+                true => Err(protection.notes.join("; ")),
+            },
+            found: seen.as_deref().map(|seen| found(seen, &old)),
+        };
+        log::log!(target: log::SUMMARY, importance(opening.is_loss()), "{}", opening.line());
+    }
     let setup = Setup {
+        lost,
         affinity: records.then(|| Arc::new(Keeper::new(settings()))),
         supervision: Supervision::of(introduction.supervised, teller),
         identity,
@@ -214,6 +284,9 @@ fn introduce(
     mistake: Option<String>,
 ) -> Result<Introduction> {
     let mut ballot = Ballot::of(rank, 0, "open", Payload::None);
+    for note in &config.notes {
+        ballot = ballot.noted(rank, note);
+    }
     if let Some(text) = mistake {
         ballot = ballot.failed(rank, text, false);
     }
@@ -263,7 +336,6 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
         if config.job.local_enabled { prepare_local(rank, place, config, introduction).map(Some) } else { Ok(None) };
     let global = match &introduction.global_failure {
         _ if !config.job.global_enabled => Ok(None),
-        Some(_) if rank != Rank::ROOT => Err("the root could not use it".to_owned()),
         Some(failure) => Err(failure.clone()),
         None => prepare_global(place, config, introduction).map(Some),
     };
@@ -398,8 +470,10 @@ fn claim(
     let payload =
         Payload::Max(vec![prepared.seen.0, u64::from(prepared.local.is_err()), u64::from(prepared.global.is_err())]);
     let mut ballot = Ballot::of(rank, 1, "open", payload);
-    for failure in [prepared.local.as_ref().err(), prepared.global.as_ref().err()].into_iter().flatten() {
-        ballot = ballot.failed(rank, failure, true);
+    for (tier, usable) in [(TierKind::Local, &prepared.local), (TierKind::Global, &prepared.global)] {
+        if let Err(why) = usable {
+            ballot = ballot.failed(rank, about_tier(tier, why), !is_required(&config.job, tier));
+        }
     }
     let differences = JobConfig::differences(&config.job.entries(), &introduction.config);
     if !differences.is_empty() {
@@ -430,16 +504,22 @@ fn claim(
                 generation
             }
             Some(Err(text)) => {
-                return (Outcome::Abandoned(vec![Culprit { rank, text, retry: false }]), Vec::new());
+                return (Outcome::Abandoned(vec![Culprit::of(rank, text)]), Vec::new());
             }
         };
-        let opened = Opened { generation, local, global, notes: ballot.failures.clone() };
+        let opened = Opened { generation, local, global, notes: ballot.culprits() };
         Outcome::agreed("opened", &opened)
     })?;
     let opened =
         codec::decode("opened", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })?;
     let claim = claimed.lock().unwrap_or_else(PoisonError::into_inner).take();
     Ok((opened, claim))
+}
+
+/// A text that is to begin with its tier, as those of most errors do.
+fn about_tier(tier: TierKind, text: &str) -> String {
+    let opening = opening_of(tier);
+    format!("{opening}{}", text.strip_prefix(&opening).unwrap_or(text))
 }
 
 fn make_claim(
@@ -460,18 +540,35 @@ fn make_claim(
         program: place.command.chars().take(500).collect(),
         group_size: size,
     };
-    let claim = claims.claim(seen, &record, config.job.take_over, &*place.clock).map_err(|error| error.to_string())?;
-    Ok((claims, claim))
+    let claim = claims.claim(seen, &record, config.job.take_over, &*place.clock);
+    Ok((claims, claim.map_err(|error| refusal(&error, &record, introduction))?))
 }
 
-/// The node segment, and on the node's first rank the segments of older runs, which it looks after.
+/// Why there is no claim. A run that is alive may be a session of this very process, which nobody has to look for.
+fn refusal(error: &ClaimError, ours: &ClaimRecord, Introduction { job, group, .. }: &Introduction) -> String {
+    match error {
+        ClaimError::Alive { generation, host, pid, .. } if (host, pid) == (&ours.host, &ours.pid) => format!(
+            "this process (process {pid} on {host}) has a session of job {job:?} and group {group:?} open already, as generation \
+             {generation}. Close it first, or give the new session a group of its own (job.group)"
+        ),
+        other => other.to_string(),
+    }
+}
+
+/// What a rank has of node memory.
+#[derive(Default)]
+struct Memory {
+    segment: Option<Arc<Segment>>,
+    /// On the node's first rank the segments of older runs, which it looks after.
+    old: Vec<OldSegment>,
+    /// The ranks that cannot use it, and why; the same on all ranks.
+    without: Vec<Culprit>,
+}
+
+/// The node segment, and on the node's first rank the segments of older runs.
 ///
 /// The others attach when the first has done its part: a segment that it could not make is not waited for.
-fn open_memory(
-    bootstrap: &mut Bootstrap<'_>,
-    identity: &Identity,
-    config: &Config,
-) -> Result<(Option<Arc<Segment>>, Vec<crate::segment::OldSegment>)> {
+fn open_memory(bootstrap: &mut Bootstrap<'_>, identity: &Identity, config: &Config) -> Result<Memory> {
     let prefix = segment_prefix(&identity.job, &identity.group);
     let directory = config.node.memory_directory.clone();
     let node_rank = identity.node_ranks.iter().position(|rank| *rank == identity.rank).unwrap_or(0) as u32;
@@ -487,7 +584,7 @@ fn open_memory(
         node_ranks: identity.node_ranks.len() as u32,
         group_size: identity.size,
     };
-    let mut old = Vec::new();
+    let (mut old, mut note) = (Vec::new(), None);
     let created = (node_rank == 0).then(|| {
         for (path, owner) in strangers(&directory, &prefix) {
             log::warn!("event=foreign-segment path={} owner={owner}: it is left alone", path.display());
@@ -496,21 +593,43 @@ fn open_memory(
         available_memory(&directory).and_then(|mut available| {
             // What dead runs of this job hold is given back once this one has elected what it restores.
             let dead = old.iter().filter(|segment| !segment.is_alive().unwrap_or(true));
-            available.least = available.least.saturating_add(dead.map(|segment| segment.allocated_bytes()).sum());
+            let dead = dead.map(|segment| segment.allocated_bytes()).sum();
+            available.least = available.least.saturating_add(dead);
+            available.tmpfs = available.tmpfs.saturating_add(dead);
             spec.budget = budget_bytes(config.node.memory_budget, &available);
+            if available.is_small_file_system() {
+                note = Some(format!(
+                    "event=small-memory-directory path={} free={} memory={}: node memory holds no more than that; mount it larger \
+                     (of a container: --shm-size), or set memory.directory to a larger tmpfs",
+                    directory.display(),
+                    Bytes(available.tmpfs),
+                    Bytes(available.mem_available)
+                ));
+            }
             log::info!("event=memory-budget rank={} bytes={} available={available:?}", identity.rank, spec.budget);
             Segment::create(&spec)
         })
     });
-    let ballot = Ballot::of(identity.rank, 2, "open", Payload::None);
+    let mut ballot = Ballot::of(identity.rank, 2, "open", Payload::None);
+    if let Some(text) = note {
+        ballot = ballot.noted(identity.rank, text);
+    }
     bootstrap.agree(ballot, |_| (Outcome::Agreed, Vec::new()))?;
     let segment = created.unwrap_or_else(|| Segment::attach(&spec, node_rank));
     let old = old.into_iter().filter_map(Arc::into_inner).collect();
-    match segment {
-        Ok(segment) => Ok((Some(Arc::new(segment)), old)),
-        Err(error) => {
-            log::warn!("event=tier-off rank={} tier=memory error={error}", identity.rank);
-            Ok((None, old))
-        }
+    let mut ballot = Ballot::of(identity.rank, 4, "open", Payload::None);
+    if let Err(error) = &segment {
+        let text = about_tier(TierKind::Memory, &error.to_string());
+        ballot = ballot.failed(identity.rank, text, !is_required(&config.job, TierKind::Memory));
     }
+    let verdict = bootstrap.agree(ballot, |ballot| {
+        let without = ballot.culprits();
+        if without.iter().any(|culprit| !culprit.retry) {
+            return (Outcome::Abandoned(without), Vec::new());
+        }
+        Outcome::agreed("memory", &without)
+    })?;
+    let without =
+        codec::decode("memory", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })?;
+    Ok(Memory { segment: segment.ok().map(Arc::new), old, without })
 }

@@ -7,14 +7,15 @@ use crate::base::limit::LIMIT;
 use crate::base::rng;
 use crate::base::{CheckpointKey, Clock, Generation, Level};
 use crate::comm::threads;
-use crate::config::{Budget, Config, Scheme};
+use crate::config::{Budget, Config, JobConfig, Scheme};
+use crate::segment;
 use crate::tier::TierKind;
 use crate::tier::directory::DirectoryTier;
 use crate::tier::simulated::{Fault, Simulated};
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
 use crate::transfer::engine::REPORTS_MAX;
-use crate::transfer::{LevelVerdict, PerTier};
+use crate::transfer::{LevelVerdict, PerTier, Report};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -186,11 +187,8 @@ fn commit(session: &Session, versions: &[u64], level: Level) {
 fn ended(pending: &Pending) -> Vec<(Level, Option<String>)> {
     wait_until("all levels end", || pending.poll());
     let reason = |verdict| match verdict {
-        LevelVerdict::Committed => None,
-        LevelVerdict::Abandoned(culprits) => {
-            Some(culprits.iter().map(|culprit| format!("{culprit}; ")).collect::<String>())
-        }
         LevelVerdict::Unknown(why) => panic!("unknown: {why}"),
+        verdict => verdict.reason(),
     };
     let mut ended: Vec<_> = pending.verdicts().into_iter().map(|(level, verdict)| (level, reason(verdict))).collect();
     ended.sort();
@@ -526,6 +524,91 @@ fn a_level_that_some_rank_cannot_reach_is_given_up_and_the_others_are_kept() {
     assert_eq!(stats.level_failures, PerTier { local: 1, ..PerTier::default() });
     bed.disk.heal(Path::new("/local")).expect("it is a path");
     session.close().expect("closes");
+}
+
+#[test]
+fn what_runs_left_that_died_before_their_first_checkpoint_is_removed() {
+    let bed = Bed::new();
+    let left = || segment::list(bed.memory.path(), "").expect("our own folder");
+    let die = |session: Session| {
+        drop(session);
+        // Writers end by themselves; those of a process that died have ended.
+        while left().iter().any(|name| segment::is_held(bed.memory.path(), name).expect("ours")) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let first = bed.open(&bed.place(), bed.config());
+    take(&first, 1).wait(Level::Process).expect("in memory");
+    die(first);
+    for _ in 0..3 {
+        die(bed.open(&bed.place(), Config { job: JobConfig { take_over: true, ..bed.config().job }, ..bed.config() }));
+    }
+    assert_eq!(left().len(), 2, "that of the first, which holds a checkpoint, and the last one's");
+}
+
+#[test]
+fn ranks_that_share_processors_are_told_from_those_that_do_not() {
+    assert!(crate::session::is_crowded(3, Some(2)) && !crate::session::is_crowded(2, Some(2)));
+    assert!(!crate::session::is_crowded(99, None), "nobody knows");
+}
+
+/// A place where no node memory and no local file can be made.
+fn without_local_tiers(bed: &Bed) -> (Place, Config) {
+    let mut config = bed.config();
+    config.node.memory_directory = bed.memory.path().join("nowhere");
+    bed.disk.inject(Path::new("/local"), Fault::ReadOnly).expect("it is a path");
+    (bed.place(), config)
+}
+
+#[test]
+fn a_tier_that_cannot_be_used_is_reported_and_named_to_who_waits_for_it() {
+    let bed = Bed::new();
+    let (place, config) = without_local_tiers(&bed);
+    on_one_node(&[place.clone(), place], &config, |_, session| {
+        let reports = session.reports();
+        let [memory, local] = &reports[..] else { panic!("{reports:?}") };
+        let reason = |report: &Report| report.verdict.reason().expect("it is off");
+        assert_eq!((memory.level, local.level), (Level::Process, Level::NodeReboot));
+        assert!(memory.name.is_empty() && matches!(memory.verdict, LevelVerdict::Off(_)));
+        assert!(reason(memory).contains("nowhere"), "{}", reason(memory));
+        assert!(reason(local).contains("all 2 ranks: local tier: ") && reason(local).contains("/local"), "{reports:?}");
+        assert_eq!(session.reports(), [], "once");
+        let pending = take(&session, 1);
+        assert_eq!(pending.wait(Level::System).expect("the global tier is there"), Level::System);
+        session.close().expect("closes");
+    });
+    bed.disk.heal(Path::new("/local")).expect("it is a path");
+    let config = Config { job: JobConfig { global_directory: "/readonly".into(), ..bed.config().job }, ..bed.config() };
+    bed.disk.inject(Path::new("/readonly"), Fault::ReadOnly).expect("it is a path");
+    let session = bed.open(&bed.place(), config);
+    let why = take(&session, 1).wait(Level::System).expect_err("nothing reaches it").to_string();
+    assert!(why.contains("system off since the session was opened (rank 0: global tier: "), "{why}");
+    assert!(why.contains("/readonly"), "{why}");
+    session.close().expect("closes");
+}
+
+#[test]
+fn a_tier_that_is_required_keeps_the_session_from_opening() {
+    let bed = Bed::new();
+    let (place, config) = without_local_tiers(&bed);
+    for (tier, place_named) in [(TierKind::Memory, "nowhere"), (TierKind::Local, "/local")] {
+        let mut config = config.clone();
+        *(if tier == TierKind::Memory { &mut config.job.memory_required } else { &mut config.job.local_required }) =
+            true;
+        let heard: Mutex<Vec<String>> = Mutex::default();
+        std::thread::scope(|scope| {
+            for comm in threads::world(&[0, 0]) {
+                let (place, config, heard) = (&place, config.clone(), &heard);
+                scope.spawn(move || {
+                    let error = Session::open_on(Box::new(comm), place, config).map(drop).expect_err("it is required");
+                    heard.lock().expect("whole").push(error.to_string());
+                });
+            }
+        });
+        let heard = heard.into_inner().expect("whole");
+        assert!(heard.len() == 2 && heard[0] == heard[1], "{heard:?}");
+        assert!(heard[0].contains(&format!("{tier} tier: ")) && heard[0].contains(place_named), "{heard:?}");
+    }
 }
 
 /// Two checkpoints that are being flushed take up the memory: the third waits for as long as it may, and is written to a file.

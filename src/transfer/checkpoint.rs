@@ -13,6 +13,7 @@ use super::stats::level_of;
 use super::tasks::Task;
 use super::write::Written;
 use crate::base::ids::text_hash;
+use crate::base::log;
 use crate::base::{CheckpointKey, Digest, Level, Origin};
 use crate::config::{LevelPolicy, PartStore};
 use crate::coordination::core::Event;
@@ -298,9 +299,15 @@ impl Engine {
 
     /// No slot could be had, and the application waits for a file.
     pub(super) fn say_direct(&self, version: u64, bytes: u64, why: &[String]) {
-        if self.setup.memory.is_some() {
-            let rank = self.setup.identity.rank;
-            log::warn!("event=capture-direct rank={rank} version={version} bytes={bytes} why={why:?}");
+        if self.setup.memory.is_none() {
+            return;
+        }
+        let rank = self.setup.identity.rank;
+        log::debug!("event=capture-direct rank={rank} version={version} bytes={bytes} why={why:?}");
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.is_direct_told, true) {
+            let advice = "what finds no room in node memory is written to a file before capture returns; said once";
+            state.notes.push(format!("event=capture-direct why={why:?}: {advice}"));
         }
     }
 
@@ -616,7 +623,7 @@ impl Engine {
     /// The root's decision on a checkpoint call: which levels it gets.
     pub(super) fn decide_checkpoint(&self, state: &mut State, name: &str, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
-        if !culprits.is_empty() || ballot.failures_cut > 0 {
+        if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
         let Payload::Bits { all, any } = ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
@@ -798,10 +805,12 @@ impl Engine {
     fn report(&self, state: &mut State, operation: u64, level: Level, verdict: LevelVerdict) {
         let Some(checkpoint) = state.checkpoints.get(&operation) else { return };
         match &verdict {
-            LevelVerdict::Committed => {}
-            LevelVerdict::Abandoned(culprits) => log::warn!(
-                "event=abandoned rank={} version={} operation={operation} level={level} culprits={:?}",
-                self.setup.identity.rank,
+            LevelVerdict::Committed | LevelVerdict::Off(_) => {}
+            // All ranks hear the same: it is said once.
+            LevelVerdict::Abandoned(culprits) => log::log!(
+                if self.is_root() { log::Level::Warn } else { log::Level::Debug },
+                "event=abandoned name={:?} version={} operation={operation} level={level} culprits={:?}",
+                checkpoint.series.name,
                 checkpoint.key.version,
                 culprits.iter().map(Culprit::to_string).collect::<Vec<_>>()
             ),
@@ -812,6 +821,9 @@ impl Engine {
             ),
         }
         lock_progress(&checkpoint.progress).verdicts.push((level, verdict.clone()));
+        if let Some(reason) = verdict.reason() {
+            state.told.on_refused(&checkpoint.series.name, checkpoint.key.version, level, reason);
+        }
         let report = Report { name: checkpoint.series.name.clone(), key: checkpoint.key, level, verdict };
         if state.reports.len() >= REPORTS_MAX {
             state.reports.pop_front();

@@ -8,18 +8,20 @@ use super::node::NodeContainer;
 use super::parcels::Running;
 use super::progress::{LevelVerdict, Report};
 use super::stats::Stats;
+use super::stats::level_of;
 use super::status::{Supervision, Told};
 use super::tasks::Task;
 use super::waiting::Waiting;
 use crate::affinity::current_node;
 use crate::affinity::keeper::Keeper;
 use crate::base::ids::text_hash;
+use crate::base::log;
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Origin, Rank};
 use crate::catalog::Stretches;
 use crate::comm::{Bell, Label, Parcel, Slice};
 use crate::config::Config;
 use crate::coordination::core::{Effect, Event};
-use crate::coordination::{Ballot, Driver, Outcome, Payload, Phase, Round, Verdict};
+use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Round, Verdict};
 use crate::policy::History;
 use crate::redundancy::Protection;
 use crate::redundancy::holding::Item;
@@ -90,6 +92,8 @@ pub struct Setup {
     pub global: Option<DirectoryTier>,
     /// The account of where this rank's threads and pages are, unless that is off.
     pub affinity: Option<Arc<Keeper>>,
+    /// Tiers that were wanted and cannot be used, and by whom not; the same on all ranks.
+    pub lost: Vec<(TierKind, Vec<Culprit>)>,
     /// This rank's part in the redundancy sets.
     pub protection: Protection,
     /// The run's claim (root only), until the engine has it.
@@ -219,6 +223,10 @@ pub(super) struct State {
     /// The newest verdicts that nobody has asked for, [`REPORTS_MAX`] at most.
     pub reports: VecDeque<Report>,
     pub stats: Stats,
+    /// What this rank has to say with its next vote.
+    pub notes: Vec<String>,
+    /// A capture has had to wait for a file, and that was said.
+    pub is_direct_told: bool,
     pub failed: Option<String>,
     /// The reason in `failed` is a newer run: nothing is committed, but the ranks still hear each other.
     pub superseded: bool,
@@ -233,6 +241,7 @@ pub(super) struct State {
 /// One rank's engine. Shared by the session, its threads and the checkpoints in flight.
 pub struct Engine {
     pub(super) setup: Setup,
+    opened: Duration,
     pub(super) config_hash: u64,
     pub(super) fence: Option<Fence>,
     bell: Option<Arc<Bell>>,
@@ -261,13 +270,21 @@ impl Engine {
     ///
     /// `operation` is the number of the last collective call that was made on the driver before.
     pub fn new(mut setup: Setup, driver: Driver, operation: u64) -> Engine {
+        let reports = setup.lost.iter().map(|(tier, culprits)| Report {
+            name: String::new(),
+            key: CheckpointKey::default(),
+            level: level_of(*tier),
+            verdict: LevelVerdict::Off(culprits.clone()),
+        });
+        let state = State { operation, reports: reports.collect(), ..State::default() };
         Engine {
+            opened: setup.clock.now(),
             fence: setup.claim.take().map(Fence::new),
             config_hash: setup.config.job.hash(),
             setup,
             bell: driver.bell(),
             driver: Mutex::new(driver),
-            state: Mutex::new(State { operation, ..State::default() }),
+            state: Mutex::new(state),
             staging: Mutex::default(),
             changed: Condvar::new(),
             work_ready: Condvar::new(),
@@ -339,6 +356,17 @@ impl Engine {
         reports
     }
 
+    /// The levels from `level` on that nothing reaches, because their tiers cannot be used.
+    pub fn lost_at(&self, level: Level) -> impl Iterator<Item = (Level, LevelVerdict)> {
+        let lost = self.setup.lost.iter().map(|(tier, culprits)| (level_of(*tier), culprits));
+        lost.filter(move |(at, _)| *at >= level).map(|(at, culprits)| (at, LevelVerdict::Off(culprits.clone())))
+    }
+
+    /// Seconds since the session was opened.
+    pub fn seconds_open(&self) -> f64 {
+        self.setup.clock.now().saturating_sub(self.opened).as_secs_f64()
+    }
+
     /// Why the session has failed, if it has.
     pub fn failed(&self) -> Option<String> {
         self.lock().failed.clone()
@@ -354,6 +382,8 @@ impl Engine {
     /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.
     pub fn keep_until_commit(&self, old: Vec<OldSegment>) {
         self.lock().old_segments.extend(old);
+        // Those of runs that were gone before they had taken anything.
+        self.remove_old_segments();
     }
 
     /// Gives back the memory of older runs' versions of a series that were not elected.
@@ -570,7 +600,7 @@ impl Engine {
                 if state.failed.is_some() && self.stop.load(Ordering::Relaxed) {
                     return moved;
                 }
-                std::mem::take(&mut state.events)
+                self.with_notes(&mut state)
             };
             let voted = !events.is_empty();
             let effects = match driver.step(events) {
@@ -595,6 +625,16 @@ impl Engine {
         }
     }
 
+    /// The events that wait, the first vote with what this rank has to say.
+    fn with_notes(&self, state: &mut State) -> Vec<Event> {
+        let mut events = std::mem::take(&mut state.events);
+        if let Some(Event::Vote(_, ballot)) = events.iter_mut().find(|event| matches!(event, Event::Vote(..))) {
+            let noted = |ballot: Ballot, note| ballot.noted(self.setup.identity.rank, note);
+            *ballot = std::mem::take(&mut state.notes).into_iter().fold(std::mem::take(ballot), noted);
+        }
+        events
+    }
+
     /// Fails the session if it has not failed yet; true if it was this call. Communication that has broken down says so at every
     /// call, and nobody need be woken for that again.
     fn fail_once(&self, reason: String) -> bool {
@@ -608,16 +648,21 @@ impl Engine {
     fn on_effect(&self, state: &mut State, effect: Effect) {
         match effect {
             Effect::Send(..) => {}
-            Effect::Decide(round, ballot) => match state.deciders.remove(&round) {
-                Some(decision) => {
-                    let (outcome, decision) = match decision {
-                        Decision::Custom(decide) => decide(&ballot),
-                        Decision::Checkpoint { name } => self.decide_checkpoint(state, &name, &ballot),
-                    };
-                    state.events.push(Event::Decided { round, outcome, decision });
+            Effect::Decide(round, ballot) => {
+                for note in ballot.notes() {
+                    log::warn!("{note}");
                 }
-                None => state.lanes.push(Task::Decide { round, ballot }),
-            },
+                match state.deciders.remove(&round) {
+                    Some(decision) => {
+                        let (outcome, decision) = match decision {
+                            Decision::Custom(decide) => decide(&ballot),
+                            Decision::Checkpoint { name } => self.decide_checkpoint(state, &name, &ballot),
+                        };
+                        state.events.push(Event::Decided { round, outcome, decision });
+                    }
+                    None => state.lanes.push(Task::Decide { round, ballot }),
+                }
+            }
             Effect::Settled(verdict) => self.on_settled(state, verdict),
             Effect::Waiting { round, waited, missing } => log::warn!(
                 "event=waiting rank={} operation={} phase={:?} waited_s={:.0} missing={missing:?}",

@@ -48,4 +48,5 @@ pub use progress::{LevelVerdict, Progress, Report, Waited};
 pub use stats::{PerTier, Stats};
 pub use status::{Supervision, Teller};
 pub use threads::Threads;
+pub(crate) use threads::spawn;
 pub(crate) use waiting::Waiting;

@@ -2,16 +2,17 @@
 
 use super::stats::level_of;
 use crate::base::{CheckpointKey, Level};
-use crate::coordination::Culprit;
+use crate::coordination::{Culprit, join};
 use crate::policy::Plan;
 use crate::tier::TierKind;
 
-/// How one checkpoint ended at one level, as it is reported to the application.
+/// How one checkpoint ended at one level, as it is reported to the application; or, once for each tier that was wanted and
+/// cannot be used, that nothing reaches its level ([`LevelVerdict::Off`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Name of the series.
+    /// Name of the series; empty for a tier.
     pub name: String,
-    /// Which checkpoint.
+    /// Which checkpoint; the empty key for a tier.
     pub key: CheckpointKey,
     /// At which level; `Captured` for the call itself.
     pub level: Level,
@@ -28,6 +29,20 @@ pub enum LevelVerdict {
     Abandoned(Vec<Culprit>),
     /// The root could not be reached; recovery will tell.
     Unknown(String),
+    /// Nothing reaches it in this session: these ranks cannot use its tier.
+    Off(Vec<Culprit>),
+}
+
+impl LevelVerdict {
+    /// Why it is not committed, in words.
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            LevelVerdict::Committed => None,
+            LevelVerdict::Abandoned(culprits) => Some(format!("abandoned ({})", join(culprits))),
+            LevelVerdict::Unknown(reason) => Some(format!("unknown ({reason})")),
+            LevelVerdict::Off(culprits) => Some(format!("off since the session was opened ({})", join(culprits))),
+        }
+    }
 }
 
 /// The state of one checkpoint as the application sees it.

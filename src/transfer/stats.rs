@@ -91,6 +91,11 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Has something been refused, or not ended?
+    pub fn has_losses(&self) -> bool {
+        self.abandoned + self.in_flight > 0 || TierKind::ALL.iter().any(|tier| *self.level_failures.of(*tier) > 0)
+    }
+
     /// Measured write bandwidth of a tier in bytes per second, if anything was written.
     pub fn bandwidth(&self, tier: TierKind) -> Option<f64> {
         let seconds = self.flushed_time.of(tier).as_secs_f64();

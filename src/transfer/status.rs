@@ -8,7 +8,8 @@ use super::engine::Engine;
 use super::stats::{Stats, level_of};
 use crate::base::Level;
 use crate::base::calendar::unix_now;
-use crate::format::supervision::{LevelStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, status_file};
+use crate::base::log;
+use crate::format::supervision::{LevelStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, Trouble, status_file};
 use crate::tier::TierKind;
 use crate::tier::run_directory::RunDirectory;
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub(super) struct Told {
     series: BTreeMap<(String, Level), (u64, f64)>,
     restored: Option<RestoredFrom>,
     first_step: Option<f64>,
+    asks_exit: bool,
+    trouble: Option<Trouble>,
     exit: Option<String>,
     closed: bool,
     /// When the next status is due.
@@ -142,6 +145,10 @@ impl Teller {
             levels: told.levels.iter().map(level).collect(),
             series: told.series.iter().map(series).collect(),
             in_flight: stats.in_flight,
+            refused: stats.abandoned + TierKind::ALL.iter().map(|tier| *stats.level_failures.of(*tier)).sum::<u64>(),
+            trouble: told.trouble.clone(),
+            root_blocked_seconds: stats.blocked_total.as_secs_f64(),
+            asks_exit: told.asks_exit,
             exit: told.exit.clone(),
             failed,
             closed: told.closed,
@@ -151,6 +158,12 @@ impl Teller {
 }
 
 impl Told {
+    /// A checkpoint is not committed, or not at a level.
+    pub fn on_refused(&mut self, name: &str, version: u64, level: Level, reason: String) {
+        let level = level.name().into();
+        self.trouble = Some(Trouble { name: name.to_owned(), version, level, reason, unix: unix_now() });
+    }
+
     /// A checkpoint is committed at a level; `is_first`: it was at none before.
     pub fn on_committed(&mut self, tier: TierKind, name: &str, version: u64, is_first: bool) {
         let (level, now) = (level_of(tier), unix_now());
@@ -200,6 +213,13 @@ impl Engine {
         state.told.due = Duration::ZERO;
         drop(state);
         self.wake();
+    }
+
+    /// `should_exit` was called.
+    pub fn tell_exit_asked(&self) {
+        if self.setup.supervision.teller.is_some() {
+            self.lock().told.asks_exit = true;
+        }
     }
 
     /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.

@@ -10,6 +10,7 @@ use super::write::{WriteJob, WriteSpec, Written};
 use crate::affinity::keeper::Keeper;
 use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
+use crate::base::log;
 use crate::base::{CheckpointKey, Level, Rank};
 use crate::catalog::{Folder, retention};
 use crate::config::PartStore;
@@ -351,10 +352,10 @@ impl Engine {
     fn decide_level(&self, round: Round, ballot: Ballot) -> (Outcome, Vec<u8>) {
         let rank = self.setup.identity.rank;
         let culprits = ballot.culprits();
-        if !culprits.is_empty() || ballot.failures_cut > 0 {
+        if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
-        let blame = |text: String| (Outcome::Abandoned(vec![Culprit { rank, text, retry: false }]), Vec::new());
+        let blame = |text: String| (Outcome::Abandoned(vec![Culprit::of(rank, text)]), Vec::new());
         let side = if round.phase == Phase::Global { Side::Far } else { Side::Near };
         match self.standing(side) {
             Standing::Newest => {}
@@ -515,7 +516,7 @@ impl Engine {
 
     /// Removes segments of older runs of whose series this run has committed something at the same level or a higher
     /// one; others stay.
-    fn remove_old_segments(&self) {
+    pub(super) fn remove_old_segments(&self) {
         let gone: Vec<OldSegment> = {
             let mut state = self.lock();
             // All of it under the lock: who commits meanwhile asks for this task only where old segments are left.

@@ -3,6 +3,7 @@
 use super::engine::Engine;
 use super::lanes::Sides;
 use crate::affinity::cpus;
+use crate::base::log;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl Drop for Threads {
 
 /// Starts a thread that never runs a signal handler: signals are the application's, whose handlers run on its threads.
 /// They are blocked before the thread exists, which inherits the mask: there is no moment at which it could take one.
-pub(super) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let spawned = Builder::new().name(name).spawn(body);
     before.thread_set_mask()?;

@@ -477,7 +477,8 @@ contains
     text = text_of(c_version())
   end function
 
-  ! Lets Bivouac write its log to standard error, from 1 (errors) to 5 (everything).
+  ! Lets Bivouac write to standard error, whatever job.log and BIVOUAC_LOG say: 0 nothing, 1 errors, 2 warnings and a line when a
+  ! session opens and when it closes, 3 events, 4 details, 5 everything.
   function bvk_log(level) result(status)
     integer, intent(in) :: level
     integer :: status
@@ -1258,15 +1259,20 @@ contains
     if (present(count)) count = found
   end function
 
-  ! Ends an attempt. `ok`: this rank has loaded what it needs. BVK_AGAIN: load all again, from the same handle.
-  function bvk_restart_end(restart, ok, restored) result(status)
+  ! Ends an attempt. `ok`: this rank has loaded what it needs. BVK_AGAIN: load all again, from the same handle. With `gives_up` a rank
+  ! that is not ok asks for no other version.
+  function bvk_restart_end(restart, ok, restored, gives_up) result(status)
     type(bvk_restart_t), intent(inout) :: restart
     logical, intent(in) :: ok
     type(bvk_restored), intent(inout), optional :: restored
+    logical, intent(in), optional :: gives_up
     integer :: status
     type(bvk_restored) :: found
+    integer(c_int) :: not_ok
+    not_ok = 0
+    if (present(gives_up)) not_ok = merge(-1_c_int, 0_c_int, gives_up)
     found%size = c_sizeof(found)
-    status = told(c_restart_end(restart%handle, merge(1_c_int, 0_c_int, ok), found))
+    status = told(c_restart_end(restart%handle, merge(1_c_int, not_ok, ok), found))
     if (present(restored)) restored = found
   end function
 

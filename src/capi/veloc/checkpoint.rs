@@ -309,14 +309,8 @@ fn settle(pending: &Pending) -> Outcome<()> {
     if reached.is_some() && failure_of(pending).is_none() {
         return Ok(());
     }
-    let failed = pending.verdicts().into_iter().filter_map(|(level, verdict)| match verdict {
-        LevelVerdict::Committed => None,
-        LevelVerdict::Abandoned(culprits) => {
-            let culprits: Vec<String> = culprits.iter().map(ToString::to_string).collect();
-            Some(format!("{level}: {}", culprits.join(", ")))
-        }
-        LevelVerdict::Unknown(reason) => Some(format!("{level}: {reason}")),
-    });
+    let verdicts = pending.verdicts();
+    let failed = verdicts.iter().filter_map(|(level, verdict)| Some(format!("{level} {}", verdict.reason()?)));
     let failed: Vec<String> = failed.collect();
     Err(Failure::new(
         BVK_ERR_NOT_COMMITTED,

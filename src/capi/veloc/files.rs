@@ -13,6 +13,7 @@
 use super::names;
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
+use crate::base::log;
 use crate::config::Direct;
 use crate::region::ReadBlocks;
 use crate::tier::ours::{self, Trust};

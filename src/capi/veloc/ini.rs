@@ -127,6 +127,9 @@ pub(super) fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
     config.set("local", "directory", Value::String(scratch.clone()));
     config.set("local", "allow_tmpfs", Value::Boolean(true));
     config.set("global", "directory", Value::String(persistent.clone()));
+    // VELOC refuses to begin without them.
+    config.set("local", "required", Value::Boolean(true));
+    config.set("global", "required", Value::Boolean(true));
     config.keep("local", scratch_versions);
     config.keep("global", max_versions);
     if persistent_interval < 0 {

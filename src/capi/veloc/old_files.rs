@@ -3,6 +3,7 @@
 
 use super::names;
 use super::old::{COUNT_BYTES, OldRegion, decode, list_bytes};
+use crate::base::log;
 use crate::tier::ours;
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -7,6 +7,7 @@ use super::choice::{self, Mode};
 use super::names;
 use super::old_files::{self, OldFile};
 use super::state::{Key, Phase, State, sizes};
+use crate::base::log;
 use crate::capi::regions::Region;
 use crate::capi::restart::load_region;
 use crate::capi::session::Open;

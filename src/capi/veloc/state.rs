@@ -8,7 +8,7 @@ use super::names;
 use super::restart::Restarting;
 use crate::base::CheckpointKey;
 use crate::capi::arguments::{BVK_U8, text};
-use crate::capi::regions::Region;
+use crate::capi::regions::{Region, Regions};
 use crate::capi::session::Open;
 use crate::capi::status::{Failure, Outcome};
 use crate::comm::mpi::MpiComm;
@@ -42,8 +42,8 @@ pub(super) struct State {
     pub old_rank: u32,
     /// How many ranks may have written a version of VELOC's own; a process alone does not say.
     pub old_ranks: Option<u32>,
-    /// The protected regions by group and number.
-    groups: BTreeMap<Option<String>, BTreeMap<c_int, Region>>,
+    /// The protected regions by group.
+    groups: BTreeMap<Option<String>, Regions>,
     pub phase: Phase,
     /// Captured, and not yet known to be safe.
     pub pending: Vec<Pending>,
@@ -70,16 +70,16 @@ unsafe fn configure(path: *const c_char) -> Result<(Settings, Config), String> {
     let wrong = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let given = std::fs::read_to_string(path).map_err(|error| wrong(path, &error))?;
     let settings = ini::read(&given, |name| std::env::var(name).ok()).map_err(|error| wrong(path, &error))?;
-    for note in &settings.notes {
-        log::warn!("event=veloc-setting file={} note={note:?}", path.display());
-    }
     let mut table = settings.config.clone();
     if let Some(more) = &settings.bivouac {
         let given = std::fs::read_to_string(more).map_err(|error| wrong(more, &error))?;
         table = ini::merged(table, &given).map_err(|error| wrong(more, &error))?;
     }
     let config = Config::with_settings(ConfigSource::Text(&table.to_string()), &[]);
-    Ok((settings, config.map_err(|error| wrong(path, &error))?))
+    let mut config = config.map_err(|error| wrong(path, &error))?;
+    let note = |note: &String| format!("event=veloc-setting file={} note={note:?}", path.display());
+    config.notes.extend(settings.notes.iter().map(note));
+    Ok((settings, config))
 }
 
 /// Refuses settings that are missing, after all ranks have been told; `single`: the number of a process alone.
@@ -181,21 +181,21 @@ impl State {
         let bytes =
             bytes.ok_or_else(|| Failure::argument(format!("region {id}: {count} x {size} bytes are too many")))?;
         let region = Region::new(&names::region(group, id), data, BVK_U8, &[bytes])?;
-        self.groups.entry(group.map(str::to_owned)).or_default().insert(id, region);
+        self.groups.entry(group.map(str::to_owned)).or_default().put(region);
         // A checkpoint has the regions of no group and those of its own.
         let own = group.is_some().then(|| self.groups.get(&group.map(str::to_owned))).flatten();
         let common = self.groups.get(&None);
-        self.open.make_ready(common.into_iter().chain(own).flat_map(BTreeMap::values));
+        self.open.make_ready(common.into_iter().chain(own).map(Regions::room).sum());
         Ok(())
     }
 
     /// Takes a region out again.
     pub(super) fn unprotect(&mut self, group: Option<&str>, id: c_int) -> Outcome<()> {
-        let regions = self.groups.get_mut(&group.map(str::to_owned));
-        let removed = regions.and_then(|regions| regions.remove(&id));
-        removed
-            .map(drop)
-            .ok_or_else(|| Failure::argument(format!("region {} is not protected", names::region(group, id))))
+        let name = names::region(group, id);
+        match self.groups.get_mut(&group.map(str::to_owned)).is_some_and(|regions| regions.remove(&name)) {
+            true => Ok(()),
+            false => Err(Failure::argument(format!("region {name} is not protected"))),
+        }
     }
 
     /// Takes all regions of a group out.
@@ -206,7 +206,7 @@ impl State {
     /// The regions that belong to checkpoints of this name: those without a group, and those of a group of that name.
     pub(super) fn regions(&self, name: &str) -> BTreeMap<String, Region> {
         let groups = [None, Some(name.to_owned())];
-        let regions = groups.iter().filter_map(|group| self.groups.get(group)).flat_map(BTreeMap::values);
+        let regions = groups.iter().filter_map(|group| self.groups.get(group)).flat_map(Regions::iter);
         regions.map(|region| (region.name.clone(), region.clone())).collect()
     }
 

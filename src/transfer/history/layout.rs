@@ -1,6 +1,7 @@
 //! How a version's fields lie in its bytes: one behind the other, each at a multiple of 256.
 #![forbid(unsafe_code)]
 
+use crate::base::units::PAGE;
 use crate::cache::Piece;
 use crate::format::ElementType;
 use std::ops::Range;
@@ -70,6 +71,24 @@ impl Layout {
         layout
     }
 
+    /// Places parts of a shard, given with where they begin there, in order. Where only padding lies between two, it does so here, too:
+    /// they can then be brought to the shard as one.
+    pub(super) fn of_parts(parts: impl Iterator<Item = (u64, u64)>, block_bytes: u64) -> Layout {
+        let mut layout = Layout { fields: Vec::new(), block_bytes, bytes: 0, blocks: 0 };
+        let mut last_end = None;
+        for (start, bytes) in parts {
+            let gap = last_end.map(|end| start - end).filter(|gap| *gap < PAGE);
+            let at = gap.map_or(layout.bytes.next_multiple_of(PAGE), |gap| layout.bytes + gap);
+            let name = String::new();
+            layout.fields.push(FieldInfo { name, element: ElementType::U8, bytes, at, first_block: layout.blocks });
+            layout.blocks += bytes.div_ceil(block_bytes) as u32;
+            layout.bytes = at + bytes;
+            last_end = Some(start + bytes);
+        }
+        layout.bytes = layout.bytes.max(1).next_multiple_of(ENTRY_ALIGN);
+        layout
+    }
+
     /// The fields, cut where the pieces that the version lies in end.
     pub(super) fn cuts(&self, pieces: &[Piece]) -> Vec<Cut> {
         let mut cuts = Vec::with_capacity(self.fields.len() + pieces.len());
@@ -106,6 +125,15 @@ mod tests {
         );
         assert_eq!((layout.bytes, layout.blocks), (12_288, 3));
         assert_eq!(Layout::new([].into_iter(), 4096).bytes, 4096);
+    }
+
+    #[test]
+    fn parts_keep_the_padding_between_them_and_nothing_else() {
+        let layout =
+            Layout::of_parts([(4096, 100), (8192, 4096), (12_288, 0), (12_288, 5), (1 << 20, 9)].into_iter(), 4096);
+        let places: Vec<_> = layout.fields.iter().map(|field| (field.at, field.first_block)).collect();
+        assert_eq!(places, [(0, 0), (4096, 1), (8192, 2), (8192, 2), (12_288, 3)]);
+        assert_eq!((layout.bytes, layout.blocks), (16_384, 4));
     }
 
     proptest! {

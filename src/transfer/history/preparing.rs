@@ -4,6 +4,7 @@
 
 use super::Shared;
 use super::ways::Ways;
+use crate::base::log;
 use crate::base::units::PAGE;
 use crate::cache::{Link, Tier};
 use crate::config::{PinOrder, Touch};
@@ -76,6 +77,9 @@ pub(super) fn memory_loop(shared: &Shared, mapped: u64) {
         at += step;
     }
     shared.fully_mapped(Tier::Device);
+    if let Err(error) = shared.device.make_ready(shared.range.bytes()) {
+        log::debug!("event=no-pinned-buffers error={error}");
+    }
     while shared.histories.load(Ordering::Relaxed) == 0 && !shared.is_stopping() {
         std::thread::park_timeout(IDLE);
     }

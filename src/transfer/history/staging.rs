@@ -10,11 +10,13 @@ use super::layout::Layout;
 use super::links::name_of;
 use super::{Caches, PATIENCE, Shared};
 use crate::base::Digest;
+use crate::base::log;
+use crate::base::units::PAGE;
 use crate::cache::{Admission, Link, Piece, Reason};
-use crate::device::{Copied, DeviceError, DeviceSpan, Stream};
-use crate::format::ElementType;
+use crate::device::{Copied, DeviceError, Stream};
 use crate::segment::SlotMut;
 use crate::transfer::capture::{DevicePart, targets};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -28,9 +30,33 @@ pub(in crate::transfer) struct Staged {
     shard: u64,
     bytes: u64,
     /// Where the bytes are, and where they go from the start of the shard; ascending.
-    copies: Vec<(DeviceSpan, u64)>,
+    lines: Vec<Line>,
+    /// What of the shard lies between regions of one line: zeros there, anything here.
+    gaps: Vec<Range<u64>>,
     /// The copy into the cache, until its digests are known.
     copied: Option<Box<dyn Copied>>,
+}
+
+/// Bytes that lie one behind the other in the cache as in the shard.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    place: u64,
+    bytes: u64,
+    at: u64,
+}
+
+/// Adds a part to lines and gaps: to the last line where nothing but padding lies between, both here and in the shard. Pure.
+fn append(lines: &mut Vec<Line>, gaps: &mut Vec<Range<u64>>, part: Line) {
+    let gap = lines.last().map(|last| (part.at - (last.at + last.bytes), last.place + last.bytes));
+    match (gap, lines.last_mut()) {
+        (Some((gap, end)), Some(last)) if gap < PAGE && end + gap == part.place => {
+            if gap > 0 {
+                gaps.push(part.at - gap..part.at);
+            }
+            last.bytes += gap + part.bytes;
+        }
+        _ => lines.push(part),
+    }
 }
 
 /// What is to be done when the bytes are in the slot, or it is known that they will not be. Runs on a thread of the caches.
@@ -59,15 +85,16 @@ impl Caches {
         block_bytes: u64,
         stream: &dyn Stream,
     ) -> Result<Option<Staged>, DeviceError> {
-        let fields = parts.iter().map(|part| ("", ElementType::U8, part.span.bytes()));
-        let layout = Layout::new(fields, block_bytes);
+        let layout = Layout::of_parts(parts.iter().map(|part| (part.at, part.span.bytes())), block_bytes);
         let Some((shard, pieces)) = self.shared.find_staging_room(layout.bytes) else { return Ok(None) };
         let shared = self.shared.clone();
-        let mut staged = Staged { shared, shard, bytes: layout.bytes, copies: Vec::new(), copied: None };
+        let (lines, gaps) = (Vec::new(), Vec::new());
+        let mut staged = Staged { shared, shard, bytes: layout.bytes, lines, gaps, copied: None };
         let mut runs = Vec::new();
         for cut in layout.cuts(&pieces) {
             let (part, place) = (&parts[cut.field], self.shared.range.span(cut.place, cut.bytes)?);
-            staged.copies.push((place.clone(), part.at + cut.start));
+            let line = Line { place: cut.place, bytes: cut.bytes, at: part.at + cut.start };
+            append(&mut staged.lines, &mut staged.gaps, line);
             runs.push(layout.run(&cut, part.span.part(cut.start, cut.bytes)?, Some(place)));
         }
         if !runs.is_empty() {
@@ -128,10 +155,15 @@ impl Landing {
     pub(super) fn run(self, stream: &dyn Stream) {
         let Landing { staged, mut slot, version, land } = self;
         let begun = Instant::now();
-        let copies = staged.copies.iter().cloned();
         let (shared, bytes) = (staged.shared.clone(), staged.bytes);
         let mut burst = shared.burst(version, bytes);
-        let outcome = burst.download(stream, &mut targets(copies, slot.as_mut_slice()));
+        let copy = |line: &Line| Ok((shared.range.span(line.place, line.bytes)?, line.at));
+        let copies = staged.lines.iter().map(copy).collect::<Result<Vec<_>, DeviceError>>();
+        let outcome =
+            copies.and_then(|copies| burst.download(stream, &mut targets(copies.into_iter(), slot.as_mut_slice())));
+        for gap in &staged.gaps {
+            slot.as_mut_slice()[gap.start as usize..gap.end as usize].fill(0);
+        }
         let held_back = burst.held_back();
         drop(burst);
         let mut books = shared.lock();
@@ -218,6 +250,22 @@ mod tests {
             let _ = self.tell.send("waits");
             let _ = self.end.lock().expect("no panic").recv();
         }
+    }
+
+    #[test]
+    fn regions_with_nothing_but_padding_between_them_are_one_line() {
+        let line = |place, bytes, at| Line { place, bytes, at };
+        let joined = |parts: &[(u64, u64, u64)]| {
+            let (mut lines, mut gaps) = (Vec::new(), Vec::new());
+            parts.iter().for_each(|(place, bytes, at)| append(&mut lines, &mut gaps, line(*place, *bytes, *at)));
+            (lines, gaps)
+        };
+        let padded = joined(&[(0, 100, 8192), (4096, 4096, 12_288), (8192, 7, 16_384)]);
+        let zeros: Vec<u64> = padded.1.iter().flat_map(|gap| [gap.start, gap.end]).collect();
+        assert_eq!((padded.0, zeros), (vec![line(0, 8199, 8192)], vec![8292, 12_288]));
+        // Something else lies between: in the shard a region of the host, here another shard.
+        assert_eq!(joined(&[(0, 4096, 4096), (4096, 8, 12_288)]).0.len(), 2);
+        assert_eq!(joined(&[(0, 4096, 4096), (12_288, 8, 8192)]).0.len(), 2);
     }
 
     /// While the copy into the cache is under way, its room must not be given to another shard.

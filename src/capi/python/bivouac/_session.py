@@ -2,6 +2,7 @@
 
 import ctypes
 import enum
+import operator
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple
 
@@ -67,7 +68,8 @@ class Restored(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the ranks have agreed on one level of one checkpoint. ``committed`` is None if the root could not be reached."""
+    """What the ranks have agreed on one level of one checkpoint. ``committed`` is None if the root could not be reached. Without a name:
+    a tier was wanted and cannot be used, so that nothing reaches its level; ``reason`` says why."""
 
     name: str
     version: int
@@ -87,7 +89,7 @@ def _text(text):
 def _version(version):
     if version is None:
         return NEWEST
-    number = int(version)
+    number = operator.index(version)  # 1.5 is refused
     if not 0 <= number < NEWEST:
         raise ValueError(f"{version} is no version: those are from 0 to 2**64 - 2")
     return number
@@ -422,28 +424,25 @@ class Restart:
                     self._give_up()
                     raise
                 # A body without `with` that got here has loaded all.
-                self._attempt._end(True)
+                self._attempt._end(1)
                 if not self._handle:
                     return
 
     def _end(self, loaded):
-        """Ends one attempt; what it restored counts once the handle is gone."""
+        """Ends one attempt; what it restored counts once the handle is gone. ``loaded``: 1, 0, or -1 if no other version would help."""
         found = sized(_library.Restored)
         try:
-            if call("bvk_restart_end", byref(self._handle), int(loaded), byref(found)) != AGAIN:
+            if call("bvk_restart_end", byref(self._handle), loaded, byref(found)) != AGAIN:
                 self._restored = _restored(found)
         except RestartError as error:
             self._failure = error.with_traceback(None)
             raise
 
     def _give_up(self):
-        """Refuses all attempts that the ranks still make, until they end the restart; returns what they ended it with.
-
-        One refusal is not enough: the ranks would go on with another copy or an older version.
-        """
-        while self._handle:
+        """Ends the restart of all ranks, whatever they have loaded; returns what it ended with."""
+        if self._handle:
             try:
-                self._end(False)
+                self._end(-1)
             except RestartError as error:
                 return error
         return self._failure
@@ -506,14 +505,14 @@ class Attempt:
 
     def __exit__(self, kind, error, trace):
         if kind is None:
-            self._end(True)
+            self._end(1)
             return False
         if self._ended:
             return False
         if issubclass(kind, LoadError):
             # What the other ranks say decides: another attempt, or an error of them all.
             try:
-                self._end(False)
+                self._end(0)
             except RestartError as all_ranks:
                 raise all_ranks from error
             return True

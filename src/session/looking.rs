@@ -1,0 +1,110 @@
+//! What the root finds out for the line that it writes when a session opens. File systems may be slow, and nobody waits for a line.
+#![forbid(unsafe_code)]
+
+use super::open::Lost;
+use super::summary::TierState;
+use crate::base::ids::text_hash;
+use crate::base::log;
+use crate::base::{Generation, Level};
+use crate::config::Config;
+use crate::coordination::join;
+use crate::format::supervision::SeriesStatus;
+use crate::segment::{OldSegment, Segment};
+use crate::tier::TierKind;
+use crate::tier::directory::DirectoryTier;
+use crate::transfer::{Identity, spawn};
+use std::collections::BTreeMap;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+/// So long the line waits for the file systems.
+pub(super) const LOOK: Duration = Duration::from_secs(2);
+
+/// What a directory has.
+pub(super) struct Seen {
+    tier: TierKind,
+    free: Option<u64>,
+    /// The newest version of each series that has a manifest.
+    newest: Vec<(String, Generation, u64)>,
+}
+
+/// Looks at the directories in use. `None`: they have not all answered within `limit`. The thread that waits for them then ends by
+/// itself.
+pub(super) fn look_within(limit: Duration, tiers: Vec<DirectoryTier>, identity: &Identity) -> Option<Vec<Seen>> {
+    let (identity, (tell, told)) = (identity.clone(), sync_channel(1));
+    let all = move || _ = tell.send(tiers.iter().map(|tier| look(tier, &identity)).collect());
+    spawn("bvk-look".into(), all).inspect_err(|error| log::warn!("event=no-thread error={error}")).ok()?;
+    told.recv_timeout(limit).ok()
+}
+
+fn look(tier: &DirectoryTier, identity: &Identity) -> Seen {
+    let free = rustix::fs::statvfs(tier.root()).ok().map(|fs| fs.f_bavail * fs.f_frsize);
+    let mut newest = Vec::new();
+    for name in tier.names(&identity.job, &identity.group).unwrap_or_default() {
+        let folders = tier.survey(&identity.series(&name)).unwrap_or_default();
+        newest.extend(folders.iter().find(|folder| folder.committed).map(|at| (name, at.generation, at.version)));
+    }
+    Seen { tier: tier.kind(), free, newest }
+}
+
+/// The tiers as they are used, nearest first.
+pub(super) fn tiers(
+    config: &Config,
+    memory: Option<&Segment>,
+    seen: Option<&[Seen]>,
+    lost: &[Lost],
+) -> Vec<(TierKind, TierState)> {
+    let job = &config.job;
+    let folder = |path: &std::path::Path| path.display().to_string();
+    let all = [
+        (TierKind::Memory, memory.is_some().then(|| folder(&config.node.memory_directory))),
+        (
+            TierKind::Local,
+            job.local_enabled.then(|| config.node.local_directory.as_deref().map_or_else(String::new, folder)),
+        ),
+        (TierKind::Global, job.global_enabled.then(|| folder(&job.global_directory))),
+    ];
+    let state = |(tier, place): (TierKind, Option<String>)| {
+        let is_it = |seen: &&Seen| seen.tier == tier;
+        let state = match (lost.iter().find(|(lost, _)| *lost == tier), place) {
+            (Some((_, culprits)), _) => TierState::Lost(join(culprits)),
+            (None, None) => TierState::Disabled,
+            (None, Some(place)) => TierState::On {
+                place,
+                bytes: match tier {
+                    TierKind::Memory => memory.map(Segment::capacity),
+                    _ => seen.and_then(|seen| seen.iter().find(is_it)?.free),
+                },
+            },
+        };
+        (tier, state)
+    };
+    all.into_iter().map(state).collect()
+}
+
+/// The newest version of each series that lies on a tier which the root can see: on directories what has a manifest, in memory what was
+/// committed. An election may choose otherwise: it asks all ranks.
+pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
+    let mut newest: BTreeMap<String, (Generation, u64, TierKind)> = BTreeMap::new();
+    for (tier, (name, generation, version)) in seen.iter().flat_map(|seen| seen.newest.iter().map(|at| (seen.tier, at)))
+    {
+        let found = (*generation, *version, tier);
+        newest.entry(name.clone()).and_modify(|known| *known = (*known).max(found)).or_insert(found);
+    }
+    for (segment, slot) in old.iter().flat_map(|segment| segment.slots().iter().map(move |slot| (segment, slot))) {
+        if !slot.intact || slot.level < Level::Process {
+            continue;
+        }
+        let known = newest.keys().find(|name| text_hash(name) == slot.name).cloned();
+        let found = (segment.header().generation, slot.version, TierKind::Memory);
+        let entry = newest.entry(known.unwrap_or_else(|| "(in memory only)".into())).or_insert(found);
+        *entry = (*entry).max(found);
+    }
+    let series = newest.into_iter().map(|(name, (_, version, tier))| SeriesStatus {
+        name,
+        level: tier.name().into(),
+        version,
+        unix: 0.0,
+    });
+    series.collect()
+}

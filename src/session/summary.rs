@@ -1,0 +1,186 @@
+//! The two lines that the root writes for people: what a session works with when it opens, and what it has done when it
+//! closes. Pure.
+#![forbid(unsafe_code)]
+
+use crate::base::log::Level;
+use crate::base::units::Bytes;
+use crate::format::supervision::SeriesStatus;
+use crate::tier::TierKind;
+use crate::transfer::Stats;
+
+/// So many series are named.
+const SERIES_NAMED: usize = 4;
+
+/// A tier, as the root sees it.
+pub(super) enum TierState {
+    /// Its place, and the bytes that it has: of node memory the budget, of a file system what is free, if it says.
+    On { place: String, bytes: Option<u64> },
+    /// Nobody wants it.
+    Disabled,
+    /// It was wanted, and cannot be used.
+    Lost(String),
+}
+
+/// What the line of an opening tells.
+pub(super) struct Opening<'a> {
+    pub job: &'a str,
+    pub group: &'a str,
+    pub ranks: u32,
+    pub nodes: u32,
+    pub generation: u64,
+    /// Nearest first.
+    pub tiers: Vec<(TierKind, TierState)>,
+    /// The schemes in use, and what could not be kept of them.
+    pub redundancy: Result<Vec<String>, String>,
+    /// The newest committed version of each series that the root can see, and on which tier; `level` is the tier's name.
+    /// `None`: a file system has not answered in time.
+    pub found: Option<Vec<SeriesStatus>>,
+}
+
+impl Opening<'_> {
+    /// Is anything missing that was wanted?
+    pub fn is_loss(&self) -> bool {
+        self.redundancy.is_err() || self.tiers.iter().any(|(_, state)| matches!(state, TierState::Lost(_)))
+    }
+
+    /// `job heat-0c7a11f2, run 3: 8 ranks on 2 nodes; memory /dev/shm 2.0 GiB; …`
+    pub fn line(&self) -> String {
+        let group = if self.group == "world" { String::new() } else { format!(" group {}", self.group) };
+        let mut parts = vec![format!(
+            "job {}{group}, run {}: {} on {}",
+            self.job,
+            self.generation,
+            count(u64::from(self.ranks), "rank"),
+            count(u64::from(self.nodes), "node")
+        )];
+        parts.extend(self.tiers.iter().map(|(tier, state)| match state {
+            TierState::On { place, bytes } => {
+                let free = if *tier == TierKind::Memory { "" } else { " free" };
+                let size = bytes.map_or_else(String::new, |bytes| format!(" ({}{free})", Bytes(bytes)));
+                format!("{tier} {place}{size}")
+            }
+            TierState::Disabled => format!("{tier} off"),
+            TierState::Lost(why) => format!("{tier} OFF ({why})"),
+        }));
+        parts.push(match &self.redundancy {
+            Ok(schemes) if schemes.is_empty() => "redundancy off".into(),
+            Ok(schemes) => format!("redundancy {}", schemes.join(", ")),
+            Err(why) => format!("redundancy OFF ({why})"),
+        });
+        let name = |found: &SeriesStatus| format!("{:?} version {} ({})", found.name, found.version, found.level);
+        let found = self.found.as_deref().unwrap_or_default();
+        let mut named: Vec<String> = found.iter().take(SERIES_NAMED).map(name).collect();
+        match found.len() {
+            0 if self.found.is_none() => named.push("not known yet (the file systems are slow)".into()),
+            0 => named.push("nothing".into()),
+            many if many > SERIES_NAMED => named.push(format!("{} more series", many - SERIES_NAMED)),
+            _ => {}
+        }
+        parts.push(format!("to restart from: {}", named.join(", ")));
+        parts.join("; ")
+    }
+}
+
+/// `job heat-0c7a11f2, run 3 closed after 61 s: 12 checkpoints; committed memory 12, …`
+pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -> String {
+    let tiers = [TierKind::Memory, TierKind::Local, TierKind::Peers, TierKind::Global];
+    let listed = |of: &dyn Fn(TierKind) -> u64| {
+        let counted = tiers.into_iter().map(|tier| (tier, of(tier))).filter(|(_, count)| *count > 0);
+        counted.map(|(tier, count)| format!("{tier} {count}")).collect::<Vec<_>>().join(", ")
+    };
+    let committed = listed(&|tier| *stats.committed.of(tier));
+    let mut parts = vec![format!(
+        "job {job}, run {generation} closed after {seconds:.1} s: {}, committed: {}",
+        count(stats.captured + stats.abandoned, "checkpoint"),
+        if committed.is_empty() { "none" } else { &committed }
+    )];
+    if stats.captured > 0 {
+        parts.push(format!(
+            "rank 0 handed over {} and was blocked {:.3} s in all, {:.3} s at most",
+            Bytes(stats.bytes_captured),
+            stats.blocked_total.as_secs_f64(),
+            stats.blocked_max.as_secs_f64()
+        ));
+    }
+    let refused = listed(&|tier| *stats.level_failures.of(tier));
+    let at_call = if stats.abandoned > 0 { format!("{} at the call", stats.abandoned) } else { String::new() };
+    let refused: Vec<String> = [at_call, refused].into_iter().filter(|text| !text.is_empty()).collect();
+    if !refused.is_empty() {
+        parts.push(format!("REFUSED: {}", refused.join(", ")));
+    }
+    if stats.in_flight > 0 {
+        parts.push(format!("STILL BEING WRITTEN: {}", stats.in_flight));
+    }
+    parts.join("; ")
+}
+
+/// How important such a line is: a warning if it tells of a loss.
+pub(super) fn importance(is_loss: bool) -> Level {
+    if is_loss { Level::Warn } else { Level::Info }
+}
+
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn series(name: &str, version: u64) -> SeriesStatus {
+        SeriesStatus { name: name.into(), level: "global".into(), version, unix: 0.0 }
+    }
+
+    #[test]
+    fn the_line_of_an_opening_has_each_tier_and_why_one_is_off() {
+        let on = |place: &str, bytes| TierState::On { place: place.into(), bytes: Some(bytes) };
+        let mut opening = Opening {
+            job: "heat-1",
+            group: "world",
+            ranks: 8,
+            nodes: 2,
+            generation: 3,
+            tiers: vec![
+                (TierKind::Memory, on("/dev/shm", 2 << 30)),
+                (TierKind::Local, TierState::Disabled),
+                (TierKind::Global, TierState::Lost("all 8 ranks: no such file".into())),
+            ],
+            redundancy: Ok(vec!["xor(4)".into()]),
+            found: Some((0..6).map(|at| series(&format!("s{at}"), at)).collect()),
+        };
+        assert_eq!(
+            opening.line(),
+            "job heat-1, run 3: 8 ranks on 2 nodes; memory /dev/shm (2 GiB); local off; \
+             global OFF (all 8 ranks: no such file); redundancy xor(4); to restart from: \"s0\" version 0 (global), \
+             \"s1\" version 1 (global), \"s2\" version 2 (global), \"s3\" version 3 (global), 2 more series"
+        );
+        (opening.ranks, opening.nodes, opening.group) = (1, 1, "left");
+        (opening.found, opening.redundancy) = (Some(Vec::new()), Err("one node".into()));
+        let line = opening.line();
+        assert!(line.starts_with("job heat-1 group left, run 3: 1 rank on 1 node; "), "{line}");
+        assert!(line.ends_with("; redundancy OFF (one node); to restart from: nothing"), "{line}");
+        opening.found = None;
+        let line = opening.line();
+        assert!(line.ends_with("; to restart from: not known yet (the file systems are slow)"), "{line}");
+    }
+
+    #[test]
+    fn the_line_of_a_closing_has_what_was_refused() {
+        let mut stats = Stats::default();
+        assert_eq!(
+            closing("heat", 1, 2.0, &stats),
+            "job heat, run 1 closed after 2.0 s: 0 checkpoints, committed: none"
+        );
+        (stats.captured, stats.abandoned, stats.in_flight) = (12, 1, 1);
+        (stats.committed.memory, stats.committed.global, stats.level_failures.global) = (12, 3, 2);
+        (stats.blocked_total, stats.blocked_max) = (Duration::from_millis(1500), Duration::from_millis(400));
+        stats.bytes_captured = 3 << 29;
+        assert_eq!(
+            closing("heat", 1, 61.26, &stats),
+            "job heat, run 1 closed after 61.3 s: 13 checkpoints, committed: memory 12, global 3; rank 0 handed over \
+             1.5 GiB and was blocked 1.500 s in all, 0.400 s at most; REFUSED: 1 at the call, global 2; \
+             STILL BEING WRITTEN: 1"
+        );
+    }
+}
