@@ -133,6 +133,51 @@ fn what_the_settings_ask_for_and_cannot_be_is_a_problem() {
 }
 
 #[test]
+fn a_directory_that_can_never_be_made_is_a_problem() {
+    let place = Place::new();
+    let impossible = |variable, key, check| {
+        let ran = place.doctor(&[(variable, "/proc/nope")]);
+        expect(&ran, check, "problem", key);
+        let found = found_by(&ran, check);
+        assert!(found.contains("/proc/nope: cannot be made: no folder can be made in /proc: "), "{found}");
+        assert!(found.contains("os error") && !found.contains("free"), "{found}");
+    };
+    impossible("BIVOUAC_GLOBAL_DIRECTORY", "global.directory", "global tier");
+    impossible("BIVOUAC_LOCAL_DIRECTORY", "local.directory", "local tier");
+    // One that a session can make is none, and nothing stays of the trial.
+    let (parent, wanted) = (place.path("new"), place.path("new/global"));
+    std::fs::create_dir(&parent).expect("made");
+    let ran = place.doctor(&[("BIVOUAC_GLOBAL_DIRECTORY", wanted.to_str().expect("UTF-8"))]);
+    assert_ne!(check(&ran.json(), "global tier")["verdict"], "problem");
+    assert!(entries(&parent).is_empty());
+}
+
+/// What was found in a check.
+fn found_by(ran: &Ran, name: &str) -> String {
+    check(&ran.json(), name)["found"].as_str().expect("text").to_owned()
+}
+
+#[test]
+fn what_is_reported_in_several_lines_is_shown_in_several() {
+    let place = Place::new();
+    let file = place.path("two.toml");
+    std::fs::write(&file, "[global]\nkeep_lsat = 3\n[local]\nnosuch = 1\n").expect("written");
+    let mut doctor = command();
+    doctor.arg("doctor").env("BIVOUAC_CONFIG", &file).current_dir(place.folder.path());
+    let ran = store::ran(doctor);
+    assert!(ran.status == 1 && !ran.out.contains('\u{fffd}'), "{}", ran.out);
+    let lines: Vec<&str> = ran.out.lines().take(4).collect();
+    let start = lines[0].find("2 problems in the configuration:").expect("the first line");
+    for (line, words) in lines[1..].iter().zip(["keep_lsat", "nosuch", "Correct it"]) {
+        assert!(line.contains(words) && line[..start].trim().is_empty(), "{words}: {}", ran.out);
+    }
+    let mut doctor = command();
+    doctor.arg("doctor").env("BIVOUAC_GLOBAL_KEEP_LSAT", "3").current_dir(place.folder.path());
+    let ran = store::ran(doctor);
+    assert!(ran.out.contains("BIVOUAC_GLOBAL_KEEP_LAST? Correct it"), "{}", ran.out);
+}
+
+#[test]
 fn a_tmpfs_is_no_local_tier_unless_it_is_allowed() {
     let place = Place::new();
     let memory = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("a folder");

@@ -433,10 +433,10 @@ fn a_named_version_is_taken_and_bad_arguments_are_refused() {
     let machine = Machine::taken("partner", PartStore::Local);
     machine.lose(2);
     let (status, document) = machine.rebuild_json(&["--version", "7"]);
-    assert_eq!(status, 2, "{document}");
+    assert_eq!(status, 3, "{document}");
     assert!(document["problems"].to_string().contains("nothing of version 7 was found"), "{document}");
     let (status, document) = machine.rebuild_json(&["--name", "other"]);
-    assert_eq!(status, 2, "{document}");
+    assert_eq!(status, 3, "{document}");
     // Without --job a job that has never used the store is passed over.
     let ran = machine.rebuild(&[]);
     assert!(ran.status == 2 && ran.out.contains("it has never used this global directory"), "{} {}", ran.out, ran.err);

@@ -17,9 +17,10 @@
 //! - *Orphaned*: a local directory says where the store of its copies was. If that is gone, no run will restore or remove them.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
-use crate::living::{self, claimed, is_job, key_of, living_segment};
+use crate::ending::Ending;
+use crate::living::{self, claimed, is_job, key_of, living_segment, no_job};
 use crate::memory::{self, Stock, is_elsewhere};
+use crate::output::list;
 use crate::places::{Orphan, is_local_name, local_directories, no_store, orphans, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
 use crate::reset;
@@ -41,6 +42,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Versions that are named.
+const VERSIONS_MAX: usize = 8;
+
 /// What `clean` is asked.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -59,7 +63,8 @@ directories of the configuration. Temp files of the local tier go when a claim (
 Local copies of stores that are gone are named, and removed with --even-newest.
 
 Exit status: 0 done; 2 wrong usage, something could not be read or removed, or a segment was kept because it may hold the only
-copy of a newest version, or, with --job, because the job lives.")]
+copy of a newest version, or, with --job, because the job lives; 3 with --job, nothing knows
+that job. A node without anything to clean gives 0.")]
 #[command(group = clap::ArgGroup::new("whose").required(true).args(["job", "all_dead"]))]
 pub struct Args {
     /// Folders of memory segments, or local or global directories
@@ -85,7 +90,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Ending {
     let mut removal = Removal::default();
     if let Err(problem) = plan(args, &mut removal) {
-        removal.problems.push(problem);
+        removal.problems.add(problem);
         removal.is_all_or_nothing = true;
     }
     removal.carry_out("clean", args.how)
@@ -121,7 +126,16 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
     for tier in ground.tiers.clone() {
         ground.add_temps(&tier, removal)?;
     }
-    if args.dirs.is_empty() { ground.add_orphans(removal) } else { Ok(()) }
+    if args.dirs.is_empty() {
+        ground.add_orphans(removal)?;
+    }
+    if let Some(job) = &args.job
+        && removal.is_empty()
+        && !ground.names.values().any(|(key, _)| is_job(key, job))
+    {
+        removal.problems.add(no_job(job, "the node's memory, its local tier and the global directory"));
+    }
+    Ok(())
 }
 
 // ------------------------------------------------------------------------------------------- where
@@ -328,13 +342,13 @@ impl Ground<'_> {
             (_, Ok(true)) => removal.keep(&path, "its run is alive".into()),
             (SegmentError::Damaged { source: FormatError::Version { .. }, .. }, _) if !self.args.even_newest => {
                 let why = format!("{error}; --even-newest removes it all the same");
-                removal.problems.push(format!("{} is kept: {why}", path.display()));
+                removal.problems.add(format!("{} is kept: {why}", path.display()));
                 removal.keep(&path, why);
             }
             (SegmentError::Unfinished { .. } | SegmentError::Damaged { .. }, Ok(false)) => {
                 removal.doomed.push(Doomed::Garbage(folder.to_owned(), name.to_owned()));
             }
-            (error, _) => removal.problems.push(error.to_string()),
+            (error, _) => removal.problems.add(error.to_string()),
         }
     }
 
@@ -366,11 +380,11 @@ impl Ground<'_> {
             let held: BTreeSet<String> = held.collect();
             if let Some(why) = alive {
                 if self.args.job.is_some() {
-                    removal.problems.push(format!("{} is kept: {why}", path.display()));
+                    removal.problems.add(format!("{} is kept: {why}", path.display()));
                 }
                 removal.keep(&path, why);
             } else if !held.is_empty() && !self.args.even_newest {
-                let held = held.into_iter().collect::<Vec<_>>().join(", ");
+                let held = list(held.into_iter(), VERSIONS_MAX, ", ");
                 let what = format!(
                     "it may hold the only copy of {held}, the newest or the newest that survives the loss of a node"
                 );
@@ -382,7 +396,7 @@ impl Ground<'_> {
                         format!("{what}; bring it to the global directory first (bivouac drain), or give --even-newest")
                     }
                 };
-                removal.problems.push(format!("{} is kept: {why}", path.display()));
+                removal.problems.add(format!("{} is kept: {why}", path.display()));
                 removal.keep(&path, why);
             } else {
                 removal.doomed.push(Doomed::Segment(Box::new(stock)));
@@ -408,7 +422,7 @@ impl Ground<'_> {
                 false => self.durable(copies),
             };
             let durable = durable.unwrap_or_else(|problem| {
-                removal.problems.push(problem);
+                removal.problems.add(problem);
                 BTreeMap::new()
             });
             let needed = only_copies(copies, &durable).into_iter();

@@ -7,10 +7,13 @@ mod facts;
 mod gather;
 mod judge;
 
-use crate::Ending;
-use crate::output::{SCHEMA, plain, print, print_json};
+use crate::ending::Ending;
+use crate::output::{SCHEMA, plain_lines, print, print_json};
 use judge::{Finding, Verdict};
 use serde::Serialize;
+
+/// Columns of the longest verdict, `problem`.
+const VERDICT_WIDTH: usize = 8;
 
 /// What `doctor` is asked.
 #[derive(clap::Args)]
@@ -23,7 +26,7 @@ use serde::Serialize;
 
 One line for each check: ok, warning (it works, and not as well as it could) or problem (something that the settings ask for
 cannot work), what was found, and what to change. Nothing is changed; a small file is written to the local and the global directory
-and removed again.
+and removed again, or where the directory is not there yet, a folder made beside it and removed.
 
 Exit status: 0 no problem, 1 problems, 2 wrong usage.")]
 pub struct Args {
@@ -62,8 +65,10 @@ fn text(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
     let mut text = String::new();
     for Finding { check, verdict, found, advice } in findings {
-        let advice = advice.as_ref().map_or_else(String::new, |advice| format!(". {}", capitalised(advice)));
-        text += &format!("{:<8} {check:<width$}  {}{}\n", verdict.name(), plain(found), plain(&advice));
+        let advice =
+            advice.as_ref().map_or_else(String::new, |advice| format!("{}{}", link(found), capitalised(advice)));
+        let said = plain_lines(&format!("{found}{advice}"), VERDICT_WIDTH + width + 3);
+        text += &format!("{:<VERDICT_WIDTH$} {check:<width$}  {said}\n", verdict.name());
     }
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     text + &format!(
@@ -72,6 +77,15 @@ fn text(findings: &[Finding]) -> String {
         count(Verdict::Warning),
         count(Verdict::Problem)
     )
+}
+
+/// What stands between what was found and the advice.
+fn link(found: &str) -> &'static str {
+    match found.contains('\n') {
+        true => "\n",
+        false if found.ends_with(['.', '?', '!']) => " ",
+        false => ". ",
+    }
 }
 
 fn capitalised(text: &str) -> String {

@@ -5,10 +5,11 @@
 //! the outcome is put into words.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
-use crate::living::{self, claimed, claims, is_job};
+use crate::ending::{Ending, Problem, Problems};
+use crate::living::{self, claimed, claims, is_job, no_job};
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
 use crate::places::{local_directories, local_names, no_store, own_local, own_tier, store_of};
+use crate::reset::folders;
 use bivouac::Config;
 use bivouac::base::clock::SystemClock;
 use bivouac::base::ids::text_hash;
@@ -59,7 +60,8 @@ A job with a living run is refused. A copy that stays behind is never lost: noth
 clean`).
 
 Exit status: 0 all that this node has is on the global tier; 1 something is damaged or could not be written, or, with --wait, a
-checkpoint is still incomplete; 2 wrong usage, not readable, or refused.")]
+checkpoint is still incomplete; 2 wrong usage, not readable, or refused; 3 neither this node nor the global directory knows the job
+or the series that was named. A node that has nothing to bring gives 0.")]
 pub struct Args {
     /// The global directory (default: that of the configuration, BIVOUAC_CONFIG and BIVOUAC_… variables)
     #[arg(long, value_name = "DIR")]
@@ -133,8 +135,8 @@ struct Document {
     bytes: u64,
     /// What is no good and was not made up for.
     damage: Vec<String>,
-    /// What could not be read, or was refused.
-    problems: Vec<String>,
+    /// What could not be read, was refused, or was not there.
+    problems: Problems,
 }
 
 /// A job that was left alone.
@@ -202,22 +204,20 @@ pub fn run(args: &Args) -> Ending {
     let is_short = match drain(args, &mut document) {
         Ok(is_short) => is_short,
         Err(problem) => {
-            document.problems.push(problem);
+            document.problems.add(problem);
             false
         }
     };
-    document.problems.iter().for_each(|problem| complain(problem));
-    let is_damaged = is_short || !document.damage.is_empty();
+    document.problems.complain();
+    if is_short || !document.damage.is_empty() {
+        document.problems.note(Ending::Damage);
+    }
     if args.json {
         print_json(&document);
     } else {
         print(&text(&document));
     }
-    match (is_damaged, document.problems.is_empty()) {
-        (true, _) => Ending::Damage,
-        (false, false) => Ending::Trouble,
-        (false, true) => Ending::Good,
-    }
+    document.problems.ending()
 }
 
 /// Rebuilds what is missing on the global tier, if all of it can be.
@@ -236,7 +236,7 @@ fn drain(args: &Args, document: &mut Document) -> Result<bool, String> {
     let mut collected = look(args, &places, document);
     document.parity = collected.parts.len();
     document.unusable_parity = std::mem::take(&mut collected.bad_parts);
-    document.problems.append(&mut collected.problems);
+    document.problems.extend(std::mem::take(&mut collected.problems));
     let segments = std::mem::take(&mut collected.segments);
     let which = if args.all { Which::All } else { Which::Newest };
     let (mut chosen, loose) = select(collected, which);
@@ -338,12 +338,22 @@ pub fn find_store(
 
 // ------------------------------------------------------------------------------------------- what
 
+/// Has nothing of what was wanted been found?
+fn is_empty(collected: &Collected) -> bool {
+    collected.pieces.is_empty() && collected.parts.is_empty() && collected.damage.is_empty()
+}
+
 fn look(args: &Args, places: &Places, document: &mut Document) -> Collected {
     for tier in places.locals.iter().filter(|tier| !tier.root().exists()) {
         complain(&format!("nothing there: {} does not exist", tier.root().display()));
     }
     let wanted = Wanted::new(&places.global, args.job.as_deref(), args.name.as_deref());
     let collected = collect(&places.memory, &places.locals, &|series| wanted.is(series));
+    if is_empty(&collected)
+        && let Some(problem) = wanted.unknown()
+    {
+        document.problems.add(problem);
+    }
     document.skipped.append(&mut wanted.skipped());
     collected
 }
@@ -377,6 +387,25 @@ impl<'a> Wanted<'a> {
         }
     }
 
+    /// What to say if nothing was found of what the user has named: nothing if the store knows it, or if nothing was named.
+    fn unknown(&self) -> Option<Problem> {
+        let places = format!("this node, and in {}", self.global.root().display());
+        let meant = |job: &String| self.job.is_none_or(|meant| is_job(job, meant));
+        match (self.job, self.name) {
+            (_, Some(name)) => {
+                let mut known = self.global.all_series().unwrap_or_default().into_iter();
+                let is_known = known.any(|series| series.name == name && meant(&series.job));
+                (!is_known)
+                    .then(|| Problem::nothing(format!("there is no series {:?} on {places}", output::short(name))))
+            }
+            (Some(job), None) => {
+                let is_known = folders(self.global.root()).unwrap_or_default().iter().any(meant);
+                (!is_known).then(|| no_job(job, &places))
+            }
+            (None, None) => None,
+        }
+    }
+
     /// The jobs that were passed over because the store does not know them.
     pub fn skipped(self) -> Vec<Skipped> {
         let why = "it has never used this global directory; --job takes it all the same";
@@ -395,7 +424,7 @@ pub fn refuse_living(
     global: &DirectoryTier,
     segments: &[SegmentSeen],
     chosen: &mut Vec<Chosen>,
-    problems: &mut Vec<String>,
+    problems: &mut Problems,
 ) {
     let here = |job: &str, group: &str| {
         let (job, group) = (text_hash(job), text_hash(group));
@@ -408,7 +437,7 @@ pub fn refuse_living(
     let jobs: BTreeSet<Job> = chosen.iter().map(|chosen| job_of(&chosen.series)).collect();
     for (job, group) in jobs {
         if let Some(why) = here(&job, &group).or_else(|| claimed(global, &job, &group, "bivouac drain")) {
-            problems.push(format!("{job}/{group} is left alone: {why}; --even-alive takes it all the same"));
+            problems.add(format!("{job}/{group} is left alone: {why}; --even-alive takes it all the same"));
             chosen.retain(|chosen| job_of(&chosen.series) != (job.clone(), group.clone()));
         }
     }
@@ -581,6 +610,5 @@ pub fn row_text(row: &Row, dry_run: bool) -> String {
 
 /// Ranges as text: `0-3,7`.
 pub fn ranges(ranges: &[[u32; 2]]) -> String {
-    let text = |[first, last]: &[u32; 2]| if first == last { first.to_string() } else { format!("{first}-{last}") };
-    ranges.iter().map(text).collect::<Vec<_>>().join(",")
+    output::ranges(&ranges.iter().map(|[first, last]| (*first, *last)).collect::<Vec<_>>())
 }

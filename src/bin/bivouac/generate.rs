@@ -2,7 +2,8 @@
 //! themselves. Hidden, because nobody needs it once they are installed.
 #![forbid(unsafe_code)]
 
-use crate::{Cli, Ending};
+use crate::Cli;
+use crate::ending::Ending;
 use clap::{CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use std::io;

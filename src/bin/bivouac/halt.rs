@@ -1,12 +1,12 @@
 //! `bivouac halt`: sets, lists and clears the conditions under which a run ends with a last checkpoint.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
+use crate::ending::{Ending, Problem};
 use crate::output::{complain, plain, print, print_json};
 use crate::run;
 use bivouac::base::calendar::{UTC_MAX, parse_utc, unix_now};
 use bivouac::base::units::parse_duration;
-use bivouac::format::supervision::{Condition, Halt, When};
+use bivouac::format::supervision::{Condition, Halt, Status, When};
 use bivouac::tier::run_directory::RunDirectory;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ The program obeys where it calls should_exit(), within about exit.check_every. C
 They stay until --clear: a run that is started while one is met ends at once with exit status 10.
 DIR is the --run-directory of bivouac run, or the run.directory of the configuration.
 
-Exit status: 0 done; 2 wrong usage, or the directory cannot be used.")]
+Exit status: 0 done; 2 wrong usage, or the directory cannot be used; 3 with --list or --clear, no job has ever used the directory.")]
 pub struct Args {
     /// The run directory
     #[arg(value_name = "DIR")]
@@ -87,36 +87,64 @@ pub fn run(args: &Args) -> Ending {
             Ending::Good
         }
         Err(problem) => {
-            complain(&problem);
-            Ending::Trouble
+            complain(&problem.text);
+            problem.ending
         }
     }
 }
 
-fn change(args: &Args) -> Result<Halt, String> {
+fn change(args: &Args) -> Result<Halt, Problem> {
     let directory = RunDirectory::at(&args.directory);
     if !args.directory.is_dir() {
         return Err(format!(
             "{} is no directory: name the run directory of a job (bivouac run makes ./bivouac-run)",
             args.directory.display()
-        ));
+        )
+        .into());
     }
     let wanted = conditions(args, &directory)?;
-    if wanted.is_empty() && !args.clear {
-        return directory.read_halt();
-    }
-    if !wanted.is_empty() && !run::is_used(&directory) {
+    let is_used = run::is_used(&directory);
+    if wanted.is_empty() {
+        let halt = directory.read_halt();
+        if !is_used && halt.as_ref().is_ok_and(|halt| halt.conditions.is_empty()) {
+            return Err(Problem::nothing(format!(
+                "{} has no halt condition, no record of a supervisor and no status of a session: it is not the run directory of a \
+                 job (bivouac run makes ./bivouac-run)",
+                args.directory.display()
+            )));
+        }
+        if !args.clear {
+            return Ok(halt?);
+        }
+    } else if !is_used {
         complain(&format!(
             "{} has no record of a supervisor and no status of a session: if it is not the run directory of a job, nobody reads \
              what is set here",
             args.directory.display()
         ));
     }
-    directory.change_halt(|halt| {
+    if !wanted.is_empty() {
+        directory.read_statuses().0.iter().filter_map(deaf).for_each(|text| complain(&text));
+    }
+    let changed = directory.change_halt(|halt| {
         // Clearing makes an unusable file usable again.
         let mut halt = if args.clear { Halt::default() } else { halt? };
         halt.conditions.extend(wanted);
         Ok(halt)
+    });
+    Ok(changed?)
+}
+
+/// What to say of a session whose program has not asked whether it is to end. Pure.
+fn deaf(status: &Status) -> Option<String> {
+    let is_deaf = !status.closed && status.calls > 0 && !status.asks_exit;
+    is_deaf.then(|| {
+        format!(
+            "the program of group {} has made {} calls of its session and not asked should_exit() so far (in C: bvk_should_exit): \
+             it goes on until it does",
+            plain(&status.group),
+            status.calls
+        )
     })
 }
 

@@ -1,34 +1,55 @@
 //! `bivouac inspect`: what a checkpoint, container, manifest or segment holds, without reading bodies.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
+mod summary;
+
+use crate::ending::{self, Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
-use crate::output::{self, SCHEMA, complain, plain, print, print_json, table};
-use crate::survey::{self, Checkpoint, State, is_known, survey};
+use crate::output::{self, SCHEMA, list, most, plain, print, print_json, short, table};
+use crate::places::{named_or_global, nothing_in};
+use crate::survey::{self, Checkpoint, FileFound, State, is_known, survey};
 use crate::target::{Target, tier_of};
-use bivouac::base::Origin;
+use bivouac::base::{Origin, Rank};
 use bivouac::format::shard::Head;
-use bivouac::format::{Manifest, RegionKind};
+use bivouac::format::{Content, Manifest, RegionKind};
 use bivouac::segment::SlotState;
 use bivouac::tier::directory::DirectoryTier;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use summary::Summary;
+
+/// Regions of a shard that are shown.
+const REGIONS_MAX: usize = 50;
+/// Dimensions of a region that are shown.
+const DIMENSIONS_MAX: usize = 8;
+/// Containers of a manifest that are shown.
+const CONTAINERS_MAX: usize = 50;
 
 /// What `inspect` is asked.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   bivouac inspect bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
+  bivouac inspect --summary bivouac           of each checkpoint a few lines, however many ranks it has
+  bivouac inspect --rank 3 bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
   bivouac inspect c000000.bvc manifest        single files, also away from their folder
   bivouac inspect /dev/shm/bivouac-51b3a0c4-0f1e2d3c-g000002
   bivouac inspect --json r000002.bvs | jq '.containers[].shards[].regions[] | [.name, .shape]'
 
 Heads and checksums are checked, bodies are not read: `bivouac verify` does that. The agreement is a hash of what all ranks
-agreed on; it is equal in all shards of a checkpoint.")]
+agreed on; it is equal in all shards of a checkpoint.
+
+Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
 pub struct Args {
-    /// Directories, container files, manifests or memory segments
-    #[arg(required = true)]
+    /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)
     paths: Vec<PathBuf>,
+    /// Of each checkpoint only name, version, number of ranks, and its regions with their sizes over all ranks
+    #[arg(long, conflicts_with = "rank")]
+    summary: bool,
+    /// Only the shard of this rank
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
     /// One JSON document instead of text
     #[arg(long)]
     json: bool,
@@ -45,7 +66,10 @@ struct Document {
     /// Manifests that were named themselves.
     manifests: Vec<ManifestView>,
     segments: Vec<SegmentView>,
-    problems: Vec<String>,
+    /// With `--summary` instead of all those.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    summaries: Option<Vec<Summary>>,
+    problems: Problems,
 }
 
 /// A checkpoint folder with all its files.
@@ -104,6 +128,9 @@ struct ContainerView {
     shards: Vec<ShardView>,
     /// What is wrong with it.
     why: Option<String>,
+    /// How bad that is.
+    #[serde(skip)]
+    ending: Ending,
 }
 
 /// The head of a shard or parity part.
@@ -176,41 +203,124 @@ pub fn run(args: &Args) -> Ending {
         containers: Vec::new(),
         manifests: Vec::new(),
         segments: Vec::new(),
-        problems: Vec::new(),
+        summaries: None,
+        problems: Problems::default(),
     };
-    for path in &args.paths {
-        if let Err(problem) = add(&mut document, path) {
-            document.problems.push(problem);
+    let paths = named_or_global(&args.paths).unwrap_or_else(|problem| {
+        document.problems.add(problem);
+        Vec::new()
+    });
+    for path in &paths {
+        if let Err(problem) = add(&mut document, path, args.rank.map(Rank)) {
+            document.problems.add(problem);
         }
     }
-    document.problems.iter().for_each(|problem| complain(problem));
+    let shown = document.ending();
+    document.problems.note(shown);
+    if args.summary {
+        document.summarise();
+    }
+    document.problems.complain();
     if args.json {
         print_json(&document);
     } else {
         print(&text(&document));
     }
-    let is_sound = |container: &ContainerView| container.why.is_none();
-    let is_good = document.problems.is_empty()
-        && document.containers.iter().all(is_sound)
-        && document.checkpoints.iter().all(|c| c.state != State::Damaged && c.containers.iter().all(is_sound));
-    if is_good { Ending::Good } else { Ending::Trouble }
+    document.problems.ending()
 }
 
-fn add(document: &mut Document, path: &Path) -> Result<(), String> {
-    match Target::of(path).map_err(|error| error.to_string())? {
+impl Document {
+    /// Puts summaries in the place of what it holds.
+    fn summarise(&mut self) {
+        self.summaries = Some(summary::summaries(self));
+        self.checkpoints.clear();
+        self.containers.clear();
+        self.segments.clear();
+    }
+
+    /// Takes a container in that was named itself.
+    fn add_container(&mut self, path: &Path, rank: Option<Rank>) -> Result<(), Problem> {
+        let mut view = container_view(&tier_of(path), path);
+        let here = view.keep(rank);
+        match view.is_of(rank) {
+            false => Err(no_rank(path, rank, here)),
+            true => {
+                self.containers.push(view);
+                Ok(())
+            }
+        }
+    }
+    /// How the command ends for what it shows.
+    fn ending(&self) -> Ending {
+        let inside = self.checkpoints.iter().flat_map(|checkpoint| &checkpoint.containers);
+        let containers = self.containers.iter().chain(inside).map(|container| container.ending);
+        let is_damaged = |checkpoint: &CheckpointView| checkpoint.state == State::Damaged;
+        let mut slots = self.segments.iter().flat_map(|segment| &segment.slots);
+        let has_damage = self.checkpoints.iter().any(is_damaged) || slots.any(Slot::is_damaged);
+        containers.chain(has_damage.then_some(Ending::Damage)).max().unwrap_or_default()
+    }
+}
+
+impl ContainerView {
+    /// Leaves only the shards of a rank, if one is named. The ranks that were there.
+    fn keep(&mut self, rank: Option<Rank>) -> BTreeSet<u32> {
+        let here = ranks_of(&self.shards);
+        keep_rank(&mut self.shards, rank);
+        here
+    }
+
+    /// Does it hold something of that rank, or may it, being damaged?
+    fn is_of(&self, rank: Option<Rank>) -> bool {
+        rank.is_none() || !self.shards.is_empty() || self.why.is_some()
+    }
+}
+
+fn ranks_of(shards: &[ShardView]) -> BTreeSet<u32> {
+    shards.iter().filter(|shard| is_shard(shard)).map(|shard| shard.rank).collect()
+}
+
+fn is_shard(view: &ShardView) -> bool {
+    view.content == memory::content(Content::Shard)
+}
+
+fn keep_rank(shards: &mut Vec<ShardView>, rank: Option<Rank>) {
+    if let Some(Rank(rank)) = rank {
+        shards.retain(|shard| shard.rank == rank && is_shard(shard));
+    }
+}
+
+fn no_rank(path: &Path, rank: Option<Rank>, here: BTreeSet<u32>) -> Problem {
+    let rank = rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+    let here = match here.is_empty() {
+        true => "it has no readable shard".to_owned(),
+        false => format!("it has those of ranks {}", output::ranks(here)),
+    };
+    Problem::nothing(format!("{} has no shard{rank}: {here}", path.display()))
+}
+
+fn add(document: &mut Document, path: &Path, rank: Option<Rank>) -> Result<(), Problem> {
+    match Target::of(path)? {
         Target::Scope(scope) => {
-            let (found, problems) = survey(&scope).map_err(|error| error.to_string())?;
-            document.checkpoints.extend(found.iter().map(checkpoint_view));
+            let (found, problems) = survey(&scope)?;
+            if found.is_empty() && problems.is_empty() {
+                return Err(nothing_in(path));
+            }
+            for found in &found {
+                match checkpoint_view(found, rank) {
+                    Ok(view) => document.checkpoints.push(view),
+                    Err(problem) => document.problems.add(problem),
+                }
+            }
             document.problems.extend(problems);
         }
-        Target::Container(path) => document.containers.push(container_view(&tier_of(&path), &path)),
+        Target::Container(path) => document.add_container(&path, rank)?,
         Target::Manifest(path) => document.manifests.push(read_manifest(&path)?),
-        Target::Segment(folder, name) => document.segments.push(segment_view(&folder, &name)?),
+        Target::Segment(folder, name) => document.segments.push(segment_view(&folder, &name, rank)?),
         Target::Segments(folder) => {
-            for name in memory::names(&folder).map_err(|error| error.to_string())? {
-                match segment_view(&folder, &name) {
+            for name in memory::names(&folder)? {
+                match segment_view(&folder, &name, rank) {
                     Ok(view) => document.segments.push(view),
-                    Err(problem) => document.problems.push(problem),
+                    Err(problem) => document.problems.add(problem),
                 }
             }
         }
@@ -218,30 +328,47 @@ fn add(document: &mut Document, path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn checkpoint_view(found: &Checkpoint) -> CheckpointView {
-    let containers = found.files.iter().filter(|file| file.is_container() || file.is_part());
+fn checkpoint_view(found: &Checkpoint, rank: Option<Rank>) -> Result<CheckpointView, Problem> {
+    // The manifest says where a rank is; the other files need not be opened then.
+    let named = rank.and_then(|rank| found.manifest.as_ref()?.container_of(rank)).map(|info| info.file.as_str());
+    let is_meant = |file: &&FileFound| {
+        (file.is_container() || file.is_part() && rank.is_none()) && named.is_none_or(|named| named == file.name)
+    };
+    let files = found.files.iter().filter(is_meant);
+    let mut containers: Vec<ContainerView> =
+        files.map(|file| container_view(&found.tier, &found.path.join(&file.name))).collect();
+    let here: BTreeSet<u32> = containers.iter_mut().flat_map(|container| container.keep(rank)).collect();
+    containers.retain(|container| container.is_of(rank));
+    if rank.is_some() && containers.is_empty() {
+        return Err(no_rank(&found.path, rank, here));
+    }
     let manifest_path = found.path.join(bivouac::format::manifest::FILE_NAME);
-    CheckpointView {
+    let mut manifest = found.manifest.as_ref().map(|manifest| manifest_view(&manifest_path, manifest));
+    if let (Some(manifest), Some(Rank(rank))) = (&mut manifest, rank) {
+        manifest.containers.retain(|container| container.ranks.contains(&rank));
+    }
+    Ok(CheckpointView {
         tier: found.tier.kind().name(),
         path: found.path.display().to_string(),
         state: found.state.clone(),
         why: found.why.clone(),
-        manifest: found.manifest.as_ref().map(|manifest| manifest_view(&manifest_path, manifest)),
-        containers: containers.map(|file| container_view(&found.tier, &found.path.join(&file.name))).collect(),
+        manifest,
+        containers,
         strangers: found.files.iter().filter(|file| !is_known(file)).map(|file| file.name.clone()).collect(),
-    }
+    })
 }
 
 fn container_view(tier: &DirectoryTier, path: &Path) -> ContainerView {
-    let (shards, why) = match survey::heads(tier, path) {
-        Ok(shards) => (shards.iter().map(|shard| shard_view(shard.head())).collect(), None),
-        Err(error) => (Vec::new(), Some(survey::without_path(&error))),
+    let (shards, why, ending) = match survey::heads(tier, path) {
+        Ok(shards) => (shards.iter().map(|shard| shard_view(shard.head())).collect(), None, Ending::Good),
+        Err(error) => (Vec::new(), Some(survey::without_path(&error)), ending::of_tier(&error)),
     };
-    ContainerView { path: path.display().to_string(), shards, why }
+    ContainerView { path: path.display().to_string(), shards, why, ending }
 }
 
-fn read_manifest(path: &Path) -> Result<ManifestView, String> {
-    let manifest = crate::verify::decode_manifest(path).map_err(|finding| finding.message)?;
+fn read_manifest(path: &Path) -> Result<ManifestView, Problem> {
+    let manifest = crate::verify::decode_manifest(path)
+        .map_err(|finding| Problem { ending: finding.kind.ending(), text: finding.message })?;
     Ok(manifest_view(path, &manifest))
 }
 
@@ -313,10 +440,18 @@ fn shard_view(head: &Head) -> ShardView {
     }
 }
 
-fn segment_view(folder: &Path, name: &str) -> Result<SegmentView, String> {
-    let stock = Stock::open(folder, name).map_err(|error| error.to_string())?;
+fn segment_view(folder: &Path, name: &str, rank: Option<Rank>) -> Result<SegmentView, Problem> {
+    let stock = Stock::open(folder, name)?;
     let header = stock.segment.header();
     let sealed = stock.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
+    let mut shards: Vec<ShardView> =
+        sealed.filter_map(|slot| stock.head(slot).ok()).map(|head| shard_view(&head)).collect();
+    let here = ranks_of(&shards);
+    keep_rank(&mut shards, rank);
+    if rank.is_some() && shards.is_empty() {
+        return Err(no_rank(stock.segment.path(), rank, here));
+    }
+    let is_meant = |slot: &Slot| rank.is_none_or(|Rank(rank)| slot.rank == Some(rank));
     Ok(SegmentView {
         path: stock.segment.path().display().to_string(),
         alive: stock.is_alive,
@@ -330,8 +465,8 @@ fn segment_view(folder: &Path, name: &str) -> Result<SegmentView, String> {
         group_size: header.group_size,
         extent_bytes: header.extent_size,
         extents: header.extent_count,
-        shards: sealed.filter_map(|slot| stock.head(slot).ok()).map(|head| shard_view(&head)).collect(),
-        slots: stock.slots(),
+        shards,
+        slots: stock.slots().into_iter().filter(is_meant).collect(),
     })
 }
 
@@ -342,6 +477,7 @@ fn text(document: &Document) -> String {
     parts.extend(document.containers.iter().map(container_text));
     parts.extend(document.manifests.iter().map(manifest_text));
     parts.extend(document.segments.iter().map(segment_text));
+    parts.extend(document.summaries.iter().flatten().map(summary::text));
     parts.join("\n")
 }
 
@@ -388,10 +524,13 @@ fn manifest_text(view: &ManifestView) -> String {
     );
     line!(text, "  commits   level {}, {} ranks, agreement {}", view.level, view.group_size, view.agreement);
     line!(text, "  origin    {}", origin_text(&view.origin));
-    for container in &view.containers {
+    let container = |container: &ManifestEntry| {
         let ranks = output::ranks(container.ranks.iter().copied());
-        line!(text, "  container {}: ranks {ranks}, {}", plain(&container.file), output::bytes(container.bytes));
-    }
+        format!("  container {}: ranks {ranks}, {}", plain(&container.file), output::bytes(container.bytes))
+    };
+    let shown =
+        most(view.containers.iter().map(container), CONTAINERS_MAX, "  and", "more containers (--json shows all)");
+    shown.iter().for_each(|shown| line!(text, "{shown}"));
     text
 }
 
@@ -433,10 +572,10 @@ fn shard_text(view: &ShardView) -> String {
         output::bytes(u64::from(view.block_size)),
         output::bytes(view.head_bytes)
     );
-    let shape = |region: &RegionView| region.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" x ");
+    let shape = |region: &RegionView| list(region.shape.iter().map(u64::to_string), DIMENSIONS_MAX, " x ");
     let cells = |region: &RegionView| {
         vec![
-            plain(&region.name),
+            short(&region.name),
             region.kind.into(),
             region.element.clone(),
             shape(region),
@@ -445,10 +584,12 @@ fn shard_text(view: &ShardView) -> String {
             region.offset.to_string(),
         ]
     };
-    let rows: Vec<Vec<String>> = view.regions.iter().map(cells).collect();
+    let rows: Vec<Vec<String>> = view.regions.iter().take(REGIONS_MAX).map(cells).collect();
     let heads = ["REGION", "KIND", "TYPE", "SHAPE", "BYTES", "BLOCKS", "OFFSET"];
-    for row in table(&heads, &[4, 5, 6], &rows).lines() {
-        line!(text, "    {row}");
+    let regions = table(&heads, &[4, 5, 6], &rows);
+    regions.lines().for_each(|row| line!(text, "    {row}"));
+    if view.regions.len() > REGIONS_MAX {
+        line!(text, "    and {} more regions (--json shows all)", view.regions.len() - REGIONS_MAX);
     }
     text
 }

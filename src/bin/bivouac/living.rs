@@ -1,7 +1,9 @@
 //! Does a run of a job live? And which jobs does a user mean?
 #![forbid(unsafe_code)]
 
+use crate::ending::Problem;
 use crate::memory::Stock;
+use crate::output::short;
 use bivouac::base::Generation;
 use bivouac::base::clock::SystemClock;
 use bivouac::base::ids::text_hash;
@@ -64,6 +66,15 @@ pub fn is_job(key: &str, meant: &str) -> bool {
     let readable =
         key.rsplit_once('-').filter(|(_, hash)| hash.len() == 8 && hash.chars().all(|c| c.is_ascii_hexdigit()));
     key == meant || readable.is_some_and(|(name, _)| name == meant)
+}
+
+/// What to say of a job that is nowhere.
+pub fn no_job(job: &str, places: &str) -> Problem {
+    Problem::nothing(format!(
+        "there is nothing of a job {:?} in {places}: `bivouac ls` shows the jobs of the global directory. Is the name \
+         right, and the global directory that of the job (--global, BIVOUAC_GLOBAL_DIRECTORY, BIVOUAC_CONFIG)?",
+        short(job)
+    ))
 }
 
 /// The hash of the key that a job of this configured name and of this user has.

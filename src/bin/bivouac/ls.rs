@@ -1,9 +1,10 @@
 //! `bivouac ls`: what is there.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
+use crate::ending::{Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
-use crate::output::{self, SCHEMA, age, complain, plain, print, print_json, table, unix};
+use crate::output::{self, SCHEMA, age, plain, print, print_json, table, unix};
+use crate::places::{named_or_global, nothing_in};
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::Target;
 use serde::Serialize;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 /// What `ls` is asked.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
+  bivouac ls                                  all checkpoints below the global directory of the configuration
   bivouac ls bivouac                          all checkpoints below a global directory
   bivouac ls bivouac/heat2d-0c7a11f2/world    those of one job and group
   bivouac ls /dev/shm                         all memory segments of this node that are yours
@@ -19,10 +21,11 @@ use std::path::{Path, PathBuf};
 
 States: committed; restorable (all shards are there, the next restart writes the manifest); incomplete (being written, or
 left behind by a crash); damaged. `bivouac verify` reads the data too. RANKS: shards here / ranks in the group. AGE: since the last change.
-FOR OTHERS: shards and parity parts that this node keeps for others (partner, xor, rs). CONTENT: shard or parity.")]
+FOR OTHERS: shards and parity parts that this node keeps for others (partner, xor, rs). CONTENT: shard or parity.
+
+Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
 pub struct Args {
-    /// Directories or memory segments
-    #[arg(required = true)]
+    /// Directories or memory segments (default: the global directory of the configuration)
     paths: Vec<PathBuf>,
     /// One JSON document instead of tables
     #[arg(long)]
@@ -36,7 +39,7 @@ struct Document {
     command: &'static str,
     checkpoints: Vec<CheckpointRow>,
     segments: Vec<SegmentRow>,
-    problems: Vec<String>,
+    problems: Problems,
 }
 
 /// A checkpoint folder.
@@ -89,41 +92,64 @@ struct SegmentRow {
 
 /// Lists.
 pub fn run(args: &Args) -> Ending {
-    let mut document =
-        Document { schema: SCHEMA, command: "ls", checkpoints: Vec::new(), segments: Vec::new(), problems: Vec::new() };
-    for path in &args.paths {
+    let mut document = Document {
+        schema: SCHEMA,
+        command: "ls",
+        checkpoints: Vec::new(),
+        segments: Vec::new(),
+        problems: Problems::default(),
+    };
+    let paths = named_or_global(&args.paths).unwrap_or_else(|problem| {
+        document.problems.add(problem);
+        Vec::new()
+    });
+    for path in &paths {
         if let Err(problem) = add(&mut document, path) {
-            document.problems.push(problem);
+            document.problems.add(problem);
         }
     }
-    document.problems.iter().for_each(|problem| complain(problem));
+    if document.has_damage() {
+        document.problems.note(Ending::Damage);
+    }
+    document.problems.complain();
     if args.json {
         print_json(&document);
     } else {
         print(&tables(&document));
     }
-    if document.problems.is_empty() { Ending::Good } else { Ending::Trouble }
+    document.problems.ending()
 }
 
-fn add(document: &mut Document, path: &Path) -> Result<(), String> {
-    match Target::of(path).map_err(|error| error.to_string())? {
+impl Document {
+    /// Does a table show something damaged?
+    fn has_damage(&self) -> bool {
+        let mut slots = self.segments.iter().flat_map(|segment| &segment.slots);
+        self.checkpoints.iter().any(|row| row.state == State::Damaged) || slots.any(Slot::is_damaged)
+    }
+}
+
+fn add(document: &mut Document, path: &Path) -> Result<(), Problem> {
+    match Target::of(path)? {
         Target::Scope(scope) => {
-            let (found, problems) = survey(&scope).map_err(|error| error.to_string())?;
+            let (found, problems) = survey(&scope)?;
+            if found.is_empty() && problems.is_empty() {
+                return Err(nothing_in(path));
+            }
             document.checkpoints.extend(found.iter().map(row));
             document.problems.extend(problems);
         }
         Target::Segment(folder, name) => document.segments.push(segment(&folder, &name)?),
         Target::Segments(folder) => {
-            for name in memory::names(&folder).map_err(|error| error.to_string())? {
+            for name in memory::names(&folder)? {
                 match segment(&folder, &name) {
                     Ok(row) => document.segments.push(row),
-                    Err(problem) => document.problems.push(problem),
+                    Err(problem) => document.problems.add(problem),
                 }
             }
         }
         Target::Container(path) | Target::Manifest(path) => {
             let next = "bivouac inspect shows what it holds, bivouac ls of its folder how complete the checkpoint is";
-            return Err(format!("{} is a single file: {next}", path.display()));
+            return Err(format!("{} is a single file: {next}", path.display()).into());
         }
     }
     Ok(())
@@ -153,8 +179,8 @@ fn row(found: &Checkpoint) -> CheckpointRow {
     }
 }
 
-fn segment(folder: &Path, name: &str) -> Result<SegmentRow, String> {
-    let stock = Stock::open(folder, name).map_err(|error| error.to_string())?;
+fn segment(folder: &Path, name: &str) -> Result<SegmentRow, Problem> {
+    let stock = Stock::open(folder, name)?;
     let header = stock.segment.header();
     Ok(SegmentRow {
         path: stock.segment.path().display().to_string(),
@@ -184,7 +210,7 @@ fn tables(document: &Document) -> String {
     for segment in &document.segments {
         parts.push(segment_text(segment));
     }
-    if parts.is_empty() && document.problems.is_empty() {
+    if parts.is_empty() && document.problems.ending() == Ending::Nothing {
         parts.push("no checkpoints\n".into());
     }
     parts.join("\n")

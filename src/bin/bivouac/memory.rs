@@ -55,6 +55,13 @@ pub struct Slot {
     pub why: Option<String>,
 }
 
+impl Slot {
+    /// Sealed, with content that is not as it was written?
+    pub fn is_damaged(&self) -> bool {
+        self.state == "damaged"
+    }
+}
+
 impl Stock {
     /// Opens a segment and looks whether its run lives.
     ///

@@ -1,6 +1,7 @@
 //! Tables for people, documents for programs.
 #![forbid(unsafe_code)]
 
+pub use bivouac::base::text::{list, message, most, plain, plain_lines, short};
 use bivouac::base::units::{Bytes, MIB};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -47,7 +48,7 @@ pub fn jobs_default() -> usize {
 /// One line on standard error.
 pub fn complain(text: &str) {
     // Standard error may be closed; there is nobody left to tell then.
-    let _ = writeln!(std::io::stderr(), "bivouac: {text}");
+    let _ = writeln!(std::io::stderr(), "bivouac: {}", message(text));
 }
 
 /// A table whose columns are as wide as their widest cell. Numbers go to the right, if `right` names their column.
@@ -75,11 +76,6 @@ pub fn table(heads: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
 /// A byte count with its unit.
 pub fn bytes(count: u64) -> String {
     Bytes(count).to_string()
-}
-
-/// Text of a file, made safe for a terminal and for one line.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// How long ago, in the unit that fits.
@@ -113,8 +109,20 @@ pub fn ranks(ranks: impl IntoIterator<Item = u32>) -> String {
             _ => ranges.push((rank, rank)),
         }
     }
+    self::ranges(&ranges)
+}
+
+/// Ranges of ranks that are shown.
+const RANGES_MAX: usize = 32;
+
+/// Ranges, each with its first and last rank, as text. Every second rank of a large job would fill pages: the number of ranks
+/// left out is said.
+pub fn ranges(ranges: &[(u32, u32)]) -> String {
     let text = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
-    ranges.iter().map(text).collect::<Vec<_>>().join(",")
+    let (shown, left) = ranges.split_at(ranges.len().min(RANGES_MAX));
+    let shown = shown.iter().map(text).collect::<Vec<_>>().join(",");
+    let count: u64 = left.iter().map(|(first, last)| u64::from(last.saturating_sub(*first)) + 1).sum();
+    if count == 0 { shown } else { format!("{shown} and {count} more") }
 }
 
 #[cfg(test)]
@@ -131,6 +139,8 @@ mod tests {
     fn ranks_are_ranges() {
         assert_eq!(ranks([0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(ranks([]), "");
+        let even = ranks((0..200).map(|rank| 2 * rank));
+        assert!(even.ends_with(",60,62 and 168 more"), "{even}");
         assert_eq!(ranks([u32::MAX, u32::MAX]), format!("{0},{0}", u32::MAX));
     }
 
@@ -138,10 +148,5 @@ mod tests {
     fn ages_have_a_fitting_unit() {
         let text = |seconds| span(Duration::from_secs(seconds));
         assert_eq!([text(5), text(600), text(8000), text(400_000)], ["5 s", "10 min", "2 h", "4 d"]);
-    }
-
-    #[test]
-    fn names_cannot_steer_the_terminal() {
-        assert_eq!(plain("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
     }
 }

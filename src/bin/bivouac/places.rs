@@ -1,6 +1,7 @@
 //! Where the tiers of a node are, when nobody says so: as a session would find them.
 #![forbid(unsafe_code)]
 
+use crate::ending::Problem;
 use crate::output::complain;
 use bivouac::Config;
 use bivouac::base::Incarnation;
@@ -45,6 +46,52 @@ pub fn no_store(root: &Path) -> String {
         "{} is no global directory of Bivouac (it has no file \"store\"). Is its file system mounted? Give --global DIR",
         root.display()
     )
+}
+
+/// How many folders are looked at to find a store below one that is none.
+const LOOK_MAX: usize = 1000;
+
+/// What a command looks at: the paths that the user has named, or else the global directory of the configuration.
+///
+/// # Errors
+/// The configuration is wrong, or its directory is not there.
+pub fn named_or_global(named: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
+    if !named.is_empty() {
+        return Ok(named.to_vec());
+    }
+    let config = Config::from_env().map_err(|error| error.to_string())?;
+    let directory = config.job.global_directory;
+    let directory = std::path::absolute(&directory).unwrap_or(directory);
+    match directory.exists() {
+        true => Ok(vec![directory]),
+        false => Err(Problem::nothing(format!(
+            "the global directory of the configuration is {}, and it is not there: name a path, or set BIVOUAC_GLOBAL_DIRECTORY or \
+             BIVOUAC_CONFIG as for the program",
+            directory.display()
+        ))),
+    }
+}
+
+/// What to say of a folder in which a command has found nothing.
+pub fn nothing_in(path: &Path) -> Problem {
+    let shown = path.display();
+    let is_store = |path: &Path| matches!(store_of(&PosixStorage::new(Direct::Off), path), Ok(Some(_)));
+    if is_store(path) {
+        return Problem::nothing(format!("{shown} is a store without checkpoints"));
+    }
+    let folders = std::fs::read_dir(path).into_iter().flatten().flatten().take(LOOK_MAX).map(|entry| entry.path());
+    let mut stores: Vec<PathBuf> = folders.filter(|path| path.is_dir() && is_store(path)).collect();
+    stores.sort();
+    Problem::nothing(match stores.first() {
+        Some(store) => {
+            let more = if stores.len() > 1 { format!(" (and {} more)", stores.len() - 1) } else { String::new() };
+            format!("{shown} is no store, but {} is one{more}: name that", store.display())
+        }
+        None => format!(
+            "{shown} holds no checkpoint and no memory segment. Look for the directory in the configuration: global.directory, \
+             local.directory, memory.directory"
+        ),
+    })
 }
 
 /// The directories of the local tier where runs on the store at `root` put it: the configured one, unless it belongs to another store, and

@@ -4,10 +4,10 @@
 //! ([`bivouac::recovery::drain`]); here it is decided which version is worth it.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
 use crate::drain::{self, Row, Skipped, Wanted, find_store, is_complete, is_same, ranges, row_text};
+use crate::ending::{Ending, Problem, Problems};
 use crate::living;
-use crate::output::{self, SCHEMA, complain, plain, print, print_json};
+use crate::output::{self, SCHEMA, plain, print, print_json};
 use crate::places::own_tier;
 use crate::target::Target;
 use bivouac::Config;
@@ -21,6 +21,9 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Directories that are named.
+const DIRS_MAX: usize = 8;
 
 /// What `rebuild` is asked.
 #[derive(clap::Args)]
@@ -39,7 +42,7 @@ block checked against the digest made at capture, and then the manifest. The nex
 removed from a DIR. It may be killed and started again.
 
 Exit status: 0 done; 1 something is damaged or missing: no version of a series can be had, or only an older one than was once
-committed; 2 wrong usage, not readable, or refused.")]
+committed; 2 wrong usage, not readable, or refused; 3 nothing was found.")]
 pub struct Args {
     /// What is left of the surviving nodes
     #[arg(required = true, value_name = "DIR")]
@@ -95,8 +98,8 @@ struct Document {
     bytes: u64,
     /// What is no good, or missing, and was not made up for.
     damage: Vec<String>,
-    /// What could not be read, or was refused.
-    problems: Vec<String>,
+    /// What could not be read, was refused, or was not there.
+    problems: Problems,
 }
 
 /// One version.
@@ -119,19 +122,18 @@ struct Lack {
 pub fn run(args: &Args) -> Ending {
     let mut document = Document { schema: SCHEMA, command: "rebuild", dry_run: args.dry_run, ..Default::default() };
     if let Err(problem) = rebuild(args, &mut document) {
-        document.problems.push(problem);
+        document.problems.add(problem);
     }
-    document.problems.iter().for_each(|problem| complain(problem));
+    document.problems.complain();
+    if !document.damage.is_empty() {
+        document.problems.note(Ending::Damage);
+    }
     if args.json {
         print_json(&document);
     } else {
         print(&text(&document));
     }
-    match (document.damage.is_empty(), document.problems.is_empty()) {
-        (false, _) => Ending::Damage,
-        (true, false) => Ending::Trouble,
-        (true, true) => Ending::Good,
-    }
+    document.problems.ending()
 }
 
 fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
@@ -145,7 +147,7 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
     let mut collected = Collected::default();
     for dir in &args.dirs {
         if let Err(problem) = look(dir, &global, &config, &wanted, &mut collected) {
-            document.problems.push(problem);
+            document.problems.add(problem);
         }
     }
     // A path that is wrong would look like a lost node.
@@ -156,13 +158,17 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
     document.skipped = wanted.skipped();
     document.parity = collected.parts.len();
     document.unusable_parity = std::mem::take(&mut collected.bad_parts);
-    document.problems.append(&mut collected.problems);
+    document.problems.extend(std::mem::take(&mut collected.problems));
     let segments = std::mem::take(&mut collected.segments);
     let (mut chosen, loose) = select(collected, Which::All);
     chosen.retain(|chosen| args.version.is_none_or(|version| chosen.candidate.key.version == version));
     if chosen.is_empty() {
         let version = args.version.map_or_else(String::new, |version| format!(" of version {version}"));
-        document.problems.push(format!("nothing{version} was found: no shard and no parity part"));
+        let places = output::list(args.dirs.iter().map(|dir| dir.display().to_string()), DIRS_MAX, ", ");
+        let what = format!("nothing{version} was found: no shard and no parity part");
+        let places = format!("in {places} and {}", global.root().display());
+        let ending = if document.skipped.is_empty() { Ending::Nothing } else { Ending::Trouble };
+        document.problems.add(Problem { ending, text: format!("{what} {places}") });
     }
     if !args.even_alive {
         drain::refuse_living(&global, &segments, &mut chosen, &mut document.problems);

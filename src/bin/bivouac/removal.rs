@@ -3,7 +3,7 @@
 //! The plan is shown and confirmed first; then each thing is looked at once more, because a run may have begun since, and removed.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
+use crate::ending::{Ending, Problems};
 use crate::living::claimed;
 use crate::memory::Stock;
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
@@ -28,8 +28,8 @@ pub struct Removal {
     /// What goes.
     pub doomed: Vec<Doomed>,
     kept: Vec<Kept>,
-    /// What was refused or could not be read: the command ends with status 2.
-    pub problems: Vec<String>,
+    /// What was refused, could not be read, or was not there.
+    pub problems: Problems,
     /// With a problem, nothing is removed at all.
     pub is_all_or_nothing: bool,
 }
@@ -88,8 +88,8 @@ struct Document<'a> {
     bytes: u64,
     /// What was spared, and why.
     kept: &'a [Kept],
-    /// What was refused, or failed.
-    problems: Vec<String>,
+    /// What was refused, failed, or was not there.
+    problems: Problems,
 }
 
 /// Something that is gone, or would be.
@@ -210,6 +210,11 @@ fn remove_folder(tier: &DirectoryTier, path: &Path) -> Result<(), String> {
 }
 
 impl Removal {
+    /// Is there nothing to remove, nothing that stays, and nothing to complain about?
+    pub fn is_empty(&self) -> bool {
+        self.doomed.is_empty() && self.kept.is_empty() && self.problems.is_empty()
+    }
+
     /// Notes that something stays.
     pub fn keep(&mut self, path: &Path, why: String) {
         self.kept.push(Kept { path: path.display().to_string(), why });
@@ -218,8 +223,8 @@ impl Removal {
     /// Asks, removes, and says what came of it.
     pub fn carry_out(self, command: &'static str, how: How) -> Ending {
         let mut problems = self.problems;
-        problems.iter().for_each(|problem| complain(problem));
-        let is_stopped = self.is_all_or_nothing && !problems.is_empty();
+        problems.complain();
+        let is_stopped = self.is_all_or_nothing && problems.ending() > Ending::Nothing;
         let is_agreed = !is_stopped && (how.dry_run || self.doomed.is_empty() || confirm(how.yes, &self.doomed));
         let mut removed = Vec::new();
         if is_agreed {
@@ -232,12 +237,12 @@ impl Removal {
                     Ok(()) => removed.push(described),
                     Err(problem) => {
                         complain(&problem);
-                        problems.push(problem);
+                        problems.add(problem);
                     }
                 }
             }
         } else if !is_stopped {
-            problems.push("not confirmed: nothing was removed".into());
+            problems.add("not confirmed: nothing was removed".to_owned());
         }
         let bytes = removed.iter().map(|removed| removed.bytes).sum();
         let document =
@@ -247,7 +252,7 @@ impl Removal {
         } else {
             print(&text(&document));
         }
-        if document.problems.is_empty() { Ending::Good } else { Ending::Trouble }
+        document.problems.ending()
     }
 }
 

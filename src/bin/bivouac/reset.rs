@@ -8,8 +8,8 @@
 //! command there; until then a run on the same store could restore what they hold.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
-use crate::living::{claimed, is_job, key_of, living_segment};
+use crate::ending::Ending;
+use crate::living::{claimed, is_job, key_of, living_segment, no_job};
 use crate::memory::{self, Stock};
 use crate::places::{all_local_directories, no_store, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
@@ -35,7 +35,7 @@ use std::sync::Arc;
 Everything of the job is removed, the newest version and the only copies, too. A job with a living run is refused, and then nothing
 is removed. The directories are those of the configuration.
 
-Exit status: 0 done; 2 wrong usage, the job lives, or something could not be removed.")]
+Exit status: 0 done; 2 wrong usage, the job lives, or something could not be removed; 3 there was nothing of that job here.")]
 pub struct Args {
     /// The job: its name, or its key as `bivouac ls` shows it
     #[arg(long)]
@@ -51,7 +51,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Ending {
     let mut removal = Removal::default();
     if let Err(problem) = plan(args, &mut removal) {
-        removal.problems.push(problem);
+        removal.problems.add(problem);
     }
     removal.carry_out("reset", args.how)
 }
@@ -74,7 +74,11 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
             add_tree(&tier, &job, memory, removal)?;
         }
     }
-    add_segments(&args.job, memory, removal)
+    add_segments(&args.job, memory, removal)?;
+    if removal.is_empty() {
+        removal.problems.add(no_job(&args.job, "the node's memory, its local tiers and the global directory"));
+    }
+    Ok(())
 }
 
 /// The names of folders that a job or a group may have.

@@ -5,10 +5,11 @@
 //! id stay: they number the runs.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
+use crate::ending::{Ending, Problem};
 use crate::living::{claimed, living_segment};
 use crate::memory::{self, Stock};
-use crate::places::own_tier;
+use crate::output::list;
+use crate::places::{nothing_in, own_tier};
 use crate::removal::{Doomed, How, Removal};
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::{Scope, Target};
@@ -16,6 +17,9 @@ use bivouac::segment::SegmentError;
 use bivouac::tier::directory::Series;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+/// Versions that are named.
+const VERSIONS_MAX: usize = 8;
 
 /// What `rm` is asked.
 #[derive(clap::Args)]
@@ -28,7 +32,9 @@ use std::path::{Path, PathBuf};
 The newest committed checkpoint of a series stays, and so does a segment that may hold the only copy of a version; --force
 removes them too. What belongs to a living run is never removed: its claim is locked, or a process holds its
 segment. A local tier has no claims; there the segments in --memory tell.
-Claims and the store id stay, since they number the runs; `rm -r` removes those as well.")]
+Claims and the store id stay, since they number the runs; `rm -r` removes those as well.
+
+Exit status: 0 done; 2 wrong usage, not readable, or refused; 3 nothing there.")]
 pub struct Args {
     /// Directories or memory segments
     #[arg(required = true)]
@@ -63,7 +69,7 @@ pub fn run(args: &Args) -> Ending {
     let mut plan = Plan::default();
     for path in &args.paths {
         if let Err(problem) = plan.add(args, path) {
-            plan.removal.problems.push(problem);
+            plan.removal.problems.add(problem);
         }
     }
     // A refusal concerns what the user named: nothing else is touched either.
@@ -74,38 +80,42 @@ pub fn run(args: &Args) -> Ending {
 // ------------------------------------------------------------------------------------------- the plan
 
 impl Plan {
-    fn add(&mut self, args: &Args, path: &Path) -> Result<(), String> {
-        match Target::of(path).map_err(|error| error.to_string())? {
-            Target::Scope(scope) => self.add_scope(args, &scope),
+    fn add(&mut self, args: &Args, path: &Path) -> Result<(), Problem> {
+        match Target::of(path)? {
+            Target::Scope(scope) => self.add_scope(args, &scope, path),
             Target::Container(path) | Target::Manifest(path) => {
                 let folder = path.parent().unwrap_or(Path::new("/")).display().to_string();
                 Err(format!(
                     "{} is a part of a checkpoint, which would be damaged without it. To remove the checkpoint: bivouac rm {folder}",
                     path.display()
-                ))
+                )
+                .into())
             }
-            Target::Segment(folder, name) => self.add_segment(args, &folder, &name, true),
+            Target::Segment(folder, name) => Ok(self.add_segment(args, &folder, &name, true)?),
             Target::Segments(folder) => {
-                let names = memory::names(&folder).map_err(|error| error.to_string())?;
-                names.iter().try_for_each(|name| self.add_segment(args, &folder, name, false))
+                let names = memory::names(&folder)?;
+                Ok(names.iter().try_for_each(|name| self.add_segment(args, &folder, name, false))?)
             }
         }
     }
 
-    fn add_scope(&mut self, args: &Args, scope: &Scope) -> Result<(), String> {
+    fn add_scope(&mut self, args: &Args, scope: &Scope, named: &Path) -> Result<(), Problem> {
         let is_single = scope.parts.len() == 4;
         let Scope { tier, .. } = scope;
         own_tier(tier.kind(), tier.storage().clone(), tier.root().to_owned())?;
-        let (found, problems) = survey(scope).map_err(|error| error.to_string())?;
+        let (found, problems) = survey(scope)?;
         if let Some(problem) = problems.into_iter().next() {
-            return Err(problem);
+            return Err(problem.into());
+        }
+        if found.is_empty() {
+            return Err(nothing_in(named));
         }
         // What is newest is a matter of the whole series, also when only one of its checkpoints was named.
         let newest = newest_committed(scope, found.iter().map(|found| &found.series))?;
         for checkpoint in found {
             let series = &checkpoint.series;
             if let Some(why) = self.living_run(args, &checkpoint) {
-                return Err(format!("{} is not removed: {why}", checkpoint.path.display()));
+                return Err(format!("{} is not removed: {why}", checkpoint.path.display()).into());
             }
             let place = (series.job.clone(), series.group.clone(), series.name.clone());
             let is_newest = newest.get(&place) == Some(&checkpoint.path);
@@ -114,7 +124,8 @@ impl Plan {
                 if is_single {
                     return Err(format!(
                         "{path} is the newest committed version of its series: --force removes it too"
-                    ));
+                    )
+                    .into());
                 }
                 let why = "the newest committed version of its series; --force removes it too".into();
                 self.removal.keep(&checkpoint.path, why);
@@ -159,7 +170,7 @@ impl Plan {
             Ok(stock) => {
                 let only = stock.only_copies();
                 if !only.is_empty() && !args.force {
-                    let only = only.join(", ");
+                    let only = list(only.into_iter(), VERSIONS_MAX, ", ");
                     return spare(format!("it may hold the only copy of {only}; --force removes it all the same"));
                 }
                 Doomed::Segment(Box::new(stock))

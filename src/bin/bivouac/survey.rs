@@ -5,6 +5,7 @@
 //! yet: the next restart does that (roll forward).
 #![forbid(unsafe_code)]
 
+use crate::output::list;
 use crate::target::{Scope, TargetError, failed};
 use bivouac::base::{CheckpointKey, Generation};
 use bivouac::format::{Content, Manifest, manifest};
@@ -19,6 +20,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+/// Reasons that are given why a checkpoint is not committed. Each of a thousand containers may be missing.
+const REASONS_MAX: usize = 8;
 
 /// What a checkpoint folder amounts to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -112,6 +116,16 @@ impl Checkpoint {
         self.files.iter().filter(is_copy).count()
     }
 
+    /// Its containers; those that the manifest names come first, because another copy of a rank's shard may be damaged.
+    pub fn containers(&self) -> impl Iterator<Item = &FileFound> {
+        let is_named = |file: &FileFound| {
+            self.manifest.iter().flat_map(|manifest| &manifest.containers).any(|container| container.file == file.name)
+        };
+        let (named, others): (Vec<_>, Vec<_>) =
+            self.files.iter().filter(|file| file.is_container()).partition(|file| is_named(file));
+        named.into_iter().chain(others)
+    }
+
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
@@ -164,7 +178,7 @@ fn look(
     let canonical = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
     let folder = named.unwrap_or(canonical);
     let path = tier.series_path(series).join(&folder);
-    let (files, modified) = list(tier, &path)?;
+    let (files, modified) = list_files(tier, &path)?;
     let mut checkpoint = Checkpoint {
         tier: tier.clone(),
         series: series.clone(),
@@ -191,7 +205,10 @@ fn look(
     Ok(checkpoint)
 }
 
-fn list(tier: &DirectoryTier, path: &std::path::Path) -> Result<(Vec<FileFound>, Option<SystemTime>), TargetError> {
+fn list_files(
+    tier: &DirectoryTier,
+    path: &std::path::Path,
+) -> Result<(Vec<FileFound>, Option<SystemTime>), TargetError> {
     let (mut files, mut newest) = (Vec::new(), None);
     for Entry { name, .. } in tier.storage().list(path).map_err(failed("list", path))? {
         let Ok(metadata) = path.join(&name).symlink_metadata() else { continue }; // Deleted since: a run may be at work here.
@@ -222,7 +239,7 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     }
     checkpoint.group_size = Some(manifest.group_size);
     checkpoint.state = if wrong.is_empty() { State::Committed } else { State::Damaged };
-    checkpoint.why = (!wrong.is_empty()).then(|| wrong.join("; "));
+    checkpoint.why = (!wrong.is_empty()).then(|| list(wrong.into_iter(), REASONS_MAX, "; "));
     checkpoint.manifest = Some(manifest);
 }
 
@@ -260,7 +277,7 @@ fn judge_uncommitted(checkpoint: &mut Checkpoint) {
         why.push(format!("{unfinished} unfinished"));
     }
     why.extend(broken);
-    checkpoint.why = Some(why.join("; "));
+    checkpoint.why = Some(list(why.into_iter(), REASONS_MAX, "; "));
 }
 
 /// All shards of a container, with their heads checked.

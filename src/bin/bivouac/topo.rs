@@ -14,7 +14,7 @@ mod svg;
 mod text;
 mod view;
 
-use crate::Ending;
+use crate::ending::{Ending, Problems};
 use crate::output::{complain, print, print_json};
 use bivouac::affinity::machine::Machine;
 use gather::Snapshot;
@@ -37,7 +37,8 @@ pinned. Pages are those of registered regions in host memory; on a machine with 
 pages of a rank that has no thread there. Of a process only memory without a file is counted, and only a user who may trace it
 sees that. CPUs and nodes are compared by their numbers.
 
-Exit status: 0 done, and with --compare nothing differs; 1 something differs; 2 wrong usage, or something could not be read.")]
+Exit status: 0 done, and with --compare nothing differs; 1 something differs, or is damaged; 2 wrong usage, or something could not
+be read; 3 nothing there.")]
 pub struct Args {
     /// Directories, container files or memory segments; nothing for this machine
     paths: Vec<PathBuf>,
@@ -57,14 +58,14 @@ pub struct Args {
 
 /// Shows.
 pub fn run(args: &Args) -> Ending {
-    let mut problems = Vec::new();
+    let mut problems = Problems::default();
     let snapshots = gather(args, &mut problems);
     let comparison = match (args.compare, snapshots.as_slice()) {
         (false, _) => None,
         (true, [then, now]) => Some(compare::compare(then, now)),
         (true, several) => {
             let found = several.len();
-            problems.push(format!(
+            problems.add(format!(
                 "{found} checkpoints with records: --compare takes two, or one and processes. Name checkpoint folders"
             ));
             None
@@ -76,10 +77,13 @@ pub fn run(args: &Args) -> Ending {
         let drawing = svg::draw(here, &snapshots);
         drawing.notes.iter().for_each(|note| complain(note));
         if let Err(error) = std::fs::write(path, drawing.text) {
-            problems.push(format!("cannot write {}: {error}", path.display()));
+            problems.add(format!("cannot write {}: {error}", path.display()));
         }
     }
-    problems.iter().for_each(|problem| complain(problem));
+    if comparison.as_ref().is_some_and(|comparison| !comparison.is_alike()) {
+        problems.note(Ending::Damage);
+    }
+    problems.complain();
     if args.json {
         print_json(&view::document(here, &snapshots, comparison.as_ref(), &problems));
     } else {
@@ -88,14 +92,10 @@ pub fn run(args: &Args) -> Ending {
             None => text::all(here, &snapshots),
         });
     }
-    match (&comparison, problems.is_empty()) {
-        (Some(comparison), _) if !comparison.is_alike() => Ending::Damage,
-        (_, true) => Ending::Good,
-        (_, false) => Ending::Trouble,
-    }
+    problems.ending()
 }
 
-fn gather(args: &Args, problems: &mut Vec<String>) -> Vec<Snapshot> {
+fn gather(args: &Args, problems: &mut Problems) -> Vec<Snapshot> {
     let mut snapshots: Vec<Snapshot> = args.paths.iter().flat_map(|path| gather::of_path(path, problems)).collect();
     let ranks: Vec<u32> = match (args.compare, snapshots.first()) {
         (true, Some(first)) => first.ranks.iter().map(|placed| placed.number).collect(),

@@ -4,14 +4,15 @@
 //! find is put in the order of the list, so that the output does not depend on who was faster.
 #![forbid(unsafe_code)]
 
-use crate::Ending;
+use crate::ending::{self, Ending, Problems};
 use crate::memory::{self, Stock};
-use crate::output::{self, SCHEMA, plain, print, print_json};
+use crate::output::{self, SCHEMA, most, plain, print, print_json};
+use crate::places::{named_or_global, nothing_in};
 use crate::survey::{Checkpoint, State, is_known, survey};
 use crate::target::{Target, place_of, tier_of};
-use bivouac::base::Rank;
 use bivouac::base::digest::digest_bytes;
 use bivouac::base::units::{MIB, page_ceil};
+use bivouac::base::{Generation, Rank};
 use bivouac::format::shard::Head;
 use bivouac::format::{ContainerInfo, Content, Manifest, Region, manifest};
 use bivouac::redundancy::part::Part;
@@ -23,15 +24,16 @@ use bivouac::tier::{TierError, TierKind};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes per read from a file: a whole number of blocks of any allowed size.
-const READ_BYTES: u64 = 8 * MIB;
+pub const READ_BYTES: u64 = 8 * MIB;
 /// Findings per shard; a file of noise would give one for each block.
 const FINDINGS_MAX: usize = 64;
+/// Findings that are shown for people.
+const SHOWN_MAX: usize = 100;
 /// A manifest is metadata, of which the format allows 64 MiB.
 const MANIFEST_MAX: u64 = 65 << 20;
 
@@ -43,13 +45,13 @@ const MANIFEST_MAX: u64 = 65 << 20;
   bivouac verify c000000.bvc                  one container, also away from its folder
   bivouac verify --json bivouac | jq '.findings[] | select(.kind == \"damage\") | [.path, .rank, .region, .offset]'
 
-Exit status: 0 all good, 1 damage found, 2 something could not be read (and no damage was found).
+Exit status: 0 all good; 1 damage found; 2 wrong usage, or something could not be read (and no damage was found); 3 nothing there.
+The last lines say, for each series and tier, the newest version of which everything is good there.
 Damage in one tier is no loss yet: a restart takes the next tier's copy, or the next older version. A checkpoint without a
 manifest is no damage either; its files are checked all the same. Files are read through the page cache: what was
 written a moment ago is checked as the kernel remembers it.")]
 pub struct Args {
-    /// Directories, container files, manifests or memory segments
-    #[arg(required = true)]
+    /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)
     paths: Vec<PathBuf>,
     /// Files read at the same time (default: the number of processors, at most 4)
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -71,11 +73,32 @@ pub enum Kind {
     Note,
 }
 
+impl Kind {
+    fn of(ending: Ending) -> Kind {
+        match ending {
+            Ending::Damage => Kind::Damage,
+            Ending::Good | Ending::Nothing => Kind::Note,
+            Ending::Trouble | Ending::Status(_) => Kind::Unreadable,
+        }
+    }
+
+    /// How a command ends that has found this.
+    pub fn ending(self) -> Ending {
+        match self {
+            Kind::Damage => Ending::Damage,
+            Kind::Unreadable => Ending::Trouble,
+            Kind::Note => Ending::Good,
+        }
+    }
+}
+
 /// One thing that was found.
 #[derive(Serialize, Debug)]
 pub struct Finding {
     /// How bad it is.
     pub kind: Kind,
+    /// The tier, unless the file stands in no store.
+    pub tier: Option<&'static str>,
     /// File, folder or segment.
     pub path: String,
     /// Whose shard.
@@ -98,6 +121,7 @@ impl Finding {
         Finding {
             kind,
             message: message.into(),
+            tier: None,
             path,
             rank: None,
             region: None,
@@ -111,27 +135,33 @@ impl Finding {
         Finding::new(Kind::Damage, path, message)
     }
 
+    fn on(mut self, tier: TierKind) -> Finding {
+        self.tier = Some(tier.name());
+        self
+    }
+
+    /// All in one line, the tier first.
+    fn line(&self) -> String {
+        let message = plain(&output::message(&self.message));
+        match self.tier.map(|tier| format!("{tier} tier: ")) {
+            Some(tier) if !message.starts_with(&tier) => tier + &message,
+            _ => message,
+        }
+    }
+
     fn of_rank(mut self, rank: Rank) -> Finding {
         self.rank = Some(rank.0);
         self
     }
 
-    /// A tier's error: what the system refused is unreadable, all else is damage. A file that ends early, or is gone
-    /// though it should be there, is damage.
+    /// A tier's error.
     fn of(path: &Path, error: &TierError) -> Finding {
-        let kind = match error {
-            TierError::Io { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Kind::Damage,
-                _ => Kind::Unreadable,
-            },
-            _ => Kind::Damage,
-        };
-        Finding::new(kind, path, error.to_string())
+        Finding::new(Kind::of(ending::of_tier(error)), path, error.to_string())
     }
 }
 
 /// What was looked at.
-#[derive(Serialize, Default, Clone, Copy)]
+#[derive(Serialize, Default, Clone, Copy, PartialEq, Eq)]
 struct Checked {
     checkpoints: u64,
     manifests: u64,
@@ -166,6 +196,53 @@ struct Document {
     good: bool,
     checked: Checked,
     findings: Vec<Finding>,
+    /// Of each series on each tier.
+    newest_good: Vec<Newest>,
+    /// Where there was nothing.
+    problems: Problems,
+}
+
+/// The newest version of a series of which all that is on a tier is good.
+#[derive(Serialize)]
+struct Newest {
+    tier: &'static str,
+    job: String,
+    group: String,
+    name: String,
+    /// None: no version is good.
+    version: Option<u64>,
+    generation: Option<u64>,
+    operation: Option<u64>,
+}
+
+/// A checkpoint that was looked at.
+struct Seen {
+    tier: TierKind,
+    series: Series,
+    order: (Generation, u64, u64),
+    path: PathBuf,
+    /// Could a restart take it, as far as its files and their lengths tell?
+    is_whole: bool,
+}
+
+/// The newest good one of each series, in the order of the list, which is by series and newest first.
+fn newest_good(seen: &[Seen], findings: &[Finding]) -> Vec<Newest> {
+    let bad: Vec<&Path> =
+        findings.iter().filter(|found| found.kind != Kind::Note).map(|found| Path::new(&found.path)).collect();
+    let is_good = |seen: &&Seen| seen.is_whole && !bad.iter().any(|path| path.starts_with(&seen.path));
+    let of_series = seen.chunk_by(|a, b| (a.tier, &a.series) == (b.tier, &b.series));
+    let newest = of_series.filter_map(|series| Some((series.first()?, series.iter().find(is_good))));
+    newest
+        .map(|(first, found)| Newest {
+            tier: first.tier.name(),
+            job: first.series.job.clone(),
+            group: first.series.group.clone(),
+            name: first.series.name.clone(),
+            version: found.map(|found| found.order.1),
+            generation: found.map(|found| found.order.0.0),
+            operation: found.map(|found| found.order.2),
+        })
+        .collect()
 }
 
 /// What a container is compared with.
@@ -180,6 +257,12 @@ struct Expected {
 }
 
 impl Expected {
+    fn new(series: Series, folder: String, manifest: Option<Arc<Manifest>>, file: &Path) -> Expected {
+        let is_it = |entry: &&ContainerInfo| file.file_name().is_some_and(|name| name == entry.file.as_str());
+        let record = manifest.as_ref().and_then(|whole| whole.containers.iter().find(is_it)).cloned();
+        Expected { series, folder, manifest, record }
+    }
+
     /// Does the manifest take this shard (or, without a rank, every shard) from another file? Such a copy was damaged, and
     /// the rank has got a file of its own since.
     fn is_replaced(&self, file: &Path, rank: Option<Rank>) -> bool {
@@ -219,48 +302,58 @@ struct Outcome {
 struct Plan {
     items: Vec<Item>,
     first: Outcome,
+    /// The checkpoints among them.
+    seen: Vec<Seen>,
+    /// Where there was nothing.
+    problems: Problems,
 }
 
 /// Checks.
 pub fn run(args: &Args) -> Ending {
     let mut plan = Plan::default();
-    for path in &args.paths {
-        plan.add(path);
+    match named_or_global(&args.paths) {
+        Ok(paths) => paths.iter().for_each(|path| plan.add(path)),
+        Err(problem) => plan.problems.add(problem),
     }
+    plan.problems.complain();
     let jobs = args.jobs.map_or_else(output::jobs_default, usize::from);
     let outcomes = work(&plan.items, jobs, &output::bar(plan.items.iter().map(Item::bytes).sum(), args.json));
-    let Outcome { mut findings, mut checked } = plan.first;
+    let Plan { first: Outcome { mut findings, mut checked }, seen, mut problems, .. } = plan;
     for outcome in outcomes {
         findings.extend(outcome.findings);
         checked.add(outcome.checked);
     }
-    let has = |kind| findings.iter().any(|finding| finding.kind == kind);
-    let (damaged, unreadable) = (has(Kind::Damage), has(Kind::Unreadable));
+    findings.iter().for_each(|finding| problems.note(finding.kind.ending()));
+    let ending = problems.ending();
+    let newest = newest_good(&seen, &findings);
     if args.json {
-        let good = !damaged && !unreadable;
-        print_json(&Document { schema: SCHEMA, command: "verify", good, checked, findings });
+        let good = ending <= Ending::Nothing;
+        let newest_good = newest;
+        print_json(&Document { schema: SCHEMA, command: "verify", good, checked, findings, newest_good, problems });
     } else {
-        print(&text(&checked, &findings));
+        print(&text(&checked, &findings, &newest));
     }
-    match (damaged, unreadable) {
-        (true, _) => Ending::Damage,
-        (false, true) => Ending::Trouble,
-        (false, false) => Ending::Good,
-    }
+    ending
 }
 
-fn text(checked: &Checked, findings: &[Finding]) -> String {
-    let mut text = String::new();
-    for finding in findings {
+fn text(checked: &Checked, findings: &[Finding], newest: &[Newest]) -> String {
+    let line = |finding: &Finding| {
         let word = match finding.kind {
             Kind::Damage => "damage",
             Kind::Unreadable => "unreadable",
             Kind::Note => "note",
         };
-        text += &format!("{word}: {}\n", plain(&finding.message));
-    }
+        format!("{word}: {}", finding.line())
+    };
+    let mut text = String::new();
+    // Damage first: what is left out is the least.
+    let mut ordered: Vec<&Finding> = findings.iter().collect();
+    ordered.sort_by_key(|finding| std::cmp::Reverse(finding.kind.ending()));
+    let shown = most(ordered.into_iter().map(line), SHOWN_MAX, "and", "more findings (--json shows all)");
+    shown.iter().for_each(|line| text += &format!("{line}\n"));
     let count = |kind| findings.iter().filter(|finding| finding.kind == kind).count();
     let verdict = match (count(Kind::Damage), count(Kind::Unreadable)) {
+        (0, 0) if *checked == Checked::default() => "nothing was checked".into(),
         (0, 0) => "all good".into(),
         (0, unreadable) => format!("{unreadable} not readable"),
         (damage, 0) => format!("{damage} damaged"),
@@ -277,6 +370,11 @@ fn text(checked: &Checked, findings: &[Finding]) -> String {
         checked.blocks,
         output::bytes(checked.bytes)
     );
+    for Newest { tier, job, group, name, version, .. } in newest {
+        let version = version.map_or_else(|| "none".into(), |version| version.to_string());
+        let series = plain(&format!("{job}/{group}/{name}"));
+        text += &format!("newest good version: {version} ({tier} tier, {series})\n");
+    }
     text
 }
 
@@ -316,6 +414,9 @@ impl Plan {
             Ok(Target::Scope(scope)) => match survey(&scope) {
                 Err(error) => self.find(Finding::new(Kind::Unreadable, path, error.to_string())),
                 Ok((checkpoints, problems)) => {
+                    if checkpoints.is_empty() && problems.is_empty() {
+                        self.problems.add(nothing_in(path));
+                    }
                     for problem in problems {
                         self.find(Finding::new(Kind::Unreadable, path, problem));
                     }
@@ -323,10 +424,14 @@ impl Plan {
                 }
             },
             Ok(Target::Container(path)) => {
-                let expected =
-                    place_of(&path).map(|(series, folder)| Expected { series, folder, manifest: None, record: None });
+                let tier = tier_of(&path);
+                let expected = place_of(&path).map(|(series, folder)| {
+                    // What is wrong with the manifest is not asked here.
+                    let manifest = tier.read_manifest(&series, &folder).ok().map(Arc::new);
+                    Expected::new(series, folder, manifest, &path)
+                });
                 let bytes = path.metadata().map_or(0, |metadata| metadata.len());
-                self.items.push(Item::Container { tier: tier_of(&path), path, bytes, expected });
+                self.items.push(Item::Container { tier, path, bytes, expected });
             }
             Ok(Target::Manifest(path)) => self.add_manifest(&path),
             Ok(Target::Segment(folder, name)) => self.add_segment(&folder, &name),
@@ -340,6 +445,13 @@ impl Plan {
     fn add_checkpoint(&mut self, checkpoint: &Checkpoint) {
         self.first.checked.checkpoints += 1;
         let Checkpoint { tier, series, folder, path, .. } = checkpoint;
+        self.seen.push(Seen {
+            tier: tier.kind(),
+            series: series.clone(),
+            order: checkpoint.order,
+            path: path.clone(),
+            is_whole: matches!(checkpoint.state, State::Committed | State::Restorable),
+        });
         let whole = checkpoint.manifest.clone().map(Arc::new);
         let manifest_path = path.join(manifest::FILE_NAME);
         match (&checkpoint.state, &whole) {
@@ -347,7 +459,7 @@ impl Plan {
             (State::Restorable | State::Incomplete, _) => {
                 let why = checkpoint.why.clone().unwrap_or_default();
                 let message = format!("{} is {}: {why}", path.display(), checkpoint.state.name());
-                self.find(Finding::new(Kind::Note, path, message));
+                self.find(Finding::new(Kind::Note, path, message).on(tier.kind()));
             }
             _ => {}
         }
@@ -355,14 +467,14 @@ impl Plan {
             self.first.checked.manifests += 1;
             if tier.kind() == TierKind::Global && !whole.is_complete() {
                 let message = format!("{} does not name all ranks of the group", manifest_path.display());
-                self.find(Finding::damage(&manifest_path, message));
+                self.find(Finding::damage(&manifest_path, message).on(tier.kind()));
             }
             for record in &whole.containers {
                 if !checkpoint.files.iter().any(|file| file.name == record.file && !file.is_odd) {
                     let file = path.join(&record.file);
                     let ranks = output::ranks(record.ranks.iter().map(|rank| rank.0));
                     let message = format!("{} is missing, with the shards of ranks {ranks}", file.display());
-                    self.find(Finding::damage(&file, message));
+                    self.find(Finding::damage(&file, message).on(tier.kind()));
                 }
             }
         }
@@ -370,26 +482,19 @@ impl Plan {
             let path = path.join(&file.name);
             if !is_known(file) {
                 let message = format!("{} does not belong here", path.display());
-                self.find(Finding::new(Kind::Note, &path, message));
+                self.find(Finding::new(Kind::Note, &path, message).on(tier.kind()));
             }
             if !file.is_container() && !file.is_part() {
                 continue;
             }
-            let record = whole.as_ref().and_then(|whole| whole.containers.iter().find(|entry| entry.file == file.name));
-            let expected = Expected {
-                series: series.clone(),
-                folder: folder.clone(),
-                manifest: whole.clone(),
-                record: record.cloned(),
-            };
-            let expected = Some(expected);
+            let expected = Some(Expected::new(series.clone(), folder.clone(), whole.clone(), &path));
             self.items.push(Item::Container { tier: tier.clone(), path, bytes: file.bytes, expected });
         }
     }
 
     fn add_bad_manifest(&mut self, tier: &DirectoryTier, series: &Series, folder: &str, path: &Path) {
         match tier.read_manifest(series, folder) {
-            Err(error) => self.find(Finding::of(path, &error)),
+            Err(error) => self.find(Finding::of(path, &error).on(tier.kind())),
             // It was damaged a moment ago: somebody has just written it again.
             Ok(_) => self.first.checked.manifests += 1,
         }
@@ -401,7 +506,7 @@ impl Plan {
             Some((series, folder)) => tier_of(path)
                 .read_manifest(&series, &folder)
                 .map(drop)
-                .map_err(|error| Box::new(Finding::of(path, &error))),
+                .map_err(|error| Box::new(Finding::of(path, &error).on(tier_of(path).kind()))),
         };
         match checked {
             Ok(()) => self.first.checked.manifests += 1,
@@ -415,11 +520,10 @@ impl Plan {
             Ok(stock) => Arc::new(stock),
             Err(error) => {
                 let kind = match &error {
-                    SegmentError::Damaged { .. } => Kind::Damage,
                     SegmentError::Unfinished { .. } => Kind::Note,
-                    _ => Kind::Unreadable,
+                    error => Kind::of(ending::of_segment(error)),
                 };
-                return self.find(Finding::new(kind, &path, error.to_string()));
+                return self.find(Finding::new(kind, &path, error.to_string()).on(TierKind::Memory));
             }
         };
         self.first.checked.segments += 1;
@@ -429,7 +533,7 @@ impl Plan {
                 SlotState::Writing if !stock.is_alive => {
                     let (rank, index) = (slot.node_rank, slot.index);
                     let message = format!("slot {index} of node rank {rank} in {} was never finished", path.display());
-                    self.find(Finding::new(Kind::Note, &path, message));
+                    self.find(Finding::new(Kind::Note, &path, message).on(TierKind::Memory));
                 }
                 _ => {}
             }
@@ -466,8 +570,13 @@ fn check(item: &Item, bar: &ProgressBar) -> Outcome {
                 finding.kind = Kind::Note;
                 finding.message += " (the manifest names another copy)";
             }
+            let tier = expected.is_some().then(|| tier.kind().name());
+            outcome.findings.iter_mut().for_each(|finding| finding.tier = tier);
         }
-        Item::Slot { stock, slot } => check_slot(stock, slot, &mut outcome, bar),
+        Item::Slot { stock, slot } => {
+            check_slot(stock, slot, &mut outcome, bar);
+            outcome.findings.iter_mut().for_each(|finding| finding.tier = Some(TierKind::Memory.name()));
+        }
     }
     outcome
 }
@@ -481,7 +590,12 @@ fn check_container(
 ) -> Result<(), Box<Finding>> {
     outcome.checked.containers += 1;
     let wrong = |error: TierError| Box::new(Finding::of(path, &error));
-    let (container, file) = tier.open_container(path).map_err(wrong)?;
+    let record = expected.and_then(|expected| expected.record.as_ref());
+    let (container, file) = tier.open_container(path).map_err(|error| {
+        let mut finding = wrong(error);
+        finding.message += &lengths(path, record);
+        finding
+    })?;
     let file: Arc<dyn ReadFile> = file.into();
     let named = expected.and_then(|expected| expected.manifest.as_ref().zip(expected.record.as_ref()));
     if let Some((manifest, record)) = named {
@@ -491,7 +605,11 @@ fn check_container(
         let is_known = |rank: &Rank| manifest.container_of(*rank).is_some();
         let length = file.len().map_err(|source| wrong(TierError::io(tier.kind(), "read", path, source)))?;
         if !has_all || !ranks.iter().all(is_known) || length != record.bytes {
-            let message = format!("{} is not the container that the manifest names", path.display());
+            let message = format!(
+                "{} is not the container that the manifest names{}",
+                path.display(),
+                lengths(path, Some(record))
+            );
             outcome.findings.push(Finding::damage(path, message));
         }
     }
@@ -531,6 +649,16 @@ fn check_container(
         check_bodies(path, shard.head(), read, outcome, bar);
     }
     Ok(())
+}
+
+/// How long a file is, and how long its manifest says it should be, if they differ. Without a manifest nobody knows.
+fn lengths(path: &Path, record: Option<&ContainerInfo>) -> String {
+    let Ok(found) = path.metadata().map(|metadata| metadata.len()) else { return String::new() };
+    match record.map(|record| record.bytes) {
+        Some(expected) if expected == found => String::new(),
+        Some(expected) => format!("; it has {found} bytes instead of {expected}"),
+        None => format!("; it has {found} bytes"),
+    }
 }
 
 /// A parity part stands in a file of its own and describes its set; nothing else stands there.
@@ -606,7 +734,11 @@ fn check_bodies(
             }
             outcome.findings.append(&mut found);
             if outcome.findings.len() - known >= FINDINGS_MAX {
-                let message = format!("{}: rank {}: and more", path.display(), head.header.rank);
+                let message = format!(
+                    "{}: rank {}: and more; the rest of the shard is not read",
+                    path.display(),
+                    head.header.rank
+                );
                 return outcome.findings.push(Finding::damage(path, message).of_rank(head.header.rank));
             }
             bar.inc(part);
@@ -617,9 +749,9 @@ fn check_bodies(
 }
 
 /// The blocks of a region that `bytes` holds, which start at `at` in it; `at` is the start of a block.
-fn damaged_blocks(path: &Path, head: &Head, region: &Region, at: u64, bytes: &[u8]) -> Vec<Finding> {
+pub fn damaged_blocks(path: &Path, head: &Head, region: &Region, at: u64, bytes: &[u8]) -> Vec<Finding> {
     let block = u64::from(head.header.block_size);
-    let (rank, name) = (head.header.rank, &region.name);
+    let (rank, name) = (head.header.rank, output::short(&region.name));
     let data = (region.bytes.saturating_sub(at)).min(bytes.len() as u64) as usize;
     let (data, filling) = bytes.split_at(data);
     let mut findings = Vec::new();
@@ -632,7 +764,7 @@ fn damaged_blocks(path: &Path, head: &Head, region: &Region, at: u64, bytes: &[u
                 path.display()
             );
             findings.push(Finding {
-                region: Some(name.clone()),
+                region: Some(region.name.clone()),
                 offset: Some(offset),
                 expected: Some(expected.to_string()),
                 found: Some(found.to_string()),
@@ -646,7 +778,7 @@ fn damaged_blocks(path: &Path, head: &Head, region: &Region, at: u64, bytes: &[u
             path.display()
         );
         let finding = Finding::damage(path, message).of_rank(rank);
-        findings.push(Finding { region: Some(name.clone()), offset: Some(region.bytes), ..finding });
+        findings.push(Finding { region: Some(region.name.clone()), offset: Some(region.bytes), ..finding });
     }
     findings
 }

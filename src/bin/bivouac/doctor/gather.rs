@@ -22,7 +22,7 @@ use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
@@ -278,7 +278,11 @@ fn try_out(path: &Path, is_it: bool) -> Result<Trial, String> {
     let metadata = path.metadata().map_err(|error| failed("look at", &error))?;
     let direct = match is_it {
         true => Some(write_a_file(path).map_err(|error| failed("write a file in", &error))?),
-        false => None,
+        false => {
+            make_a_folder(path)
+                .map_err(|error| format!("cannot be made: no folder can be made in {}: {error}", path.display()))?;
+            None
+        }
     };
     let (kind, is_shared) = kind_of(number);
     Ok(Trial {
@@ -290,6 +294,14 @@ fn try_out(path: &Path, is_it: bool) -> Result<Trial, String> {
         free: room.f_bavail.saturating_mul(room.f_frsize),
         direct,
     })
+}
+
+/// Makes and removes a folder. File systems such as /proc let nobody do that, although their permissions do not say so.
+fn make_a_folder(parent: &Path) -> std::io::Result<()> {
+    let unique = bivouac::base::rng::incarnation()?;
+    let path = parent.join(format!(".bivouac-doctor-{unique}"));
+    std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+    std::fs::remove_dir(&path)
 }
 
 /// Writes, syncs and removes a file of one page. Can it also be opened around the page cache?

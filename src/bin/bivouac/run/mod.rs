@@ -14,11 +14,11 @@ mod hosts;
 mod launch;
 mod probe;
 mod process;
-mod record;
+pub mod record;
 mod slurm;
 mod watch;
 
-use crate::Ending;
+use crate::ending::Ending;
 use crate::halt;
 use crate::output::complain;
 use bivouac::base::calendar::unix_now;

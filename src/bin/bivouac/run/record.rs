@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const SUPERVISOR_FILE: &str = "supervisor.json";
+const ATTEMPTS_FILE: &str = "attempts.jsonl";
 const PID_FILE: &str = "launcher.pid";
 const SUPERVISOR_KIND: &str = "bivouac-supervisor";
 const SCHEMA: u32 = 1;
@@ -111,6 +112,14 @@ pub fn read(directory: &RunDirectory) -> Result<Option<Record>, String> {
         return Err(format!("{}: it is no record of a supervisor of this version", path.display()));
     }
     Ok(Some(record))
+}
+
+/// How the last attempt that has ended did so, if that is known.
+pub fn last_outcome(directory: &RunDirectory) -> Option<String> {
+    let bytes = directory.read(ATTEMPTS_FILE).ok()??;
+    let last = bytes.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty())?;
+    let line: serde_json::Value = serde_json::from_slice(last).ok()?;
+    Some(line.get("outcome")?.as_str()?.to_owned())
 }
 
 impl Record {
@@ -315,7 +324,7 @@ impl Journal {
 
     /// An attempt has ended.
     pub fn attempt(&mut self, line: &AttemptLine<'_>) {
-        self.append("attempts.jsonl", line);
+        self.append(ATTEMPTS_FILE, line);
     }
 
     /// Takes the live status away.

@@ -2,8 +2,10 @@
 //! the rest is shown.
 #![forbid(unsafe_code)]
 
+use crate::ending::{self, Problem, Problems};
 use crate::memory::{self, Stock};
-use crate::output::plain;
+use crate::output::{self, plain};
+use crate::places::nothing_in;
 use crate::survey::{Checkpoint, State, survey, without_path};
 use crate::target::{Target, tier_of};
 use bivouac::affinity::record::{Record, RegionPlace};
@@ -14,6 +16,7 @@ use bivouac::format::shard::Head;
 use bivouac::format::{Content, Region};
 use bivouac::region::AFFINITY;
 use bivouac::segment::SlotState;
+use bivouac::tier::TierError;
 use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::source::FileShard;
 use bivouac::tier::storage::ReadFile;
@@ -31,6 +34,47 @@ pub struct Placed {
     pub record: Record,
     /// Bytes of each region, by name.
     pub bytes: BTreeMap<String, u64>,
+}
+
+impl Placed {
+    /// What its number counts.
+    pub fn kind(&self) -> Kind {
+        if self.process == Some(self.number) { Kind::Process } else { Kind::Rank }
+    }
+}
+
+/// What numbers stand for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// Ranks of a checkpoint.
+    #[default]
+    Rank,
+    /// Processes that are nobody's rank.
+    Process,
+}
+
+impl Kind {
+    /// One of them.
+    pub fn one(self) -> &'static str {
+        match self {
+            Kind::Rank => "rank",
+            Kind::Process => "process",
+        }
+    }
+
+    /// Several.
+    pub fn many(self) -> &'static str {
+        match self {
+            Kind::Rank => "ranks",
+            Kind::Process => "processes",
+        }
+    }
+
+    /// These: `rank 3`, `ranks 0-3`.
+    pub fn list(self, numbers: &[u32]) -> String {
+        let word = if numbers.len() == 1 { self.one() } else { self.many() };
+        format!("{word} {}", output::ranks(numbers.iter().copied()))
+    }
 }
 
 /// What was true at one time: the ranks of a checkpoint, or live processes.
@@ -61,7 +105,7 @@ impl Snapshot {
     }
 
     /// Takes a shard's record in. Of two shards of one rank the first one with a record counts.
-    fn add(&mut self, head: &Head, record: Option<Record>, problems: &mut Vec<String>) {
+    fn add(&mut self, head: &Head, record: Option<Record>, problems: &mut Problems) {
         let (meta, rank) = (&head.meta, head.header.rank.0);
         self.series.get_or_insert_with(|| [meta.job.clone(), meta.group.clone(), meta.name.clone()]);
         self.key.get_or_insert(head.header.key);
@@ -78,7 +122,7 @@ impl Snapshot {
         record.regions.retain(|(name, place)| match fits(bytes.get(name), place) {
             Ok(()) => true,
             Err(why) => {
-                problems.push(format!("{}: rank {rank}: region {name:.64?}: {why}", self.title));
+                problems.add(Problem::damage(format!("{}: rank {rank}: region {name:.64?}: {why}", self.title)));
                 false
             }
         });
@@ -105,20 +149,20 @@ fn fits(bytes: Option<&u64>, place: &RegionPlace) -> Result<(), String> {
 }
 
 /// The snapshots of a path; what cannot be read goes to `problems`.
-pub fn of_path(path: &Path, problems: &mut Vec<String>) -> Vec<Snapshot> {
+pub fn of_path(path: &Path, problems: &mut Problems) -> Vec<Snapshot> {
     try_path(path, problems).unwrap_or_else(|problem| {
-        problems.push(problem);
+        problems.add(problem);
         Vec::new()
     })
 }
 
-fn try_path(path: &Path, problems: &mut Vec<String>) -> Result<Vec<Snapshot>, String> {
-    match Target::of(path).map_err(|error| error.to_string())? {
+fn try_path(path: &Path, problems: &mut Problems) -> Result<Vec<Snapshot>, Problem> {
+    match Target::of(path)? {
         Target::Scope(scope) => {
-            let (found, unread) = survey(&scope).map_err(|error| error.to_string())?;
+            let (found, unread) = survey(&scope)?;
             problems.extend(unread);
             if found.is_empty() {
-                return Err(format!("{} holds no checkpoint", path.display()));
+                return Err(nothing_in(path));
             }
             Ok(newest(&found).into_iter().map(|found| of_checkpoint(found, problems)).collect())
         }
@@ -128,15 +172,15 @@ fn try_path(path: &Path, problems: &mut Vec<String>) -> Result<Vec<Snapshot>, St
             add_container(&mut snapshot, &tier_of(&path), &path, problems);
             Ok(vec![snapshot.named()])
         }
-        Target::Manifest(path) => Err(format!("{} is a manifest: name its folder", path.display())),
+        Target::Manifest(path) => Err(format!("{} is a manifest: name its folder", path.display()).into()),
         Target::Segment(folder, name) => of_segment(&folder, &name, problems),
         Target::Segments(folder) => {
-            let names = memory::names(&folder).map_err(|error| error.to_string())?;
+            let names = memory::names(&folder)?;
             let mut snapshots = Vec::new();
             for name in names {
                 match of_segment(&folder, &name, problems) {
                     Ok(found) => snapshots.extend(found),
-                    Err(problem) => problems.push(problem),
+                    Err(problem) => problems.add(problem),
                 }
             }
             Ok(snapshots)
@@ -152,37 +196,32 @@ fn newest(found: &[Checkpoint]) -> Vec<&Checkpoint> {
     of_series.filter_map(|series| series.iter().find(is_good).or(series.first())).collect()
 }
 
-fn of_checkpoint(found: &Checkpoint, problems: &mut Vec<String>) -> Snapshot {
+fn of_checkpoint(found: &Checkpoint, problems: &mut Problems) -> Snapshot {
     let path = found.path.display().to_string();
     let mut snapshot = Snapshot::new(format!("checkpoint {}", plain(&path)));
     snapshot.path = Some(path);
     snapshot.group_size = found.group_size;
-    let mut files: Vec<&str> =
-        found.files.iter().filter(|file| file.is_container()).map(|file| file.name.as_str()).collect();
-    // Those that the manifest names come first: another copy of a rank's shard may be damaged.
-    let is_named = |name: &str| {
-        let named = found.manifest.iter().flat_map(|manifest| &manifest.containers);
-        named.into_iter().any(|container| container.file == name)
-    };
-    files.sort_by_key(|name| !is_named(name));
-    for file in files {
-        add_container(&mut snapshot, &found.tier, &found.path.join(file), problems);
+    for file in found.containers() {
+        add_container(&mut snapshot, &found.tier, &found.path.join(&file.name), problems);
     }
     snapshot.named()
 }
 
-fn add_container(snapshot: &mut Snapshot, tier: &DirectoryTier, path: &Path, problems: &mut Vec<String>) {
-    let mut wrong = |why: String| problems.push(format!("{}: {why}", path.display()));
+fn add_container(snapshot: &mut Snapshot, tier: &DirectoryTier, path: &Path, problems: &mut Problems) {
+    let wrong = |place: String, error: &TierError| Problem {
+        ending: ending::of_tier(error),
+        text: format!("{place}: {}", without_path(error)),
+    };
     let (container, file) = match tier.open_container(path) {
         Ok(opened) => opened,
-        Err(error) => return wrong(without_path(&error)),
+        Err(error) => return problems.add(wrong(path.display().to_string(), &error)),
     };
     let file: Arc<dyn ReadFile> = file.into();
     for entry in &container.entries {
         let shard = match FileShard::open_any(tier.kind(), path.into(), file.clone(), entry) {
             Ok(shard) => shard,
             Err(error) => {
-                problems.push(format!("{}: rank {}: {}", path.display(), entry.rank, without_path(&error)));
+                problems.add(wrong(format!("{}: rank {}", path.display(), entry.rank), &error));
                 continue;
             }
         };
@@ -197,7 +236,7 @@ fn add_shard(
     file: &str,
     head: &Head,
     read: impl FnMut(u64, &mut [u8]) -> Result<(), String>,
-    problems: &mut Vec<String>,
+    problems: &mut Problems,
 ) {
     // A parity part has no regions of the application, nor a record.
     if head.header.content != Content::Shard {
@@ -207,7 +246,7 @@ fn add_shard(
         Some(region) if region.bytes > 0 => match read_record(head, region, read) {
             Ok(record) => Some(record),
             Err(why) => {
-                problems.push(format!("{file}: rank {}: {why}", head.header.rank));
+                problems.add(Problem::damage(format!("{file}: rank {}: {why}", head.header.rank)));
                 None
             }
         },
@@ -238,8 +277,8 @@ fn read_record(
 }
 
 /// The newest checkpoint of each series that has shards in a segment.
-fn of_segment(folder: &Path, name: &str, problems: &mut Vec<String>) -> Result<Vec<Snapshot>, String> {
-    let stock = Stock::open(folder, name).map_err(|error| error.to_string())?;
+fn of_segment(folder: &Path, name: &str, problems: &mut Problems) -> Result<Vec<Snapshot>, Problem> {
+    let stock = Stock::open(folder, name)?;
     let path = stock.segment.path().display().to_string();
     let mut newest: BTreeMap<[String; 3], Vec<(Head, &[u8])>> = BTreeMap::new();
     for slot in stock.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed) {
@@ -248,7 +287,7 @@ fn of_segment(folder: &Path, name: &str, problems: &mut Vec<String>) -> Result<V
         let (head, bytes) = match opened {
             Ok(opened) => opened,
             Err(why) => {
-                problems.push(format!("{path}: slot {}.{}: {why}", slot.node_rank, slot.index));
+                problems.add(Problem::damage(format!("{path}: slot {}.{}: {why}", slot.node_rank, slot.index)));
                 continue;
             }
         };

@@ -21,11 +21,8 @@ pub struct Host<'a> {
 impl Host<'_> {
     /// Its ranks or processes in words: `ranks 0-3`.
     pub fn who(&self) -> String {
-        let is_live = self.ranks.iter().any(|placed| placed.process.is_some());
-        let one = if is_live { "process" } else { "rank" };
-        let many = if is_live { "processes" } else { "ranks" };
-        let word = if self.ranks.len() == 1 { one } else { many };
-        format!("{word} {}", crate::output::ranks(self.ranks.iter().map(|placed| placed.number)))
+        let kind = self.ranks.first().map(|placed| placed.kind()).unwrap_or_default();
+        kind.list(&self.ranks.iter().map(|placed| placed.number).collect::<Vec<_>>())
     }
 }
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::gather::{Placed, Snapshot};
+use crate::ending::Problems;
 use bivouac::affinity::machine::{Machine, NODES_MAX};
 use bivouac::affinity::pages::{PAGE_BYTES, PageMap, Run};
 use bivouac::affinity::record::{Record, RegionPlace};
@@ -33,21 +34,20 @@ impl FromStr for Process {
 }
 
 /// What these processes are doing. With `ranks`, those to which no rank was given are these, in order.
-pub fn snapshot(processes: &[Process], ranks: Option<&[u32]>, problems: &mut Vec<String>) -> Snapshot {
+pub fn snapshot(processes: &[Process], ranks: Option<&[u32]>, problems: &mut Problems) -> Snapshot {
     let mut snapshot = Snapshot { is_live: true, ..Snapshot::new("processes of this machine".to_owned()) };
     let numbers = numbers(processes, ranks);
     let mut seen = BTreeSet::new();
     for (process, number) in processes.iter().zip(numbers) {
         let Some(number) = number.filter(|number| seen.insert(*number)) else {
-            problems
-                .push(format!("process {} is no rank of the checkpoint, or one that is there already", process.pid));
+            problems.add(format!("process {} is no rank of the checkpoint, or one that is there already", process.pid));
             continue;
         };
         match look(process.pid, problems) {
             Ok((record, bytes)) => {
                 snapshot.ranks.push(Placed { number, process: Some(process.pid), record, bytes });
             }
-            Err(problem) => problems.push(problem),
+            Err(problem) => problems.add(problem),
         }
     }
     snapshot.ranks.sort_by_key(|placed| placed.number);
@@ -68,7 +68,7 @@ fn numbers(processes: &[Process], ranks: Option<&[u32]>) -> Vec<Option<u32>> {
 }
 
 /// Looks at one process. That its memory is hidden is a problem, and no error.
-fn look(pid: u32, problems: &mut Vec<String>) -> Result<(Record, BTreeMap<String, u64>), String> {
+fn look(pid: u32, problems: &mut Problems) -> Result<(Record, BTreeMap<String, u64>), String> {
     let unknown = |error: String| format!("cannot look at process {pid}: {error}");
     let threads = threads::list_of(pid).map_err(|error| unknown(error.to_string()))?;
     if threads.is_empty() {
@@ -90,7 +90,7 @@ fn look(pid: u32, problems: &mut Vec<String>) -> Result<(Record, BTreeMap<String
             record.regions.push((MEMORY.to_owned(), place));
             bytes.insert(MEMORY.to_owned(), nodes.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)));
         }
-        Err(error) => problems.push(format!("the memory of process {pid} is not to be seen: {error}")),
+        Err(error) => problems.add(format!("the memory of process {pid} is not to be seen: {error}")),
     }
     Ok((record, bytes))
 }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn this_process_is_seen() {
-        let mut problems = Vec::new();
+        let mut problems = Problems::default();
         let (record, _) = look(std::process::id(), &mut problems).expect("it is here");
         record.check().expect("sound");
         assert!(record.threads.iter().any(|thread| !thread.cpus.is_empty() && thread.cpus.is_subset(&record.given)));

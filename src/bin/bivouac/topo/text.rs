@@ -125,6 +125,11 @@ fn snapshot(snapshot: &Snapshot) -> String {
     text
 }
 
+/// The head of the column of their numbers.
+fn head(ranks: &[Placed]) -> String {
+    ranks.first().map(Placed::kind).unwrap_or_default().one().to_uppercase()
+}
+
 /// Threads of one role and name in one row.
 fn threads(ranks: &[Placed]) -> String {
     let mut rows = Vec::new();
@@ -139,7 +144,7 @@ fn threads(ranks: &[Placed]) -> String {
             ]);
         }
     }
-    table(&["RANK", "THREADS", "NAME", "COUNT", "CPUS"], &[0, 3], &rows)
+    table(&[&head(ranks), "THREADS", "NAME", "COUNT", "CPUS"], &[0, 3], &rows)
 }
 
 /// The masks of some threads, one after the other; those in a row that are equal are one.
@@ -181,15 +186,16 @@ fn regions(ranks: &[Placed]) -> String {
                 }
             };
             let bytes = placed.bytes.get(name).map_or("?".to_owned(), |bytes| output::bytes(*bytes));
-            rows.push(vec![placed.number.to_string(), plain(name), bytes, places, map]);
+            rows.push(vec![placed.number.to_string(), output::short(name), bytes, places, map]);
         }
     }
     if rows.is_empty() {
         return String::new();
     }
-    let mut text = table(&["RANK", "REGION", "BYTES", "PAGES ON", "MAP"], &[0, 2], &rows);
+    let mut text = table(&[&head(ranks), "REGION", "BYTES", "PAGES ON", "MAP"], &[0, 2], &rows);
     if has_orphans {
-        text += "* no thread of the rank may run on that node\n";
+        let kind = ranks.first().map(Placed::kind).unwrap_or_default();
+        text += &format!("* no thread of the {} may run on that node\n", kind.one());
     }
     text
 }
@@ -246,12 +252,12 @@ fn rank_details(rank: &RankDifference) -> String {
         line!(text, "rank {number}: and {} more threads", rank.masks.len() - DIFFERENCES_MAX);
     }
     for region in rank.regions.iter().filter(|region| region.elsewhere > 0) {
-        let name = plain(&region.name);
+        let name = output::short(&region.name);
         line!(text, "rank {number}: region {name}: {} of {} pages on other nodes", region.elsewhere, region.pages);
     }
     for region in &rank.regions {
         if let Some(other) = &region.other {
-            line!(text, "rank {number}: region {}: {}", plain(&region.name), plain(other));
+            line!(text, "rank {number}: region {}: {}", output::short(&region.name), plain(other));
         }
     }
     text

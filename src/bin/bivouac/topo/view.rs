@@ -4,6 +4,7 @@
 use super::compare::{Comparison, MaskDifference, RankDifference};
 use super::gather::{Placed, Snapshot};
 use super::hosts::{bytes_by_node, hosts, is_pinned};
+use crate::ending::Problems;
 use crate::output::SCHEMA;
 use bivouac::affinity::machine::{Cpu, Likeness, Machine, PciKind};
 use bivouac::affinity::record::{RegionPlace, Role};
@@ -19,7 +20,7 @@ pub struct Document<'a> {
     machine: Option<MachineView<'a>>,
     snapshots: Vec<SnapshotView<'a>>,
     comparison: Option<ComparisonView<'a>>,
-    problems: &'a [String],
+    problems: &'a Problems,
 }
 
 /// A machine. Sets of CPUs are text everywhere, as the kernel writes them: `0-3,8`.
@@ -176,7 +177,7 @@ pub fn document<'a>(
     here: Option<&'a Machine>,
     snapshots: &'a [Snapshot],
     comparison: Option<&'a Comparison>,
-    problems: &'a [String],
+    problems: &'a Problems,
 ) -> Document<'a> {
     Document {
         schema: SCHEMA,

@@ -2,6 +2,7 @@
 //! beside each other goes below.
 #![forbid(unsafe_code)]
 
+use super::super::gather::Kind;
 use super::canvas::{Anchor, Area, Canvas, Type, fitted, width_of};
 use super::colour;
 use super::plan::{Cpu, Device, NodePlan, Package, Part, Plan};
@@ -83,6 +84,11 @@ pub struct Panel {
 }
 
 impl Panel {
+    /// What the numbers of its ranks stand for.
+    fn kind(&self) -> Kind {
+        self.plan.ranks.first().map(|rank| rank.kind).unwrap_or_default()
+    }
+
     /// Measures the nodes.
     pub fn new(title: String, plan: Plan) -> Panel {
         let count = plan.ranks.len();
@@ -192,8 +198,7 @@ impl Panel {
         let ranks: Vec<u32> = cpu.ranks.iter().map(|place| self.plan.ranks[*place].number).collect();
         let hint = match ranks.len() {
             0 => String::new(),
-            1 => format!("CPU {}: rank {}", cpu.number, ranks[0]),
-            _ => format!("CPU {}: ranks {}", cpu.number, output::ranks(ranks.iter().copied())),
+            _ => format!("CPU {}: {}", cpu.number, self.kind().list(&ranks)),
         };
         let fill = match (cpu.is_given, cpu.ranks.len()) {
             (_, count) if count > STRIPES_MAX => "#c9ced6",
@@ -234,7 +239,7 @@ impl Panel {
             let area = Area { x, y, width: part.bytes as f64 * scale, height: BAR };
             let rank = self.plan.ranks[part.rank].number;
             let what = if part.is_orphan { ", where it has no thread" } else { "" };
-            let hint = format!("rank {rank}: {}{what}", output::bytes(part.bytes));
+            let hint = format!("{} {rank}: {}{what}", self.kind().one(), output::bytes(part.bytes));
             let border = if area.width > 4.0 { "#52606d" } else { "none" };
             canvas.area(area, &self.colours[part.rank], border, &hint);
             if part.is_orphan {
@@ -278,7 +283,7 @@ impl Panel {
             let each = strip / device.ranks.len().max(1) as f64;
             for (index, place) in device.ranks.iter().enumerate() {
                 let x = area.x + CHIP.0 - strip - 3.0 + index as f64 * each;
-                let hint = format!("regions of rank {}", self.plan.ranks[*place].number);
+                let hint = format!("regions of {} {}", self.kind().one(), self.plan.ranks[*place].number);
                 let mark = Area { x, y: area.y + 3.0, width: each, height: CHIP.1 - 6.0 };
                 canvas.area(mark, &self.colours[*place], if each >= 6.0 { "#52606d" } else { "none" }, &hint);
             }
@@ -302,7 +307,7 @@ impl Panel {
             }
             y += height;
         } else {
-            canvas.words(left, y + 12.0, Anchor::Start, Type::plain(10.5), "ranks");
+            canvas.words(left, y + 12.0, Anchor::Start, Type::plain(10.5), self.kind().many());
             let shown = ranks.len().min(SHOWN_MAX);
             let (places, (_, height)) = flow(&vec![(34.0, 17.0); shown], width - 50.0, 3.0);
             for ((rank, colour), (dx, dy)) in ranks.iter().zip(&self.colours).zip(places) {
@@ -320,7 +325,7 @@ impl Panel {
             y += height;
             if shown < ranks.len() {
                 y += SMALL;
-                let more = format!("and {} more ranks", ranks.len() - shown);
+                let more = format!("and {} more {}", ranks.len() - shown, self.kind().many());
                 canvas.words(left + 46.0, y, Anchor::Start, Type::plain(10.5), &more);
             }
         }
@@ -336,10 +341,11 @@ impl Panel {
     /// What cannot be seen from colours.
     fn notes(&self) -> Vec<String> {
         let loose = self.plan.ranks.iter().filter(|rank| rank.threads > 0 && rank.pinned == 0);
-        let loose = output::ranks(loose.map(|rank| rank.number));
+        let loose: Vec<u32> = loose.map(|rank| rank.number).collect();
         let mut notes = self.plan.notes.clone();
         if !loose.is_empty() {
-            notes.insert(0, format!("not pinned, on any CPU that the job was given: {loose}"));
+            let loose = self.kind().list(&loose);
+            notes.insert(0, format!("not pinned, and so on any of the CPUs that the job was given: {loose}"));
         }
         notes
     }
@@ -360,7 +366,7 @@ impl Panel {
         }
         if self.plan.bar_bytes > 0 {
             let whole = output::bytes(self.plan.bar_bytes);
-            let words = format!("bars: pages of regions by rank; a whole bar is {whole}");
+            let words = format!("bars: pages of regions by {}; a whole bar is {whole}", self.kind().one());
             canvas.words(left, y + 12.5, Anchor::Start, Type::faint(10.5), &fitted(&words, width, 10.5));
         }
         let sizes: Vec<Size> = signs.iter().map(|(_, words)| (width_of(words, 10.5) + 36.0, 17.0)).collect();
@@ -384,7 +390,7 @@ fn explain(rank: &super::plan::Rank) -> String {
     };
     let threads = if rank.threads == 1 { threads.replacen("threads", "thread", 1) } else { threads };
     let bytes = if rank.bytes > 0 { format!(", {}", output::bytes(rank.bytes)) } else { String::new() };
-    format!("rank {}: {threads}{bytes}", rank.number)
+    format!("{} {}: {threads}{bytes}", rank.kind.one(), rank.number)
 }
 
 /// Places of the cores of a cache, and the size of all.

@@ -2,7 +2,7 @@
 //! each node. Pure, and without sizes.
 #![forbid(unsafe_code)]
 
-use super::super::gather::Placed;
+use super::super::gather::{Kind, Placed};
 use super::super::hosts::{all_bytes_by_node, is_pinned, nodes_of_threads, of_application};
 use crate::output;
 use bivouac::affinity::cpus::Cpus;
@@ -30,6 +30,8 @@ pub struct Plan {
 pub struct Rank {
     /// Its number, or that of the process.
     pub number: u32,
+    /// Which of these.
+    pub kind: Kind,
     /// How many of its application's threads are pinned, and how many there are.
     pub pinned: usize,
     /// See there.
@@ -127,6 +129,7 @@ fn rank(placed: &Placed) -> Rank {
     let known = all_bytes_by_node(placed).into_iter().filter(|(node, _)| node.is_some());
     Rank {
         number: placed.number,
+        kind: placed.kind(),
         pinned: of_application(placed).filter(|thread| is_pinned(placed, thread)).count(),
         threads: of_application(placed).count(),
         bytes: known.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes)),
