@@ -155,6 +155,7 @@ ln -sf "$soname" "$lib/libbivouac.so"
 install -m 644 "$archive" "$lib/libbivouac.a"
 lighten "$lib/libbivouac.a"
 install -m 644 include/bivouac.h "$include/bivouac.h"
+install -m 644 include/bivouac.hpp "$include/bivouac.hpp"
 
 # What the archive needs besides MPI, which its compiler brings.
 private=
@@ -258,6 +259,7 @@ sed -i "s/@FILE@/libbivouac.so.$version/; s/@SONAME@/$soname/; s/@VELOC@/$veloc/
 if $veloc; then
     install -d "$include/veloc"
     install -m 644 include/veloc.h "$include/veloc.h"
+    install -m 644 include/veloc.hpp "$include/veloc.hpp"
     install -m 644 include/veloc/defs.h "$include/veloc/defs.h"
     install -m 755 "$scratch/libveloc-client.so" "$lib/libveloc-client.so"
 fi

@@ -470,8 +470,16 @@ fn unsafe_and_missing_forbids_are_noticed() {
 
 // ---------------------------------------------------------------------------------------------- words
 
+/// What sets loggers.
+const LOGGERS: [&str; 3] = ["env_logger", "set_boxed_logger", "set_logger"];
+/// The one file that speaks to the crate `log`.
+const LOG: &str = "src/base/log.rs";
+
 fn complaints_about_words(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
+    let is_library = source.path.starts_with("src/") && !source.path.starts_with("src/bin/");
+    let hears = source.path == LOG
+        || (0..source.tokens.len()).any(|at| starts(&source.tokens, at, "use crate : : base : : log ;"));
     for (at, token) in source.tokens.iter().enumerate() {
         let place = format!("{}:{}", source.path, token.line);
         if token.text == "bincode" && source.path != BINCODE {
@@ -480,12 +488,23 @@ fn complaints_about_words(source: &Source) -> Vec<String> {
         if starts(&source.tokens, at, ". unwrap (") && !source.in_test[at] {
             complaints.push(format!("{place}: .unwrap() outside tests; return the error, or expect() with the reason"));
         }
+        if is_library && LOGGERS.contains(&token.text.as_str()) {
+            complaints.push(format!("{place}: a program sets one logger, once; a library sets none"));
+        }
+        if is_library
+            && !hears
+            && starts(&source.tokens, at, "log : :")
+            && (at == 0 || source.tokens[at - 1].text != ":")
+        {
+            complaints
+                .push(format!("{place}: this is the crate, which nobody hears without a logger; use crate::base::log"));
+        }
     }
     complaints
 }
 
 #[test]
-fn bincode_has_one_file_and_unwrap_stands_in_tests_only() {
+fn bincode_and_the_log_have_one_file_each_and_unwrap_stands_in_tests_only() {
     let complaints: Vec<String> = sources().iter().flat_map(complaints_about_words).collect();
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
@@ -495,6 +514,10 @@ fn misplaced_words_are_noticed() {
     let count = |path: &str, text: &str| complaints_about_words(&Source::new(path, text)).len();
     assert_eq!(count("src/tier/mod.rs", "use bincode::config;"), 1);
     assert_eq!(count(BINCODE, "use bincode::config;"), 0);
+    assert_eq!(count("src/tier/mod.rs", "fn f() { log::info!(); }"), 1);
+    assert_eq!(count("src/tier/mod.rs", "use crate::base::log;\nfn f() { log::info!(); }"), 0);
+    assert_eq!(count("src/session/mod.rs", "fn f() { env_logger::init(); }"), 1);
+    assert_eq!(count("src/bin/bivouac/main.rs", "fn f() { env_logger::init(); log::info!(); }"), 0);
     assert_eq!(count("src/tier/mod.rs", "fn f() { g().unwrap(); }"), 1);
     assert_eq!(count("src/tier/mod.rs", "fn f() { g().unwrap_or(1); } // .unwrap()"), 0);
     assert_eq!(count("src/tier/mod.rs", "#[cfg(test)]\nmod tests { fn f() { g().unwrap(); } }"), 0);

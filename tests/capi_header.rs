@@ -61,6 +61,23 @@ fn without_links(line: &str) -> String {
 }
 
 #[test]
+fn every_structure_with_a_size_has_an_initialiser() {
+    let made = generated();
+    let structures: Vec<&str> = made
+        .split("\nstruct bvk_")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(" {\n"))
+        .filter(|(_, members)| members.split("};").next().is_some_and(|members| members.contains("size_t size;")))
+        .map(|(name, _)| name)
+        .collect();
+    assert!(structures.len() >= 5, "{structures:?}");
+    for name in structures {
+        let initialiser = format!("#define BVK_{}_INIT {{sizeof(bvk_{name}), ", name.to_uppercase());
+        assert!(made.contains(&initialiser), "{name} has none");
+    }
+}
+
+#[test]
 fn the_header_is_what_the_sources_say() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bivouac.h");
     let made = generated();

@@ -49,6 +49,7 @@ contract!(
     a_gate_sees_every_byte,
     a_gate_that_panics_leaves_no_copy_under_way,
     many_small_regions_are_gathered,
+    pieces_of_all_sizes_come_up_with_their_digests,
     empty_regions_may_stand_anywhere,
     spans_may_go_while_a_copy_is_on_its_way,
     pinned_and_other_memory_mix_in_a_transfer,

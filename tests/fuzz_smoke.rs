@@ -207,7 +207,7 @@ fn messages() -> Vec<Vec<u8>> {
         Payload::Candidates(vec![candidate; 3]),
         Payload::Containers(vec![info("c000000.bvc"), info("c000002.bvc")]),
     ];
-    let culprit = Culprit { rank: Rank(1), text: "no space left on device".into(), retry: true };
+    let culprit = Culprit { retry: true, ..Culprit::of(Rank(1), "no space left on device") };
     let mut all = vec![
         Message::Late(round, vec![Rank(1), Rank(2)]),
         Message::Deciding(round),

@@ -134,7 +134,7 @@ fn velocs_library(prefix: &Path) {
     let names: Vec<&str> = symbols.lines().filter_map(|line| line.split_whitespace().last()).collect();
     let strange: Vec<_> = names.iter().filter(|name| !name.starts_with("VELOC_")).collect();
     assert!(strange.is_empty() && names.len() >= 25, "{strange:?} in {names:?}");
-    for header in ["veloc.h", "veloc/defs.h"] {
+    for header in ["veloc.h", "veloc.hpp", "veloc/defs.h"] {
         let read = |folder: &Path| std::fs::read_to_string(folder.join("include").join(header)).expect("readable");
         assert_eq!(read(prefix), read(interfaces::root()), "{header}");
     }
@@ -220,9 +220,10 @@ fn a_cmake_project_in_cxx(folder: &Path, prefix: &Path) {
     let project = "cmake_minimum_required(VERSION 3.16)\nproject(tiny)\nfind_package(Bivouac REQUIRED)\n\
          add_executable(plain tiny.cpp)\ntarget_link_libraries(plain PRIVATE Bivouac::bivouac)\n\
          add_executable(veloc veloc.cpp)\ntarget_link_libraries(veloc PRIVATE Bivouac::veloc)\n";
-    let plain = "#include <mpi.h>\n#include <bivouac.h>\nint main(int c, char **v) {\nMPI_Init(&c, &v);\n\
-         int unset = bvk_close(nullptr);\nMPI_Finalize();\nreturn unset == BVK_OK;\n}\n";
-    let veloc = "#include <mpi.h>\n#include <veloc.h>\nint main(int c, char **v) {\nMPI_Init(&c, &v);\n\
+    let plain = "#include <mpi.h>\n#include <bivouac.hpp>\nint main(int c, char **v) {\nMPI_Init(&c, &v);\n\
+         bool is_safe = bivouac::pending().reached() == bivouac::level::system;\nMPI_Finalize();\nreturn is_safe;\n}\n";
+    let veloc = "#include <veloc.hpp>\nint main(int c, char **v) {\nMPI_Init(&c, &v);\n\
+         if (c > 1) delete veloc::get_client(1u, v[1]);\n\
          int status = VELOC_Checkpoint_wait();\nMPI_Finalize();\nreturn status == VELOC_SUCCESS;\n}\n";
     for (name, text) in [("CMakeLists.txt", project), ("tiny.cpp", plain), ("veloc.cpp", veloc)] {
         std::fs::write(sources.join(name), text).expect("written");

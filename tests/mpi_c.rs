@@ -5,8 +5,11 @@
 mod interfaces;
 
 use interfaces::memcheck::{self, is_ours};
-use interfaces::{compile, compile_with, folder, gpu_program_ended, library_folder, line, mpirun, printed, root};
+use interfaces::{
+    compile, compile_with, compiler, folder, gpu_program_ended, library_folder, line, mpirun, printed, root,
+};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn heat2d(folder: &Path) -> PathBuf {
     compile(folder, "heat2d", &[root().join("mpi-examples/c/heat2d.c")], &["-ffp-contract=off"])
@@ -26,6 +29,45 @@ fn every_function_does_what_the_header_says_of_it() {
         .output()
         .expect("started");
     assert_eq!(printed(&funneled).trim(), "ok");
+}
+
+/// A standard of C++ with the warnings that careful projects ask for. AddressSanitizer sees memory that a vector has left.
+fn strictly(standard: &str) -> Vec<String> {
+    let warnings = ["-Wshadow", "-Wconversion", "-Wold-style-cast", "-fsanitize=address", "-fno-omit-frame-pointer"];
+    warnings.iter().map(|word| (*word).to_owned()).chain([format!("-std={standard}")]).collect()
+}
+
+#[test]
+fn sessions_in_cpp_follow_vectors_and_leave_nobody_waiting() {
+    for (standard, ranks) in [("c++11", 2), ("c++14", 2), ("c++20", 3)] {
+        let folder = folder();
+        let options = strictly(standard);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let program = compile(folder.path(), "sessions", &[root().join("tests/programs/c/sessions.cpp")], &options);
+        let mut command = mpirun(ranks, folder.path(), &program, &[]);
+        let output = command.env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
+        assert_eq!(printed(&output).trim(), "ok", "{standard}");
+    }
+}
+
+#[test]
+fn what_cannot_be_protected_does_not_compile_and_says_why() {
+    let folder = folder();
+    let source = root().join("tests/programs/c/sessions.cpp");
+    for (wrong, why) in [
+        (1, "bivouac: a std::vector<bool> has no elements in memory"),
+        (2, "bivouac: only numbers, bool, characters"),
+        (3, "bivouac: only numbers, bool, characters"),
+        (4, "bivouac: what is protected is written to by a restart"),
+        (5, "bivouac: only numbers, bool, characters"),
+    ] {
+        let mut command = Command::new(compiler("cpp"));
+        command.args(["-std=c++11", "-fsyntax-only", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX", "-I"]);
+        command.arg(root().join("include")).arg(format!("-DWRONG={wrong}")).arg(&source).current_dir(folder.path());
+        let output = command.output().expect("started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{wrong}: {said}");
+    }
 }
 
 #[test]
@@ -57,6 +99,51 @@ fn heat_in_c_goes_on_after_a_kill_and_ends_as_in_rust() {
     // The kill may have cut off the agreement on the last checkpoint or two.
     assert!(["version=70", "version=60", "version=50"].contains(&line(&again, "restored").as_str()), "{again}");
     assert_eq!(line(&again, "digest"), digest_of_rust_example(&options));
+}
+
+/// What a run writes to standard error.
+fn told(command: &mut Command) -> String {
+    let output = command.output().expect("started");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+#[test]
+fn a_session_says_what_it_works_with_and_what_it_has_done() {
+    let folder = folder();
+    let program = heat2d(folder.path());
+    let options = ["--grid", "40x40", "--steps", "20", "--every", "10"];
+    let run = |more: &[(&str, &str)]| told(mpirun(3, folder.path(), &program, &options).envs(more.iter().copied()));
+    let ours = |text: &str| text.lines().filter(|line| line.starts_with("bivouac: ")).map(String::from).collect();
+    let lines: Vec<String> = ours(&run(&[]));
+    let [opened, closed] = &lines[..] else { panic!("{lines:?}") };
+    for part in ["run 1: 3 ranks on 1 node; memory ", "; local /", "; global /", "to restart from: nothing"] {
+        assert!(opened.contains(part), "{part}: {opened}");
+    }
+    assert!(closed.contains("2 checkpoints, committed: memory 2, local 2, global 2"), "{closed}");
+    let again: Vec<String> = ours(&run(&[]));
+    assert!(again[0].contains("to restart from: \"heat\" version 20 ("), "{again:?}");
+    assert_eq!(run(&[("BIVOUAC_LOG", "off")]), "");
+    let all = run(&[("BIVOUAC_LOG", "debug")]);
+    assert!(all.contains(" DEBUG bivouac::session"), "{all}");
+
+    let lost = run(&[("BIVOUAC_GLOBAL_DIRECTORY", "/proc/nope")]);
+    let why = "all 3 ranks: global tier: cannot use /proc/nope: No such file or directory";
+    let lines: Vec<String> = ours(&lost);
+    assert!(lines.len() == 2 && lines[0].contains(&format!("; global OFF ({why}")), "{lost}");
+    let report = lost.lines().find(|line| line.starts_with("level 4: ")).expect("a report");
+    assert!(report.contains(why), "{report}");
+
+    // Three ranks have no room, twice each: it is said once.
+    let full = run(&[("BIVOUAC_MEMORY_BUDGET", "4096"), ("BIVOUAC_JOB_NAME", "full")]);
+    let told: Vec<&str> = full.lines().filter(|line| line.contains("event=capture-direct")).collect();
+    assert!(told.len() == 1 && told[0].contains("all 3 ranks: event=capture-direct why="), "{full}");
+
+    // Each rank's program says so besides; the text names all of them once.
+    let refused = run(&[("BIVOUAC_GLOBAL_REQUIRED", "true"), ("BIVOUAC_GLOBAL_DIRECTORY", "/proc/nope")]);
+    let line = format!("bivouac: the session could not be opened: {why}");
+    assert!(refused.lines().filter(|text| text.starts_with(&line)).count() == 1, "{refused}");
+    let typo = run(&[("BIVOUAC_GLOBL_DIRECTORY", "/x")]);
+    assert!(typo.contains("bivouac: the session could not be opened: all 3 ranks: environment variable"), "{typo}");
 }
 
 #[test]

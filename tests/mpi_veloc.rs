@@ -156,9 +156,52 @@ fn every_function_does_what_it_says_and_survives_every_mistake() {
     let errors = String::from_utf8_lossy(&said.stderr);
     assert!(errors.contains("VELOC_Init: ") && errors.contains("mode = fast: it has to be sync or async"), "{errors}");
     assert!(bed.files("scratch/veloc-files", "").is_empty(), "routed files are gone");
+    // In one piece, though two ranks speak at once.
+    for line in errors.lines().filter(|line| line.contains("VELOC_Init has not been called")) {
+        assert!(line.starts_with("VELOC_") && line.matches("VELOC_Init has not").count() == 1, "{line}");
+    }
 
     let said = printed(&bed.run(&bed.program("veloc_listing.c"), &[&background]));
     assert_eq!(said.lines().filter(|line| *line == "listing: done").count(), 2, "{said}");
+}
+
+#[test]
+fn programs_for_the_class_of_veloc_save_structures_and_restore_them_in_the_next_run() {
+    let bed = Bed::new();
+    let config = bed.config("class.cfg", "mode = async\nmax_versions = 0\n");
+    for (standard, run) in [("-std=c++11", "1"), ("-std=c++20", "2")] {
+        let options = [standard, "-Wshadow", "-Wconversion", "-fsanitize=address", "-fno-omit-frame-pointer"];
+        let program = veloc::program(bed.folder.path(), "tests/programs/c/veloc_class.cpp", &options);
+        let said = bed.run(&program, &[&config, run]);
+        assert_eq!(line(&printed(&said), "class:"), "done");
+        if run == "1" {
+            let errors = String::from_utf8_lossy(&said.stderr);
+            for part in ["target_rank 1: rank 0 restores its own", "region 5 cannot be deserialized"] {
+                assert!(errors.contains(part), "{part}: {errors}");
+            }
+        }
+    }
+}
+
+/// VELOC does not begin without its directories; neither do we.
+#[test]
+fn directories_that_cannot_be_used_end_init() {
+    let bed = Bed::new();
+    let program = bed.program("veloc_runs.c");
+    for missing in ["scratch", "persistent"] {
+        let other = if missing == "scratch" { "persistent" } else { "scratch" };
+        let text = format!("{other} = {}\n{missing} = /proc/nope\nmode = sync\n", bed.path(other).display());
+        std::fs::write(bed.path("impossible.cfg"), text).expect("written");
+        let (config, folder) = (bed.path("impossible.cfg"), bed.path("."));
+        let [config, folder] = [&config, &folder].map(|path| path.to_str().expect("UTF-8"));
+        let output = bed.run(&program, &["first", config, folder]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains("VELOC_Init: the session could not be opened: all 2 ranks: "),
+            "{errors}"
+        );
+        assert!(errors.contains("/proc/nope"), "{errors}");
+    }
 }
 
 #[test]

@@ -7,12 +7,14 @@
 #[path = "common/limit.rs"]
 mod limit;
 
+use bivouac::base::Digest;
 use bivouac::base::ids::{Generation, Incarnation};
 use bivouac::cache::Keep;
 use bivouac::config::{BurstOrder, FlushRate, StaggerConfig};
 use bivouac::device::host::{HostDevice, HostModel};
 use bivouac::device::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
+    upload_and_digest,
 };
 use bivouac::segment::{Order, Segment, SegmentSpec, Token};
 use bivouac::transfer::history::{CacheConfig, Caches, Field, History};
@@ -85,6 +87,10 @@ impl Device for Watched {
         Ok(Arc::new(WatchedStream { inner, rank: self.rank, watch: self.watch.clone() }))
     }
 
+    fn make_ready(&self, bytes: u64) -> Result<(), DeviceError> {
+        self.inner.make_ready(bytes)
+    }
+
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>, DeviceError> {
         self.inner.pin(memory)
     }
@@ -126,6 +132,10 @@ impl Stream for WatchedStream {
 
     fn upload(&self, copies: &[(&[u8], DeviceSpan)], gate: Option<Gate<'_>>) -> Result<(), DeviceError> {
         self.inner.upload(copies, gate)
+    }
+
+    fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>, DeviceError> {
+        upload_and_digest(self, copies, block_bytes)
     }
 
     fn finish(&self) -> Result<(), DeviceError> {

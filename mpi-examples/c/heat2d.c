@@ -173,7 +173,7 @@ int main(int argc, char **argv) {
     must(bvk_protect(session, "step", &done, 1, BVK_U64), "protecting the step");
     must(bvk_protect(session, "grid", grid, 2, BVK_I64), "protecting the grid");
 
-    bvk_restored restored = {.size = sizeof restored};
+    bvk_restored restored = BVK_RESTORED_INIT;
     int status = bvk_restart(session, "heat", BVK_NEWEST, &restored);
     must(status, "restarting");
     if (status == BVK_OK) {
@@ -201,10 +201,12 @@ int main(int argc, char **argv) {
     // What became of the checkpoints; of the last one it is waited for.
     if (last) bvk_wait(last, BVK_LEVEL_SYSTEM, NULL);
     bvk_release(&last);
-    bvk_report report = {.size = sizeof report};
+    bvk_report report = BVK_REPORT_INIT;
     while (bvk_next_report(session, &report) == BVK_OK) {
         if (report.committed != 1 && rank == 0) {
-            fprintf(stderr, "version %llu, level %d: %s\n", (unsigned long long)report.version, report.level, report.reason);
+            // Without a name: a tier that cannot be used.
+            if (report.name[0]) fprintf(stderr, "version %llu, ", (unsigned long long)report.version);
+            fprintf(stderr, "level %d: %s\n", report.level, report.reason);
         }
     }
     print_digest(&plate, rank, ranks);

@@ -1,19 +1,16 @@
-// Particles that fly through a box and move from rank to rank, so that the number that each rank has changes: the C interface
-// from C++, with records, lengths that differ from rank to rank, and a restart that asks for the length first.
+// Particles that fly through a box and move from rank to rank, so that the number that each rank has changes: Bivouac's header for
+// C++, which follows a vector of records wherever it lies and however long it is. heat2d.c shows the C interface.
 //
 //   mpicxx -O2 particles.cpp -lbivouac -o particles
 //   mpirun -n 4 ./particles --steps 400 --every 50
 //
-// The last line, `sum`, is the same with and without interruptions. `--die-at STEP:RANK` lets a rank kill itself.
-#include <bivouac.h>
+// The last line, `sum`, is the same with and without interruptions. `--die-at STEP --die-rank RANK` lets a rank kill itself.
+#include <bivouac.hpp>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 namespace {
@@ -23,27 +20,13 @@ struct Particle {
     double x, v;
 };
 
-// Turns an error of Bivouac into an exception; outcomes that are none are passed on.
-int check(int status, const char *what) {
-    if (status < 0) throw std::runtime_error(std::string(what) + ": " + bvk_error());
-    return status;
-}
+}  // namespace
 
-struct Closes {
-    void operator()(bvk_session_t *session) const {
-        // Collective: on the way out of an exception, which only this rank may have seen, the others would wait here. Then the
-        // session is left as a killed process would leave it, and main ends the job.
-        if (!std::uncaught_exceptions()) bvk_close(session);
-        delete session;
-    }
-};
-using Session = std::unique_ptr<bvk_session_t, Closes>;
+// A particle has no pointers: its bytes are all of it.
+template <>
+struct bivouac::as_bytes<Particle> : std::true_type {};
 
-Session open(MPI_Comm comm) {
-    Session session(new bvk_session_t(nullptr));
-    check(bvk_open(comm, nullptr, session.get()), "open");
-    return session;
-}
+namespace {
 
 // The box is [0, ranks); rank r has what lies in [r, r + 1). Particles move less than 1 a step and bounce off the ends.
 void move(std::vector<Particle> &mine, int rank, int ranks) {
@@ -72,35 +55,13 @@ void move(std::vector<Particle> &mine, int rank, int ranks) {
     mine.swap(stay);
 }
 
-// Loads particles and step from the newest version that all ranks can load; 0 if there is none.
-std::uint64_t restore(bvk_session_t session, std::vector<Particle> &mine) {
-    bvk_restart_t restart = nullptr;
-    int status = check(bvk_restart_begin(session, "particles", BVK_NEWEST, &restart), "restart");
-    if (status == BVK_NOTHING) return 0;
-    std::uint64_t step = 0;
-    do {
-        std::uint64_t count = 0;
-        bool ok = bvk_region_size(restart, "particles", &count, nullptr) == BVK_OK;
-        if (ok) {
-            mine.resize(count);
-            ok = bvk_load(restart, "particles", mine.data(), count, BVK_RECORD(sizeof(Particle))) == BVK_OK;
-        }
-        ok = ok && bvk_load(restart, "step", &step, 1, BVK_U64) == BVK_OK;
-        // BVK_AGAIN: some rank could not; nothing of this may be used, and all load from other copies or an older version.
-        status = check(bvk_restart_end(&restart, ok, nullptr), "restart");
-    } while (status == BVK_AGAIN);
-    return step;
-}
-
-void save(bvk_session_t session, const std::vector<Particle> &mine, std::uint64_t step) {
-    bvk_checkpoint_t checkpoint = nullptr;
-    check(bvk_checkpoint_begin(session, "particles", step, &checkpoint), "checkpoint");
-    int status = bvk_save(checkpoint, "particles", mine.data(), mine.size(), BVK_RECORD(sizeof(Particle)));
-    if (status == BVK_OK) status = bvk_save(checkpoint, "step", &step, 1, BVK_U64);
-    if (status == BVK_OK) status = bvk_capture(&checkpoint, nullptr);
-    if (status < 0) std::fprintf(stderr, "checkpoint %llu: %s\n", static_cast<unsigned long long>(step), bvk_error());
-    // The other ranks hear that this one gave up; after a capture the handle is NULL, and this does nothing.
-    bvk_abort(&checkpoint);
+// A checkpoint that fails on this rank costs nothing but a longer way back; the other ranks hear of it.
+void save(bivouac::session &session, std::uint64_t step) {
+    try {
+        session.checkpoint("particles", step);
+    } catch (const bivouac::error &error) {
+        std::fprintf(stderr, "checkpoint %llu: %s\n", static_cast<unsigned long long>(step), error.what());
+    }
 }
 
 std::uint64_t option(int argc, char **argv, const char *name, std::uint64_t otherwise) {
@@ -122,15 +83,20 @@ void run(int argc, char **argv) {
         const std::uint64_t id = static_cast<std::uint64_t>(rank) * 1000 + i;
         mine.push_back({id, rank + (static_cast<double>(i) + 0.5) / 1000, static_cast<double>(id % 17) / 32 - 0.25});
     }
-    const Session session = open(MPI_COMM_WORLD);
-    std::uint64_t step = restore(*session, mine);
-    if (rank == 0 && step > 0) std::printf("restored version=%llu\n", static_cast<unsigned long long>(step));
+    std::uint64_t step = 0;
+    bivouac::session session(MPI_COMM_WORLD);
+    session.protect("particles", mine);
+    session.protect("step", step);
+    if (auto restored = session.restore("particles")) {
+        if (rank == 0) std::printf("restored version=%llu\n", static_cast<unsigned long long>(restored.version));
+    }
     while (step < steps) {
         move(mine, rank, ranks);
         step++;
-        if (every > 0 && step % every == 0) save(*session, mine, step);
+        if (every > 0 && step % every == 0) save(session, step);
         if (step == die_step && static_cast<std::uint64_t>(rank) == die_rank) std::raise(SIGKILL);
     }
+    session.close();
     // A sum that does not depend on the order: of a hash of each particle.
     std::uint64_t sums[2] = {mine.size(), 0}, all[2];
     for (const Particle &p : mine) {
@@ -144,7 +110,7 @@ void run(int argc, char **argv) {
     }
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char **argv) {
     int granted;

@@ -404,3 +404,36 @@ pub fn many_small_regions_are_gathered(device: &dyn Device) {
         assert!(&back[to..to + region.len()] == region, "region {index}");
     }
 }
+
+/// Empty ones, odd ones, many small ones that are gathered, and large ones among them; pinned memory, too.
+pub fn pieces_of_all_sizes_come_up_with_their_digests(device: &dyn Device) {
+    let stream = stream(device);
+    let few = [0, 1, 4096, 100_003];
+    let many = (0..3000).map(|at| match at % 500 {
+        7 => 700 * KIB + at,
+        8 => 0,
+        _ => (at * 7919) % (70 * KIB),
+    });
+    for (lengths, block) in [(few.to_vec(), 4 * KIB), (many.clone().collect(), 4 * KIB), (many.collect(), 256 * KIB)] {
+        let total: u64 = lengths.iter().sum();
+        let data = bytes(total, block);
+        let room = device.allocate(total + lengths.len() as u64 * 16).expect("room");
+        let (mut copies, mut expected, mut from, mut to) = (Vec::new(), Vec::new(), 0, 0);
+        for length in &lengths {
+            let piece = &data[from..from + *length as usize];
+            copies.push((piece, room.part(to, *length).expect("inside")));
+            expected.extend(digests(piece, block));
+            from += *length as usize;
+            to += length + 16 - length % 16;
+        }
+        assert_eq!(stream.upload_blocks(&copies, block).expect("up"), expected, "{} pieces", lengths.len());
+        for (piece, span) in copies.iter().step_by(97) {
+            assert!(get(&*stream, span) == *piece, "a piece of {}", piece.len());
+        }
+        // A piece that does not fit its place is refused, whichever it is.
+        let mut wrong = copies.clone();
+        let short = wrong.iter().position(|(piece, _)| piece.len() > 1).expect("one");
+        wrong[short].0 = &wrong[short].0[1..];
+        assert!(matches!(stream.upload_blocks(&wrong, block), Err(DeviceError::Range { .. })));
+    }
+}

@@ -8,6 +8,7 @@ use bivouac::base::Digest;
 use bivouac::device::host::HostDevice;
 use bivouac::device::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
+    upload_and_digest,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -212,6 +213,10 @@ impl Device for FaultyDevice {
         Ok(Arc::new(FaultyStream { inner, priority, twin: self.twin.clone(), switches: self.switches.clone() }))
     }
 
+    fn make_ready(&self, bytes: u64) -> Result<()> {
+        self.twin.make_ready(bytes)
+    }
+
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
         self.switches.check(&self.twin, Call::Pin)?;
         self.twin.pin(memory)
@@ -300,6 +305,10 @@ impl Stream for FaultyStream {
         let mut copies = vec![(&wrong[..], span.clone())];
         copies.extend_from_slice(rest);
         self.inner.upload(&copies, gate)
+    }
+
+    fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
+        upload_and_digest(self, copies, block_bytes)
     }
 
     fn finish(&self) -> Result<()> {

@@ -463,12 +463,5 @@ impl Job<'_> {
 }
 
 fn verdict_text(verdict: &LevelVerdict) -> String {
-    match verdict {
-        LevelVerdict::Committed => "committed".into(),
-        LevelVerdict::Abandoned(culprits) => {
-            let texts: Vec<String> = culprits.iter().map(ToString::to_string).collect();
-            format!("abandoned: {}", texts.join("; "))
-        }
-        LevelVerdict::Unknown(why) => format!("unknown: {why}"),
-    }
+    verdict.reason().unwrap_or_else(|| "committed".into())
 }

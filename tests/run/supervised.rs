@@ -556,7 +556,7 @@ fn conditions_are_set_listed_and_cleared() {
     let bed = Bed::with("true");
     bed.halt(&["--list"]).expect(2).says(&["is no directory"]);
     fs::create_dir(bed.run_directory()).unwrap();
-    assert_eq!(bed.halt(&[]).expect(0).stdout, "no halt condition is set\n");
+    bed.halt(&[]).expect(3).says(&["is not the run directory of a job"]);
     let unused = "no record of a supervisor";
     bed.halt(&["--after", "3", "--at", "2026-01-31T12:00:00Z"]).expect(0).says(&[unused]);
     let listed = bed.halt(&["--list"]).expect(0).stdout;

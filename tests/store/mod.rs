@@ -245,6 +245,23 @@ pub fn data_files(root: &Path) -> Vec<PathBuf> {
     entries(&job.join("world/heat")).iter().flat_map(|folder| entries(folder)).collect()
 }
 
+/// Every area of a container by name, with its range of bytes.
+pub fn areas(container: &[u8]) -> Vec<(&'static str, std::ops::Range<usize>)> {
+    let word = |at: usize| u64::from_le_bytes(container[at..at + 8].try_into().expect("eight bytes")) as usize;
+    let (meta, blocks, body, total) = (word(104), word(112), word(120), word(128));
+    let index = (256 + meta).next_multiple_of(16);
+    vec![
+        ("header", 0..256),
+        ("region table", 256..256 + meta),
+        ("block index", index..index + 16 * blocks),
+        ("zeros after the index", index + 16 * blocks..body),
+        ("body", body..body + 12000),
+        ("zeros after a body", body + 12000..body + 12288),
+        ("last shard or index", total..container.len() - 64),
+        ("footer", container.len() - 64..container.len()),
+    ]
+}
+
 /// What a run of the command came to.
 #[derive(Debug)]
 pub struct Ran {

@@ -360,6 +360,8 @@ fn hear(journal: &Journal, rank: u32, (series, version, pending, seen): &mut Wai
             LevelVerdict::Committed => Heard::Committed,
             LevelVerdict::Abandoned(culprits) => Heard::Abandoned(format!("{culprits:?}")),
             LevelVerdict::Unknown(_) => Heard::Unknown,
+            // Told of tiers, never of checkpoints.
+            LevelVerdict::Off(_) => continue,
         };
         journal.note(rank, Entry::Verdict { series, version: *version, level: *level, heard });
     }

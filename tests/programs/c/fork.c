@@ -34,7 +34,7 @@ static void child(void) {
 
 // Is in the session nearly all the time.
 static void *ask(void *unused) {
-    bvk_stats stats = {.size = sizeof stats};
+    bvk_stats stats = BVK_STATS_INIT;
     while (asks) CHECK(bvk_get_stats(session, &stats) == BVK_OK);
     return unused;
 }

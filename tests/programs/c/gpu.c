@@ -83,7 +83,7 @@ static void checkpoints(void) {
     CHECK(current() == context);
 
     session = open_session();
-    bvk_restored restored = {.size = sizeof restored};
+    bvk_restored restored = BVK_RESTORED_INIT;
     protect(session);
     set(77);
     IS(bvk_restart(session, "gpu", 2, &restored), BVK_OK);

@@ -9,10 +9,11 @@
 
 static int rank;
 
-static void before_and_after(void) {
+// `finalized`: whether there was a session, which VELOC_Finalize has ended.
+static void before_and_after(int finalized) {
     int one = 1;
     char path[VELOC_MAX_NAME];
-    OK(VELOC_Finalize(1));
+    CHECK(VELOC_Finalize(1) == (finalized ? VELOC_SUCCESS : VELOC_FAILURE));
     FAILS(VELOC_Mem_protect(1, &one, 1, sizeof one));
     FAILS(VELOC_Region_protect(1, &one, 1, sizeof one, "a"));
     FAILS(VELOC_Mem_unprotect(1));
@@ -344,7 +345,7 @@ int main(int argc, char **argv) {
     int provided, one = 1;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    before_and_after();
+    before_and_after(0);
     openings(argv[1], argv[3]);
     mistakes();
     regions();
@@ -368,7 +369,7 @@ int main(int argc, char **argv) {
         OK(VELOC_Checkpoint("unended", 1));
     }
     OK(VELOC_Finalize(1));
-    before_and_after();
+    before_and_after(1);
 
     // A session that waits at the end of each checkpoint; it finds what the last one wrote.
     OK(VELOC_Init(MPI_COMM_WORLD, argv[2]));
@@ -396,7 +397,7 @@ int main(int argc, char **argv) {
     OK(VELOC_Restart("alone", 1 + rank));
     CHECK(one == 50 + rank);
     OK(VELOC_Finalize(1));
-    before_and_after();
+    before_and_after(1);
     MPI_Finalize();
     if (rank == 0) printf("calls: done\n");
     return 0;

@@ -99,6 +99,8 @@ def protected_regions(session):
     assert session.versions("series") == [2, 1]
     assert session.restore("another") is None
     raises(ValueError, "no version", session.checkpoint, "series", -1)
+    raises(TypeError, "float", session.checkpoint, "series", 1.5)
+    raises(TypeError, "float", session.restore, "series", 1.0)
     raises(TypeError, "a name is a text", session.unprotect, 7)
     session.unprotect("u1")
     raises(bivouac.Error, "u1", session.unprotect, "u1")

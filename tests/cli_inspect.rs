@@ -1,0 +1,130 @@
+//! `bivouac inspect`: a checkpoint in a few lines, and one rank of it.
+#![forbid(unsafe_code)]
+
+#[path = "common/limit.rs"]
+mod limit;
+mod store;
+
+use bivouac::{Level, Session};
+use store::{Store, bivouac, with_path};
+
+#[test]
+fn a_summary_is_a_few_lines_however_many_ranks_there_are() {
+    let store = Store::on(&[0; 9]);
+    store.run(|_| (), |session, rank| store::take(session, rank, &[10], Level::System));
+    let folder = store.folders(&store.global())[0].clone();
+    let ran = with_path(&["inspect", "--summary"], &folder);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!((ran.status, lines.len()), (0, 8), "{}", ran.out);
+    assert!(lines[0].contains("g000001-v0000000010") && lines[0].ends_with("global tier, committed (system)"));
+    assert!(lines[1].contains("world/heat version 10 of generation 1, operation "), "{}", ran.out);
+    assert!(lines[2].contains("shards of 9 of 9 ranks, "), "{}", ran.out);
+    // 9 ranks of 12000 bytes, of 6, of none and of a value with 8 bytes.
+    assert_eq!(lines[3].trim(), "region field: f64, 105.5 KiB");
+    assert_eq!(lines[4].trim(), "region few: u16, 54 B");
+    assert_eq!(lines[6].trim(), "region step: value, 72 B");
+    let document = with_path(&["inspect", "--summary", "--json"], &folder).json();
+    let summary = &document["summaries"][0];
+    assert_eq!((&summary["ranks"], &summary["version"], &summary["tier"]), (&9.into(), &10.into(), &"global".into()));
+    assert_eq!(
+        summary["regions"][0],
+        serde_json::json!({"name": "field", "kind": "array", "element": "f64", "ranks": 9, "bytes": 108000})
+    );
+    assert_eq!(document["checkpoints"], serde_json::json!([]));
+    // Also of files alone, and of what is damaged.
+    let container = folder.join("c000000.bvc");
+    let alone = with_path(&["inspect", "--summary"], &container);
+    assert!(alone.status == 0 && alone.out.contains(" of 9 ranks, "), "{alone:?}");
+    std::fs::write(&container, "cut").expect("written");
+    for path in [&folder, &container] {
+        let ran = with_path(&["inspect", "--summary"], path);
+        assert!(ran.status == 1 && ran.out.contains("c000000.bvc: "), "{ran:?}");
+    }
+    assert_eq!(with_path(&["inspect", "--summary", "--rank", "1"], &folder).status, 2);
+}
+
+#[test]
+fn one_rank_alone_is_shown() {
+    let store = Store::with(&[10]);
+    for root in [store.global(), store.local()] {
+        let folder = store.folders(&root)[0].clone();
+        let ran = with_path(&["inspect", "--rank", "1"], &folder);
+        assert!(ran.status == 0 && ran.out.contains("shard of rank 1 of 2"), "{ran:?}");
+        assert!(!ran.out.contains("shard of rank 0") && !ran.out.contains("r000000.bvs"), "{}", ran.out);
+        let document = with_path(&["inspect", "--rank", "1", "--json"], &folder).json();
+        let containers = document["checkpoints"][0]["containers"].as_array().expect("a list").clone();
+        let shards: Vec<_> = containers.iter().flat_map(|view| view["shards"].as_array().expect("a list")).collect();
+        assert!(shards.len() == 1 && shards[0]["rank"] == 1, "{document}");
+        let none = with_path(&["inspect", "--rank", "2"], &folder);
+        assert!(none.status == 3 && none.err.contains("no shard of rank 2: it has those of ranks 0-1"), "{none:?}");
+    }
+    let container = store.folders(&store.global())[0].join("c000000.bvc");
+    let ran = with_path(&["inspect", "--rank", "0"], &container);
+    assert!(ran.out.contains("shard of rank 0") && !ran.out.contains("shard of rank 1"), "{ran:?}");
+    let both = [container.clone(), store.folders(&store.local())[0].clone()].map(|path| path.display().to_string());
+    assert_eq!(bivouac(&["inspect", "--rank", "7", &both[0], &both[1]]).status, 3);
+}
+
+/// A hundred and twenty regions, each with a name of 250 characters.
+fn many(session: &Session, _: u32) {
+    let names: Vec<String> = (0..120).map(|at| format!("{at:03}-{}-end", "n".repeat(242))).collect();
+    let data = vec![1.0f64; 600];
+    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    names.iter().for_each(|name| checkpoint.save(name, &data).expect("a region"));
+    checkpoint.capture().expect("captured").wait(Level::System).expect("committed");
+}
+
+#[test]
+fn what_lists_everything_is_cut_and_says_how_much_is_left_out() {
+    let store = Store::empty();
+    store.run(|_| (), many);
+    let folder = store.folders(&store.global())[0].clone();
+    let all = with_path(&["inspect"], &folder).out;
+    // 120 of the program and the affinity, of each of two ranks.
+    assert_eq!(all.matches("and 71 more regions (--json shows all)").count(), 2, "{all}");
+    assert!(all.contains("000-nnn") && !all.contains("080-nnn") && all.contains("…(190 more characters)…"), "{all}");
+    assert!(all.lines().all(|line| line.chars().count() < 250), "{all}");
+    let summary = with_path(&["inspect", "--summary"], &folder).out;
+    assert!(summary.contains("  and 101 more regions\n") && summary.lines().count() == 24, "{summary}");
+    let document = with_path(&["inspect", "--json"], &folder).json();
+    let shard = &document["checkpoints"][0]["containers"][0]["shards"][0];
+    assert_eq!(shard["regions"].as_array().map(Vec::len), Some(121));
+    let none = bivouac(&["export", folder.to_str().expect("UTF-8"), "nosuch", "-o", "/nowhere/x.npy"]);
+    assert!(none.status == 3 && none.err.contains("and 101 more") && none.err.len() < 2500, "{none:?}");
+    // Every block of every region is bad, and the messages stay readable.
+    let container = folder.join("c000000.bvc");
+    let mut bytes = std::fs::read(&container).expect("read");
+    let (_, body) = store::areas(&bytes).swap_remove(4);
+    let mut at = body.start;
+    while bytes[at..at + 8] == 1f64.to_le_bytes() {
+        bytes[at] ^= 1;
+        at += 8192;
+    }
+    std::fs::write(&container, &bytes).expect("written");
+    let verified = with_path(&["verify"], &folder).out;
+    assert!(verified.contains("and more; the rest of the shard is not read"), "{verified}");
+    assert!(verified.lines().count() <= 104 && verified.lines().all(|line| line.chars().count() < 500), "{verified}");
+}
+
+#[test]
+fn many_reasons_and_long_arguments_are_cut() {
+    let store = Store::on(&(0..12).collect::<Vec<u32>>());
+    store.run(|_| (), |session, rank| store::take(session, rank, &[10], Level::System));
+    let folder = store.folders(&store.global())[0].clone();
+    let containers = store::entries(&folder).into_iter().filter(|path| path.extension().is_some_and(|it| it == "bvc"));
+    containers.for_each(|path| std::fs::remove_file(path).expect("removed"));
+    let row = with_path(&["ls"], &folder).out;
+    assert!(
+        row.contains("c000000.bvc is missing") && row.contains("; and 4 more") && !row.contains("c000011"),
+        "{row}"
+    );
+    let long = "j".repeat(5000);
+    let place = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let (global, memory, local) = (place(&store.global()), place(&store.memory_of(0)), place(&store.local_of(0)));
+    let unknown = bivouac(&["drain", "--global", &global, "--memory", &memory, "--local", &local, "--job", &long]);
+    assert!(unknown.status == 3 && unknown.err.contains("(4940 more characters)"), "{}", unknown.err);
+    assert!(unknown.err.chars().count() < 600, "{}", unknown.err);
+    let error = bivouac(&["ls", &long]).err;
+    assert!(error.contains("more characters)") && error.contains("os error 36"), "{error}");
+    assert!(error.chars().count() < 2100, "{error}");
+}
