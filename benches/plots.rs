@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const SIZE: (u32, u32) = (720, 420);
+/// Pixels of a character of the legend, of a line, and before its words.
+const LEGEND: (usize, i32, i32) = (8, 20, 20);
 const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
@@ -292,8 +294,13 @@ fn table(picture: &Picture) -> String {
 
 fn draw(picture: &Picture, folder: &Path) -> Outcome {
     let path = folder.join(picture.file).with_extension("svg");
-    let area = SVGBackend::new(&path, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
+    // The legend stands beside the drawing: inside it would cover data, wherever the data happen to be.
+    let longest = picture.series.iter().map(|series| series.name.chars().count()).max().unwrap_or_default();
+    let whole = (SIZE.0 + (longest * LEGEND.0) as u32 + LEGEND.2 as u32 * 2, SIZE.1);
+    let whole = SVGBackend::new(&path, whole).into_drawing_area();
+    whole.fill(&WHITE)?;
+    let (area, beside) = whole.split_horizontally(SIZE.0);
+    draw_legend(picture, &beside)?;
     let points = || picture.series.iter().flat_map(|series| &series.points);
     let (low, high) = points().fold((f64::MAX, 0.0f64), |(low, high), (_, y)| (low.min(*y), high.max(*y)));
     let from = points().map(|(x, _)| *x).fold(f64::MAX, f64::min);
@@ -306,7 +313,21 @@ fn draw(picture: &Picture, folder: &Path) -> Outcome {
         true => chart(picture, &area, x, (low / 2.0..high * 2.0).log_scale(), low / 2.0)?,
         false => chart(picture, &area, x, 0.0..high * 1.1, 0.0)?,
     }
-    area.present()?;
+    whole.present()?;
+    Ok(())
+}
+
+fn colour_of(series: usize) -> RGBColor {
+    COLOURS[series % COLOURS.len()]
+}
+
+fn draw_legend(picture: &Picture, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Outcome {
+    let (_, line, indent) = LEGEND;
+    for (index, series) in picture.series.iter().enumerate() {
+        let y = 50 + index as i32 * line;
+        area.draw(&Rectangle::new([(0, y - 4), (12, y + 4)], colour_of(index).filled()))?;
+        area.draw(&Text::new(series.name.as_str(), (indent, y - 6), ("sans-serif", 13)))?;
+    }
     Ok(())
 }
 
@@ -344,13 +365,9 @@ where
     mesh.draw()?;
     let width = 0.8 / picture.series.len() as f64;
     for (index, series) in picture.series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let legend = move |(x, y)| Rectangle::new([(x, y - 4), (x + 12, y + 4)], colour.filled());
+        let colour = colour_of(index);
         if picture.names.is_empty() {
-            chart
-                .draw_series(LineSeries::new(series.points.iter().copied(), colour.stroke_width(2)))?
-                .label(&series.name)
-                .legend(legend);
+            chart.draw_series(LineSeries::new(series.points.iter().copied(), colour.stroke_width(2)))?;
             if series.points.len() < 20 {
                 chart.draw_series(series.points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
             }
@@ -359,14 +376,8 @@ where
             let bar = |(x, y): &(f64, f64)| {
                 Rectangle::new([(x + left, floor), (x + left + width * 0.9, *y)], colour.filled())
             };
-            chart.draw_series(series.points.iter().map(bar))?.label(&series.name).legend(legend);
+            chart.draw_series(series.points.iter().map(bar))?;
         }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
     Ok(())
 }

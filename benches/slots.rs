@@ -49,6 +49,9 @@ mod slots {
         /// `history.pin`: never, turns, at-once.
         #[arg(long, default_value = "turns")]
         pin: String,
+        /// The device memory in regions of so many KiB; 0: in one.
+        #[arg(long, default_value_t = 0)]
+        region_kib: u64,
         /// Given by cargo.
         #[arg(long, hide = true)]
         bench: bool,
@@ -69,6 +72,11 @@ mod slots {
         let bytes = (options.gib * GIB as f64) as u64;
         let stream = device.stream(Priority::High).expect("a stream");
         let span = device.allocate(bytes).expect("room");
+        let region = if options.region_kib == 0 { bytes } else { options.region_kib << 10 };
+        let names: Vec<String> = (0..bytes / region).map(|at| format!("region {at}")).collect();
+        // Not side by side, as those of a program are not.
+        let order = (0..bytes / region).map(|at| (at * 7919) % (bytes / region) * region);
+        let parts: Vec<_> = order.map(|at| span.part(at, region).expect("inside")).collect();
         let timed = |work: &mut dyn FnMut()| {
             let times = (0..6).map(|_| {
                 world.barrier();
@@ -119,7 +127,9 @@ mod slots {
             world.barrier();
             let begun = Instant::now();
             let mut checkpoint = session.checkpoint("slots", version).expect("begun");
-            checkpoint.save_device::<u8>("region", &span).expect("saved");
+            for (name, part) in names.iter().zip(&parts) {
+                checkpoint.save_device::<u8>(name, part).expect("saved");
+            }
             let pending = checkpoint.capture_on(&caches, &*stream).expect("captured");
             let waited = begun.elapsed().as_secs_f64();
             pending.wait(Level::Process).expect("committed");
@@ -130,17 +140,21 @@ mod slots {
             pinned.push(worst(&world, caches.stats().slot_bytes_pinned as f64 / 1e9));
         }
         let target = device.allocate(bytes).expect("room");
+        let place = |(name, at)| (name, target.part(at, region).expect("inside"));
+        let places: Vec<_> = names.iter().map(String::as_str).zip((0..).step_by(region as usize)).map(place).collect();
+        let mut elect = 0.0;
         let restart = timed(&mut || {
-            let restored =
-                session.restart("slots", |restorer| Ok(restorer.load_device::<u8>("region", &target, &*stream)?));
-            assert!(restored.expect("restored").is_some_and(|restored| restored.tier == "memory"));
+            let restored = session.restart("slots", |restorer| Ok(restorer.load_devices::<u8>(&places, &*stream)?));
+            let restored = restored.expect("restored").expect("there is a checkpoint");
+            assert_eq!(restored.tier, "memory");
+            elect = restored.elect_seconds;
         });
         if world.rank() == 0 {
             println!(
                 "{}",
                 json!({"figure": "checkpoints of GPU memory", "ranks": world.size(), "gpus": node::gpus(), "options": format!("{options:?}"),
                 "gb": bytes as f64 / 1e9, "bare_inside_s": inside, "bare_down_s": down, "bare_up_s": up, "blocked_s": blocked,
-                "process_s": committed, "pinned_gb": pinned, "restart_s": restart})
+                "process_s": committed, "pinned_gb": pinned, "restart_s": restart, "elect_s": elect})
             );
         }
         drop(caches);
