@@ -59,14 +59,14 @@ pub enum LoadError {
         source: RegionError,
     },
     /// The device did not take the region, or cannot say whether it is right.
-    #[error("rank {rank}: region {region:?} of {key} was not loaded into device memory: {source}")]
+    #[error("rank {rank}: {what} of {key} was not loaded into device memory: {source}")]
     Device {
         /// This rank.
         rank: Rank,
         /// Which checkpoint.
         key: CheckpointKey,
-        /// The region.
-        region: String,
+        /// The region; of several that were loaded together the first, and how many more there are.
+        what: String,
         /// What the device says.
         source: DeviceError,
     },
@@ -563,8 +563,12 @@ impl Restorer {
                     self.distrust(error.to_string(), tier);
                 }
                 Err(UploadError::Device(source)) => {
-                    let (rank, key, region) = (self.rank, self.key, first.name.clone());
-                    return Err(LoadError::Device { rank, key, region, source });
+                    let (rank, key, more) = (self.rank, self.key, regions.count() - 1);
+                    let mut what = format!("region {:?}", first.name);
+                    if more > 0 {
+                        what += &format!(" (or one of {more} more that were loaded with it)");
+                    }
+                    return Err(LoadError::Device { rank, key, what, source });
                 }
             }
         }

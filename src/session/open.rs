@@ -36,7 +36,7 @@ use crate::tier::{TierError, TierKind};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// What the root tells everybody first.
@@ -68,6 +68,9 @@ pub(super) type Lost = (TierKind, Vec<Culprit>);
 fn opening_of(tier: TierKind) -> String {
     format!("{tier} tier: ")
 }
+
+/// This process, as its claims name it: the identity that its first session drew.
+static PROCESS: OnceLock<Incarnation> = OnceLock::new();
 
 /// What of `notes` is about `tier`; of those that are not described each may be.
 fn about(tier: TierKind, notes: &[Culprit]) -> Vec<Culprit> {
@@ -537,17 +540,18 @@ fn make_claim(
         host: place.host.clone(),
         boot: place.boot.clone(),
         pid: std::process::id(),
+        process: PROCESS.get_or_init(|| place.fresh).to_string(),
         program: place.command.chars().take(500).collect(),
         group_size: size,
     };
     let claim = claims.claim(seen, &record, config.job.take_over, &*place.clock);
-    Ok((claims, claim.map_err(|error| refusal(&error, &record, introduction))?))
+    Ok((claims, claim.map_err(|error| refusal(&error, introduction))?))
 }
 
 /// Why there is no claim. A run that is alive may be a session of this very process, which nobody has to look for.
-fn refusal(error: &ClaimError, ours: &ClaimRecord, Introduction { job, group, .. }: &Introduction) -> String {
+fn refusal(error: &ClaimError, Introduction { job, group, .. }: &Introduction) -> String {
     match error {
-        ClaimError::Alive { generation, host, pid, .. } if (host, pid) == (&ours.host, &ours.pid) => format!(
+        ClaimError::Alive { generation, host, pid, is_ours: true, .. } => format!(
             "this process (process {pid} on {host}) has a session of job {job:?} and group {group:?} open already, as generation \
              {generation}. Close it first, or give the new session a group of its own (job.group)"
         ),

@@ -43,6 +43,8 @@ pub struct ClaimRecord {
     pub boot: String,
     /// Process of the root rank.
     pub pid: u32,
+    /// Random identity of that process: in containers two may have the same host and number.
+    pub process: String,
     /// Program and arguments.
     pub program: String,
     /// Ranks in the group; 0: a tool, which has no run.
@@ -65,6 +67,8 @@ pub enum ClaimError {
         host: String,
         /// Its root's process.
         pid: u32,
+        /// Is it that of the process that asks?
+        is_ours: bool,
         /// Its program.
         program: String,
         /// Its claim file.
@@ -262,9 +266,10 @@ impl Claims {
         if theirs.as_ref().is_some_and(is_tool) {
             return Ok(false);
         }
+        let is_ours = theirs.as_ref().is_some_and(|theirs| theirs.process == ours.process);
         let (host, pid, program) =
             theirs.map_or(("unknown".into(), 0, "unknown".into()), |t| (t.host, t.pid, t.program));
-        Err(ClaimError::Alive { generation, host, pid, program, path })
+        Err(ClaimError::Alive { generation, host, pid, is_ours, program, path })
     }
 
     fn is_alive(
@@ -422,7 +427,7 @@ mod tests {
 
     fn record(group_size: u32) -> ClaimRecord {
         let (host, boot, program) = ("here".into(), "this".into(), format!("{group_size} ranks"));
-        ClaimRecord { incarnation: "1".into(), host, boot, pid: 7, program, group_size }
+        ClaimRecord { incarnation: "1".into(), host, boot, pid: 7, process: "7".into(), program, group_size }
     }
 
     fn claims(root: &Path) -> Claims {
@@ -440,8 +445,15 @@ mod tests {
         for refused in
             [claims.refuse_alive(&record(0), &clock), claims.claim(Generation(0), &record(4), false, &clock).map(drop)]
         {
-            assert!(matches!(refused, Err(ClaimError::Alive { generation: Generation(2), .. })), "{refused:?}");
+            let is_it = matches!(refused, Err(ClaimError::Alive { generation: Generation(2), is_ours: true, .. }));
+            assert!(is_it, "{refused:?}");
         }
+        let elsewhere = ClaimRecord { process: "8".into(), ..record(0) };
+        let refused = claims.refuse_alive(&elsewhere, &clock);
+        assert!(
+            matches!(refused, Err(ClaimError::Alive { pid: 7, is_ours: false, .. })),
+            "a container like ours: {refused:?}"
+        );
         claims.close(&run).expect("closed");
         claims.refuse_alive(&record(0), &clock).expect("it has ended");
     }

@@ -21,6 +21,7 @@ pub fn me(program: &str) -> ClaimRecord {
         incarnation: bivouac::base::rng::incarnation().unwrap_or_default().to_string(),
         host: host(),
         boot: boot.trim().to_owned(),
+        process: String::new(),
         pid: std::process::id(),
         program: program.into(),
         group_size: 0,
@@ -42,7 +43,7 @@ pub fn claims(tier: &DirectoryTier, job: &str, group: &str) -> Option<Claims> {
 pub fn claimed(tier: &DirectoryTier, job: &str, group: &str, program: &str) -> Option<String> {
     match claims(tier, job, group)?.refuse_alive(&me(program), &SystemClock::default()) {
         Ok(()) => None,
-        Err(ClaimError::Alive { generation, host, pid, program, path }) => Some(format!(
+        Err(ClaimError::Alive { generation, host, pid, program, path, .. }) => Some(format!(
             "its job has a living run, generation {generation}, {program:?} as process {pid} on {host} (claim {}). Wait for it to end",
             path.display()
         )),
