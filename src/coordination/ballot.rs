@@ -34,7 +34,7 @@ pub struct CallGroup {
 ///
 /// ```
 /// use bivouac::coordination::Ranks;
-/// use bivouac::Rank;
+/// use bivouac::base::Rank;
 ///
 /// let text = |ranks: &[u32]| Ranks::of(ranks.iter().copied().map(Rank)).to_string();
 /// assert_eq!(text(&[3]), "rank 3");
