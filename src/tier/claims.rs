@@ -360,7 +360,10 @@ impl Claims {
                 Holder::Nobody => {
                     self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
                     if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
-                        log::warn!("event=claim-made-again path={} reason=\"it had vanished\"", claim.path.display());
+                        log::warn!(
+                            "event=claim-vanished path={}: somebody emptied the directory under the run; the checkpoints in it may be gone",
+                            claim.path.display()
+                        );
                         *held = lock;
                         return Ok(());
                     }

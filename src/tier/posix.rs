@@ -392,8 +392,14 @@ impl PosixStorage {
     /// Makes one directory whose parent exists, and its name durable.
     fn make_directory(&self, path: &Path) -> io::Result<()> {
         // A root that was removed is made by its name, before it can be held again.
-        let spot = if self.held.is_one(path) { Spot::of_path(path) } else { self.held.spot(path)? };
+        let is_again = self.held.is_one(path);
+        let spot = if is_again { Spot::of_path(path) } else { self.held.spot(path)? };
         match rustix::fs::mkdirat(spot.directory(), spot.name, Mode::RWXU) {
+            // Of the ranks that share it only the one that was first comes here.
+            Ok(()) if is_again => log::warn!(
+                "event=directory-vanished path={}: it was removed under the run with all checkpoints in it, and is made again",
+                path.display()
+            ),
             Ok(()) => log::debug!("directory=made path={}", path.display()),
             // Another rank was faster. Its fsync may still be under way, so ours follows all the same.
             Err(Errno::EXIST) if spot.is_directory()? => {}

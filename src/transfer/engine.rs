@@ -813,7 +813,8 @@ impl Engine {
         if matches!(error, TierError::Damaged { tier, .. } if { *state.stats.damaged.of_mut(*tier) += 1; true }) {
             log::error!("event=damage-found rank={} error={error}", self.setup.identity.rank);
         }
-        log::warn!(
+        // The verdict has the reasons of all ranks, and the root writes it.
+        log::info!(
             "event=write-failed rank={} tier={tier} errno={:?} error={error}",
             self.setup.identity.rank,
             error.errno()

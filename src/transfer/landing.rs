@@ -90,7 +90,7 @@ impl Engine {
             }
             Err(why) => {
                 let rank = self.setup.identity.rank;
-                log::warn!("event=not-landed rank={rank} version={} error={why:?}", key.version);
+                log::info!("event=not-landed rank={rank} version={} error={why:?}", key.version);
                 self.refusal(why)
             }
         };

@@ -235,7 +235,7 @@ impl Engine {
             }
             Err(reason) => {
                 state.stats.write_failures.peers += 1;
-                log::warn!("event=not-protected rank={rank} operation={operation} reason={reason:?}");
+                log::info!("event=not-protected rank={rank} operation={operation} reason={reason:?}");
                 Some(reason)
             }
         };

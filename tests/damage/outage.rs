@@ -161,6 +161,13 @@ fn outage(
         assert!(verdicts[0].contains(path) && verdicts[0].contains("os error"), "no path, no errno: {}", verdicts[0]);
         assert!(errors.iter().any(|error| verdicts[0].contains(error)), "{errors:?}: {}", verdicts[0]);
     }
+    // The root alone says it, and ranks that say the same are named together.
+    let said = |level: &str| {
+        let word = format!("level={level} culprits=");
+        told.streams.lines().filter(|line| line.contains("event=abandoned") && line.contains(&word)).count()
+    };
+    assert_eq!((said(tier.level()), said(tier.other_level())), (2, 0), "{told:?}");
+    assert!(!told.streams.contains("event=write-failed"), "a line for each rank\n{told:?}");
     let failures = |rank| told.counter(rank, "stats ", &format!("level_failures.{}", tier.name()));
     assert!((0..RANKS).all(|rank| failures(rank) == 2), "{told:?}");
 
@@ -316,6 +323,8 @@ fn a_directory_removed_under_us_never_stops_the_application_and_later_versions_a
         job.wait_for_hold(5);
         job.go(5);
         let told = job.finish();
+        let vanished = format!("event=directory-vanished path={}:", bed.folder().join(tier).display());
+        assert_eq!(told.streams.matches(&vanished).count(), 1, "{told:?}");
         assert_eq!(told.line(0, "digest "), digest("7"));
         same(&told, "report ");
         let level = if survivor == "local" { "node-reboot" } else { "system" };
