@@ -118,39 +118,59 @@ fn layer(
     wanted: crate::config::Progress,
     timeouts: &Timeouts,
 ) -> Result<(Box<dyn Comm>, Workers)> {
-    use crate::comm::sockets::{Opened, SocketComm, Wish};
-    use crate::config::Progress;
-    let is_threaded = comm.is_multiple() && wanted != Progress::Stepped;
+    use crate::comm::sockets::{Opened, SocketComm};
+    let is_threaded = comm.is_multiple() && wanted != crate::config::Progress::Stepped;
     let here = comm.nodes()[comm.rank().index()];
     let neighbours = comm.nodes().iter().filter(|node| **node == here).count();
-    let wish = match wanted {
-        Progress::Stepped => Wish::Refuse,
-        Progress::Auto if is_threaded && !is_crowded(neighbours, processors()) => Wish::Whatever,
-        Progress::Auto | Progress::Sockets => Wish::Need,
-    };
-    match SocketComm::open(&mut comm, wish, timeouts.abandon)? {
+    let wish = wish(wanted, is_threaded, is_crowded(neighbours, processors()));
+    let unreachable = match SocketComm::open(&mut comm, wish, timeouts.abandon)? {
         Opened::Streams(streams) => {
             log::debug!("event=streams rank={} reason=\"MPI grants {}\"", comm.rank(), comm.thread_level());
             comm.quiesce(GOODBYE_LIMIT)?;
             comm.cancel();
             return Ok((streams, Workers::Threads));
         }
-        Opened::NotWanted => {}
-        // A thread works over MPI then.
-        Opened::Unreachable(why) if is_threaded => {
-            let is_said = wanted == Progress::Sockets && comm.rank() == crate::base::Rank::ROOT;
-            let level = if is_said { log::Level::Warn } else { log::Level::Debug };
-            log::log!(level, "event=no-streams reason=\"{why}\": ranks talk over MPI");
-        }
-        Opened::Unreachable(why) if comm.rank() == crate::base::Rank::ROOT => log::warn!(
-            "event=no-comm-thread reason=\"MPI grants {}, and ranks do not reach each other without it: {why}\": checkpoints are \
-             committed only while the application is in a call of the session; {}",
-            comm.thread_level(),
-            crate::comm::sockets::INSTEAD
-        ),
-        Opened::Unreachable(_) => {}
+        Opened::NotWanted => None,
+        Opened::Unreachable(why) => Some(why),
+    };
+    if let (Some(why), true) = (unreachable, comm.rank() == crate::base::Rank::ROOT) {
+        let (level, line) = without_streams(&why, wanted, is_threaded, &comm.thread_level().to_string());
+        log::log!(level, "{line}");
     }
     Ok((Box::new(comm), if is_threaded { Workers::Threads } else { Workers::Writers }))
+}
+
+/// What a rank thinks of streams that may have a thread work over MPI, or not.
+#[cfg(any(feature = "mpi", test))]
+fn wish(wanted: crate::config::Progress, is_threaded: bool, is_crowded: bool) -> crate::comm::sockets::Wish {
+    use crate::comm::sockets::Wish;
+    use crate::config::Progress;
+    match wanted {
+        Progress::Stepped => Wish::Refuse,
+        Progress::Auto if is_threaded && !is_crowded => Wish::Whatever,
+        Progress::Auto | Progress::Sockets => Wish::Need,
+    }
+}
+
+/// What the root says where ranks do not reach each other by streams: a thread works over MPI then, or nobody but the application.
+#[cfg(any(feature = "mpi", test))]
+fn without_streams(
+    why: &str,
+    wanted: crate::config::Progress,
+    is_threaded: bool,
+    thread_level: &str,
+) -> (log::Level, String) {
+    if is_threaded {
+        let is_said = wanted == crate::config::Progress::Sockets;
+        let level = if is_said { log::Level::Warn } else { log::Level::Debug };
+        return (level, format!("event=no-streams reason=\"{why}\": ranks talk over MPI"));
+    }
+    let line = format!(
+        "event=no-comm-thread reason=\"MPI grants {thread_level}, and ranks do not reach each other without it: {why}\": \
+         checkpoints are committed only while the application is in a call of the session; {}",
+        crate::comm::sockets::INSTEAD
+    );
+    (log::Level::Warn, line)
 }
 
 /// Do ranks share processors? MPI's waiting calls then take them from each other: a vote over MPI took half a second with two ranks on

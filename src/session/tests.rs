@@ -552,6 +552,30 @@ fn ranks_that_share_processors_are_told_from_those_that_do_not() {
     assert!(!crate::session::is_crowded(99, None), "nobody knows");
 }
 
+#[test]
+fn who_talks_over_what_follows_from_the_wish_and_from_what_mpi_grants() {
+    use crate::base::log::Level;
+    use crate::comm::sockets::Wish;
+    use crate::config::Progress;
+    let wish = crate::session::wish;
+    // Thread and room: MPI does it. Neither room nor a thread: streams. Stepped: nobody.
+    assert_eq!(wish(Progress::Auto, true, false), Wish::Whatever);
+    let needs = [(Progress::Auto, true, true), (Progress::Auto, false, false), (Progress::Sockets, true, false)];
+    assert_eq!(needs.map(|(wanted, threaded, crowded)| wish(wanted, threaded, crowded)), [Wish::Need; 3]);
+    assert_eq!(wish(Progress::Stepped, false, false), Wish::Refuse);
+
+    let says = |wanted, is_threaded| crate::session::without_streams("no route", wanted, is_threaded, "FUNNELED");
+    let (level, line) = says(Progress::Auto, false);
+    assert_eq!(level, Level::Warn);
+    for word in
+        ["no-comm-thread", "FUNNELED", "no route", "only while the application is in a call", "OMPI_MPI_THREAD_LEVEL"]
+    {
+        assert!(line.contains(word), "{line}");
+    }
+    assert_eq!(says(Progress::Auto, true).0, Level::Debug, "nothing is lost");
+    assert_eq!(says(Progress::Sockets, true).0, Level::Warn, "somebody asked for it");
+}
+
 /// A place where no node memory and no local file can be made.
 fn without_local_tiers(bed: &Bed) -> (Place, Config) {
     let mut config = bed.config();
