@@ -8,7 +8,7 @@ set -euo pipefail
 quick=false profile=ci
 case "${1:-}" in
 "") ;;
-whole) profile=whole ;;
+whole) profile=whole && export BIVOUAC_TEST_KILLS="${BIVOUAC_TEST_KILLS:-10}" ;;
 quick) quick=true ;;
 *) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac
