@@ -593,6 +593,26 @@ static void groups(void) {
     MPI_Comm_free(&half);
 }
 
+// A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach.
+static void tier_that_is_off(void) {
+    const char *settings[] = {"job.group=off", "global.directory=/proc/nope", NULL};
+    bvk_options options = BVK_OPTIONS_INIT;
+    bvk_report report = BVK_REPORT_INIT;
+    bvk_session_t session = NULL;
+    bvk_pending_t pending = NULL;
+    options.settings = settings;
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_OK);
+    IS(bvk_next_report(session, &report), BVK_OK);
+    CHECK(!report.name[0] && report.version == 0 && report.level == BVK_LEVEL_SYSTEM && report.committed == 0);
+    CHECK(strstr(report.reason, "/proc/nope") != NULL);
+    IS(bvk_checkpoint(session, "off", 1, &pending), BVK_OK);
+    IS(bvk_wait(pending, BVK_LEVEL_SYSTEM, NULL), BVK_ERR_NOT_COMMITTED);
+    CHECK(says("/proc/nope"));
+    IS(bvk_wait(pending, BVK_LEVEL_NODE_REBOOT, NULL), BVK_OK);
+    IS(bvk_release(&pending), BVK_OK);
+    IS(bvk_close(&session), BVK_OK);
+}
+
 struct shared {
     bvk_session_t session;
     bvk_pending_t pending;
@@ -689,6 +709,7 @@ int main(int argc, char **argv) {
     decisions(session);
     histories(session);
     groups();
+    tier_that_is_off();
     threads(session);
     many(session);
     long_texts(session);

@@ -276,6 +276,18 @@ void a_session_is_left_by_an_exception() {
     CHECK(bvk_generation(kept.handle(), &generation) == BVK_OK);
 }
 
+// A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach.
+void a_tier_is_off() {
+    bivouac::session session(MPI_COMM_WORLD, settings({"job.group=off", "global.directory=/proc/nope"}));
+    const std::vector<bivouac::report> reports = session.reports();
+    CHECK(reports.size() == 1 && reports[0].name.empty() && reports[0].level == bivouac::level::system);
+    CHECK(reports[0].verdict == bivouac::verdict::abandoned && reports[0].reason.find("/proc/nope") != std::string::npos);
+    const bivouac::pending pending = session.checkpoint("off", 1);
+    const bivouac::error off = error_of([&] { pending.wait(); });
+    CHECK(off.status() == BVK_ERR_NOT_COMMITTED && says(off, "/proc/nope"));
+    session.close();
+}
+
 #if __cplusplus >= 202002L
 void spans() {
     bivouac::session session(MPI_COMM_WORLD, settings({"job.group=spans"}));
@@ -304,6 +316,7 @@ int main(int argc, char **argv) {
     empty_vectors_are_filled();
     one_rank_throws();
     a_session_is_left_by_an_exception();
+    a_tier_is_off();
     spans();
     MPI_Finalize();
     if (rank == 0) std::puts("ok");

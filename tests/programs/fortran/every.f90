@@ -36,6 +36,7 @@ program every
   call attempts()
   call decisions()
   call past()
+  call tier_that_is_off()
   call expect(bvk_close(session), BVK_OK, 'close')
   call expect(bvk_close(session), BVK_OK, 'close again')
   call expect(bvk_unprotect_all(session), BVK_ERR_HANDLE, 'use after close')
@@ -242,6 +243,23 @@ contains
     call expect(bvk_progress(session), BVK_OK, 'progress')
     call expect(bvk_get_stats(session, stats), BVK_OK, 'stats')
     call holds(stats%captured == 5 .and. stats%blocked_total_s > 0 .and. stats%committed(BVK_LEVEL_SYSTEM) >= 1, 'the counters')
+  end subroutine
+
+  ! A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach.
+  subroutine tier_that_is_off()
+    type(bvk_session_t) :: off
+    type(bvk_pending_t) :: pending
+    type(bvk_report) :: report
+    call expect(bvk_open(MPI_COMM_WORLD, off, settings=['job.group=off              ', 'global.directory=/proc/nope']), BVK_OK, &
+      'open')
+    call expect(bvk_next_report(off, report), BVK_OK, 'a report of the tier')
+    call holds(report%name == '' .and. report%level == BVK_LEVEL_SYSTEM .and. report%committed == 0, 'what it is about')
+    call holds(index(report%reason, '/proc/nope') > 0, 'its reason')
+    call expect(bvk_checkpoint(off, 'off', 1_int64, pending), BVK_OK, 'checkpoint')
+    call expect(bvk_wait(pending, BVK_LEVEL_SYSTEM), BVK_ERR_NOT_COMMITTED, 'wait for what is off')
+    call holds(index(bvk_error_text(), '/proc/nope') > 0, 'why it is off')
+    call expect(bvk_release(pending), BVK_OK, 'release')
+    call expect(bvk_close(off), BVK_OK, 'close')
   end subroutine
 
   subroutine past()

@@ -332,6 +332,16 @@ def past(session):
     again.close()
 
 
+def tier_that_is_off():
+    """A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach."""
+    with bivouac.Session(world, settings={"job.group": "off", "global.directory": "/proc/nope"}) as session:
+        [report] = session.reports()
+        assert report[:4] == ("", 0, Level.SYSTEM, False) and "/proc/nope" in report.reason, report
+        pending = session.checkpoint("off", 1)
+        error = raises(bivouac.NotCommittedError, "/proc/nope", pending.wait, Level.SYSTEM)
+        assert error.name == "BVK_ERR_NOT_COMMITTED"
+
+
 session = opening()
 for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, ended_by_one, decisions, past):
     test(session)
@@ -341,6 +351,7 @@ raises(bivouac.Error, "BVK_ERR_HANDLE", session.unprotect_all)
 with bivouac.Session(world.py2f(), settings={"job.group": "second"}) as second:
     assert second.versions("series") == []
 raises(bivouac.Error, "BVK_ERR_HANDLE", second.progress)
+tier_that_is_off()
 assert bivouac.__version__ == bivouac.version()
 world.Barrier()
 if world.rank == 0:
