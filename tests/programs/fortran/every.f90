@@ -170,6 +170,8 @@ contains
     type(bvk_checkpoint_t) :: checkpoint
     type(bvk_pending_t) :: pending
     type(bvk_report) :: report
+    type(bvk_restart_t) :: restart
+    real(real64) :: held(3, 5)
     integer :: status, heard
     call expect(bvk_protect(session, 'i16', i16), BVK_OK, 'protect')
     call fill(20 + rank)
@@ -178,6 +180,7 @@ contains
     call expect(bvk_save(checkpoint, 'f64', f64), BVK_OK, 'save')
     call expect(bvk_save(checkpoint, 'f64', f64), BVK_ERR_REGION, 'save twice')
     call expect(bvk_hold(checkpoint), BVK_OK, 'hold')
+    held = f64
     f64 = -1
     call expect(bvk_save(checkpoint, 'rows', f64(1:2, :)), BVK_ERR_ARGUMENT, 'save a section with gaps')
     call expect(bvk_save(checkpoint, 'particles', c_loc(particles), 4_int64, RECORD), BVK_OK, 'by address')
@@ -195,6 +198,10 @@ contains
     end do
     call expect(status, BVK_NOTHING, 'the last report')
     call holds(heard >= 1, 'a report')
+    call expect(bvk_restart_begin(session, 'made', restart), BVK_OK, 'begin')
+    call expect(bvk_load(restart, 'f64', f64), BVK_OK, 'load')
+    call expect(bvk_restart_end(restart, .true.), BVK_OK, 'end')
+    call holds(all(f64 == held), 'what was held')
   end subroutine
 
   ! The second rank cannot use the newest version: all go back to the one before.
