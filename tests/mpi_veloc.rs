@@ -264,6 +264,21 @@ fn a_killed_program_goes_on_and_falls_back_from_damage_on_all_ranks() {
 }
 
 #[test]
+fn what_was_read_to_test_it_is_not_read_again_by_the_restart() {
+    let bed = Bed::new();
+    let steps = bed.watched("veloc_steps.c");
+    let config = bed.config("veloc.cfg", "mode = async\nmax_versions = 0\n");
+    printed(&bed.run(&steps, &[&config, "2", "0"]));
+    std::fs::remove_dir_all(bed.path("memory")).expect("node memory goes");
+    let containers = bed.containers(2);
+    let damaged = containers.iter().map(|path| path.to_str().expect("UTF-8"));
+    let arguments: Vec<&str> = [&*config, "2", "0"].into_iter().chain(damaged).collect();
+    let said = printed(&bed.run(&steps, &arguments));
+    assert_eq!(line(&said, "from"), "2", "{said}");
+    assert!(!said.contains("refused"), "{said}");
+}
+
+#[test]
 fn the_example_goes_on_after_a_kill_and_ends_as_if_nobody_had_disturbed_it() {
     let (undisturbed, bed) = (Bed::new(), Bed::new());
     let ring = |bed: &Bed| {

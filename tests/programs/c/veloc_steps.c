@@ -1,5 +1,6 @@
 // A program with steps, as it would be written for VELOC: it goes on from the newest checkpoint that can be restored and takes one
-// after each step. argv: configuration file, last step, step after whose checkpoint all ranks kill themselves (0: none).
+// after each step. argv: configuration file, last step, step after whose checkpoint all ranks kill themselves (0: none), and files to
+// damage between the first Restart_test and the restart.
 
 #include <signal.h>
 #include <string.h>
@@ -11,6 +12,19 @@ static int rank;
 
 static double value(int step, size_t at) { return 1e6 * rank + 1e3 * step + (double)(at % 1000); }
 
+static void damage(const char *path) {
+    FILE *file = fopen(path, "r+b");
+    CHECK(file != NULL && fseek(file, 0, SEEK_END) == 0);
+    const long length = ftell(file);
+    // In the data of both ranks, where they share a container.
+    for (long at = length / 4; at < length; at += length / 2) {
+        CHECK(fseek(file, at, SEEK_SET) == 0);
+        int byte = getc(file);
+        CHECK(byte != EOF && fseek(file, at, SEEK_SET) == 0 && putc(byte ^ 0x10, file) != EOF);
+    }
+    CHECK(fclose(file) == 0);
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -21,6 +35,9 @@ int main(int argc, char **argv) {
     OK(VELOC_Mem_protect(0, &step, 1, sizeof step));
     OK(VELOC_Mem_protect(1, data, many, sizeof *data));
     int version = VELOC_Restart_test("steps", 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int at = 4; rank == 0 && at < argc; at++) damage(argv[at]);
+    MPI_Barrier(MPI_COMM_WORLD);
     while (version >= 0 && VELOC_Restart("steps", version) != VELOC_SUCCESS) {
         if (rank == 0) printf("refused %d\n", version);
         version = VELOC_Restart_test("steps", version);
