@@ -3,11 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod interfaces;
+#[path = "common/limit.rs"]
+mod limit;
 
 use interfaces::memcheck::{self, is_ours};
 use interfaces::{
     compile, compile_with, compiler, folder, gpu_program_ended, library_folder, line, mpirun, printed, root,
 };
+use limit::LIMIT;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,6 +32,15 @@ fn every_function_does_what_the_header_says_of_it() {
         .output()
         .expect("started");
     assert_eq!(printed(&funneled).trim(), "ok");
+}
+
+#[test]
+fn what_is_protected_has_node_memory_before_the_first_checkpoint() {
+    let folder = folder();
+    let program = compile(folder.path(), "capi", &[root().join("tests/programs/c/capi.c")], &["-pthread"]);
+    let limit = LIMIT.as_secs().to_string();
+    let output = mpirun(2, folder.path(), &program, &["ready", &limit]).output().expect("started");
+    assert_eq!(printed(&output).trim(), "ok");
 }
 
 /// A standard of C++ with the warnings that careful projects ask for. AddressSanitizer sees memory that a vector has left.

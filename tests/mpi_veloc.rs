@@ -171,6 +171,13 @@ fn every_function_does_what_it_says_and_survives_every_mistake() {
 }
 
 #[test]
+fn what_is_protected_has_node_memory_before_the_first_checkpoint() {
+    let bed = Bed::new();
+    let config = bed.config("veloc.cfg", "mode = async\n");
+    printed(&bed.run(&bed.program("veloc_ready.c"), &[&config, &limit::LIMIT.as_secs().to_string()]));
+}
+
+#[test]
 fn programs_for_the_class_of_veloc_save_structures_and_restore_them_in_the_next_run() {
     let bed = Bed::new();
     let config = bed.config("class.cfg", "mode = async\nmax_versions = 0\n");
