@@ -7,7 +7,7 @@ mod machine;
 
 use bivouac::config::{FlushRate, StaggerConfig};
 use bivouac::session::place::Workers;
-use bivouac::{Level, Restorer};
+use bivouac::{Level, Restorer, Session};
 use common::limit::wait_until;
 use machine::*;
 use std::sync::Barrier;
@@ -352,6 +352,38 @@ fn what_is_damaged_is_found_on_the_device_and_read_from_the_next_copy() {
         assert!(rank.bytes(&q) == content(rank.rank, 1, 2, Q_BYTES));
         assert!(rank.bytes(&p) == content(rank.rank, 1, 1, P_BYTES));
     });
+}
+
+/// Regions of different lengths, none a multiple of the block: each is compared with its own digests.
+#[test]
+fn damage_in_one_of_several_regions_that_are_loaded_together_is_that_one_s() {
+    const REGIONS: [(&str, usize); 3] = [("q", Q_BYTES), ("mesh", MESH_BYTES), ("few", 7)];
+    let machine = Machine { local_every: 1, ..Machine::new() };
+    let expected = |at: usize| content(0, 1, at as u8, REGIONS[at].1);
+    machine.run(1, |rank, session| {
+        let spans = [0, 1, 2].map(|at| rank.span(&expected(at)));
+        let mut checkpoint = session.checkpoint(NAME, 1).expect("begins");
+        for ((name, _), span) in REGIONS.iter().zip(&spans) {
+            checkpoint.save_device::<u8>(name, span).expect("a region");
+        }
+        reaches(checkpoint.capture_on(&rank.caches(session), &*rank.stream), Level::NodeReboot);
+    });
+    let load = |rank: &Rank, session: &Session| {
+        let spans = REGIONS.map(|(name, bytes)| (name, rank.span(&vec![0; bytes])));
+        let restored = session.restart(NAME, |restorer| Ok(restorer.load_devices::<u8>(&spans, &*rank.stream)?));
+        let restored = restored.map_err(|error| error.to_string())?.expect("version 1");
+        for (at, (name, span)) in spans.iter().enumerate() {
+            assert!(rank.bytes(span) == expected(at), "{name} from {}", restored.tier);
+        }
+        Ok::<_, String>((restored.tier, session.stats().damaged.memory))
+    };
+    assert_eq!(machine.run(1, load), [Ok(("memory", 0))]);
+    damage(&machine.folder("memory"), &expected(1)[200_000..200_100]);
+    assert_eq!(machine.run(1, load), [Ok(("local", 1))]);
+    std::fs::remove_dir_all(machine.folder("local")).expect("removed");
+    let error = machine.run(1, load).remove(0).expect_err("the only copy is damaged");
+    // Byte 200 000 is in the block that begins here.
+    assert!(error.contains("\"mesh\"") && error.contains(&format!("{}", 200_000 / 16_384 * 16_384)), "{error}");
 }
 
 #[test]
