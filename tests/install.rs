@@ -83,6 +83,7 @@ fn what_is_installed_serves_programs_that_know_nothing_of_the_sources() {
     exports_only_the_interface(&libraries);
     velocs_library(&prefix);
     pages_and_completions(&prefix);
+    configurations_and_documentation(&prefix);
 
     let shared = compiled(folder.path(), "shared", &package(&prefix, &["--cflags", "--libs"], "bivouac"));
     assert!(needs_shared(&shared));
@@ -165,6 +166,24 @@ fn pages_and_completions(prefix: &Path) {
         assert!(missing.is_empty(), "{file} does not know {missing:?}");
     }
     run(Command::new("bash").arg("-n").arg(prefix.join("share/bash-completion/completions/bivouac")));
+}
+
+/// All of `config/` and `docs/`, and so whatever a manual page says is there.
+fn configurations_and_documentation(prefix: &Path) {
+    let share = prefix.join("share");
+    let entries = |folder: &Path| std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("one").path());
+    for source in ["config", "docs"].iter().flat_map(|folder| entries(&interfaces::root().join(folder))) {
+        let name = source.strip_prefix(interfaces::root()).expect("below it");
+        let [installed, wanted] = [&share.join("bivouac").join(name), &source].map(std::fs::read);
+        let installed = installed.unwrap_or_else(|error| panic!("{}: {error}", name.display()));
+        assert!(installed == wanted.expect("readable"), "{}", name.display());
+    }
+    let pages: Vec<String> = entries(&share.join("man/man1")).filter_map(|p| std::fs::read_to_string(p).ok()).collect();
+    let is_file = |word: &&str| ["config/", "docs/"].iter().any(|folder| word.starts_with(folder));
+    let told: BTreeSet<&str> = pages.iter().flat_map(|page| page.split_whitespace()).filter(is_file).collect();
+    assert!(told.contains("docs/RECOVERY.md"), "{told:?}");
+    let missing: Vec<_> = told.iter().filter(|name| !share.join("bivouac").join(name).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 /// From an empty folder: the module and the archive are those of the installation.
