@@ -27,6 +27,8 @@ fn every_function_does_what_the_header_says_of_it() {
     let output =
         mpirun(2, folder.path(), &program, &[]).env("ASAN_OPTIONS", "detect_leaks=0").output().expect("started");
     assert_eq!(printed(&output).trim(), "ok");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches(r#"the checkpoint has "field", which is not protected"#).count(), 1, "{said}");
     let funneled = mpirun(2, folder.path(), &program, &["funneled"])
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .output()
@@ -128,12 +130,12 @@ fn a_session_says_what_it_works_with_and_what_it_has_done() {
     let ours = |text: &str| text.lines().filter(|line| line.starts_with("bivouac: ")).map(String::from).collect();
     let lines: Vec<String> = ours(&run(&[]));
     let [opened, closed] = &lines[..] else { panic!("{lines:?}") };
-    for part in ["run 1: 3 ranks on 1 node; memory ", "; local /", "; global /", "to restart from: nothing"] {
+    for part in ["run 1: 3 ranks on 1 node; memory ", "; local /", "; global /", "newest found: nothing"] {
         assert!(opened.contains(part), "{part}: {opened}");
     }
     assert!(closed.contains("2 checkpoints, committed: memory 2, local 2, global 2"), "{closed}");
     let again: Vec<String> = ours(&run(&[]));
-    assert!(again[0].contains("to restart from: \"heat\" version 20 ("), "{again:?}");
+    assert!(again[0].contains("newest found: \"heat\" version 20 ("), "{again:?}");
     assert_eq!(run(&[("BIVOUAC_LOG", "off")]), "");
     let all = run(&[("BIVOUAC_LOG", "debug")]);
     assert!(all.contains(" DEBUG bivouac::session"), "{all}");

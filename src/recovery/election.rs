@@ -265,7 +265,9 @@ impl Election {
         let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_end(ballot))?;
         let (word, tried): (Word, Option<Tried>) = self.decode(&verdict)?;
         if let Some(tried) = tried {
-            log::warn!("event=attempt-failed {} culprits={:?}", tried.key, join(&tried.culprits));
+            // All ranks hear the same: it is said once.
+            let level = if self.engine.is_root() { log::Level::Warn } else { log::Level::Debug };
+            log::log!(level, "event=attempt-failed {} culprits={:?}", tried.key, join(&tried.culprits));
             self.tried.push(tried);
         }
         match word {

@@ -51,18 +51,20 @@ fn look(tier: &DirectoryTier, identity: &Identity) -> Seen {
 pub(super) fn tiers(
     config: &Config,
     memory: Option<&Segment>,
+    directories: &[DirectoryTier],
     seen: Option<&[Seen]>,
     lost: &[Lost],
 ) -> Vec<(TierKind, TierState)> {
     let job = &config.job;
     let folder = |path: &std::path::Path| path.display().to_string();
+    let place = |tier, is_enabled: bool| {
+        let root = || directories.iter().find(|directory| directory.kind() == tier).map(|it| folder(it.root()));
+        is_enabled.then(|| root().unwrap_or_default())
+    };
     let all = [
         (TierKind::Memory, memory.is_some().then(|| folder(&config.node.memory_directory))),
-        (
-            TierKind::Local,
-            job.local_enabled.then(|| config.node.local_directory.as_deref().map_or_else(String::new, folder)),
-        ),
-        (TierKind::Global, job.global_enabled.then(|| folder(&job.global_directory))),
+        (TierKind::Local, place(TierKind::Local, job.local_enabled)),
+        (TierKind::Global, place(TierKind::Global, job.global_enabled)),
     ];
     let state = |(tier, place): (TierKind, Option<String>)| {
         let is_it = |seen: &&Seen| seen.tier == tier;

@@ -665,6 +665,11 @@ impl Session {
         self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 192 * 1024));
     }
 
+    /// Says something with this rank's next vote: the root writes it, once for all ranks that say the same.
+    pub(crate) fn note(&self, text: String) {
+        self.engine.note(text);
+    }
+
     /// Moves the coordination along. Needed only where the session has no thread for that and calls are rare.
     ///
     /// # Collective
@@ -896,7 +901,16 @@ impl Drop for Session {
     fn drop(&mut self) {
         if self.process != 0 && self.process != std::process::id() {
             std::mem::forget(self.threads.take());
-        } else if let Some(threads) = &self.threads {
+            return;
+        }
+        if self.process != 0 {
+            log::warn!(
+                "event=not-closed rank={}: the session ends without close; what is on its way stays where it is, and other ranks that go \
+                 on wait for this one",
+                self.engine.identity().rank
+            );
+        }
+        if let Some(threads) = &self.threads {
             threads.lock().unwrap_or_else(PoisonError::into_inner).stop_comm();
         }
     }

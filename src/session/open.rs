@@ -227,14 +227,15 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     if rank == Rank::ROOT && place.is_real && log::is_on(log::Level::Warn, log::SUMMARY) {
         let directories = [&prepared.local, &prepared.global];
         let directories = directories.into_iter().filter_map(|tier| tier.as_ref().ok()?.clone());
-        let seen = look_within(LOOK, directories.filter(|tier| !is_lost(tier.kind())).collect(), &identity);
+        let directories: Vec<DirectoryTier> = directories.filter(|tier| !is_lost(tier.kind())).collect();
+        let seen = look_within(LOOK, directories.clone(), &identity);
         let opening = Opening {
             job: &identity.job,
             group: &identity.group,
             ranks: size,
             nodes: nodes.iter().max().map_or(0, |node| node + 1),
             generation: identity.generation.0,
-            tiers: tiers(&config, memory.as_deref(), seen.as_deref(), &lost),
+            tiers: tiers(&config, memory.as_deref(), &directories, seen.as_deref(), &lost),
             redundancy: match is_lost(TierKind::Peers) {
                 false => Ok(kept.iter().map(ToString::to_string).collect()),
                 true => Err(protection.notes.join("; ")),

@@ -32,7 +32,8 @@ pub(super) struct Opening<'a> {
     pub tiers: Vec<(TierKind, TierState)>,
     /// The schemes in use, and what could not be kept of them.
     pub redundancy: Result<Vec<String>, String>,
-    /// The newest committed version of each series that the root can see, and on which tier; `level` is the tier's name.
+    /// The newest committed version of each series that the root can see, and on which tier; `level` is the tier's name. A restart asks all
+    /// ranks, and may take another.
     /// `None`: a file system has not answered in time.
     pub found: Option<Vec<SeriesStatus>>,
 }
@@ -76,7 +77,7 @@ impl Opening<'_> {
             many if many > SERIES_NAMED => named.push(format!("{} more series", many - SERIES_NAMED)),
             _ => {}
         }
-        parts.push(format!("to restart from: {}", named.join(", ")));
+        parts.push(format!("newest found: {}", named.join(", ")));
         parts.join("; ")
     }
 }
@@ -91,7 +92,7 @@ pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -
     let committed = listed(&|tier| *stats.committed.of(tier));
     let mut parts = vec![format!(
         "job {job}, run {generation} closed after {seconds:.1} s: {}, committed: {}",
-        count(stats.captured + stats.abandoned, "checkpoint"),
+        count(stats.captured + stats.declined, "checkpoint"),
         if committed.is_empty() { "none" } else { &committed }
     )];
     if stats.captured > 0 {
@@ -152,17 +153,17 @@ mod tests {
         assert_eq!(
             opening.line(),
             "job heat-1, run 3: 8 ranks on 2 nodes; memory /dev/shm (2 GiB); local off; \
-             global OFF (all 8 ranks: no such file); redundancy xor(4); to restart from: \"s0\" version 0 (global), \
+             global OFF (all 8 ranks: no such file); redundancy xor(4); newest found: \"s0\" version 0 (global), \
              \"s1\" version 1 (global), \"s2\" version 2 (global), \"s3\" version 3 (global), 2 more series"
         );
         (opening.ranks, opening.nodes, opening.group) = (1, 1, "left");
         (opening.found, opening.redundancy) = (Some(Vec::new()), Err("one node".into()));
         let line = opening.line();
         assert!(line.starts_with("job heat-1 group left, run 3: 1 rank on 1 node; "), "{line}");
-        assert!(line.ends_with("; redundancy OFF (one node); to restart from: nothing"), "{line}");
+        assert!(line.ends_with("; redundancy OFF (one node); newest found: nothing"), "{line}");
         opening.found = None;
         let line = opening.line();
-        assert!(line.ends_with("; to restart from: not known yet (the file systems are slow)"), "{line}");
+        assert!(line.ends_with("; newest found: not known yet (the file systems are slow)"), "{line}");
     }
 
     #[test]
@@ -172,14 +173,14 @@ mod tests {
             closing("heat", 1, 2.0, &stats),
             "job heat, run 1 closed after 2.0 s: 0 checkpoints, committed: none"
         );
-        (stats.captured, stats.abandoned, stats.in_flight) = (12, 1, 1);
+        (stats.captured, stats.abandoned, stats.declined, stats.in_flight) = (12, 2, 1, 1);
         (stats.committed.memory, stats.committed.global, stats.level_failures.global) = (12, 3, 2);
         (stats.blocked_total, stats.blocked_max) = (Duration::from_millis(1500), Duration::from_millis(400));
         stats.bytes_captured = 3 << 29;
         assert_eq!(
             closing("heat", 1, 61.26, &stats),
             "job heat, run 1 closed after 61.3 s: 13 checkpoints, committed: memory 12, global 3; rank 0 handed over \
-             1.5 GiB and was blocked 1.500 s in all, 0.400 s at most; REFUSED: 1 at the call, global 2; \
+             1.5 GiB and was blocked 1.500 s in all, 0.400 s at most; REFUSED: 2 at the call, global 2; \
              STILL BEING WRITTEN: 1"
         );
     }

@@ -247,6 +247,8 @@ impl Engine {
         let round = Round { operation, phase: Phase::Call };
         let mut state = self.lock();
         state.held.remove(&operation);
+        state.stats.abandoned += 1;
+        state.stats.declined += 1;
         state.deciders.insert(round, Decision::Checkpoint { name: String::new() });
         state.events.push(Event::Vote(round, self.refusal(why)));
         drop(state);

@@ -635,6 +635,11 @@ impl Engine {
         events
     }
 
+    /// Says something with the next vote: the root writes it, once for all ranks that say the same.
+    pub fn note(&self, text: String) {
+        self.lock().notes.push(text);
+    }
+
     /// Fails the session if it has not failed yet; true if it was this call. Communication that has broken down says so at every
     /// call, and nobody need be woken for that again.
     fn fail_once(&self, reason: String) -> bool {

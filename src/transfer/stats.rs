@@ -46,6 +46,8 @@ pub struct Stats {
     pub captured: u64,
     /// Checkpoints that the ranks abandoned at the call: nothing of them is kept.
     pub abandoned: u64,
+    /// Those of them that this rank itself did not capture.
+    pub declined: u64,
     /// Levels reached: `Process` (memory), `NodeReboot` (local), `NodeLoss` (peers), `System` (global).
     pub committed: PerTier<u64>,
     /// Levels that were wanted and not reached, because of some rank.
