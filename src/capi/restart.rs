@@ -5,12 +5,16 @@ use super::handles::{self, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{Open, SessionHandle, described, insert_part, kind_of, with as with_session};
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
+use crate::base::text::list;
 use crate::format::RegionKind;
 use crate::recovery::{LoadError, Restorer, Want};
 use crate::session::{Attempt, AttemptEnd, Error, Restored, Session};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// So many regions are named in a message.
+const NAMES_MAX: usize = 6;
 
 /// A restart under way. Opaque; NULL is none.
 pub struct RestartHandle {
@@ -165,6 +169,25 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
     if let Err(failure) = only_gpu(protected.iter()) {
         return running.note(Err(failure));
     }
+    let saved = match running.attempt.restorer().regions() {
+        Ok(saved) => saved,
+        Err(error) => return running.note(Ok(Err(error))),
+    };
+    let named: HashSet<&str> = protected.iter().map(|region| region.name.as_str()).collect();
+    let left_out: Vec<String> = saved
+        .into_iter()
+        .filter(|(name, _)| !named.contains(name.as_str()))
+        .map(|(name, _)| format!("{name:?}"))
+        .collect();
+    let names = || list(left_out.iter().cloned(), NAMES_MAX, ", ");
+    if named.is_empty() && !left_out.is_empty() {
+        let text =
+            format!("nothing is protected, and the checkpoint has {}: bvk_protect comes before bvk_restart", names());
+        return running.note(Err(Failure::state(text)));
+    }
+    if !left_out.is_empty() {
+        session.note(format!("event=not-restored reason=\"the checkpoint has {}, which is not protected\"", names()));
+    }
     let (on_gpu, on_host): (Vec<&Region>, Vec<&Region>) = protected.iter().partition(|region| region.gpu().is_some());
     for region in on_host {
         // SAFETY: as the caller says.
@@ -288,7 +311,14 @@ pub unsafe extern "C" fn bvk_region_size(
         // SAFETY: as the caller says.
         let name = unsafe { text(name, "the name of a region") }?;
         let found = running.attempt.restorer().describe(name);
-        let region = found.map_err(|error| Failure::from(Error::from(error)))?;
+        let region = match found {
+            Ok(region) => region,
+            Err(error) => {
+                // Should the application then ask for another version, this is why.
+                running.failed.get_or_insert_with(|| (error.to_string(), true));
+                return Err(Failure::from(Error::from(error)));
+            }
+        };
         if region.kind != RegionKind::Array {
             return Err(Failure::new(
                 BVK_ERR_LOAD,

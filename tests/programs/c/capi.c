@@ -398,6 +398,14 @@ static void restarts(bvk_session_t session) {
     CHECK(restored.level >= BVK_LEVEL_PROCESS && restored.level <= BVK_LEVEL_SYSTEM);
     IS(bvk_restart(session, "heat", 1, NULL), BVK_OK);
     CHECK(is(1));
+    // Nothing is protected, and the checkpoint has regions: a mistake that would pass for a restart.
+    IS(bvk_unprotect_all(session), BVK_OK);
+    IS(bvk_restart(session, "heat", BVK_NEWEST, NULL), BVK_ERR_RESTART);
+    CHECK(strstr(bvk_error(), "nothing is protected") && strstr(bvk_error(), "field"));
+    // What is left out is told.
+    IS(bvk_protect_id(session, 7, few, 3, BVK_I32), BVK_OK);
+    IS(bvk_restart(session, "heat", 1, NULL), BVK_OK);
+    protect(session);
     IS(bvk_restart(session, "heat", 77, NULL), BVK_ERR_RESTART);
     CHECK(strstr(bvk_error(), "77") && strstr(bvk_error(), "restorable are: 3, 1"));
     IS(bvk_restart(session, rank == 0 ? NULL : "heat", BVK_NEWEST, NULL), rank == 0 ? BVK_ERR_REGION : BVK_ERR_RESTART);

@@ -295,6 +295,18 @@ def ended_by_one(session):
         return restart.restored
 
     raises(bivouac.RestartError, "", leaving)
+
+    # The same before anything is loaded, inside of the attempt.
+    def left():
+        restart = session.restart("tried")
+        for attempt in restart:
+            with attempt:
+                if world.rank == last:
+                    break
+                attempt.load("number", number)
+        return restart.restored
+
+    raises(bivouac.RestartError, "", left)
     assert session.restart("tried").run(lambda attempt: attempt.load("number", number)).version == 2 and number == 20
 
 

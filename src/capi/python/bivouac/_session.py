@@ -505,7 +505,7 @@ class Attempt:
 
     def __exit__(self, kind, error, trace):
         if kind is None:
-            self._end(1)
+            # Left by `break` or `return`, it looks the same from here. It counts when the loop asks for the next one.
             return False
         if self._ended:
             return False
