@@ -25,8 +25,8 @@ const PENDING_MAX: usize = 64;
 /// A checkpoint that was begun.
 pub(super) struct Begun {
     name: String,
-    series: String,
-    version: u64,
+    pub(super) series: String,
+    pub(super) version: u64,
     /// `None` for an announced version, which goes to a history.
     checkpoint: Option<Box<Checkpoint<'static>>>,
     parts: BTreeMap<String, Part>,
@@ -97,6 +97,9 @@ impl State {
         let name = self.begun()?.name.clone();
         let (regions, files) = (self.regions(&name), self.routed);
         let chosen = mode.and_then(|mode| choice::saved(mode, ids, &sizes(&regions)));
+        // VELOC refuses that, too: a checkpoint of nothing would be the newest one.
+        let nothing = "no memory region is selected: VELOC_Mem_protect comes before, or VELOC_Route_file without VELOC_Checkpoint_mem";
+        let chosen = chosen.and_then(|chosen| if chosen.is_empty() { Err(nothing.to_owned()) } else { Ok(chosen) });
         let begun = self.begun()?;
         let chosen = match chosen {
             Ok(chosen) => chosen,

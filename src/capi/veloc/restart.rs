@@ -134,7 +134,14 @@ impl State {
     /// The newest of our versions at or below `limit` that this rank has not seen refused.
     fn newest_ours(&mut self, series: &str, limit: u64) -> Outcome<Option<Key>> {
         let listed = match self.open.session.versions(series) {
-            Err(Error::Restart(RestartError::GroupSize { .. } | RestartError::NothingRestorable { .. })) => Vec::new(),
+            Err(Error::Restart(
+                refused @ (RestartError::GroupSize { .. } | RestartError::NothingRestorable { .. }),
+            )) => {
+                self.open
+                    .session
+                    .note(format!("event=veloc-nothing-found name={series:?} reason={:?}", refused.to_string()));
+                Vec::new()
+            }
             listed => listed?,
         };
         let usable = listed.into_iter().filter(|info| !info.left_behind && info.version <= limit);

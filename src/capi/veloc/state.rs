@@ -152,7 +152,12 @@ impl State {
     /// Ends everything. With `drain` it waits for what is being written.
     pub(super) fn close(mut self, drain: bool) -> Outcome<()> {
         self.leave_restart();
+        let mut unended = None;
         if let Phase::Checkpoint(begun) = std::mem::replace(&mut self.phase, Phase::Idle) {
+            unended = Some(format!(
+                "version {} of {:?} was begun and not ended, and is given up: VELOC_Checkpoint_end comes before VELOC_Finalize",
+                begun.version, begun.series
+            ));
             self.give_up(begun);
         }
         let limit = match drain {
@@ -160,9 +165,10 @@ impl State {
             false => Duration::ZERO,
         };
         match self.open.close_within(limit) {
-            Err(Error::Undrained { .. }) if !drain => Ok(()),
-            other => other.map_err(Failure::from),
+            Err(Error::Undrained { .. }) if !drain => {}
+            other => other.map_err(Failure::from)?,
         }
+        unended.map_or(Ok(()), |text| Err(Failure::state(text)))
     }
 
     /// Protects memory under a number, in the place of what had it.

@@ -353,7 +353,10 @@ int main(int argc, char **argv) {
     files_and_memory();
     looks();
     if (provided == MPI_THREAD_MULTIPLE) from_threads();
-    OK(VELOC_Checkpoint("empty", 1));
+    // A checkpoint of nothing would be the newest, and its restart a success.
+    FAILS(VELOC_Checkpoint("empty", 1));
+    CHECK(VELOC_Restart_test("empty", 0) == VELOC_FAILURE);
+    OK(VELOC_Mem_protect(1, &one, 1, sizeof one));
     // One rank finalizes without having ended its checkpoint: nobody waits for it, and its file goes.
     if (rank == 0) {
         char path[VELOC_MAX_NAME], again[VELOC_MAX_NAME];
@@ -368,7 +371,7 @@ int main(int argc, char **argv) {
     } else {
         OK(VELOC_Checkpoint("unended", 1));
     }
-    OK(VELOC_Finalize(1));
+    CHECK(VELOC_Finalize(1) == (rank == 0 ? VELOC_FAILURE : VELOC_SUCCESS));
     before_and_after(1);
 
     // A session that waits at the end of each checkpoint; it finds what the last one wrote.
