@@ -149,18 +149,21 @@ fn a_session_says_what_it_works_with_and_what_it_has_done() {
 
     // Three ranks have no room, twice each: it is said once.
     let full = run(&[("BIVOUAC_MEMORY_BUDGET", "4096"), ("BIVOUAC_JOB_NAME", "full")]);
-    let told: Vec<&str> = full.lines().filter(|line| line.contains("event=capture-direct")).collect();
-    assert!(told.len() == 1 && told[0].contains("all 3 ranks: event=capture-direct why="), "{full}");
+    let direct: Vec<&str> = full.lines().filter(|line| line.contains("event=capture-direct")).collect();
+    assert!(direct.len() == 1 && direct[0].contains("all 3 ranks: event=capture-direct why="), "{full}");
 
-    // Each rank's program says so besides; the text names all of them once.
-    let refused = run(&[("BIVOUAC_GLOBAL_REQUIRED", "true"), ("BIVOUAC_GLOBAL_DIRECTORY", "/proc/nope")]);
-    let line = format!("bivouac: the session could not be opened: {why}");
-    assert!(refused.lines().filter(|text| text.starts_with(&line)).count() == 1, "{refused}");
-    let typo = run(&[("BIVOUAC_GLOBL_DIRECTORY", "/x")]);
-    // One line for all of them, from the root; what else there is are the program's own and mpirun's.
-    let line = "bivouac: the session could not be opened: all 3 ranks: environment variable BIVOUAC_GLOBL_DIRECTORY";
-    let lines: Vec<String> = ours(&typo);
-    assert!(lines.len() == 1 && lines[0].starts_with(line) && typo.len() < 4096, "{typo}");
+    // One line for all of them, from the root, and nothing else.
+    let program = compile(folder.path(), "capi", &[root().join("tests/programs/c/capi.c")], &["-pthread"]);
+    let refused = |settings: &[(&str, &str)]| {
+        let said = told(mpirun(3, folder.path(), &program, &["refused"]).envs(settings.iter().copied()));
+        let line = said.strip_prefix("bivouac: the session could not be opened: ").unwrap_or_else(|| panic!("{said}"));
+        assert!(line.lines().count() == 1 && said.len() < 512, "{said}");
+        line.to_owned()
+    };
+    let lost = refused(&[("BIVOUAC_GLOBAL_REQUIRED", "true"), ("BIVOUAC_GLOBAL_DIRECTORY", "/proc/nope")]);
+    assert!(lost.starts_with(why), "{lost}");
+    let typo = refused(&[("BIVOUAC_GLOBL_DIRECTORY", "/x")]);
+    assert!(typo.starts_with("all 3 ranks: environment variable BIVOUAC_GLOBL_DIRECTORY"), "{typo}");
 }
 
 #[test]

@@ -706,8 +706,21 @@ static int ready(double limit) {
     return 0;
 }
 
+// A session that the environment keeps from opening: all ranks go on, so that what the root has to say is not cut off.
+static int refused(void) {
+    bvk_session_t session = NULL;
+    IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_ERR_OPEN);
+    MPI_Finalize();
+    return 0;
+}
+
 int main(int argc, char **argv) {
     int granted;
+    if (argc > 1 && !strcmp(argv[1], "refused")) {
+        MPI_Init(&argc, &argv);
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        return refused();
+    }
     if (argc > 2 && !strcmp(argv[1], "ready")) {
         MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &granted);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
