@@ -186,7 +186,9 @@ unsafe fn load_protected(open: &mut Open, running: &mut Running) -> Outcome {
         return running.note(Err(Failure::state(text)));
     }
     if !left_out.is_empty() {
-        session.note(format!("event=not-restored reason=\"the checkpoint has {}, which is not protected\"", names()));
+        session
+            .engine()
+            .note(format!("event=not-restored reason=\"the checkpoint has {}, which is not protected\"", names()));
     }
     let (on_gpu, on_host): (Vec<&Region>, Vec<&Region>) = protected.iter().partition(|region| region.gpu().is_some());
     for region in on_host {

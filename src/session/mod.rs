@@ -665,11 +665,6 @@ impl Session {
         self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 192 * 1024));
     }
 
-    /// Says something with this rank's next vote: the root writes it, once for all ranks that say the same.
-    pub(crate) fn note(&self, text: String) {
-        self.engine.note(text);
-    }
-
     /// Moves the coordination along. Needed only where the session has no thread for that and calls are rare.
     ///
     /// # Collective

@@ -139,6 +139,7 @@ impl State {
             )) => {
                 self.open
                     .session
+                    .engine()
                     .note(format!("event=veloc-nothing-found name={series:?} reason={:?}", refused.to_string()));
                 Vec::new()
             }
