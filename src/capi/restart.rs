@@ -115,7 +115,8 @@ impl Running {
 
 /// Restores version `version` of the series `name`, or `BVK_NEWEST`, into all protected regions, which must have the lengths that were
 /// saved. A version that is damaged on some rank is given up on all, for the next older one; a single version that was asked for has none.
-/// `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore.
+/// `restored`: NULL, or what is to be filled. `BVK_NOTHING`: there is nothing to restore. Regions of the checkpoint that are not protected are
+/// left out, and named in a warning; with nothing protected that is an error.
 ///
 /// Collective: all ranks. Blocks until all ranks have loaded, and for checkpoints of this session that are being written.
 ///
