@@ -37,7 +37,11 @@ fn a_job_is_shown_while_it_runs_and_when_it_has_ended() {
         |session, rank| {
             take(session, rank, &[10, 20], Level::System);
             if rank == 0 {
-                let document = until(&directory, |group| group["checkpoints"] == 2);
+                // Both checkpoints at their last level: the status is written each time that one has reached a level.
+                let is_there = |level: &serde_json::Value| level["level"] == "system" && level["version"] == 20;
+                let document =
+                    until(&directory, |group| group["levels"].as_array().is_some_and(|all| all.iter().any(is_there)));
+                assert_eq!(document["groups"][0]["checkpoints"], 2);
                 assert_eq!(document["groups"][0]["asks_exit"], false);
                 let halted = bivouac(&["halt", directory.to_str().expect("UTF-8"), "--at", "+1h"]);
                 assert!(halted.status == 0 && halted.err.contains("not asked should_exit() so far"), "{halted:?}");
