@@ -7,7 +7,7 @@
 
 use crate::ending::{Ending, Problem, Problems};
 use crate::living::{self, claimed, claims, is_job, no_job};
-use crate::output::{self, SCHEMA, complain, plain, print, print_json};
+use crate::output::{self, KeyView, SCHEMA, complain, plain, print, print_json};
 use crate::places::{local_directories, local_names, no_store, own_local, own_tier, store_of};
 use crate::reset::folders;
 use bivouac::Config;
@@ -151,13 +151,9 @@ pub struct Skipped {
 /// One checkpoint of the document.
 #[derive(Serialize)]
 pub struct Row {
-    job: String,
-    group: String,
-    name: String,
-    generation: u64,
-    /// Version.
-    pub version: u64,
-    operation: u64,
+    /// Which.
+    #[serde(flatten)]
+    pub key: KeyView,
     incarnation: String,
     group_size: u32,
     /// Its folder on the global tier.
@@ -509,7 +505,12 @@ pub fn damage(drained: &Drained, row: &Row) -> Vec<String> {
     // What is complete all the same has lost nothing.
     if !row.complete {
         all.extend(row.lost.iter().map(|Lost { rank, kind, why }| {
-            format!("version {} of {}: the shard of rank {rank} is {kind}: {}", row.version, row.name, why.join("; "))
+            format!(
+                "version {} of {}: the shard of rank {rank} is {kind}: {}",
+                row.key.version,
+                row.key.name,
+                why.join("; ")
+            )
         }));
         let nameless = drained.chosen.damage.iter().filter(|damage| damage.rank.is_none());
         all.extend(nameless.map(|damage| damage.why.clone()));
@@ -538,12 +539,7 @@ pub fn row(drained: &Drained, global: &DirectoryTier) -> Row {
     let standing = drained.standing.as_ref();
     let range = |range: &RangeInclusive<u32>| [*range.start(), *range.end()];
     Row {
-        job: series.job.clone(),
-        group: series.group.clone(),
-        name: series.name.clone(),
-        generation: candidate.key.generation.0,
-        version: candidate.key.version,
-        operation: candidate.key.operation,
+        key: KeyView::new([&series.job, &series.group, &series.name], &candidate.key),
         incarnation: candidate.key.incarnation.to_string(),
         group_size: candidate.group_size,
         path: global.folder_path(series, &candidate.key).display().to_string(),
@@ -604,8 +600,7 @@ pub fn row_text(row: &Row, dry_run: bool) -> String {
         (false, false) => format!("incomplete, ranks {} of {} are missing", ranges(&row.missing), row.group_size),
         (false, true) => "incomplete".into(),
     });
-    let name = format!("{}/{}/{}", row.job, row.group, row.name);
-    format!("{} version {} of generation {}: {}\n", plain(&name), row.version, row.generation, parts.join("; "))
+    format!("{} {}: {}\n", row.key.series(), row.key.words(), parts.join("; "))
 }
 
 /// Ranges as text: `0-3,7`.

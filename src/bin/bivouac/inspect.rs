@@ -5,7 +5,7 @@ mod summary;
 
 use crate::ending::{self, Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
-use crate::output::{self, SCHEMA, list, most, plain, print, print_json, short, table};
+use crate::output::{self, KeyView, SCHEMA, list, most, plain, print, print_json, short, table};
 use crate::places::{named_or_global, nothing_in};
 use crate::survey::{self, Checkpoint, FileFound, State, is_known, survey};
 use crate::target::{Target, tier_of};
@@ -98,12 +98,8 @@ struct OriginView {
 #[derive(Serialize)]
 struct ManifestView {
     path: String,
-    job: String,
-    group: String,
-    name: String,
-    generation: u64,
-    version: u64,
-    operation: u64,
+    #[serde(flatten)]
+    key: KeyView,
     /// The run's random identity.
     incarnation: String,
     agreement: String,
@@ -138,12 +134,8 @@ struct ContainerView {
 struct ShardView {
     /// `shard`, or `parity`: what the rank keeps for its redundancy set.
     content: &'static str,
-    job: String,
-    group: String,
-    name: String,
-    generation: u64,
-    version: u64,
-    operation: u64,
+    #[serde(flatten)]
+    key: KeyView,
     incarnation: String,
     agreement: String,
     rank: u32,
@@ -384,12 +376,7 @@ fn origin(origin: Option<Origin>) -> Option<OriginView> {
 fn manifest_view(path: &Path, manifest: &Manifest) -> ManifestView {
     ManifestView {
         path: path.display().to_string(),
-        job: manifest.job.clone(),
-        group: manifest.group.clone(),
-        name: manifest.name.clone(),
-        generation: manifest.key.generation.0,
-        version: manifest.key.version,
-        operation: manifest.key.operation,
+        key: KeyView::new([&manifest.job, &manifest.group, &manifest.name], &manifest.key),
         incarnation: manifest.key.incarnation.to_string(),
         agreement: format!("{:016x}", manifest.agreement),
         group_size: manifest.group_size,
@@ -421,12 +408,7 @@ fn shard_view(head: &Head) -> ShardView {
     };
     ShardView {
         content: memory::content(header.content),
-        job: head.meta.job.clone(),
-        group: head.meta.group.clone(),
-        name: head.meta.name.clone(),
-        generation: header.key.generation.0,
-        version: header.key.version,
-        operation: header.key.operation,
+        key: KeyView::new([&head.meta.job, &head.meta.group, &head.meta.name], &header.key),
         incarnation: header.key.incarnation.to_string(),
         agreement: format!("{:016x}", header.agreement),
         rank: header.rank.0,
@@ -514,14 +496,9 @@ fn origin_text(origin: &Option<OriginView>) -> String {
 
 fn manifest_text(view: &ManifestView) -> String {
     let mut text = String::new();
-    let ManifestView { job, group, name, generation, version, operation, .. } = view;
     line!(text, "manifest {}", plain(&view.path));
-    line!(text, "  of        {}/{}/{}", plain(job), plain(group), plain(name));
-    line!(
-        text,
-        "  version   {version} of generation {generation}, operation {operation}, incarnation {}",
-        view.incarnation
-    );
+    line!(text, "  of        {}", view.key.series());
+    line!(text, "  {}, incarnation {}", view.key.all_words(), view.incarnation);
     line!(text, "  commits   level {}, {} ranks, agreement {}", view.level, view.group_size, view.agreement);
     line!(text, "  origin    {}", origin_text(&view.origin));
     let container = |container: &ManifestEntry| {
@@ -555,15 +532,10 @@ fn counts(shards: &[ShardView]) -> String {
 
 fn shard_text(view: &ShardView) -> String {
     let mut text = String::new();
-    let ShardView { job, group, name, generation, version, operation, .. } = view;
     let what = if view.content == "parity" { "parity part" } else { "shard" };
     line!(text, "  {what} of rank {} of {}, {}", view.rank, view.group_size, output::bytes(view.bytes));
-    line!(text, "    of      {}/{}/{}", plain(job), plain(group), plain(name));
-    line!(
-        text,
-        "    version {version} of generation {generation}, operation {operation}, incarnation {}",
-        view.incarnation
-    );
+    line!(text, "    of      {}", view.key.series());
+    line!(text, "    {}, incarnation {}", view.key.all_words(), view.incarnation);
     line!(text, "    agreed  {}; {}", view.agreement, origin_text(&view.origin));
     line!(
         text,

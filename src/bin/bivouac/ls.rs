@@ -3,10 +3,12 @@
 
 use crate::ending::{Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
-use crate::output::{self, SCHEMA, age, plain, print, print_json, table, unix};
+use crate::output::{self, KeyView, SCHEMA, age, plain, print, print_json, table, unix};
 use crate::places::{named_or_global, nothing_in};
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::Target;
+use bivouac::base::CheckpointKey;
+use bivouac::tier::directory::Series;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -47,12 +49,8 @@ struct Document {
 struct CheckpointRow {
     tier: &'static str,
     path: String,
-    job: String,
-    group: String,
-    name: String,
-    generation: u64,
-    version: u64,
-    operation: u64,
+    #[serde(flatten)]
+    key: KeyView,
     state: State,
     /// The level that the manifest commits.
     level: Option<&'static str>,
@@ -156,16 +154,13 @@ fn add(document: &mut Document, path: &Path) -> Result<(), Problem> {
 }
 
 fn row(found: &Checkpoint) -> CheckpointRow {
+    let Series { job, group, name } = &found.series;
     let (generation, version, operation) = found.order;
+    let key = CheckpointKey { generation, version, operation, ..CheckpointKey::default() };
     CheckpointRow {
         tier: found.tier.kind().name(),
         path: found.path.display().to_string(),
-        job: found.series.job.clone(),
-        group: found.series.group.clone(),
-        name: found.series.name.clone(),
-        generation: generation.0,
-        version,
-        operation,
+        key: KeyView::new([job, group, name], &key),
         state: found.state.clone(),
         level: found.manifest.as_ref().map(|manifest| manifest.level.name()),
         why: found.why.clone(),
@@ -229,18 +224,8 @@ fn cells(row: &CheckpointRow) -> Vec<String> {
         (None, None) => row.state.name().into(),
     };
     let size = row.group_size.map_or("?".into(), |size| size.to_string());
-    vec![
-        plain(&row.job),
-        plain(&row.group),
-        plain(&row.name),
-        row.generation.to_string(),
-        row.version.to_string(),
-        row.operation.to_string(),
-        state,
-        format!("{}/{size}", row.ranks),
-        output::bytes(row.bytes),
-        row.age.clone(),
-    ]
+    let rest = [state, format!("{}/{size}", row.ranks), output::bytes(row.bytes), row.age.clone()];
+    row.key.cells().into_iter().chain(rest).collect()
 }
 
 fn segment_text(row: &SegmentRow) -> String {

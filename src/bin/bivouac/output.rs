@@ -1,6 +1,7 @@
 //! Tables for people, documents for programs.
 #![forbid(unsafe_code)]
 
+use bivouac::base::CheckpointKey;
 pub use bivouac::base::text::{list, message, most, plain, plain_lines, short};
 use bivouac::base::units::{Bytes, MIB};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,6 +13,48 @@ use std::time::{Duration, SystemTime};
 pub const SCHEMA: u32 = 1;
 /// From so many bytes on a progress bar is worth its flicker.
 const LONG_BYTES: u64 = 256 * MIB;
+
+/// Which checkpoint, in documents: the fields of the struct that has it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
+pub struct KeyView {
+    job: String,
+    group: String,
+    /// Name of the series.
+    pub name: String,
+    generation: u64,
+    /// Version.
+    pub version: u64,
+    operation: u64,
+}
+
+impl KeyView {
+    /// The checkpoint `key` of the series job, group, name.
+    pub fn new(series: [&str; 3], key: &CheckpointKey) -> KeyView {
+        let [job, group, name] = series.map(str::to_owned);
+        KeyView { job, group, name, generation: key.generation.0, version: key.version, operation: key.operation }
+    }
+
+    /// The series, for people.
+    pub fn series(&self) -> String {
+        plain(&format!("{}/{}/{}", self.job, self.group, self.name))
+    }
+
+    /// The checkpoint in it, for people.
+    pub fn words(&self) -> String {
+        format!("version {} of generation {}", self.version, self.generation)
+    }
+
+    /// The checkpoint in it, which a version and a generation may not tell apart.
+    pub fn all_words(&self) -> String {
+        format!("{}, operation {}", self.words(), self.operation)
+    }
+
+    /// The cells of a table: job, group, name, generation, version, operation.
+    pub fn cells(&self) -> [String; 6] {
+        let [generation, version, operation] = [self.generation, self.version, self.operation].map(|it| it.to_string());
+        [plain(&self.job), plain(&self.group), plain(&self.name), generation, version, operation]
+    }
+}
 
 /// Prints text to standard output. A reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) {

@@ -296,7 +296,7 @@ fn note_lacking(global: &DirectoryTier, chosen: Chosen, lacking: Vec<Lacking>, d
         let tiers = tiers.into_iter().collect::<Vec<_>>().join(" and ");
         document.damage.push(format!(
             "version {} was committed ({tiers} tier) and cannot be had any more: ranks {} are missing",
-            row.version,
+            row.key.version,
             ranges(&row.missing)
         ));
     }

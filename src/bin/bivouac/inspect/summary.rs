@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{ContainerView, Document, RegionView, ShardView};
-use crate::output::{self, most, plain};
+use crate::output::{self, KeyView, most, plain};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -21,12 +21,8 @@ pub struct Summary {
     /// The level that the manifest commits.
     level: Option<&'static str>,
     why: Option<String>,
-    job: String,
-    group: String,
-    name: String,
-    generation: u64,
-    version: u64,
-    operation: u64,
+    #[serde(flatten)]
+    key: KeyView,
     /// Ranks whose shards are here.
     ranks: usize,
     group_size: u32,
@@ -92,12 +88,7 @@ fn of_nothing(path: &str) -> Summary {
         state: None,
         level: None,
         why: None,
-        job: String::new(),
-        group: String::new(),
-        name: String::new(),
-        generation: 0,
-        version: 0,
-        operation: 0,
+        key: KeyView::default(),
         ranks: 0,
         group_size: 0,
         bytes: 0,
@@ -110,8 +101,7 @@ fn of_nothing(path: &str) -> Summary {
 fn of_shards<'a>(path: &str, shards: impl Iterator<Item = &'a ShardView>) -> Vec<Summary> {
     let mut of_key: BTreeMap<_, Vec<&ShardView>> = BTreeMap::new();
     for shard in shards.filter(|shard| shard.content == "shard") {
-        let key = (&shard.job, &shard.group, &shard.name, shard.generation, shard.version, shard.operation);
-        of_key.entry(key).or_default().push(shard);
+        of_key.entry(&shard.key).or_default().push(shard);
     }
     of_key.into_values().filter_map(|shards| of_checkpoint(path, shards)).collect()
 }
@@ -131,12 +121,7 @@ fn of_checkpoint(path: &str, mut shards: Vec<&ShardView>) -> Option<Summary> {
         regions[at].bytes = regions[at].bytes.saturating_add(*bytes);
     }
     Some(Summary {
-        job: first.job.clone(),
-        group: first.group.clone(),
-        name: first.name.clone(),
-        generation: first.generation,
-        version: first.version,
-        operation: first.operation,
+        key: first.key.clone(),
         ranks: shards.len(),
         group_size: first.group_size,
         bytes: shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.bytes)),
@@ -147,7 +132,7 @@ fn of_checkpoint(path: &str, mut shards: Vec<&ShardView>) -> Option<Summary> {
 
 /// For people.
 pub fn text(summary: &Summary) -> String {
-    let Summary { name, version, generation, operation, ranks, group_size, regions, .. } = summary;
+    let Summary { key, ranks, group_size, regions, .. } = summary;
     let mut lines = Vec::new();
     let level = summary.level.map_or(String::new(), |level| format!(" ({level})"));
     let place = match (summary.tier, summary.state) {
@@ -157,8 +142,7 @@ pub fn text(summary: &Summary) -> String {
     let why = summary.why.as_deref().map_or(String::new(), |why| format!(" ({})", plain(why)));
     lines.push(format!("{}{place}{why}", plain(&summary.path)));
     if *ranks > 0 {
-        let series = plain(&format!("{}/{}/{name}", summary.job, summary.group));
-        lines.push(format!("  {series} version {version} of generation {generation}, operation {operation}"));
+        lines.push(format!("  {} {}", key.series(), key.all_words()));
         lines.push(format!("  shards of {ranks} of {group_size} ranks, {}", output::bytes(summary.bytes)));
     }
     let region = |region: &RegionSum| {
