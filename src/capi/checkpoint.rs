@@ -124,6 +124,11 @@ pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<Checkpoint
     if version == super::restart::BVK_NEWEST {
         return Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"));
     }
+    if i64::try_from(version).is_err() {
+        // Fortran and Python have signed numbers, and nobody counts that far.
+        let signed = version as i64;
+        return Err(Failure::argument(format!("version {version} cannot be taken: as a signed number it is {signed}")));
+    }
     if open.own_regions {
         checkpoint.let_regions_differ();
     }

@@ -370,6 +370,9 @@ static void checkpoints(bvk_session_t session) {
     bvk_pending_t none = pending;
     IS(bvk_checkpoint(session, "heat", BVK_NEWEST, &none), BVK_ERR_ARGUMENT);
     CHECK(none == NULL);
+    // Neither can -2, as Fortran would pass it.
+    IS(bvk_checkpoint(session, "heat", (uint64_t)-2, &none), BVK_ERR_ARGUMENT);
+    CHECK(strstr(bvk_error(), "-2"));
 
     // Waiting on another rank's mistake ends.
     IS(bvk_checkpoint(session, rank == 0 ? "" : "heat", 5, &pending), rank == 0 ? BVK_ERR_REGION : BVK_OK);

@@ -141,6 +141,8 @@ contains
     call expect(bvk_restart(session, 'series', restored=restored), BVK_OK, 'restart')
     call holds(filled(10*rank), 'what was restored')
     call holds(restored%version == 1 .and. restored%bytes > 200, 'what is told of the restart')
+    call expect(bvk_checkpoint(session, 'series', -3_int64), BVK_ERR_ARGUMENT, 'a negative version')
+    call holds(index(bvk_error_text(), '-3') > 0, 'which version it was')
     call fill(7)
     call expect(bvk_checkpoint(session, 'series', 2_int64), BVK_OK, 'checkpoint without a handle')
     call fill(-1)
