@@ -45,6 +45,43 @@ fn what_is_protected_has_node_memory_before_the_first_checkpoint() {
     assert_eq!(printed(&output).trim(), "ok");
 }
 
+#[test]
+fn who_is_missing_when_a_session_opens_is_said_while_the_others_wait() {
+    let folder = folder();
+    let program = compile(folder.path(), "capi", &[root().join("tests/programs/c/capi.c")], &["-pthread"]);
+    let mut command = mpirun(2, folder.path(), &program, &["late"]);
+    let output = command.env("BIVOUAC_TIMEOUTS_WARN", "100ms").output().expect("started");
+    assert_eq!(printed(&output).trim(), "ok");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.lines().any(|line| line.contains("event=waiting") && line.contains("[r1]")), "{said}");
+}
+
+/// A mistyped name in `bvk_restart`, or a forgotten call, looks like a first run: the series starts over, and the run after that removes the
+/// old versions. The tiny program restarts after its checkpoint only.
+#[test]
+fn a_run_that_starts_a_series_over_is_told_once() {
+    let folder = folder();
+    let program = compile(folder.path(), "tiny", &[root().join("tests/programs/c/tiny.c")], &[]);
+    for (run, memory_alone) in [(1, false), (2, false), (1, true), (2, true)] {
+        let mut command = mpirun(2, folder.path(), &program, &[]);
+        command.env("BIVOUAC_JOB_NAME", if memory_alone { "in-memory" } else { "on-disk" });
+        if memory_alone {
+            // What lies in memory alone stays there when the run is killed, not when it closes.
+            command.env("BIVOUAC_LOCAL_ENABLED", "false").env("BIVOUAC_GLOBAL_ENABLED", "false");
+        }
+        let output = command.output().expect("started");
+        assert!(printed(&output).starts_with("wrong 0"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        let told: Vec<&str> = said.lines().filter(|line| line.contains("event=series-started-over")).collect();
+        if run == 1 {
+            assert!(told.is_empty(), "{said}");
+        } else {
+            let what = "name=\"tiny\" newest_before=\"version 1 of run 1\"";
+            assert!(told.len() == 1 && told[0].contains(what), "memory alone: {memory_alone}\n{said}");
+        }
+    }
+}
+
 /// A standard of C++ with the warnings that careful projects ask for. AddressSanitizer sees memory that a vector has left.
 fn strictly(standard: &str) -> Vec<String> {
     let warnings = ["-Wshadow", "-Wconversion", "-Wold-style-cast", "-fsanitize=address", "-fno-omit-frame-pointer"];

@@ -12,7 +12,7 @@ use crate::affinity::pinning::Pin;
 use crate::base::log;
 use crate::comm::mpi::MpiComm;
 use crate::config::{AffinityMode, Config, ConfigSource, LogLevel};
-use crate::session::{Session, timeouts_of};
+use crate::session::{Session, prepare_to_wait};
 use crate::transfer::{LevelVerdict, Report};
 use ::mpi::ffi::MPI_Comm;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -257,7 +257,7 @@ unsafe fn configure(options: *const Options) -> Result<Config, String> {
 /// `comm` is a communicator of this process or `MPI_COMM_NULL`.
 pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Outcome<Id> {
     // SAFETY: as the caller says.
-    let comm = unsafe { MpiComm::duplicate_raw(comm, &timeouts_of(&config)) }
+    let comm = unsafe { MpiComm::duplicate_raw(comm, &prepare_to_wait(config.as_ref())) }
         .map_err(|error| Failure::from(crate::session::Error::from(error)))?;
     let session = Session::open_on_mpi(comm, config)?;
     Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Some(Open::new(session)))))))

@@ -104,10 +104,14 @@ pub struct Session {
     not_sync: PhantomData<Cell<()>>,
 }
 
-/// How long to wait for the other ranks; a rank without a usable configuration does not know better.
+/// Before ranks wait for each other: how long they do, and who hears what has to be said meanwhile, such as which rank does not call. A
+/// rank without a usable configuration does as the default says.
 #[cfg(feature = "mpi")]
-pub(crate) fn timeouts_of(config: &std::result::Result<Config, String>) -> Timeouts {
-    config.as_ref().map_or_else(|_| Timeouts::default(), |config| config.job.timeouts)
+pub(crate) fn prepare_to_wait(config: std::result::Result<&Config, &String>) -> Timeouts {
+    let default = Config::default();
+    let config = config.unwrap_or(&default);
+    log::configure(config.node.log);
+    config.job.timeouts
 }
 
 /// The message layer of a session that is opened on a communicator, and who works for it: MPI with a thread of ours or without one,
@@ -272,7 +276,7 @@ impl Session {
         config: std::result::Result<Config, E>,
     ) -> Result<Session> {
         let config = config.map_err(|mistake| mistake.to_string());
-        let timeouts = timeouts_of(&config);
+        let timeouts = prepare_to_wait(config.as_ref());
         Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm, &timeouts)?, config)
     }
 
@@ -288,7 +292,6 @@ impl Session {
             Ok(config) => (config, None),
             Err(mistake) => (Config::default(), Some(mistake)),
         };
-        log::configure(config.node.log);
         let group = comm.default_group_name();
         let (comm, workers) = layer(comm, config.node.progress, &config.job.timeouts)?;
         let place =

@@ -15,7 +15,7 @@ use crate::comm::mpi::MpiComm;
 use crate::comm::{CommError, Unusable, threads};
 use crate::config::{Config, ConfigSource};
 use crate::session::place::{Place, Workers};
-use crate::session::{Error, Pending, Session, timeouts_of};
+use crate::session::{Error, Pending, Session, prepare_to_wait};
 use crate::tier::source::Source;
 use ::mpi::ffi::MPI_Comm;
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,7 +119,7 @@ impl State {
         let (settings, config) =
             configured.map_or_else(|error| (None, Err(error)), |(s, config)| (Some(s), Ok(config)));
         // SAFETY: as the caller says.
-        let comm = unsafe { MpiComm::duplicate_raw(comm, &timeouts_of(&config)) }.map_err(Error::from)?;
+        let comm = unsafe { MpiComm::duplicate_raw(comm, &prepare_to_wait(config.as_ref())) }.map_err(Error::from)?;
         agreed(Session::open_on_mpi(comm, config)?, settings, None)
     }
 
@@ -134,7 +134,7 @@ impl State {
             configured.map_err(|text| Failure::new(crate::capi::status::BVK_ERR_OPEN, text))?;
         config.job.group.get_or_insert_with(|| format!("single-{id}"));
         // SAFETY: the handle is a constant of the MPI library, and the call looks whether MPI can be used before it uses it.
-        let comm = unsafe { MpiComm::duplicate_raw(::mpi::ffi::RSMPI_COMM_SELF, &config.job.timeouts) };
+        let comm = unsafe { MpiComm::duplicate_raw(::mpi::ffi::RSMPI_COMM_SELF, &prepare_to_wait(Ok(&config))) };
         let session = match comm {
             Ok(comm) => Session::open_on_mpi(comm, Ok(config))?,
             Err(CommError::Unusable(Unusable::NotInitialized | Unusable::Finalized)) => {

@@ -717,8 +717,25 @@ static int refused(void) {
     return 0;
 }
 
+// A rank that opens later than the others want to wait in silence. Nobody has called bvk_log, and no session is open yet.
+static int late(void) {
+    bvk_session_t session = NULL;
+    const struct timespec second = {1, 0};
+    if (rank == 1) nanosleep(&second, NULL);
+    IS(bvk_open(MPI_COMM_WORLD, NULL, &session), BVK_OK);
+    IS(bvk_close(&session), BVK_OK);
+    MPI_Finalize();
+    if (rank == 0) puts("ok");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     int granted;
+    if (argc > 1 && !strcmp(argv[1], "late")) {
+        MPI_Init(&argc, &argv);
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        return late();
+    }
     if (argc > 1 && !strcmp(argv[1], "refused")) {
         MPI_Init(&argc, &argv);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank);
