@@ -169,12 +169,24 @@ impl Stretches {
         self.0.first().copied().filter(|origin| origin.generation < ours)
     }
 
+    /// Does the run go on from something that another run took?
+    pub fn inherits(&self, ours: Generation) -> bool {
+        self.inherited(ours).is_some()
+    }
+
     /// Is what the run took in that operation, before now, still an ancestor of what it takes now?
     fn descend_from(&self, ours: Generation, operation: u64) -> bool {
         // The first restart after it: did that go back to it, or to something that came after it?
         let next = self.0.iter().find(|origin| origin.restart > operation);
         next.is_none_or(|origin| origin.generation == ours && origin.operation >= operation)
     }
+}
+
+/// The newest committed version of earlier runs, if run `ours` goes on from none of them: it has started the series over.
+pub fn started_over(folders: &[Folder], ours: Generation, stretches: &Stretches) -> Option<(Generation, u64)> {
+    let earlier = folders.iter().filter(|folder| folder.committed && folder.generation < ours);
+    let newest = earlier.map(|folder| (folder.generation, folder.version)).max();
+    newest.filter(|_| !stretches.inherits(ours))
 }
 
 /// Which folders may be deleted now that `committed` (one of this run's checkpoints) is committed at this tier.
@@ -415,6 +427,27 @@ mod tests {
         // A run that began from nothing has no ancestors there, also after it has gone back within itself.
         assert_eq!(doomed(&[]), []);
         assert_eq!(doomed(&[origin(4, 10, 1, 3)]), []);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_from_no_earlier_one_has_started_the_series_over() {
+        let of = |generation, version, committed| Folder {
+            generation: Generation(generation),
+            committed,
+            ..folder(version, 1)
+        };
+        let folders = [of(1, 90, true), of(2, 40, true), of(2, 60, false), of(3, 20, true), of(4, 99, true)];
+        let over = |folders: &[Folder], origins: &[Origin]| {
+            started_over(folders, Generation(3), &stretches(3, origins))
+                .map(|(generation, version)| (generation.0, version))
+        };
+        assert_eq!(over(&folders, &[]), Some((2, 40)));
+        // It went back within itself only.
+        assert_eq!(over(&folders, &[origin(3, 10, 1, 3)]), Some((2, 40)));
+        assert_eq!(over(&folders, &[origin(1, 90, 1, 0)]), None);
+        // Nothing to go on from, or nothing that counts.
+        assert_eq!(over(&folders[3..], &[]), None);
+        assert_eq!(over(&folders[2..], &[]), None);
     }
 
     #[test]

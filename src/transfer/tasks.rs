@@ -12,7 +12,7 @@ use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::{CheckpointKey, Level, Rank};
-use crate::catalog::{Folder, retention};
+use crate::catalog::{Folder, retention, started_over};
 use crate::config::PartStore;
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round};
@@ -25,6 +25,7 @@ use crate::tier::posix::PageBuffer;
 use crate::tier::source::{MemoryShard, Source};
 use crate::tier::storage::Create;
 use crate::tier::{TierError, TierKind};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -461,7 +462,11 @@ impl Engine {
         };
         let stretches;
         {
-            let state = self.lock();
+            let mut state = self.lock();
+            stretches = state.stretches.get(&series.name).cloned().unwrap_or_default();
+            if let Some(newest) = started_over(&folders, key.generation, &stretches) {
+                state.tell_started_over(&series.name, newest);
+            }
             // A later checkpoint that skips the local tier may overtake an earlier one: that is still being written.
             let in_flight = |operation: u64| {
                 let is_begun = state.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished());
@@ -485,7 +490,6 @@ impl Engine {
             for folder in folders.iter_mut().filter(|f| f.generation == key.generation) {
                 folder.committed |= state.committed.contains(&(tier, folder.operation));
             }
-            stretches = state.stretches.get(&series.name).cloned().unwrap_or_default();
         }
         for gone in retention(&folders, key, &stretches, policy) {
             let doomed = CheckpointKey {
@@ -530,6 +534,7 @@ impl Engine {
                 |segment: &OldSegment| segment.slots().iter().all(is_covered) && !segment.is_alive().unwrap_or(true);
             let (gone, kept) = std::mem::take(old_segments).into_iter().partition(is_past);
             *old_segments = kept;
+            self.tell_of_memory_started_over(&mut state, &gone);
             gone
         };
         for segment in gone {
@@ -537,6 +542,23 @@ impl Engine {
                 log::warn!("event=old-segment-not-removed path={} error={error}", segment.path().display());
             } else {
                 log::info!("event=old-segment-removed path={}", segment.path().display());
+            }
+        }
+    }
+
+    /// Says which series this run has started over, as far as segments that go tell.
+    fn tell_of_memory_started_over(&self, state: &mut State, gone: &[OldSegment]) {
+        let ours = self.setup.identity.generation;
+        let names: BTreeSet<String> = state.checkpoints.values().map(|of| of.series.name.clone()).collect();
+        for name in names {
+            let hash = text_hash(&name);
+            let is_newest = |segment: &OldSegment| {
+                let slots = segment.slots().iter().filter(|slot| slot.name == hash && slot.level >= Level::Process);
+                slots.map(|slot| (segment.header().generation, slot.version)).max()
+            };
+            let newest = gone.iter().filter_map(is_newest).max();
+            if let Some(newest) = newest.filter(|_| !state.stretches.get(&name).is_some_and(|of| of.inherits(ours))) {
+                state.tell_started_over(&name, newest);
             }
         }
     }
