@@ -29,6 +29,7 @@ use crate::tier::directory::{Series, Upload, rank_file};
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::storage::Create;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -313,6 +314,18 @@ impl Engine {
         }
     }
 
+    /// Somebody has removed the node's segment: its memory still works, and nobody could find it after a kill.
+    fn say_unlinked(&self, path: &Path) {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.is_unlinked_told, true) {
+            state.notes.push(format!(
+                "event=memory-segment-vanished path={}: it was removed under the run, so that no checkpoint in node memory survives a kill \
+                 any more (level process); the next run makes a new one",
+                path.display()
+            ));
+        }
+    }
+
     pub(super) fn place(&self, spec: &mut CaptureSpec<'_>, agreement: u64) -> Result<Taken, CaptureError> {
         let identity = &self.setup.identity;
         let rank = identity.rank;
@@ -424,8 +437,12 @@ impl Engine {
             layout.total_len
         );
         // The whole slot stays taken, however short the shard became.
-        let is_level = room + layout.total_len <= self.slot_share() && segment.is_linked();
+        let is_linked = segment.is_linked();
+        let is_level = room + layout.total_len <= self.slot_share() && is_linked;
         let bits = if is_level { BIT_PROCESS } else { 0 };
+        if !is_linked {
+            self.say_unlinked(segment.path());
+        }
         // The next capture finds its memory populated: out of this rank's share, never out of what the others need.
         let others = |c: &&Checkpoint| c.has_slot() && c.key.operation != operation;
         let held = self.lock().checkpoints.values().filter(others).count() as u64;
@@ -807,15 +824,33 @@ impl Engine {
     fn report(&self, state: &mut State, operation: u64, level: Level, verdict: LevelVerdict) {
         let Some(checkpoint) = state.checkpoints.get(&operation) else { return };
         match &verdict {
-            LevelVerdict::Committed | LevelVerdict::Off(_) => {}
+            LevelVerdict::Off(_) => {}
+            LevelVerdict::Committed => {
+                if let Some(refused) = state.outages.on_committed(level).filter(|_| self.is_root()) {
+                    log::warn!(
+                        "event=reached-again level={level} version={} refused={refused}",
+                        checkpoint.key.version
+                    );
+                }
+            }
             // All ranks hear the same: it is said once.
-            LevelVerdict::Abandoned(culprits) => log::log!(
-                if self.is_root() { log::Level::Warn } else { log::Level::Debug },
-                "event=abandoned name={:?} version={} operation={operation} level={level} culprits={:?}",
-                checkpoint.series.name,
-                checkpoint.key.version,
-                culprits.iter().map(Culprit::to_string).collect::<Vec<_>>()
-            ),
+            LevelVerdict::Abandoned(culprits) => {
+                let culprits = culprits.iter().map(Culprit::to_string).collect::<Vec<_>>();
+                // What ranks do wrong at the call is for each call anew.
+                let is_news = level == Level::Captured || state.outages.on_refused(level, &culprits.join("; "));
+                let importance = match (self.is_root(), is_news) {
+                    (false, _) => log::Level::Debug,
+                    (true, true) => log::Level::Warn,
+                    (true, false) => log::Level::Info,
+                };
+                let until = if level == Level::Captured { "" } else { " (said once, until it is reached again)" };
+                log::log!(
+                    importance,
+                    "event=abandoned name={:?} version={} operation={operation} level={level} culprits={culprits:?}{until}",
+                    checkpoint.series.name,
+                    checkpoint.key.version
+                );
+            }
             LevelVerdict::Unknown(reason) => log::error!(
                 "event=verdict-unknown rank={} version={} operation={operation} level={level} reason={reason:?}",
                 self.setup.identity.rank,

@@ -5,6 +5,7 @@ use super::fence::Fence;
 use super::fetch::Request;
 use super::lanes::{Lanes, Sides};
 use super::node::NodeContainer;
+use super::outages::Outages;
 use super::parcels::Running;
 use super::progress::{LevelVerdict, Report};
 use super::stats::Stats;
@@ -227,13 +228,13 @@ pub(super) struct State {
     pub notes: Vec<String>,
     /// A capture has had to wait for a file, and that was said.
     pub is_direct_told: bool,
-    pub failed: Option<String>,
     /// The node's segment has been removed under the run, and that was said.
     pub is_unlinked_told: bool,
     /// Levels that checkpoints were refused at.
     pub outages: Outages,
     /// Series, by the hashes of their names, of which it was said that this run has started them over.
     pub told_over: HashSet<u64>,
+    pub failed: Option<String>,
     /// The reason in `failed` is a newer run: nothing is committed, but the ranks still hear each other.
     pub superseded: bool,
     /// What this run restored of each series, by name, and when.
@@ -264,7 +265,6 @@ pub struct Engine {
 }
 
 impl State {
-    /// Why this rank can agree on nothing any more, if so. A superseded run still can: its application computes on, and
     /// Says once that this run takes checkpoints of a series that earlier runs have, the newest being `newest`, and has restored none of them:
     /// a name that is mistyped in the call of the restart, or a forgotten call, looks like a first run otherwise.
     pub fn tell_started_over(&mut self, name: &str, newest: (Generation, u64)) {
@@ -279,6 +279,7 @@ impl State {
         ));
     }
 
+    /// Why this rank can agree on nothing any more, if so. A superseded run still can: its application computes on, and
     /// all its ranks go on to get one answer to each question.
     pub fn cut_off(&self) -> Option<&String> {
         self.failed.as_ref().filter(|_| !self.superseded)

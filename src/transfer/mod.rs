@@ -32,6 +32,7 @@ pub mod history;
 mod landing;
 pub mod lanes;
 pub mod node;
+mod outages;
 pub mod pacing;
 mod parcels;
 pub mod progress;

@@ -532,7 +532,7 @@ impl Engine {
             };
             let is_past =
                 |segment: &OldSegment| segment.slots().iter().all(is_covered) && !segment.is_alive().unwrap_or(true);
-            let (gone, kept) = std::mem::take(old_segments).into_iter().partition(is_past);
+            let (gone, kept): (Vec<OldSegment>, _) = std::mem::take(old_segments).into_iter().partition(is_past);
             *old_segments = kept;
             self.tell_of_memory_started_over(&mut state, &gone);
             gone

@@ -166,7 +166,10 @@ fn outage(
         let word = format!("level={level} culprits=");
         told.streams.lines().filter(|line| line.contains("event=abandoned") && line.contains(&word)).count()
     };
-    assert_eq!((said(tier.level()), said(tier.other_level())), (2, 0), "{told:?}");
+    // One line when it begins and one when it ends, though two versions were refused.
+    assert_eq!((said(tier.level()), said(tier.other_level())), (1, 0), "{told:?}");
+    let again = format!("event=reached-again level={} version=5 refused=2", tier.level());
+    assert_eq!(told.streams.matches(&again).count(), 1, "{told:?}");
     assert!(!told.streams.contains("event=write-failed"), "a line for each rank\n{told:?}");
     let failures = |rank| told.counter(rank, "stats ", &format!("level_failures.{}", tier.name()));
     assert!((0..RANKS).all(|rank| failures(rank) == 2), "{told:?}");
@@ -334,6 +337,22 @@ fn a_directory_removed_under_us_never_stops_the_application_and_later_versions_a
             assert_eq!(again.line(rank, "verified version="), "7", "{tier} removed\n{again:?}");
         }
     }
+}
+
+#[test]
+fn a_memory_segment_removed_under_us_costs_its_level_and_is_told_once() {
+    let bed = Bed::on_disk();
+    let Some(mut job) = bed.start(&["run", "--versions", "5", "--hold", "3", "--wait", "node-reboot"]) else { return };
+    job.wait_for_hold(3);
+    for entry in fs::read_dir(&bed.memory).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    job.go(3);
+    let told = job.finish();
+    assert_eq!(told.line(0, "digest "), digest("5"));
+    assert_eq!(committed(&told, "process"), [1, 2], "{told:?}");
+    assert_eq!(committed(&told, "node-reboot"), [1, 2, 3, 4, 5], "{told:?}");
+    assert_eq!(told.streams.matches("event=memory-segment-vanished").count(), 1, "{told:?}");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
