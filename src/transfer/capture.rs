@@ -6,7 +6,7 @@
 //! but the slot, and is made of parts, because device regions may arrive in it later than host regions. The file path (for
 //! shards that no slot can hold) stages through one buffer of the configured write size, so that memory stays bounded.
 
-use crate::base::digest::{copy_digest, digest_bytes, store_fence};
+use crate::base::digest::{copy_digest, copy_digest_before, digest_bytes, store_fence, zero_streaming};
 use crate::base::units::page_ceil;
 use crate::base::{Digest, Rank};
 use crate::device::{DeviceError, DeviceSpan, Run, Stream};
@@ -77,16 +77,24 @@ pub fn digest_on_device(
 pub fn copy_host(layout: &Layout, regions: &[SavedRegion<'_>], target: &mut [u8], digests: &mut [Digest]) {
     let body = &mut target[layout.body_offset as usize..];
     let block = layout.block_size as usize;
-    for (placed, saved) in layout.meta.regions.iter().zip(regions) {
+    for (index, (placed, saved)) in layout.meta.regions.iter().zip(regions).enumerate() {
         let start = placed.offset as usize;
         let end = start + placed.bytes as usize;
         if let RegionData::Host(bytes) = &saved.data {
             let digests = &mut digests[placed.first_block as usize..];
             let blocks = bytes.chunks(block).zip(body[start..end].chunks_mut(block));
-            blocks.zip(digests).for_each(|((from, to), digest)| *digest = copy_digest(from, to));
+            let behind = bytes.as_ptr_range().end;
+            let next = match regions.get(index + 1).map(|saved| &saved.data) {
+                Some(RegionData::Host(bytes)) => bytes.as_ptr(),
+                _ => behind,
+            };
+            for ((from, to), digest) in blocks.zip(digests) {
+                let end = from.as_ptr_range().end;
+                *digest = copy_digest_before(from, to, if end == behind { next } else { end });
+            }
         }
         // Reused slots hold older bytes: the padding is part of the file and must not leak them.
-        body[end..start + page_ceil(placed.bytes) as usize].fill(0);
+        zero_streaming(&mut body[end..start + page_ceil(placed.bytes) as usize]);
     }
 }
 
