@@ -290,7 +290,12 @@ fn describe<'a>(
 /// # Errors
 /// [`RegionError::Name`].
 pub fn check_name(name: &str) -> Result<(), RegionError> {
-    if name.is_empty() || name.len() > 256 || name.chars().any(char::is_control) || is_reserved(name) {
+    // There may be thousands of names, most of them without a letter that needs a table.
+    let has_control = match name.is_ascii() {
+        true => name.bytes().any(|byte| byte.is_ascii_control()),
+        false => name.chars().any(char::is_control),
+    };
+    if name.is_empty() || name.len() > 256 || has_control || is_reserved(name) {
         return Err(RegionError::Name { name: name.into() });
     }
     Ok(())

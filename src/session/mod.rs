@@ -53,6 +53,7 @@ use crate::affinity::keeper::{AffinityReport, Whereabouts};
 use crate::affinity::pinning::Pin;
 use crate::base::Level;
 use crate::base::calendar::unix_now;
+use crate::base::ids::text_hash;
 use crate::base::units::page_ceil;
 use crate::comm::Comm;
 #[cfg(feature = "mpi")]
@@ -1023,7 +1024,8 @@ pub struct Checkpoint<'a> {
     name: String,
     version: u64,
     regions: Vec<SavedRegion<'a>>,
-    names: HashSet<String>,
+    /// The hashes of their names.
+    names: HashSet<u64>,
     own_regions: bool,
     held: Option<Held>,
     begun: Duration,
@@ -1136,7 +1138,9 @@ impl<'a> Checkpoint<'a> {
 
     /// Adds a region that is described already.
     pub(crate) fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
-        if !self.names.insert(saved.region.name.clone()) {
+        let is_new = self.names.insert(text_hash(&saved.region.name));
+        // Two names may have one hash.
+        if !is_new && self.regions.iter().any(|known| known.region.name == saved.region.name) {
             return Err(RegionError::Twice { name: saved.region.name }.into());
         }
         self.regions.push(saved);
@@ -1186,7 +1190,7 @@ impl<'a> Checkpoint<'a> {
             SavedRegion { region: saved.region, data }
         });
         self.regions = held.collect();
-        self.names.extend(self.regions.iter().map(|saved| saved.region.name.clone()));
+        self.names.extend(self.regions.iter().map(|saved| text_hash(&saved.region.name)));
         let took = self.engine.clock().now().saturating_sub(started);
         self.held_for = Some(self.held_for.unwrap_or_default() + took);
         Ok(())

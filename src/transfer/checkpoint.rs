@@ -29,9 +29,11 @@ use crate::tier::directory::{Series, Upload, rank_file};
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::storage::Create;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Every rank holds the shard in node memory, with room for another one.
 const BIT_PROCESS: u64 = 1;
@@ -262,13 +264,13 @@ impl Engine {
         let config = self.config_hash;
         let identity = &self.setup.identity;
         let shared = if spec.own_regions { &[] } else { &spec.regions[..] };
-        let regions: Vec<_> =
-            shared.iter().map(|saved| (&saved.region.name, saved.region.kind, saved.region.element)).collect();
-        let text = format!(
-            "{config} {} {} {} {} {} {regions:?}",
-            identity.incarnation, identity.generation, spec.operation, spec.name, spec.version
-        );
-        text_hash(&text)
+        let mut hasher = Xxh3::new();
+        (config, identity.incarnation, identity.generation).hash(&mut hasher);
+        (spec.operation, &spec.name, spec.version).hash(&mut hasher);
+        for SavedRegion { region, .. } in shared {
+            (&region.name, region.kind, region.element).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     pub(super) fn key(&self, version: u64, operation: u64) -> CheckpointKey {
