@@ -10,6 +10,7 @@ use crate::base::digest::{DIGEST_ID, Digest};
 use crate::base::ids::{CheckpointKey, Generation, Incarnation, Origin, Rank};
 use crate::base::units::{KIB, MIB, PAGE, page_ceil};
 use serde::{Deserialize, Serialize};
+use std::sync::{Arc, OnceLock};
 
 /// Length of the fixed header.
 pub const HEADER_LEN: usize = 256;
@@ -285,11 +286,11 @@ fn index_offset(meta_len: u64) -> u64 {
     (HEADER_LEN as u64 + meta_len).next_multiple_of(16)
 }
 
-/// Where each part of a shard goes. Made before any body is copied; the encoded region table is kept.
+/// Where each part of a shard goes. Made before any body is copied; the encoded region table is kept. A clone shares both.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The names and regions, with offsets and first blocks filled in.
-    pub meta: ShardMeta,
+    pub meta: Arc<ShardMeta>,
     /// Bytes per block.
     pub block_size: u64,
     /// Number of blocks over all regions.
@@ -298,7 +299,7 @@ pub struct Layout {
     pub body_offset: u64,
     /// Length of the whole shard.
     pub total_len: u64,
-    encoded_meta: Vec<u8>,
+    encoded_meta: Arc<[u8]>,
 }
 
 impl Layout {
@@ -336,6 +337,7 @@ impl Layout {
         if body_offset - least > SPARE_HEAD_MAX {
             return Err(FormatError::invalid(WHAT_TABLE, format!("the bodies cannot begin at {body_offset}")));
         }
+        let (meta, encoded_meta) = (meta.into(), encoded_meta.into());
         Ok(Layout { meta, block_size, block_count: blocks, body_offset, total_len: body_offset + offset, encoded_meta })
     }
 
@@ -365,11 +367,12 @@ impl Layout {
     }
 }
 
-/// Writes header, region table and block index into `head`, the first `layout.body_offset` bytes of the shard.
+/// Writes header, region table and block index into `head`, the first `layout.body_offset` bytes of the shard. Returns the header as it
+/// stands there.
 ///
 /// # Panics
 /// If `head` or `digests` do not have the layout's lengths: the caller made both from the same layout.
-pub fn encode_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], head: &mut [u8]) {
+pub fn encode_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], head: &mut [u8]) -> ShardHeader {
     assert_eq!(head.len() as u64, layout.body_offset, "head length");
     assert_eq!(digests.len() as u64, layout.block_count, "digest count");
     let meta_end = HEADER_LEN + layout.encoded_meta.len();
@@ -382,6 +385,7 @@ pub fn encode_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], he
     let table_checksum = checksum(&head[HEADER_LEN..]);
     let header = ShardHeader { table_checksum, ..header.clone() };
     head[..HEADER_LEN].copy_from_slice(&header.encode());
+    header
 }
 
 /// Everything before the bodies, decoded and checked.
@@ -390,24 +394,46 @@ pub struct Head {
     /// The fixed header.
     pub header: ShardHeader,
     /// Names and regions.
-    pub meta: ShardMeta,
+    pub meta: Arc<ShardMeta>,
     /// One digest per block, in region order.
     pub digests: Vec<Digest>,
-    /// The regions by name: there may be thousands, each asked for.
-    by_name: Vec<u32>,
+    /// The regions by name, from the first time that one is asked for out of order: there may be thousands.
+    by_name: OnceLock<Vec<u32>>,
 }
 
 impl Head {
-    /// Decodes the first `header.body_offset` bytes of a shard.
+    /// What [`encode_head`] has written with `layout` and `digests`, and answered with `header`.
+    pub fn written(layout: &Layout, header: ShardHeader, digests: Vec<Digest>) -> Self {
+        Head { header, meta: layout.meta.clone(), digests, by_name: OnceLock::new() }
+    }
+
+    /// Are these, the first bytes of a shard, a head as it was written, and that of `header`?
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are short, damaged or inconsistent.
-    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+    /// [`FormatError`] if they are short or damaged, or those of another shard.
+    pub fn check(bytes: &[u8], header: &ShardHeader) -> Result<(), FormatError> {
+        match Head::whole(bytes)? {
+            (found, _) if found == *header => Ok(()),
+            _ => Err(FormatError::invalid(WHAT, "it is that of another shard")),
+        }
+    }
+
+    /// The header, and everything before the bodies.
+    fn whole(bytes: &[u8]) -> Result<(ShardHeader, &[u8]), FormatError> {
         let header = ShardHeader::decode(bytes)?;
         let need = header.body_offset;
         let short = FormatError::Short { what: WHAT_TABLE, need, have: bytes.len() as u64 };
         let head = usize::try_from(need).ok().and_then(|need| bytes.get(..need)).ok_or(short)?;
         verify_checksum(WHAT_TABLE, &head[HEADER_LEN..], header.table_checksum)?;
+        Ok((header, head))
+    }
+
+    /// Decodes the first `header.body_offset` bytes of a shard.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the bytes are short, damaged or inconsistent.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let (header, head) = Head::whole(bytes)?;
         let meta_end = HEADER_LEN + header.meta_len as usize;
         let meta: ShardMeta = codec::decode(WHAT_TABLE, &head[HEADER_LEN..meta_end])?;
         check_regions(&meta, u64::from(header.block_size), header.block_count, header.total_len - header.body_offset)?;
@@ -422,9 +448,7 @@ impl Head {
             digest.0.copy_from_slice(bytes);
             digest
         }));
-        let mut by_name: Vec<u32> = (0..meta.regions.len() as u32).collect();
-        by_name.sort_by_key(|index| &meta.regions[*index as usize].name);
-        Ok(Head { header, meta, digests, by_name })
+        Ok(Head { header, meta: meta.into(), digests, by_name: OnceLock::new() })
     }
 
     /// The region of that name.
@@ -439,8 +463,13 @@ impl Head {
         let named = |index: usize| &self.meta.regions[index];
         let is_next = self.meta.regions.get(*next).is_some_and(|region| region.name == name);
         if !is_next {
-            let at = self.by_name.binary_search_by_key(&name, |index| &named(*index as usize).name).ok()?;
-            *next = self.by_name[at] as usize;
+            let by_name = self.by_name.get_or_init(|| {
+                let mut by_name: Vec<u32> = (0..self.meta.regions.len() as u32).collect();
+                by_name.sort_by_key(|index| &named(*index as usize).name);
+                by_name
+            });
+            let at = by_name.binary_search_by_key(&name, |index| &named(*index as usize).name).ok()?;
+            *next = by_name[at] as usize;
         }
         *next += 1;
         Some(named(*next - 1))
@@ -465,7 +494,7 @@ impl Head {
 
 /// The rules that a region table keeps, on writing and on reading.
 fn check_regions(meta: &ShardMeta, block_size: u64, block_count: u64, body_len: u64) -> Result<(), FormatError> {
-    let mut names = std::collections::HashSet::new();
+    let mut names = std::collections::HashSet::with_capacity(meta.regions.len());
     let (mut offset, mut blocks) = (0u64, 0u64);
     for region in &meta.regions {
         let bad = |why: &str| FormatError::invalid(WHAT_TABLE, format!("region {:?} {why}", region.name));
@@ -547,7 +576,7 @@ mod tests {
     #[test]
     fn there_may_be_room_behind_the_tables_up_to_a_limit() {
         let (tight, header, bytes) = sample();
-        let wide = Layout::behind_head(tight.meta.clone(), 4096, 10 * PAGE).unwrap();
+        let wide = Layout::behind_head((*tight.meta).clone(), 4096, 10 * PAGE).unwrap();
         assert_eq!((tight.body_offset, wide.body_offset), (PAGE, 10 * PAGE));
         let shard = |layout: &Layout, body_offset| {
             let header = ShardHeader { body_offset, total_len: layout.total_len, ..header.clone() };
@@ -562,9 +591,9 @@ mod tests {
         assert!(shard(&wide, wide.body_offset + 512).is_err(), "bodies begin on a page");
         assert!(shard(&tight, 0).is_err(), "bodies come behind the tables");
         let far = tight.body_offset + SPARE_HEAD_MAX;
-        assert!(Layout::behind_head(tight.meta.clone(), 4096, far).is_ok());
-        assert!(Layout::behind_head(tight.meta.clone(), 4096, far + PAGE).is_err());
-        let widest = Layout::behind_head(tight.meta.clone(), 4096, far).unwrap();
+        assert!(Layout::behind_head((*tight.meta).clone(), 4096, far).is_ok());
+        assert!(Layout::behind_head((*tight.meta).clone(), 4096, far + PAGE).is_err());
+        let widest = Layout::behind_head((*tight.meta).clone(), 4096, far).unwrap();
         assert!(shard(&widest, far).is_ok());
         let beyond = ShardHeader { body_offset: far + PAGE, total_len: widest.total_len + PAGE, ..header.clone() };
         assert!(beyond.check().is_err(), "a forged head makes nobody allocate more");

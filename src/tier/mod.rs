@@ -137,6 +137,14 @@ impl TierError {
         }
     }
 
+    /// The tier on which something has changed since it was written, if that is what it says.
+    pub fn damaged(&self) -> Option<TierKind> {
+        match self {
+            TierError::Damaged { tier, .. } | TierError::Format { tier, .. } => Some(*tier),
+            TierError::Io { .. } | TierError::Foreign { .. } => None,
+        }
+    }
+
     /// Is the file simply not there?
     pub fn is_absent(&self) -> bool {
         matches!(self, TierError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -18,12 +18,19 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Checks the blocks of the piece, whose bytes were read from `source`, against their digests.
+    /// Checks the blocks of the piece, whose bytes were read from `source`, against their digests; of the head its checksums.
     ///
     /// # Errors
-    /// [`TierError::Damaged`] for the first block that differs.
+    /// [`TierError::Damaged`] for the first block that differs, [`TierError::Format`] for the head.
     pub fn check(&self, source: &Source, bytes: &[u8]) -> Result<(), TierError> {
         let head = source.head();
+        if self.bytes.start == 0 {
+            return Head::check(bytes, &head.header).map_err(|error| TierError::Format {
+                tier: source.tier(),
+                path: source.path().to_owned(),
+                source: error,
+            });
+        }
         for index in self.blocks.clone() {
             let (offset, length, expected, region) = block_at(head, index);
             let from = (offset - self.bytes.start) as usize;

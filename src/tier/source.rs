@@ -174,6 +174,12 @@ impl MemoryShard {
         Ok(MemoryShard { tier, path: path.to_owned(), bytes, head: head.into() })
     }
 
+    /// The shard in `bytes` whose head this process has just written.
+    pub fn sealed(path: &Path, bytes: SharedBytes, head: Head) -> MemoryShard {
+        debug_assert_eq!(head.header.total_len, (*bytes).as_ref().len() as u64);
+        MemoryShard { tier: TierKind::Memory, path: path.to_owned(), bytes, head: head.into() }
+    }
+
     /// What [`Source::read_regions`] has read of a copy.
     pub fn read_from(source: &Source, bytes: SharedBytes) -> MemoryShard {
         let head = match source {

@@ -10,7 +10,7 @@ use crate::base::digest::{copy_digest, copy_digest_before, digest_bytes, store_f
 use crate::base::units::page_ceil;
 use crate::base::{Digest, Rank};
 use crate::device::{DeviceError, DeviceSpan, Run, Stream};
-use crate::format::shard::{Layout, encode_head};
+use crate::format::shard::{Head, Layout, encode_head};
 use crate::format::{ContainerEntry, Region, ShardHeader, container};
 use crate::region::{RegionData, SavedRegion};
 use crate::tier::TierError;
@@ -157,11 +157,12 @@ pub fn targets(copies: impl Iterator<Item = (DeviceSpan, u64)>, target: &mut [u8
     pairs
 }
 
-/// Writes everything before the bodies. Everything is visible to other threads and processes once the slot's state is stored
-/// after it.
-pub fn write_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], target: &mut [u8]) {
-    encode_head(layout, header, digests, &mut target[..layout.body_offset as usize]);
+/// Writes everything before the bodies, and returns it. Everything is visible to other threads and processes once the slot's state is
+/// stored after it.
+pub fn write_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], target: &mut [u8]) -> Head {
+    let written = encode_head(layout, header, digests, &mut target[..layout.body_offset as usize]);
     store_fence();
+    Head::written(layout, written, digests.to_vec())
 }
 
 /// Why a shard was not written to a file.

@@ -19,7 +19,7 @@ use crate::config::{LevelPolicy, PartStore};
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
 use crate::device::{DeviceError, Stream};
-use crate::format::shard::Layout;
+use crate::format::shard::{Head, Layout};
 use crate::format::{ContainerInfo, ShardHeader, ShardMeta, codec};
 use crate::policy::{Plan, is_due};
 use crate::region::{self, RegionData, SavedRegion};
@@ -414,33 +414,22 @@ impl Engine {
         Ok(Taken::Placed(Box::new(placed)))
     }
 
-    /// Seals a complete slot.
-    pub(super) fn seal_slot(
-        &self,
-        name: &str,
-        layout: &Layout,
-        header: &ShardHeader,
-        slot: SlotMut,
-    ) -> Result<Placed, String> {
-        let (operation, version, room) = (header.key.operation, header.key.version, slot.room());
+    /// Seals a complete slot, whose head is `head`.
+    pub(super) fn seal_slot(&self, name: &str, head: Head, slot: SlotMut) -> Result<Placed, String> {
+        let (key, length, room) = (head.header.key, head.header.total_len, slot.room());
+        let (operation, version) = (key.operation, key.version);
         let info = SealInfo { operation, version, name: text_hash(name) };
         let segment = self.setup.memory.as_ref().ok_or("memory tier: off")?;
         let sealed = slot.seal(info).map_err(|error| format!("memory tier: {error}"))?;
-        let series = self.setup.identity.series(name);
-        let opened =
-            segment.sealed(sealed).ok_or_else(|| "memory tier: the slot is gone".to_owned()).and_then(|bytes| {
-                let shard = MemoryShard::open(segment.path(), Arc::new(bytes), &series, header.rank);
-                shard.map_err(|error| error.to_string())
-            });
-        let shard = opened.inspect_err(|_| segment.retire_all([sealed]))?;
+        let bytes = segment.sealed(sealed).ok_or("memory tier: the slot is gone")?;
+        let shard = MemoryShard::sealed(segment.path(), Arc::new(bytes), head);
         log::debug!(
-            "event=captured rank={} version={version} operation={operation} bytes={}",
-            header.rank,
-            layout.total_len
+            "event=captured rank={} version={version} operation={operation} bytes={length}",
+            self.setup.identity.rank
         );
         // The whole slot stays taken, however short the shard became.
         let is_linked = segment.is_linked();
-        let is_level = room + layout.total_len <= self.slot_share() && is_linked;
+        let is_level = room + length <= self.slot_share() && is_linked;
         let bits = if is_level { BIT_PROCESS } else { 0 };
         if !is_linked {
             self.say_unlinked(segment.path());

@@ -836,7 +836,8 @@ impl Engine {
 
     pub(super) fn tier_failure(&self, state: &mut State, tier: TierKind, error: &TierError) {
         *state.stats.write_failures.of_mut(tier) += 1;
-        if matches!(error, TierError::Damaged { tier, .. } if { *state.stats.damaged.of_mut(*tier) += 1; true }) {
+        if let Some(tier) = error.damaged() {
+            *state.stats.damaged.of_mut(tier) += 1;
             log::error!("event=damage-found rank={} error={error}", self.setup.identity.rank);
         }
         // The verdict has the reasons of all ranks, and the root writes it.

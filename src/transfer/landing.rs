@@ -112,8 +112,8 @@ impl Engine {
 
     /// Makes a shard of a slot that has all its bodies.
     pub(super) fn seal(&self, unsealed: &Unsealed, mut slot: SlotMut) -> Result<Placed, String> {
-        capture::write_head(&unsealed.layout, &unsealed.header, &unsealed.digests, slot.as_mut_slice());
-        self.seal_slot(&unsealed.name, &unsealed.layout, &unsealed.header, slot)
+        let head = capture::write_head(&unsealed.layout, &unsealed.header, &unsealed.digests, slot.as_mut_slice());
+        self.seal_slot(&unsealed.name, head, slot)
     }
 
     pub(super) fn vote_on(&self, agreement: u64, call: &str, placed: &Placed) -> Ballot {

@@ -279,7 +279,8 @@ impl Stock {
     fn copies(&self) -> Vec<Copy> {
         let copy = |slot: &OldSlot| {
             let head = self.head(slot).ok()?;
-            let series = Series { job: head.meta.job, group: head.meta.group, name: head.meta.name };
+            let [job, group, name] = [&head.meta.job, &head.meta.group, &head.meta.name].map(String::clone);
+            let series = Series { job, group, name };
             let key = head.header.key;
             Some(Copy { series, taken: (key.generation, key.operation), version: key.version, level: slot.level })
         };

@@ -118,7 +118,7 @@ impl Stock {
             group_size: head.as_ref().map(|head| head.header.group_size),
             job: head.as_ref().map(|head| head.meta.job.clone()),
             group: head.as_ref().map(|head| head.meta.group.clone()),
-            name: head.map(|head| head.meta.name),
+            name: head.map(|head| head.meta.name.clone()),
             version: slot.version,
             operation: slot.operation,
             level: sealed.then(|| slot.level.name()),

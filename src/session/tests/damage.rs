@@ -79,6 +79,15 @@ impl Bed {
         self.disk.overwrite(&path, at, &lost).expect("it is that long");
     }
 
+    /// Turns a bit of a region's name around, in the head of a version's shard in node memory.
+    fn damage_head(&self, version: u64) {
+        let (path, at) = self.in_memory(version, 0);
+        let bytes = std::fs::read(&path).expect("ours");
+        let name = bytes[..at as usize].windows(5).rposition(|word| word == b"field").expect("it has a name");
+        let file = std::fs::File::options().write(true).open(path).expect("opens");
+        file.write_all_at(b"fIeld", name as u64).expect("written");
+    }
+
     /// The segment in which a version lies, and where a page of its field begins there.
     fn in_memory(&self, version: u64, page: usize) -> (PathBuf, u64) {
         let mut paths = std::fs::read_dir(self.memory.path()).expect("ours").map(|entry| entry.expect("ours").path());
@@ -124,6 +133,18 @@ fn restart_sparse(session: &Session) -> Option<(u64, &'static str)> {
 
 /// Version 1 comes everywhere. A bit of version 2 flips on a tier when it has reached `level` and nothing more; how its levels end.
 fn crossed(memory: bool, level: Level, tier: &str) -> (Bed, Config, Vec<(Level, Option<String>)>) {
+    let tier_word = format!("{tier} tier");
+    let words = [&tier_word, "rank 0", "\"field\"", "digest"];
+    crossed_with(memory, level, |bed| bed.damage(tier, 2, EMPTY, Loss::Flipped), &words)
+}
+
+/// The same with another damage, and with what each refusal says of it.
+fn crossed_with(
+    memory: bool,
+    level: Level,
+    damage: impl Fn(&Bed),
+    words: &[&str],
+) -> (Bed, Config, Vec<(Level, Option<String>)>) {
     let (bed, local, global) = (Bed::new(), Arc::new(Gate::default()), Arc::new(Gate::default()));
     let mut config = bed.config();
     config.job.memory_enabled = memory;
@@ -138,7 +159,7 @@ fn crossed(memory: bool, level: Level, tier: &str) -> (Bed, Config, Vec<(Level, 
         }
         let pending = take_sparse(&session, 2);
         pending.wait(level).expect("it gets that far");
-        bed.damage(tier, 2, EMPTY, Loss::Flipped);
+        damage(&bed);
         local.open();
         global.open();
         verdicts = ended(&pending);
@@ -150,7 +171,6 @@ fn crossed(memory: bool, level: Level, tier: &str) -> (Bed, Config, Vec<(Level, 
     let refused = verdicts.iter().filter(|(_, reason)| reason.is_some()).count() as u64;
     assert_eq!((damaged.memory, damaged.local), if memory { (refused, 0) } else { (0, refused) }, "{verdicts:?}");
     for reason in verdicts.iter().filter_map(|(_, reason)| reason.as_ref()) {
-        let words = [&format!("{tier} tier"), "rank 0", "\"field\"", "digest"];
         assert!(words.iter().all(|word| reason.contains(*word)), "{reason}");
     }
     assert!(bed.files("global", 2).is_empty(), "{:?}", bed.files("global", 2));
@@ -168,6 +188,18 @@ fn a_bit_that_flips_in_node_memory_before_the_shard_is_written_comes_to_no_disk(
     let session = bed.open_again(&config);
     assert_eq!(restart_sparse(&session), Some((1, "local")));
     assert!(session.stats().damaged.memory > 0);
+}
+
+/// The regions' names and places lie in the head, which no block digest covers.
+#[test]
+fn a_bit_that_flips_in_a_head_in_node_memory_comes_to_no_disk() {
+    let words = ["memory tier", "rank 0", "shard region table is damaged"];
+    let (bed, config, verdicts) = crossed_with(true, Level::Process, |bed| bed.damage_head(2), &words);
+    assert_eq!(levels(&verdicts, true), [Level::Process]);
+    assert_eq!(levels(&verdicts, false), [Level::NodeReboot, Level::System]);
+    assert!(bed.files("local", 2).is_empty(), "{:?}", bed.files("local", 2));
+    let session = bed.open_again(&config);
+    assert_eq!(restart_sparse(&session), Some((1, "local")));
 }
 
 #[test]
