@@ -6,6 +6,7 @@ use crate::base::log;
 use crate::base::text::{list, short};
 use crate::base::{CheckpointKey, Clock, Rank};
 use crate::device::{DeviceError, DeviceSpan, Stream};
+use crate::format::shard::Head;
 use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
 use crate::region::{self, Element, RegionError};
 #[cfg(feature = "mpi")]
@@ -319,14 +320,14 @@ impl Restorer {
             return Ok(());
         }
         let (mut found, mut guess) = (Vec::with_capacity(regions.len()), 0);
-        let source = self.source("the region table")?;
+        // There may be thousands: none is copied.
+        let head = self.source("the region table")?.shared_head();
         for (name, element, target) in regions {
-            let region = source.head().region_near(&mut guess, name).cloned();
-            let region = region.map_or_else(|| self.find(name), Ok)?;
-            self.check_array(&region, *element, target.bytes())?;
+            let region = head.region_near(&mut guess, name).ok_or_else(|| self.missing(&head, name))?;
+            self.check_array(region, *element, target.bytes())?;
             found.push((region, target.clone()));
         }
-        self.load_all(found.iter().map(|(region, _)| region), |source| source.upload_regions(&found, stream))
+        self.load_all(found.iter().map(|(region, _)| *region), |source| source.upload_regions(&found, stream))
     }
 
     /// Loads a region of any length.
@@ -490,13 +491,14 @@ impl Restorer {
     }
 
     fn find(&mut self, name: &str) -> Result<Region, LoadError> {
-        let (rank, key) = (self.rank, self.key);
         let source = self.source("the region table")?;
-        source.head().region(name).cloned().ok_or_else(|| {
-            let names = source.head().meta.regions.iter().map(|region| region.name.clone());
-            let present = names.filter(|name| !region::is_reserved(name)).collect();
-            LoadError::Missing { rank, key, region: name.into(), present }
-        })
+        source.head().region(name).cloned().ok_or_else(|| self.missing(source.head(), name))
+    }
+
+    fn missing(&self, head: &Head, name: &str) -> LoadError {
+        let names = head.meta.regions.iter().map(|region| region.name.clone());
+        let present = names.filter(|name| !region::is_reserved(name)).collect();
+        LoadError::Missing { rank: self.rank, key: self.key, region: name.into(), present }
     }
 
     /// The region of that name, if it is an array of `bytes` bytes of that type.

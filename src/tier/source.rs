@@ -182,11 +182,7 @@ impl MemoryShard {
 
     /// What [`Source::read_regions`] has read of a copy.
     pub fn read_from(source: &Source, bytes: SharedBytes) -> MemoryShard {
-        let head = match source {
-            Source::Memory(shard) => shard.head.clone(),
-            Source::File(shard) => shard.head.clone(),
-        };
-        MemoryShard { tier: source.tier(), path: source.path().to_owned(), bytes, head }
+        MemoryShard { tier: source.tier(), path: source.path().to_owned(), bytes, head: source.shared_head() }
     }
 
     /// The decoded head.
@@ -324,6 +320,14 @@ impl Source {
         }
     }
 
+    /// The decoded head, to be held on to.
+    pub fn shared_head(&self) -> Arc<Head> {
+        match self {
+            Source::Memory(shard) => shard.head.clone(),
+            Source::File(shard) => shard.head.clone(),
+        }
+    }
+
     /// The decoded head.
     pub fn head(&self) -> &Head {
         match self {
@@ -377,11 +381,11 @@ impl Source {
     ///
     /// # Blocking
     /// As [`Source::upload_region`].
-    pub fn upload_regions(&self, regions: &[(Region, DeviceSpan)], stream: &dyn Stream) -> Result<(), UploadError> {
+    pub fn upload_regions(&self, regions: &[(&Region, DeviceSpan)], stream: &dyn Stream) -> Result<(), UploadError> {
         let Source::Memory(shard) = self else {
             return regions.iter().try_for_each(|(region, target)| self.upload_region(region, target, stream));
         };
-        let place = |(region, target): &(Region, DeviceSpan)| {
+        let place = |(region, target): &(&Region, DeviceSpan)| {
             let start = (shard.head.header.body_offset + region.offset) as usize;
             Ok((shard.part(start, region.bytes as usize)?, target.clone()))
         };
@@ -411,7 +415,7 @@ impl Source {
             Ok(stream.upload(&[(bytes, target.part(at as u64, bytes.len() as u64)?)], None)?)
         };
         match self {
-            Source::Memory(_) => return self.upload_regions(&[(region.clone(), target.clone())], stream),
+            Source::Memory(_) => return self.upload_regions(&[(region, target.clone())], stream),
             Source::File(shard) if is_read_in_place(shard, region) => {
                 let mut buffer = PageBuffer::new(READ_BYTES.min(page_ceil(region.bytes) as usize));
                 for at in (0..region.bytes as usize).step_by(READ_BYTES) {

@@ -94,7 +94,10 @@ pub fn copy_host(layout: &Layout, regions: &[SavedRegion<'_>], target: &mut [u8]
             }
         }
         // Reused slots hold older bytes: the padding is part of the file and must not leak them.
-        zero_streaming(&mut body[end..start + page_ceil(placed.bytes) as usize]);
+        let page_end = start + page_ceil(placed.bytes) as usize;
+        if end < page_end {
+            zero_streaming(&mut body[end..page_end]);
+        }
     }
 }
 

@@ -18,6 +18,8 @@ const ALIGN: u64 = 256;
 /// Device memory for a batch: the most, and the least that is worth it.
 const ROOM_MAX: u64 = 256 << 20;
 const ROOM_MIN: u64 = DETOUR_BYTES as u64;
+/// Parts that wait for a thread of the team, while the next batch is prepared: those of one batch, about.
+const QUEUE: usize = (ROOM_MAX / DETOUR_BYTES as u64) as usize;
 
 /// Where the pieces of one batch lie in the staging memory. Pure.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +29,13 @@ struct Batch {
     /// Start of each.
     at: Vec<u64>,
     bytes: u64,
+}
+
+/// A batch, ready to be sent.
+struct Prepared<'a> {
+    pieces: &'a [usize],
+    parts: Vec<(u64, Gather<'a>)>,
+    runs: Vec<Run>,
 }
 
 /// Cuts pieces of these lengths, in order, into batches for `room` bytes.
@@ -64,38 +73,61 @@ impl GpuStream {
         let room = if small.len() < MANY { None } else { self.room(wanted) };
         let Some(room) = room else { return upload_and_digest(self, copies, block_bytes) };
         copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
+        // Where the digests of each piece go.
         let blocks = |index: &usize| copies[*index].1.bytes().div_ceil(block_bytes) as usize;
-        let mut found: Vec<Vec<Digest>> = vec![Vec::new(); copies.len()];
+        let firsts: Vec<usize> =
+            (0..copies.len()).scan(0, |next, index| Some(std::mem::replace(next, *next + blocks(&index)))).collect();
+        let all = firsts.last().map_or(0, |first| first + blocks(&(copies.len() - 1)));
+        let mut found = vec![Digest::default(); all];
         let mut sort = |indices: &[usize], digests: Vec<Digest>| {
-            let mut rest = digests.into_iter();
-            indices.iter().for_each(|index| found[*index] = rest.by_ref().take(blocks(index)).collect());
+            let mut rest = &digests[..];
+            for index in indices {
+                let (own, others) = rest.split_at(blocks(index));
+                found[firsts[*index]..][..own.len()].copy_from_slice(own);
+                rest = others;
+            }
         };
         let large: Vec<_> = others.iter().map(|index| copies[*index].clone()).collect();
         sort(&others, upload_and_digest(self, &large, block_bytes)?);
         // Work that was enqueued before may write what the processor reads now.
         self.finish()?;
-        let mut before: Option<(&[usize], Box<dyn Copied>)> = None;
-        for batch in batches(&lengths, room.bytes()) {
-            let pieces = &small[batch.pieces.clone()];
-            let slices: Vec<&[u8]> = pieces.iter().map(|index| copies[*index].0).collect();
-            self.gather(&slices, &batch, &room)?;
-            let mut first = 0;
-            let runs = pieces.iter().zip(&batch.at).map(|(index, at)| {
-                let to = copies[*index].1.clone();
-                let run = Run::whole(room.part(*at, to.bytes())?, Some(to), first);
-                first += blocks(index) as u32;
-                Ok(run)
-            });
-            // The next batch comes to the staging memory behind it. Two are under way at most: each has tables of its own.
-            let copied = self.copy_blocks(runs.collect::<Result<_>>()?, block_bytes)?;
-            if let Some((pieces, copied)) = before.replace((pieces, copied)) {
-                sort(pieces, copied.digests()?);
+        let _bound = self.shared.bind()?;
+        let lent = Lent::to(self);
+        let outcome = std::thread::scope(|scope| {
+            let mut team = Team::with_queue(scope, self, wanted, QUEUE);
+            let prepare = |batch: Batch| -> Result<Prepared<'_>> {
+                let pieces = &small[batch.pieces.clone()];
+                let slices: Vec<&[u8]> = pieces.iter().map(|index| copies[*index].0).collect();
+                let mut first = 0;
+                let runs = pieces.iter().zip(&batch.at).map(|(index, at)| {
+                    let to = copies[*index].1.clone();
+                    let run = Run::whole(room.part(*at, to.bytes())?, Some(to), first);
+                    first += blocks(index) as u32;
+                    Ok(run)
+                });
+                Ok(Prepared { pieces, parts: parts(&batch.at, &slices), runs: runs.collect::<Result<_>>()? })
+            };
+            let mut batches = batches(&lengths, room.bytes()).into_iter().map(prepare);
+            let mut before: Option<(&[usize], Box<dyn Copied>)> = None;
+            let mut next = batches.next().transpose()?;
+            while let Some(Prepared { pieces, parts, runs }) = next.take() {
+                parts.into_iter().try_for_each(|(at, part)| team.give(room.address() + at, part))?;
+                // While the team is at work.
+                next = batches.next().transpose()?;
+                if !team.settle() {
+                    break;
+                }
+                // The next batch comes to the staging memory behind it. Two are under way at most: each has tables of its own.
+                let copied = self.copy_blocks(runs, block_bytes)?;
+                if let Some((pieces, copied)) = before.replace((pieces, copied)) {
+                    sort(pieces, copied.digests()?);
+                }
             }
-        }
-        if let Some((pieces, copied)) = before {
-            sort(pieces, copied.digests()?);
-        }
-        Ok(found.concat())
+            team.end()?;
+            before.map_or(Ok(()), |(pieces, copied)| copied.digests().map(|digests| sort(pieces, digests)))
+        });
+        lent.take_back(outcome)?;
+        Ok(found)
     }
 
     /// Staging memory for so many bytes, or for as much as there is. `None`: so little that it is no use.
@@ -108,19 +140,6 @@ impl GpuStream {
             bytes /= 2;
         }
         None
-    }
-
-    /// Sends the pieces of a batch to the staging memory.
-    fn gather(&self, slices: &[&[u8]], batch: &Batch, room: &DeviceSpan) -> Result<()> {
-        let _bound = self.shared.bind()?;
-        let lent = Lent::to(self);
-        let outcome = std::thread::scope(|scope| {
-            let mut team = Team::new(scope, self, batch.bytes);
-            let sent =
-                parts(&batch.at, slices).into_iter().try_for_each(|(at, part)| team.give(room.address() + at, part));
-            sent.and(team.end())
-        });
-        lent.take_back(outcome)
     }
 }
 
