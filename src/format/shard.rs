@@ -341,6 +341,21 @@ impl Layout {
         Ok(Layout { meta, block_size, block_count: blocks, body_offset, total_len: body_offset + offset, encoded_meta })
     }
 
+    /// Is this what [`Layout::behind_head`] makes of the same names and these regions? Costs a glance at each, where that makes everything
+    /// anew.
+    pub fn is_of<'r>(&self, regions: impl ExactSizeIterator<Item = &'r Region>, block_size: u64, head: u64) -> bool {
+        let is_placed = |(known, region): (&Region, &Region)| {
+            (known.kind, known.element, known.bytes) == (region.kind, region.element, region.bytes)
+                && known.shape == region.shape
+                && known.name == region.name
+        };
+        let least = page_ceil(index_offset(self.encoded_meta.len() as u64) + 16 * self.block_count);
+        self.block_size == block_size
+            && self.body_offset == least.max(page_ceil(head))
+            && self.meta.regions.len() == regions.len()
+            && self.meta.regions.iter().zip(regions).all(is_placed)
+    }
+
     /// The header that belongs to this layout; the table checksum is filled in by [`encode_head`].
     pub fn header(
         &self,
@@ -571,6 +586,32 @@ mod tests {
         let body = layout.body_offset as usize;
         encode_head(&layout, &header, &digests, &mut bytes[..body]);
         (layout, header, bytes)
+    }
+
+    #[test]
+    fn a_layout_is_that_of_the_same_regions_only() {
+        let (layout, ..) = sample();
+        let regions = layout.meta.regions.clone();
+        let is_of = |regions: &[Region], block, head| layout.is_of(regions.iter(), block, head);
+        let (block, head) = (layout.block_size, layout.body_offset);
+        assert!(is_of(&regions, block, 0) && is_of(&regions, block, head));
+        assert!(!is_of(&regions, 2 * block, 0) && !is_of(&regions, block, head + 1) && !is_of(&regions[1..], block, 0));
+        // Where they lie is the layout's to say.
+        let mut unplaced = regions.clone();
+        unplaced.iter_mut().for_each(|region| (region.offset, region.first_block) = (7, 7));
+        assert!(is_of(&unplaced, block, 0));
+        let changes: [fn(&mut Region); 5] = [
+            |region| region.name.push('x'),
+            |region| region.kind = RegionKind::Value,
+            |region| region.element = ElementType::Record(5),
+            |region| region.shape.push(1),
+            |region| region.bytes += 1,
+        ];
+        for change in changes {
+            let mut other = regions.clone();
+            change(&mut other[1]);
+            assert!(!is_of(&other, block, 0), "{:?}", other[1]);
+        }
     }
 
     #[test]

@@ -278,14 +278,22 @@ impl Engine {
         CheckpointKey { generation: identity.generation, version, operation, incarnation: identity.incarnation }
     }
 
-    /// Where the regions go, with bodies from `head` on or later.
+    /// Where the regions go, with bodies from `head` on or later. Most checkpoints of a series have the regions of the one before.
     pub(super) fn layout(&self, name: &str, regions: &[SavedRegion<'_>], head: u64) -> Result<Layout, CaptureError> {
+        let block_bytes = self.setup.config.job.block_bytes;
+        let known = self.lock().layouts.get(name).cloned();
+        let is_it = |known: &Layout| known.is_of(regions.iter().map(|saved| &saved.region), block_bytes, head);
+        if let Some(known) = known.filter(is_it) {
+            return Ok(known);
+        }
         let series = self.setup.identity.series(name);
         let regions = regions.iter().map(|saved| saved.region.clone()).collect();
         let meta = ShardMeta { job: series.job, group: series.group, name: series.name, regions };
         let rank = self.setup.identity.rank;
-        Layout::behind_head(meta, self.setup.config.job.block_bytes, head)
-            .map_err(|source| CaptureError::Layout { rank, source })
+        let made = Layout::behind_head(meta, block_bytes, head);
+        let layout = made.map_err(|source| CaptureError::Layout { rank, source })?;
+        self.lock().layouts.insert(name.into(), layout.clone());
+        Ok(layout)
     }
 
     pub(super) fn no_tier(&self, name: &str, version: u64, causes: Vec<String>) -> CaptureError {

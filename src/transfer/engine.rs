@@ -23,6 +23,7 @@ use crate::comm::{Bell, Label, Parcel, Slice};
 use crate::config::Config;
 use crate::coordination::core::{Effect, Event};
 use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Round, Verdict};
+use crate::format::shard::Layout;
 use crate::policy::History;
 use crate::redundancy::Protection;
 use crate::redundancy::holding::Item;
@@ -228,6 +229,8 @@ pub(super) struct State {
     pub notes: Vec<String>,
     /// A capture has had to wait for a file, and that was said.
     pub is_direct_told: bool,
+    /// The last layout of each series; what its shard in memory needs anyway.
+    pub layouts: HashMap<String, Layout>,
     /// The node's segment has been removed under the run, and that was said.
     pub is_unlinked_told: bool,
     /// Levels that checkpoints were refused at.
