@@ -117,3 +117,78 @@ fn empty(folder: &Path) {
         }
     }
 }
+
+/// Under `MPI_Init` no thread of ours may call MPI, and these ranks call nothing between two checkpoints: they go on when all three levels
+/// of the last one have come to an end.
+#[test]
+fn levels_are_committed_while_ranks_only_compute_however_many_there_are() {
+    for ranks in [2, 8, 32] {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+        let place = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).expect("made");
+            path.to_str().expect("UTF-8").to_owned()
+        };
+        let (memory, local, global, out) = (place("memory"), place("local"), place("global"), place("out"));
+        let worker = bed::worker();
+        let args = ["run", "--out", &out, "--versions", "3", "--single", "--silent-levels", "3"];
+        let args: Vec<&std::ffi::OsStr> =
+            std::iter::once(worker.as_os_str()).chain(args.iter().map(std::convert::AsRef::as_ref)).collect();
+        let env = [
+            ("BIVOUAC_MEMORY_DIRECTORY", &*memory),
+            ("BIVOUAC_LOCAL_DIRECTORY", &local),
+            ("BIVOUAC_GLOBAL_DIRECTORY", &global),
+            ("BIVOUAC_LOCAL_ALLOW_TMPFS", "true"),
+            ("BIVOUAC_MEMORY_BUDGET", "128 MiB"),
+            ("BIVOUAC_JOB_BLOCK", "16 KiB"),
+            // 32 ranks share few cores here.
+            ("OMPI_MCA_mpi_yield_when_idle", "1"),
+        ];
+        let Some(output) = common::mpirun(ranks, &args, &env) else { return };
+        assert!(output.status.success(), "{ranks} ranks: {output:?}");
+        for rank in 0..ranks {
+            let log = std::fs::read_to_string(Path::new(&out).join(format!("rank-{rank}.log"))).expect("its log");
+            for (version, level) in (1..=3)
+                .flat_map(|version| ["process", "node-reboot", "system"].into_iter().map(move |level| (version, level)))
+            {
+                let line = format!("silently version={version} level={level} ");
+                assert!(log.contains(&line), "{ranks} ranks, rank {rank}: no {line:?}\n{log}");
+            }
+        }
+    }
+}
+
+#[test]
+fn status_follows_a_running_session_until_it_is_closed() {
+    let mut bed = Bed::in_memory();
+    let directory = bed.folder().join("run");
+    bed.set("BIVOUAC_RUN_DIRECTORY", directory.to_str().expect("UTF-8"));
+    let Some(mut job) = bed.start(&["run", "--versions", "3", "--hold", "2", "--wait", "system"]) else { return };
+    job.wait_for_hold(2);
+    let seen = bed.folder().join("seen.json");
+    let mut status = std::process::Command::new(program());
+    status.arg("status").arg(&directory).args(["--follow", "--every", "0.1", "--json"]);
+    status.stdout(std::fs::File::create(&seen).expect("made")).stdin(std::process::Stdio::null());
+    let mut status = status.spawn().expect("started");
+    let documents = || -> Vec<Value> {
+        let text = limit::lines_written_to(&seen);
+        serde_json::Deserializer::from_str(&text).into_iter().map_while(Result::ok).collect()
+    };
+    // What it shows while the session is open.
+    let newest = |document: &Value| {
+        let series = document["groups"][0]["series"].as_array()?;
+        series.iter().filter(|series| series["level"] == "system").find_map(|series| series["version"].as_u64())
+    };
+    let started = std::time::Instant::now();
+    while !documents().iter().any(|document| newest(document) == Some(1)) {
+        assert!(started.elapsed() < limit::LIMIT, "{:?}", documents());
+        assert!(status.try_wait().expect("ours").is_none(), "it ended while the session was open");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    job.go(2);
+    job.finish();
+    assert!(status.wait().expect("ours").success());
+    let last = documents().pop().expect("it has shown something");
+    assert_eq!(newest(&last), Some(3), "{last}");
+    assert_eq!(last["groups"][0]["closed"], true, "{last}");
+}
