@@ -1,0 +1,162 @@
+//! Which checkpoints descend from which, and which of them a restart may take. Pure.
+//!
+//! A [`Candidate`] is a checkpoint that somebody has seen a shard of. [`merge_newest`] unites what ranks have seen, and [`restorable`] applies
+//! the ancestry ([`Lineage`]): which older versions a run left behind on purpose.
+#![forbid(unsafe_code)]
+
+use crate::base::{CheckpointKey, Generation, Origin};
+use serde::{Deserialize, Serialize};
+
+/// How many candidates one round of an election looks at.
+pub const WINDOW: usize = 32;
+
+/// A checkpoint that a rank knows of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Which checkpoint; the order of candidates is the order of keys.
+    pub key: CheckpointKey,
+    /// The agreement hash of its shards.
+    pub agreement: u64,
+    /// Ranks in the group that took it.
+    pub group_size: u32,
+    /// The last restart that its run had made when it took this one.
+    pub origin: Option<Origin>,
+}
+
+/// Unites two lists (each newest first) and keeps the newest [`WINDOW`].
+pub fn merge_newest(a: &[Candidate], b: &[Candidate]) -> Vec<Candidate> {
+    let mut all = [a, b].concat();
+    all.sort_unstable_by(|x, y| y.cmp(x));
+    all.dedup();
+    all.truncate(WINDOW);
+    all
+}
+
+/// Were both taken by the same run? A claim that was lost with its disk lets two runs have one generation; their operations
+/// cannot be compared.
+fn is_same_run(one: &CheckpointKey, other: &CheckpointKey) -> bool {
+    (one.generation, one.incarnation) == (other.generation, other.incarnation)
+}
+
+/// Was one taken before the other by the same run?
+fn is_earlier(one: &CheckpointKey, other: &CheckpointKey) -> bool {
+    is_same_run(one, other) && one.operation < other.operation
+}
+
+/// Does a checkpoint lie on the same stretch of a run as `last`, between two restarts, and not after it?
+fn is_on_stretch(candidate: &Candidate, last: &Candidate) -> bool {
+    // The same version taken again lies on the way only in the form that counted.
+    candidate == last
+        || (candidate.origin == last.origin
+            && is_earlier(&candidate.key, &last.key)
+            && candidate.key.version < last.key.version)
+}
+
+/// The ancestry of a checkpoint: the stretches of runs that it descends from, newest first.
+///
+/// A version that lies after the one that was restored later, by another run or by a restart inside the same one, has
+/// been left behind on purpose (somebody went back): it is listed, but never elected unasked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lineage {
+    /// The last checkpoint of each stretch.
+    path: Vec<Candidate>,
+}
+
+impl Lineage {
+    /// The lineage of the newest complete candidate, as far as `known` candidates tell it.
+    pub fn of_newest(complete: &[Candidate], known: &[Candidate]) -> Self {
+        newest(complete).map_or_else(Lineage::default, |newest| Lineage::of(newest, known))
+    }
+
+    /// The lineage of one candidate.
+    pub fn of(newest: &Candidate, known: &[Candidate]) -> Self {
+        let mut path = vec![*newest];
+        let mut child = *newest;
+        while let Some(origin) = child.origin {
+            // The nearest that is left of the one that was restored: it may have been deleted since.
+            let is_parent = |c: &&Candidate| {
+                c.key.generation == origin.generation
+                    && c.key.version <= origin.version
+                    && c.key.operation <= origin.operation
+                    && (!is_same_run(&c.key, &child.key) || is_earlier(&c.key, &child.key))
+            };
+            let parent = known.iter().filter(is_parent).max_by_key(|c| (c.key.version, c.key.operation));
+            match parent {
+                // A damaged record could lead in a circle.
+                Some(parent) if !path.contains(parent) => child = *parent,
+                _ => break,
+            }
+            path.push(child);
+        }
+        Lineage { path }
+    }
+
+    /// Does that checkpoint lie on the path?
+    pub fn contains(&self, candidate: &Candidate) -> bool {
+        self.path.iter().any(|last| is_on_stretch(candidate, last))
+    }
+}
+
+/// The candidate that a run would go on from: the newest in the order of keys, unless its own run went back behind it
+/// afterwards and took others.
+fn newest(complete: &[Candidate]) -> Option<&Candidate> {
+    let mut newest = complete.iter().max()?;
+    loop {
+        let behind = (newest.key.generation, newest.key.version);
+        let is_behind = |origin: Origin| (origin.generation, origin.version) < behind;
+        let went_back = |c: &&Candidate| is_earlier(&newest.key, &c.key) && c.origin.is_some_and(is_behind);
+        match complete.iter().filter(went_back).max() {
+            Some(later) => newest = later,
+            None => return Some(newest),
+        }
+    }
+}
+
+/// The candidates that an unasked restart may try, newest first, and those that were left behind.
+///
+/// `complete[i]` says whether all ranks can restore `known[i]`.
+pub fn restorable(known: &[Candidate], complete: &[bool], group_size: u32) -> (Vec<Candidate>, Vec<Candidate>) {
+    let mut usable: Vec<Candidate> = known
+        .iter()
+        .zip(complete)
+        .filter(|(candidate, complete)| **complete && candidate.group_size == group_size)
+        .map(|(candidate, _)| *candidate)
+        .collect();
+    usable.sort_unstable_by(|x, y| y.cmp(x));
+    let lineage = Lineage::of_newest(&usable, known);
+    usable.into_iter().partition(|candidate| lineage.contains(candidate))
+}
+
+/// The restarts of a series that its run descends from, oldest first: the beginnings of its stretches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stretches(Vec<Origin>);
+
+impl Stretches {
+    /// The run has gone back to a checkpoint. What it restored since that one was taken is no ancestor any more.
+    pub fn begin(&mut self, ours: Generation, origin: Origin) {
+        self.0.retain(|earlier| origin.generation == ours && earlier.restart < origin.operation);
+        self.0.push(origin);
+    }
+
+    /// The last restart.
+    pub fn last(&self) -> Option<Origin> {
+        self.0.last().copied()
+    }
+
+    /// What the run restored of another run: its first ancestor there.
+    pub(super) fn inherited(&self, ours: Generation) -> Option<Origin> {
+        self.0.first().copied().filter(|origin| origin.generation < ours)
+    }
+
+    /// Does the run go on from something that another run took?
+    pub fn inherits(&self, ours: Generation) -> bool {
+        self.inherited(ours).is_some()
+    }
+
+    /// Is what the run took in that operation, before now, still an ancestor of what it takes now?
+    pub(super) fn descend_from(&self, ours: Generation, operation: u64) -> bool {
+        // The first restart after it: did that go back to it, or to something that came after it?
+        let next = self.0.iter().find(|origin| origin.restart > operation);
+        next.is_none_or(|origin| origin.generation == ours && origin.operation >= operation)
+    }
+}
