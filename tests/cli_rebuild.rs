@@ -87,7 +87,7 @@ impl Machine {
         config.job.global.every = NEVER;
         config.job.global_enabled = with_global;
         config.job.global_directory = self.global();
-        config.job.timeouts.abandon = Duration::from_secs(20);
+        config.job.timeouts.abandon = limit::LIMIT;
         config.job.timeouts.room = Duration::from_secs(2);
         config.node.memory_budget = bivouac::config::Budget::Bytes(64 << 20);
         config.node.memory_directory = self.memory(node);

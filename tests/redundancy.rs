@@ -1,6 +1,9 @@
 //! Checkpoints that survive lost nodes, with the real session on ranks that are threads of this process: each "node" has a
 //! memory folder and a local folder of its own, and losing it means deleting both.
 
+#[path = "common/limit.rs"]
+mod limit;
+
 use bivouac::base::{CheckpointKey, Generation};
 use bivouac::comm::threads::world;
 use bivouac::config::{PartStore, Scheme};
@@ -83,7 +86,7 @@ impl Machine {
         config.job.global_enabled = self.global_every < NEVER;
         config.job.global.every = self.global_every;
         config.job.global_directory = self.root.path().join("global");
-        config.job.timeouts.abandon = Duration::from_secs(20);
+        config.job.timeouts.abandon = limit::LIMIT;
         config.job.timeouts.room = Duration::from_secs(2);
         config.node.memory_budget = bivouac::config::Budget::Bytes((self.memory_bytes)(node));
         config.node.memory_directory = self.memory(node);
