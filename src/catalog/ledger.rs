@@ -1,11 +1,471 @@
-//! What lies where, and what of it may go. Pure.
+//! What lies where, and what of it may go: whoever deletes asks a [`Ledger`]. Pure.
+//!
+//! The asker enters what it can see as [`LedgerEntry`]s: slots of node memory, folders of a directory tier, with the levels that each one's
+//! checkpoint has reached as far as the asker knows, and those that it may have reached without the asker having heard. Then
+//! [`Ledger::judge`] answers for each: [`Ruling::Go`], or [`Ruling::Keep`] with the [`Reason`], which the log and the tools show.
+//!
+//! # What is needed
+//!
+//! A level of a series is safe while the newest checkpoint that has it can be restored from there. So a copy is *needed* for a level if its
+//! checkpoint has that level or may have it, and there is nothing as new that outlasts it: no later checkpoint that is known to have the
+//! level in the same place, and none as new in a place that survives more. A copy that is needed never goes, whoever asks.
+//!
+//! | level | is given by | outlasted by |
+//! |---|---|---|
+//! | process | slots of node memory | local storage, the global tier |
+//! | node-loss | what redundancy keeps, in slots (or on local storage) | the global tier (or local storage that has it, too) |
+//! | node-reboot, system | folders of their tiers | (retention keeps the newest there) |
+//!
+//! Level node-loss does not outlast level process: a redundancy set may lie in the very memory that is to go.
+//!
+//! What is in flight, and what other copies need ([`LedgerEntry::needs`]), stays as well. All else is a matter of the [`Occasion`].
 #![forbid(unsafe_code)]
 
 use super::lineage::Stretches;
-use crate::base::{CheckpointKey, Generation, Origin};
+use crate::base::{CheckpointKey, Generation, Level, Origin};
 use crate::config::LevelPolicy;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
 
-/// A checkpoint folder on a directory tier, as retention sees it.
+/// When a checkpoint was taken: later is newer. Versions are the application's numbers, and one that has gone back takes smaller ones later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Moment {
+    /// By which run.
+    pub generation: Generation,
+    /// By which of its collective calls.
+    pub operation: u64,
+}
+
+impl Moment {
+    /// The time of a key.
+    pub fn of(key: &CheckpointKey) -> Moment {
+        Moment { generation: key.generation, operation: key.operation }
+    }
+}
+
+/// A set of levels.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Levels(u8);
+
+impl Levels {
+    /// None.
+    pub const NONE: Levels = Levels(0);
+
+    /// What a note of the highest level tells for certain. That of node-loss says nothing of local storage, and that of system leaves open
+    /// what else there is; all shards were captured in any case.
+    pub fn noted(highest: Level) -> Levels {
+        match highest {
+            Level::Captured => Levels::NONE,
+            Level::Process => Levels::NONE.with(Level::Process),
+            other => Levels::NONE.with(Level::Process).with(other),
+        }
+    }
+
+    /// This one too.
+    #[must_use]
+    pub fn with(self, level: Level) -> Levels {
+        Levels(self.0 | 1 << level as u8)
+    }
+
+    /// Those that one of the two has.
+    #[must_use]
+    pub fn or(self, other: Levels) -> Levels {
+        Levels(self.0 | other.0)
+    }
+
+    /// Without this one.
+    #[cfg(test)]
+    pub(super) fn without(self, level: Level) -> Levels {
+        Levels(self.0 & !(1 << level as u8))
+    }
+
+    /// Is it among them?
+    pub fn has(self, level: Level) -> bool {
+        self.0 & 1 << level as u8 != 0
+    }
+
+    /// The highest of them.
+    pub fn highest(self) -> Option<Level> {
+        Level::VOTED.into_iter().rev().find(|level| self.has(*level))
+    }
+
+    /// Does the checkpoint outlive this node's memory?
+    pub fn is_durable(self) -> bool {
+        self.has(Level::NodeReboot) || self.has(Level::System)
+    }
+}
+
+/// A kind of place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A slot of node memory.
+    Slot,
+    /// A folder of a directory tier. All folders of a ledger are of one tier.
+    Folder,
+}
+
+/// A checkpoint's bytes in one place, or a part of them.
+#[derive(Clone, Debug)]
+pub struct LedgerEntry<S> {
+    /// Which series.
+    pub series: S,
+    /// When it was taken.
+    pub taken: Moment,
+    /// The application's number.
+    pub version: u64,
+    /// Where.
+    pub place: Place,
+    /// The levels that all ranks have agreed on. A folder without that of its tier is a leftover, or just being written.
+    pub known: Levels,
+    /// Levels that they may have agreed on, without it having been heard here.
+    pub doubt: Levels,
+    /// Bytes or votes are on their way.
+    pub is_open: bool,
+    /// Checkpoints without which this one cannot be restored.
+    pub needs: Vec<Moment>,
+}
+
+impl<S> LedgerEntry<S> {
+    /// The levels that it has or may have.
+    fn possible(&self) -> Levels {
+        self.known.or(self.doubt)
+    }
+
+    fn order(&self) -> (Generation, u64, u64) {
+        (self.taken.generation, self.version, self.taken.operation)
+    }
+}
+
+/// What is known to be safe of a series in places that the ledger has no copies of.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Elsewhere {
+    /// The newest checkpoint that outlives node memory.
+    pub durable: Option<Moment>,
+    /// The newest on the global tier.
+    pub global: Option<Moment>,
+}
+
+/// Why somebody wants to delete.
+#[derive(Clone, Debug)]
+pub enum Occasion<'a> {
+    /// `committed`, of this run, has just reached the tier's level: what does its policy let go of the folders?
+    Retention {
+        /// Which checkpoint.
+        committed: CheckpointKey,
+        /// The tier's level.
+        level: Level,
+        /// What this run has restored of the series.
+        stretches: &'a Stretches,
+        /// How many stay.
+        policy: &'a LevelPolicy,
+        /// Parts of redundancy sets lie on this tier: has this run reached the level that they are for?
+        parts: Option<bool>,
+    },
+    /// A level was settled: what does the run's own memory no longer have to hold? The newest stays, so that a restart is quick.
+    Settled,
+    /// The application waits for memory: only what is needed stays.
+    Pressed,
+    /// The run has ended: only what is needed stays.
+    Ended,
+    /// All ranks go on from `elected`: what older runs have in memory of its series may go, but for what may survive lost nodes unless
+    /// `elected` does (`is_global`, or by its slots).
+    Elected {
+        /// Which checkpoint.
+        elected: Moment,
+        /// It lies on the global tier.
+        is_global: bool,
+    },
+    /// A user asks for it. `newest`: what a restart would go on from, as far as its tier tells ([`super::lineage::newest`]).
+    Asked {
+        /// Which checkpoint.
+        newest: Option<Moment>,
+    },
+}
+
+/// Why something stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// Bytes or votes are on their way.
+    Open,
+    /// It may be committed at this level, and newer than all that is known to be.
+    Doubt(Level),
+    /// It is the newest of its series at this level.
+    Newest(Level),
+    /// The ranks have elected it.
+    Elected,
+    /// It may survive lost nodes, and what was elected or committed since does not.
+    Protects,
+    /// A later run took it.
+    LaterRun,
+    /// It is one of the newest that the policy keeps.
+    Last,
+    /// The policy keeps its version for good.
+    Pinned,
+    /// A run that this one does not go on from took it, or has left it behind.
+    NotOurs,
+    /// This checkpoint cannot be restored without it.
+    NeededBy(Moment),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Open => f.write_str("being written"),
+            Reason::Doubt(level) => write!(f, "may be the newest at level {level}: the ranks' verdict was not heard"),
+            Reason::Newest(level) => write!(f, "the newest at level {level}"),
+            Reason::Elected => f.write_str("the one that was restored"),
+            Reason::Protects => f.write_str("may survive lost nodes, which nothing newer is known to do"),
+            Reason::LaterRun => f.write_str("of a later run"),
+            Reason::Last => f.write_str("among the last (keep_last)"),
+            Reason::Pinned => f.write_str("kept for good (keep_every)"),
+            Reason::NotOurs => f.write_str("left behind, or of a run that was not gone on from"),
+            Reason::NeededBy(taken) => {
+                write!(f, "needed by operation {} of run {}", taken.operation, taken.generation)
+            }
+        }
+    }
+}
+
+/// May it go?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ruling {
+    /// It stays.
+    Keep(Reason),
+    /// Nobody needs it.
+    Go,
+}
+
+impl Ruling {
+    /// Why it stays, if it does.
+    pub fn reason(self) -> Option<Reason> {
+        match self {
+            Ruling::Keep(reason) => Some(reason),
+            Ruling::Go => None,
+        }
+    }
+
+    /// May it go?
+    pub fn may_go(self) -> bool {
+        self == Ruling::Go
+    }
+}
+
+/// What an asker can see.
+#[derive(Clone, Debug)]
+pub struct Ledger<S> {
+    entries: Vec<LedgerEntry<S>>,
+    elsewhere: BTreeMap<S, Elsewhere>,
+    /// What redundancy sets keep lies on local storage, too.
+    has_stored_parts: bool,
+}
+
+impl<S: Ord + Clone> Ledger<S> {
+    /// Of these entries; the rulings come in their order.
+    pub fn new(entries: Vec<LedgerEntry<S>>) -> Ledger<S> {
+        Ledger { entries, elsewhere: BTreeMap::new(), has_stored_parts: false }
+    }
+
+    /// With what is safe in other places.
+    #[must_use]
+    pub fn with_elsewhere(mut self, elsewhere: BTreeMap<S, Elsewhere>) -> Ledger<S> {
+        self.elsewhere = elsewhere;
+        self
+    }
+
+    /// Parts of redundancy sets are on local storage before their level counts.
+    #[must_use]
+    pub fn with_stored_parts(mut self, has_stored_parts: bool) -> Ledger<S> {
+        self.has_stored_parts = has_stored_parts;
+        self
+    }
+
+    /// The entries, as they were entered.
+    pub fn entries(&self) -> &[LedgerEntry<S>] {
+        &self.entries
+    }
+
+    /// The newest checkpoint of a series that is known to have a level (or one that outlasts it) in a kind of place. At level node-loss all of
+    /// its copies there must tell so: a part that is kept for others has the level before all ranks have agreed on it.
+    pub fn newest(&self, series: &S, place: Place, level: Level) -> Option<Moment> {
+        let reaches = |levels: Levels| levels.has(level) || (level == Level::NodeLoss && levels.has(Level::System));
+        let mut known: BTreeMap<Moment, (bool, bool)> = BTreeMap::new();
+        for entry in self.of(series).filter(|entry| entry.place == place) {
+            let (some, all) = known.entry(entry.taken).or_insert((false, true));
+            (*some, *all) = (*some || reaches(entry.known), *all && reaches(entry.known));
+        }
+        let counts = |(some, all): (bool, bool)| if level == Level::NodeLoss { all } else { some };
+        known.into_iter().rev().find(|(_, told)| counts(*told)).map(|(taken, _)| taken)
+    }
+
+    /// The newest of a series that has a level, or another one that outlasts it, outside of node memory.
+    fn outlasting(&self, series: &S, level: Level) -> Option<Moment> {
+        let outlasts = |entry: &&LedgerEntry<S>| match level {
+            Level::NodeLoss => {
+                let is_stored = self.has_stored_parts && entry.known.has(Level::NodeReboot);
+                entry.known.has(Level::System) || (is_stored && entry.known.has(Level::NodeLoss))
+            }
+            _ => entry.known.is_durable(),
+        };
+        let known = self.elsewhere.get(series).copied().unwrap_or_default();
+        let elsewhere = if level == Level::NodeLoss { known.global } else { known.durable.max(known.global) };
+        self.of(series).filter(outlasts).map(|entry| entry.taken).max().max(elsewhere)
+    }
+
+    /// Why a slot is needed, if it is: the rule of the module.
+    fn need(&self, entry: &LedgerEntry<S>) -> Option<Reason> {
+        [Level::Process, Level::NodeLoss].into_iter().find_map(|level| {
+            let is_needed = entry.possible().has(level)
+                && Some(entry.taken) > self.outlasting(&entry.series, level)
+                && Some(entry.taken) >= self.newest(&entry.series, Place::Slot, level);
+            let reason = if entry.known.has(level) { Reason::Newest(level) } else { Reason::Doubt(level) };
+            is_needed.then_some(reason)
+        })
+    }
+
+    fn of<'l>(&'l self, series: &'l S) -> impl Iterator<Item = &'l LedgerEntry<S>> {
+        self.entries.iter().filter(move |entry| entry.series == *series)
+    }
+
+    /// The ruling on each entry, in order.
+    pub fn judge(&self, occasion: &Occasion<'_>) -> Vec<Ruling> {
+        let mut rulings: Vec<Ruling> = match occasion {
+            Occasion::Retention { committed, level, stretches, policy, parts } => {
+                let (level, parts) = (*level, *parts);
+                Retention { ledger: self, committed, level, stretches, policy, parts }.judge()
+            }
+            _ => self.entries.iter().map(|entry| self.judge_one(entry, occasion)).collect(),
+        };
+        self.keep_what_is_needed(&mut rulings);
+        rulings
+    }
+
+    fn judge_one(&self, entry: &LedgerEntry<S>, occasion: &Occasion<'_>) -> Ruling {
+        if entry.is_open {
+            return Ruling::Keep(Reason::Open);
+        }
+        let is_newest =
+            |level| entry.known.has(level) && self.newest(&entry.series, entry.place, level) == Some(entry.taken);
+        let reason = match occasion {
+            Occasion::Settled if entry.doubt != Levels::NONE => entry.doubt.highest().map(Reason::Doubt),
+            Occasion::Settled => {
+                [Level::Process, Level::NodeLoss].into_iter().find(|level| is_newest(*level)).map(Reason::Newest)
+            }
+            Occasion::Pressed | Occasion::Ended => self.need(entry),
+            Occasion::Elected { elected, .. } if entry.taken == *elected => Some(Reason::Elected),
+            Occasion::Elected { elected, is_global } => {
+                let mut other = self.of(&entry.series).filter(|other| other.taken == entry.taken);
+                let protects = other.any(|other| other.known.highest() == Some(Level::NodeLoss));
+                (protects && !*is_global && !self.is_protected(&entry.series, *elected)).then_some(Reason::Protects)
+            }
+            Occasion::Asked { newest } => {
+                let level = entry.known.highest().filter(|_| Some(entry.taken) == *newest);
+                level.map(Reason::Newest)
+            }
+            Occasion::Retention { .. } => None,
+        };
+        reason.map_or(Ruling::Go, Ruling::Keep)
+    }
+
+    /// Is a checkpoint known to survive lost nodes, by its slots here?
+    fn is_protected(&self, series: &S, taken: Moment) -> bool {
+        let levels = self.of(series).filter(|entry| entry.taken == taken).map(|entry| entry.known.highest());
+        levels.min().is_some_and(|lowest| lowest >= Some(Level::NodeLoss))
+    }
+
+    /// What a copy that stays cannot be restored without stays, too.
+    fn keep_what_is_needed(&self, rulings: &mut [Ruling]) {
+        let mut kept: Vec<usize> = (0..rulings.len()).filter(|at| !rulings[*at].may_go()).collect();
+        while let Some(at) = kept.pop() {
+            let by = &self.entries[at];
+            for (index, base) in self.entries.iter().enumerate() {
+                if base.series == by.series && by.needs.contains(&base.taken) && rulings[index].may_go() {
+                    rulings[index] = Ruling::Keep(Reason::NeededBy(by.taken));
+                    kept.push(index);
+                }
+            }
+        }
+    }
+}
+
+/// What the policy of a directory tier keeps, of one series.
+struct Retention<'l, S> {
+    ledger: &'l Ledger<S>,
+    committed: &'l CheckpointKey,
+    level: Level,
+    stretches: &'l Stretches,
+    policy: &'l LevelPolicy,
+    parts: Option<bool>,
+}
+
+impl<S: Ord + Clone> Retention<'_, S> {
+    fn is_current(&self, entry: &LedgerEntry<S>) -> bool {
+        entry.taken == Moment::of(self.committed)
+    }
+
+    /// Did this run take it, or one that it descends from?
+    fn is_ancestor(&self, entry: &LedgerEntry<S>) -> bool {
+        let ours = self.committed.generation;
+        let generation = entry.taken.generation;
+        let is_older =
+            |o: Origin| generation < o.generation || (generation == o.generation && entry.version <= o.version);
+        generation == ours || self.stretches.inherited(ours).is_some_and(is_older)
+    }
+
+    /// Why it stays whatever the policy says.
+    fn fixed(&self, entry: &LedgerEntry<S>) -> Option<Reason> {
+        let now = Moment::of(self.committed);
+        if entry.taken.generation > now.generation {
+            return Some(Reason::LaterRun);
+        }
+        let is_own = entry.taken.generation == now.generation;
+        // A later checkpoint may overtake an earlier one: that is still being written.
+        if !self.is_current(entry) && (entry.is_open || (is_own && entry.taken.operation > now.operation)) {
+            return Some(Reason::Open);
+        }
+        let has_reached = self.parts?;
+        // What lost nodes could be rebuilt from stays until this run has that, too.
+        let newest = || {
+            let own = self.ledger.entries.iter().filter(|entry| entry.taken.generation == now.generation);
+            own.filter(|entry| entry.known.has(Level::NodeLoss)).map(|entry| entry.taken).max()
+        };
+        let protects = if is_own { newest() == Some(entry.taken) } else { !has_reached };
+        (protects && !self.is_current(entry)).then_some(Reason::Protects)
+    }
+
+    fn judge(&self) -> Vec<Ruling> {
+        let entries = &self.ledger.entries;
+        let ours = self.committed.generation;
+        // Rolled back by this run itself: the first to go.
+        let is_rolled_back = |entry: &LedgerEntry<S>| {
+            entry.taken.generation == ours && !self.stretches.descend_from(ours, entry.taken.operation)
+        };
+        let counts = |entry: &&LedgerEntry<S>| {
+            self.is_current(entry)
+                || (entry.known.has(self.level) && self.is_ancestor(entry) && self.fixed(entry).is_none())
+        };
+        let mut history: Vec<&LedgerEntry<S>> = entries.iter().filter(counts).collect();
+        history.sort_unstable_by_key(|entry| Reverse((self.is_current(entry), !is_rolled_back(entry), entry.order())));
+        let last: Vec<_> =
+            history.iter().take(self.policy.keep_last.max(1) as usize).map(|entry| entry.order()).collect();
+        let is_pinned =
+            |entry: &LedgerEntry<S>| self.policy.keep_every > 0 && entry.version.is_multiple_of(self.policy.keep_every);
+        let judge = |entry: &LedgerEntry<S>| {
+            let reason = match self.fixed(entry) {
+                Some(fixed) => Some(fixed),
+                None if self.is_current(entry) || last.contains(&entry.order()) => Some(Reason::Last),
+                None if !entry.known.has(self.level) => None,
+                None if !self.is_ancestor(entry) => Some(Reason::NotOurs),
+                None if is_pinned(entry) => Some(Reason::Pinned),
+                None => None,
+            };
+            reason.map_or(Ruling::Go, Ruling::Keep)
+        };
+        entries.iter().map(judge).collect()
+    }
+}
+
+/// A checkpoint folder on a directory tier, as a listing shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Folder {
     /// Generation of the run that made it.
@@ -19,9 +479,30 @@ pub struct Folder {
 }
 
 impl Folder {
-    pub(super) fn order(&self) -> (Generation, u64, u64) {
-        (self.generation, self.version, self.operation)
+    /// When its checkpoint was taken.
+    pub fn taken(&self) -> Moment {
+        Moment { generation: self.generation, operation: self.operation }
     }
+
+    /// As an entry, on a tier that gives `level`.
+    pub fn entry<S>(&self, series: S, level: Level) -> LedgerEntry<S> {
+        let known = if self.committed { Levels::NONE.with(level) } else { Levels::NONE };
+        LedgerEntry {
+            series,
+            taken: self.taken(),
+            version: self.version,
+            place: Place::Folder,
+            known,
+            doubt: Levels::NONE,
+            is_open: false,
+            needs: Vec::new(),
+        }
+    }
+}
+
+/// Has a run that has committed something of the series at level `committed` as its highest no need of what an earlier run has there?
+pub fn is_succeeded<S>(entry: &LedgerEntry<S>, committed: Option<Level>) -> bool {
+    committed.is_some_and(|ours| Some(ours) >= entry.known.highest())
 }
 
 /// The newest committed version of earlier runs, if run `ours` goes on from none of them: it has started the series over.
@@ -29,42 +510,4 @@ pub fn started_over(folders: &[Folder], ours: Generation, stretches: &Stretches)
     let earlier = folders.iter().filter(|folder| folder.committed && folder.generation < ours);
     let newest = earlier.map(|folder| (folder.generation, folder.version)).max();
     newest.filter(|_| !stretches.inherits(ours))
-}
-
-/// Which folders may be deleted now that `committed` (one of this run's checkpoints) is committed at this tier.
-///
-/// Kept: everything of newer generations (we would be superseded), everything of this run from the committed
-/// operation on (in flight), the newest `keep_last` committed ones up to and including it, every committed one
-/// whose version is a multiple of `keep_every`, and committed ones of the run that this one goes on from, and of runs
-/// after it, that are not our ancestors (`stretches` says what this run restored; runs before that one all count as
-/// ancestors). All else is deleted: superseded versions, and incomplete leftovers of this run and of runs before it. Since `committed` itself is always kept, the newest restorable version never goes.
-pub fn retention(
-    folders: &[Folder],
-    committed: &CheckpointKey,
-    stretches: &Stretches,
-    policy: &LevelPolicy,
-) -> Vec<Folder> {
-    let ours = committed.generation;
-    let is_current = |f: &Folder| f.generation == ours && f.operation == committed.operation;
-    let in_flight = |f: &Folder| f.generation > ours || (f.generation == ours && f.operation >= committed.operation);
-    let inherited = stretches.inherited(ours);
-    let ancestor = |f: &Folder| {
-        let of_older =
-            |o: Origin| f.generation < o.generation || (f.generation == o.generation && f.version <= o.version);
-        f.generation == ours || inherited.is_some_and(of_older)
-    };
-    // Rolled back by this run itself: the first to go.
-    let rolled_back = |f: &Folder| f.generation == ours && !stretches.descend_from(ours, f.operation);
-    let mut history: Vec<&Folder> =
-        folders.iter().filter(|f| is_current(f) || (f.committed && ancestor(f) && !in_flight(f))).collect();
-    history.sort_unstable_by_key(|f| std::cmp::Reverse((is_current(f), !rolled_back(f), f.order())));
-    let kept_last: Vec<_> = history.iter().take(policy.keep_last.max(1) as usize).map(|f| f.order()).collect();
-    let pinned = |f: &Folder| policy.keep_every > 0 && f.version.is_multiple_of(policy.keep_every);
-    folders
-        .iter()
-        .filter(|f| !in_flight(f))
-        .filter(|f| !f.committed || (ancestor(f) && !pinned(f)))
-        .filter(|f| !kept_last.contains(&f.order()))
-        .copied()
-        .collect()
 }

@@ -99,7 +99,7 @@ impl Lineage {
 
 /// The candidate that a run would go on from: the newest in the order of keys, unless its own run went back behind it
 /// afterwards and took others.
-fn newest(complete: &[Candidate]) -> Option<&Candidate> {
+pub fn newest(complete: &[Candidate]) -> Option<&Candidate> {
     let mut newest = complete.iter().max()?;
     loop {
         let behind = (newest.key.generation, newest.key.version);

@@ -8,5 +8,7 @@ pub mod lineage;
 #[cfg(test)]
 mod tests;
 
-pub use ledger::{Folder, retention, started_over};
-pub use lineage::{Candidate, Lineage, Stretches, WINDOW, merge_newest, restorable};
+pub use ledger::{
+    Elsewhere, Folder, Ledger, LedgerEntry, Levels, Moment, Occasion, Place, Reason, Ruling, is_succeeded, started_over,
+};
+pub use lineage::{Candidate, Lineage, Stretches, WINDOW, merge_newest, newest, restorable};

@@ -1,7 +1,9 @@
 use super::*;
+use crate::base::Level;
 use crate::base::{CheckpointKey, Generation, Origin};
 use crate::config::LevelPolicy;
 use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 fn origin(generation: u64, version: u64, operation: u64, restart: u64) -> Origin {
@@ -34,6 +36,20 @@ fn at(version: u64, operation: u64, origin: Option<Origin>) -> Candidate {
 
 fn folder(version: u64, operation: u64) -> Folder {
     Folder { generation: Generation(1), version, operation, committed: true }
+}
+
+/// What goes of the folders of a durable tier when `committed` has just reached it.
+fn retention(
+    folders: &[Folder],
+    committed: &CheckpointKey,
+    stretches: &Stretches,
+    policy: &LevelPolicy,
+) -> Vec<Folder> {
+    let ledger = Ledger::new(folders.iter().map(|folder| folder.entry((), Level::System)).collect());
+    let committed = *committed;
+    let rulings =
+        ledger.judge(&Occasion::Retention { committed, level: Level::System, stretches, policy, parts: None });
+    folders.iter().zip(rulings).filter(|(_, ruling)| ruling.may_go()).map(|(folder, _)| *folder).collect()
 }
 
 fn names(list: &[Candidate]) -> Vec<(u64, u64)> {
@@ -273,5 +289,344 @@ proptest! {
         for gone in retention(&folders, &committed, &path, &policy(keep_last, keep_every)) {
             prop_assert!(gone.generation < Generation(2) || (gone.generation == Generation(2) && gone.operation < at));
         }
+    }
+}
+
+// ------------------------------------------------------------------------------------------- node memory
+
+/// A slot of run `taken.0`, from its operation `taken.1`, that notes this level.
+fn slot(name: &'static str, taken: (u64, u64), level: Level) -> LedgerEntry<&'static str> {
+    let doubt = if level == Level::Captured { Levels::NONE.with(Level::Process) } else { Levels::NONE };
+    LedgerEntry {
+        series: name,
+        taken: Moment { generation: Generation(taken.0), operation: taken.1 },
+        version: taken.1 * 10,
+        place: Place::Slot,
+        known: Levels::noted(level),
+        doubt,
+        is_open: false,
+        needs: Vec::new(),
+    }
+}
+
+/// What of dead runs' memory is needed: series and operation. `durable`: what the global tier has of a series.
+fn only(slots: &[LedgerEntry<&'static str>], durable: &[(&'static str, (u64, u64))]) -> Vec<(String, u64)> {
+    let elsewhere = |taken: (u64, u64)| {
+        let newest = Some(Moment { generation: Generation(taken.0), operation: taken.1 });
+        Elsewhere { durable: newest, global: newest }
+    };
+    let elsewhere: BTreeMap<_, _> = durable.iter().map(|(name, taken)| (*name, elsewhere(*taken))).collect();
+    let ledger = Ledger::new(slots.to_vec()).with_elsewhere(elsewhere);
+    let rulings = ledger.judge(&Occasion::Ended);
+    let kept = slots.iter().zip(rulings).filter(|(_, ruling)| !ruling.may_go());
+    let kept: BTreeSet<_> = kept.map(|(slot, _)| (slot.series.to_owned(), slot.taken.operation)).collect();
+    kept.into_iter().collect()
+}
+
+#[test]
+fn the_newest_committed_version_that_is_nowhere_else_is_an_only_copy() {
+    let heat = |operation, level| slot("heat", (1, operation), level);
+    assert_eq!(only(&[heat(2, Level::Process)], &[]), [("heat".into(), 2)]);
+    assert_eq!(only(&[heat(2, Level::NodeReboot)], &[]), []);
+    assert_eq!(only(&[heat(2, Level::System), heat(3, Level::Process)], &[]), [("heat".into(), 3)]);
+    // Older than what is safe, or given up for what is newer.
+    assert_eq!(only(&[heat(2, Level::Process), heat(3, Level::System)], &[]), []);
+    assert_eq!(only(&[heat(2, Level::Captured), heat(3, Level::Process), heat(4, Level::System)], &[]), []);
+    assert_eq!(only(&[heat(3, Level::Process)], &[("heat", (1, 2))]), [("heat".into(), 3)]);
+    assert_eq!(only(&[heat(3, Level::Process)], &[("heat", (1, 3))]), []);
+    assert_eq!(only(&[heat(3, Level::Process)], &[("heat", (2, 1))]), []);
+}
+
+#[test]
+fn what_was_sealed_after_the_newest_committed_version_is_an_only_copy_too() {
+    let heat = |operation, level| slot("heat", (1, operation), level);
+    assert_eq!(only(&[heat(2, Level::System), heat(3, Level::Captured)], &[]), [("heat".into(), 3)]);
+    assert_eq!(
+        only(
+            &[heat(1, Level::Captured), heat(2, Level::Process), heat(3, Level::Captured), heat(4, Level::Captured)],
+            &[]
+        ),
+        [("heat".into(), 2), ("heat".into(), 3), ("heat".into(), 4)]
+    );
+    assert_eq!(only(&[heat(3, Level::Captured)], &[("heat", (1, 3))]), []);
+}
+
+#[test]
+fn the_newest_version_that_survives_lost_nodes_is_an_only_copy_until_the_global_tier_has_one_as_new() {
+    let heat = |operation, level| slot("heat", (1, operation), level);
+    let operations = |slots: &[LedgerEntry<&'static str>], durable: &[(&'static str, (u64, u64))]| -> BTreeSet<u64> {
+        only(slots, durable).into_iter().map(|(_, operation)| operation).collect()
+    };
+    let both = [heat(2, Level::NodeLoss), heat(3, Level::NodeReboot)];
+    assert_eq!(operations(&both, &[]), [2].into());
+    assert_eq!(operations(&both, &[("heat", (1, 1))]), [2].into());
+    assert_eq!(operations(&both, &[("heat", (1, 2))]), [].into());
+    assert_eq!(operations(&[heat(2, Level::NodeLoss), heat(3, Level::System)], &[]), [].into());
+    assert_eq!(operations(&[heat(2, Level::NodeLoss), heat(3, Level::Process)], &[]), [2, 3].into());
+    assert_eq!(
+        operations(&[heat(1, Level::NodeLoss), heat(2, Level::NodeLoss), heat(3, Level::NodeReboot)], &[]),
+        [2].into()
+    );
+    // A part of version 3 was sealed, and whether all ranks had theirs nobody heard.
+    let doubt =
+        [heat(1, Level::NodeLoss), heat(2, Level::NodeLoss), heat(3, Level::NodeLoss), heat(3, Level::NodeReboot)];
+    assert_eq!(operations(&doubt, &[]), [2, 3].into());
+}
+
+#[test]
+fn each_series_counts_by_itself() {
+    let slots = [
+        slot("heat", (1, 2), Level::Process),
+        slot("flow", (1, 9), Level::System),
+        slot("flow", (2, 1), Level::Process),
+    ];
+    assert_eq!(only(&slots, &[]), [("flow".into(), 1), ("heat".into(), 2)]);
+    assert_eq!(only(&slots, &[("flow", (2, 1))]), [("heat".into(), 2)]);
+}
+
+#[test]
+fn what_needs_a_base_keeps_it_and_what_that_needs() {
+    let mut slots: Vec<_> = (1..=4).map(|operation| slot("heat", (1, operation), Level::Process)).collect();
+    let rulings = |slots: &[LedgerEntry<&'static str>]| {
+        let rulings = Ledger::new(slots.to_vec()).judge(&Occasion::Ended);
+        rulings.into_iter().map(Ruling::reason).collect::<Vec<_>>()
+    };
+    assert_eq!(rulings(&slots), [None, None, None, Some(Reason::Newest(Level::Process))]);
+    // 4 lies as differences from 2, and 2 from 1.
+    (slots[3].needs, slots[1].needs) = (vec![slots[1].taken], vec![slots[0].taken]);
+    let needed = |by: usize| Some(Reason::NeededBy(slots[by].taken));
+    assert_eq!(rulings(&slots), [needed(1), needed(3), None, Some(Reason::Newest(Level::Process))]);
+    // Another series has an operation of that number.
+    slots[0].series = "flow";
+    assert_eq!(rulings(&slots)[0], Some(Reason::Newest(Level::Process)));
+}
+
+#[test]
+fn a_run_that_waits_for_memory_gives_up_the_newest_only_where_something_as_new_outlasts_it() {
+    let mut slots = vec![slot("heat", (1, 1), Level::NodeReboot), slot("heat", (1, 2), Level::Process)];
+    let kept = |slots: &[LedgerEntry<&'static str>], occasion| -> Vec<u64> {
+        let rulings = Ledger::new(slots.to_vec()).judge(&occasion);
+        let kept = slots.iter().zip(rulings).filter(|(_, ruling)| !ruling.may_go());
+        kept.map(|(slot, _)| slot.taken.operation).collect()
+    };
+    assert_eq!((kept(&slots, Occasion::Settled), kept(&slots, Occasion::Pressed)), (vec![2], vec![2]));
+    slots[1].known = Levels::noted(Level::NodeReboot);
+    assert_eq!((kept(&slots, Occasion::Settled), kept(&slots, Occasion::Pressed)), (vec![2], vec![]));
+    // What the set of another node holds is not in a file.
+    slots[1].known = Levels::noted(Level::NodeReboot).with(Level::NodeLoss);
+    assert_eq!(kept(&slots, Occasion::Pressed), [2]);
+    slots[1].known = slots[1].known.with(Level::System);
+    assert_eq!(kept(&slots, Occasion::Pressed), [0; 0]);
+    slots[0].is_open = true;
+    assert_eq!(kept(&slots, Occasion::Pressed), [1]);
+    slots[0].is_open = false;
+    slots[0].doubt = Levels::NONE.with(Level::Process);
+    assert_eq!((kept(&slots, Occasion::Settled), kept(&slots, Occasion::Pressed)), (vec![1, 2], vec![]));
+}
+
+// ------------------------------------------------------------------------------------------- whole histories
+
+/// One series on one node, with one rank: what has happened to each checkpoint, and what of it still lies where.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    checkpoints: Vec<Trace>,
+}
+
+#[derive(Clone, Debug)]
+struct Trace {
+    key: CheckpointKey,
+    /// Levels that were agreed on, and those of them that this rank has not heard of.
+    reached: Levels,
+    unheard: Levels,
+    is_open: bool,
+    in_memory: bool,
+    on_local: bool,
+    on_global: bool,
+}
+
+impl Trace {
+    fn taken(&self) -> Moment {
+        Moment::of(&self.key)
+    }
+
+    /// Can the level still be restored, by what lies where?
+    fn gives(&self, level: Level) -> bool {
+        match level {
+            Level::Process => (self.in_memory && self.reached.has(Level::Process)) || self.gives(Level::NodeReboot),
+            Level::NodeReboot => (self.on_local && self.reached.has(Level::NodeReboot)) || self.gives(Level::System),
+            _ => self.on_global && self.reached.has(Level::System),
+        }
+    }
+
+    fn entry(&self) -> LedgerEntry<()> {
+        let known = Level::VOTED.into_iter().filter(|level| self.reached.has(*level) && !self.unheard.has(*level));
+        LedgerEntry {
+            series: (),
+            taken: self.taken(),
+            version: self.key.version,
+            place: Place::Slot,
+            known: known.fold(Levels::NONE, Levels::with),
+            doubt: self.unheard,
+            is_open: self.is_open,
+            needs: Vec::new(),
+        }
+    }
+}
+
+impl Past {
+    /// The newest checkpoint that a level can be restored of.
+    fn newest(&self, level: Level) -> Option<Moment> {
+        self.checkpoints.iter().filter(|trace| trace.gives(level)).map(Trace::taken).max()
+    }
+
+    fn give_up_memory(&mut self, occasion: &Occasion<'_>) {
+        let held: Vec<usize> = (0..self.checkpoints.len()).filter(|at| self.checkpoints[*at].in_memory).collect();
+        let ledger = Ledger::new(held.iter().map(|at| self.checkpoints[*at].entry()).collect());
+        let whole = self.checkpoints.iter().filter(|trace| trace.on_local || trace.on_global);
+        let durable = whole.filter(|trace| trace.entry().known.is_durable()).map(Trace::taken).max();
+        let ledger = ledger.with_elsewhere([((), Elsewhere { durable, global: None })].into());
+        for (at, ruling) in held.into_iter().zip(ledger.judge(occasion)) {
+            let trace = &mut self.checkpoints[at];
+            if ruling.may_go() {
+                assert!(!trace.is_open, "{trace:?} was in flight");
+                trace.in_memory = false;
+            }
+        }
+    }
+
+    fn retain(&mut self, level: Level, committed: CheckpointKey, stretches: &Stretches, policy: &LevelPolicy) {
+        let is_there = |trace: &Trace| if level == Level::System { trace.on_global } else { trace.on_local };
+        let there: Vec<usize> = (0..self.checkpoints.len()).filter(|at| is_there(&self.checkpoints[*at])).collect();
+        let entry = |trace: &Trace| {
+            let committed = trace.entry().known.has(level);
+            let CheckpointKey { generation, version, operation, .. } = trace.key;
+            let mut entry = Folder { generation, version, operation, committed }.entry((), level);
+            entry.is_open = trace.is_open;
+            entry
+        };
+        let ledger = Ledger::new(there.iter().map(|at| entry(&self.checkpoints[*at])).collect());
+        let rulings = ledger.judge(&Occasion::Retention { committed, level, stretches, policy, parts: None });
+        for (at, ruling) in there.into_iter().zip(rulings) {
+            let trace = &mut self.checkpoints[at];
+            if ruling.may_go() {
+                assert!(!trace.is_open, "{trace:?} was in flight");
+                if level == Level::System { trace.on_global = false } else { trace.on_local = false }
+            }
+        }
+    }
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A checkpoint is taken, and reaches these levels: memory, local, global; the last is not heard of by this rank.
+    Take { local: bool, global: bool, is_heard: bool, stays_open: bool },
+    /// What is open comes to its end.
+    Settle,
+    /// The application waits for memory.
+    Press,
+    /// The run is killed; the next one goes on from the newest that there is, or from nothing.
+    Restart { goes_on: bool },
+    /// The same run goes back to what it took `back` checkpoints ago.
+    RollBack { back: usize },
+    /// The node's memory is lost, or its disk.
+    Lose { memory: bool },
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    use Happening::*;
+    prop_oneof![
+        6 => (any::<bool>(), any::<bool>(), 0u8..8, 0u8..4).prop_map(|(local, global, heard, open)| Take {
+            local, global, is_heard: heard > 0, stays_open: open == 0
+        }),
+        2 => Just(Settle),
+        2 => Just(Press),
+        1 => (0u8..4).prop_map(|goes_on| Restart { goes_on: goes_on > 0 }),
+        1 => (1usize..4).prop_map(|back| RollBack { back }),
+        1 => any::<bool>().prop_map(|memory| Lose { memory }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    /// Whatever happens, and whoever deletes: the newest restorable checkpoint of each level stays restorable until a newer one is, nothing
+    /// in flight goes, and storage is bounded.
+    #[test]
+    fn the_newest_restorable_checkpoint_of_each_level_is_never_deleted(
+        happenings in proptest::collection::vec(happening(), 1..60), keep_last in 1u64..4, keep_every in 0u64..5,
+    ) {
+        let policy = LevelPolicy { every: 1, every_seconds: Duration::ZERO, keep_last, keep_every };
+        let (mut past, mut stretches) = (Past::default(), Stretches::default());
+        let (mut generation, mut operation, mut version) = (1u64, 0u64, 0u64);
+        for happening in happenings {
+            let levels = [Level::Process, Level::NodeReboot, Level::System];
+            // Losses are no deletions, and a restart may go behind what it does not find.
+            let mut before: Vec<Option<Moment>> = levels.iter().map(|level| past.newest(*level)).collect();
+            match happening.clone() {
+                Happening::Take { local, global, is_heard, stays_open } => {
+                    operation += 1;
+                    version += 1;
+                    let key = CheckpointKey { generation: Generation(generation), version, operation, ..Default::default() };
+                    let all = [(Level::Process, true), (Level::NodeReboot, local), (Level::System, global)];
+                    let reached = all.iter().filter(|(_, is_reached)| *is_reached).fold(Levels::NONE, |sum, (level, _)| sum.with(*level));
+                    let unheard = if is_heard { Levels::NONE } else { Levels::NONE.with(reached.highest().expect("memory")) };
+                    let trace = Trace {
+                        key, origin: stretches.last(), reached, unheard, is_open: stays_open,
+                        in_memory: true, on_local: local, on_global: global,
+                    };
+                    past.checkpoints.push(trace);
+                    past.give_up_memory(&Occasion::Settled);
+                    if is_heard {
+                        for (level, _) in all.iter().skip(1).filter(|(_, is_reached)| *is_reached) {
+                            past.retain(*level, key, &stretches, &policy);
+                        }
+                    }
+                }
+                Happening::Settle => {
+                    past.checkpoints.iter_mut().for_each(|trace| trace.is_open = false);
+                    past.give_up_memory(&Occasion::Settled);
+                }
+                Happening::Press => past.give_up_memory(&Occasion::Pressed),
+                Happening::Restart { goes_on } => {
+                    past.checkpoints.iter_mut().for_each(|trace| trace.is_open = false);
+                    past.give_up_memory(&Occasion::Ended);
+                    (generation, stretches) = (generation + 1, Stretches::default());
+                    let newest = past.checkpoints.iter().filter(|trace| trace.gives(Level::Process)).max_by_key(|trace| trace.key);
+                    if let Some(newest) = newest.filter(|_| goes_on) {
+                        let key = newest.key;
+                        operation += 1;
+                        stretches.begin(Generation(generation), origin(key.generation.0, key.version, key.operation, operation));
+                        version = key.version;
+                    }
+                }
+                Happening::RollBack { back } => {
+                    let own = past.checkpoints.iter().filter(|trace| trace.key.generation.0 == generation && !trace.is_open && trace.gives(Level::Process));
+                    if let Some(to) = own.rev().nth(back) {
+                        let key = to.key;
+                        operation += 1;
+                        stretches.begin(Generation(generation), origin(generation, key.version, key.operation, operation));
+                        version = key.version;
+                    }
+                }
+                Happening::Lose { memory } => {
+                    for trace in &mut past.checkpoints {
+                        if memory {
+                            trace.in_memory = false;
+                        } else {
+                            // Who deletes knows: levels are notes, and a disk that is gone makes liars of them.
+                            (trace.on_local, trace.reached) = (false, trace.reached.without(Level::NodeReboot));
+                        }
+                    }
+                    before = vec![None; levels.len()];
+                }
+            }
+            for (level, before) in levels.iter().zip(before) {
+                prop_assert!(past.newest(*level) >= before, "{level} went back from {before:?} to {:?} with {happening:?}: {past:?}", past.newest(*level));
+            }
+        }
+        // Storage is bounded: of what is settled and was heard of, memory holds the newest.
+        past.give_up_memory(&Occasion::Settled);
+        let is_plain = |trace: &&Trace| trace.in_memory && !trace.is_open && trace.unheard == Levels::NONE;
+        prop_assert!(past.checkpoints.iter().filter(is_plain).count() <= 1, "{past:?}");
     }
 }

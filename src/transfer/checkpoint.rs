@@ -15,6 +15,7 @@ use super::write::Written;
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::{CheckpointKey, Digest, Level, Origin};
+use crate::catalog::{Ledger, LedgerEntry, Levels, Moment, Occasion, Place};
 use crate::config::{LevelPolicy, PartStore};
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
@@ -28,7 +29,6 @@ use crate::tier::TierKind;
 use crate::tier::directory::{Series, Upload, rank_file};
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::storage::Create;
-use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -1005,19 +1005,11 @@ impl Engine {
             state.checkpoints.retain(|_, c| !c.flow.is_finished());
             return false;
         };
-        let newest = newest_committed(state, TierKind::Memory);
-        let newest_protected = newest_committed(state, TierKind::Peers);
-        let is_stored = self.setup.config.job.redundancy.store == PartStore::Local;
+        let occasion = if hard { Occasion::Pressed } else { Occasion::Settled };
+        let rulings = state.memory_ledger(self.has_stored_parts()).judge(&occasion);
         let mut freed = false;
-        for checkpoint in state.checkpoints.values_mut().filter(|c| c.source.is_none()) {
-            let (name, operation, flow) = (&checkpoint.series.name, checkpoint.key.operation, &checkpoint.flow);
-            let is_newest = newest.get(name) == Some(&operation) && !(hard && flow.is_durable());
-            let is_elsewhere = flow.is_committed(TierKind::Global) || (is_stored && flow.is_committed(TierKind::Local));
-            let protects = newest_protected.get(name) == Some(&operation) && !(hard && is_elsewhere);
-            let undecided = [TierKind::Memory, TierKind::Peers]
-                .iter()
-                .any(|tier| matches!(flow.level(*tier), LevelState::Planned | LevelState::Writing | LevelState::Voted));
-            if undecided || checkpoint.is_unknown || is_newest || protects {
+        for (checkpoint, ruling) in state.checkpoints.values_mut().zip(rulings) {
+            if !ruling.may_go() {
                 continue;
             }
             segment.retire_all(std::mem::take(&mut checkpoint.parts));
@@ -1031,14 +1023,37 @@ impl Engine {
         state.checkpoints.retain(|_, c| !(c.flow.is_finished() && !c.has_slot() && c.parts.is_empty()));
         freed
     }
+}
 
-    /// Is it the newest of its series at level `NodeLoss`?
-    pub(super) fn is_newest_protected(&self, state: &State, checkpoint: &Checkpoint) -> bool {
-        newest_committed(state, TierKind::Peers).get(&checkpoint.series.name) == Some(&checkpoint.key.operation)
+impl Checkpoint {
+    /// What node memory holds of it, for the ledger.
+    fn entry(&self) -> LedgerEntry<String> {
+        use LevelState::{Planned, Voted, Writing};
+        let is_undecided = |tier: &TierKind| matches!(self.flow.level(*tier), Planned | Writing | Voted);
+        let known = TierKind::ALL.into_iter().filter(|tier| self.flow.is_committed(*tier));
+        // Lost touch, or still without an answer: the others may have heard that it is committed.
+        let is_in_doubt = self.is_unknown || self.flow.awaits_verdict();
+        let doubt = Levels::NONE.with(Level::Process).with(Level::NodeLoss);
+        LedgerEntry {
+            series: self.series.name.clone(),
+            taken: Moment::of(&self.key),
+            version: self.key.version,
+            place: Place::Slot,
+            known: known.fold(Levels::NONE, |known, tier| known.with(level_of(tier))),
+            doubt: if is_in_doubt && (self.slot.is_some() || !self.parts.is_empty()) { doubt } else { Levels::NONE },
+            is_open: self.source.is_some() || [TierKind::Memory, TierKind::Peers].iter().any(is_undecided),
+            needs: Vec::new(),
+        }
     }
 }
 
 impl State {
+    /// What lies in this rank's node memory, in the order of the operations.
+    pub(super) fn memory_ledger(&self, has_stored_parts: bool) -> Ledger<String> {
+        let entries = self.checkpoints.values().map(Checkpoint::entry).collect();
+        Ledger::new(entries).with_stored_parts(has_stored_parts)
+    }
+
     /// What a checkpoint of a series that is taken now descends from.
     pub(super) fn origin(&self, name: &str) -> Option<Origin> {
         self.stretches.get(name)?.last()
@@ -1051,13 +1066,6 @@ impl State {
             self.events.extend(checkpoint.ballot.take().map(|ballot| Event::Vote(round, ballot)));
         }
     }
-}
-
-/// The last operation of each series that is committed on a tier, among those of which memory still holds something.
-fn newest_committed(state: &State, tier: TierKind) -> HashMap<String, u64> {
-    // In the order of operations, so the last one of each series stays.
-    let committed = state.checkpoints.values().filter(|c| c.flow.is_committed(tier));
-    committed.map(|c| (c.series.name.clone(), c.key.operation)).collect()
 }
 
 pub(super) fn lock_progress(progress: &Mutex<Progress>) -> std::sync::MutexGuard<'_, Progress> {

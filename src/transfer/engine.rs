@@ -11,16 +11,16 @@ use super::progress::{LevelVerdict, Report};
 use super::stats::Stats;
 use super::stats::level_of;
 use super::status::{Supervision, Told};
-use super::tasks::Task;
+use super::tasks::{Task, slot_entry};
 use super::waiting::Waiting;
 use crate::affinity::current_node;
 use crate::affinity::keeper::Keeper;
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Origin, Rank};
-use crate::catalog::Stretches;
+use crate::catalog::{Ledger, Moment, Occasion, Reason, Ruling, Stretches};
 use crate::comm::{Bell, Label, Parcel, Slice};
-use crate::config::Config;
+use crate::config::{Config, PartStore};
 use crate::coordination::core::{Effect, Event};
 use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Round, Verdict};
 use crate::format::shard::Layout;
@@ -245,7 +245,7 @@ pub(super) struct State {
     pub operation: u64,
     pub renewed: Duration,
     pub told: Told,
-    pub old_segments: Vec<OldSegment>,
+    pub old_segments: Vec<Arc<OldSegment>>,
 }
 
 /// One rank's engine. Shared by the session, its threads and the checkpoints in flight.
@@ -286,6 +286,18 @@ impl State {
     /// all its ranks go on to get one answer to each question.
     pub fn cut_off(&self) -> Option<&String> {
         self.failed.as_ref().filter(|_| !self.superseded)
+    }
+}
+
+/// Why a segment is kept when its run ends.
+fn in_words(reason: Reason) -> String {
+    match reason {
+        Reason::Newest(Level::Process) => "no durable tier has its newest version".into(),
+        Reason::Newest(Level::NodeLoss) => {
+            "the global tier does not have the newest version that it protects from the loss of nodes".into()
+        }
+        Reason::Doubt(_) | Reason::Open => "it is not known whether all ranks committed what it holds".into(),
+        other => other.to_string(),
     }
 }
 
@@ -405,7 +417,7 @@ impl Engine {
 
     /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.
     pub fn keep_until_commit(&self, old: Vec<OldSegment>) {
-        self.lock().old_segments.extend(old);
+        self.lock().old_segments.extend(old.into_iter().map(Arc::new));
         // Those of runs that were gone before they had taken anything.
         self.remove_old_segments();
     }
@@ -416,27 +428,24 @@ impl Engine {
     /// slots, or because it `is_global`.
     pub fn forget_others(&self, name: &str, elected: &CheckpointKey, is_global: bool) {
         let hash = text_hash(name);
-        let state = self.lock();
-        let is_elected = |segment: &OldSegment, slot: &OldSlot| {
-            segment.header().generation == elected.generation && slot.operation == elected.operation
-        };
-        let slots =
-            state.old_segments.iter().flat_map(|segment| segment.slots().iter().map(move |slot| (segment, slot)));
-        let sealed = slots.filter(|(_, slot)| slot.name == hash && slot.state == SlotState::Sealed);
-        let levels: Vec<Level> =
-            sealed.filter(|(segment, slot)| is_elected(segment, slot)).map(|(_, slot)| slot.level).collect();
-        let is_protected = is_global || levels.iter().min().is_some_and(|level| *level >= Level::NodeLoss);
-        for segment in state.old_segments.iter().filter(|segment| !segment.is_alive().unwrap_or(true)) {
-            let protects = |slot: &OldSlot| {
-                let of_one = |other: &&OldSlot| other.name == hash && other.operation == slot.operation;
-                segment.slots().iter().filter(of_one).any(|other| other.level == Level::NodeLoss)
-            };
+        // Asking whether anybody lives, and giving memory back, take time: not under the lock.
+        let segments = self.lock().old_segments.clone();
+        let of_series = |slot: &&OldSlot| slot.state == SlotState::Sealed && slot.name == hash;
+        let entries = segments
+            .iter()
+            .flat_map(|segment| segment.slots().iter().filter(of_series).map(move |slot| slot_entry(segment, slot)));
+        let ledger = Ledger::new(entries.collect());
+        let mut rulings = ledger.judge(&Occasion::Elected { elected: Moment::of(elected), is_global }).into_iter();
+        for segment in segments {
             // What was torn has no name, and nobody can restore it.
-            let keeps = |slot: &&OldSlot| {
-                slot.state == SlotState::Sealed
-                    && (slot.name != hash || is_elected(segment, slot) || (!is_protected && protects(slot)))
-            };
-            let keep: Vec<OldSlot> = segment.slots().iter().filter(keeps).copied().collect();
+            let sealed = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
+            let keep: Vec<OldSlot> = sealed
+                .filter(|slot| slot.name != hash || rulings.next().is_none_or(|ruling| !ruling.may_go()))
+                .copied()
+                .collect();
+            if segment.is_alive().unwrap_or(true) {
+                continue;
+            }
             match segment.punch_except(&keep) {
                 Ok(freed) => log::info!("event=old-slots-freed path={} bytes={freed}", segment.path().display()),
                 Err(error) => log::warn!("event=old-slots-not-freed error={error}"),
@@ -450,32 +459,24 @@ impl Engine {
         let is_leader = self.setup.identity.is_node_leader();
         let needed_for = {
             let state = self.lock();
-            let any = |is_so: &dyn Fn(&Checkpoint) -> bool| state.checkpoints.values().any(is_so);
-            // Lost touch, or still without an answer: the others may have heard that it is committed.
-            let is_in_doubt = |c: &Checkpoint| c.is_unknown || c.flow.awaits_verdict();
-            if any(&|c| is_in_doubt(c) && (c.slot.is_some() || !c.parts.is_empty())) {
-                Some("it is not known whether all ranks committed what it holds")
-            } else if any(&|c| c.flow.is_committed(TierKind::Memory) && !c.flow.is_durable()) {
-                Some("no durable tier has its newest version")
-            } else if any(&|c| {
-                c.flow.is_committed(TierKind::Peers)
-                    && !c.flow.is_committed(TierKind::Global)
-                    && self.is_newest_protected(&state, c)
-            }) {
-                Some("the global tier does not have the newest version that it protects from the loss of nodes")
-            } else {
-                None
-            }
+            let rulings = state.memory_ledger(self.has_stored_parts()).judge(&Occasion::Ended);
+            rulings.into_iter().find_map(Ruling::reason)
         };
         if let (Some(reason), true) = (needed_for, is_leader) {
             log::warn!(
-                "event=segment-kept path={} reason={reason:?}: the next start of this job reads it, `bivouac clean` removes it",
-                segment.path().display()
+                "event=segment-kept path={} reason=\"{}\": the next start of this job reads it, `bivouac clean` removes it",
+                segment.path().display(),
+                in_words(reason)
             );
         }
         if let Err(error) = segment.close(is_leader && needed_for.is_none()) {
             log::warn!("event=segment-not-closed error={error}");
         }
+    }
+
+    /// Is what this run keeps for redundancy on local storage before its level counts?
+    pub(super) fn has_stored_parts(&self) -> bool {
+        self.setup.config.job.redundancy.store == PartStore::Local
     }
 
     /// Ends the conversation on all ranks: what was sent has arrived.

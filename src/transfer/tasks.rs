@@ -6,13 +6,16 @@ use super::fence::Standing;
 use super::fetch::{ANSWERS_MAX, Request};
 use super::lanes::{Side, Sides, Step};
 use super::node::NodeContainer;
+use super::stats::level_of;
 use super::write::{WriteJob, WriteSpec, Written};
 use crate::affinity::keeper::Keeper;
 use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::{CheckpointKey, Level, Rank};
-use crate::catalog::{Folder, retention, started_over};
+use crate::catalog::{
+    Folder, Ledger, LedgerEntry, Levels, Moment, Occasion, Place, Ruling, is_succeeded, started_over,
+};
 use crate::config::PartStore;
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round};
@@ -453,7 +456,7 @@ impl Engine {
             return;
         }
         let policy = if tier == TierKind::Local { &self.setup.config.job.local } else { &self.setup.config.job.global };
-        let mut folders = match directory.survey(series) {
+        let folders = match directory.survey(series) {
             Ok(folders) => folders,
             Err(error) => {
                 log::warn!("event=retention-skipped tier={tier} error={error}");
@@ -461,47 +464,29 @@ impl Engine {
             }
         };
         let stretches;
-        {
+        let (ledger, parts) = {
             let mut state = self.lock();
             stretches = state.stretches.get(&series.name).cloned().unwrap_or_default();
             if let Some(newest) = started_over(&folders, key.generation, &stretches) {
                 state.tell_started_over(&series.name, newest);
             }
-            // A later checkpoint that skips the local tier may overtake an earlier one: that is still being written.
-            let in_flight = |operation: u64| {
-                let is_begun = state.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished());
-                operation != key.operation && (is_begun || state.held.contains(&operation))
-            };
-            // By what was committed, not by the list of checkpoints: that forgets those whose memory was given up.
-            let is_protected_here = |f: &&Folder| {
-                f.generation == key.generation && state.committed.contains(&(TierKind::Peers, f.operation))
-            };
-            let newest = folders.iter().filter(is_protected_here).map(|f| f.operation).max();
-            folders.retain(|f| f.generation != key.generation || !in_flight(f.operation));
-            if tier == TierKind::Local && self.setup.config.job.redundancy.store == PartStore::Local {
-                // What lost nodes could be rebuilt from stays until this run has that, too.
-                let hash = text_hash(&series.name);
-                let is_protected = state.committed_names.get(&hash).is_some_and(|level| *level >= Level::NodeLoss);
-                folders.retain(|f| match f.generation == key.generation {
-                    true => newest != Some(f.operation) || f.operation == key.operation,
-                    false => is_protected || f.generation > key.generation,
-                });
+            let entries = folders.iter().map(|folder| state.folder(folder, tier, key)).collect();
+            let has_parts = tier == TierKind::Local && self.setup.config.job.redundancy.store == PartStore::Local;
+            let reached = state.committed_names.get(&text_hash(&series.name));
+            let is_protected = reached.is_some_and(|level| *level >= Level::NodeLoss);
+            (Ledger::new(entries), has_parts.then_some(is_protected))
+        };
+        let occasion =
+            Occasion::Retention { committed: *key, level: level_of(tier), stretches: &stretches, policy, parts };
+        for (gone, ruling) in folders.iter().zip(ledger.judge(&occasion)) {
+            let Folder { generation, version, operation, .. } = *gone;
+            let folder = CheckpointKey { generation, version, operation, ..CheckpointKey::default() }.folder();
+            if let Ruling::Keep(reason) = ruling {
+                log::debug!("event=kept tier={tier} folder={folder} reason={:?}", reason.to_string());
+                continue;
             }
-            for folder in folders.iter_mut().filter(|f| f.generation == key.generation) {
-                folder.committed |= state.committed.contains(&(tier, folder.operation));
-            }
-        }
-        for gone in retention(&folders, key, &stretches, policy) {
-            let doomed = CheckpointKey {
-                generation: gone.generation,
-                version: gone.version,
-                operation: gone.operation,
-                ..CheckpointKey::default()
-            };
-            match directory.remove(series, &doomed.folder()) {
-                Ok(()) => {
-                    log::info!("event=removed rank={} tier={tier} folder={}", self.setup.identity.rank, doomed.folder())
-                }
+            match directory.remove(series, &folder) {
+                Ok(()) => log::info!("event=removed rank={} tier={tier} folder={folder}", self.setup.identity.rank),
                 Err(error) => log::warn!("event=not-removed tier={tier} error={error}"),
             }
         }
@@ -521,19 +506,15 @@ impl Engine {
     /// Removes segments of older runs of whose series this run has committed something at the same level or a higher
     /// one; others stay.
     pub(super) fn remove_old_segments(&self) {
-        let gone: Vec<OldSegment> = {
+        let gone: Vec<Arc<OldSegment>> = {
             let mut state = self.lock();
             // All of it under the lock: who commits meanwhile asks for this task only where old segments are left.
-            let State { old_segments, committed_names, .. } = &mut *state;
-            // What other nodes could be rebuilt from goes only when this run has that, too.
-            let is_covered = |slot: &OldSlot| {
-                slot.state != SlotState::Sealed
-                    || committed_names.get(&slot.name).is_some_and(|level| *level >= slot.level)
+            let is_past = |segment: &Arc<OldSegment>| {
+                let committed = |name: &u64| state.committed_names.get(name).copied();
+                is_outlived(segment, committed) && !segment.is_alive().unwrap_or(true)
             };
-            let is_past =
-                |segment: &OldSegment| segment.slots().iter().all(is_covered) && !segment.is_alive().unwrap_or(true);
-            let (gone, kept): (Vec<OldSegment>, _) = std::mem::take(old_segments).into_iter().partition(is_past);
-            *old_segments = kept;
+            let (gone, kept): (Vec<_>, Vec<_>) = state.old_segments.iter().cloned().partition(is_past);
+            state.old_segments = kept;
             self.tell_of_memory_started_over(&mut state, &gone);
             gone
         };
@@ -547,12 +528,12 @@ impl Engine {
     }
 
     /// Says which series this run has started over, as far as segments that go tell.
-    fn tell_of_memory_started_over(&self, state: &mut State, gone: &[OldSegment]) {
+    fn tell_of_memory_started_over(&self, state: &mut State, gone: &[Arc<OldSegment>]) {
         let ours = self.setup.identity.generation;
         let names: BTreeSet<String> = state.checkpoints.values().map(|of| of.series.name.clone()).collect();
         for name in names {
             let hash = text_hash(&name);
-            let is_newest = |segment: &OldSegment| {
+            let is_newest = |segment: &Arc<OldSegment>| {
                 let slots = segment.slots().iter().filter(|slot| slot.name == hash && slot.level >= Level::Process);
                 slots.map(|slot| (segment.header().generation, slot.version)).max()
             };
@@ -571,6 +552,42 @@ impl Engine {
     /// Is this rank the root?
     pub fn is_root(&self) -> bool {
         self.setup.identity.rank == Rank::ROOT
+    }
+}
+
+/// Has this run committed as much of all that a segment of an older one holds?
+fn is_outlived(segment: &OldSegment, committed: impl Fn(&u64) -> Option<Level>) -> bool {
+    let sealed = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
+    let mut entries = sealed.map(|slot| slot_entry(segment, slot));
+    entries.all(|entry| is_succeeded(&entry, committed(&entry.series)))
+}
+
+/// A sealed slot of an older run, for the ledger.
+pub(super) fn slot_entry(segment: &OldSegment, slot: &OldSlot) -> LedgerEntry<u64> {
+    LedgerEntry {
+        series: slot.name,
+        taken: Moment { generation: segment.header().generation, operation: slot.operation },
+        version: slot.version,
+        place: Place::Slot,
+        known: Levels::noted(slot.level),
+        doubt: Levels::NONE,
+        is_open: false,
+        needs: Vec::new(),
+    }
+}
+
+impl State {
+    /// A folder of a tier, as this run knows more of it than its name and whether it has a manifest.
+    fn folder(&self, folder: &Folder, tier: TierKind, now: &CheckpointKey) -> LedgerEntry<()> {
+        let mut entry = folder.entry((), level_of(tier));
+        if folder.generation == now.generation {
+            let operation = folder.operation;
+            let tiers = [tier, TierKind::Peers].into_iter().filter(|at| self.committed.contains(&(*at, operation)));
+            entry.known = tiers.fold(entry.known, |known, tier| known.with(level_of(tier)));
+            entry.is_open = self.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished())
+                || self.held.contains(&operation);
+        }
+        entry
     }
 }
 

@@ -19,7 +19,7 @@
 
 use crate::ending::Ending;
 use crate::living::{self, claimed, is_job, key_of, living_segment, no_job};
-use crate::memory::{self, Stock, is_elsewhere};
+use crate::memory::{self, Stock};
 use crate::output::list;
 use crate::places::{Orphan, is_local_name, local_directories, no_store, orphans, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
@@ -27,12 +27,13 @@ use crate::reset;
 use crate::survey::{State, survey};
 use crate::target::{Scope, Target};
 use bivouac::base::ids::text_hash;
-use bivouac::base::{CheckpointKey, Generation, Level};
+use bivouac::base::{CheckpointKey, Generation};
+use bivouac::catalog::{Elsewhere, Ledger, LedgerEntry, Moment, Occasion};
 use bivouac::config::{Config, Direct};
 use bivouac::format::FormatError;
 use bivouac::recovery::discover::is_of_another;
 use bivouac::recovery::drain::host_tag;
-use bivouac::segment::{self, OldSlot, SegmentError, SlotState};
+use bivouac::segment::{self, SegmentError};
 use bivouac::session::place::store_hash;
 use bivouac::tier::TierKind;
 use bivouac::tier::directory::{DirectoryTier, Series, is_component};
@@ -218,102 +219,18 @@ fn groups(tier: &DirectoryTier) -> Result<BTreeMap<(u64, u64), Job>, String> {
 
 // ------------------------------------------------------------------------------------------- segments
 
-/// A version in a segment, as far as it matters here.
-#[derive(Clone, Debug)]
-struct Copy {
-    series: Series,
-    /// Generation and operation: later is newer.
-    taken: (Generation, u64),
-    version: u64,
-    level: Level,
-}
-
-/// What of each series must not go: the newest copy that was committed in memory, if nothing durable is as new; and the newest that
-/// survives lost nodes, if nothing on the global tier is as new.
-fn only_copies<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
-    only_newest(copies, durable).into_iter().chain(only_protected(copies, durable)).collect()
-}
-
-/// The newest copies of each series that are at level `node-loss`, if nothing on the global tier is as new.
-///
-/// What is kept for other ranks has that level before all ranks have agreed on it, a rank's own shard only then. So a version
-/// counts as the newest when all of it here has the level; of later ones nobody knows, and they are kept, too.
-fn only_protected<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
-    let mut lowest: BTreeMap<(&Series, (Generation, u64)), Level> = BTreeMap::new();
-    for copy in copies {
-        let level = lowest.entry((&copy.series, copy.taken)).or_insert(copy.level);
-        *level = copy.level.min(*level);
-    }
-    let is_global = |copy: &Copy| {
-        durable.get(&copy.series).is_some_and(|durable| *durable >= copy.taken)
-            || copies
-                .iter()
-                .any(|other| other.level == Level::System && other.series == copy.series && other.taken >= copy.taken)
-    };
-    let is_passed = |copy: &Copy| {
-        let mut later = lowest.iter().filter(|((series, taken), _)| **series == copy.series && *taken > copy.taken);
-        later.any(|(_, level)| *level >= Level::NodeLoss)
-    };
-    let is_needed = |copy: &&Copy| copy.level == Level::NodeLoss && !is_global(copy) && !is_passed(copy);
-    copies.iter().filter(is_needed).collect()
-}
-
-/// The newest copies of each series that were committed in memory, and all that was sealed after them, if nothing durable is as
-/// new.
-///
-/// A rank seals its shard before it votes, and hears the verdict later: what it had not heard when it was killed, others may
-/// have been told to be committed. A drain takes the same versions, for the same reason.
-fn only_newest<'c>(copies: &'c [Copy], durable: &BTreeMap<Series, (Generation, u64)>) -> Vec<&'c Copy> {
-    let newest = |of: &Copy, is_meant: &dyn Fn(&Copy) -> bool| {
-        let meant = copies.iter().filter(|copy| copy.series == of.series && is_meant(copy));
-        meant.map(|copy| copy.taken).max()
-    };
-    let is_needed = |copy: &&Copy| {
-        let safe = newest(copy, &|copy| is_elsewhere(copy.level)).max(durable.get(&copy.series).copied());
-        Some(copy.taken) > safe && Some(copy.taken) >= newest(copy, &|copy| copy.level >= Level::Process)
-    };
-    copies.iter().filter(is_needed).collect()
-}
-
-impl Stock {
-    fn copies(&self) -> Vec<Copy> {
-        let copy = |slot: &OldSlot| {
-            let head = self.head(slot).ok()?;
-            let [job, group, name] = [&head.meta.job, &head.meta.group, &head.meta.name].map(String::clone);
-            let series = Series { job, group, name };
-            let key = head.header.key;
-            Some(Copy { series, taken: (key.generation, key.operation), version: key.version, level: slot.level })
-        };
-        self.sealed()
-            .filter(|slot| slot.level > Level::Captured || self.may_be_committed(slot))
-            .filter_map(copy)
-            .collect()
-    }
-
-    fn sealed(&self) -> impl Iterator<Item = &OldSlot> {
-        self.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed)
-    }
-
-    /// May all ranks have voted for a checkpoint of which this node has heard no verdict? All of this node have sealed theirs.
-    fn may_be_committed(&self, slot: &OldSlot) -> bool {
-        let of_it = self.sealed().filter(|other| (other.name, other.operation) == (slot.name, slot.operation));
-        let ranks: BTreeSet<u32> = of_it.map(|other| other.node_rank).collect();
-        ranks.len() as u64 == u64::from(self.segment.header().node_ranks)
-    }
-}
-
 impl Ground<'_> {
     /// Opens all segments of a folder that the user can mean. What cannot be opened is decided at once.
     fn open_all(
         &self,
         folder: &Path,
-        stocks: &mut Vec<(Stock, Vec<Copy>)>,
+        stocks: &mut Vec<(Stock, Vec<LedgerEntry<Series>>)>,
         removal: &mut Removal,
     ) -> Result<(), String> {
         for name in memory::names(folder).map_err(|error| error.to_string())? {
             match Stock::open(folder, &name) {
                 Ok(stock) => {
-                    let copies = stock.copies();
+                    let copies = stock.entries();
                     let header = stock.segment.header();
                     let is_meant = self.args.all_dead
                         || self.keys.contains(&header.job)
@@ -353,7 +270,7 @@ impl Ground<'_> {
         }
     }
 
-    fn add_segments(&mut self, stocks: Vec<(Stock, Vec<Copy>)>, removal: &mut Removal) {
+    fn add_segments(&mut self, stocks: Vec<(Stock, Vec<LedgerEntry<Series>>)>, removal: &mut Removal) {
         let group = |stock: &Stock| (stock.segment.header().job, stock.segment.header().group);
         let living: BTreeSet<(u64, u64)> =
             stocks.iter().filter(|(stock, _)| stock.is_alive).map(|(stock, _)| group(stock)).collect();
@@ -409,10 +326,10 @@ impl Ground<'_> {
     /// with each other.
     fn only_copies_by_store(
         &self,
-        stocks: &[(Stock, Vec<Copy>)],
+        stocks: &[(Stock, Vec<LedgerEntry<Series>>)],
         removal: &mut Removal,
-    ) -> BTreeSet<(u64, Series, (Generation, u64))> {
-        let mut dead: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
+    ) -> BTreeSet<(u64, Series, Moment)> {
+        let mut dead: BTreeMap<u64, Vec<LedgerEntry<Series>>> = BTreeMap::new();
         for (stock, copies) in stocks.iter().filter(|(stock, _)| !stock.is_alive) {
             dead.entry(stock.segment.header().store).or_default().extend(copies.iter().cloned());
         }
@@ -426,14 +343,16 @@ impl Ground<'_> {
                 removal.problems.add(problem);
                 BTreeMap::new()
             });
-            let needed = only_copies(copies, &durable).into_iter();
-            only.extend(needed.map(|copy| (*store, copy.series.clone(), copy.taken)));
+            let ledger = Ledger::new(copies.clone()).with_elsewhere(durable);
+            let needed = ledger.entries().iter().zip(ledger.judge(&Occasion::Ended));
+            let needed = needed.filter(|(_, ruling)| !ruling.may_go());
+            only.extend(needed.map(|(entry, _)| (*store, entry.series.clone(), entry.taken)));
         }
         only
     }
 
     /// The newest version of each series that is complete on the global tier.
-    fn durable(&self, copies: &[Copy]) -> Result<BTreeMap<Series, (Generation, u64)>, String> {
+    fn durable(&self, copies: &[LedgerEntry<Series>]) -> Result<BTreeMap<Series, Elsewhere>, String> {
         let mut durable = BTreeMap::new();
         let Some(tier) = &self.global else { return Ok(durable) };
         let all: BTreeSet<&Series> = copies.iter().map(|copy| &copy.series).collect();
@@ -441,8 +360,9 @@ impl Ground<'_> {
             let parts = vec![series.job.clone(), series.group.clone(), series.name.clone()];
             let (found, _) = survey(&Scope { tier: tier.clone(), parts }).map_err(|error| error.to_string())?;
             let whole = found.iter().filter(|found| matches!(found.state, State::Committed | State::Restorable));
-            let newest = whole.map(|found| (found.order.0, found.order.2)).max();
-            durable.extend(newest.map(|newest| (series.clone(), newest)));
+            let taken = whole.map(|found| Moment { generation: found.order.0, operation: found.order.2 });
+            let newest = taken.max();
+            durable.insert(series.clone(), Elsewhere { durable: newest, global: newest });
         }
         Ok(durable)
     }
@@ -553,75 +473,5 @@ impl Ground<'_> {
         };
         // A segment of that run is here, and nobody lives in it.
         (!self.memory.iter().any(is_dead)).then(|| "whether its run is alive cannot be told: give --global DIR".into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use Level::{Captured, NodeLoss, NodeReboot, Process, System};
-
-    fn series(name: &str) -> Series {
-        Series { job: "j".into(), group: "g".into(), name: name.into() }
-    }
-
-    fn copy(name: &str, taken: (u64, u64), level: Level) -> Copy {
-        Copy { series: series(name), taken: (Generation(taken.0), taken.1), version: taken.1 * 10, level }
-    }
-
-    fn only(copies: &[Copy], durable: &[(&str, (u64, u64))]) -> Vec<(String, u64)> {
-        let durable = durable.iter().map(|(name, taken)| (series(name), (Generation(taken.0), taken.1))).collect();
-        let only = only_copies(copies, &durable).into_iter().map(|copy| (copy.series.name.clone(), copy.taken.1));
-        only.collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
-    #[test]
-    fn the_newest_committed_version_that_is_nowhere_else_is_an_only_copy() {
-        let heat = |operation, level| copy("heat", (1, operation), level);
-        assert_eq!(only(&[heat(2, Process)], &[]), [("heat".into(), 2)]);
-        assert_eq!(only(&[heat(2, NodeReboot)], &[]), []);
-        assert_eq!(only(&[heat(2, System), heat(3, Process)], &[]), [("heat".into(), 3)]);
-        // Older than what is safe, or given up for what is newer.
-        assert_eq!(only(&[heat(2, Process), heat(3, System)], &[]), []);
-        assert_eq!(only(&[heat(2, Captured), heat(3, Process), heat(4, System)], &[]), []);
-        assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 2))]), [("heat".into(), 3)]);
-        assert_eq!(only(&[heat(3, Process)], &[("heat", (1, 3))]), []);
-        assert_eq!(only(&[heat(3, Process)], &[("heat", (2, 1))]), []);
-    }
-
-    #[test]
-    fn what_was_sealed_after_the_newest_committed_version_is_an_only_copy_too() {
-        let heat = |operation, level| copy("heat", (1, operation), level);
-        assert_eq!(only(&[heat(2, System), heat(3, Captured)], &[]), [("heat".into(), 3)]);
-        assert_eq!(
-            only(&[heat(1, Captured), heat(2, Process), heat(3, Captured), heat(4, Captured)], &[]),
-            [("heat".into(), 2), ("heat".into(), 3), ("heat".into(), 4)]
-        );
-        assert_eq!(only(&[heat(3, Captured)], &[("heat", (1, 3))]), []);
-    }
-
-    #[test]
-    fn the_newest_version_that_survives_lost_nodes_is_an_only_copy_until_the_global_tier_has_one_as_new() {
-        let heat = |operation, level| copy("heat", (1, operation), level);
-        let operations = |copies: &[Copy], durable: &[(&str, (u64, u64))]| -> BTreeSet<u64> {
-            only(copies, durable).into_iter().map(|(_, operation)| operation).collect()
-        };
-        let both = [heat(2, NodeLoss), heat(3, NodeReboot)];
-        assert_eq!(operations(&both, &[]), [2].into());
-        assert_eq!(operations(&both, &[("heat", (1, 1))]), [2].into());
-        assert_eq!(operations(&both, &[("heat", (1, 2))]), [].into());
-        assert_eq!(operations(&[heat(2, NodeLoss), heat(3, System)], &[]), [].into());
-        assert_eq!(operations(&[heat(2, NodeLoss), heat(3, Process)], &[]), [2, 3].into());
-        assert_eq!(operations(&[heat(1, NodeLoss), heat(2, NodeLoss), heat(3, NodeReboot)], &[]), [2].into());
-        // A part of version 3 was sealed, and whether all ranks had theirs nobody heard.
-        let doubt = [heat(1, NodeLoss), heat(2, NodeLoss), heat(3, NodeLoss), heat(3, NodeReboot)];
-        assert_eq!(operations(&doubt, &[]), [2, 3].into());
-    }
-
-    #[test]
-    fn each_series_counts_by_itself() {
-        let copies = [copy("heat", (1, 2), Process), copy("flow", (1, 9), System), copy("flow", (2, 1), Process)];
-        assert_eq!(only(&copies, &[]), [("flow".into(), 1), ("heat".into(), 2)]);
-        assert_eq!(only(&copies, &[("flow", (2, 1))]), [("heat".into(), 2)]);
     }
 }

@@ -3,10 +3,13 @@
 
 use crate::target::SEGMENT_PREFIX;
 use bivouac::base::Level;
+use bivouac::catalog::{Ledger, LedgerEntry, Levels, Moment, Occasion, Place};
 use bivouac::format::Content;
 use bivouac::format::shard::Head;
 use bivouac::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
+use bivouac::tier::directory::Series;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -127,30 +130,47 @@ impl Stock {
         }
     }
 
-    /// Versions that this segment may hold the only copy of: committed in memory, and nowhere else that is known.
-    pub fn only_copies(&self) -> Vec<String> {
-        let only = |slot: &&OldSlot| {
-            slot.state == SlotState::Sealed && slot.level >= Level::Process && !is_elsewhere(slot.level)
-        };
-        let mut versions: Vec<String> = self
-            .segment
-            .slots()
-            .iter()
-            .filter(only)
-            .filter_map(|slot| {
-                self.head(slot).ok().map(|head| format!("version {} of {}", slot.version, head.meta.name))
+    /// What it holds, as the ledger wants to know it: what was committed, and what may have been without this node having heard. A rank
+    /// seals its shard before it votes, and hears the verdict later: what it had not heard when it was killed, others may have been told to
+    /// be committed. A drain takes the same versions, for the same reason.
+    pub fn entries(&self) -> Vec<LedgerEntry<Series>> {
+        let entry = |slot: &OldSlot| {
+            let head = self.head(slot).ok()?;
+            let [job, group, name] = [&head.meta.job, &head.meta.group, &head.meta.name].map(String::clone);
+            let is_doubtful = slot.level == Level::Captured;
+            Some(LedgerEntry {
+                series: Series { job, group, name },
+                taken: Moment::of(&head.header.key),
+                version: head.header.key.version,
+                place: Place::Slot,
+                known: Levels::noted(slot.level),
+                doubt: if is_doubtful { Levels::NONE.with(Level::Process) } else { Levels::NONE },
+                is_open: false,
+                needs: Vec::new(),
             })
-            .collect();
-        versions.sort_unstable();
-        versions.dedup();
-        versions
+        };
+        let counts = |slot: &&OldSlot| slot.level > Level::Captured || self.may_be_committed(slot);
+        self.sealed().filter(counts).filter_map(entry).collect()
     }
-}
 
-/// Does this level say that a version rests outside of node memory? Level `node-loss` does not: a redundancy set may lie in the
-/// memory of its nodes alone, and a shard that is removed counts as one more that was lost.
-pub fn is_elsewhere(level: Level) -> bool {
-    matches!(level, Level::NodeReboot | Level::System)
+    fn sealed(&self) -> impl Iterator<Item = &OldSlot> {
+        self.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed)
+    }
+
+    /// May all ranks have voted for a checkpoint of which this node has heard no verdict? All of this node have sealed theirs.
+    fn may_be_committed(&self, slot: &OldSlot) -> bool {
+        let of_it = self.sealed().filter(|other| (other.name, other.operation) == (slot.name, slot.operation));
+        let ranks: BTreeSet<u32> = of_it.map(|other| other.node_rank).collect();
+        ranks.len() as u64 == u64::from(self.segment.header().node_ranks)
+    }
+
+    /// Versions that this segment may hold the only copy of, as far as it tells itself.
+    pub fn only_copies(&self) -> BTreeSet<String> {
+        let ledger = Ledger::new(self.entries());
+        let rulings = ledger.judge(&Occasion::Ended);
+        let kept = ledger.entries().iter().zip(rulings).filter(|(_, ruling)| !ruling.may_go());
+        kept.map(|(entry, _)| format!("version {} of {}", entry.version, entry.series.name)).collect()
+    }
 }
 
 /// The word for it.

@@ -13,8 +13,11 @@ use crate::places::{nothing_in, own_tier};
 use crate::removal::{Doomed, How, Removal};
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::{Scope, Target};
+use bivouac::catalog::{self, Candidate, Folder, Ledger, Moment, Occasion};
+use bivouac::recovery::discover::candidate_of_manifest;
 use bivouac::segment::SegmentError;
 use bivouac::tier::directory::Series;
+use bivouac::transfer::stats::level_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -111,15 +114,23 @@ impl Plan {
             return Err(nothing_in(named));
         }
         // What is newest is a matter of the whole series, also when only one of its checkpoints was named.
-        let newest = newest_committed(scope, found.iter().map(|found| &found.series))?;
+        let all: Vec<Series> = found.iter().map(|found| found.series.clone()).collect();
+        let newest = newest_of(scope, all.iter())?;
         for checkpoint in found {
             let series = &checkpoint.series;
             if let Some(why) = self.living_run(args, &checkpoint) {
                 return Err(format!("{} is not removed: {why}", checkpoint.path.display()).into());
             }
-            let place = (series.job.clone(), series.group.clone(), series.name.clone());
-            let is_newest = newest.get(&place) == Some(&checkpoint.path);
-            if is_newest && !args.force {
+            let level = level_of(checkpoint.tier.kind());
+            let folder = Folder {
+                generation: checkpoint.order.0,
+                version: checkpoint.order.1,
+                operation: checkpoint.order.2,
+                committed: is_usable(&checkpoint),
+            };
+            let ledger = Ledger::new(vec![folder.entry((), level)]);
+            let ruling = ledger.judge(&Occasion::Asked { newest: newest.get(series).copied().flatten() });
+            if ruling.iter().any(|ruling| !ruling.may_go()) && !args.force {
                 let path = checkpoint.path.display();
                 if is_single {
                     return Err(format!(
@@ -182,24 +193,30 @@ impl Plan {
     }
 }
 
-/// The newest committed checkpoint of each series (job, group, name): its folder.
-fn newest_committed<'a>(
+/// Of each series what a restart would go on from, as far as its tier tells.
+fn newest_of<'a>(
     scope: &Scope,
     series: impl Iterator<Item = &'a Series>,
-) -> Result<BTreeMap<(String, String, String), PathBuf>, String> {
+) -> Result<BTreeMap<&'a Series, Option<Moment>>, String> {
     let mut newest = BTreeMap::new();
     for series in series {
-        let place = (series.job.clone(), series.group.clone(), series.name.clone());
-        if newest.contains_key(&place) {
+        if newest.contains_key(series) {
             continue;
         }
         let parts = vec![series.job.clone(), series.group.clone(), series.name.clone()];
         let (all, _) = survey(&Scope { tier: scope.tier.clone(), parts }).map_err(|error| error.to_string())?;
-        // A restorable one is committed but for its manifest, which the next restart writes.
-        let usable = all.into_iter().filter(|found| matches!(found.state, State::Committed | State::Restorable));
-        if let Some(found) = usable.max_by_key(|found| found.order) {
-            newest.insert(place, found.path);
-        }
+        let usable: Vec<Candidate> = all.iter().filter(|found| is_usable(found)).filter_map(candidate).collect();
+        newest.insert(series, catalog::newest(&usable).map(|newest| Moment::of(&newest.key)));
     }
     Ok(newest)
+}
+
+/// A restorable one is committed but for its manifest, which the next restart writes.
+fn is_usable(found: &Checkpoint) -> bool {
+    matches!(found.state, State::Committed | State::Restorable)
+}
+
+fn candidate(found: &Checkpoint) -> Option<Candidate> {
+    let written = || found.tier.reconstruct(&found.series, &found.folder).ok().flatten();
+    found.manifest.clone().or_else(written).map(|manifest| candidate_of_manifest(&manifest))
 }
