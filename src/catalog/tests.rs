@@ -571,7 +571,7 @@ proptest! {
                     let reached = all.iter().filter(|(_, is_reached)| *is_reached).fold(Levels::NONE, |sum, (level, _)| sum.with(*level));
                     let unheard = if is_heard { Levels::NONE } else { Levels::NONE.with(reached.highest().expect("memory")) };
                     let trace = Trace {
-                        key, origin: stretches.last(), reached, unheard, is_open: stays_open,
+                        key, reached, unheard, is_open: stays_open,
                         in_memory: true, on_local: local, on_global: global,
                     };
                     past.checkpoints.push(trace);

@@ -30,7 +30,7 @@ use crate::segment::{OldSegment, Segment, SegmentSpec, available_memory, budget_
 use crate::tier::claims::{Claim, ClaimError, ClaimRecord, Claims};
 use crate::tier::directory::{DirectoryTier, Series, is_component};
 use crate::tier::ours::{self, Trust};
-use crate::tier::owner::{LocalOwner, store_id};
+use crate::tier::owner::{LocalOwner, OWNER_FILE, store_id};
 use crate::tier::run_directory::RunDirectory;
 use crate::tier::{TierError, TierKind};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
@@ -306,6 +306,16 @@ fn introduce(
             Some(Ok(id)) => (Some(id), None),
             Some(Err(error)) => (None, Some(error.to_string())),
         };
+        if store == Some(place.fresh) && config.node.local_directory.is_none() {
+            for path in earlier_locals(place, &root) {
+                log::warn!(
+                    "event=new-store path={}: no store was there, and one has been made. {} has local copies of the one that was there \
+                     before, which are not looked at: if that file system is just not mounted, end this job and mount it",
+                    root.display(),
+                    path.display()
+                );
+            }
+        }
         let introduction = Introduction {
             config: config.job.entries().into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             job: job_key(config, place),
@@ -418,7 +428,10 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
         owner.settle(&*place.local, root, &*place.clock).map_err(|error| error.to_string())
     };
     let Some(directory) = &configured else {
-        let root = private(around).map_err(wrap)?;
+        // Where the store cannot be reached its name is not known, and its local copies may be all that there is.
+        let is_cut_off = introduction.global_failure.is_some();
+        let earlier = if is_cut_off { earlier_locals(place, &global_root(config, place)) } else { Vec::new() };
+        let root = earlier.into_iter().next().map_or_else(|| private(around).map_err(wrap), Ok)?;
         return take(&root).map(|_| root);
     };
     let found =
@@ -432,6 +445,26 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
     let (theirs, instead) = (theirs.global, own.display());
     log::info!("event=local-directory-of-another-store path={} store={theirs} instead={instead}", root.display());
     take(&own).map(|_| own)
+}
+
+/// The private local folders of this user that belong to a store at that global directory, the one that was made last first.
+fn earlier_locals(place: &Place, global: &Path) -> Vec<PathBuf> {
+    let prefix = format!("bivouac-{}-", place.user);
+    let named = place.local.list(&place.temporary).unwrap_or_default().into_iter();
+    let ours = named.filter(|entry| entry.is_dir && entry.name.starts_with(&prefix)).filter(|entry| {
+        // Nobody else may have planted it.
+        let is_private =
+            || ours::private_folders(&place.temporary, &entry.name).is_ok_and(|(ours, _)| !ours.is_empty());
+        !place.is_real || is_private()
+    });
+    let global = global.display().to_string();
+    let mut found: Vec<_> = ours
+        .map(|entry| place.temporary.join(entry.name))
+        .filter(|path| LocalOwner::of(&*place.local, path).is_some_and(|owner| owner.global == global))
+        .map(|path| (place.local.modified(&path.join(OWNER_FILE)).ok(), path))
+        .collect();
+    found.sort_unstable();
+    found.into_iter().rev().map(|(_, path)| path).collect()
 }
 
 fn is_memory_backed(root: &Path) -> std::io::Result<bool> {

@@ -497,3 +497,28 @@ fn what_all_ranks_have_written_is_committed_when_their_next_call_returns() {
     let calls: Vec<u64> = calls.into_iter().map(AtomicU64::into_inner).collect();
     assert!(is_seen.into_inner(), "{calls:?}");
 }
+
+/// Without a configured local directory the folder's name comes from the store, which cannot be read then: the run began anew.
+#[test]
+fn a_run_whose_global_directory_cannot_be_used_goes_on_from_the_local_copies_of_that_store() {
+    let bed = Bed::new();
+    let mut config = bed.config();
+    config.node.local_directory = None;
+    config.job.memory_enabled = false;
+    let first = bed.open(&bed.place(), config.clone());
+    commit(&first, &[1, 2], Level::System);
+    first.close().expect("closes");
+    // Another store's folder of this user beside it.
+    let other = Config { job: JobConfig { global_directory: "/elsewhere".into(), ..config.job.clone() }, ..config.clone() };
+    bed.open(&bed.place(), other).close().expect("closes");
+
+    bed.disk.inject(Path::new("/global"), Fault::ReadOnly).expect("it is a path");
+    let cut_off = bed.open(&bed.place(), config.clone());
+    assert_eq!(restart(&cut_off).map(|restored| (restored.version, restored.tier)), Some((2, "local")));
+    commit(&cut_off, &[3], Level::NodeReboot);
+    cut_off.close().expect("closes");
+    // What it took meanwhile is found when the store is back.
+    bed.disk.heal(Path::new("/global")).expect("it is a path");
+    let back = bed.open(&bed.place(), config);
+    assert_eq!(restart(&back).map(|restored| (restored.version, restored.tier)), Some((3, "local")));
+}
