@@ -163,7 +163,10 @@ public:
     }
 
     // Ends the restart. If something could not be loaded, it counts on no rank.
-    bool restart_end(bool success) { return done(VELOC_Restart_end(success && is_whole_)); }
+    bool restart_end(bool success) {
+        const bool ended = done(VELOC_Restart_end(success && is_whole_));
+        return ended && (is_whole_ || !success);
+    }
 
 private:
     // A region. Raw memory has no serializer, and the library knows where it is; of a data structure it has nothing between the calls.

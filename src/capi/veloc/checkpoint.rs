@@ -322,7 +322,7 @@ fn settle(pending: &Pending) -> Outcome<()> {
 }
 
 /// A level that was not reached, if it is higher than the highest that was.
-fn failure_of(pending: &Pending) -> Option<Level> {
+pub(super) fn failure_of(pending: &Pending) -> Option<Level> {
     let reached = pending.level();
     let verdicts = pending.verdicts();
     let failed = verdicts.iter().filter(|(_, verdict)| *verdict != LevelVerdict::Committed).map(|(level, _)| *level);

@@ -6,7 +6,7 @@
 
 use crate::base::ids::text_hash;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use toml::{Table, Value};
 
 /// Keys that we know, and what each is for.
@@ -123,7 +123,7 @@ pub(super) fn read(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
     }
 
     let mut config = Config::default();
-    config.set("job", "name", Value::String(format!("veloc-{:016x}", text_hash(&persistent))));
+    config.set("job", "name", Value::String(format!("veloc-{:016x}", text_hash(&resolved(&persistent)))));
     config.set("local", "directory", Value::String(scratch.clone()));
     config.set("local", "allow_tmpfs", Value::Boolean(true));
     config.set("global", "directory", Value::String(persistent.clone()));
@@ -240,6 +240,20 @@ pub(super) fn merged(mut config: Table, text: &str) -> Result<Table, String> {
     Ok(config)
 }
 
+/// A directory as the system names it, whichever way it was spelt: links and `..` are followed as far as there are folders.
+fn resolved(directory: &str) -> String {
+    let path = Path::new(directory);
+    let known = path.ancestors().find_map(|known| Some((std::fs::canonicalize(known).ok()?, known)));
+    let Some((mut whole, known)) = known else { return directory.to_owned() };
+    for part in path.strip_prefix(known).into_iter().flat_map(Path::components) {
+        match part {
+            Component::ParentDir => _ = whole.pop(),
+            other => whole.push(other),
+        }
+    }
+    whole.display().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +267,21 @@ mod tests {
         let settings = read(&format!("{LEAST}{text}"), |_| None).unwrap();
         let config = Ours::from_toml(&settings.config.to_string()).unwrap();
         (settings, config)
+    }
+
+    #[test]
+    fn a_directory_is_one_however_it_is_spelt() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = std::fs::canonicalize(folder.path()).unwrap();
+        let spelt = |path: &str| resolved(root.join(path).to_str().unwrap());
+        let there = root.join("there/run").display().to_string();
+        // Before it is made, and after.
+        assert_eq!([spelt("there/run"), spelt("there/run/"), spelt("there/./x/../run")], [&*there; 3]);
+        std::fs::create_dir_all(&there).unwrap();
+        std::os::unix::fs::symlink(root.join("there"), root.join("link")).unwrap();
+        let all = ["there/run", "there/run/", "link/run", "link/../there/run", "there//run/."];
+        assert_eq!(all.map(spelt), [&*there; 5]);
+        assert_ne!(spelt("there"), there);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use super::ahead::Ahead;
 use super::checkpoint::Begun;
+use super::checkpoint::failure_of;
 use super::files::Folder;
 use super::ini::{self, Settings};
 use super::names;
 use super::restart::Restarting;
-use crate::base::CheckpointKey;
+use crate::base::{CheckpointKey, Level};
 use crate::capi::arguments::{BVK_U8, text};
 use crate::capi::regions::{Region, Regions};
 use crate::capi::session::Open;
@@ -164,11 +165,18 @@ impl State {
             true => self.open.session.engine().config().job.timeouts.drain,
             false => Duration::ZERO,
         };
+        let last = self.pending.pop();
         match self.open.close_within(limit) {
             Err(Error::Undrained { .. }) if !drain => {}
             other => other.map_err(Failure::from)?,
         }
-        unended.map_or(Ok(()), |text| Err(Failure::state(text)))
+        let refused = last.filter(|_| drain).and_then(|last| Some((failure_of(&last)?, last.version(), last.level())));
+        // Of one that a rank has given up at the call its end has told.
+        let refused = refused.filter(|(level, ..)| *level > Level::Captured);
+        let refused = refused.map(|(level, version, reached)| {
+            format!("version {version}, the last one, did not reach level {level}: it has reached {reached}, and the line before says why")
+        });
+        unended.or(refused).map_or(Ok(()), |text| Err(Failure::state(text)))
     }
 
     /// Protects memory under a number, in the place of what had it.

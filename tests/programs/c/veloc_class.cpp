@@ -78,6 +78,8 @@ static void first(veloc::client_t *ckpt) {
     CHECK(VELOC_Checkpoint("mixed", 1) == VELOC_SUCCESS && ckpt->checkpoint_wait() && ckpt->restart_begin("mixed", 1));
     CHECK(ckpt->recover_size(0) == sizeof k && ckpt->recover_size(1) == 0 && ckpt->restart_end(true));
     // A checkpoint of another name has not the region of `one`.
+    // What could not be loaded does not count, however it is ended.
+    CHECK(ckpt->restart_begin("two", 1) && !ckpt->recover_mem(VELOC_RECOVER_SOME, {77}) && !ckpt->restart_end(true));
     CHECK(ckpt->restart_begin("two", 1) && ckpt->recover_size(4) == 0 && ckpt->recover_mem(VELOC_RECOVER_ALL, {}) && ckpt->restart_end(true));
 
     // One rank asks for another's checkpoint, cannot write, or cannot read: it counts on none.
