@@ -300,5 +300,9 @@ install -m 644 "$scratch/completions/bivouac.fish" "$share/fish/vendor_completio
 install -d "$share/bivouac/config" "$share/bivouac/docs"
 install -m 644 config/*.toml "$share/bivouac/config/"
 install -m 644 docs/*.md docs/*.svg "$share/bivouac/docs/"
+# For pip: the package is Python alone, and finds the library by its name.
+install -d "$share/bivouac/python/bivouac"
+install -m 644 src/capi/python/pyproject.toml src/capi/python/README.md "$share/bivouac/python/"
+install -m 644 src/capi/python/bivouac/*.py "$share/bivouac/python/bivouac/"
 
 say "installed Bivouac $version in $root"

@@ -179,6 +179,11 @@ fn configurations_and_documentation(prefix: &Path) {
         assert!(installed == wanted.expect("readable"), "{}", name.display());
     }
     let pages: Vec<String> = entries(&share.join("man/man1")).filter_map(|p| std::fs::read_to_string(p).ok()).collect();
+    for module in
+        entries(&interfaces::root().join("src/capi/python/bivouac")).iter().filter(|name| name.ends_with(".py"))
+    {
+        assert!(share.join("python/bivouac").join(module).exists(), "{module} of the Python package");
+    }
     let is_file = |word: &&str| ["config/", "docs/"].iter().any(|folder| word.starts_with(folder));
     let told: BTreeSet<&str> = pages.iter().flat_map(|page| page.split_whitespace()).filter(is_file).collect();
     assert!(told.contains("docs/RECOVERY.md"), "{told:?}");
