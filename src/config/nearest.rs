@@ -3,6 +3,8 @@
 
 /// More edits than this make another word, not a misspelt one.
 const EDITS_MAX: usize = 3;
+/// The begin of a word, if it is at least so long, is taken for it.
+const CUT_MIN: usize = 3;
 
 /// The candidate with the fewest edits from `name`, if they are few for a word of its length; the first one of equals.
 pub(super) fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S>) -> Option<S> {
@@ -10,6 +12,17 @@ pub(super) fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<I
     let mut best = None;
     for candidate in candidates {
         let wanted: Vec<char> = candidate.as_ref().chars().flat_map(char::to_lowercase).collect();
+        if wanted == name {
+            return Some(candidate);
+        }
+        // Cut off rather than misspelt, and longer words are cut off more often: `dir` is `directory`, and not `direct`.
+        if name.len() >= CUT_MIN && wanted.starts_with(&name) {
+            let is_longer = |(edits, known): &(usize, S)| *edits > 0 || known.as_ref().len() < candidate.as_ref().len();
+            if best.as_ref().is_none_or(is_longer) {
+                best = Some((0, candidate));
+            }
+            continue;
+        }
         let limit = (wanted.len() / 3).clamp(1, EDITS_MAX);
         if wanted.len().abs_diff(name.len()) > limit {
             continue;
@@ -68,6 +81,8 @@ mod tests {
         assert_eq!(nearest("evry", names), Some("every"));
         assert_eq!(nearest("KEEP_LAST", names), Some("keep_last"));
         assert_eq!(nearest("keepevery", names), Some("keep_every"));
+        assert_eq!(nearest("dir", ["direct", "directory"]), Some("directory"));
+        assert_eq!(nearest("direct_", ["direct", "directory"]), Some("direct"));
         assert_eq!(nearest("colour", names), None);
         assert_eq!(nearest("", names), None);
         assert_eq!(nearest(&"e".repeat(1 << 20), names), None);
