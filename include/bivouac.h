@@ -328,7 +328,8 @@ int bvk_open_f(int comm, const struct bvk_options *options, bvk_session_t *sessi
 // Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
 // session that is NULL already is no error.
 //
-// Collective. Blocks at most for `timeouts.drain` and for the slowest rank. What has become of the last checkpoint is not in the status:
+// Collective. Blocks for what is being written, at most for `timeouts.drain`, then for ranks that have not called, at most for
+// `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. What has become of the last checkpoint is not in the status:
 // wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
 //
 // Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`;
@@ -691,7 +692,7 @@ int bvk_restart(bvk_session_t session,
 // Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_restart_end`: ranks read from
 // each other's nodes meanwhile.
 //
-// Errors: as `bvk_restart`.
+// Errors: as `bvk_restart`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 //
 // Requirements:
 // `name` is NULL or ends with zero; `restart` is a place for a handle, which is yours until `bvk_restart_end` ends it.

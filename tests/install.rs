@@ -179,10 +179,10 @@ fn configurations_and_documentation(prefix: &Path) {
         assert!(installed == wanted.expect("readable"), "{}", name.display());
     }
     let pages: Vec<String> = entries(&share.join("man/man1")).filter_map(|p| std::fs::read_to_string(p).ok()).collect();
-    for module in
-        entries(&interfaces::root().join("src/capi/python/bivouac")).iter().filter(|name| name.ends_with(".py"))
-    {
-        assert!(share.join("python/bivouac").join(module).exists(), "{module} of the Python package");
+    let package = interfaces::root().join("src/capi/python/bivouac");
+    for module in entries(&package).filter(|path| path.extension().is_some_and(|end| end == "py")) {
+        let name = module.file_name().expect("it has one");
+        assert!(share.join("bivouac/python/bivouac").join(name).exists(), "{}", module.display());
     }
     let is_file = |word: &&str| ["config/", "docs/"].iter().any(|folder| word.starts_with(folder));
     let told: BTreeSet<&str> = pages.iter().flat_map(|page| page.split_whitespace()).filter(is_file).collect();

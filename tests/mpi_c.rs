@@ -82,6 +82,23 @@ fn a_run_that_starts_a_series_over_is_told_once() {
     }
 }
 
+#[test]
+fn a_restart_that_finds_nothing_of_a_name_says_what_there_is() {
+    let folder = folder();
+    let program = compile(folder.path(), "tiny", &[root().join("tests/programs/c/tiny.c")], &[]);
+    let said = |ranks, args: &[&str]| {
+        let output = mpirun(ranks, folder.path(), &program, args).output().expect("started");
+        assert!(printed(&output).starts_with("wrong 0"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let lines = said.lines().filter(|line| line.contains("event=nothing-to-restore"));
+        lines.map(|line| line.split_once("event=").expect("it is there").1.to_owned()).collect::<Vec<_>>()
+    };
+    // A first run has nothing to say.
+    assert_eq!(said(2, &["tiny"]), [""; 0]);
+    let typo = "nothing-to-restore name=\"tyni\": nothing of that name is there, but of \"tiny\"";
+    assert_eq!(said(2, &["tyni"]), [typo]);
+}
+
 /// A standard of C++ with the warnings that careful projects ask for. AddressSanitizer sees memory that a vector has left.
 fn strictly(standard: &str) -> Vec<String> {
     let warnings = ["-Wshadow", "-Wconversion", "-Wold-style-cast", "-fsanitize=address", "-fno-omit-frame-pointer"];

@@ -3,6 +3,7 @@
 use super::arguments::{self, must_put, put};
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
 use super::regions::{Region, Regions, only_gpu};
+use super::restart::BVK_NEWEST;
 use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
 use crate::base::units::page_ceil;
@@ -121,13 +122,17 @@ pub(super) unsafe fn take(
 /// Begins a checkpoint: whatever fails from here on, the others hear of it.
 pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<Checkpoint<'static>> {
     let mut checkpoint = open.session.begin(name, version)?;
-    if version == super::restart::BVK_NEWEST {
-        return Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"));
-    }
-    if i64::try_from(version).is_err() {
-        // Fortran and Python have signed numbers, and nobody counts that far.
-        let signed = version as i64;
-        return Err(Failure::argument(format!("version {version} cannot be taken: as a signed number it is {signed}")));
+    // Fortran and Python have signed numbers, and nobody counts that far.
+    let refusal = match i64::try_from(version) {
+        Ok(_) => None,
+        Err(_) if version == BVK_NEWEST => {
+            Some("this version number means the newest one (BVK_NEWEST) and cannot be taken".to_owned())
+        }
+        Err(_) => Some(format!("version {} is negative: versions begin with 0", version as i64)),
+    };
+    if let Some(why) = refusal {
+        checkpoint.refuse(&why);
+        return Err(Failure::argument(why));
     }
     if open.own_regions {
         checkpoint.let_regions_differ();

@@ -4,7 +4,7 @@ use super::arguments::{self, fill, must_put, put, text};
 use super::handles::{self, Part, lock, part, to_pointer};
 use super::regions::{Region, only_gpu};
 use super::session::{Open, SessionHandle, described, insert_part, kind_of, with as with_session};
-use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
+use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_ERR_STATE, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use crate::base::text::list;
 use crate::format::RegionKind;
 use crate::recovery::{LoadError, Restorer, Want};
@@ -60,6 +60,14 @@ impl Running {
 
 fn want(version: u64) -> Want {
     if version == BVK_NEWEST { Want::Newest } else { Want::Version(version) }
+}
+
+/// No checkpoint has such a version: a negative number of a language with signs.
+fn check_version(version: u64) -> Outcome<()> {
+    if version == BVK_NEWEST || i64::try_from(version).is_ok() {
+        return Ok(());
+    }
+    Err(Failure::argument(format!("version {} is negative: versions begin with 0", version as i64)))
 }
 
 fn described_restored(restored: &Restored) -> CRestored {
@@ -137,6 +145,7 @@ pub unsafe extern "C" fn bvk_restart(
         open.check_no_restart()?;
         // SAFETY: as the caller says.
         let fillable = unsafe { arguments::check_fillable(restored, "bvk_restored") };
+        check_version(version)?;
         // SAFETY: as the caller says.
         let mut next = open.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         while let Some(attempt) = next {
@@ -232,7 +241,7 @@ unsafe fn load_on_gpu(
 /// Below `MPI_THREAD_MULTIPLE` no rank may wait for others by calls of its own between this and `bvk_restart_end`: ranks read from
 /// each other's nodes meanwhile.
 ///
-/// Errors: as `bvk_restart`.
+/// Errors: as `bvk_restart`. `BVK_ERR_STATE` while another restart is open, whose handle then stays in `restart`.
 ///
 /// # Safety
 /// `name` is NULL or ends with zero; `restart` is a place for a handle, which is yours until `bvk_restart_end` ends it.
@@ -243,12 +252,21 @@ pub unsafe extern "C" fn bvk_restart_begin(
     version: u64,
     restart: *mut *mut RestartHandle,
 ) -> c_int {
+    // Where a restart is open its handle stays in its place: it has to be ended with it.
+    let is_free = call(|| {
+        let open = handles::session(session)?;
+        lock(&open)?.check_no_restart().map(|()| BVK_OK)
+    });
+    if is_free == BVK_ERR_STATE {
+        return is_free;
+    }
     // SAFETY: as the caller says.
     unsafe { put(restart, std::ptr::null_mut()) };
     call(|| {
         let open = handles::session(session)?;
         let mut locked = lock(&open)?;
         locked.check_no_restart()?;
+        check_version(version)?;
         // SAFETY: as the caller says.
         let attempt = locked.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };

@@ -327,7 +327,8 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
 /// Waits for all checkpoints that are being written and ends the session, and all that was made from it. `*session` becomes NULL; a
 /// session that is NULL already is no error.
 ///
-/// Collective. Blocks at most for `timeouts.drain` and for the slowest rank. What has become of the last checkpoint is not in the status:
+/// Collective. Blocks for what is being written, at most for `timeouts.drain`, then for ranks that have not called, at most for
+/// `timeouts.abandon` (30 minutes unless it is set), and some seconds for last messages. What has become of the last checkpoint is not in the status:
 /// wait for it with `bvk_wait` before, or read the reports. Handles of pending checkpoints stay until `bvk_release`.
 ///
 /// Errors: `BVK_ERR_UNDRAINED`, `BVK_ERR_DISAGREED`, `BVK_ERR_FAILED`; the session is closed all the same. `BVK_ERR_HANDLE`;

@@ -125,6 +125,14 @@ pub enum RegionError {
         /// The name.
         name: String,
     },
+    /// The checkpoint has no region at all: it would be the newest, and nothing could be restored of it.
+    #[error("version {version} of {name:?} has no region: save or protect what it is to have before it is captured")]
+    None {
+        /// The series.
+        name: String,
+        /// The version.
+        version: u64,
+    },
     /// The name was used before in this checkpoint.
     #[error("region {name:?} is saved twice in one checkpoint")]
     Twice {

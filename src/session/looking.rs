@@ -3,13 +3,14 @@
 
 use super::open::Lost;
 use super::summary::TierState;
+use crate::base::Generation;
 use crate::base::ids::text_hash;
 use crate::base::log;
-use crate::base::{Generation, Level};
 use crate::config::Config;
 use crate::coordination::join;
+use crate::format::shard::Head;
 use crate::format::supervision::SeriesStatus;
-use crate::segment::{OldSegment, Segment};
+use crate::segment::{OldSegment, OldSlot, Segment};
 use crate::tier::TierKind;
 use crate::tier::directory::DirectoryTier;
 use crate::transfer::{Identity, spawn};
@@ -84,8 +85,14 @@ pub(super) fn tiers(
     all.into_iter().map(state).collect()
 }
 
+/// The series of a slot, as its own head says.
+fn name_of(segment: &OldSegment, slot: &OldSlot) -> Option<String> {
+    let head = Head::decode(segment.bytes(slot).ok()?).ok()?;
+    Some(head.meta.name.clone())
+}
+
 /// The newest version of each series that lies on a tier which the root can see: on directories what has a manifest, in memory what was
-/// committed. An election may choose otherwise: it asks all ranks.
+/// sealed. An election may choose otherwise: it asks all ranks.
 pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
     let mut newest: BTreeMap<String, (Generation, u64, TierKind)> = BTreeMap::new();
     for (tier, (name, generation, version)) in seen.iter().flat_map(|seen| seen.newest.iter().map(|at| (seen.tier, at)))
@@ -94,12 +101,14 @@ pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
         newest.entry(name.clone()).and_modify(|known| *known = (*known).max(found)).or_insert(found);
     }
     for (segment, slot) in old.iter().flat_map(|segment| segment.slots().iter().map(move |slot| (segment, slot))) {
-        if !slot.intact || slot.level < Level::Process {
+        // One whose verdict was not heard before the run was killed may have been committed.
+        if !slot.intact {
             continue;
         }
         let known = newest.keys().find(|name| text_hash(name) == slot.name).cloned();
+        let Some(name) = known.or_else(|| name_of(segment, slot)) else { continue };
         let found = (segment.header().generation, slot.version, TierKind::Memory);
-        let entry = newest.entry(known.unwrap_or_else(|| "(in memory only)".into())).or_insert(found);
+        let entry = newest.entry(name).or_insert(found);
         *entry = (*entry).max(found);
     }
     let series = newest.into_iter().map(|(name, (_, version, tier))| SeriesStatus {

@@ -54,6 +54,7 @@ use crate::affinity::pinning::Pin;
 use crate::base::Level;
 use crate::base::calendar::unix_now;
 use crate::base::ids::text_hash;
+use crate::base::text::list;
 use crate::base::units::page_ceil;
 use crate::comm::Comm;
 #[cfg(feature = "mpi")]
@@ -78,10 +79,11 @@ use decide::Decisions;
 use place::{Place, Workers, segment_prefix, store_hash};
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use summary::SERIES_NAMED;
 
 /// How long `close` waits at least for the pieces of I/O in hand, when its limit has passed.
 const LAST_PIECES: Duration = Duration::from_secs(1);
@@ -379,7 +381,7 @@ impl Session {
         // The number is drawn first: a call that is refused here counts on the other ranks, and all numbers stay in step.
         let operation = self.engine.next_operation();
         if let Err(error) = check_name(name) {
-            self.engine.decline(operation, &error.to_string());
+            self.engine.decline(operation, name, version, &error.to_string());
             return Err(error);
         }
         Ok(Checkpoint {
@@ -441,7 +443,11 @@ impl Session {
         let mut election = self.election(name, Want::Newest);
         let listed = election.list();
         self.engine.stop_serving();
-        Ok(listed?
+        let listed = listed?;
+        if listed.is_empty() {
+            self.say_nothing_is_there(name, &election);
+        }
+        Ok(listed
             .into_iter()
             .map(|(candidate, left_behind)| VersionInfo {
                 version: candidate.key.version,
@@ -494,6 +500,29 @@ impl Session {
         Election::new(engine, name, want, found)
     }
 
+    /// Nothing can be restored: a first run, or a mistyped name, or another number of ranks. The root says which it may be.
+    fn say_nothing_is_there(&self, name: &str, election: &Election) {
+        let identity = self.engine.identity();
+        if !self.engine.is_root() {
+            return;
+        }
+        let candidates = election.found().candidates();
+        if let Some(other) = candidates.iter().find(|candidate| candidate.group_size != identity.size) {
+            let (version, then, now) = (other.key.version, other.group_size, identity.size);
+            log::warn!(
+                "event=nothing-to-restore name={name:?}: version {version} was taken by {then} ranks, and these are {now}; a restart takes as many"
+            );
+            return;
+        }
+        let tiers = [TierKind::Local, TierKind::Global].into_iter().filter_map(|tier| self.engine.directory(tier));
+        let named = tiers.flat_map(|tier| tier.names(&identity.job, &identity.group).unwrap_or_default());
+        let others: BTreeSet<String> = named.filter(|other| other != name).collect();
+        if candidates.is_empty() && !others.is_empty() {
+            let others = list(others.iter().map(|other| format!("{other:?}")), SERIES_NAMED, ", ");
+            log::warn!("event=nothing-to-restore name={name:?}: nothing of that name is there, but of {others}");
+        }
+    }
+
     fn restore(
         &self,
         name: &str,
@@ -541,6 +570,7 @@ impl Session {
             // Nobody loads, so nobody asks any more.
             self.engine.stop_serving();
             next?;
+            self.say_nothing_is_there(&course.name, &course.election);
             return Ok(None);
         };
         self.engine.beat();
@@ -816,7 +846,8 @@ impl Session {
     /// All ranks.
     ///
     /// # Blocking
-    /// At most for the configured `timeouts.drain`, and for the slowest rank.
+    /// For what is being written, at most for `timeouts.drain`; then for ranks that have not called, at most for `timeouts.abandon`; and
+    /// some seconds for last messages.
     ///
     /// # Errors
     /// [`Error::Undrained`], [`Error::Disagreed`], [`Error::Failed`]; the session is closed all the same.
@@ -1129,6 +1160,13 @@ impl<'a> Checkpoint<'a> {
         self.held_for.get_or_insert_default();
     }
 
+    /// Gives it up before the capture, for this reason, which all ranks hear.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn refuse(mut self, why: &str) {
+        self.done = true;
+        self.engine.decline(self.operation, &self.name, self.version, why);
+    }
+
     /// The region of that name, as it is held.
     #[cfg(feature = "mpi")]
     pub(crate) fn held(&self, name: &str) -> Option<&crate::format::Region> {
@@ -1207,7 +1245,7 @@ impl<'a> Checkpoint<'a> {
     /// into no slot: for the write to the next tier.
     ///
     /// # Errors
-    /// [`Error::Capture`] when no tier of this rank could take the shard, when a version of a history cannot be read, or when it
+    /// [`Error::Region`] if nothing was added. [`Error::Capture`] when no tier of this rank could take the shard, when a version of a history cannot be read, or when it
     /// has regions in device memory ([`Checkpoint::capture_on`] takes those); the other ranks hear of it in their verdict.
     pub fn capture(self) -> Result<Pending> {
         self.take(None)
@@ -1245,6 +1283,11 @@ impl<'a> Checkpoint<'a> {
 
     fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
         self.done = true;
+        if self.regions.is_empty() {
+            let error = RegionError::None { name: self.name.clone(), version: self.version };
+            self.engine.decline(self.operation, &self.name, self.version, &error.to_string());
+            return Err(error.into());
+        }
         let called = self.engine.clock().now();
         self.engine.beat();
         if let Some(keeper) = self.engine.affinity() {
@@ -1284,7 +1327,7 @@ impl<'a> Checkpoint<'a> {
 impl Drop for Checkpoint<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.engine.decline(self.operation, "gave the checkpoint up before capture");
+            self.engine.decline(self.operation, &self.name, self.version, "gave the checkpoint up before capture");
         }
     }
 }

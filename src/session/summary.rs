@@ -9,7 +9,7 @@ use crate::tier::TierKind;
 use crate::transfer::Stats;
 
 /// So many series are named.
-const SERIES_NAMED: usize = 4;
+pub(super) const SERIES_NAMED: usize = 4;
 
 /// A tier, as the root sees it.
 pub(super) enum TierState {

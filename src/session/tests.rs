@@ -668,6 +668,36 @@ fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     session.close().expect("closes");
 }
 
+/// It would be the newest one, and hide those that have something.
+#[test]
+fn a_checkpoint_of_nothing_is_refused_and_reported_on_all_ranks() {
+    let bed = Bed::new();
+    let place = bed.place();
+    on_one_node(&[place.clone(), place], &bed.config(), |rank, session| {
+        take(&session, 1).wait(Level::System).expect("committed");
+        let nothing = session.checkpoint("heat", 2).expect("begun").capture();
+        let error = nothing.err().expect("it has no region").to_string();
+        assert!(error.contains("version 2 of \"heat\" has no region"), "{error}");
+        // A name that one rank alone gets wrong, and one that drops its checkpoint.
+        let bad = session.checkpoint(if rank == 0 { "he/at" } else { "heat" }, 3);
+        drop(bad);
+        let reports = || {
+            let told = session.reports().into_iter().filter(|report| report.level == Level::Captured);
+            told.map(|report| (report.key.version, report.verdict.reason().expect("a refusal"))).collect::<Vec<_>>()
+        };
+        let mut heard = Vec::new();
+        wait_until("both refusals are reported", || {
+            heard.extend(reports());
+            heard.len() >= 2
+        });
+        assert_eq!(heard.iter().map(|(version, _)| *version).collect::<Vec<_>>(), [2, 3], "{heard:?}");
+        assert!(heard[0].1.contains("all 2 ranks: version 2 of \"heat\" has no region"), "{heard:?}");
+        assert!(heard[1].1.contains("rank 0: ") && heard[1].1.contains("he/at"), "{heard:?}");
+        assert_eq!(restart(&session).map(|restored| restored.version), Some(1));
+        session.close().expect("closes");
+    });
+}
+
 #[test]
 fn an_error_reads_the_same_in_debug_output() {
     let error = Error::Failed { reason: "the root is silent".into() };

@@ -229,7 +229,7 @@ impl Engine {
                 Ok(progress)
             }
             Err(error) => {
-                self.decline(spec.operation, &error.to_string());
+                self.decline(spec.operation, &spec.name, spec.version, &error.to_string());
                 Err(error)
             }
         }
@@ -246,12 +246,13 @@ impl Engine {
     }
 
     /// Casts a no for a checkpoint that this rank began and cannot or will not capture.
-    pub fn decline(&self, operation: u64, why: &str) {
+    pub fn decline(&self, operation: u64, name: &str, version: u64, why: &str) {
         let round = Round { operation, phase: Phase::Call };
         let mut state = self.lock();
         state.held.remove(&operation);
         state.stats.abandoned += 1;
         state.stats.declined += 1;
+        state.declined.insert(operation, (name.to_owned(), version));
         state.deciders.insert(round, Decision::Checkpoint { name: String::new() });
         state.events.push(Event::Vote(round, self.refusal(why)));
         drop(state);
@@ -822,14 +823,19 @@ impl Engine {
 
     fn report(&self, state: &mut State, operation: u64, level: Level, verdict: LevelVerdict) {
         let Some(checkpoint) = state.checkpoints.get(&operation) else { return };
+        lock_progress(&checkpoint.progress).verdicts.push((level, verdict.clone()));
+        let (name, key) = (checkpoint.series.name.clone(), checkpoint.key);
+        self.tell(state, &name, key, level, verdict);
+    }
+
+    /// Tells the application, the log and the supervisor of a verdict.
+    pub(super) fn tell(&self, state: &mut State, name: &str, key: CheckpointKey, level: Level, verdict: LevelVerdict) {
+        let CheckpointKey { version, operation, .. } = key;
         match &verdict {
             LevelVerdict::Off(_) => {}
             LevelVerdict::Committed => {
                 if let Some(refused) = state.outages.on_committed(level).filter(|_| self.is_root()) {
-                    log::warn!(
-                        "event=reached-again level={level} version={} refused={refused}",
-                        checkpoint.key.version
-                    );
+                    log::warn!("event=reached-again level={level} version={version} refused={refused}");
                 }
             }
             // All ranks hear the same: it is said once.
@@ -845,22 +851,18 @@ impl Engine {
                 let until = if level == Level::Captured { "" } else { " (said once, until it is reached again)" };
                 log::log!(
                     importance,
-                    "event=abandoned name={:?} version={} operation={operation} level={level} culprits={culprits:?}{until}",
-                    checkpoint.series.name,
-                    checkpoint.key.version
+                    "event=abandoned name={name:?} version={version} operation={operation} level={level} culprits={culprits:?}{until}"
                 );
             }
             LevelVerdict::Unknown(reason) => log::error!(
-                "event=verdict-unknown rank={} version={} operation={operation} level={level} reason={reason:?}",
-                self.setup.identity.rank,
-                checkpoint.key.version
+                "event=verdict-unknown rank={} version={version} operation={operation} level={level} reason={reason:?}",
+                self.setup.identity.rank
             ),
         }
-        lock_progress(&checkpoint.progress).verdicts.push((level, verdict.clone()));
         if let Some(reason) = verdict.reason() {
-            state.told.on_refused(&checkpoint.series.name, checkpoint.key.version, level, reason);
+            state.told.on_refused(name, version, level, reason);
         }
-        let report = Report { name: checkpoint.series.name.clone(), key: checkpoint.key, level, verdict };
+        let report = Report { name: name.to_owned(), key, level, verdict };
         if state.reports.len() >= REPORTS_MAX {
             state.reports.pop_front();
         }

@@ -229,6 +229,8 @@ pub(super) struct State {
     pub notes: Vec<String>,
     /// A capture has had to wait for a file, and that was said.
     pub is_direct_told: bool,
+    /// Checkpoints that this rank has refused and of which no verdict was heard: series and version, by operation.
+    pub declined: HashMap<u64, (String, u64)>,
     /// The last layout of each series; what its shard in memory needs anyway.
     pub layouts: HashMap<String, Layout>,
     /// The node's segment has been removed under the run, and that was said.
@@ -277,8 +279,9 @@ impl State {
         let (generation, version) = newest;
         self.notes.push(format!(
             "event=series-started-over name={name:?} newest_before=\"version {version} of run {generation}\": this run has restored nothing of \
-             this series, and takes checkpoints of it. The next run goes on from these, and removes the older ones. To keep those, end this \
-             run and restart from them, or take checkpoints under another name; `bivouac ls` shows both"
+             this series, and takes checkpoints of it. The next run goes on from these, and removes the older ones. To go on from those \
+             instead, end this run and restart from version {version} by its number; to keep both, take checkpoints under another name. \
+             `bivouac ls` shows both"
         ));
     }
 
@@ -714,6 +717,13 @@ impl Engine {
         }
         if state.checkpoints.contains_key(&round.operation) {
             self.on_checkpoint_verdict(state, &verdict);
+        } else if let Some((name, version)) = state.declined.remove(&round.operation) {
+            let key = self.key(version, round.operation);
+            let heard = match &verdict.outcome {
+                Outcome::Abandoned(culprits) => LevelVerdict::Abandoned(culprits.clone()),
+                _ => LevelVerdict::Unknown("this rank refused the checkpoint".into()),
+            };
+            self.tell(state, &name, key, Level::Captured, heard);
         }
         if state.awaited.remove(&round) {
             state.verdicts.insert(round, verdict);

@@ -432,8 +432,11 @@ impl Engine {
         if manifest.containers.is_empty() {
             return;
         }
-        if let Err(error) = directory.write_manifest(series, &manifest) {
-            log::warn!("event=local-manifest-not-written error={error}");
+        match directory.write_manifest(series, &manifest) {
+            Ok(()) => {}
+            // Retention was faster after all.
+            Err(error) if error.is_absent() => log::debug!("event=local-manifest-not-needed error={error}"),
+            Err(error) => log::warn!("event=local-manifest-not-written error={error}"),
         }
     }
 

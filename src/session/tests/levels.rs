@@ -509,7 +509,8 @@ fn a_run_whose_global_directory_cannot_be_used_goes_on_from_the_local_copies_of_
     commit(&first, &[1, 2], Level::System);
     first.close().expect("closes");
     // Another store's folder of this user beside it.
-    let other = Config { job: JobConfig { global_directory: "/elsewhere".into(), ..config.job.clone() }, ..config.clone() };
+    let other =
+        Config { job: JobConfig { global_directory: "/elsewhere".into(), ..config.job.clone() }, ..config.clone() };
     bed.open(&bed.place(), other).close().expect("closes");
 
     bed.disk.inject(Path::new("/global"), Fault::ReadOnly).expect("it is a path");

@@ -617,6 +617,11 @@ static void tier_that_is_off(void) {
     IS(bvk_next_report(session, &report), BVK_OK);
     CHECK(!report.name[0] && report.version == 0 && report.level == BVK_LEVEL_SYSTEM && report.committed == 0);
     CHECK(strstr(report.reason, "/proc/nope") != NULL);
+    // Of nothing there is no checkpoint: it would be the newest one.
+    IS(bvk_checkpoint(session, "off", 1, NULL), BVK_ERR_REGION);
+    CHECK(says("has no region"));
+    double numbers[8] = {0};
+    IS(bvk_protect(session, "numbers", numbers, 8, BVK_F64), BVK_OK);
     IS(bvk_checkpoint(session, "off", 1, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_SYSTEM, NULL), BVK_ERR_NOT_COMMITTED);
     CHECK(says("/proc/nope"));

@@ -282,6 +282,8 @@ void a_tier_is_off() {
     const std::vector<bivouac::report> reports = session.reports();
     CHECK(reports.size() == 1 && reports[0].name.empty() && reports[0].level == bivouac::level::system);
     CHECK(reports[0].verdict == bivouac::verdict::abandoned && reports[0].reason.find("/proc/nope") != std::string::npos);
+    double number = 1;
+    session.protect("number", number);
     const bivouac::pending pending = session.checkpoint("off", 1);
     const bivouac::error off = error_of([&] { pending.wait(); });
     CHECK(off.status() == BVK_ERR_NOT_COMMITTED && says(off, "/proc/nope"));

@@ -1,4 +1,5 @@
-/* The least that an application does: protect, checkpoint, wait, and restore what was overwritten. */
+/* The least that an application does: protect, checkpoint, wait, and restore what was overwritten. With an argument it looks for a series of that
+   name first, and goes on without one. */
 #include <bivouac.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +26,8 @@ int main(int argc, char **argv)
         numbers[i] = rank + i / 64.0;
     checked(bvk_open(MPI_COMM_WORLD, NULL, &session), "bvk_open");
     checked(bvk_protect(session, "numbers", numbers, 64, BVK_F64), "bvk_protect");
+    if (argc > 1 && bvk_restart(session, argv[1], BVK_NEWEST, NULL) != BVK_NOTHING)
+        MPI_Abort(MPI_COMM_WORLD, 2);
     checked(bvk_checkpoint(session, "tiny", 1, &pending), "bvk_checkpoint");
     checked(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), "bvk_wait");
     checked(bvk_release(&pending), "bvk_release");

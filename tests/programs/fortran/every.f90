@@ -264,6 +264,7 @@ contains
     call expect(bvk_next_report(off, report), BVK_OK, 'a report of the tier')
     call holds(report%name == '' .and. report%level == BVK_LEVEL_SYSTEM .and. report%committed == 0, 'what it is about')
     call holds(index(report%reason, '/proc/nope') > 0, 'its reason')
+    call expect(bvk_protect(off, 'f64', f64), BVK_OK, 'a region')
     call expect(bvk_checkpoint(off, 'off', 1_int64, pending), BVK_OK, 'checkpoint')
     call expect(bvk_wait(pending, BVK_LEVEL_SYSTEM), BVK_ERR_NOT_COMMITTED, 'wait for what is off')
     call holds(index(bvk_error_text(), '/proc/nope') > 0, 'why it is off')

@@ -349,6 +349,7 @@ def tier_that_is_off():
     with bivouac.Session(world, settings={"job.group": "off", "global.directory": "/proc/nope"}) as session:
         [report] = session.reports()
         assert report[:4] == ("", 0, Level.SYSTEM, False) and "/proc/nope" in report.reason, report
+        session.protect("numbers", numpy.zeros(8))
         pending = session.checkpoint("off", 1)
         error = raises(bivouac.NotCommittedError, "/proc/nope", pending.wait, Level.SYSTEM)
         assert error.name == "BVK_ERR_NOT_COMMITTED"
