@@ -281,7 +281,7 @@ impl DirectoryTier {
         Ok(all)
     }
 
-    /// What [`crate::catalog::retention`] needs to know: each folder, and whether it holds a manifest.
+    /// What [`crate::catalog::Ledger`] needs to know: each folder, and whether it holds a manifest.
     ///
     /// # Errors
     /// [`TierError::Io`] if the series cannot be listed.
