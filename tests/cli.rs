@@ -96,6 +96,39 @@ fn ls_says_why_a_checkpoint_is_not_committed() {
 }
 
 #[test]
+fn ls_says_why_a_checkpoint_is_still_here() {
+    let store = Store::with(&[10, 20, 30]);
+    let back = |session: &Session, rank: u32| {
+        session.restart_version("heat", 10, |_| Ok(())).expect("restarts").expect("version 10 was there");
+        take(session, rank, &[15], Level::System);
+    };
+    store.run(|_| (), back);
+    let unfinished = store.series(&store.global()).join("g000009-v0000000099-o000009");
+    std::fs::create_dir(&unfinished).expect("made");
+    let standings = |path: &Path| -> Vec<(u64, Option<String>)> {
+        let document = with_path(&["ls", "--json"], path).json();
+        let rows = document["checkpoints"].as_array().expect("a list").iter();
+        rows.map(|row| (row["version"].as_u64().expect("a number"), row["standing"].as_str().map(str::to_owned)))
+            .collect()
+    };
+    let some = |standing: &str| Some(standing.to_owned());
+    let expected =
+        [(99, None), (15, some("newest")), (30, some("left-behind")), (20, some("left-behind")), (10, some("older"))];
+    assert_eq!(standings(&store.global()), expected);
+    // One that is named stands where it stands in its series.
+    for folder in store.folders(&store.global()) {
+        let found = standings(&folder);
+        assert!(found.len() == 1 && expected.contains(&found[0]), "{}: {found:?}", folder.display());
+    }
+    let text = with_path(&["ls"], &store.global()).out;
+    assert!(text.contains(" STANDING ") && text.contains(" left behind ") && text.contains(" newest "), "{text}");
+    // What ls calls the newest is what rm keeps.
+    let ran = with_path(&["rm", "--yes"], &store.series(&store.global()));
+    assert_eq!(ran.status, 0, "{}", ran.err);
+    assert_eq!(standings(&store.global()), [(15, some("newest"))]);
+}
+
+#[test]
 fn inspect_shows_header_regions_origin_agreement_and_incarnation() {
     let store = Store::with(&[10]);
     let second = |session: &Session, rank: u32| {

@@ -5,6 +5,7 @@ use crate::ending::{Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
 use crate::output::{self, KeyView, SCHEMA, age, plain, print, print_json, table, unix};
 use crate::places::{named_or_global, nothing_in};
+use crate::standing::{History, Standing, histories};
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::Target;
 use bivouac::base::CheckpointKey;
@@ -23,6 +24,9 @@ use std::path::{Path, PathBuf};
 
 States: committed; restorable (all shards are there, the next restart writes the manifest); incomplete (being written, or
 left behind by a crash); damaged. `bivouac verify` reads the data too. RANKS: shards here / ranks in the group. AGE: since the last change.
+STANDING, as far as this directory tells: newest (a restart goes on from it, and it goes only when there is a newer one); older
+(the newest descends from it; it stays as long as keep_last and keep_every say); left behind (a run went back behind it, or
+started the series over: a restart takes it only if it is asked for by number).
 FOR OTHERS: shards and parity parts that this node keeps for others (partner, xor, rs). CONTENT: shard or parity.
 
 Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
@@ -56,6 +60,8 @@ struct CheckpointRow {
     level: Option<&'static str>,
     /// Why it is not committed.
     why: Option<String>,
+    /// Why it is still here, if it can be restored.
+    standing: Option<Standing>,
     /// Shards here.
     ranks: usize,
     group_size: Option<u32>,
@@ -133,8 +139,9 @@ fn add(document: &mut Document, path: &Path) -> Result<(), Problem> {
             if found.is_empty() && problems.is_empty() {
                 return Err(nothing_in(path));
             }
-            document.checkpoints.extend(found.iter().map(row));
             document.problems.extend(problems);
+            let histories = histories(&scope, &found)?;
+            document.checkpoints.extend(found.iter().map(|found| row(found, histories.get(&found.series))));
         }
         Target::Segment(folder, name) => document.segments.push(segment(&folder, &name)?),
         Target::Segments(folder) => {
@@ -153,7 +160,7 @@ fn add(document: &mut Document, path: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-fn row(found: &Checkpoint) -> CheckpointRow {
+fn row(found: &Checkpoint, history: Option<&History>) -> CheckpointRow {
     let Series { job, group, name } = &found.series;
     let (generation, version, operation) = found.order;
     let key = CheckpointKey { generation, version, operation, ..CheckpointKey::default() };
@@ -164,6 +171,7 @@ fn row(found: &Checkpoint) -> CheckpointRow {
         state: found.state.clone(),
         level: found.manifest.as_ref().map(|manifest| manifest.level.name()),
         why: found.why.clone(),
+        standing: history.and_then(|history| history.standing(found)),
         ranks: found.ranks.len(),
         group_size: found.group_size,
         copies: found.copies(),
@@ -194,13 +202,14 @@ fn segment(folder: &Path, name: &str) -> Result<SegmentRow, Problem> {
 fn tables(document: &Document) -> String {
     let mut parts = Vec::new();
     if !document.checkpoints.is_empty() {
-        let mut heads = vec!["JOB", "GROUP", "NAME", "GEN", "VERSION", "OP", "STATE", "RANKS", "BYTES", "AGE"];
+        let mut heads =
+            vec!["JOB", "GROUP", "NAME", "GEN", "VERSION", "OP", "STATE", "STANDING", "RANKS", "BYTES", "AGE"];
         let mut rows: Vec<Vec<String>> = document.checkpoints.iter().map(cells).collect();
         if document.checkpoints.iter().any(|row| row.copies + row.parts > 0) {
             heads.push("FOR OTHERS");
             rows.iter_mut().zip(&document.checkpoints).for_each(|(cells, row)| cells.push(for_others(row)));
         }
-        parts.push(table(&heads, &[3, 4, 5, 7, 8, 9], &rows));
+        parts.push(table(&heads, &[3, 4, 5, 8, 9, 10], &rows));
     }
     for segment in &document.segments {
         parts.push(segment_text(segment));
@@ -224,7 +233,8 @@ fn cells(row: &CheckpointRow) -> Vec<String> {
         (None, None) => row.state.name().into(),
     };
     let size = row.group_size.map_or("?".into(), |size| size.to_string());
-    let rest = [state, format!("{}/{size}", row.ranks), output::bytes(row.bytes), row.age.clone()];
+    let standing = row.standing.map_or("-", Standing::name).into();
+    let rest = [state, standing, format!("{}/{size}", row.ranks), output::bytes(row.bytes), row.age.clone()];
     row.key.cells().into_iter().chain(rest).collect()
 }
 

@@ -44,6 +44,7 @@ mod removal;
 mod reset;
 mod rm;
 mod run;
+mod standing;
 mod status;
 mod survey;
 mod target;

@@ -11,10 +11,10 @@ use crate::memory::{self, Stock};
 use crate::output::list;
 use crate::places::{nothing_in, own_tier};
 use crate::removal::{Doomed, How, Removal};
-use crate::survey::{Checkpoint, State, survey};
+use crate::standing::{History, histories, is_usable};
+use crate::survey::{Checkpoint, survey};
 use crate::target::{Scope, Target};
-use bivouac::catalog::{self, Candidate, Folder, Ledger, Moment, Occasion};
-use bivouac::recovery::discover::candidate_of_manifest;
+use bivouac::catalog::{Folder, Ledger, Occasion};
 use bivouac::segment::SegmentError;
 use bivouac::tier::directory::Series;
 use bivouac::transfer::stats::level_of;
@@ -113,9 +113,7 @@ impl Plan {
         if found.is_empty() {
             return Err(nothing_in(named));
         }
-        // What is newest is a matter of the whole series, also when only one of its checkpoints was named.
-        let all: Vec<Series> = found.iter().map(|found| found.series.clone()).collect();
-        let newest = newest_of(scope, all.iter())?;
+        let histories = histories(scope, &found)?;
         for checkpoint in found {
             let series = &checkpoint.series;
             if let Some(why) = self.living_run(args, &checkpoint) {
@@ -129,7 +127,7 @@ impl Plan {
                 committed: is_usable(&checkpoint),
             };
             let ledger = Ledger::new(vec![folder.entry((), level)]);
-            let ruling = ledger.judge(&Occasion::Asked { newest: newest.get(series).copied().flatten() });
+            let ruling = ledger.judge(&Occasion::Asked { newest: histories.get(series).and_then(History::newest) });
             if ruling.iter().any(|ruling| !ruling.may_go()) && !args.force {
                 let path = checkpoint.path.display();
                 if is_single {
@@ -191,32 +189,4 @@ impl Plan {
         self.removal.doomed.push(doomed);
         Ok(())
     }
-}
-
-/// Of each series what a restart would go on from, as far as its tier tells.
-fn newest_of<'a>(
-    scope: &Scope,
-    series: impl Iterator<Item = &'a Series>,
-) -> Result<BTreeMap<&'a Series, Option<Moment>>, String> {
-    let mut newest = BTreeMap::new();
-    for series in series {
-        if newest.contains_key(series) {
-            continue;
-        }
-        let parts = vec![series.job.clone(), series.group.clone(), series.name.clone()];
-        let (all, _) = survey(&Scope { tier: scope.tier.clone(), parts }).map_err(|error| error.to_string())?;
-        let usable: Vec<Candidate> = all.iter().filter(|found| is_usable(found)).filter_map(candidate).collect();
-        newest.insert(series, catalog::newest(&usable).map(|newest| Moment::of(&newest.key)));
-    }
-    Ok(newest)
-}
-
-/// A restorable one is committed but for its manifest, which the next restart writes.
-fn is_usable(found: &Checkpoint) -> bool {
-    matches!(found.state, State::Committed | State::Restorable)
-}
-
-fn candidate(found: &Checkpoint) -> Option<Candidate> {
-    let written = || found.tier.reconstruct(&found.series, &found.folder).ok().flatten();
-    found.manifest.clone().or_else(written).map(|manifest| candidate_of_manifest(&manifest))
 }
