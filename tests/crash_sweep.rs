@@ -6,7 +6,7 @@
 //! power is cut as well: memory is gone, and random parts of what was not synced are lost. In each case a new run must
 //! find what promise 3 of the design says: the last checkpoint that was told to be committed at each level, or a newer one,
 //! the same on all ranks, with the right data ([`world::truth`] checks it). And no manifest may promise what is not there, be
-//! it that of a version that retention was just removing.
+//! it that of a version that retention was just removing. Nor may a crash leave anything that takes room for good.
 //!
 //! ```text
 //! BIVOUAC_TEST_SWEEPS=40 cargo nextest run --test crash_sweep        forty power cuts per step and configuration
@@ -126,6 +126,25 @@ fn check_manifests(world: &World) -> (u64, Vec<String>) {
     (count, problems)
 }
 
+/// A run has committed one checkpoint, keeps one, and has closed: no tier has anything else, whatever the crash left behind.
+fn check_room(world: &World, shape: Shape) -> Vec<String> {
+    let storage: Arc<dyn Storage> = Arc::new(world.disk.process(u64::MAX));
+    let locals =
+        (0..world.machine_count()).filter(|_| shape.local).map(|machine| (TierKind::Local, local_root(machine)));
+    let global = shape.global.then(|| (TierKind::Global, PathBuf::from(GLOBAL_ROOT)));
+    let mut problems = Vec::new();
+    for (kind, root) in locals.chain(global) {
+        let tier = DirectoryTier::new(kind, storage.clone(), root);
+        for series in tier.all_series().expect("listed") {
+            let folders = tier.folders(&series).expect("listed");
+            if folders.len() > 1 {
+                problems.push(format!("LEFT BEHIND: {kind:?} keeps {folders:?} of {series:?}"));
+            }
+        }
+    }
+    problems
+}
+
 fn check_promised(tier: &DirectoryTier, series: &Series, folder: &str, manifest: &Manifest) -> Result<(), TierError> {
     for container in &manifest.containers {
         for rank in &container.ranks {
@@ -173,6 +192,7 @@ fn crash(shape: Shape, step: u64, end: End) -> (Vec<String>, Counts, u64) {
     world.kill(&running);
     truth.read(&running.journal, &shape.machines, 0, Some(&promises), &calm);
     world.baton.end();
+    problems.extend(check_room(&world, shape));
     problems.extend(world.baton.failures().into_iter().chain(truth.problems.iter().cloned()));
     (problems, truth.counts, manifests)
 }
