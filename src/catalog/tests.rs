@@ -440,6 +440,8 @@ struct Trace {
     unheard: Levels,
     is_open: bool,
     in_memory: bool,
+    /// A part for others was sealed here, whether all of them got theirs or not.
+    has_part: bool,
     on_local: bool,
     on_global: bool,
 }
@@ -454,6 +456,7 @@ impl Trace {
         match level {
             Level::Process => (self.in_memory && self.reached.has(Level::Process)) || self.gives(Level::NodeReboot),
             Level::NodeReboot => (self.on_local && self.reached.has(Level::NodeReboot)) || self.gives(Level::System),
+            Level::NodeLoss => (self.in_memory && self.reached.has(Level::NodeLoss)) || self.gives(Level::System),
             _ => self.on_global && self.reached.has(Level::System),
         }
     }
@@ -484,13 +487,30 @@ impl Past {
         let ledger = Ledger::new(held.iter().map(|at| self.checkpoints[*at].entry()).collect());
         let whole = self.checkpoints.iter().filter(|trace| trace.on_local || trace.on_global);
         let durable = whole.filter(|trace| trace.entry().known.is_durable()).map(Trace::taken).max();
-        let ledger = ledger.with_elsewhere([((), Elsewhere { durable, global: None })].into());
+        let whole = self.checkpoints.iter().filter(|trace| trace.on_global);
+        let global = whole.filter(|trace| trace.entry().known.has(Level::System)).map(Trace::taken).max();
+        let ledger = ledger.with_elsewhere([((), Elsewhere { durable, global })].into());
         for (at, ruling) in held.into_iter().zip(ledger.judge(occasion)) {
             let trace = &mut self.checkpoints[at];
             if ruling.may_go() {
                 assert!(!trace.is_open, "{trace:?} was in flight");
                 trace.in_memory = false;
             }
+        }
+    }
+
+    /// What the runs before left in memory is known by what its slots note: that of a shard the highest level that was heard of, that of a part
+    /// node-loss from when it was sealed.
+    fn forget_others(&mut self, occasion: &Occasion<'_>) {
+        let slots = self.checkpoints.iter().enumerate().filter(|(_, trace)| trace.in_memory).flat_map(|(at, trace)| {
+            let shard = trace.entry().known.highest().unwrap_or(Level::Captured);
+            let part = Some(Level::NodeLoss).filter(|_| trace.has_part);
+            let entry = move |level| LedgerEntry { known: Levels::noted(level), doubt: Levels::NONE, ..trace.entry() };
+            [Some(shard), part].into_iter().flatten().map(move |level| (at, entry(level)))
+        });
+        let (at, entries): (Vec<usize>, Vec<_>) = slots.unzip();
+        for (at, ruling) in at.into_iter().zip(Ledger::new(entries).judge(occasion)) {
+            self.checkpoints[at].in_memory &= !ruling.may_go();
         }
     }
 
@@ -519,8 +539,9 @@ impl Past {
 /// What happens next.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// A checkpoint is taken, and reaches these levels: memory, local, global; the last is not heard of by this rank.
-    Take { local: bool, global: bool, is_heard: bool, stays_open: bool },
+    /// A checkpoint is taken, and reaches these levels: memory, local, parts for other nodes in memory, global; the last may not be heard of by
+    /// this rank.
+    Take { local: bool, has_part: bool, protected: bool, global: bool, is_heard: bool, stays_open: bool },
     /// What is open comes to its end.
     Settle,
     /// The application waits for memory.
@@ -536,8 +557,8 @@ enum Happening {
 fn happening() -> impl Strategy<Value = Happening> {
     use Happening::*;
     prop_oneof![
-        6 => (any::<bool>(), any::<bool>(), 0u8..8, 0u8..4).prop_map(|(local, global, heard, open)| Take {
-            local, global, is_heard: heard > 0, stays_open: open == 0
+        6 => (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), 0u8..8, 0u8..4).prop_map(|(local, has_part, protected, global, heard, open)| Take {
+            local, has_part, protected, global, is_heard: heard > 0, stays_open: open == 0
         }),
         2 => Just(Settle),
         2 => Just(Press),
@@ -559,26 +580,26 @@ proptest! {
         let (mut past, mut stretches) = (Past::default(), Stretches::default());
         let (mut generation, mut operation, mut version) = (1u64, 0u64, 0u64);
         for happening in happenings {
-            let levels = [Level::Process, Level::NodeReboot, Level::System];
+            let levels = Level::VOTED;
             // Losses are no deletions, and a restart may go behind what it does not find.
             let mut before: Vec<Option<Moment>> = levels.iter().map(|level| past.newest(*level)).collect();
             match happening.clone() {
-                Happening::Take { local, global, is_heard, stays_open } => {
+                Happening::Take { local, has_part, protected, global, is_heard, stays_open } => {
                     operation += 1;
                     version += 1;
                     let key = CheckpointKey { generation: Generation(generation), version, operation, ..Default::default() };
-                    let all = [(Level::Process, true), (Level::NodeReboot, local), (Level::System, global)];
+                    let all = [(Level::Process, true), (Level::NodeReboot, local), (Level::NodeLoss, has_part && protected), (Level::System, global)];
                     let reached = all.iter().filter(|(_, is_reached)| *is_reached).fold(Levels::NONE, |sum, (level, _)| sum.with(*level));
                     let unheard = if is_heard { Levels::NONE } else { Levels::NONE.with(reached.highest().expect("memory")) };
                     let trace = Trace {
                         key, reached, unheard, is_open: stays_open,
-                        in_memory: true, on_local: local, on_global: global,
+                        in_memory: true, has_part, on_local: local, on_global: global,
                     };
                     past.checkpoints.push(trace);
                     past.give_up_memory(&Occasion::Settled);
                     if is_heard {
-                        for (level, _) in all.iter().skip(1).filter(|(_, is_reached)| *is_reached) {
-                            past.retain(*level, key, &stretches, &policy);
+                        for level in [Level::NodeReboot, Level::System].into_iter().filter(|level| reached.has(*level)) {
+                            past.retain(level, key, &stretches, &policy);
                         }
                     }
                 }
@@ -591,9 +612,10 @@ proptest! {
                     past.checkpoints.iter_mut().for_each(|trace| trace.is_open = false);
                     past.give_up_memory(&Occasion::Ended);
                     (generation, stretches) = (generation + 1, Stretches::default());
-                    let newest = past.checkpoints.iter().filter(|trace| trace.gives(Level::Process)).max_by_key(|trace| trace.key);
+                    let newest = past.checkpoints.iter().filter(|trace| trace.gives(Level::Process)).max_by_key(|trace| trace.taken());
                     if let Some(newest) = newest.filter(|_| goes_on) {
-                        let key = newest.key;
+                        let (key, is_global) = (newest.key, newest.gives(Level::System));
+                        past.forget_others(&Occasion::Elected { elected: Moment::of(&key), is_global });
                         operation += 1;
                         stretches.begin(Generation(generation), origin(key.generation.0, key.version, key.operation, operation));
                         version = key.version;
@@ -624,9 +646,9 @@ proptest! {
                 prop_assert!(past.newest(*level) >= before, "{level} went back from {before:?} to {:?} with {happening:?}: {past:?}", past.newest(*level));
             }
         }
-        // Storage is bounded: of what is settled and was heard of, memory holds the newest.
+        // Storage is bounded: of what is settled and was heard of, memory holds the newest, and the newest that survives lost nodes.
         past.give_up_memory(&Occasion::Settled);
         let is_plain = |trace: &&Trace| trace.in_memory && !trace.is_open && trace.unheard == Levels::NONE;
-        prop_assert!(past.checkpoints.iter().filter(is_plain).count() <= 1, "{past:?}");
+        prop_assert!(past.checkpoints.iter().filter(is_plain).count() <= 2, "{past:?}");
     }
 }
