@@ -5,13 +5,16 @@
 mod limit;
 mod store;
 
+use bivouac::config::{Budget, Config};
 use bivouac::{Level, Session};
 use store::{Store, bivouac, with_path};
 
 #[test]
 fn a_summary_is_a_few_lines_however_many_ranks_there_are() {
     let store = Store::on(&[0; 9]);
-    store.run(|_| (), |session, rank| store::take(session, rank, &[10], Level::System));
+    // Room for all: a rank that finds none writes a file of its own, and who that is depends on who comes last.
+    let room = |config: &mut Config| config.node.memory_budget = Budget::Bytes(64 << 20);
+    store.run(room, |session, rank| store::take(session, rank, &[10], Level::System));
     let folder = store.folders(&store.global())[0].clone();
     let ran = with_path(&["inspect", "--summary"], &folder);
     let lines: Vec<&str> = ran.out.lines().collect();

@@ -126,7 +126,9 @@ pub enum RegionError {
         name: String,
     },
     /// The checkpoint has no region at all: it would be the newest, and nothing could be restored of it.
-    #[error("version {version} of {name:?} has no region: save or protect what it is to have before it is captured")]
+    #[error(
+        "version {version} of {name:?} has no region: save or protect what it is to have before it is captured (a rank that has nothing saves a region of no length)"
+    )]
     None {
         /// The series.
         name: String,
