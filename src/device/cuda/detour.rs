@@ -140,7 +140,7 @@ impl Through for &[u8] {
             return unsafe { detour.stream.enqueue(self.as_ptr() as u64, device, self.len(), false) };
         };
         find_pages(self.as_ptr_range());
-        buffer.stream_in(0, self);
+        buffer.write(0, self);
         detour.enqueue(buffer, device, self.len(), self, false)
     }
 
@@ -169,7 +169,7 @@ impl Through for Gather<'_> {
         {
             find_pages(begin..end);
         }
-        self.slices.iter().for_each(|(at, slice)| buffer.stream_in(*at, slice));
+        self.slices.iter().for_each(|(at, slice)| buffer.write(*at, slice));
         let bytes = self.bytes;
         detour.enqueue(buffer, device, bytes, self, false)
     }

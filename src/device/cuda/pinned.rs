@@ -288,7 +288,8 @@ impl PinnedLoan {
         self.buffer().address
     }
 
-    /// Writes bytes for the device to read.
+    /// Writes bytes for the device to read, through the processor's caches: while they are there, the device reads them from there, and host memory
+    /// is spared two of three passes.
     pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
         let buffer = self.buffer();
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= buffer.bytes), "the loan is large enough");
@@ -305,17 +306,6 @@ impl PinnedLoan {
         let source = (buffer.address as usize + offset) as *const u8;
         // SAFETY: the range is inside the buffer (asserted); the work that writes to it has ended.
         unsafe { std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
-    }
-
-    /// Fills a part of the buffer past the processor's caches, for the device to read.
-    pub(super) fn stream_in(&mut self, offset: usize, bytes: &[u8]) {
-        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.buffer().bytes);
-        assert!(fits, "the loan is large enough");
-        let target = (self.address() as usize + offset) as *mut u8;
-        // SAFETY: the range is inside the buffer (asserted), which is host memory of ours; the loan is exclusive, and the device is told
-        // of it only after the write.
-        copy_streaming(bytes, unsafe { std::slice::from_raw_parts_mut(target, bytes.len()) });
-        store_fence();
     }
 
     /// Copies the buffer's beginning past the processor's caches; the caller has waited for the device.
