@@ -11,7 +11,7 @@ use crate::memory::{self, Stock};
 use crate::output::list;
 use crate::places::{nothing_in, own_tier};
 use crate::removal::{Doomed, How, Removal};
-use crate::standing::{History, histories, is_usable};
+use crate::standing::{History, histories};
 use crate::survey::{Checkpoint, survey};
 use crate::target::{Scope, Target};
 use bivouac::catalog::{Folder, Ledger, Occasion};
@@ -124,7 +124,7 @@ impl Plan {
                 generation: checkpoint.order.0,
                 version: checkpoint.order.1,
                 operation: checkpoint.order.2,
-                committed: is_usable(&checkpoint),
+                committed: checkpoint.candidate.is_some(),
             };
             let ledger = Ledger::new(vec![folder.entry((), level)]);
             let ruling = ledger.judge(&Occasion::Asked { newest: histories.get(series).and_then(History::newest) });

@@ -1,10 +1,9 @@
 //! Where the checkpoints of a series stand among each other, as far as one tier tells: what `ls` shows, and what `rm` asks.
 #![forbid(unsafe_code)]
 
-use crate::survey::{Checkpoint, State, survey};
+use crate::survey::{Checkpoint, survey};
 use crate::target::{Scope, TargetError};
 use bivouac::catalog::{self, Candidate, Lineage, Moment};
-use bivouac::recovery::discover::candidate_of_manifest;
 use bivouac::tier::directory::Series;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -41,7 +40,7 @@ pub struct History {
 
 impl History {
     fn of<'c>(all: impl Iterator<Item = &'c Checkpoint>) -> History {
-        let usable: Vec<Candidate> = all.filter_map(candidate).collect();
+        let usable: Vec<Candidate> = all.filter_map(|found| found.candidate).collect();
         History { newest: catalog::newest(&usable).copied(), lineage: Lineage::of_newest(&usable, &usable) }
     }
 
@@ -52,7 +51,7 @@ impl History {
 
     /// Where one of its checkpoints stands; nowhere, if it cannot be restored.
     pub fn standing(&self, found: &Checkpoint) -> Option<Standing> {
-        let candidate = candidate(found)?;
+        let candidate = found.candidate?;
         Some(match self.newest {
             Some(newest) if newest == candidate => Standing::Newest,
             _ if self.lineage.contains(&candidate) => Standing::Older,
@@ -79,15 +78,4 @@ pub fn histories(scope: &Scope, found: &[Checkpoint]) -> Result<BTreeMap<Series,
     let mut series: BTreeMap<&Series, Vec<&Checkpoint>> = BTreeMap::new();
     all.iter().for_each(|checkpoint| series.entry(&checkpoint.series).or_default().push(checkpoint));
     Ok(series.into_iter().map(|(series, all)| (series.clone(), History::of(all.into_iter()))).collect())
-}
-
-/// Is it committed, or but for its manifest, which the next restart writes?
-pub fn is_usable(found: &Checkpoint) -> bool {
-    matches!(found.state, State::Committed | State::Restorable)
-}
-
-fn candidate(found: &Checkpoint) -> Option<Candidate> {
-    let written = || found.tier.reconstruct(&found.series, &found.folder).ok().flatten();
-    let usable = Some(found).filter(|found| is_usable(found))?;
-    usable.manifest.clone().or_else(written).map(|manifest| candidate_of_manifest(&manifest))
 }

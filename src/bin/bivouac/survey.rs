@@ -8,7 +8,9 @@
 use crate::output::list;
 use crate::target::{Scope, TargetError, failed};
 use bivouac::base::{CheckpointKey, Generation};
+use bivouac::catalog::Candidate;
 use bivouac::format::{Content, Manifest, manifest};
+use bivouac::recovery::discover::candidate_of_manifest;
 use bivouac::tier::directory::{
     DirectoryTier, Series, is_component, is_node_file, is_parity_file, is_rank_file, parse_rank_file,
 };
@@ -90,6 +92,8 @@ pub struct Checkpoint {
     pub why: Option<String>,
     /// The manifest, if it can be read.
     pub manifest: Option<Manifest>,
+    /// What a restart would see in it, if it is committed, or but for its manifest, which the restart writes.
+    pub candidate: Option<Candidate>,
     /// Ranks whose shards are here, ascending.
     pub ranks: Vec<u32>,
     /// Ranks in the group, if that is known.
@@ -187,6 +191,7 @@ fn look(
         state: State::Incomplete,
         why: None,
         manifest: None,
+        candidate: None,
         ranks: Vec::new(),
         group_size: None,
         files,
@@ -198,6 +203,7 @@ fn look(
         Err(error) if error.is_absent() => judge_uncommitted(&mut checkpoint),
         Err(error) => {
             judge_uncommitted(&mut checkpoint);
+            checkpoint.candidate = None;
             checkpoint.state = State::Damaged;
             checkpoint.why = Some(without_path(&error));
         }
@@ -239,6 +245,7 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     }
     checkpoint.group_size = Some(manifest.group_size);
     checkpoint.state = if wrong.is_empty() { State::Committed } else { State::Damaged };
+    checkpoint.candidate = wrong.is_empty().then(|| candidate_of_manifest(&manifest));
     checkpoint.why = (!wrong.is_empty()).then(|| list(wrong.into_iter(), REASONS_MAX, "; "));
     checkpoint.manifest = Some(manifest);
 }
@@ -260,8 +267,9 @@ fn judge_uncommitted(checkpoint: &mut Checkpoint) {
     }
     checkpoint.ranks = ranks.into_iter().collect();
     let is_global = checkpoint.tier.kind() == TierKind::Global;
-    let whole = is_global && matches!(checkpoint.tier.reconstruct(&checkpoint.series, &checkpoint.folder), Ok(Some(_)));
-    if whole {
+    let reconstruct = || checkpoint.tier.reconstruct(&checkpoint.series, &checkpoint.folder).ok().flatten();
+    if let Some(manifest) = is_global.then(reconstruct).flatten() {
+        checkpoint.candidate = Some(candidate_of_manifest(&manifest));
         checkpoint.state = State::Restorable;
         checkpoint.why = Some("the manifest is missing; the next restart writes it".into());
         return;
