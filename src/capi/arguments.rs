@@ -26,6 +26,14 @@ pub const BVK_F32: c_int = 9;
 /// IEEE double precision.
 pub const BVK_F64: c_int = 10;
 
+/// No checkpoint has such a version: a negative number of a language with signs, and nobody counts that far in one without.
+pub(super) fn check_version(version: u64) -> Outcome<()> {
+    match i64::try_from(version) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Failure::argument(format!("version {} is negative: versions begin with 0", version as i64))),
+    }
+}
+
 /// The element type of a number.
 pub(super) fn element(number: c_int) -> Outcome<ElementType> {
     Ok(match number {

@@ -122,17 +122,15 @@ pub(super) unsafe fn take(
 /// Begins a checkpoint: whatever fails from here on, the others hear of it.
 pub(super) fn begin(open: &Open, name: &str, version: u64) -> Outcome<Checkpoint<'static>> {
     let mut checkpoint = open.session.begin(name, version)?;
-    // Fortran and Python have signed numbers, and nobody counts that far.
-    let refusal = match i64::try_from(version) {
-        Ok(_) => None,
-        Err(_) if version == BVK_NEWEST => {
-            Some("this version number means the newest one (BVK_NEWEST) and cannot be taken".to_owned())
+    let usable = match version {
+        BVK_NEWEST => {
+            Err(Failure::argument("this version number means the newest one (BVK_NEWEST) and cannot be taken"))
         }
-        Err(_) => Some(format!("version {} is negative: versions begin with 0", version as i64)),
+        _ => arguments::check_version(version),
     };
-    if let Some(why) = refusal {
-        checkpoint.refuse(&why);
-        return Err(Failure::argument(why));
+    if let Err(failure) = usable {
+        checkpoint.refuse(&failure.text);
+        return Err(failure);
     }
     if open.own_regions {
         checkpoint.let_regions_differ();

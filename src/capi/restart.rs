@@ -62,12 +62,9 @@ fn want(version: u64) -> Want {
     if version == BVK_NEWEST { Want::Newest } else { Want::Version(version) }
 }
 
-/// No checkpoint has such a version: a negative number of a language with signs.
-fn check_version(version: u64) -> Outcome<()> {
-    if version == BVK_NEWEST || i64::try_from(version).is_ok() {
-        return Ok(());
-    }
-    Err(Failure::argument(format!("version {} is negative: versions begin with 0", version as i64)))
+/// Can there be a checkpoint of that version?
+fn check_wanted(version: u64) -> Outcome<()> {
+    if version == BVK_NEWEST { Ok(()) } else { arguments::check_version(version) }
 }
 
 fn described_restored(restored: &Restored) -> CRestored {
@@ -145,7 +142,7 @@ pub unsafe extern "C" fn bvk_restart(
         open.check_no_restart()?;
         // SAFETY: as the caller says.
         let fillable = unsafe { arguments::check_fillable(restored, "bvk_restored") };
-        check_version(version)?;
+        check_wanted(version)?;
         // SAFETY: as the caller says.
         let mut next = open.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         while let Some(attempt) = next {
@@ -266,7 +263,7 @@ pub unsafe extern "C" fn bvk_restart_begin(
         let open = handles::session(session)?;
         let mut locked = lock(&open)?;
         locked.check_no_restart()?;
-        check_version(version)?;
+        check_wanted(version)?;
         // SAFETY: as the caller says.
         let attempt = locked.session.attempt(unsafe { arguments::name(name) }, want(version))?;
         let Some(attempt) = attempt else { return Ok(BVK_NOTHING) };
