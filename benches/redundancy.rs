@@ -10,6 +10,7 @@ use bivouac::comm::mpi::MpiComm;
 use bivouac::comm::{Comm, CommError, Label, Parcel, Slice};
 use bivouac::config::{Budget, Scheme};
 use bivouac::session::place::{Place, Workers};
+use bivouac::tier::TierId;
 use bivouac::{Config, Level, Session};
 use clap::Parser;
 use mpi::collective::SystemOperation;
@@ -192,9 +193,9 @@ impl Bench {
         let [mut raw, mut exchange, mut commit, mut with, mut without] = [const { Vec::new() }; 5];
         for round in 0..=self.options.rounds as u64 {
             let sendrecv = self.sendrecv(&mut target);
-            let before = session.stats().flushed_time.peers;
+            let before = session.stats().flushed_time[TierId::PEERS];
             let (blocked_with, committed) = self.capture(&session, "covered", round, Level::NodeLoss);
-            let took = self.slowest((session.stats().flushed_time.peers - before).as_secs_f64());
+            let took = self.slowest((session.stats().flushed_time[TierId::PEERS] - before).as_secs_f64());
             let (blocked_without, _) = self.capture(&session, "plain", round, Level::Process);
             if round > 0 {
                 raw.push(sendrecv);
@@ -252,7 +253,7 @@ impl Bench {
                 .expect("something is there");
             let all = start.elapsed().as_secs_f64();
             assert!(target == self.data, "wrong data");
-            let (mut from, peers) = (0u64, session.stats().restored_bytes.peers);
+            let (mut from, peers) = (0u64, session.stats().restored_bytes[TierId::PEERS]);
             self.world.all_reduce_into(&peers, &mut from, SystemOperation::sum());
             assert_eq!(from, self.data.len() as u64 * 8, "one shard came from the peers, as {}", restored.tier);
             rebuild.push((self.slowest(loading), self.slowest(all)));

@@ -19,10 +19,11 @@ use bivouac::base::rng::Rng;
 use bivouac::base::{CheckpointKey, Level};
 use bivouac::comm::faulty::FaultPlan;
 use bivouac::format::Manifest;
-use bivouac::tier::directory::{DirectoryTier, Series};
+use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::names::Series;
 use bivouac::tier::source::Source;
 use bivouac::tier::storage::Storage;
-use bivouac::tier::{TierError, TierKind};
+use bivouac::tier::{Tier, TierError, TierId};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -105,9 +106,9 @@ fn first_run(shape: Shape, world: &mut World, truth: &mut Truth) -> u64 {
 /// Looks whether every manifest on the disk names sound shards of its ranks: how many there are, and what is wrong with them.
 fn check_manifests(world: &World) -> (u64, Vec<String>) {
     let storage: Arc<dyn Storage> = Arc::new(world.disk.process(u64::MAX));
-    let locals = (0..world.machine_count()).map(|machine| (TierKind::Local, local_root(machine)));
+    let locals = (0..world.machine_count()).map(|machine| (TierId::LOCAL, local_root(machine)));
     let (mut count, mut problems) = (0, Vec::new());
-    for (kind, root) in locals.chain([(TierKind::Global, PathBuf::from(GLOBAL_ROOT))]) {
+    for (kind, root) in locals.chain([(TierId::GLOBAL, PathBuf::from(GLOBAL_ROOT))]) {
         let tier = DirectoryTier::new(kind, storage.clone(), root);
         for series in tier.all_series().expect("listed") {
             for (generation, version, operation) in tier.folders(&series).expect("listed") {
@@ -129,9 +130,8 @@ fn check_manifests(world: &World) -> (u64, Vec<String>) {
 /// A run has committed one checkpoint, keeps one, and has closed: no tier has anything else, whatever the crash left behind.
 fn check_room(world: &World, shape: Shape) -> Vec<String> {
     let storage: Arc<dyn Storage> = Arc::new(world.disk.process(u64::MAX));
-    let locals =
-        (0..world.machine_count()).filter(|_| shape.local).map(|machine| (TierKind::Local, local_root(machine)));
-    let global = shape.global.then(|| (TierKind::Global, PathBuf::from(GLOBAL_ROOT)));
+    let locals = (0..world.machine_count()).filter(|_| shape.local).map(|machine| (TierId::LOCAL, local_root(machine)));
+    let global = shape.global.then(|| (TierId::GLOBAL, PathBuf::from(GLOBAL_ROOT)));
     let mut problems = Vec::new();
     for (kind, root) in locals.chain(global) {
         let tier = DirectoryTier::new(kind, storage.clone(), root);

@@ -7,6 +7,7 @@ mod machine;
 
 use bivouac::config::{FlushRate, StaggerConfig};
 use bivouac::session::place::Workers;
+use bivouac::tier::TierId;
 use bivouac::{Level, Restorer, Session};
 use common::limit::wait_until;
 use machine::*;
@@ -348,7 +349,7 @@ fn what_is_damaged_is_found_on_the_device_and_read_from_the_next_copy() {
         };
         let restored = session.restart(NAME, load).expect("a restart").expect("version 1");
         assert_eq!((restored.version, restored.tier), (1, tier), "rank {}", rank.rank);
-        assert_eq!(session.stats().damaged.memory, u64::from(is_hit));
+        assert_eq!(session.stats().damaged[TierId::MEMORY], u64::from(is_hit));
         assert!(rank.bytes(&q) == content(rank.rank, 1, 2, Q_BYTES));
         assert!(rank.bytes(&p) == content(rank.rank, 1, 1, P_BYTES));
     });
@@ -375,7 +376,7 @@ fn damage_in_one_of_several_regions_that_are_loaded_together_is_that_one_s() {
         for (at, (name, span)) in spans.iter().enumerate() {
             assert!(rank.bytes(span) == expected(at), "{name} from {}", restored.tier);
         }
-        Ok::<_, String>((restored.tier, session.stats().damaged.memory))
+        Ok::<_, String>((restored.tier, session.stats().damaged[TierId::MEMORY]))
     };
     assert_eq!(machine.run(1, load), [Ok(("memory", 0))]);
     damage(&machine.folder("memory"), &expected(1)[200_000..200_100]);

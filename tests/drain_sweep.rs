@@ -14,12 +14,13 @@ use bivouac::base::CheckpointKey;
 use bivouac::base::rng::Rng;
 use bivouac::config::{Config, Direct};
 use bivouac::recovery::drain::{Drain, Drained, Fate, Which, collect, host_tag, select};
-use bivouac::tier::TierKind;
-use bivouac::tier::directory::{DirectoryTier, rank_file};
+use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::names::rank_file;
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::simulated::{Fault, Simulated};
 use bivouac::tier::source::Source;
 use bivouac::tier::storage::Storage;
+use bivouac::tier::{Tier, TierId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, take};
@@ -54,14 +55,14 @@ fn died() -> Store {
     store
 }
 
-fn global(disk: &Simulated, process: u64) -> DirectoryTier {
-    DirectoryTier::new(TierKind::Global, Arc::new(disk.process(process)), PathBuf::from("/global"))
+fn global(disk: &Simulated, process: u64) -> Arc<dyn Tier> {
+    Arc::new(DirectoryTier::new(TierId::GLOBAL, Arc::new(disk.process(process)), PathBuf::from("/global")))
 }
 
 /// Drains one node as one process.
 fn drain(store: &Store, node: u32, disk: &Simulated, process: u64) -> Vec<Drained> {
     let local = Arc::new(PosixStorage::new(Direct::Off));
-    let local = DirectoryTier::new(TierKind::Local, local, store.local_of(node));
+    let local: Arc<dyn Tier> = Arc::new(DirectoryTier::new(TierId::LOCAL, local, store.local_of(node)));
     let (chosen, loose) = select(collect(&store.memory_of(node), &[local], &|_| true), Which::Newest);
     assert!(loose.is_empty() && !chosen.is_empty());
     let global = global(disk, process);

@@ -197,7 +197,7 @@ fn sign_segment(_: &mut Rng, bytes: &mut [u8]) {
 // ------------------------------------------------------------------------------------------- seeds
 
 fn messages() -> Vec<Vec<u8>> {
-    let round = Round { operation: 9, phase: Phase::Global };
+    let round = Round { operation: 9, phase: Phase::Level(3) };
     let info = |file: &str| ContainerInfo { file: file.into(), bytes: 45056, ranks: vec![Rank(0), Rank(1)] };
     let candidate = Candidate { key: golden_files::key(), agreement: 7, group_size: 2, origin: golden_files::ORIGIN };
     let payloads = [

@@ -19,10 +19,11 @@ use bivouac::format::container::{FOOTER_LEN, Footer};
 use bivouac::format::shard::Head;
 use bivouac::format::{Container, Content, ElementType, Manifest, RegionKind};
 use bivouac::redundancy::part::set_of;
-use bivouac::tier::TierKind;
-use bivouac::tier::directory::{DirectoryTier, Series};
+use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::names::Series;
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::source::Source;
+use bivouac::tier::{Tier, TierId};
 use golden_files::{
     CONTAINER, MANIFEST, PARITY, SINGLE, container, field, folder, key, manifest, parity_container, read, set, shard,
 };
@@ -144,7 +145,7 @@ fn the_golden_manifest_decodes_to_the_expected_values() {
 fn a_tier_restores_from_the_golden_files() {
     let root = tempfile::tempdir().expect("a directory");
     let series = Series { job: "golden".into(), group: "world".into(), name: "heat".into() };
-    let tier = DirectoryTier::new(TierKind::Global, Arc::new(PosixStorage::new(Direct::Off)), root.path().to_owned());
+    let tier = DirectoryTier::new(TierId::GLOBAL, Arc::new(PosixStorage::new(Direct::Off)), root.path().to_owned());
     let path = tier.folder_path(&series, &key());
     std::fs::create_dir_all(&path).expect("made");
     for name in [CONTAINER, MANIFEST] {

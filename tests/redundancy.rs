@@ -10,6 +10,7 @@ use bivouac::config::{PartStore, Scheme};
 use bivouac::format::shard::Head;
 use bivouac::segment::{OldSegment, SlotState};
 use bivouac::session::place::{Place, Workers};
+use bivouac::tier::TierId;
 use bivouac::{Config, Level, Pending, Session, Stats};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -179,9 +180,9 @@ fn survives_one(text: &str) {
     machine.lose(2);
     for (rank, seen) in machine.run(&WITH_SPARE, |rank, session| restart(session, rank)).iter().enumerate() {
         assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}");
-        let from_peers = seen.stats.restored_bytes.peers;
+        let from_peers = seen.stats.restored_bytes[TierId::PEERS];
         assert_eq!(from_peers > 0, rank == 4 || rank == 5, "rank {rank} read {from_peers} bytes from peers");
-        assert_eq!(seen.stats.restored_bytes.global, 0);
+        assert_eq!(seen.stats.restored_bytes[TierId::GLOBAL], 0);
         assert_eq!(seen.tier, Some(if rank == 4 || rank == 5 { "peers" } else { "memory" }));
     }
 }
@@ -233,8 +234,8 @@ fn ranks_land_on_other_nodes_and_no_redundancy_is_needed_for_that() {
     let moved = [3, 2, 1, 0, 3, 2, 1, 0];
     for (rank, seen) in machine.run(&moved, |rank, session| restart(session, rank)).iter().enumerate() {
         assert_eq!((seen.version, &seen.error), (Some(1), &None), "rank {rank}");
-        assert_eq!(seen.stats.restored_bytes.peers > 0, moved[rank] != NODES[rank], "rank {rank}");
-        assert_eq!(seen.stats.restored_bytes.global, 0);
+        assert_eq!(seen.stats.restored_bytes[TierId::PEERS] > 0, moved[rank] != NODES[rank], "rank {rank}");
+        assert_eq!(seen.stats.restored_bytes[TierId::GLOBAL], 0);
     }
 }
 
@@ -378,7 +379,7 @@ fn two_nodes_are_lost_at_once_with_two_parities_or_two_copies() {
         let nodes = [0, 0, 5, 5, 4, 4, 3, 3];
         for (rank, seen) in machine.run(&nodes, |rank, session| restart(session, rank)).iter().enumerate() {
             assert_eq!((seen.version, &seen.error), (Some(2), &None), "{text}, rank {rank}");
-            assert_eq!(seen.stats.restored_bytes.peers > 0, (2..6).contains(&rank), "{text}, rank {rank}");
+            assert_eq!(seen.stats.restored_bytes[TierId::PEERS] > 0, (2..6).contains(&rank), "{text}, rank {rank}");
         }
     }
 }
@@ -577,7 +578,7 @@ fn a_flipped_bit_in_a_ranks_own_memory_is_repaired_from_its_set() {
         assert!(flip(&machine.memory(1), own) >= 1);
         for (rank, seen) in machine.run(&NODES, |rank, session| restart(session, rank)).iter().enumerate() {
             assert_eq!((seen.version, &seen.error), (Some(2), &None), "{text}, rank {rank}");
-            assert_eq!(seen.stats.restored_bytes.peers > 0, rank == 3, "{text}, rank {rank}");
+            assert_eq!(seen.stats.restored_bytes[TierId::PEERS] > 0, rank == 3, "{text}, rank {rank}");
         }
     }
 }
@@ -602,7 +603,7 @@ fn a_node_that_comes_back_with_an_old_disk_is_not_believed() {
     machine.lose(4);
     for (rank, seen) in machine.run(&NODES, |rank, session| restart(session, rank)).iter().enumerate() {
         assert_eq!((seen.version, &seen.error), (Some(2), &None), "rank {rank}");
-        assert_eq!(seen.stats.restored_bytes.peers > 0, (4..6).contains(&rank), "rank {rank}");
+        assert_eq!(seen.stats.restored_bytes[TierId::PEERS] > 0, (4..6).contains(&rank), "rank {rank}");
     }
 }
 

@@ -103,8 +103,8 @@ impl Job {
 fn checkpoint(ranks: u32, per_node: u32) -> Cost {
     let mut job = Job::new(ranks, per_node);
     job.reduce(Round { operation: 1, phase: Phase::Call }, |_| Payload::Bits { all: 1, any: 1 });
-    job.reduce(Round { operation: 1, phase: Phase::Local }, |_| Payload::None);
-    job.reduce(Round { operation: 1, phase: Phase::Global }, |rank| {
+    job.reduce(Round { operation: 1, phase: Phase::Level(1) }, |_| Payload::None);
+    job.reduce(Round { operation: 1, phase: Phase::Level(3) }, |rank| {
         // The rank that publishes its node's container names it.
         let ranks: Vec<Rank> = (rank..rank + per_node).map(Rank).collect();
         let info = ContainerInfo { file: format!("c{rank:06}.bvc"), bytes: 1 << 30, ranks };

@@ -732,7 +732,11 @@ pub extern "C" fn bvk_set_affinity(session: *mut SessionHandle, mode: c_int) -> 
 pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut CStats) -> c_int {
     with(session, |open| {
         let now = open.session.stats();
-        let levels = |of: &crate::transfer::PerTier<u64>| [0, of.memory, of.local, of.peers, of.global];
+        let levels = |of: &crate::tier::PerTier<u64>| {
+            let mut by_level = [0; 5];
+            of.iter().for_each(|(tier, count)| by_level[tier.level() as usize] += count);
+            by_level
+        };
         let damaged: u64 = levels(&now.damaged).iter().sum();
         let filled = CStats {
             size: 0,

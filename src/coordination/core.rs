@@ -34,12 +34,8 @@ const ENDED_MAX: usize = 256;
 pub enum Phase {
     /// The call itself; for a checkpoint also the level `Process`.
     Call,
-    /// The level `NodeReboot` of a checkpoint.
-    Local,
-    /// The level `NodeLoss` of a checkpoint.
-    Peers,
-    /// The level `System` of a checkpoint.
-    Global,
+    /// A further part, by a number that the callers agree on: for a checkpoint the tier that it has come to.
+    Level(u8),
 }
 
 /// One reduction: an operation and a phase of it.

@@ -1,6 +1,6 @@
 //! When to checkpoint, and where a checkpoint goes. Pure arithmetic over counts and times.
 //!
-//! [`is_due`] says for one checkpoint whether it goes to a tier; [`Plan`] is the answer for all of them.
+//! [`is_due`] says for one checkpoint whether it goes to a tier.
 //! [`Cadence`] answers `should_checkpoint` and `should_exit` without a message at almost every call: every rank counts
 //! its calls, the root says at which call the ranks look at each other next, and only that call is a reduction.
 #![forbid(unsafe_code)]
@@ -8,19 +8,6 @@
 use crate::config::{Interval, LevelPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-
-/// What a checkpoint is going to be, decided by the root and told to all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Plan {
-    /// All ranks hold it in node memory: level `Process` is reached.
-    pub process: bool,
-    /// It goes to the local tier.
-    pub local: bool,
-    /// It is protected by the redundancy sets.
-    pub peers: bool,
-    /// It goes to the global tier.
-    pub global: bool,
-}
 
 /// What the root remembers of a series for one tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,10 +10,9 @@ use crate::redundancy::holding::Item;
 use crate::redundancy::part::Part;
 use crate::redundancy::stripes::SetInfo;
 use crate::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
-use crate::tier::TierKind;
-use crate::tier::directory::{DirectoryTier, Series, rank_file};
+use crate::tier::names::{Series, rank_file};
 use crate::tier::source::{MemoryShard, Source};
-use crate::transfer::PerTier;
+use crate::tier::{PerTier, Tier, TierId};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -72,8 +71,8 @@ pub struct Found {
     pub committed: Vec<Candidate>,
     /// What this rank's node holds for ranks that are not on it (the node's first rank only).
     pub foreign: Vec<Foreign>,
-    /// Manifests of the global tier (root only).
-    pub manifests: HashMap<Candidate, Manifest>,
+    /// Manifests of the tiers that all nodes share, nearest first (root only).
+    pub manifests: HashMap<Candidate, Vec<(TierId, Manifest)>>,
     /// Things that should be readable and are not, for the message if nothing can be restored.
     pub damage: Vec<String>,
     /// How many of them there are on each tier, without files that are simply not there.
@@ -91,8 +90,8 @@ impl Found {
         all
     }
 
-    fn unusable(&mut self, tier: TierKind, why: String) {
-        *self.damaged.of_mut(tier) += 1;
+    fn unusable(&mut self, tier: TierId, why: String) {
+        self.damaged[tier] += 1;
         self.damage.push(why);
     }
 
@@ -128,12 +127,12 @@ pub struct Reach<'a> {
     pub rank: Rank,
     /// Segments of the node: older runs', and a read-only view of this run's.
     pub segments: &'a [Arc<OldSegment>],
-    /// The local tier.
-    pub local: Option<&'a DirectoryTier>,
     /// The ranks of the node, on its first one; empty on the others.
     pub node_ranks: &'a [Rank],
-    /// The global tier; given on the root only.
-    pub global: Option<&'a DirectoryTier>,
+    /// The tiers in use, nearest first.
+    pub tiers: &'a [Arc<dyn Tier>],
+    /// This rank looks at those that all nodes share, too.
+    pub is_root: bool,
 }
 
 /// Looks everywhere that this rank can reach.
@@ -145,16 +144,23 @@ pub fn discover(reach: &Reach<'_>) -> Found {
     for segment in reach.segments {
         discover_memory(reach, segment, &mut found);
     }
-    if let Some(local) = reach.local {
-        discover_local(reach, local, &mut found);
+    for tier in reach.of_node() {
+        discover_of_node(reach, tier, &mut found);
     }
     if !reach.node_ranks.is_empty() {
         found.foreign = discover_foreign(reach);
     }
-    if let Some(global) = reach.global {
-        discover_global(reach, global, &mut found);
+    for tier in reach.tiers.iter().filter(|tier| reach.is_root && tier.kind().spec().is_shared) {
+        discover_shared(reach, &**tier, &mut found);
     }
     found
+}
+
+impl Reach<'_> {
+    /// The tiers that this node has for itself.
+    fn of_node(&self) -> impl Iterator<Item = &dyn Tier> {
+        self.tiers.iter().filter(|tier| !tier.kind().spec().is_shared).map(|tier| &**tier)
+    }
 }
 
 fn discover_memory(reach: &Reach<'_>, segment: &Arc<OldSegment>, found: &mut Found) {
@@ -169,8 +175,8 @@ fn discover_memory(reach: &Reach<'_>, segment: &Arc<OldSegment>, found: &mut Fou
             Ok(shard) => found.add(Source::Memory(shard), slot.level >= Level::Process),
             Err(error) => match segment.bytes(slot) {
                 Err(SegmentError::Hole { .. }) => {}
-                Err(error) => found.unusable(TierKind::Memory, error.to_string()),
-                Ok(_) => found.unusable(TierKind::Memory, error.to_string()),
+                Err(error) => found.unusable(TierId::MEMORY, error.to_string()),
+                Ok(_) => found.unusable(TierId::MEMORY, error.to_string()),
             },
         }
     }
@@ -181,26 +187,26 @@ fn header_of(segment: &OldSegment, slot: &OldSlot) -> Option<ShardHeader> {
     ShardHeader::decode(&segment.first_bytes(slot)?).ok()
 }
 
-fn discover_local(reach: &Reach<'_>, local: &DirectoryTier, found: &mut Found) {
-    let folders = match local.folders(reach.series) {
+fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
+    let folders = match tier.folders(reach.series) {
         Ok(folders) => folders,
         Err(error) => {
-            found.unusable(TierKind::Local, error.to_string());
+            found.unusable(tier.kind(), error.to_string());
             return;
         }
     };
     for (generation, version, operation) in folders {
         let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-        let manifest = match local.read_manifest(reach.series, &folder) {
+        let manifest = match tier.read_manifest(reach.series, &folder) {
             Ok(manifest) => Some(manifest),
             Err(error) => {
                 if !error.is_absent() {
-                    found.unusable(TierKind::Local, error.to_string());
+                    found.unusable(tier.kind(), error.to_string());
                 }
                 None
             }
         };
-        match local.open_shard(reach.series, &folder, &rank_file(reach.rank), reach.rank) {
+        match tier.open_shard(reach.series, &folder, &rank_file(reach.rank), reach.rank) {
             Ok(shard) => found.add(Source::File(shard), manifest.is_some()),
             Err(error) => {
                 let recorded = manifest.filter(|manifest| manifest.container_of(reach.rank).is_some());
@@ -211,7 +217,7 @@ fn discover_local(reach: &Reach<'_>, local: &DirectoryTier, found: &mut Found) {
                     log::warn!("event=local-copy-unusable rank={} error={error}", reach.rank);
                     match error.is_absent() {
                         true => found.damage.push(error.to_string()),
-                        false => found.unusable(TierKind::Local, error.to_string()),
+                        false => found.unusable(tier.kind(), error.to_string()),
                     }
                 }
             }
@@ -251,16 +257,17 @@ fn discover_foreign(reach: &Reach<'_>) -> Vec<Foreign> {
             }
         }
     }
-    let Some(local) = reach.local else { return found };
-    for (generation, version, operation) in local.folders(reach.series).unwrap_or_default() {
-        let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-        for (file, rank, content) in local.rank_files(reach.series, &folder).unwrap_or_default() {
-            if content == Content::Shard && node_ranks.contains(&rank) {
-                continue;
-            }
-            match local.open_any(reach.series, &folder, &file, rank) {
-                Ok(shard) => found.extend(foreign(reach, Source::File(shard))),
-                Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
+    for tier in reach.of_node() {
+        for (generation, version, operation) in tier.folders(reach.series).unwrap_or_default() {
+            let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+            for (file, rank, content) in tier.rank_files(reach.series, &folder).unwrap_or_default() {
+                if content == Content::Shard && node_ranks.contains(&rank) {
+                    continue;
+                }
+                match tier.open_any(reach.series, &folder, &file, rank) {
+                    Ok(shard) => found.extend(foreign(reach, Source::File(shard))),
+                    Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
+                }
             }
         }
     }
@@ -287,41 +294,41 @@ fn foreign(reach: &Reach<'_>, source: Source) -> Option<Foreign> {
     }
 }
 
-fn discover_global(reach: &Reach<'_>, global: &DirectoryTier, found: &mut Found) {
-    let folders = match global.folders(reach.series) {
+fn discover_shared(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
+    let folders = match tier.folders(reach.series) {
         Ok(folders) => folders,
         Err(error) => {
-            found.unusable(TierKind::Global, error.to_string());
+            found.unusable(tier.kind(), error.to_string());
             return;
         }
     };
     for (generation, version, operation) in folders {
         let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-        match read_or_complete(global, reach.series, &folder) {
+        match read_or_complete(tier, reach.series, &folder) {
             Ok(Some(manifest)) => {
                 let candidate = candidate_of_manifest(&manifest);
                 found.committed.push(candidate);
-                found.manifests.insert(candidate, manifest);
+                found.manifests.entry(candidate).or_default().push((tier.kind(), manifest));
             }
             Ok(None) => {}
-            Err(error) => found.unusable(TierKind::Global, error),
+            Err(error) => found.unusable(tier.kind(), error),
         }
     }
 }
 
 /// The manifest of a folder; one that is missing or damaged is put together from the shards, if they are all there, and
 /// written again (roll forward).
-fn read_or_complete(global: &DirectoryTier, series: &Series, folder: &str) -> Result<Option<Manifest>, String> {
-    let error = match global.read_manifest(series, folder) {
+fn read_or_complete(tier: &dyn Tier, series: &Series, folder: &str) -> Result<Option<Manifest>, String> {
+    let error = match tier.read_manifest(series, folder) {
         Ok(manifest) if manifest.is_complete() => return Ok(Some(manifest)),
         Ok(_) => None,
         Err(error) if error.is_absent() => None,
         Err(error) => Some(error.to_string()),
     };
-    match global.reconstruct(series, folder).map_err(|error| error.to_string())? {
+    match tier.reconstruct(series, folder).map_err(|error| error.to_string())? {
         Some(manifest) => {
-            match global.write_manifest(series, &manifest) {
-                Ok(()) => log::info!("event=rolled-forward folder={folder} tier={}", TierKind::Global),
+            match tier.write_manifest(series, &manifest) {
+                Ok(()) => log::info!("event=rolled-forward folder={folder} tier={}", tier.kind()),
                 Err(error) => log::warn!("event=not-rolled-forward folder={folder} error={error}"),
             }
             Ok(Some(manifest))

@@ -26,6 +26,7 @@ use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::format::{Manifest, codec};
 use crate::redundancy::holding::{Alternative, Holding, Item, Table};
 use crate::redundancy::stripes::SetInfo;
+use crate::tier::TierId;
 use crate::tier::source::Source;
 use crate::transfer::Engine;
 use serde::{Deserialize, Serialize};
@@ -153,7 +154,8 @@ enum Word {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Choice {
     candidate: Candidate,
-    manifest: Option<Manifest>,
+    /// Its manifests on the tiers that all nodes share, nearest first.
+    manifests: Vec<(TierId, Manifest)>,
     left_behind: bool,
     /// Ways to shards on other nodes, by rank.
     ways: Vec<(Rank, Vec<Alternative>)>,
@@ -164,8 +166,8 @@ struct Choice {
 pub struct Elected {
     /// Which checkpoint.
     pub candidate: Candidate,
-    /// Its manifest on the global tier, if it is there.
-    pub manifest: Option<Manifest>,
+    /// Its manifests on the tiers that all nodes share, nearest first.
+    pub manifests: Vec<(TierId, Manifest)>,
     /// A later run had left it behind; it was asked for by name.
     pub left_behind: bool,
     /// This rank's ways to its shard that lead to other nodes.
@@ -394,12 +396,12 @@ impl Election {
     fn take(&mut self, word: Word) -> Result<Option<Elected>, RestartError> {
         match word {
             Word::Try(elected) => {
-                let Choice { candidate, manifest, left_behind, ways } = *elected;
+                let Choice { candidate, manifests, left_behind, ways } = *elected;
                 let rank = self.engine.identity().rank;
                 let ways = ways.into_iter().find(|(of, _)| *of == rank).map_or_else(Vec::new, |(_, ways)| ways);
                 self.current = Some(candidate);
                 log::info!("event=elected rank={} name={:?} {}", self.engine.identity().rank, self.name, candidate.key);
-                Ok(Some(Elected { candidate, manifest, left_behind, ways }))
+                Ok(Some(Elected { candidate, manifests, left_behind, ways }))
             }
             Word::Done | Word::Nothing | Word::NextWindow | Word::Gather => Ok(None),
             Word::NothingRestorable(tried, damage, left_behind) => {
@@ -480,7 +482,7 @@ struct RootView {
     known: Vec<Candidate>,
     complete: Vec<bool>,
     committed: Vec<bool>,
-    manifests: Vec<(Candidate, Manifest)>,
+    manifests: Vec<(Candidate, Vec<(TierId, Manifest)>)>,
     evidence: bool,
     damage: Vec<Culprit>,
     tried: Vec<Tried>,
@@ -576,7 +578,8 @@ impl RootView {
 
     /// The word that makes all ranks try a candidate.
     fn choose(&self, candidate: Candidate, left_behind: bool) -> Word {
-        let manifest = self.manifests.iter().find(|(known, _)| *known == candidate).map(|(_, m)| m.clone());
+        let manifests = self.manifests.iter().find(|(known, _)| *known == candidate);
+        let manifests = manifests.map_or_else(Vec::new, |(_, manifests)| manifests.clone());
         let place = self.known[self.window..].iter().position(|known| *known == candidate);
         let mut ways = Vec::new();
         if let (Some(place), true) = (place, self.gathered) {
@@ -585,7 +588,7 @@ impl RootView {
             let all = (0..self.size).map(Rank).map(|rank| (rank, table.alternatives(rank)));
             ways.extend(all.filter(|(_, ways)| !ways.is_empty()));
         }
-        Word::Try(Box::new(Choice { candidate, manifest, left_behind, ways }))
+        Word::Try(Box::new(Choice { candidate, manifests, left_behind, ways }))
     }
 
     fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
@@ -943,11 +946,11 @@ mod tests {
         };
         let mut view = three([false, true, true]);
         (view.window, view.gathered) = (1, true);
-        view.manifests = vec![(view.known[1], manifest.clone())];
+        view.manifests = vec![(view.known[1], vec![(TierId::GLOBAL, manifest.clone())])];
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(0, 0, 1), shard(1, 0, 3)]));
         let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
         let Word::Try(choice) = word else { panic!("{word:?}") };
-        assert_eq!((choice.candidate.key.version, choice.manifest), (2, Some(manifest)));
+        assert_eq!((choice.candidate.key.version, choice.manifests), (2, vec![(TierId::GLOBAL, manifest)]));
         assert_eq!(choice.ways, [(Rank(0), vec![Alternative::Copy { holder: Rank(1), bytes: 4096 }])]);
         let without = three([true; 3]);
         assert!(matches!(without.choose(without.known[0], true), Word::Try(choice) if choice.ways.is_empty()));
@@ -991,7 +994,8 @@ mod tests {
 
     #[test]
     fn what_comes_later_names_what_was_restored_and_the_restart() {
-        let elected = Elected { candidate: at(3, 7, None), manifest: None, left_behind: false, ways: Vec::new() };
+        let elected =
+            Elected { candidate: at(3, 7, None), manifests: Vec::new(), left_behind: false, ways: Vec::new() };
         let origin = Origin { generation: Generation(3), version: 7, operation: 7, restart: 12 };
         assert_eq!(origin_of(&elected, 12), origin);
     }

@@ -9,8 +9,8 @@ use crate::redundancy::holding::{Alternative, Item};
 use crate::redundancy::part::Part;
 use crate::redundancy::rebuild::{Input, Rebuilt};
 use crate::redundancy::stripes::SetInfo;
-use crate::tier::TierKind;
-use crate::tier::directory::Series;
+use crate::tier::TierId;
+use crate::tier::names::Series;
 use crate::tier::source::{FileShard, Source};
 use crate::tier::storage::ReadFile;
 use crate::transfer::Engine;
@@ -137,7 +137,7 @@ impl Peers {
 
     fn open(&self, file: Arc<dyn ReadFile>, bytes: u64, rank: Rank, path: String) -> Result<Source, String> {
         let entry = ContainerEntry { key: self.key, rank, offset: 0, length: bytes };
-        FileShard::open(TierKind::Peers, PathBuf::from(path), file, &entry, &self.series)
+        FileShard::open(TierId::PEERS, PathBuf::from(path), file, &entry, &self.series)
             .map(Source::File)
             .map_err(|error| error.to_string())
     }
@@ -177,7 +177,7 @@ impl Peers {
         let plain = self.remote(holder, Item::Part(member), bytes, false);
         let entry = ContainerEntry { key: self.key, rank: member, offset: 0, length: bytes };
         let path = PathBuf::from(format!("rank {holder}'s parity part of rank {member}"));
-        let shard = FileShard::open_any(TierKind::Peers, path, plain, &entry).map_err(|error| error.to_string())?;
+        let shard = FileShard::open_any(TierId::PEERS, path, plain, &entry).map_err(|error| error.to_string())?;
         let part = Part::open(Source::File(shard)).map_err(|error| error.to_string())?;
         if part.set != *set || part.rank() != member || part.source.head().header.key != self.key {
             return Err(format!("rank {holder}'s parity part of rank {member} is that of another set"));

@@ -11,15 +11,15 @@ use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
 use crate::region::{self, Element, RegionError};
 #[cfg(feature = "mpi")]
 use crate::segment::SlotMut;
-use crate::tier::directory::{DirectoryTier, Series};
+use crate::tier::names::Series;
 #[cfg(feature = "mpi")]
 use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
-use crate::tier::{TierError, TierKind};
-use crate::transfer::PerTier;
+use crate::tier::{PerTier, Tier, TierError, TierId, patiently};
 use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Why a region could not be loaded.
@@ -131,8 +131,8 @@ pub struct Restorer {
     sources: Vec<Source>,
     /// Copies on other nodes, until they have been opened.
     peers: Option<Peers>,
-    /// The global tier, until it has been opened.
-    global: Option<(DirectoryTier, Manifest)>,
+    /// The tiers that all nodes share, nearest first, until they have been opened.
+    shared: VecDeque<(Arc<dyn Tier>, Manifest)>,
     causes: Vec<String>,
     failure: Option<String>,
     read: PerTier<u64>,
@@ -144,7 +144,7 @@ pub struct Restorer {
 }
 
 impl Restorer {
-    /// A restorer over the copies that this rank has, those that other nodes have, and the global tier as the last
+    /// A restorer over the copies that this rank has, those that other nodes have, and those on tiers that all share as the last
     /// resort.
     pub fn new(
         rank: Rank,
@@ -153,7 +153,7 @@ impl Restorer {
         series: Series,
         sources: Vec<Source>,
         peers: Option<Peers>,
-        global: Option<(DirectoryTier, Manifest)>,
+        shared: Vec<(Arc<dyn Tier>, Manifest)>,
     ) -> Restorer {
         Restorer {
             rank,
@@ -162,7 +162,7 @@ impl Restorer {
             series,
             sources,
             peers,
-            global,
+            shared: shared.into(),
             causes: Vec::new(),
             failure: None,
             read: PerTier::default(),
@@ -418,7 +418,7 @@ impl Restorer {
         loop {
             let source = self.source("the whole shard")?;
             let tier = source.tier();
-            let progress = |bytes| *self.read.of_mut(tier) += bytes;
+            let progress = |bytes| self.read[tier] += bytes;
             let slot = match &source {
                 Source::Memory(_) => None,
                 Source::File(shard) => room(shard.head().header.total_len),
@@ -480,9 +480,8 @@ impl Restorer {
     }
 
     /// The farthest tier that bytes came from; memory if nothing was read.
-    pub fn farthest(&self) -> TierKind {
-        let tiers = [TierKind::Global, TierKind::Peers, TierKind::Local];
-        tiers.into_iter().find(|tier| *self.read.of(*tier) > 0).unwrap_or(TierKind::Memory)
+    pub fn farthest(&self) -> TierId {
+        TierId::all().rev().find(|tier| self.read[*tier] > 0).unwrap_or(TierId::MEMORY)
     }
 
     /// The first damage that no copy could make good, whether or not the application passed the error on.
@@ -557,7 +556,7 @@ impl Restorer {
             }
             match read(&source) {
                 Ok(()) => {
-                    *self.read.of_mut(tier) += regions.clone().map(|region| region.bytes).sum::<u64>();
+                    self.read[tier] += regions.clone().map(|region| region.bytes).sum::<u64>();
                     return Ok(());
                 }
                 Err(UploadError::Tier(error)) => {
@@ -577,13 +576,13 @@ impl Restorer {
     }
 
     /// Drops the nearest copy.
-    fn distrust(&mut self, cause: String, tier: TierKind) {
-        *self.damaged.of_mut(tier) += 1;
+    fn distrust(&mut self, cause: String, tier: TierId) {
+        self.damaged[tier] += 1;
         self.causes.push(cause);
         self.sources.remove(0);
     }
 
-    /// The nearest copy that is still trusted; opens the global one when it is needed.
+    /// The nearest copy that is still trusted; opens farther ones when they are needed.
     fn source(&mut self, what: &str) -> Result<Source, LoadError> {
         if let Some(keeper) = self.homesick.take() {
             self.go_back_now(&keeper);
@@ -595,18 +594,18 @@ impl Restorer {
                 Ok(source) => self.sources.push(source),
                 Err(cause) => {
                     log::warn!("event=peers-unusable rank={} {} error={cause}", self.rank, self.key);
-                    *self.damaged.of_mut(TierKind::Peers) += 1;
+                    self.damaged[TierId::PEERS] += 1;
                     self.causes.push(cause);
                 }
             }
         }
-        if self.sources.is_empty()
-            && let Some((global, manifest)) = self.global.take()
+        while self.sources.is_empty()
+            && let Some((tier, manifest)) = self.shared.pop_front()
         {
-            match self.open_global(&global, &manifest) {
+            match self.open_shared(&*tier, &manifest) {
                 Ok(source) => self.sources.push(source),
                 Err(cause) => {
-                    *self.damaged.of_mut(TierKind::Global) += 1;
+                    self.damaged[tier.kind()] += 1;
                     self.causes.push(cause);
                 }
             }
@@ -619,14 +618,15 @@ impl Restorer {
         })
     }
 
-    fn open_global(&self, global: &DirectoryTier, manifest: &Manifest) -> Result<Source, String> {
-        let container = manifest.container_of(self.rank).ok_or("global tier: the manifest does not name this rank")?;
+    fn open_shared(&self, tier: &dyn Tier, manifest: &Manifest) -> Result<Source, String> {
+        let kind = tier.kind();
+        let lacking = || format!("{kind} tier: the manifest does not name this rank");
+        let container = manifest.container_of(self.rank).ok_or_else(lacking)?;
         let folder = self.key.folder();
-        let open = || global.open_shard(&self.series, &folder, &container.file, self.rank);
-        let shard = DirectoryTier::patiently(open, |pause| self.clock.sleep(pause))
-            .map_err(|error: TierError| error.to_string())?;
+        let open = || tier.open_shard(&self.series, &folder, &container.file, self.rank);
+        let shard = patiently(open, |pause| self.clock.sleep(pause)).map_err(|error: TierError| error.to_string())?;
         if shard.head().header.agreement != manifest.agreement {
-            return Err(format!("global tier: the shard in {} is of another agreement", container.file));
+            return Err(format!("{kind} tier: the shard in {} is of another agreement", container.file));
         }
         Ok(Source::File(shard))
     }
@@ -639,6 +639,7 @@ mod tests {
     use crate::base::Level;
     use crate::base::clock::SystemClock;
     use crate::config::{AffinityConfig, AffinityMode, Direct};
+    use crate::tier::directory::DirectoryTier;
     use crate::tier::posix::PosixStorage;
 
     /// A rank without a copy of its own; the global tier has none for it either, which opening it finds out.
@@ -658,10 +659,10 @@ mod tests {
             containers: Vec::new(),
         };
         let storage = Arc::new(PosixStorage::new(Direct::Off));
-        let tier = DirectoryTier::new(TierKind::Global, storage, "nowhere".into());
+        let tier: Arc<dyn Tier> = Arc::new(DirectoryTier::new(TierId::GLOBAL, storage, "nowhere".into()));
         let series = Series { job: "job".into(), group: "world".into(), name: "series".into() };
         let clock = Arc::new(SystemClock::default());
-        let restorer = Restorer::new(Rank(3), clock, key, series, Vec::new(), None, Some((tier, manifest)));
+        let restorer = Restorer::new(Rank(3), clock, key, series, Vec::new(), None, vec![(tier, manifest)]);
         (restorer, Arc::new(Keeper::new(settings)))
     }
 
@@ -687,7 +688,7 @@ mod tests {
         assert_eq!((restorer.damaged(), restorer.failure()), (PerTier::default(), None));
         let error = restorer.load::<u8>("u", &mut [0]).expect_err("no copy");
         assert!(matches!(&error, LoadError::NoCopy { causes, .. } if causes.len() == 1), "{error}");
-        assert_eq!(restorer.damaged().global, 1, "now it was looked for, once");
+        assert_eq!(restorer.damaged()[TierId::GLOBAL], 1, "now it was looked for, once");
         assert_eq!(restorer.failure(), Some(&*error.to_string()));
     }
 }

@@ -33,7 +33,7 @@ use crate::comm::{Label, Parcel, SharedBytes, Slice};
 use crate::format::shard::{Head, Layout, encode_head};
 use crate::format::{Content, ShardHeader};
 use crate::segment::{SealInfo, Segment, SlotId, SlotMut};
-use crate::tier::directory::Series;
+use crate::tier::names::Series;
 use crate::tier::pieces::{Piece, block_at, pieces};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::{SharedPages, Source};

@@ -11,7 +11,7 @@ use crate::base::Rank;
 use crate::format::shard::{Head, Layout};
 use crate::format::{Content, ElementType, FormatError, Region, RegionKind, ShardMeta, codec};
 use crate::tier::TierError;
-use crate::tier::directory::Series;
+use crate::tier::names::Series;
 use crate::tier::source::Source;
 
 const SET: &str = "set";

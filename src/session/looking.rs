@@ -6,15 +6,15 @@ use super::summary::TierState;
 use crate::base::Generation;
 use crate::base::ids::text_hash;
 use crate::base::log;
-use crate::config::Config;
+use crate::config::{Config, JobConfig};
 use crate::coordination::join;
 use crate::format::shard::Head;
 use crate::format::supervision::SeriesStatus;
 use crate::segment::{OldSegment, OldSlot, Segment};
-use crate::tier::TierKind;
-use crate::tier::directory::DirectoryTier;
+use crate::tier::{Means, Tier, TierId};
 use crate::transfer::{Identity, spawn};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// What a directory has.
 pub(super) struct Seen {
-    tier: TierKind,
+    tier: TierId,
     free: Option<u64>,
     /// The newest version of each series that has a manifest.
     newest: Vec<(String, Generation, u64)>,
@@ -31,43 +31,40 @@ pub(super) struct Seen {
 
 /// Looks at the directories in use. `None`: they have not all answered within `limit`. The thread that waits for them then ends by
 /// itself.
-pub(super) fn look_within(limit: Duration, tiers: Vec<DirectoryTier>, identity: &Identity) -> Option<Vec<Seen>> {
+pub(super) fn look_within(limit: Duration, tiers: Vec<Arc<dyn Tier>>, identity: &Identity) -> Option<Vec<Seen>> {
     let (identity, (tell, told)) = (identity.clone(), sync_channel(1));
-    let all = move || _ = tell.send(tiers.iter().map(|tier| look(tier, &identity)).collect());
+    let all = move || _ = tell.send(tiers.iter().map(|tier| look(&**tier, &identity)).collect());
     spawn("bvk-look".into(), all).inspect_err(|error| log::warn!("event=no-thread error={error}")).ok()?;
     told.recv_timeout(limit).ok()
 }
 
-fn look(tier: &DirectoryTier, identity: &Identity) -> Seen {
-    let free = rustix::fs::statvfs(tier.root()).ok().map(|fs| fs.f_bavail * fs.f_frsize);
+fn look(tier: &dyn Tier, identity: &Identity) -> Seen {
     let mut newest = Vec::new();
     for name in tier.names(&identity.job, &identity.group).unwrap_or_default() {
         let folders = tier.survey(&identity.series(&name)).unwrap_or_default();
         newest.extend(folders.iter().find(|folder| folder.committed).map(|at| (name, at.generation, at.version)));
     }
-    Seen { tier: tier.kind(), free, newest }
+    Seen { tier: tier.kind(), free: tier.free_bytes(), newest }
 }
 
 /// The tiers as they are used, nearest first.
 pub(super) fn tiers(
     config: &Config,
     memory: Option<&Segment>,
-    directories: &[DirectoryTier],
+    used: &[Arc<dyn Tier>],
     seen: Option<&[Seen]>,
     lost: &[Lost],
-) -> Vec<(TierKind, TierState)> {
-    let job = &config.job;
+) -> Vec<(TierId, TierState)> {
     let folder = |path: &std::path::Path| path.display().to_string();
-    let place = |tier, is_enabled: bool| {
-        let root = || directories.iter().find(|directory| directory.kind() == tier).map(|it| folder(it.root()));
-        is_enabled.then(|| root().unwrap_or_default())
+    let place = |tier: TierId| match tier.spec().means {
+        Means::Memory => memory.map(|_| folder(&config.node.memory_directory)),
+        _ => used.iter().find(|it| it.kind() == tier).map(|it| folder(it.root())),
     };
-    let all = [
-        (TierKind::Memory, memory.is_some().then(|| folder(&config.node.memory_directory))),
-        (TierKind::Local, place(TierKind::Local, job.local_enabled)),
-        (TierKind::Global, place(TierKind::Global, job.global_enabled)),
-    ];
-    let state = |(tier, place): (TierKind, Option<String>)| {
+    // What nobody has asked for, and nobody gets unasked, is not worth a word.
+    let is_known = |tier: &TierId| [&config.job, &JobConfig::default()].iter().any(|job| tier.wish(job).is_enabled);
+    let all = TierId::all().filter(|tier| tier.spec().means != Means::Peers).filter(is_known);
+    let all = all.map(|tier| (tier, tier.wish(&config.job).is_enabled.then(|| place(tier).unwrap_or_default())));
+    let state = |(tier, place): (TierId, Option<String>)| {
         let is_it = |seen: &&Seen| seen.tier == tier;
         let state = match (lost.iter().find(|(lost, _)| *lost == tier), place) {
             (Some((_, culprits)), _) => TierState::Lost(join(culprits)),
@@ -75,14 +72,14 @@ pub(super) fn tiers(
             (None, Some(place)) => TierState::On {
                 place,
                 bytes: match tier {
-                    TierKind::Memory => memory.map(Segment::capacity),
+                    TierId::MEMORY => memory.map(Segment::capacity),
                     _ => seen.and_then(|seen| seen.iter().find(is_it)?.free),
                 },
             },
         };
         (tier, state)
     };
-    all.into_iter().map(state).collect()
+    all.map(state).collect()
 }
 
 /// The series of a slot, as its own head says.
@@ -94,7 +91,7 @@ fn name_of(segment: &OldSegment, slot: &OldSlot) -> Option<String> {
 /// The newest version of each series that lies on a tier which the root can see: on directories what has a manifest, in memory what was
 /// sealed. An election may choose otherwise: it asks all ranks.
 pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
-    let mut newest: BTreeMap<String, (Generation, u64, TierKind)> = BTreeMap::new();
+    let mut newest: BTreeMap<String, (Generation, u64, TierId)> = BTreeMap::new();
     for (tier, (name, generation, version)) in seen.iter().flat_map(|seen| seen.newest.iter().map(|at| (seen.tier, at)))
     {
         let found = (*generation, *version, tier);
@@ -107,7 +104,7 @@ pub(super) fn found(seen: &[Seen], old: &[OldSegment]) -> Vec<SeriesStatus> {
         }
         let known = newest.keys().find(|name| text_hash(name) == slot.name).cloned();
         let Some(name) = known.or_else(|| name_of(segment, slot)) else { continue };
-        let found = (segment.header().generation, slot.version, TierKind::Memory);
+        let found = (segment.header().generation, slot.version, TierId::MEMORY);
         let entry = newest.entry(name).or_insert(found);
         *entry = (*entry).max(found);
     }

@@ -68,8 +68,8 @@ use crate::recovery::election::origin_of;
 use crate::recovery::remote::Peers;
 use crate::recovery::{Elected, Election, RestartError, Restorer, Want};
 use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
-use crate::tier::TierKind;
-use crate::tier::directory::is_component;
+use crate::tier::TierId;
+use crate::tier::names::is_component;
 #[cfg(any(feature = "mpi", test))]
 use crate::transfer::HoldSpec;
 use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
@@ -485,16 +485,16 @@ impl Session {
             series: &identity.series(name),
             rank: identity.rank,
             segments: &segments,
-            local: engine.directory(TierKind::Local),
             node_ranks: if identity.is_node_leader() { &identity.node_ranks } else { &[] },
-            global: engine.directory(TierKind::Global).filter(|_| engine.is_root()),
+            tiers: engine.tiers(),
+            is_root: engine.is_root(),
         };
         let mut found = discover(&reach);
-        found.damaged.memory += damage.len() as u64;
+        found.damaged[TierId::MEMORY] += damage.len() as u64;
         found.damage.extend(damage);
         engine.count(|stats| {
-            for tier in TierKind::ALL {
-                *stats.damaged.of_mut(tier) += found.damaged.of(tier);
+            for tier in TierId::all() {
+                stats.damaged[tier] += found.damaged[tier];
             }
         });
         Election::new(engine, name, want, found)
@@ -514,8 +514,8 @@ impl Session {
             );
             return;
         }
-        let tiers = [TierKind::Local, TierKind::Global].into_iter().filter_map(|tier| self.engine.directory(tier));
-        let named = tiers.flat_map(|tier| tier.names(&identity.job, &identity.group).unwrap_or_default());
+        let named =
+            self.engine.tiers().iter().flat_map(|tier| tier.names(&identity.job, &identity.group).unwrap_or_default());
         let others: BTreeSet<String> = named.filter(|other| other != name).collect();
         if candidates.is_empty() && !others.is_empty() {
             let others = list(others.iter().map(|other| format!("{other:?}")), SERIES_NAMED, ", ");
@@ -585,11 +585,13 @@ impl Session {
     fn restorer(&self, name: &str, election: &Election, elected: &Elected) -> Restorer {
         let identity = self.engine.identity();
         let copies = election.found().copies.get(&elected.candidate).cloned().unwrap_or_default();
-        let global = self.engine.directory(TierKind::Global).cloned().zip(elected.manifest.clone());
+        let shared = elected.manifests.iter();
+        let shared = shared.filter_map(|(tier, manifest)| Some((self.engine.tier(*tier)?.clone(), manifest.clone())));
+        let shared = shared.collect();
         let clock = self.engine.clock().clone();
         let (key, series) = (elected.candidate.key, identity.series(name));
         let peers = Peers::new(self.engine.clone(), series.clone(), key, elected.ways.clone());
-        Restorer::new(identity.rank, clock, key, series, copies, Some(peers), global)
+        Restorer::new(identity.rank, clock, key, series, copies, Some(peers), shared)
     }
 
     /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.
@@ -598,7 +600,7 @@ impl Session {
         let key = elected.candidate.key;
         if want == Want::Newest {
             // Asked for by name, newer versions stay: nothing newer has been committed yet.
-            self.engine.forget_others(&name, &key, elected.manifest.is_some());
+            self.engine.forget_others(&name, &key, !elected.manifests.is_empty());
         }
         if has_gathered {
             self.decisions.borrow_mut().checkpoint_soon();
@@ -756,7 +758,7 @@ impl Session {
         let segment = self.engine.memory().cloned();
         let ranks = self.engine.identity().node_ranks.len() as u64;
         let share = self.memory_share();
-        let directory = self.engine.directory(TierKind::Local).map(|tier| tier.root().to_owned());
+        let directory = self.engine.tier(TierId::LOCAL).map(|tier| tier.root().to_owned());
         let free = |path: &std::path::PathBuf| {
             rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize / ranks.max(1))
         };
@@ -1015,9 +1017,9 @@ impl Attempt {
         let engine = &session.engine;
         let failure = failure.or_else(|| restorer.failure().map(|text| (text.to_owned(), true)));
         engine.count(|stats| {
-            for tier in TierKind::ALL {
-                *stats.restored_bytes.of_mut(tier) += restorer.read_bytes().of(tier);
-                *stats.damaged.of_mut(tier) += restorer.damaged().of(tier);
+            for tier in TierId::all() {
+                stats.restored_bytes[tier] += restorer.read_bytes()[tier];
+                stats.damaged[tier] += restorer.damaged()[tier];
             }
         });
         let next = course.election.end(failure);
@@ -1033,7 +1035,7 @@ impl Attempt {
             version: key.version,
             generation: key.generation.0,
             tier: restorer.farthest().name(),
-            bytes: read.memory + read.local + read.peers + read.global,
+            bytes: read.iter().map(|(_, bytes)| bytes).sum(),
             seconds: took.as_secs_f64(),
             elect_seconds: elect.as_secs_f64(),
             left_behind: elected.left_behind,
@@ -1370,7 +1372,7 @@ impl Pending {
 
     /// The verdicts heard so far, in the order in which they came.
     pub fn verdicts(&self) -> Vec<(Level, LevelVerdict)> {
-        self.progress().verdicts.clone()
+        self.progress().verdicts()
     }
 
     /// Waits until the checkpoint is committed at `level` or a higher one, and returns that level.

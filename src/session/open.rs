@@ -28,11 +28,12 @@ use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
 use crate::segment::{OldSegment, Segment, SegmentSpec, available_memory, budget_bytes, strangers};
 use crate::tier::claims::{Claim, ClaimError, ClaimRecord, Claims};
-use crate::tier::directory::{DirectoryTier, Series, is_component};
+use crate::tier::directory::DirectoryTier;
+use crate::tier::names::{Series, is_component};
 use crate::tier::ours::{self, Trust};
-use crate::tier::owner::{LocalOwner, OWNER_FILE, store_id};
+use crate::tier::owner::{LocalOwner, OWNER_FILE};
 use crate::tier::run_directory::RunDirectory;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{Around, Make, Tier, TierError, TierId, TierSet};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -47,7 +48,8 @@ struct Introduction {
     group: String,
     incarnation: Incarnation,
     store: Option<Incarnation>,
-    global_failure: Option<String>,
+    /// Tiers that all nodes share and the root cannot use, and why.
+    failures: Vec<(TierId, String)>,
     /// The root has a run directory.
     supervised: bool,
 }
@@ -56,16 +58,15 @@ struct Introduction {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Opened {
     generation: Generation,
-    local: bool,
-    global: bool,
+    tiers: TierSet,
     notes: Vec<Culprit>,
 }
 
 /// A tier that was wanted and cannot be used, and by whom not.
-pub(super) type Lost = (TierKind, Vec<Culprit>);
+pub(super) type Lost = (TierId, Vec<Culprit>);
 
 /// How the text of a rank that cannot use a tier begins, by which the others know what it is about.
-fn opening_of(tier: TierKind) -> String {
+fn opening_of(tier: TierId) -> String {
     format!("{tier} tier: ")
 }
 
@@ -73,19 +74,9 @@ fn opening_of(tier: TierKind) -> String {
 static PROCESS: OnceLock<Incarnation> = OnceLock::new();
 
 /// What of `notes` is about `tier`; of those that are not described each may be.
-fn about(tier: TierKind, notes: &[Culprit]) -> Vec<Culprit> {
+fn about(tier: TierId, notes: &[Culprit]) -> Vec<Culprit> {
     let is_about = |note: &&Culprit| note.ranks.named().is_empty() || note.text.starts_with(&opening_of(tier));
     notes.iter().filter(is_about).cloned().collect()
-}
-
-/// The tiers that a failure of any rank to use them keeps from opening, as the configuration says.
-fn is_required(config: &JobConfig, tier: TierKind) -> bool {
-    match tier {
-        TierKind::Memory => config.memory_required,
-        TierKind::Local => config.local_required,
-        TierKind::Global => config.global_required,
-        TierKind::Peers => false,
-    }
 }
 
 /// Collective calls before there is an engine.
@@ -175,31 +166,24 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         size,
         node_ranks,
     };
-    let mut lost: Vec<Lost> = Vec::new();
-    for (tier, is_lost) in [
-        (TierKind::Local, config.job.local_enabled && !opened.local),
-        (TierKind::Global, config.job.global_enabled && !opened.global),
-    ] {
-        if is_lost {
-            lost.push((tier, about(tier, &opened.notes)));
-        }
-    }
+    let wanted = TierId::files().filter(|tier| tier.wish(&config.job).is_enabled);
+    let mut lost: Vec<Lost> =
+        wanted.filter(|tier| !opened.tiers.has(*tier)).map(|tier| (tier, about(tier, &opened.notes))).collect();
     let Memory { segment: memory, old, without } = match config.job.memory_enabled {
         true => open_memory(&mut bootstrap, &identity, &config)?,
         false => Memory::default(),
     };
     if !without.is_empty() {
-        lost.insert(0, (TierKind::Memory, without));
+        lost.insert(0, (TierId::MEMORY, without));
     }
     log::debug!(
-        "event=opened rank={rank} size={size} job={} group={} generation={} incarnation={} memory={} local={} global={}",
+        "event=opened rank={rank} size={size} job={} group={} generation={} incarnation={} memory={} tiers={:?}",
         identity.job,
         identity.group,
         identity.generation,
         identity.incarnation,
         memory.is_some(),
-        opened.local,
-        opened.global
+        opened.tiers
     );
     let schemes = config.job.redundancy.schemes();
     let node_domains = node_domains(&mut bootstrap, rank, &nodes, place, &config)?;
@@ -221,22 +205,25 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     let kept = protection.schemes();
     if kept.is_empty() && !schemes.is_empty() {
         let culprit = Culprit { ranks: Ranks::all(size), text: protection.notes.join("; "), retry: true };
-        lost.push((TierKind::Peers, vec![culprit]));
+        lost.push((TierId::PEERS, vec![culprit]));
     }
     let is_lost = |tier| lost.iter().any(|(lost, _)| *lost == tier);
+    let usable: Vec<Arc<dyn Tier>> = prepared
+        .usable
+        .into_iter()
+        .filter_map(|(_, tier)| tier.ok())
+        .filter(|tier| opened.tiers.has(tier.kind()))
+        .collect();
     if rank == Rank::ROOT && place.is_real && log::is_on(log::Level::Warn, log::SUMMARY) {
-        let directories = [&prepared.local, &prepared.global];
-        let directories = directories.into_iter().filter_map(|tier| tier.as_ref().ok()?.clone());
-        let directories: Vec<DirectoryTier> = directories.filter(|tier| !is_lost(tier.kind())).collect();
-        let seen = look_within(LOOK, directories.clone(), &identity);
+        let seen = look_within(LOOK, usable.clone(), &identity);
         let opening = Opening {
             job: &identity.job,
             group: &identity.group,
             ranks: size,
             nodes: nodes.iter().max().map_or(0, |node| node + 1),
             generation: identity.generation.0,
-            tiers: tiers(&config, memory.as_deref(), &directories, seen.as_deref(), &lost),
-            redundancy: match is_lost(TierKind::Peers) {
+            tiers: tiers(&config, memory.as_deref(), &usable, seen.as_deref(), &lost),
+            redundancy: match is_lost(TierId::PEERS) {
                 false => Ok(kept.iter().map(ToString::to_string).collect()),
                 true => Err(protection.notes.join("; ")),
             },
@@ -251,8 +238,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         identity,
         clock: place.clock.clone(),
         memory,
-        local: prepared.local.ok().flatten().filter(|_| opened.local),
-        global: prepared.global.ok().flatten().filter(|_| opened.global),
+        tiers: usable,
         protection,
         claim,
         is_inline: place.workers == Workers::Inline,
@@ -299,13 +285,8 @@ fn introduce(
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
+        let (store, failures) = hold_stores(place, config);
         let root = global_root(config, place);
-        let store = config.job.global_enabled.then(|| store_id(&*place.global, &root, place.fresh, &*place.clock));
-        let (store, global_failure) = match store {
-            None => (None, None),
-            Some(Ok(id)) => (Some(id), None),
-            Some(Err(error)) => (None, Some(error.to_string())),
-        };
         if store == Some(place.fresh) && config.node.local_directory.is_none() {
             for path in earlier_locals(place, &root) {
                 log::warn!(
@@ -322,7 +303,7 @@ fn introduce(
             group: config.job.group.clone().unwrap_or_else(|| place.group.clone()),
             incarnation: place.fresh,
             store,
-            global_failure,
+            failures,
             supervised: config.node.run_directory.is_some(),
         };
         Outcome::agreed("introduction", &introduction)
@@ -334,48 +315,96 @@ fn global_root(config: &Config, place: &Place) -> PathBuf {
     place.directory.join(&config.job.global_directory)
 }
 
-/// A tier, if it is switched on, or why this rank cannot use it.
-type Usable = std::result::Result<Option<DirectoryTier>, String>;
+/// The tiers that all nodes share, as far as they are wanted, nearest first.
+fn shared(config: &Config) -> impl Iterator<Item = (TierId, Make)> {
+    let wanted = TierId::files().filter(|tier| tier.wish(&config.job).is_enabled);
+    wanted.filter_map(|tier| Some((tier, tier.spec().make?)))
+}
+
+/// Takes hold of the stores at the tiers that all nodes share: they are one store, and the nearest one that can be used says which.
+fn hold_stores(place: &Place, config: &Config) -> (Option<Incarnation>, Vec<(TierId, String)>) {
+    let (mut store, mut failures) = (None, Vec::new());
+    for (tier, make) in shared(config) {
+        let fresh = store.unwrap_or(place.fresh);
+        let held = make(&place.around(config))
+            .and_then(|made| made.hold_store(fresh, &*place.clock).map_err(|error| error.to_string()));
+        match held {
+            Ok(found) if store.is_some_and(|store| store != found) => {
+                failures.push((tier, another_store(tier, &place.around(config))))
+            }
+            Ok(found) => store = Some(found),
+            Err(why) => failures.push((tier, why)),
+        }
+    }
+    (store, failures)
+}
+
+/// Why a rank cannot use a tier that holds another store than it should.
+fn another_store(tier: TierId, around: &Around<'_>) -> String {
+    let root =
+        tier.spec().make.and_then(|make| make(around).ok()).map_or_else(PathBuf::new, |made| made.root().to_owned());
+    format!("{tier} tier: {} is another store than the root's: is it shared by all nodes?", root.display())
+}
+
+/// A tier, or why this rank cannot use it.
+type Usable = std::result::Result<Arc<dyn Tier>, String>;
 
 /// What this rank can use.
 struct Prepared {
-    local: Usable,
-    global: Usable,
+    /// The tiers that are wanted, nearest first.
+    usable: Vec<(TierId, Usable)>,
     /// The largest generation of which this rank has seen anything.
     seen: Generation,
 }
 
+impl Prepared {
+    /// The tiers that this rank can use.
+    fn tiers(&self) -> impl Iterator<Item = &Arc<dyn Tier>> {
+        self.usable.iter().filter_map(|(_, usable)| usable.as_ref().ok())
+    }
+}
+
 fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introduction) -> Prepared {
-    let local =
-        if config.job.local_enabled { prepare_local(rank, place, config, introduction).map(Some) } else { Ok(None) };
-    let global = match &introduction.global_failure {
-        _ if !config.job.global_enabled => Ok(None),
-        Some(failure) => Err(failure.clone()),
-        None => prepare_global(place, config, introduction).map(Some),
-    };
     let mut seen = Generation(0);
-    let local = look_for_runs(local, introduction, &mut seen);
-    // Claims may be gone where checkpoints are not. One rank is enough to look at what all share.
-    let global = if rank == Rank::ROOT { look_for_runs(global, introduction, &mut seen) } else { global };
+    let mut usable: Vec<(TierId, Usable)> = Vec::new();
+    if config.job.local_enabled {
+        let local = prepare_local(rank, place, config, introduction);
+        usable.push((TierId::LOCAL, look_for_runs(local, introduction, &mut seen)));
+    }
+    for (tier, make) in shared(config) {
+        let failure = introduction.failures.iter().find(|(of, _)| *of == tier).map(|(_, why)| why.clone());
+        let found = failure.map_or_else(|| make(&place.around(config)), Err);
+        let found = found.and_then(|made| is_store(made, introduction, place, config));
+        // Claims may be gone where checkpoints are not. One rank is enough to look at what all share.
+        let found = if rank == Rank::ROOT { look_for_runs(found, introduction, &mut seen) } else { found };
+        usable.push((tier, found));
+    }
     if config.job.memory_enabled {
         let prefix = segment_prefix(&introduction.job, &introduction.group);
         let names = crate::segment::list(&config.node.memory_directory, &prefix).unwrap_or_default();
         seen = names.iter().filter_map(|name| segment_generation(name, &prefix)).fold(seen, Generation::max);
     }
-    Prepared { local, global, seen }
+    Prepared { usable, seen }
+}
+
+/// Does this rank see the store there that the root sees?
+fn is_store(made: Arc<dyn Tier>, introduction: &Introduction, place: &Place, config: &Config) -> Usable {
+    let found = made.find_store().map_err(|error| error.to_string())?;
+    match found == introduction.store {
+        true => Ok(made),
+        false => Err(another_store(made.kind(), &place.around(config))),
+    }
 }
 
 /// Raises `seen` to the largest generation that a tier has a checkpoint of. A tier that cannot say is not used: a run
 /// with the number of an older one would be taken for it.
 fn look_for_runs(tier: Usable, introduction: &Introduction, seen: &mut Generation) -> Usable {
     let tier = tier?;
-    if let Some(tier) = &tier {
-        *seen = largest_generation(tier, introduction).map_err(|error| error.to_string())?.max(*seen);
-    }
+    *seen = largest_generation(&*tier, introduction).map_err(|error| error.to_string())?.max(*seen);
     Ok(tier)
 }
 
-fn largest_generation(tier: &DirectoryTier, introduction: &Introduction) -> std::result::Result<Generation, TierError> {
+fn largest_generation(tier: &dyn Tier, introduction: &Introduction) -> std::result::Result<Generation, TierError> {
     let mut largest = Generation::default();
     for name in tier.names(&introduction.job, &introduction.group)? {
         let series = Series { job: introduction.job.clone(), group: introduction.group.clone(), name };
@@ -384,14 +413,9 @@ fn largest_generation(tier: &DirectoryTier, introduction: &Introduction) -> std:
     Ok(largest)
 }
 
-fn prepare_local(
-    rank: Rank,
-    place: &Place,
-    config: &Config,
-    introduction: &Introduction,
-) -> std::result::Result<DirectoryTier, String> {
+fn prepare_local(rank: Rank, place: &Place, config: &Config, introduction: &Introduction) -> Usable {
     let root = local_root(place, config, introduction)?;
-    let wrap = |action, source| TierError::io(TierKind::Local, action, &root, source).to_string();
+    let wrap = |action, source| TierError::io(TierId::LOCAL, action, &root, source).to_string();
     if place.is_real
         && !config.node.local_allow_tmpfs
         && is_memory_backed(&root).map_err(|source| wrap("inspect", source))?
@@ -405,7 +429,7 @@ fn prepare_local(
     let probe = root.join(format!("probe-{}-r{:06}", introduction.incarnation, rank.0));
     place.local.write_all(&probe, b"probe").map_err(|source| wrap("write to", source))?;
     place.local.remove_file(&probe).map_err(|source| wrap("delete in", source))?;
-    Ok(DirectoryTier::new(TierKind::Local, place.local.clone(), root))
+    Ok(Arc::new(DirectoryTier::new(TierId::LOCAL, place.local.clone(), root)))
 }
 
 /// Where the local tier goes: the configured directory, or a folder of this user in a place that others share. What belongs to
@@ -419,7 +443,7 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
         true => make(around).and_then(|()| ours::private_folder(around, &name)),
         false => make(&around.join(&name)).map(|()| around.join(&name)),
     };
-    let wrap = |source| TierError::io(TierKind::Local, "use", around, source).to_string();
+    let wrap = |source| TierError::io(TierId::LOCAL, "use", around, source).to_string();
     let global = introduction.store.map_or_else(String::new, |_| global_root(config, place).display().to_string());
     let owner = LocalOwner { name: name.clone(), global };
     // Takes a directory, unless it is another store's.
@@ -429,7 +453,7 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
     };
     let Some(directory) = &configured else {
         // Where the store cannot be reached its name is not known, and its local copies may be all that there is.
-        let is_cut_off = introduction.global_failure.is_some();
+        let is_cut_off = introduction.failures.iter().any(|(tier, _)| *tier == TierId::GLOBAL);
         let earlier = if is_cut_off { earlier_locals(place, &global_root(config, place)) } else { Vec::new() };
         let root = earlier.into_iter().next().map_or_else(|| private(around).map_err(wrap), Ok)?;
         return take(&root).map(|_| root);
@@ -474,26 +498,6 @@ fn is_memory_backed(root: &Path) -> std::io::Result<bool> {
     Ok(kind == TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
-fn prepare_global(
-    place: &Place,
-    config: &Config,
-    introduction: &Introduction,
-) -> std::result::Result<DirectoryTier, String> {
-    let root = global_root(config, place);
-    let wrap = |action, source| TierError::io(TierKind::Global, action, &root, source).to_string();
-    place.global.hold(&root, Trust::Ours).map_err(|source| wrap("use", source))?;
-    let path = root.join("store");
-    let bytes = place.global.read_all(&path, 4096).map_err(|source| wrap("read", source))?;
-    let store = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse::<Incarnation>().ok());
-    if store != introduction.store {
-        return Err(format!(
-            "global tier: {} is another store than the root's: is it shared by all nodes?",
-            root.display()
-        ));
-    }
-    Ok(DirectoryTier::new(TierKind::Global, place.global.clone(), root))
-}
-
 #[allow(clippy::too_many_arguments)]
 fn claim(
     bootstrap: &mut Bootstrap<'_>,
@@ -504,12 +508,13 @@ fn claim(
     introduction: &Introduction,
     prepared: &Prepared,
 ) -> Result<(Opened, Option<(Claims, Claim)>)> {
-    let payload =
-        Payload::Max(vec![prepared.seen.0, u64::from(prepared.local.is_err()), u64::from(prepared.global.is_err())]);
+    let is_lost = |tier: TierId| prepared.usable.iter().any(|(of, usable)| *of == tier && usable.is_err());
+    let lost = TierId::all().map(|tier| u64::from(is_lost(tier)));
+    let payload = Payload::Max(std::iter::once(prepared.seen.0).chain(lost).collect());
     let mut ballot = Ballot::of(rank, 1, "open", payload);
-    for (tier, usable) in [(TierKind::Local, &prepared.local), (TierKind::Global, &prepared.global)] {
+    for (tier, usable) in &prepared.usable {
         if let Err(why) = usable {
-            ballot = ballot.failed(rank, about_tier(tier, why), !is_required(&config.job, tier));
+            ballot = ballot.failed(rank, about_tier(*tier, why), !tier.wish(&config.job).is_required);
         }
     }
     let differences = JobConfig::differences(&config.job.entries(), &introduction.config);
@@ -529,22 +534,23 @@ fn claim(
         }
         let Payload::Max(numbers) = &ballot.payload else { return (Outcome::Unknown, Vec::new()) };
         let number = |index: usize| numbers.get(index).copied().unwrap_or_default();
-        let (local, global) = (config.job.local_enabled && number(1) == 0, config.job.global_enabled && number(2) == 0);
-        let home = if global { &prepared.global } else { &prepared.local };
-        let home = home.as_ref().ok().and_then(Option::as_ref).filter(|_| global || local);
+        let is_open = |tier: TierId| number(1 + usize::from(tier.index())) == 0;
+        let open: Vec<&Arc<dyn Tier>> = prepared.tiers().filter(|tier| is_open(tier.kind())).collect();
         let seen = Generation(number(0));
-        let generation = match home.map(|tier| make_claim(tier, seen, size, place, config, introduction)) {
-            None => Generation(seen.0 + 1),
-            Some(Ok((claims, claim))) => {
-                let generation = claim.generation();
-                *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some((claims, claim));
-                generation
-            }
-            Some(Err(text)) => {
-                return (Outcome::Abandoned(vec![Culprit::of(rank, text)]), Vec::new());
-            }
-        };
-        let opened = Opened { generation, local, global, notes: ballot.culprits() };
+        let generation =
+            match home_of_claims(&open).map(|tier| make_claim(tier, seen, size, place, config, introduction)) {
+                None => Generation(seen.0 + 1),
+                Some(Ok((claims, claim))) => {
+                    let generation = claim.generation();
+                    *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some((claims, claim));
+                    generation
+                }
+                Some(Err(text)) => {
+                    return (Outcome::Abandoned(vec![Culprit::of(rank, text)]), Vec::new());
+                }
+            };
+        let tiers = open.iter().map(|tier| tier.kind()).collect();
+        let opened = Opened { generation, tiers, notes: ballot.culprits() };
         Outcome::agreed("opened", &opened)
     })?;
     let opened =
@@ -554,13 +560,28 @@ fn claim(
 }
 
 /// A text that is to begin with its tier, as those of most errors do.
-fn about_tier(tier: TierKind, text: &str) -> String {
+fn about_tier(tier: TierId, text: &str) -> String {
     let opening = opening_of(tier);
     format!("{opening}{}", text.strip_prefix(&opening).unwrap_or(text))
 }
 
+/// Where a run says that it is the newest: on the nearest tier that all nodes share and where it can be told who came first, or else
+/// on the root's own node.
+fn home_of_claims<'a>(open: &[&'a Arc<dyn Tier>]) -> Option<&'a dyn Tier> {
+    let (shared, own): (Vec<&Arc<dyn Tier>>, Vec<_>) = open.iter().partition(|tier| tier.kind().spec().is_shared);
+    for tier in shared.iter().filter(|tier| tier.records().is_none()) {
+        log::warn!(
+            "event=no-fence tier={} path={}: this place cannot tell who writes first, so that of two runs at once neither is refused: see to \
+             it that only one is started",
+            tier.kind(),
+            tier.root().display()
+        );
+    }
+    shared.into_iter().chain(own).find(|tier| tier.records().is_some()).map(|tier| &**tier)
+}
+
 fn make_claim(
-    tier: &DirectoryTier,
+    tier: &dyn Tier,
     seen: Generation,
     size: u32,
     place: &Place,
@@ -568,7 +589,8 @@ fn make_claim(
     introduction: &Introduction,
 ) -> std::result::Result<(Claims, Claim), String> {
     let Introduction { job, group, .. } = introduction;
-    let claims = Claims::new(tier.kind(), tier.storage().clone(), tier.root(), job, group);
+    let records = tier.records().ok_or_else(|| format!("{} tier: it has no claims", tier.kind()))?;
+    let claims = Claims::new(tier.kind(), records, tier.root(), job, group);
     let record = ClaimRecord {
         incarnation: introduction.incarnation.to_string(),
         host: place.host.clone(),
@@ -657,8 +679,8 @@ fn open_memory(bootstrap: &mut Bootstrap<'_>, identity: &Identity, config: &Conf
     let old = old.into_iter().filter_map(Arc::into_inner).collect();
     let mut ballot = Ballot::of(identity.rank, 4, "open", Payload::None);
     if let Err(error) = &segment {
-        let text = about_tier(TierKind::Memory, &error.to_string());
-        ballot = ballot.failed(identity.rank, text, !is_required(&config.job, TierKind::Memory));
+        let text = about_tier(TierId::MEMORY, &error.to_string());
+        ballot = ballot.failed(identity.rank, text, !TierId::MEMORY.wish(&config.job).is_required);
     }
     let verdict = bootstrap.agree(ballot, |ballot| {
         let without = ballot.culprits();

@@ -3,6 +3,7 @@
 use crate::base::ids::text_hash;
 use crate::base::{Clock, Generation, Incarnation, clock::SystemClock, rng};
 use crate::config::Config;
+use crate::tier::Around;
 use crate::tier::ours;
 use crate::tier::posix::PosixStorage;
 use crate::tier::storage::Storage;
@@ -54,6 +55,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// What tiers that all nodes share are made from here.
+    pub fn around<'a>(&'a self, config: &'a Config) -> Around<'a> {
+        Around { config, directory: &self.directory, storage: &self.global }
+    }
+
     /// The machine this process runs on.
     ///
     /// # Errors

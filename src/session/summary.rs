@@ -5,7 +5,7 @@
 use crate::base::log::Level;
 use crate::base::units::Bytes;
 use crate::format::supervision::SeriesStatus;
-use crate::tier::TierKind;
+use crate::tier::TierId;
 use crate::transfer::Stats;
 
 /// So many series are named.
@@ -29,7 +29,7 @@ pub(super) struct Opening<'a> {
     pub nodes: u32,
     pub generation: u64,
     /// Nearest first.
-    pub tiers: Vec<(TierKind, TierState)>,
+    pub tiers: Vec<(TierId, TierState)>,
     /// The schemes in use, and what could not be kept of them.
     pub redundancy: Result<Vec<String>, String>,
     /// The newest committed version of each series that the root can see, and on which tier; `level` is the tier's name. A restart asks all
@@ -56,7 +56,7 @@ impl Opening<'_> {
         )];
         parts.extend(self.tiers.iter().map(|(tier, state)| match state {
             TierState::On { place, bytes } => {
-                let free = if *tier == TierKind::Memory { "" } else { " free" };
+                let free = if *tier == TierId::MEMORY { "" } else { " free" };
                 let size = bytes.map_or_else(String::new, |bytes| format!(" ({}{free})", Bytes(bytes)));
                 format!("{tier} {place}{size}")
             }
@@ -84,12 +84,11 @@ impl Opening<'_> {
 
 /// `job heat-0c7a11f2, run 3 closed after 61 s: 12 checkpoints; committed memory 12, …`
 pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -> String {
-    let tiers = [TierKind::Memory, TierKind::Local, TierKind::Peers, TierKind::Global];
-    let listed = |of: &dyn Fn(TierKind) -> u64| {
-        let counted = tiers.into_iter().map(|tier| (tier, of(tier))).filter(|(_, count)| *count > 0);
+    let listed = |of: &dyn Fn(TierId) -> u64| {
+        let counted = TierId::all().map(|tier| (tier, of(tier))).filter(|(_, count)| *count > 0);
         counted.map(|(tier, count)| format!("{tier} {count}")).collect::<Vec<_>>().join(", ")
     };
-    let committed = listed(&|tier| *stats.committed.of(tier));
+    let committed = listed(&|tier| stats.committed[tier]);
     let mut parts = vec![format!(
         "job {job}, run {generation} closed after {seconds:.1} s: {}, committed: {}",
         count(stats.captured + stats.declined, "checkpoint"),
@@ -103,7 +102,7 @@ pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -
             stats.blocked_max.as_secs_f64()
         ));
     }
-    let refused = listed(&|tier| *stats.level_failures.of(tier));
+    let refused = listed(&|tier| stats.level_failures[tier]);
     let at_call = if stats.abandoned > 0 { format!("{} at the call", stats.abandoned) } else { String::new() };
     let refused: Vec<String> = [at_call, refused].into_iter().filter(|text| !text.is_empty()).collect();
     if !refused.is_empty() {
@@ -143,9 +142,9 @@ mod tests {
             nodes: 2,
             generation: 3,
             tiers: vec![
-                (TierKind::Memory, on("/dev/shm", 2 << 30)),
-                (TierKind::Local, TierState::Disabled),
-                (TierKind::Global, TierState::Lost("all 8 ranks: no such file".into())),
+                (TierId::MEMORY, on("/dev/shm", 2 << 30)),
+                (TierId::LOCAL, TierState::Disabled),
+                (TierId::GLOBAL, TierState::Lost("all 8 ranks: no such file".into())),
             ],
             redundancy: Ok(vec!["xor(4)".into()]),
             found: Some((0..6).map(|at| series(&format!("s{at}"), at)).collect()),
@@ -174,7 +173,8 @@ mod tests {
             "job heat, run 1 closed after 2.0 s: 0 checkpoints, committed: none"
         );
         (stats.captured, stats.abandoned, stats.declined, stats.in_flight) = (12, 2, 1, 1);
-        (stats.committed.memory, stats.committed.global, stats.level_failures.global) = (12, 3, 2);
+        (stats.committed[TierId::MEMORY], stats.committed[TierId::GLOBAL], stats.level_failures[TierId::GLOBAL]) =
+            (12, 3, 2);
         (stats.blocked_total, stats.blocked_max) = (Duration::from_millis(1500), Duration::from_millis(400));
         stats.bytes_captured = 3 << 29;
         assert_eq!(

@@ -9,13 +9,13 @@ use crate::base::{CheckpointKey, Clock, Generation, Level};
 use crate::comm::threads;
 use crate::config::{Budget, Config, JobConfig, Scheme};
 use crate::segment;
-use crate::tier::TierKind;
 use crate::tier::directory::DirectoryTier;
 use crate::tier::simulated::{Fault, Simulated};
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
+use crate::tier::{PerTier, Tier, TierId};
 use crate::transfer::engine::REPORTS_MAX;
-use crate::transfer::{LevelVerdict, PerTier, Report};
+use crate::transfer::{LevelVerdict, Report};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,7 +101,7 @@ impl Bed {
     /// Runs a session on two nodes with one rank each, with a gate before the storage of a tier.
     fn on_two_nodes(
         &self,
-        tier: TierKind,
+        tier: TierId,
         gate: &Arc<Gate>,
         change: impl Fn(&mut Config),
         work: impl Fn(Session) + Sync,
@@ -134,8 +134,8 @@ impl Bed {
 }
 
 /// The same place with an observer before the storage of a tier.
-fn behind<O: Observer + 'static>(mut place: Place, tier: TierKind, observer: &Arc<O>) -> Place {
-    let storage = if tier == TierKind::Local { &mut place.local } else { &mut place.global };
+fn behind<O: Observer + 'static>(mut place: Place, tier: TierId, observer: &Arc<O>) -> Place {
+    let storage = if tier == TierId::LOCAL { &mut place.local } else { &mut place.global };
     *storage = Arc::new(Watched::new(storage.clone(), observer.clone()));
     place
 }
@@ -341,7 +341,7 @@ fn verdicts_that_nobody_asks_for_are_kept_up_to_a_number() {
 
 /// A run on two nodes takes versions 1 and 2, with its number in them.
 fn run_on_two_nodes(bed: &Bed, number: u64, change: impl Fn(&mut Config), level: Level) {
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         for version in [1, 2] {
             let mut checkpoint = session.checkpoint("heat", version).expect("begun");
             checkpoint.value("run", &number).expect("saved");
@@ -355,7 +355,7 @@ fn run_on_two_nodes(bed: &Bed, number: u64, change: impl Fn(&mut Config), level:
 /// What the two ranks of a new run restore: the version and the number of the run that took it; and the versions that they tried.
 fn restart_on_two_nodes(bed: &Bed, change: impl Fn(&mut Config)) -> (Vec<Option<(u64, u64)>>, Vec<u64>) {
     let (restored, tried): (Mutex<Vec<_>>, Mutex<Vec<_>>) = Default::default();
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         let mut found = None;
         let load = |r: &mut super::Restorer| {
             tried.lock().expect("no panic").push(r.version());
@@ -415,7 +415,7 @@ fn two_incarnations_in_one_folder_are_not_mixed() {
         let foreign = of_version_2(&one, top, "r000001.bvs");
         assert_eq!((foreign.len(), &foreign), (1, &of_version_2(&other, top, "r000001.bvs")));
         let key = |bed: &Bed| {
-            let tier = DirectoryTier::new(TierKind::Local, Arc::new(bed.disk.clone()), PathBuf::from("/"));
+            let tier = DirectoryTier::new(TierId::LOCAL, Arc::new(bed.disk.clone()), PathBuf::from("/"));
             tier.open_container(&foreign[0]).expect("sound").0.entries[0].key
         };
         assert_ne!(key(&one), key(&other));
@@ -473,10 +473,16 @@ fn a_session_counts_what_it_takes_and_where_that_lies() {
         assert!(stats.blocked_last <= stats.blocked_max && stats.blocked_max <= blocked);
     }
     let stats = session.stats();
-    assert_eq!(stats.committed, PerTier { memory: 3, local: 3, peers: 0, global: 3 });
-    assert_eq!(stats.newest, PerTier { memory: Some(3), local: Some(3), peers: None, global: Some(3) });
-    assert!(stats.flushed_bytes.local > stats.bytes_captured && stats.flushed_bytes.global > stats.bytes_captured);
-    assert!(stats.flushed_time.local > Duration::ZERO && stats.flushed_time.global > Duration::ZERO);
+    assert_eq!(stats.committed, PerTier::from([(TierId::MEMORY, 3), (TierId::LOCAL, 3), (TierId::GLOBAL, 3)]));
+    assert_eq!(
+        stats.newest,
+        PerTier::from([TierId::MEMORY, TierId::LOCAL, TierId::GLOBAL].map(|tier| (tier, Some(3))))
+    );
+    assert!(
+        stats.flushed_bytes[TierId::LOCAL] > stats.bytes_captured
+            && stats.flushed_bytes[TierId::GLOBAL] > stats.bytes_captured
+    );
+    assert!(stats.flushed_time[TierId::LOCAL] > Duration::ZERO && stats.flushed_time[TierId::GLOBAL] > Duration::ZERO);
     assert_eq!((stats.abandoned, stats.level_failures, stats.write_failures), Default::default());
     assert_eq!((stats.room_waits, stats.room_wait_total, stats.direct_captures), Default::default());
     session.close().expect("closes");
@@ -493,12 +499,12 @@ fn without_memory_a_capture_writes_to_the_nearest_tier_and_that_level_counts() {
         let session = bed.open(&bed.place(), config);
         assert_eq!([1, 2, 3].map(|version| take_and_settle(&session, version)), [Level::System, level, level]);
         let stats = session.stats();
-        assert_eq!((stats.direct_captures, stats.committed.memory), (3, 0));
+        assert_eq!((stats.direct_captures, stats.committed[TierId::MEMORY]), (3, 0));
         assert_eq!(
             stats.committed,
-            PerTier { local: if local { 3 } else { 0 }, global: if local { 1 } else { 3 }, ..PerTier::default() }
+            PerTier::from([(TierId::LOCAL, if local { 3 } else { 0 }), (TierId::GLOBAL, if local { 1 } else { 3 })])
         );
-        let nearest = if local { stats.flushed_bytes.local } else { stats.flushed_bytes.global };
+        let nearest = if local { stats.flushed_bytes[TierId::LOCAL] } else { stats.flushed_bytes[TierId::GLOBAL] };
         assert_eq!(nearest, 0, "nothing of it was written in the background");
         session.close().expect("closes");
     }
@@ -520,8 +526,8 @@ fn a_level_that_some_rank_cannot_reach_is_given_up_and_the_others_are_kept() {
         "{said:?}"
     );
     let stats = session.stats();
-    assert_eq!(stats.committed, PerTier { memory: 2, local: 1, peers: 0, global: 2 });
-    assert_eq!(stats.level_failures, PerTier { local: 1, ..PerTier::default() });
+    assert_eq!(stats.committed, PerTier::from([(TierId::MEMORY, 2), (TierId::LOCAL, 1), (TierId::GLOBAL, 2)]));
+    assert_eq!(stats.level_failures, PerTier::from([(TierId::LOCAL, 1)]));
     bed.disk.heal(Path::new("/local")).expect("it is a path");
     session.close().expect("closes");
 }
@@ -615,10 +621,9 @@ fn a_tier_that_cannot_be_used_is_reported_and_named_to_who_waits_for_it() {
 fn a_tier_that_is_required_keeps_the_session_from_opening() {
     let bed = Bed::new();
     let (place, config) = without_local_tiers(&bed);
-    for (tier, place_named) in [(TierKind::Memory, "nowhere"), (TierKind::Local, "/local")] {
+    for (tier, place_named) in [(TierId::MEMORY, "nowhere"), (TierId::LOCAL, "/local")] {
         let mut config = config.clone();
-        *(if tier == TierKind::Memory { &mut config.job.memory_required } else { &mut config.job.local_required }) =
-            true;
+        *(if tier == TierId::MEMORY { &mut config.job.memory_required } else { &mut config.job.local_required }) = true;
         let heard: Mutex<Vec<String>> = Mutex::default();
         std::thread::scope(|scope| {
             for comm in threads::world(&[0, 0]) {
@@ -639,7 +644,7 @@ fn a_tier_that_is_required_keeps_the_session_from_opening() {
 #[test]
 fn a_capture_without_room_waits_for_a_flush_as_long_as_it_may() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
-    let place = behind(bed.place(), TierKind::Global, &gate);
+    let place = behind(bed.place(), TierId::GLOBAL, &gate);
     let mut config = bed.config();
     config.job.timeouts.room = Duration::from_millis(200);
     let session = bed.open(&place, config);
@@ -723,7 +728,7 @@ fn no_capture_goes_to_a_file_while_a_flush_that_gives_it_room_is_ending() {
 fn memory_that_a_flush_gives_back_is_told_from_memory_that_is_a_level() {
     for (budget, passes) in [(8 << 20, true), (32 << 20, false)] {
         let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
-        let places = [(); 2].map(|()| behind(bed.place(), TierKind::Global, &gate));
+        let places = [(); 2].map(|()| behind(bed.place(), TierId::GLOBAL, &gate));
         let mut config = bed.config();
         config.node.memory_budget = Budget::Bytes(budget);
         let forced = gate.watch_over(|| {
@@ -759,7 +764,7 @@ fn the_memory_of_the_run_before_goes_when_this_run_has_committed_as_much() {
     drop(first);
     bed.disk.drop_locks();
     let before = segments();
-    let place = behind(bed.place(), TierKind::Global, &gate);
+    let place = behind(bed.place(), TierId::GLOBAL, &gate);
     let session = bed.open(&place, config);
     assert_eq!(restart(&session).map(|restored| restored.version), Some(1));
     gate.close();
@@ -857,7 +862,7 @@ fn leap_on_two(bed: &Bed, together: &Barrier) {
 fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all_do() {
     let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
     let forced = gate.watch_over(|| {
-        bed.on_two_nodes(TierKind::Global, &gate, impatient, |session| {
+        bed.on_two_nodes(TierId::GLOBAL, &gate, impatient, |session| {
             commit(&session, &[1], Level::System);
             together.wait();
             gate.close();
@@ -865,7 +870,7 @@ fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all
                 commit(&session, &[version], Level::NodeReboot);
                 leap_on_two(&bed, &together);
             }
-            assert_eq!(session.stats().newest.local, Some(5));
+            assert_eq!(session.stats().newest[TierId::LOCAL], Some(5));
             together.wait();
             gate.open();
             // What was under way to the global tier has been given up; what comes now is not.
@@ -880,11 +885,11 @@ fn while_the_global_file_system_hangs_memory_and_local_levels_go_on_and_then_all
 
 #[test]
 fn close_does_not_wait_longer_than_it_says_for_a_file_system_that_hangs() {
-    close_keeps_its_limit(TierKind::Global, Level::NodeReboot);
+    close_keeps_its_limit(TierId::GLOBAL, Level::NodeReboot);
 }
 
 /// The file system of a tier hangs, while checkpoints reach the level of the other one, and the session is closed.
-fn close_keeps_its_limit(tier: TierKind, level: Level) {
+fn close_keeps_its_limit(tier: TierId, level: Level) {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
     let place = behind(bed.place(), tier, &gate);
     let mut config = bed.config();
@@ -905,7 +910,7 @@ fn close_keeps_its_limit(tier: TierKind, level: Level) {
 #[test]
 fn a_slow_flush_holds_up_no_capture_that_has_room() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
-    let place = behind(bed.place(), TierKind::Global, &gate);
+    let place = behind(bed.place(), TierId::GLOBAL, &gate);
     let mut config = bed.config();
     config.job.local_enabled = false;
     config.job.global.every = 1000;

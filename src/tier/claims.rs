@@ -15,8 +15,9 @@
 //!    modification time at each; if that moves, the run is alive. What the time says is not looked at: some file systems take the
 //!    clock of the host that renews it. Only the newest run's claim is watched; older ones are superseded by it.
 
-use super::storage::{Create, FileLock, Storage};
-use super::{TierError, TierKind};
+use super::records::Records;
+use super::storage::FileLock;
+use super::{TierError, TierId};
 use crate::base::log;
 use crate::base::{Clock, Generation};
 use serde::{Deserialize, Serialize};
@@ -91,9 +92,9 @@ pub enum ClaimError {
 
 /// The claims of one job and group.
 pub struct Claims {
-    storage: Arc<dyn Storage>,
+    records: Arc<dyn Records>,
     directory: PathBuf,
-    tier: TierKind,
+    tier: TierId,
 }
 
 /// A generation that is ours.
@@ -114,8 +115,13 @@ impl Claim {
 
 impl Claims {
     /// The claims under `<root>/<job>/<group>/claims`.
-    pub fn new(tier: TierKind, storage: Arc<dyn Storage>, root: &Path, job: &str, group: &str) -> Claims {
-        Claims { storage, directory: root.join(job).join(group).join("claims"), tier }
+    pub fn new(tier: TierId, records: Arc<dyn Records>, root: &Path, job: &str, group: &str) -> Claims {
+        Claims { records, directory: root.join(job).join(group).join("claims"), tier }
+    }
+
+    /// Where they lie.
+    pub fn tier(&self) -> TierId {
+        self.tier
     }
 
     fn wrap<T>(&self, action: &'static str, path: &Path, result: io::Result<T>) -> Result<T, TierError> {
@@ -128,7 +134,7 @@ impl Claims {
 
     /// All generations claimed so far, ascending.
     fn generations(&self) -> Result<Vec<Generation>, TierError> {
-        let entries = match self.storage.list(&self.directory) {
+        let entries = match self.records.list(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             other => self.wrap("list", &self.directory, other)?,
         };
@@ -152,7 +158,6 @@ impl Claims {
         take_over: bool,
         clock: &dyn Clock,
     ) -> Result<Claim, ClaimError> {
-        self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
         loop {
             let claimed = self.generations()?;
             if !take_over {
@@ -177,44 +182,17 @@ impl Claims {
         record: &ClaimRecord,
         clock: &dyn Clock,
     ) -> Result<Option<Option<Box<dyn FileLock>>>, TierError> {
-        let file = match self.storage.open_write(path, Create::New) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
-            other => self.wrap("create", path, other)?,
-        };
-        // Locked before it says anything: whoever can read a record and take its lock may take its run for dead.
-        let lock = self.lock_own(path, clock);
         let text = serde_json::to_vec_pretty(record).unwrap_or_default();
-        if let Err(error) = file.write_at(0, &text).and_then(|()| file.sync()) {
-            // A claim that says nothing would be taken for another run's at the next look.
-            if let Err(error) = self.storage.remove_file(path) {
-                log::debug!("event=empty-claim-left path={} error={error}", path.display());
-            }
-            return self.wrap("write", path, Err(error));
+        match self.records.create(path, &text, clock) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            other => self.wrap("create", path, other).map(Some),
         }
-        self.wrap("sync", &self.directory, self.storage.sync_dir(&self.directory))?;
-        Ok(Some(lock))
-    }
-
-    /// Locks a claim that was just made. Another run that looks whether it is alive holds the lock for a moment.
-    fn lock_own(&self, path: &Path, clock: &dyn Clock) -> Option<Box<dyn FileLock>> {
-        for _ in 0..LOCK_ATTEMPTS {
-            match self.storage.try_lock(path) {
-                Ok(Some(lock)) => return Some(lock),
-                Ok(None) => clock.sleep(Duration::from_millis(10)),
-                Err(error) => {
-                    log::debug!("event=claim-not-locked path={} error={error}", path.display());
-                    return None;
-                }
-            }
-        }
-        log::warn!("event=claim-not-locked path={} reason=\"somebody else holds its lock\"", path.display());
-        None
     }
 
     /// Old claims carry no information any more; failing to remove one is harmless.
     fn forget(&self, generation: Generation) {
         for path in [self.path(generation), self.closed_path(generation)] {
-            if let Err(error) = self.storage.remove_file(&path)
+            if let Err(error) = self.records.remove(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
                 log::debug!("event=old-claim-left path={} error={error}", path.display());
@@ -245,7 +223,7 @@ impl Claims {
     ) -> Result<bool, ClaimError> {
         let path = self.path(generation);
         let read = || -> Option<ClaimRecord> {
-            self.storage.read_all(&path, CLAIM_MAX).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            self.records.read(&path, CLAIM_MAX).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
         };
         let is_tool = |record: &ClaimRecord| record.group_size == 0;
         let mut theirs = read();
@@ -281,10 +259,10 @@ impl Claims {
         clock: &dyn Clock,
     ) -> Result<bool, TierError> {
         let path = self.path(generation);
-        if self.storage.modified(&self.closed_path(generation)).is_ok() {
+        if self.records.changed(&self.closed_path(generation)).is_ok() {
             return Ok(false);
         }
-        match self.storage.is_locked(&path) {
+        match self.records.is_held(&path) {
             Ok(true) => return Ok(true),
             Ok(false) if theirs.is_some_and(|record| record.boot == ours.boot) => return Ok(false),
             // Unlocked as far as this host can see, or no locks on this file system. (Or gone: the watch sees that at once.)
@@ -295,8 +273,7 @@ impl Claims {
 
     /// Rule 4: does the modification time move?
     fn watch(&self, path: &Path, clock: &dyn Clock) -> bool {
-        // A network file system asks its server when a file is opened, and may answer from its memory otherwise.
-        let look = || self.storage.open_read(path).and_then(|_| self.storage.modified(path));
+        let look = || self.records.changed(path);
         let Ok(first) = look() else { return false };
         log::info!("event=watching-claim path={} reason=\"made on another host and not closed\"", path.display());
         let begun = clock.now();
@@ -358,7 +335,6 @@ impl Claims {
                 // Another run that has begun on the emptied directory may just be writing its record.
                 Holder::Unreadable => clock.sleep(Duration::from_millis(10)),
                 Holder::Nobody => {
-                    self.wrap("create", &self.directory, self.storage.create_dir_all(&self.directory))?;
                     if let Some(lock) = self.make(&claim.path, &claim.record, clock)? {
                         log::warn!(
                             "event=claim-vanished path={}: somebody emptied the directory under the run; the checkpoints in it may be gone",
@@ -374,7 +350,7 @@ impl Claims {
     }
 
     fn holder(&self, path: &Path) -> Result<Holder, TierError> {
-        match self.storage.read_all(path, CLAIM_MAX) {
+        match self.records.read(path, CLAIM_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Holder::Nobody),
             read => {
                 let bytes = self.wrap("read", path, read)?;
@@ -388,7 +364,7 @@ impl Claims {
     /// # Errors
     /// [`TierError::Io`].
     pub fn renew(&self, claim: &Claim) -> Result<(), TierError> {
-        self.wrap("touch", &claim.path, self.storage.touch(&claim.path))
+        self.wrap("touch", &claim.path, self.records.touch(&claim.path))
     }
 
     /// Marks the claim as ended in order, unless another run has its number: that one may be alive.
@@ -403,7 +379,7 @@ impl Claims {
             return Ok(());
         }
         let path = self.closed_path(claim.generation);
-        self.wrap("create", &path, self.storage.open_write(&path, Create::Shared).map(drop))
+        self.wrap("create", &path, self.records.mark(&path))
     }
 }
 
@@ -421,7 +397,9 @@ enum Holder {
 mod tests {
     use super::super::owner::store_id;
     use super::super::posix::PosixStorage;
+    use super::super::records::Files;
     use super::super::simulated::{Fault, Simulated};
+    use super::super::storage::Storage;
     use super::*;
     use crate::base::Incarnation;
     use crate::base::clock::SystemClock;
@@ -434,7 +412,13 @@ mod tests {
     }
 
     fn claims(root: &Path) -> Claims {
-        Claims::new(TierKind::Global, Arc::new(PosixStorage::new(crate::config::Direct::Off)), root, "job", "group")
+        Claims::new(
+            TierId::GLOBAL,
+            Arc::new(Files(Arc::new(PosixStorage::new(crate::config::Direct::Off)))),
+            root,
+            "job",
+            "group",
+        )
     }
 
     #[test]
@@ -538,7 +522,7 @@ mod tests {
     }
 
     fn on_disk(disk: &Simulated) -> Claims {
-        Claims::new(TierKind::Global, Arc::new(disk.clone()), Path::new("/global"), "job", "group")
+        Claims::new(TierId::GLOBAL, Arc::new(Files(Arc::new(disk.clone()))), Path::new("/global"), "job", "group")
     }
 
     #[test]
@@ -621,7 +605,7 @@ mod tests {
         let file = std::fs::File::options().write(true).open(&mine.path).expect("opened");
         file.set_modified(SystemTime::UNIX_EPOCH).expect("set");
         claims.renew(&mine).expect("renewed");
-        assert!(claims.storage.modified(&mine.path).expect("there") > SystemTime::UNIX_EPOCH);
+        assert!(claims.records.changed(&mine.path).expect("there") > SystemTime::UNIX_EPOCH);
     }
 
     /// What cannot be read is not what is not there.
@@ -677,7 +661,8 @@ mod tests {
             std::fs::create_dir_all(&claims.directory).expect("a folder");
             let path = claims.path(Generation(1));
             std::fs::write(&path, "").expect("written");
-            let _lock = claims.storage.try_lock(&path).expect("locks").expect("free");
+            let storage = PosixStorage::new(crate::config::Direct::Off);
+            let _lock = storage.try_lock(&path).expect("locks").expect("free");
             let text = serde_json::to_vec(&record(ranks)).expect("text");
             let clock = Meanwhile { slept: AtomicU32::new(0), path, text };
             match claims.refuse_alive(&record(0), &clock) {

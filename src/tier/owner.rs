@@ -4,7 +4,7 @@
 
 use super::ours::Trust;
 use super::storage::{Create, Storage, WriteFile};
-use super::{TierError, TierKind};
+use super::{TierError, TierId};
 use crate::base::{Clock, Incarnation};
 use std::fmt::{self, Display};
 use std::io;
@@ -13,6 +13,11 @@ use std::time::Duration;
 
 /// The file that says to which store a local directory belongs: [`LocalOwner`]'s fields, each on a line.
 pub const OWNER_FILE: &str = "of-store";
+
+/// The file that holds the id of a store.
+pub const STORE_FILE: &str = "store";
+/// An id is 32 digits and a newline.
+pub const STORE_MAX: u64 = 4096;
 
 /// Looks at a file that somebody else is writing, 50 ms apart: a busy disk takes seconds for a few bytes.
 const ATTEMPTS: u32 = 600;
@@ -33,9 +38,9 @@ pub fn store_id(
     fresh: Incarnation,
     clock: &dyn Clock,
 ) -> Result<Incarnation, TierError> {
-    let wrap = |source| TierError::io(TierKind::Global, "use", root, source);
+    let wrap = |source| TierError::io(TierId::GLOBAL, "use", root, source);
     storage.create_dir_all(root).and_then(|()| storage.hold(root, Trust::Ours)).map_err(wrap)?;
-    settle(storage, TierKind::Global, &root.join("store"), &fresh, |text| text.parse().ok(), clock)
+    settle(storage, TierId::GLOBAL, &root.join(STORE_FILE), &fresh, |text| text.parse().ok(), clock)
 }
 
 /// To which store a directory of the local tier belongs: to the first that has used it. Copies of another store are not to be
@@ -81,7 +86,7 @@ impl LocalOwner {
     /// # Blocking
     /// As [`store_id`].
     pub fn settle(&self, storage: &dyn Storage, root: &Path, clock: &dyn Clock) -> Result<LocalOwner, TierError> {
-        settle(storage, TierKind::Local, &root.join(OWNER_FILE), self, LocalOwner::parse, clock)
+        settle(storage, TierId::LOCAL, &root.join(OWNER_FILE), self, LocalOwner::parse, clock)
     }
 }
 
@@ -89,7 +94,7 @@ impl LocalOwner {
 /// be writing is never written over.
 fn settle<T: Clone + Display>(
     storage: &dyn Storage,
-    tier: TierKind,
+    tier: TierId,
     path: &Path,
     fresh: &T,
     parse: impl Fn(&str) -> Option<T>,

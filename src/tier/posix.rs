@@ -43,12 +43,12 @@ use std::time::{Duration, SystemTime};
 
 use crate::base::log;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::held::{HeldDirectories, OPEN_FLAGS, Spot};
 use super::ours::Trust;
-use super::storage::{Create, Entry, FileLock, ReadFile, Storage, WriteFile};
+use super::storage::{Create, Entry, FileLock, ReadFile, Stat, Storage, WriteFile};
 use crate::base::units::{MIB, PAGE};
 use crate::config::Direct;
 
@@ -133,7 +133,7 @@ impl DirectIo {
     }
 
     /// Opens the file at `spot` a second time, around the page cache. `None`: not wanted or not possible.
-    fn open(&self, spot: &Spot<'_>, access: OFlags, first: &Stat) -> io::Result<Option<OwnedFd>> {
+    fn open(&self, spot: &Spot<'_>, access: OFlags, first: &rustix::fs::Stat) -> io::Result<Option<OwnedFd>> {
         if !self.is_tried_on(first.st_dev) {
             return Ok(None);
         }
@@ -384,7 +384,7 @@ impl PosixStorage {
         PosixStorage { shared: Arc::new(shared), held: HeldDirectories::default() }
     }
 
-    fn file(&self, buffered: OwnedFd, direct: Option<OwnedFd>, stat: &Stat) -> PosixFile {
+    fn file(&self, buffered: OwnedFd, direct: Option<OwnedFd>, stat: &rustix::fs::Stat) -> PosixFile {
         let condemned = AtomicBool::new(false);
         PosixFile { buffered, direct, device: stat.st_dev, shared: Arc::clone(&self.shared), condemned }
     }
@@ -543,15 +543,21 @@ impl Storage for PosixStorage {
     }
 
     /// Asks a network file system's server instead of the client's cache, which may be a minute old.
-    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
         let spot = self.held.spot(path)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
-        match rustix::fs::statx(spot.directory(), spot.name, flags, StatxFlags::MTIME) {
-            Ok(stat) => system_time(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+        let wanted = StatxFlags::MTIME | StatxFlags::SIZE | StatxFlags::TYPE;
+        let stat = |mode, bytes, modified| {
+            let is_odd = FileType::from_raw_mode(mode) != FileType::RegularFile;
+            Ok(Stat { bytes: if is_odd { 0 } else { bytes }, modified, is_odd })
+        };
+        match rustix::fs::statx(spot.directory(), spot.name, flags, wanted) {
+            Ok(of) => stat(of.stx_mode.into(), of.stx_size, system_time(of.stx_mtime.tv_sec, of.stx_mtime.tv_nsec)?),
             // Containers whose filter of system calls does not know statx.
             Err(Errno::NOSYS | Errno::PERM) => {
-                let stat = rustix::fs::statat(spot.directory(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
-                system_time(stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0))
+                let of = rustix::fs::statat(spot.directory(), spot.name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let modified = system_time(of.st_mtime, u32::try_from(of.st_mtime_nsec).unwrap_or(0))?;
+                stat(of.st_mode, u64::try_from(of.st_size).unwrap_or(0), modified)
             }
             Err(errno) => Err(errno.into()),
         }

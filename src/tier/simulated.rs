@@ -40,7 +40,7 @@ use thiserror::Error;
 
 use self::disk::{Disk, InodeId, LockId};
 use self::handles::{SimulatedFile, SimulatedLock};
-use super::storage::{Create, Entry, FileLock, ReadFile, Storage, WriteFile};
+use super::storage::{Create, Entry, FileLock, ReadFile, Stat, Storage, WriteFile};
 use crate::base::Clock;
 use crate::base::rng::Rng;
 
@@ -566,11 +566,13 @@ impl Storage for Simulated {
         })
     }
 
-    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
         let path = parts(path)?;
         let mut state = self.enter(&path, Intent::Look)?;
         let inode = state.disk.find(&path)?;
-        Ok(state.disk.inode(inode)?.modified)
+        let is_odd = state.disk.is_directory(inode)?;
+        let bytes = if is_odd { 0 } else { state.disk.length(inode)? };
+        Ok(Stat { bytes, modified: state.disk.inode(inode)?.modified, is_odd })
     }
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

@@ -1,10 +1,10 @@
 //! Reading a shard back, wherever it rests, with every block checked against its digest.
 
-use super::directory::Series;
+use super::names::Series;
 use super::pieces::block_at;
 use super::posix::PageBuffer;
 use super::storage::{ReadFile, read_range};
-use super::{TierError, TierKind};
+use super::{TierError, TierId};
 use crate::base::digest::{copy_digest, digest_bytes, store_fence};
 use crate::base::units::{PAGE, page_ceil};
 use crate::base::{CheckpointKey, Rank};
@@ -37,7 +37,7 @@ const READ_BUFFERS: usize = 2 * READERS;
 /// A shard in a container file; everything before the bodies is read and checked.
 #[derive(Clone)]
 pub struct FileShard {
-    tier: TierKind,
+    tier: TierId,
     path: PathBuf,
     file: Arc<dyn ReadFile>,
     offset: u64,
@@ -50,7 +50,7 @@ impl FileShard {
     /// # Errors
     /// [`TierError`] if it is damaged, or the shard of another checkpoint, rank, job, group or series.
     pub fn open(
-        tier: TierKind,
+        tier: TierId,
         path: PathBuf,
         file: Arc<dyn ReadFile>,
         entry: &ContainerEntry,
@@ -67,7 +67,7 @@ impl FileShard {
     /// # Errors
     /// [`TierError`] if it is damaged.
     pub fn open_any(
-        tier: TierKind,
+        tier: TierId,
         path: PathBuf,
         file: Arc<dyn ReadFile>,
         entry: &ContainerEntry,
@@ -85,6 +85,11 @@ impl FileShard {
         let bytes = read_range(&*file, entry.offset..entry.offset + header.body_offset).map_err(io)?;
         let head = Head::decode(&bytes).map_err(format)?;
         Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into() })
+    }
+
+    /// The shard at `offset` of a file that this process has just written, with that head.
+    pub fn written(tier: TierId, path: PathBuf, file: Arc<dyn ReadFile>, offset: u64, head: Head) -> FileShard {
+        FileShard { tier, path, file, offset, head: head.into() }
     }
 
     /// The decoded head.
@@ -108,7 +113,7 @@ impl FileShard {
 /// # Errors
 /// [`TierError::Foreign`] naming what was found and what was expected.
 pub fn check_identity(
-    tier: TierKind,
+    tier: TierId,
     path: &Path,
     head: &Head,
     series: &Series,
@@ -138,7 +143,7 @@ pub use crate::comm::SharedBytes;
 #[derive(Clone)]
 pub struct MemoryShard {
     /// The copy that it stands for: node memory itself, or the file that it was read from.
-    tier: TierKind,
+    tier: TierId,
     path: PathBuf,
     bytes: SharedBytes,
     head: Arc<Head>,
@@ -151,7 +156,7 @@ impl MemoryShard {
     /// [`TierError`] if it is damaged or not the one that was looked for.
     pub fn open(path: &Path, bytes: SharedBytes, series: &Series, rank: Rank) -> Result<MemoryShard, TierError> {
         let shard = MemoryShard::open_any(path, bytes)?;
-        check_identity(TierKind::Memory, path, &shard.head, series, &shard.head.header.key, rank)?;
+        check_identity(TierId::MEMORY, path, &shard.head, series, &shard.head.header.key, rank)?;
         Ok(shard)
     }
 
@@ -160,7 +165,7 @@ impl MemoryShard {
     /// # Errors
     /// [`TierError`] if it is damaged.
     pub fn open_any(path: &Path, bytes: SharedBytes) -> Result<MemoryShard, TierError> {
-        let tier = TierKind::Memory;
+        let tier = TierId::MEMORY;
         let format = |source| TierError::Format { tier, path: path.to_owned(), source };
         let slice = (*bytes).as_ref();
         let head = Head::decode(slice).map_err(format)?;
@@ -177,7 +182,7 @@ impl MemoryShard {
     /// The shard in `bytes` whose head this process has just written.
     pub fn sealed(path: &Path, bytes: SharedBytes, head: Head) -> MemoryShard {
         debug_assert_eq!(head.header.total_len, (*bytes).as_ref().len() as u64);
-        MemoryShard { tier: TierKind::Memory, path: path.to_owned(), bytes, head: head.into() }
+        MemoryShard { tier: TierId::MEMORY, path: path.to_owned(), bytes, head: head.into() }
     }
 
     /// What [`Source::read_regions`] has read of a copy.
@@ -248,7 +253,7 @@ fn in_threads<P: Send>(
 /// Is the region too small for threads to read it ahead? What other ranks send is asked for ahead by itself, and only the
 /// application's thread may be able to wait for it.
 fn is_read_in_place(shard: &FileShard, region: &Region) -> bool {
-    region.bytes < READ_AHEAD_MIN as u64 || shard.tier == TierKind::Peers
+    region.bytes < READ_AHEAD_MIN as u64 || shard.tier == TierId::PEERS
 }
 
 /// Reads a part of a region that begins at `at`, and says what is going to be read next.
@@ -305,7 +310,7 @@ pub enum Source {
 
 impl Source {
     /// Where it rests.
-    pub fn tier(&self) -> TierKind {
+    pub fn tier(&self) -> TierId {
         match self {
             Source::Memory(shard) => shard.tier,
             Source::File(shard) => shard.tier,

@@ -28,6 +28,17 @@ pub struct Entry {
     pub is_dir: bool,
 }
 
+/// What is known of a file or folder without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its length; of a folder, nothing.
+    pub bytes: u64,
+    /// When it was changed last, as whoever keeps it says.
+    pub modified: SystemTime,
+    /// It is a folder, a link, or something else that is no file.
+    pub is_odd: bool,
+}
+
 /// A file open for writing.
 ///
 /// # Contract
@@ -129,8 +140,12 @@ pub trait Storage: Send + Sync {
     fn list(&self, path: &Path) -> io::Result<Vec<Entry>>;
     /// Sets the modification time of an existing file to the server's now.
     fn touch(&self, path: &Path) -> io::Result<()>;
+    /// What is known of a name without following a link or opening anything, as the server keeps it.
+    fn stat(&self, path: &Path) -> io::Result<Stat>;
     /// The modification time as the server keeps it.
-    fn modified(&self, path: &Path) -> io::Result<SystemTime>;
+    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        self.stat(path).map(|stat| stat.modified)
+    }
     /// Takes an exclusive lock on an existing file (open-file-description lock), or `None` if somebody else holds it.
     /// The lock is on the file that has this name when it is granted: `NotFound` if a holder before us removed it.
     /// `Unsupported` where the file system has no locks.

@@ -16,10 +16,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::ours::Trust;
-use super::storage::{Create, Entry, FileLock, ReadFile, Storage, WriteFile};
+use super::storage::{Create, Entry, FileLock, ReadFile, Stat, Storage, WriteFile};
 use crate::base::Clock;
 use crate::base::rng::Rng;
 
@@ -41,7 +41,7 @@ pub enum Call {
     RemoveDir,
     List,
     Touch,
-    Modified,
+    Stat,
     TryLock,
     IsLocked,
 }
@@ -144,8 +144,8 @@ impl<S: Storage, O: Observer + 'static> Storage for Watched<S, O> {
         self.call(Call::Touch, path, |inner| inner.touch(path))
     }
 
-    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
-        self.call(Call::Modified, path, |inner| inner.modified(path))
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.call(Call::Stat, path, |inner| inner.stat(path))
     }
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
@@ -447,8 +447,8 @@ impl<S: Storage + ?Sized> Storage for Arc<S> {
         (**self).touch(path)
     }
 
-    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
-        (**self).modified(path)
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        (**self).stat(path)
     }
 
     fn try_lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {

@@ -14,7 +14,7 @@ use crate::format::shard::{Head, Layout, encode_head};
 use crate::format::{ContainerEntry, Region, ShardHeader, container};
 use crate::region::{RegionData, SavedRegion};
 use crate::tier::TierError;
-use crate::tier::directory::Upload;
+use crate::tier::Upload;
 use crate::tier::posix::PageBuffer;
 use std::ops::Range;
 
@@ -183,7 +183,7 @@ pub enum FileError {
 }
 
 /// Writes the shard as the only one of a container, durable but still under its temp name. `digests` has those of regions that are
-/// there already. Device regions need the stream; the blocks that arrive of them are compared with the digests made on the device.
+/// there already. Returns where it lies, and its head. Device regions need the stream; the blocks that arrive of them are compared with the digests made on the device.
 ///
 /// # Errors
 /// [`FileError`]; the upload is condemned.
@@ -195,10 +195,10 @@ pub fn into_file(
     header: &ShardHeader,
     regions: &[SavedRegion<'_>],
     stream: Option<&dyn Stream>,
-    upload: &Upload,
+    upload: &dyn Upload,
     write_bytes: usize,
     mut digests: Vec<Digest>,
-) -> Result<ContainerEntry, FileError> {
+) -> Result<(ContainerEntry, Head), FileError> {
     let entry = ContainerEntry { key: header.key, rank: header.rank, offset: 0, length: layout.total_len };
     let tail = container::encode_tail(std::slice::from_ref(&entry)).unwrap_or_default();
     upload.reserve(layout.total_len + tail.len() as u64)?;
@@ -208,11 +208,11 @@ pub fn into_file(
     }
     bodies_into_file(layout, header.rank, regions, stream, upload, write_bytes, &mut digests)?;
     let mut head = PageBuffer::new(layout.body_offset as usize);
-    encode_head(layout, header, &digests, &mut head);
+    let written = encode_head(layout, header, &digests, &mut head);
     upload.write_at(0, &head)?;
     upload.write_at(layout.total_len, &tail)?;
     upload.sync()?;
-    Ok(entry)
+    Ok((entry, Head::written(layout, written, digests)))
 }
 
 /// Writes the bodies of a shard that are not there yet, and their digests into `digests`; for those of device regions, which
@@ -228,7 +228,7 @@ pub fn bodies_into_file(
     rank: Rank,
     regions: &[SavedRegion<'_>],
     stream: Option<&dyn Stream>,
-    upload: &Upload,
+    upload: &dyn Upload,
     write_bytes: usize,
     digests: &mut [Digest],
 ) -> Result<(), FileError> {
@@ -280,7 +280,7 @@ fn check(
     at: usize,
     bytes: &[u8],
     expected: &[Digest],
-    upload: &Upload,
+    upload: &dyn Upload,
 ) -> Result<(), TierError> {
     let block = block_bytes as usize;
     let found = bytes.chunks(block).map(digest_bytes);
@@ -290,7 +290,7 @@ fn check(
     };
     Err(TierError::Damaged {
         tier: upload.kind(),
-        path: upload.temp_path().to_owned(),
+        path: upload.path().to_owned(),
         rank,
         region: region.name.clone(),
         at: (at + index * block) as u64,

@@ -1,16 +1,15 @@
 //! Checkpoints in flight: capture, verdicts, and when a slot may be reused.
 
 use super::capture::{self, FileError, Unreadable};
-use super::engine::{CaptureError, Decision, Engine, REPORTS_MAX, SeriesHistory, State};
+use super::engine::{CaptureError, Decision, Engine, REPORTS_MAX, State};
 use super::flow::{Flow, FlowEffect, LevelState};
 use super::held::{GONE, Held};
 use super::history::Caches;
 use super::landing::{Descent, Unsealed};
-use super::lanes::Side;
 use super::node::NodeContainer;
+use super::progress::level_of;
 use super::progress::{LevelVerdict, Progress, Report};
-use super::stats::level_of;
-use super::tasks::Task;
+use super::tasks::{Task, tier_of};
 use super::write::Written;
 use crate::base::ids::text_hash;
 use crate::base::log;
@@ -22,25 +21,18 @@ use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdi
 use crate::device::{DeviceError, Stream};
 use crate::format::shard::{Head, Layout};
 use crate::format::{ContainerInfo, ShardHeader, ShardMeta, codec};
-use crate::policy::{Plan, is_due};
+use crate::policy::is_due;
 use crate::region::{self, RegionData, SavedRegion};
 use crate::segment::{BOARD_OPERATIONS, SealInfo, SlotId, SlotMut};
-use crate::tier::TierKind;
-use crate::tier::directory::{Series, Upload, rank_file};
+use crate::tier::names::{Series, rank_file};
 use crate::tier::source::{FileShard, MemoryShard, Source};
-use crate::tier::storage::Create;
+use crate::tier::{Means, PerTier, TierError, TierId, TierSet, Upload, Writers};
 use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Every rank holds the shard in node memory, with room for another one.
-const BIT_PROCESS: u64 = 1;
-/// Some rank had to write its shard to its local tier during capture.
-const BIT_DIRECT_LOCAL: u64 = 2;
-/// Some rank had to write its shard to the global tier during capture.
-const BIT_DIRECT_GLOBAL: u64 = 4;
 /// Checkpoints in flight per rank.
 const IN_FLIGHT_MAX: usize = 32;
 
@@ -62,9 +54,10 @@ pub(super) struct Checkpoint {
     /// How many of them are on the local tier.
     pub parts_stored: usize,
     /// Written during capture, durable under its temp name.
-    pub direct: Option<(TierKind, Upload)>,
-    pub containers: Vec<ContainerInfo>,
-    pub failures: Vec<(TierKind, String)>,
+    pub direct: Option<(TierId, Box<dyn Upload>)>,
+    /// The containers that this rank has published.
+    pub containers: PerTier<Vec<ContainerInfo>>,
+    pub failures: Vec<(TierId, String)>,
     pub progress: Arc<Mutex<Progress>>,
     /// The verdict on the call, or on the level that the parts are for, did not arrive. Others may have been told that it is committed, so its slots stay for the
     /// restart to settle; a session that misses a verdict has failed, and captures nothing more.
@@ -82,14 +75,15 @@ impl Checkpoint {
 pub(super) struct Placed {
     pub source: Source,
     pub slot: Option<SlotId>,
-    direct: Option<(TierKind, Upload)>,
-    bits: u64,
+    direct: Option<(TierId, Box<dyn Upload>)>,
+    /// The tier that has it: memory only with room for another one, which makes it a level; or the one to which it was written during the capture.
+    on: TierSet,
 }
 
 impl Placed {
     /// What this rank tells the others with its vote.
     pub fn payload(&self) -> Payload {
-        Payload::Bits { all: self.bits, any: self.bits }
+        Payload::Bits { all: self.on.bits(), any: self.on.bits() }
     }
 }
 
@@ -373,7 +367,7 @@ impl Engine {
             Err(cause) => causes.push(cause),
         }
         self.say_direct(version, layout.total_len, &causes);
-        for tier in [TierKind::Local, TierKind::Global] {
+        for tier in TierId::files() {
             let filled = match self.begin_file(&series, &header.key, tier) {
                 Some(Ok(upload)) => self.finish_file(spec, &layout, &header, upload, digests()),
                 Some(Err(cause)) => Err(FillError::Tier(cause)),
@@ -439,7 +433,7 @@ impl Engine {
         // The whole slot stays taken, however short the shard became.
         let is_linked = segment.is_linked();
         let is_level = room + length <= self.slot_share() && is_linked;
-        let bits = if is_level { BIT_PROCESS } else { 0 };
+        let on = if is_level { TierSet::of(TierId::MEMORY) } else { TierSet::NONE };
         if !is_linked {
             self.say_unlinked(segment.path());
         }
@@ -449,7 +443,7 @@ impl Engine {
         if (held + 2) * room <= self.slot_share() {
             self.prepare_room(room);
         }
-        Ok(Placed { source: Source::Memory(shard), slot: Some(sealed), direct: None, bits })
+        Ok(Placed { source: Source::Memory(shard), slot: Some(sealed), direct: None, on })
     }
 
     /// What one rank may use of the segment if all use the same: whole extents, because each has one owner.
@@ -466,17 +460,18 @@ impl Engine {
         &self,
         series: &Series,
         key: &CheckpointKey,
-        tier: TierKind,
-    ) -> Option<Result<Upload, String>> {
-        let directory = self.directory(tier)?;
+        tier: TierId,
+    ) -> Option<Result<Box<dyn Upload>, String>> {
+        let directory = self.tier(tier)?;
         // The application itself would wait there, and nothing could end that.
-        if self.is_stuck(&mut self.lock(), tier) {
+        if self.stuck(&self.lock()).has(tier) {
             let (path, warn) = (directory.root().display(), self.setup.config.job.timeouts.warn);
             let why =
                 format!("{tier} tier: {path} seems to hang: what is being written there has not moved for {warn:?}");
             return Some(Err(why));
         }
-        let begun = directory.begin(series, key, &rank_file(self.setup.identity.rank), Create::New);
+        let path = directory.folder_path(series, key).join(rank_file(self.setup.identity.rank));
+        let begun = directory.begin(&path, Writers::One);
         Some(begun.map_err(|error| {
             self.tier_failure(&mut self.lock(), tier, &error);
             error.to_string()
@@ -489,28 +484,23 @@ impl Engine {
         spec: &CaptureSpec<'_>,
         layout: &Layout,
         header: &ShardHeader,
-        upload: Upload,
+        upload: Box<dyn Upload>,
         digests: Vec<Digest>,
     ) -> Result<Taken, FillError> {
         let tier = upload.kind();
-        let Some(directory) = self.directory(tier) else {
-            upload.discard();
-            return Err(FillError::Tier(format!("{tier} tier: off")));
-        };
         let write_bytes = self.setup.config.node.write_bytes as usize;
         let stream = spec.device.map(|device| device.stream);
-        let written = capture::into_file(layout, header, &spec.regions, stream, &upload, write_bytes, digests);
-        let opened = written.and_then(|entry| {
-            let path = upload.temp_path().to_owned();
-            let (_, handle) = directory.open_container(&path)?;
-            let series = self.setup.identity.series(&spec.name);
-            Ok(FileShard::open(tier, path, handle.into(), &entry, &series)?)
+        let written = capture::into_file(layout, header, &spec.regions, stream, &*upload, write_bytes, digests);
+        let opened = written.and_then(|(entry, head)| {
+            let path = upload.path().to_owned();
+            let file = upload.read_back().map_err(|source| TierError::io(tier, "open", &path, source))?;
+            Ok(FileShard::written(tier, path, file.into(), entry.offset, head))
         });
         match opened {
             Ok(shard) => {
-                let bits = if tier == TierKind::Local { BIT_DIRECT_LOCAL } else { BIT_DIRECT_GLOBAL };
                 self.lock().stats.direct_captures += 1;
-                let placed = Placed { source: Source::File(shard), slot: None, direct: Some((tier, upload)), bits };
+                let (source, on) = (Source::File(shard), TierSet::of(tier));
+                let placed = Placed { source, slot: None, direct: Some((tier, upload)), on };
                 Ok(Taken::Placed(Box::new(placed)))
             }
             Err(error) => {
@@ -621,7 +611,7 @@ impl Engine {
             parts: Vec::new(),
             parts_stored: 0,
             direct,
-            containers: Vec::new(),
+            containers: PerTier::default(),
             failures: Vec::new(),
             progress: progress.clone(),
             is_unknown: false,
@@ -645,36 +635,37 @@ impl Engine {
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
-        let Payload::Bits { all, any } = ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
+        let Payload::Bits { all, any } = &ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
         let now = self.setup.clock.now();
         let job = &self.setup.config.job;
-        let (scheme, peers_policy) = job.redundancy.policy_for(name);
-        let can_protect = self.setup.protection.role(scheme).is_some();
-        let SeriesHistory { local, peers, global } = state.histories.entry(name.to_owned()).or_default();
-        let wants = |history: &mut crate::policy::History, policy: &LevelPolicy, enabled: bool, forced: bool| {
-            let wanted = enabled && (forced || is_due(history, policy, now));
+        let (scheme, protection) = job.redundancy.policy_for(name);
+        // The last checkpoint before an end that was asked for goes everywhere: the nodes may be gone afterwards.
+        let is_last = self.is_ending.load(std::sync::atomic::Ordering::Relaxed);
+        let (held, written) = (TierSet::from_bits(*all), TierSet::from_bits(*any));
+        let histories = state.histories.entry(name.to_owned()).or_default();
+        let mut is_wanted = |tier: TierId, policy: &LevelPolicy, is_enabled: bool, is_forced: bool| {
+            let history = &mut histories[tier];
+            let wanted = is_enabled && (is_last || is_forced || is_due(history, policy, now));
             history.taken += 1;
             if wanted {
                 history.last = Some(now);
             }
             wanted
         };
-        // The last checkpoint before an end that was asked for goes everywhere: the nodes may be gone afterwards.
-        let is_last = self.is_ending.load(std::sync::atomic::Ordering::Relaxed);
-        let wants_peers = wants(peers, &peers_policy, can_protect, is_last);
-        // Parts on the local tier need the shards beside them.
-        let for_peers = wants_peers && job.redundancy.store == PartStore::Local;
-        let plan = Plan {
-            process: all & BIT_PROCESS != 0,
-            local: wants(
-                local,
-                &job.local,
-                self.setup.local.is_some(),
-                is_last || for_peers || any & BIT_DIRECT_LOCAL != 0,
-            ),
-            peers: wants_peers,
-            global: wants(global, &job.global, self.setup.global.is_some(), is_last || any & BIT_DIRECT_GLOBAL != 0),
-        };
+        let can_protect = self.setup.protection.role(scheme).is_some();
+        let mut plan = held.and(TierSet::of(TierId::MEMORY));
+        if is_wanted(TierId::PEERS, &protection, can_protect, false) {
+            plan.insert(TierId::PEERS);
+        }
+        // Parts in files of a node need the shards beside them.
+        let for_peers = plan.has(TierId::PEERS) && job.redundancy.store == PartStore::Local;
+        for tier in TierId::files() {
+            let Some(policy) = tier.wish(job).policy else { continue };
+            let is_forced = written.has(tier) || (for_peers && !tier.spec().is_shared);
+            if is_wanted(tier, &policy, self.tier(tier).is_some(), is_forced) {
+                plan.insert(tier);
+            }
+        }
         Outcome::agreed("plan", &plan)
     }
 
@@ -686,35 +677,29 @@ impl Engine {
             Outcome::Abandoned(culprits) => LevelVerdict::Abandoned(culprits.clone()),
             Outcome::Unknown => LevelVerdict::Unknown(state.failed.clone().unwrap_or_default()),
         };
-        let tier = match verdict.round.phase {
-            Phase::Call => TierKind::Memory,
-            Phase::Local => TierKind::Local,
-            Phase::Peers => TierKind::Peers,
-            Phase::Global => TierKind::Global,
-        };
-        if tier == TierKind::Memory {
-            let plan = codec::decode::<Plan>("plan", &verdict.decision).ok();
+        let Some(tier) = tier_of(verdict.round.phase) else {
+            let plan = codec::decode::<TierSet>("plan", &verdict.decision).ok();
             match plan.filter(|_| outcome == LevelVerdict::Committed) {
                 Some(plan) => self.on_agreed(state, operation, plan),
                 None => self.give_up(state, operation, outcome),
             }
             return;
-        }
+        };
         let committed = outcome == LevelVerdict::Committed;
         let is_unknown = matches!(outcome, LevelVerdict::Unknown(_));
-        self.report(state, operation, level_of(tier), outcome);
+        self.report(state, operation, Some(tier), outcome);
         if committed {
             self.on_committed(state, operation, tier);
         } else {
-            *state.stats.level_failures.of_mut(tier) += 1;
+            state.stats.level_failures[tier] += 1;
         }
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         let effects = checkpoint.flow.on_settled(tier, committed);
         // Others may have been told that it is committed, and have given up what they kept of older ones.
-        checkpoint.is_unknown |= is_unknown && tier == TierKind::Peers;
+        checkpoint.is_unknown |= is_unknown && tier == TierId::PEERS;
         if committed {
             self.mark_slots(checkpoint);
-        } else if tier == TierKind::Peers {
+        } else if tier == TierId::PEERS {
             self.drop_exchange(state, operation, is_unknown);
         }
         self.apply(state, operation, effects);
@@ -724,8 +709,8 @@ impl Engine {
     /// Notes the highest committed level in the entries of the slots. Whoever finds the segment after the run has died can
     /// then tell an only copy from one that is safe elsewhere.
     fn mark_slots(&self, checkpoint: &Checkpoint) {
-        let committed = TierKind::ALL.into_iter().filter(|tier| checkpoint.flow.is_committed(*tier));
-        if let Some(highest) = committed.map(level_of).max() {
+        let committed = TierId::all().filter(|tier| checkpoint.flow.is_committed(*tier));
+        if let Some(highest) = committed.map(TierId::level).max() {
             self.mark(checkpoint.slot.as_slice(), highest);
             // What is kept for others is kept for that level at least.
             self.mark(&checkpoint.parts, highest.max(Level::NodeLoss));
@@ -741,15 +726,16 @@ impl Engine {
         }
     }
 
-    fn on_agreed(&self, state: &mut State, operation: u64, plan: Plan) {
+    fn on_agreed(&self, state: &mut State, operation: u64, plan: TierSet) {
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         lock_progress(&checkpoint.progress).plan = Some(plan);
         let effects = checkpoint.flow.on_agreed(plan);
-        if plan.process {
+        if plan.has(TierId::MEMORY) {
             self.mark_slots(checkpoint);
-            self.report(state, operation, Level::Process, LevelVerdict::Committed);
-            self.on_committed(state, operation, TierKind::Memory);
-        } else if let (false, Some(slot), Some(segment)) = (plan.peers, checkpoint.slot, &self.setup.memory)
+            self.report(state, operation, Some(TierId::MEMORY), LevelVerdict::Committed);
+            self.on_committed(state, operation, TierId::MEMORY);
+        } else if let (false, Some(slot), Some(segment)) =
+            (plan.has(TierId::PEERS), checkpoint.slot, &self.setup.memory)
             && let Err(error) = segment.let_pass(slot)
         {
             log::warn!("event=slot-not-marked error={error}");
@@ -759,38 +745,36 @@ impl Engine {
     }
 
     /// A level is committed: counts it, and starts what follows from it.
-    fn on_committed(&self, state: &mut State, operation: u64, tier: TierKind) {
+    fn on_committed(&self, state: &mut State, operation: u64, tier: TierId) {
         let Some(checkpoint) = state.checkpoints.get(&operation) else { return };
         let version = checkpoint.key.version;
-        let is_first = lock_progress(&checkpoint.progress).levels_committed() == 1;
+        let is_first = lock_progress(&checkpoint.progress).is_first_commit();
         state.told.on_committed(tier, &checkpoint.series.name, version, is_first);
-        *state.stats.committed.of_mut(tier) += 1;
-        *state.stats.newest.of_mut(tier) = Some(version);
+        state.stats.committed[tier] += 1;
+        state.stats.newest[tier] = Some(version);
         state.committed.insert((tier, operation));
         let highest = state.committed_names.entry(text_hash(&checkpoint.series.name)).or_insert(Level::Captured);
-        *highest = level_of(tier).max(*highest);
+        *highest = tier.level().max(*highest);
         log::info!(
             "event=committed rank={} name={:?} version={version} generation={} operation={operation} level={}",
             self.setup.identity.rank,
             checkpoint.series.name,
             checkpoint.key.generation,
-            level_of(tier)
+            tier.level()
         );
-        let retains = match tier {
-            TierKind::Memory => false,
-            // What the local tier held for the sake of the peers may go.
-            TierKind::Peers => self.setup.config.job.redundancy.store == PartStore::Local,
-            TierKind::Local => true,
-            TierKind::Global => self.setup.identity.rank == crate::base::Rank::ROOT,
-        };
-        if tier == TierKind::Local && self.setup.identity.is_node_leader() {
-            let manifest = Box::new(self.manifest(checkpoint, Level::NodeReboot, Vec::new()));
-            state.lanes.push(Task::LocalManifest { series: checkpoint.series.clone(), manifest });
+        let (is_shared, is_files) = (tier.spec().is_shared, tier.spec().means == Means::Files);
+        if is_files && !is_shared && self.setup.identity.is_node_leader() {
+            let manifest = Box::new(self.manifest(checkpoint, tier.level(), Vec::new()));
+            state.lanes.push(Task::NodeManifest { tier, series: checkpoint.series.clone(), manifest });
         }
-        if retains {
-            let (series, key) = (checkpoint.series.clone(), checkpoint.key);
-            let tier = if tier == TierKind::Peers { TierKind::Local } else { tier };
-            state.lanes.push(Task::Retain { tier, series, key });
+        let retains = match tier.spec().means {
+            Means::Memory => None,
+            // What a node's files held for the sake of the peers may go.
+            Means::Peers => self.node_files().filter(|_| self.has_stored_parts()).map(|tier| tier.kind()),
+            Means::Files => Some(tier).filter(|_| !is_shared || self.is_root()),
+        };
+        if let Some(tier) = retains {
+            state.lanes.push(Task::Retain { tier, series: checkpoint.series.clone(), key: checkpoint.key });
         }
         if !state.old_segments.is_empty() {
             state.lanes.push(Task::RemoveOldSegments);
@@ -799,15 +783,15 @@ impl Engine {
 
     /// The call was abandoned, or nobody here knows: nothing more of this checkpoint is written.
     pub(super) fn give_up(&self, state: &mut State, operation: u64, verdict: LevelVerdict) {
-        let heard = (Level::Captured, verdict.clone());
-        let is_known = |c: &Checkpoint| lock_progress(&c.progress).verdicts.contains(&heard);
+        let heard = (None, verdict.clone());
+        let is_known = |c: &Checkpoint| lock_progress(&c.progress).heard.contains(&heard);
         if state.checkpoints.get(&operation).is_some_and(is_known) {
             // It came while this rank's vote was on its way, and answers that, too.
             return;
         }
         state.stats.abandoned += 1;
         let is_unknown = matches!(verdict, LevelVerdict::Unknown(_));
-        self.report(state, operation, Level::Captured, verdict);
+        self.report(state, operation, None, verdict);
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         // Without this rank's vote nobody can have been told that it is committed.
         let has_voted = !checkpoint.is_landing && checkpoint.ballot.take().is_none();
@@ -821,11 +805,11 @@ impl Engine {
         self.free_slots(state, false);
     }
 
-    fn report(&self, state: &mut State, operation: u64, level: Level, verdict: LevelVerdict) {
+    fn report(&self, state: &mut State, operation: u64, tier: Option<TierId>, verdict: LevelVerdict) {
         let Some(checkpoint) = state.checkpoints.get(&operation) else { return };
-        lock_progress(&checkpoint.progress).verdicts.push((level, verdict.clone()));
+        lock_progress(&checkpoint.progress).heard.push((tier, verdict.clone()));
         let (name, key) = (checkpoint.series.name.clone(), checkpoint.key);
-        self.tell(state, &name, key, level, verdict);
+        self.tell(state, &name, key, level_of(tier), verdict);
     }
 
     /// Tells the application, the log and the supervisor of a verdict.
@@ -872,7 +856,7 @@ impl Engine {
     pub(super) fn apply(&self, state: &mut State, operation: u64, effects: Vec<FlowEffect>) {
         for effect in effects {
             match effect {
-                FlowEffect::Write(TierKind::Peers) => self.begin_exchange(state, operation),
+                FlowEffect::Write(TierId::PEERS) => self.begin_exchange(state, operation),
                 FlowEffect::Write(tier) => state.lanes.write(operation, tier),
                 FlowEffect::Vote(tier) => self.vote_level(state, operation, tier),
                 FlowEffect::SourceFree => {
@@ -889,18 +873,13 @@ impl Engine {
         }
     }
 
-    fn vote_level(&self, state: &mut State, operation: u64, tier: TierKind) {
+    fn vote_level(&self, state: &mut State, operation: u64, tier: TierId) {
         let rank = self.setup.identity.rank;
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
-        let phase = match tier {
-            TierKind::Memory => Phase::Call,
-            TierKind::Local => Phase::Local,
-            TierKind::Peers => Phase::Peers,
-            TierKind::Global => Phase::Global,
-        };
-        let payload = match tier {
-            TierKind::Global => Payload::Containers(std::mem::take(&mut checkpoint.containers)),
-            _ => Payload::None,
+        let phase = Phase::Level(tier.index());
+        let payload = match std::mem::take(&mut checkpoint.containers[tier]) {
+            none if none.is_empty() => Payload::None,
+            containers => Payload::Containers(containers),
         };
         let call = format!("{tier} level of operation {operation}");
         let mut ballot = Ballot::of(rank, checkpoint.agreement, call, payload);
@@ -911,11 +890,11 @@ impl Engine {
     }
 
     /// A write has come to its end on this rank.
-    pub(super) fn on_written(&self, state: &mut State, operation: u64, tier: TierKind, written: Written) {
-        if tier == TierKind::Peers {
+    pub(super) fn on_written(&self, state: &mut State, operation: u64, tier: TierId, written: Written) {
+        if tier == TierId::PEERS {
             let failure = match written {
                 Written::Failed(error) => {
-                    self.tier_failure(state, TierKind::Local, &error);
+                    self.tier_failure(state, TierId::LOCAL, &error);
                     Some(error.to_string())
                 }
                 Written::Published(_) | Written::SliceDone => None,
@@ -930,8 +909,8 @@ impl Engine {
             }
             Written::Published(info) => {
                 let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
-                // The global manifest names containers of the global tier only.
-                checkpoint.containers.extend(info.filter(|_| tier == TierKind::Global));
+                // Where all see one directory, its manifest names what all have put there.
+                checkpoint.containers[tier].extend(info.filter(|_| tier.spec().is_shared));
                 None
             }
             Written::Failed(error) => {
@@ -942,7 +921,7 @@ impl Engine {
         self.end_write(state, operation, tier, failure);
     }
 
-    pub(super) fn end_write(&self, state: &mut State, operation: u64, tier: TierKind, failure: Option<String>) {
+    pub(super) fn end_write(&self, state: &mut State, operation: u64, tier: TierId, failure: Option<String>) {
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         checkpoint.failures.extend(failure.map(|why| (tier, why)));
         // The root may have given the level up while it was being written.
@@ -967,35 +946,37 @@ impl Engine {
             state.slices.retain(|(waiting, ..)| *waiting != operation);
             let failure = (!published)
                 .then(|| "another rank of this node could not write its part, or did not in time".to_owned());
-            self.end_write(state, operation, TierKind::Global, failure);
+            self.end_write(state, operation, TierId::GLOBAL, failure);
         }
     }
 
-    /// Begins the global copies of checkpoints whose local ones wait for a file system that stands still. The root gives the
-    /// local level up only much later. A shard that lies on the local tier itself has to wait.
-    pub(super) fn pass_by_local(&self, state: &mut State) {
-        if !self.is_stuck(state, TierKind::Local) {
+    /// Begins the farther copies of checkpoints whose nearer ones wait for a file system that stands still. The root gives a
+    /// level up only much later. A shard that lies on such a file system itself has to wait.
+    pub(super) fn pass_by(&self, state: &mut State) {
+        let stuck = self.stuck(state);
+        if stuck.is_empty() {
             return;
         }
-        let is_elsewhere =
-            |c: &&mut Checkpoint| c.source.as_ref().is_some_and(|source| source.tier() != TierKind::Local);
+        let is_elsewhere = |c: &&mut Checkpoint| c.source.as_ref().is_some_and(|source| !stuck.has(source.tier()));
         let begun: Vec<_> = state
             .checkpoints
             .values_mut()
             .filter(is_elsewhere)
-            .map(|c| (c.key.operation, c.flow.on_stuck()))
+            .map(|c| (c.key.operation, c.flow.on_stuck(stuck)))
             .filter(|(_, effects)| !effects.is_empty())
             .collect();
         for (operation, effects) in begun {
             let rank = self.setup.identity.rank;
-            log::warn!("event=local-tier-passed-by rank={rank} operation={operation} reason=\"nothing moves there\"");
+            log::warn!(
+                "event=tier-passed-by rank={rank} operation={operation} tiers={stuck:?} reason=\"nothing moves there\""
+            );
             self.apply(state, operation, effects);
         }
     }
 
-    /// Does a tier's file system seem to hang: is something under way there, and has nothing ended for as long as a warning takes?
-    fn is_stuck(&self, state: &mut State, tier: TierKind) -> bool {
-        state.lanes.of(Side::of(tier)).is_stuck(self.setup.clock.now(), self.setup.config.job.timeouts.warn)
+    /// The tiers whose file systems seem to hang: something is under way there, and nothing has ended for as long as a warning takes.
+    fn stuck(&self, state: &State) -> TierSet {
+        state.lanes.stuck(self.setup.clock.now(), self.setup.config.job.timeouts.warn)
     }
 
     /// Retires slots that nobody needs; `hard` also the newest ones, if they are committed on a lower tier. True if any.
@@ -1031,8 +1012,8 @@ impl Checkpoint {
     /// What node memory holds of it, for the ledger.
     fn entry(&self) -> LedgerEntry<String> {
         use LevelState::{Planned, Voted, Writing};
-        let is_undecided = |tier: &TierKind| matches!(self.flow.level(*tier), Planned | Writing | Voted);
-        let known = TierKind::ALL.into_iter().filter(|tier| self.flow.is_committed(*tier));
+        let is_undecided = |tier: &TierId| matches!(self.flow.level(*tier), Planned | Writing | Voted);
+        let known = TierId::all().filter(|tier| self.flow.is_committed(*tier));
         // Lost touch, or still without an answer: the others may have heard that it is committed.
         let is_in_doubt = self.is_unknown || self.flow.awaits_verdict();
         let doubt = Levels::NONE.with(Level::Process).with(Level::NodeLoss);
@@ -1041,9 +1022,9 @@ impl Checkpoint {
             taken: Moment::of(&self.key),
             version: self.key.version,
             place: Place::Slot,
-            known: known.fold(Levels::NONE, |known, tier| known.with(level_of(tier))),
+            known: known.fold(Levels::NONE, |known, tier| known.with(tier.level())),
             doubt: if is_in_doubt && (self.slot.is_some() || !self.parts.is_empty()) { doubt } else { Levels::NONE },
-            is_open: self.source.is_some() || [TierKind::Memory, TierKind::Peers].iter().any(is_undecided),
+            is_open: self.source.is_some() || [TierId::MEMORY, TierId::PEERS].iter().any(is_undecided),
             needs: Vec::new(),
         }
     }

@@ -3,13 +3,12 @@
 use super::checkpoint::Checkpoint;
 use super::fence::Fence;
 use super::fetch::Request;
-use super::lanes::{Lanes, Sides};
+use super::lanes::Lanes;
 use super::node::NodeContainer;
 use super::outages::Outages;
 use super::parcels::Running;
 use super::progress::{LevelVerdict, Report};
 use super::stats::Stats;
-use super::stats::level_of;
 use super::status::{Supervision, Told};
 use super::tasks::{Task, slot_entry};
 use super::waiting::Waiting;
@@ -29,10 +28,10 @@ use crate::redundancy::Protection;
 use crate::redundancy::holding::Item;
 use crate::segment::{OldSegment, OldSlot, Segment, SlotState};
 use crate::tier::claims::{Claim, Claims};
-use crate::tier::directory::{DirectoryTier, Series};
+use crate::tier::names::Series;
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{PerTier, Tier, TierError, TierId, TierSet};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -88,14 +87,12 @@ pub struct Setup {
     pub clock: Arc<dyn Clock>,
     /// The node segment, if the memory tier is in use.
     pub memory: Option<Arc<Segment>>,
-    /// The local tier, if it is in use.
-    pub local: Option<DirectoryTier>,
-    /// The global tier, if it is in use.
-    pub global: Option<DirectoryTier>,
+    /// The tiers in use that are written to, nearest first.
+    pub tiers: Vec<Arc<dyn Tier>>,
     /// The account of where this rank's threads and pages are, unless that is off.
     pub affinity: Option<Arc<Keeper>>,
     /// Tiers that were wanted and cannot be used, and by whom not; the same on all ranks.
-    pub lost: Vec<(TierKind, Vec<Culprit>)>,
+    pub lost: Vec<(TierId, Vec<Culprit>)>,
     /// This rank's part in the redundancy sets.
     pub protection: Protection,
     /// The run's claim (root only), until the engine has it.
@@ -183,14 +180,6 @@ pub(super) enum Decision {
     Custom(Decider),
 }
 
-/// What the root remembers of a series.
-#[derive(Default)]
-pub(super) struct SeriesHistory {
-    pub local: History,
-    pub peers: History,
-    pub global: History,
-}
-
 #[derive(Default)]
 pub(super) struct State {
     pub events: Vec<Event>,
@@ -203,8 +192,9 @@ pub(super) struct State {
     pub lanes: Lanes,
     /// Node containers of which this rank's slice is done, and since when.
     pub slices: Vec<(u64, NodeContainer, Duration)>,
-    pub histories: HashMap<String, SeriesHistory>,
-    pub committed: HashSet<(TierKind, u64)>,
+    /// What the root remembers of a series.
+    pub histories: HashMap<String, PerTier<History>>,
+    pub committed: HashSet<(TierId, u64)>,
     /// By the hash of its name, the highest level at which this run has committed something of a series.
     pub committed_names: HashMap<u64, Level>,
     /// Exchanges under way, by operation.
@@ -312,7 +302,7 @@ impl Engine {
         let reports = setup.lost.iter().map(|(tier, culprits)| Report {
             name: String::new(),
             key: CheckpointKey::default(),
-            level: level_of(*tier),
+            level: tier.level(),
             verdict: LevelVerdict::Off(culprits.clone()),
         });
         let state = State { operation, reports: reports.collect(), ..State::default() };
@@ -364,13 +354,14 @@ impl Engine {
         self.setup.memory.as_ref()
     }
 
-    /// A directory tier, if it is in use.
-    pub fn directory(&self, tier: TierKind) -> Option<&DirectoryTier> {
-        match tier {
-            TierKind::Memory | TierKind::Peers => None,
-            TierKind::Local => self.setup.local.as_ref(),
-            TierKind::Global => self.setup.global.as_ref(),
-        }
+    /// The tiers in use that are written to, nearest first.
+    pub fn tiers(&self) -> &[Arc<dyn Tier>] {
+        &self.setup.tiers
+    }
+
+    /// A tier that is written to, if it is in use.
+    pub fn tier(&self, tier: TierId) -> Option<&Arc<dyn Tier>> {
+        self.setup.tiers.iter().find(|found| found.kind() == tier)
     }
 
     /// Counters and times so far.
@@ -397,7 +388,7 @@ impl Engine {
 
     /// The levels from `level` on that nothing reaches, because their tiers cannot be used.
     pub fn lost_at(&self, level: Level) -> impl Iterator<Item = (Level, LevelVerdict)> {
-        let lost = self.setup.lost.iter().map(|(tier, culprits)| (level_of(*tier), culprits));
+        let lost = self.setup.lost.iter().map(|(tier, culprits)| (tier.level(), culprits));
         lost.filter(move |(at, _)| *at >= level).map(|(at, culprits)| (at, LevelVerdict::Off(culprits.clone())))
     }
 
@@ -598,7 +589,7 @@ impl Engine {
 
     fn work_inline(&self) -> bool {
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        self.work(Sides::Both, &mut staging)
+        self.work(TierSet::ALL, &mut staging)
     }
 
     /// Sleeps until something changes, at most for `limit`.
@@ -624,7 +615,7 @@ impl Engine {
             let events = {
                 let mut state = self.lock();
                 self.poll_slices(&mut state);
-                self.pass_by_local(&mut state);
+                self.pass_by(&mut state);
                 if state.failed.is_some() && self.stop.load(Ordering::Relaxed) {
                     return moved;
                 }
@@ -762,34 +753,34 @@ impl Engine {
         self.bell.as_ref().map(|bell| bell.listen(limit, has_work))
     }
 
-    /// Does one piece of background work; false if there was none.
+    /// Does one piece of background work that waits for none but these tiers; false if there was none.
     ///
     /// # Blocking
-    /// On the local file system, and for both sides on the global one.
-    pub fn work(&self, sides: Sides, staging: &mut Option<PageBuffer>) -> bool {
-        let Some(work) = self.next_work(sides) else { return false };
-        let side = work.side();
+    /// On these tiers.
+    pub fn work(&self, tiers: TierSet, staging: &mut Option<PageBuffer>) -> bool {
+        let Some(work) = self.next_work(tiers) else { return false };
+        let waits_for = work.waits_for();
         self.run(work, staging);
-        if let Some(side) = side {
-            self.lock().lanes.of(side).end(self.setup.clock.now());
+        if let Some(tier) = waits_for {
+            self.lock().lanes.of(tier).end(self.setup.clock.now());
         }
         self.wake();
         true
     }
 
     /// Waits for work, at most for `limit`.
-    pub fn wait_for_work(&self, sides: Sides, limit: Duration) {
+    pub fn wait_for_work(&self, tiers: TierSet, limit: Duration) {
         let state = self.lock();
         let is_waiting = |running: &Running| running.exchange.backlog() > 0;
-        let [answers, exchanges] = self.serves(sides);
-        if state.lanes.has_tasks(sides)
+        let [answers, exchanges] = self.serves(tiers);
+        if state.lanes.has_tasks(tiers)
             || (answers && !state.requests.is_empty())
             || (exchanges && state.exchanges.values().any(is_waiting))
         {
             // It came after this thread had looked.
             return;
         }
-        if state.exchanges.is_empty() && !state.lanes.is_writing(sides) && !state.lanes.has_writes(sides) {
+        if state.exchanges.is_empty() && !state.lanes.is_writing(tiers) && !state.lanes.has_writes(tiers) {
             drop(self.work_ready.wait_timeout(state, limit));
         } else {
             // Pieces of the active job are all taken, somebody is just opening the next, or an exchange waits for
@@ -805,10 +796,10 @@ impl Engine {
         let clock = self.setup.clock.clone();
         self.wait_until(move |state| {
             let idle = state.checkpoints.values().all(|c| c.flow.is_finished() && !c.is_landing)
-                && !state.lanes.has_tasks(Sides::Both)
+                && !state.lanes.has_tasks(TierSet::ALL)
                 && !state.lanes.is_in_hand()
                 && state.exchanges.is_empty()
-                && !state.lanes.is_writing(Sides::Both);
+                && !state.lanes.is_writing(TierSet::ALL);
             if idle || state.cut_off().is_some() { Some(idle) } else { (clock.now() >= deadline).then_some(false) }
         })
     }
@@ -848,10 +839,10 @@ impl Engine {
             || state.checkpoints.values().any(|c| !c.flow.is_finished())
     }
 
-    pub(super) fn tier_failure(&self, state: &mut State, tier: TierKind, error: &TierError) {
-        *state.stats.write_failures.of_mut(tier) += 1;
+    pub(super) fn tier_failure(&self, state: &mut State, tier: TierId, error: &TierError) {
+        state.stats.write_failures[tier] += 1;
         if let Some(tier) = error.damaged() {
-            *state.stats.damaged.of_mut(tier) += 1;
+            state.stats.damaged[tier] += 1;
             log::error!("event=damage-found rank={} error={error}", self.setup.identity.rank);
         }
         // The verdict has the reasons of all ranks, and the root writes it.

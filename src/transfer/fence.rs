@@ -5,9 +5,9 @@
 //! waste, names protect the data, so a level that does not need the global file system goes on without an answer.
 
 use super::engine::Engine;
-use super::lanes::Side;
 use crate::base::Clock;
 use crate::base::log;
+use crate::tier::TierId;
 use crate::tier::claims::{Claim, ClaimError, Claims, HEARTBEAT};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -128,18 +128,24 @@ impl Engine {
     /// newer run latches the session.
     ///
     /// # Blocking
-    /// For the far side on the file system of the claims, for the near one at most [`LOOK_LIMIT`].
-    pub(super) fn standing(&self, side: Side) -> Standing {
+    /// If `is_patient`, on the file system of the claims; otherwise at most [`LOOK_LIMIT`].
+    pub(super) fn standing(&self, is_patient: bool) -> Standing {
         let Some(fence) = &self.fence else { return Standing::Newest };
-        let standing = match side {
+        let standing = match is_patient {
             // Without threads nobody else would look.
-            Side::Near if !self.setup.is_inline => fence.ask(),
-            Side::Near | Side::Far => fence.look(&*self.setup.clock),
+            false if !self.setup.is_inline => fence.ask(),
+            _ => fence.look(&*self.setup.clock),
         };
         if let Standing::Superseded(reason) = &standing {
             self.supersede(reason.clone());
         }
         standing
+    }
+
+    /// Does a decision on this tier wait for the claims however long that takes? They lie on the same file system then, and one that
+    /// all nodes share: without an answer there is nothing to decide.
+    pub(super) fn waits_for_claims(&self, tier: TierId) -> bool {
+        tier.spec().is_shared && self.fence.as_ref().is_some_and(|fence| fence.claims.tier() == tier)
     }
 
     /// The loop of the thread that looks at the claims and renews ours.

@@ -15,8 +15,8 @@ use crate::format::ShardHeader;
 use crate::format::shard::{Layout, SPARE_HEAD_MAX};
 use crate::region::{RegionData, SavedRegion};
 use crate::segment::SlotMut;
-use crate::tier::TierKind;
-use crate::tier::directory::Upload;
+use crate::tier::TierId;
+use crate::tier::Upload;
 use std::borrow::Cow;
 
 pub(super) const GONE: &str = "what was to be held for it could not be";
@@ -35,7 +35,7 @@ pub struct Held {
 
 enum Store {
     Slot(SlotMut),
-    File(Upload),
+    File(Box<dyn Upload>),
 }
 
 impl Drop for Held {
@@ -169,7 +169,7 @@ impl Engine {
         // In a file nothing can move, and what is not written takes no room.
         let layout = self.layout(spec.name, spec.regions, tables.body_offset + SPARE_HEAD_MAX)?;
         let (series, key) = (self.setup.identity.series(spec.name), self.key(spec.version, spec.operation));
-        for tier in [TierKind::Local, TierKind::Global] {
+        for tier in TierId::files() {
             match self.begin_file(&series, &key, tier) {
                 Some(Ok(upload)) => {
                     match self.hold_in_place(spec, layout.clone(), held(Store::File(upload), &layout)) {
@@ -195,7 +195,7 @@ impl Engine {
             }
             Some(Store::File(upload)) => {
                 let (rank, bytes) = (self.setup.identity.rank, self.setup.config.node.write_bytes as usize);
-                capture::bodies_into_file(&layout, rank, spec.regions, None, upload, bytes, digests)
+                capture::bodies_into_file(&layout, rank, spec.regions, None, &**upload, bytes, digests)
             }
             None => Ok(()),
         };

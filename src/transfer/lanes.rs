@@ -1,63 +1,33 @@
-//! What is to be done in the background, on two sides: with the local file system, and with the global one.
+//! What is to be done in the background, in a lane for each tier that is written to.
 //!
 //! A file system may hang for minutes without an error: a global one while a server fails over, a local one with a disk that
-//! is about to die. What waits for it then must hold up nothing else. So each side has its own tasks, its own writes and its
-//! own job in hand, and of the threads one never takes up anything of the far side ([`Sides::Near`]) and one nothing of the
-//! near side ([`Sides::Far`]). What touches neither is for all of them.
+//! is about to die. What waits for it then must hold up nothing else. So each lane has its own tasks, its own writes and its
+//! own job in hand, and for each lane in use there is a thread that takes up nothing of the others. What waits for no tier is for all
+//! of them.
 
 use super::tasks::Task;
 use super::write::WriteJob;
 use crate::affinity::Node;
-use crate::tier::TierKind;
+use crate::tier::{Means, PerTier, TierId, TierSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of which file system something is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// The local file system.
-    Near,
-    /// The global file system.
-    Far,
+/// The tier whose lane the writes of `tier` are in: its own, or that of the nearest files, where what is kept for other ranks goes.
+pub(super) fn lane_of(tier: TierId) -> TierId {
+    if tier.spec().means == Means::Files { tier } else { NEAREST }
 }
 
-impl Side {
-    /// The side of a tier.
-    pub fn of(tier: TierKind) -> Side {
-        if tier == TierKind::Global { Side::Far } else { Side::Near }
-    }
-}
+/// The nearest tier that is written to.
+pub(super) const NEAREST: TierId = TierId::LOCAL;
 
-/// What a thread takes up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sides {
-    /// Nothing that could wait for the global file system.
-    Near,
-    /// Nothing that could wait for the local one.
-    Far,
-    /// Everything.
-    Both,
-}
-
-impl Sides {
-    /// Does it take up work of that side?
-    pub fn has(self, side: Side) -> bool {
-        match self {
-            Sides::Near => side == Side::Near,
-            Sides::Far => side == Side::Far,
-            Sides::Both => true,
-        }
-    }
-}
-
-/// The work of one side.
+/// The work on one tier.
 #[derive(Default)]
 pub(super) struct Lane {
     /// Small jobs, done before the next piece of a write.
     pub tasks: VecDeque<Task>,
     /// Writes that have not begun: operation and tier.
-    pub writes: VecDeque<(u64, TierKind)>,
+    pub writes: VecDeque<(u64, TierId)>,
     /// The write that has.
     pub active: Option<Arc<WriteJob>>,
     /// Somebody is just opening the next one.
@@ -97,44 +67,43 @@ impl Lane {
     }
 }
 
-/// Both, and the small jobs that wait for neither file system.
+/// All of them, and the small jobs that wait for no tier.
 #[derive(Default)]
 pub(super) struct Lanes {
     tasks: VecDeque<Task>,
-    near: Lane,
-    far: Lane,
+    lanes: PerTier<Lane>,
 }
 
 /// The next step of a write.
 pub(super) enum Step {
-    Open(u64, TierKind),
+    Open(u64, TierId),
     Piece(Arc<WriteJob>, usize),
 }
 
 impl Lanes {
-    pub fn of(&mut self, side: Side) -> &mut Lane {
-        match side {
-            Side::Near => &mut self.near,
-            Side::Far => &mut self.far,
-        }
+    /// The lane of a tier.
+    pub fn of(&mut self, tier: TierId) -> &mut Lane {
+        &mut self.lanes[lane_of(tier)]
     }
 
-    fn of_sides(&self, sides: Sides) -> impl Iterator<Item = &Lane> {
-        [(Side::Near, &self.near), (Side::Far, &self.far)]
-            .into_iter()
-            .filter(move |(side, _)| sides.has(*side))
-            .map(|(_, lane)| lane)
+    fn of_tiers(&self, tiers: TierSet) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter().filter(move |(tier, _)| tiers.has(*tier)).map(|(_, lane)| lane)
+    }
+
+    /// The tiers on which something is in hand, and nothing has come to its end for so long.
+    pub fn stuck(&self, now: Duration, limit: Duration) -> TierSet {
+        self.lanes.iter().filter(|(_, lane)| lane.is_stuck(now, limit)).map(|(tier, _)| tier).collect()
     }
 
     pub fn push(&mut self, task: Task) {
-        match task.side() {
-            Some(side) => self.of(side).tasks.push_back(task),
+        match task.waits_for() {
+            Some(tier) => self.of(tier).tasks.push_back(task),
             None => self.tasks.push_back(task),
         }
     }
 
-    pub fn write(&mut self, operation: u64, tier: TierKind) {
-        self.of(Side::of(tier)).writes.push_back((operation, tier));
+    pub fn write(&mut self, operation: u64, tier: TierId) {
+        self.of(tier).writes.push_back((operation, tier));
     }
 
     /// Has room for `bytes` prepared; one preparation that is about to be done is made larger instead.
@@ -149,39 +118,39 @@ impl Lanes {
         }
     }
 
-    pub fn has_tasks(&self, sides: Sides) -> bool {
-        !self.tasks.is_empty() || self.of_sides(sides).any(|lane| !lane.tasks.is_empty())
+    pub fn has_tasks(&self, tiers: TierSet) -> bool {
+        !self.tasks.is_empty() || self.of_tiers(tiers).any(|lane| !lane.tasks.is_empty())
     }
 
     /// Have threads something in hand that may wait for a file system?
     pub fn is_in_hand(&self) -> bool {
-        self.of_sides(Sides::Both).any(|lane| lane.in_hand > 0)
+        self.of_tiers(TierSet::ALL).any(|lane| lane.in_hand > 0)
     }
 
     /// Is a write begun, or being begun?
-    pub fn is_writing(&self, sides: Sides) -> bool {
-        self.of_sides(sides).any(Lane::is_writing)
+    pub fn is_writing(&self, tiers: TierSet) -> bool {
+        self.of_tiers(tiers).any(Lane::is_writing)
     }
 
     /// Is there a write that could be begun at once?
-    pub fn has_writes(&self, sides: Sides) -> bool {
-        self.of_sides(sides).any(|lane| !lane.writes.is_empty() && !lane.is_opening)
+    pub fn has_writes(&self, tiers: TierSet) -> bool {
+        self.of_tiers(tiers).any(|lane| !lane.writes.is_empty() && !lane.is_opening)
     }
 
-    pub fn is_empty(&self, sides: Sides) -> bool {
-        !self.has_tasks(sides) && !self.is_writing(sides) && self.of_sides(sides).all(|lane| lane.writes.is_empty())
+    pub fn is_empty(&self, tiers: TierSet) -> bool {
+        !self.has_tasks(tiers) && !self.is_writing(tiers) && self.of_tiers(tiers).all(|lane| lane.writes.is_empty())
     }
 
-    pub fn take_task(&mut self, sides: Sides) -> Option<Task> {
-        let mut of_sides = [Side::Near, Side::Far].into_iter().filter(|side| sides.has(*side));
-        self.tasks.pop_front().or_else(|| of_sides.find_map(|side| self.of(side).tasks.pop_front()))
+    pub fn take_task(&mut self, tiers: TierSet) -> Option<Task> {
+        self.tasks.pop_front().or_else(|| tiers.iter().find_map(|tier| self.lanes[tier].tasks.pop_front()))
     }
 
-    /// The next step of a write: that of the earlier checkpoint first.
-    pub fn take_step(&mut self, sides: Sides) -> Option<Step> {
-        let is_far_first = self.far.operation() < self.near.operation() && self.far.operation().is_some();
-        let order = if is_far_first { [Side::Far, Side::Near] } else { [Side::Near, Side::Far] };
-        order.into_iter().filter(|side| sides.has(*side)).find_map(|side| self.of(side).take_step())
+    /// The next step of a write: that of the earliest checkpoint first, and of one checkpoint that to the nearest tier.
+    pub fn take_step(&mut self, tiers: TierSet) -> Option<Step> {
+        let lanes = self.lanes.iter_mut().filter(|(tier, _)| tiers.has(*tier)).map(|(_, lane)| lane);
+        let mut lanes: Vec<(u64, &mut Lane)> = lanes.filter_map(|lane| Some((lane.operation()?, lane))).collect();
+        lanes.sort_by_key(|(operation, _)| *operation);
+        lanes.into_iter().find_map(|(_, lane)| lane.take_step())
     }
 }
 

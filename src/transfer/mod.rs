@@ -46,7 +46,7 @@ pub mod write;
 pub use engine::{CaptureError, Engine, Identity, Setup};
 pub use held::{Held, HoldSpec};
 pub use progress::{LevelVerdict, Progress, Report, Waited};
-pub use stats::{PerTier, Stats};
+pub use stats::Stats;
 pub use status::{Supervision, Teller};
 pub use threads::Threads;
 pub(crate) use threads::spawn;

@@ -15,7 +15,7 @@ use crate::config::PartStore;
 use crate::coordination::Driver;
 use crate::redundancy::exchange::{self, Exchange, ExchangeSpec, Role};
 use crate::segment::SlotId;
-use crate::tier::TierKind;
+use crate::tier::TierId;
 use std::sync::Arc;
 
 /// Parcels taken and sent per step, so that a step stays short.
@@ -29,7 +29,7 @@ impl State {
     /// Has this rank captured the checkpoint, and not yet heard what the ranks have agreed on? The others may have heard
     /// it first; and verdicts need not come in the order of their operations.
     fn awaits_exchange(&self, operation: u64) -> bool {
-        let level = self.checkpoints.get(&operation).map(|checkpoint| checkpoint.flow.level(TierKind::Peers));
+        let level = self.checkpoints.get(&operation).map(|checkpoint| checkpoint.flow.level(TierId::PEERS));
         level == Some(LevelState::Planned)
     }
 }
@@ -211,8 +211,8 @@ impl Engine {
             Ok(parts) => {
                 let (started, bytes) = started.unwrap_or_default();
                 let took = self.setup.clock.now().saturating_sub(started);
-                state.stats.flushed_bytes.peers += bytes;
-                state.stats.flushed_time.peers += took;
+                state.stats.flushed_bytes[TierId::PEERS] += bytes;
+                state.stats.flushed_time[TierId::PEERS] += took;
                 log::debug!(
                     "event=exchanged rank={rank} operation={operation} bytes={bytes} seconds={:.6}",
                     took.as_secs_f64()
@@ -225,21 +225,21 @@ impl Engine {
                 checkpoint.parts = parts;
                 self.mark(&checkpoint.parts, Level::NodeLoss);
                 let is_stored = self.setup.config.job.redundancy.store == PartStore::Local;
-                if is_stored && self.setup.local.is_some() {
+                if is_stored && self.node_files().is_some() {
                     // After the rank's own shard, which is in the same queue. Also with no parts: the vote says that this
                     // shard is on the local tier, too.
-                    state.lanes.write(operation, TierKind::Peers);
+                    state.lanes.write(operation, TierId::PEERS);
                     return;
                 }
-                (is_stored && self.setup.local.is_none()).then(|| "redundancy.store: the local tier is off".to_owned())
+                (is_stored && self.node_files().is_none()).then(|| "redundancy.store: the local tier is off".to_owned())
             }
             Err(reason) => {
-                state.stats.write_failures.peers += 1;
+                state.stats.write_failures[TierId::PEERS] += 1;
                 log::info!("event=not-protected rank={rank} operation={operation} reason={reason:?}");
                 Some(reason)
             }
         };
-        self.end_write(state, operation, TierKind::Peers, failure);
+        self.end_write(state, operation, TierId::PEERS, failure);
     }
 
     /// A part has been written to the local tier, or there is none and the rank's own shard has come to its end: writes the
@@ -249,12 +249,12 @@ impl Engine {
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         checkpoint.parts_stored += 1;
         if failure.is_none() && checkpoint.parts_stored < checkpoint.parts.len() {
-            state.lanes.write(operation, TierKind::Peers);
+            state.lanes.write(operation, TierId::PEERS);
             return;
         }
-        let own = checkpoint.failures.iter().find(|(tier, _)| *tier == TierKind::Local);
+        let own = checkpoint.failures.iter().find(|(tier, _)| !tier.spec().is_shared);
         let own = own.map(|(_, why)| format!("its own shard did not reach the local tier: {why}"));
-        self.end_write(state, operation, TierKind::Peers, failure.or(own));
+        self.end_write(state, operation, TierId::PEERS, failure.or(own));
     }
 
     /// Nothing more comes of the exchange of an operation. What is in doubt stays: this rank has voted, and others may have

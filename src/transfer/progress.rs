@@ -1,10 +1,8 @@
 //! What a checkpoint has reached so far, shared between the engine and the application's `Pending`.
 
-use super::stats::level_of;
 use crate::base::{CheckpointKey, Level};
 use crate::coordination::{Culprit, join};
-use crate::policy::Plan;
-use crate::tier::TierKind;
+use crate::tier::{TierId, TierSet};
 
 /// How one checkpoint ended at one level, as it is reported to the application; or, once for each tier that was wanted and
 /// cannot be used, that nothing reaches its level ([`LevelVerdict::Off`]).
@@ -48,10 +46,10 @@ impl LevelVerdict {
 /// The state of one checkpoint as the application sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// The plan, once all ranks have agreed on the call.
-    pub plan: Option<Plan>,
-    /// Verdicts so far, in the order in which they were heard.
-    pub verdicts: Vec<(Level, LevelVerdict)>,
+    /// The tiers that it goes to, once all ranks have agreed on the call.
+    pub plan: Option<TierSet>,
+    /// Verdicts so far, in the order in which they were heard. Without a tier: on the call itself.
+    pub heard: Vec<(Option<TierId>, LevelVerdict)>,
     /// All levels have come to an end.
     pub finished: bool,
 }
@@ -68,38 +66,43 @@ pub enum Waited {
 }
 
 impl Progress {
-    /// The highest level committed so far.
-    pub fn level(&self) -> Level {
-        let committed = self.verdicts.iter().filter(|(_, verdict)| *verdict == LevelVerdict::Committed);
-        committed.map(|(level, _)| *level).max().unwrap_or(Level::Captured)
+    /// The tiers that all ranks are known to have it on.
+    fn committed(&self) -> impl Iterator<Item = TierId> {
+        self.heard.iter().filter(|(_, verdict)| *verdict == LevelVerdict::Committed).filter_map(|(tier, _)| *tier)
     }
 
-    /// At how many levels it is committed so far.
-    pub fn levels_committed(&self) -> usize {
-        self.verdicts.iter().filter(|(_, verdict)| *verdict == LevelVerdict::Committed).count()
+    /// Verdicts so far, by level, in the order in which they were heard.
+    pub fn verdicts(&self) -> Vec<(Level, LevelVerdict)> {
+        self.heard.iter().map(|(tier, verdict)| (level_of(*tier), verdict.clone())).collect()
+    }
+
+    /// The highest level committed so far.
+    pub fn level(&self) -> Level {
+        self.committed().map(TierId::level).max().unwrap_or(Level::Captured)
+    }
+
+    /// Has exactly one tier committed it so far?
+    pub fn is_first_commit(&self) -> bool {
+        self.committed().count() == 1
     }
 
     /// Has `level`, or a higher one, been reached, or can it not be reached any more?
     pub fn waited(&self, level: Level) -> Waited {
         let reached = self.level();
         let Some(plan) = &self.plan else {
-            let failed = |verdict: &&(Level, LevelVerdict)| verdict.1 != LevelVerdict::Committed;
-            let failures: Vec<_> = self.verdicts.iter().filter(failed).cloned().collect();
+            let failed = |verdict: &(Level, LevelVerdict)| verdict.1 != LevelVerdict::Committed;
+            let failures: Vec<_> = self.verdicts().into_iter().filter(failed).collect();
             return if failures.is_empty() && !self.finished { Waited::Open } else { Waited::Failed(failures) };
         };
         if reached >= level {
             return Waited::Reached(reached);
         }
-        let wanted = [
-            (TierKind::Memory, plan.process),
-            (TierKind::Local, plan.local),
-            (TierKind::Peers, plan.peers),
-            (TierKind::Global, plan.global),
-        ];
-        let open = wanted.iter().any(|(tier, planned)| {
-            let at = level_of(*tier);
-            *planned && at >= level && !self.verdicts.iter().any(|(decided, _)| *decided == at)
-        });
-        if open && !self.finished { Waited::Open } else { Waited::Failed(self.verdicts.clone()) }
+        let is_open = |tier: TierId| tier.level() >= level && !self.heard.iter().any(|(of, _)| *of == Some(tier));
+        if plan.iter().any(is_open) && !self.finished { Waited::Open } else { Waited::Failed(self.verdicts()) }
     }
+}
+
+/// The level that a verdict is about: on a tier, or on the call.
+pub(super) fn level_of(tier: Option<TierId>) -> Level {
+    tier.map_or(Level::Captured, TierId::level)
 }

@@ -1,43 +1,7 @@
 //! What a session counts and measures.
 
-use crate::base::Level;
-use crate::tier::TierKind;
+use crate::tier::{PerTier, TierId};
 use std::time::Duration;
-
-/// One number per tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerTier<T> {
-    /// Node-shared memory.
-    pub memory: T,
-    /// Node-local storage.
-    pub local: T,
-    /// Other nodes of the redundancy set.
-    pub peers: T,
-    /// The global tier.
-    pub global: T,
-}
-
-impl<T> PerTier<T> {
-    /// The number of a tier.
-    pub fn of(&self, tier: TierKind) -> &T {
-        match tier {
-            TierKind::Memory => &self.memory,
-            TierKind::Local => &self.local,
-            TierKind::Peers => &self.peers,
-            TierKind::Global => &self.global,
-        }
-    }
-
-    /// The same, to change it.
-    pub fn of_mut(&mut self, tier: TierKind) -> &mut T {
-        match tier {
-            TierKind::Memory => &mut self.memory,
-            TierKind::Local => &mut self.local,
-            TierKind::Peers => &mut self.peers,
-            TierKind::Global => &mut self.global,
-        }
-    }
-}
 
 /// Counters and times of one rank since its session was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -95,22 +59,12 @@ pub struct Stats {
 impl Stats {
     /// Has something been refused, or not ended?
     pub fn has_losses(&self) -> bool {
-        self.abandoned + self.in_flight > 0 || TierKind::ALL.iter().any(|tier| *self.level_failures.of(*tier) > 0)
+        self.abandoned + self.in_flight > 0 || self.level_failures.iter().any(|(_, failures)| *failures > 0)
     }
 
     /// Measured write bandwidth of a tier in bytes per second, if anything was written.
-    pub fn bandwidth(&self, tier: TierKind) -> Option<f64> {
-        let seconds = self.flushed_time.of(tier).as_secs_f64();
-        (seconds > 0.0).then(|| *self.flushed_bytes.of(tier) as f64 / seconds)
-    }
-}
-
-/// The level that a copy of all shards on a tier means.
-pub fn level_of(tier: TierKind) -> Level {
-    match tier {
-        TierKind::Memory => Level::Process,
-        TierKind::Local => Level::NodeReboot,
-        TierKind::Peers => Level::NodeLoss,
-        TierKind::Global => Level::System,
+    pub fn bandwidth(&self, tier: TierId) -> Option<f64> {
+        let seconds = self.flushed_time[tier].as_secs_f64();
+        (seconds > 0.0).then(|| self.flushed_bytes[tier] as f64 / seconds)
     }
 }

@@ -5,12 +5,12 @@
 //! reported when it begins, and does nothing to the session.
 
 use super::engine::Engine;
-use super::stats::{Stats, level_of};
+use super::stats::Stats;
 use crate::base::Level;
 use crate::base::calendar::unix_now;
 use crate::base::log;
 use crate::format::supervision::{LevelStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, Trouble, status_file};
-use crate::tier::TierKind;
+use crate::tier::TierId;
 use crate::tier::run_directory::RunDirectory;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +61,7 @@ pub(super) struct Told {
 
 #[derive(Clone)]
 struct Reached {
-    tier: TierKind,
+    tier: TierId,
     committed: u64,
     first: f64,
     newest: f64,
@@ -126,7 +126,7 @@ impl Teller {
             newest: reached.newest,
             name: reached.name.clone(),
             version: reached.version,
-            root_bytes: *stats.flushed_bytes.of(reached.tier),
+            root_bytes: stats.flushed_bytes[reached.tier],
             root_bytes_per_second: stats.bandwidth(reached.tier).unwrap_or_default(),
         };
         let series = |((name, level), (version, unix)): (&(String, Level), &(u64, f64))| SeriesStatus {
@@ -145,7 +145,7 @@ impl Teller {
             levels: told.levels.iter().map(level).collect(),
             series: told.series.iter().map(series).collect(),
             in_flight: stats.in_flight,
-            refused: stats.abandoned + TierKind::ALL.iter().map(|tier| *stats.level_failures.of(*tier)).sum::<u64>(),
+            refused: stats.abandoned + TierId::all().map(|tier| stats.level_failures[tier]).sum::<u64>(),
             trouble: told.trouble.clone(),
             root_blocked_seconds: stats.blocked_total.as_secs_f64(),
             asks_exit: told.asks_exit,
@@ -165,8 +165,8 @@ impl Told {
     }
 
     /// A checkpoint is committed at a level; `is_first`: it was at none before.
-    pub fn on_committed(&mut self, tier: TierKind, name: &str, version: u64, is_first: bool) {
-        let (level, now) = (level_of(tier), unix_now());
+    pub fn on_committed(&mut self, tier: TierId, name: &str, version: u64, is_first: bool) {
+        let (level, now) = (tier.level(), unix_now());
         self.checkpoints += u64::from(is_first);
         let fresh = Reached { tier, committed: 0, first: now, newest: now, name: String::new(), version };
         let reached = self.levels.entry(level).or_insert_with(|| {

@@ -4,9 +4,8 @@ use super::checkpoint::Checkpoint;
 use super::engine::{Engine, State};
 use super::fence::Standing;
 use super::fetch::{ANSWERS_MAX, Request};
-use super::lanes::{Side, Sides, Step};
+use super::lanes::{NEAREST, Step, lane_of};
 use super::node::NodeContainer;
-use super::stats::level_of;
 use super::write::{WriteJob, WriteSpec, Written};
 use crate::affinity::keeper::Keeper;
 use crate::affinity::{Node, with_preferred};
@@ -23,27 +22,42 @@ use crate::format::{ContainerEntry, ContainerInfo, Content, Manifest};
 use crate::redundancy::exchange::{Exchange, Job};
 use crate::segment::{OldSegment, OldSlot, SlotState};
 use crate::tier::claims::HEARTBEAT;
-use crate::tier::directory::{DirectoryTier, Series, Upload, node_file, parity_file, rank_file};
+use crate::tier::names::{Series, node_file, parity_file, rank_file};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::{MemoryShard, Source};
-use crate::tier::storage::Create;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{Gathering, Means, Tier, TierError, TierId, TierSet, Upload, Writers};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Where run directories often lie: whoever may wait for one waits there.
+const RUN_DIRECTORY: TierId = TierId::GLOBAL;
+
+/// The tier that a phase of a checkpoint is about, if it is one of files that all nodes share.
+fn shared_files(phase: Phase) -> Option<TierId> {
+    tier_of(phase).filter(|tier| tier.spec().means == Means::Files && tier.spec().is_shared)
+}
+
+/// The tier that a phase of a checkpoint is about; `None`: the call.
+pub(super) fn tier_of(phase: Phase) -> Option<TierId> {
+    match phase {
+        Phase::Call => None,
+        Phase::Level(tier) => TierId::at(tier),
+    }
+}
 
 /// A small job, done before the next piece of a write.
 pub(super) enum Task {
     /// Root: all ranks have voted on a level; check the claim, write the manifest, answer.
     Decide { round: Round, ballot: Ballot },
-    /// Node leader: record that the local level is committed. The checkpoint itself may be forgotten before that is done.
-    LocalManifest { series: Series, manifest: Box<Manifest> },
+    /// Node leader: record on a tier of the node that its level is committed. The checkpoint itself may be forgotten before that is done.
+    NodeManifest { tier: TierId, series: Series, manifest: Box<Manifest> },
     /// Delete what retention lets go after a commit.
-    Retain { tier: TierKind, series: Series, key: CheckpointKey },
+    Retain { tier: TierId, series: Series, key: CheckpointKey },
     /// Populate memory for the next capture, on the node of the rank's GPU, or else on the one that the application computes on.
     Prepare { bytes: u64, node: Option<Node> },
     /// Remove a file that was written during a capture that came to nothing.
-    Discard(Upload),
+    Discard(Box<dyn Upload>),
     /// Remove the segments of older runs: this run has committed something of its own.
     RemoveOldSegments,
     /// Root: renew the claim.
@@ -54,7 +68,7 @@ pub(super) enum Task {
 
 pub(super) enum Work {
     Task(Task),
-    Open(u64, TierKind),
+    Open(u64, TierId),
     Piece(Arc<WriteJob>, usize),
     Exchange(Arc<Exchange>, Job),
     Answer(Request),
@@ -63,71 +77,70 @@ pub(super) enum Work {
 }
 
 impl Task {
-    /// Which file system it may wait for, if any. A run directory often lies on the global one; others look at the claims for a
-    /// decision that is not on the global level.
-    pub fn side(&self) -> Option<Side> {
+    /// Which tier it may wait for, if any: the root publishes a manifest with its decision on a tier that all nodes share. Others look at
+    /// the claims for a decision that needs nothing else of a file system.
+    pub fn waits_for(&self) -> Option<TierId> {
         match self {
-            Task::Decide { round, .. } if round.phase == Phase::Global => Some(Side::Far),
-            Task::Retain { tier, .. } => Some(Side::of(*tier)),
-            Task::Discard(upload) => Some(Side::of(upload.kind())),
-            Task::LocalManifest { .. } => Some(Side::Near),
-            Task::Renew | Task::Status => Some(Side::Far),
-            Task::Decide { .. } | Task::Prepare { .. } | Task::RemoveOldSegments => None,
+            Task::Decide { round, .. } => shared_files(round.phase),
+            Task::Retain { tier, .. } | Task::NodeManifest { tier, .. } => Some(*tier),
+            Task::Discard(upload) => Some(upload.kind()),
+            Task::Renew | Task::Status => Some(RUN_DIRECTORY),
+            Task::Prepare { .. } | Task::RemoveOldSegments => None,
         }
     }
 }
 
 impl Work {
-    /// Which file system it may wait for, as far as that is known.
-    pub fn side(&self) -> Option<Side> {
+    /// Which tier it may wait for, as far as that is known.
+    pub fn waits_for(&self) -> Option<TierId> {
         match self {
-            Work::Task(task) => task.side(),
-            Work::Open(_, tier) => Some(Side::of(*tier)),
-            Work::Piece(job, _) => Some(Side::of(job.tier)),
+            Work::Task(task) => task.waits_for(),
+            Work::Open(_, tier) => Some(lane_of(*tier)),
+            Work::Piece(job, _) => Some(lane_of(job.tier)),
             Work::Exchange(..) | Work::Answer(_) | Work::Look(_) => None,
         }
     }
 }
 
 impl Engine {
-    /// Does a thread of these sides take up what other ranks wait for? Requests are answered from the local tier, too, and with
-    /// parts on the local tier so may shards lie there that are sent for redundancy.
-    pub(super) fn serves(&self, sides: Sides) -> [bool; 2] {
-        let is_near = sides.has(Side::Near);
+    /// Does a thread that waits for none but these tiers take up what other ranks wait for? Requests are answered from the node's own
+    /// files, too, and with parts in such files so may shards lie there that are sent for redundancy.
+    pub(super) fn serves(&self, tiers: TierSet) -> [bool; 2] {
+        let is_near = tiers.has(NEAREST);
         [is_near, is_near || self.setup.config.job.redundancy.store == PartStore::Memory]
     }
 
-    pub(super) fn next_work(&self, sides: Sides) -> Option<Work> {
+    pub(super) fn next_work(&self, tiers: TierSet) -> Option<Work> {
         let mut state = self.lock();
         let now = self.setup.clock.now();
-        if let Some(work) = self.take_work(&mut state, sides, now) {
+        if let Some(work) = self.take_work(&mut state, tiers, now) {
             // At once: whoever waits for the end of all work finds it in a queue or in hand.
-            if let Some(side) = work.side() {
-                state.lanes.of(side).begin(now);
+            if let Some(tier) = work.waits_for() {
+                state.lanes.of(tier).begin(now);
             }
             return Some(work);
         }
         // Only at rest: what waits for other ranks would interrupt the look again and again.
         let is_at_rest =
-            state.exchanges.is_empty() && state.requests.is_empty() && !state.lanes.is_writing(Sides::Both);
+            state.exchanges.is_empty() && state.requests.is_empty() && !state.lanes.is_writing(TierSet::ALL);
         drop(state);
         let keeper = self.setup.affinity.as_ref().filter(|keeper| is_at_rest && keeper.has_work());
         keeper.map(|keeper| Work::Look(keeper.clone()))
     }
 
-    fn take_work(&self, state: &mut State, sides: Sides, now: Duration) -> Option<Work> {
+    fn take_work(&self, state: &mut State, tiers: TierSet, now: Duration) -> Option<Work> {
         if self.is_renewal_due(state, now) {
             state.renewed = now;
             return Some(Work::Task(Task::Renew));
         }
-        if self.setup.supervision.teller.is_some() && sides.has(Side::Far) && now >= state.told.due {
+        if self.setup.supervision.teller.is_some() && tiers.has(RUN_DIRECTORY) && now >= state.told.due {
             state.told.due = now + super::status::EVERY;
             return Some(Work::Task(Task::Status));
         }
-        if let Some(task) = state.lanes.take_task(sides) {
+        if let Some(task) = state.lanes.take_task(tiers) {
             return Some(Work::Task(task));
         }
-        let [answers, exchanges] = self.serves(sides);
+        let [answers, exchanges] = self.serves(tiers);
         if answers
             && state.outbox.len() < ANSWERS_MAX
             && let Some(request) = state.requests.pop_front()
@@ -139,7 +152,7 @@ impl Engine {
                 return Some(Work::Exchange(running.exchange.clone(), job));
             }
         }
-        Some(match state.lanes.take_step(sides)? {
+        Some(match state.lanes.take_step(tiers)? {
             Step::Open(operation, tier) => Work::Open(operation, tier),
             Step::Piece(job, piece) => Work::Piece(job, piece),
         })
@@ -154,7 +167,7 @@ impl Engine {
     fn has_other_work(&self) -> bool {
         let state = self.lock();
         self.is_renewal_due(&state, self.setup.clock.now())
-            || !state.lanes.is_empty(Sides::Both)
+            || !state.lanes.is_empty(TierSet::ALL)
             || !state.requests.is_empty()
             || !state.exchanges.is_empty()
     }
@@ -183,7 +196,7 @@ impl Engine {
                 let (outcome, decision) = self.decide_level(round, ballot);
                 self.lock().events.push(Event::Decided { round, outcome, decision });
             }
-            Task::LocalManifest { series, manifest } => self.write_local_manifest(&series, *manifest),
+            Task::NodeManifest { tier, series, manifest } => self.write_node_manifest(tier, &series, *manifest),
             Task::Retain { tier, series, key } => self.retain(tier, &series, &key),
             Task::Prepare { bytes, node } => self.prepare_memory(bytes, node),
             Task::Discard(upload) => upload.discard(),
@@ -198,10 +211,10 @@ impl Engine {
     }
 
     /// Opens the file of a write and makes it the active job, or ends it with its failure.
-    fn open_write(&self, operation: u64, tier: TierKind) {
+    fn open_write(&self, operation: u64, tier: TierId) {
         let opened = self.prepare(operation, tier);
         let mut state = self.lock();
-        let lane = state.lanes.of(Side::of(tier));
+        let lane = state.lanes.of(tier);
         lane.is_opening = false;
         match opened {
             None => {}
@@ -211,11 +224,11 @@ impl Engine {
         }
     }
 
-    fn prepare(&self, operation: u64, tier: TierKind) -> Option<Result<Prepared, TierError>> {
-        if tier == TierKind::Peers {
+    fn prepare(&self, operation: u64, tier: TierId) -> Option<Result<Prepared, TierError>> {
+        if tier == TierId::PEERS {
             return self.prepare_part(operation);
         }
-        let directory = self.directory(tier)?;
+        let directory = self.tier(tier)?;
         let (series, key, source, direct) = {
             let mut state = self.lock();
             let checkpoint = state.checkpoints.get_mut(&operation)?;
@@ -224,22 +237,23 @@ impl Engine {
             (checkpoint.series.clone(), checkpoint.key, checkpoint.source.clone()?, direct)
         };
         if let Some((_, upload)) = direct {
-            return Some(self.publish_direct(directory, &series, &key, &upload));
+            return Some(self.publish_direct(&**directory, &series, &key, &*upload));
         }
         let rank = self.setup.identity.rank;
         let length = source.head().header.total_len;
         let alone = || (None, vec![ContainerEntry { key, rank, offset: 0, length }]);
-        let (shared, entries) = match (&self.setup.memory, tier, &source) {
-            (Some(segment), TierKind::Global, Source::Memory(_)) => {
+        let (shared, entries) = match (&self.setup.memory, tier.spec().gathering, &source) {
+            (Some(segment), Gathering::Slices, Source::Memory(_)) => {
                 NodeContainer::of(segment, key, rank, &self.setup.identity.node_ranks)
                     .map_or_else(alone, |(node, entries)| (Some(node), entries))
             }
             _ => alone(),
         };
-        let (file, create) = match &shared {
-            Some(_) => (node_file(entries[0].rank), Create::Shared),
-            None => (rank_file(rank), Create::New),
+        let (file, writers) = match &shared {
+            Some(_) => (node_file(entries[0].rank), Writers::Node),
+            None => (rank_file(rank), Writers::One),
         };
+        let path = directory.folder_path(&series, &key).join(&file);
         let spec = |upload| WriteSpec {
             operation,
             tier,
@@ -252,7 +266,7 @@ impl Engine {
             shared: shared.clone(),
             write_bytes: self.setup.config.node.write_bytes,
         };
-        let (error, upload) = match directory.begin(&series, &key, &file, create) {
+        let (error, upload) = match directory.begin(&path, writers) {
             Ok(upload) => match WriteJob::new(spec(upload)) {
                 Ok(job) => return Some(Ok(Prepared::Job(Box::new(job)))),
                 Err(failure) => (failure.0, Some(failure.1)),
@@ -263,7 +277,7 @@ impl Engine {
         match upload {
             Some(upload) if is_last => upload.discard(),
             // The other ranks of the node have left it to the last one.
-            None if is_last && shared.is_some() => directory.discard(&series, &key, &file),
+            None if is_last && shared.is_some() => directory.discard(&path),
             _ => {}
         }
         Some(Err(error))
@@ -272,7 +286,7 @@ impl Engine {
     /// The write of what this rank keeps for others to its local tier. With nothing to keep it is done when its turn comes,
     /// which is after the rank's own shard.
     fn prepare_part(&self, operation: u64) -> Option<Result<Prepared, TierError>> {
-        let directory = self.setup.local.as_ref()?;
+        let directory = self.node_files()?;
         let segment = self.setup.memory.as_ref()?;
         let (series, key, slot) = {
             let state = self.lock();
@@ -293,13 +307,14 @@ impl Engine {
             Content::Shard => rank_file(rank),
             Content::Parity => parity_file(rank),
         };
-        let upload = match directory.begin(&series, &key, &file, Create::New) {
+        let path = directory.folder_path(&series, &key).join(&file);
+        let upload = match directory.begin(&path, Writers::One) {
             Ok(upload) => upload,
             Err(error) => return Some(Err(error)),
         };
         let spec = WriteSpec {
             operation,
-            tier: TierKind::Peers,
+            tier: TierId::PEERS,
             started: self.setup.clock.now(),
             source: Source::Memory(shard),
             upload,
@@ -321,10 +336,10 @@ impl Engine {
     /// A shard that was written during capture is durable already; all it needs is its name.
     fn publish_direct(
         &self,
-        directory: &DirectoryTier,
+        directory: &dyn Tier,
         series: &Series,
         key: &CheckpointKey,
-        upload: &Upload,
+        upload: &dyn Upload,
     ) -> Result<Prepared, TierError> {
         let rank = self.setup.identity.rank;
         if let Err(error) = upload.publish() {
@@ -334,17 +349,17 @@ impl Engine {
         let file = rank_file(rank);
         let path = directory.folder_path(series, key).join(&file);
         let io = |source| TierError::io(directory.kind(), "read", &path, source);
-        let bytes = directory.storage().open_read(&path).and_then(|file| file.len()).map_err(io)?;
+        let bytes = directory.stat(&path).map_err(io)?.bytes;
         Ok(Prepared::Done(Written::Published(Some(ContainerInfo { file, bytes, ranks: vec![rank] }))))
     }
 
     fn close_write(&self, job: &WriteJob, written: Written) {
         let took = self.setup.clock.now().saturating_sub(job.started);
         let mut state = self.lock();
-        state.lanes.of(Side::of(job.tier)).active = None;
-        if !matches!(written, Written::Failed(_)) && job.tier != TierKind::Peers {
-            *state.stats.flushed_bytes.of_mut(job.tier) += job.bytes;
-            *state.stats.flushed_time.of_mut(job.tier) += took;
+        state.lanes.of(job.tier).active = None;
+        if !matches!(written, Written::Failed(_)) && job.tier != TierId::PEERS {
+            state.stats.flushed_bytes[job.tier] += job.bytes;
+            state.stats.flushed_time[job.tier] += took;
         }
         if let (Written::SliceDone, Some(node)) = (&written, job.node()) {
             state.slices.push((job.operation, node.clone(), self.setup.clock.now()));
@@ -360,17 +375,18 @@ impl Engine {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
         let blame = |text: String| (Outcome::Abandoned(vec![Culprit::of(rank, text)]), Vec::new());
-        let side = if round.phase == Phase::Global { Side::Far } else { Side::Near };
-        match self.standing(side) {
+        let shared = shared_files(round.phase);
+        let is_patient = shared.is_some_and(|tier| self.waits_for_claims(tier));
+        match self.standing(is_patient) {
             Standing::Newest => {}
-            // Claims stop waste; names protect. When the global tier cannot be asked, lower levels go on without it.
-            Standing::Unknown(why) if side == Side::Near => log::warn!("event=claim-not-checked error={why:?}"),
+            // Claims stop waste; names protect. When their file system cannot be asked, what does not need it goes on without it.
+            Standing::Unknown(why) if !is_patient => log::warn!("event=claim-not-checked error={why:?}"),
             Standing::Superseded(why) | Standing::Unknown(why) => return blame(why),
         }
-        if round.phase == Phase::Global
-            && let Err(error) = self.write_global_manifest(round.operation, ballot.payload)
+        if let Some(tier) = shared
+            && let Err(error) = self.write_shared_manifest(tier, round.operation, ballot.payload)
         {
-            self.tier_failure(&mut self.lock(), TierKind::Global, &error);
+            self.tier_failure(&mut self.lock(), tier, &error);
             return blame(error.to_string());
         }
         (Outcome::Agreed, Vec::new())
@@ -402,8 +418,8 @@ impl Engine {
         }
     }
 
-    fn write_global_manifest(&self, operation: u64, payload: Payload) -> Result<(), TierError> {
-        let Some(directory) = &self.setup.global else { return Ok(()) };
+    fn write_shared_manifest(&self, tier: TierId, operation: u64, payload: Payload) -> Result<(), TierError> {
+        let Some(directory) = self.tier(tier) else { return Ok(()) };
         let mut containers = match payload {
             Payload::Containers(containers) => containers,
             _ => Vec::new(),
@@ -413,18 +429,18 @@ impl Engine {
             .lock()
             .checkpoints
             .get(&operation)
-            .map(|checkpoint| (checkpoint.series.clone(), self.manifest(checkpoint, Level::System, containers)));
+            .map(|checkpoint| (checkpoint.series.clone(), self.manifest(checkpoint, tier.level(), containers)));
         made.map_or(Ok(()), |(series, manifest)| directory.write_manifest(&series, &manifest))
     }
 
-    /// The local manifest only records a fact that the shards prove: failing to write it is no failure of the level.
-    fn write_local_manifest(&self, series: &Series, mut manifest: Manifest) {
-        let Some(directory) = &self.setup.local else { return };
+    /// The manifest on a tier of the node only records a fact that the shards prove: failing to write it is no failure of the level.
+    fn write_node_manifest(&self, tier: TierId, series: &Series, mut manifest: Manifest) {
+        let Some(directory) = self.tier(tier) else { return };
         let folder = directory.folder_path(series, &manifest.key);
         for rank in &self.setup.identity.node_ranks {
             let file = rank_file(*rank);
-            let length = directory.storage().open_read(&folder.join(&file)).and_then(|handle| handle.len());
-            if let Ok(bytes) = length {
+            if let Ok(found) = directory.stat(&folder.join(&file)) {
+                let bytes = found.bytes;
                 manifest.containers.push(ContainerInfo { file, bytes, ranks: vec![*rank] });
             }
         }
@@ -446,19 +462,19 @@ impl Engine {
     /// A newer run has taken over, which ends this one's commits; or it cannot be found out.
     #[cfg(feature = "mpi")]
     pub(crate) fn check_claim(&self) -> Result<(), String> {
-        match self.standing(Side::Far) {
+        match self.standing(true) {
             Standing::Newest => Ok(()),
             Standing::Superseded(why) | Standing::Unknown(why) => Err(why),
         }
     }
 
-    fn retain(&self, tier: TierKind, series: &Series, key: &CheckpointKey) {
-        let Some(directory) = self.directory(tier) else { return };
-        if let Standing::Superseded(why) | Standing::Unknown(why) = self.standing(Side::of(tier)) {
+    fn retain(&self, tier: TierId, series: &Series, key: &CheckpointKey) {
+        let Some(directory) = self.tier(tier) else { return };
+        if let Standing::Superseded(why) | Standing::Unknown(why) = self.standing(self.waits_for_claims(tier)) {
             log::warn!("event=retention-skipped tier={tier} error={why:?}");
             return;
         }
-        let policy = if tier == TierKind::Local { &self.setup.config.job.local } else { &self.setup.config.job.global };
+        let Some(policy) = tier.wish(&self.setup.config.job).policy else { return };
         let folders = match directory.survey(series) {
             Ok(folders) => folders,
             Err(error) => {
@@ -474,13 +490,13 @@ impl Engine {
                 state.tell_started_over(&series.name, newest);
             }
             let entries = folders.iter().map(|folder| state.folder(folder, tier, key)).collect();
-            let has_parts = tier == TierKind::Local && self.setup.config.job.redundancy.store == PartStore::Local;
+            let has_parts = !tier.spec().is_shared && self.setup.config.job.redundancy.store == PartStore::Local;
             let reached = state.committed_names.get(&text_hash(&series.name));
             let is_protected = reached.is_some_and(|level| *level >= Level::NodeLoss);
             (Ledger::new(entries), has_parts.then_some(is_protected))
         };
         let occasion =
-            Occasion::Retention { committed: *key, level: level_of(tier), stretches: &stretches, policy, parts };
+            Occasion::Retention { committed: *key, level: tier.level(), stretches: &stretches, policy: &policy, parts };
         for (gone, ruling) in folders.iter().zip(ledger.judge(&occasion)) {
             let Folder { generation, version, operation, .. } = *gone;
             let folder = CheckpointKey { generation, version, operation, ..CheckpointKey::default() }.folder();
@@ -547,9 +563,17 @@ impl Engine {
         }
     }
 
-    /// May one file system hang while another one does not?
-    pub(super) fn has_two_file_systems(&self) -> bool {
-        self.setup.local.is_some() && self.setup.global.is_some()
+    /// The threads that take up nothing that may wait for more than one tier, and for which one each may: a file system that hangs holds
+    /// up no other one. By name.
+    pub(super) fn guards(&self) -> Vec<(String, TierSet)> {
+        let far = self.setup.tiers.iter().map(|tier| tier.kind()).filter(|tier| *tier != NEAREST);
+        let far = far.filter(|_| self.setup.tiers.len() > 1).map(|tier| (format!("bvk-{tier}"), TierSet::of(tier)));
+        std::iter::once(("bvk-near".to_owned(), TierSet::of(NEAREST))).chain(far).collect()
+    }
+
+    /// The files of this node, which the others do not see.
+    pub(super) fn node_files(&self) -> Option<&Arc<dyn Tier>> {
+        self.setup.tiers.iter().find(|tier| !tier.kind().spec().is_shared)
     }
 
     /// Is this rank the root?
@@ -581,12 +605,12 @@ pub(super) fn slot_entry(segment: &OldSegment, slot: &OldSlot) -> LedgerEntry<u6
 
 impl State {
     /// A folder of a tier, as this run knows more of it than its name and whether it has a manifest.
-    fn folder(&self, folder: &Folder, tier: TierKind, now: &CheckpointKey) -> LedgerEntry<()> {
-        let mut entry = folder.entry((), level_of(tier));
+    fn folder(&self, folder: &Folder, tier: TierId, now: &CheckpointKey) -> LedgerEntry<()> {
+        let mut entry = folder.entry((), tier.level());
         if folder.generation == now.generation {
             let operation = folder.operation;
-            let tiers = [tier, TierKind::Peers].into_iter().filter(|at| self.committed.contains(&(*at, operation)));
-            entry.known = tiers.fold(entry.known, |known, tier| known.with(level_of(tier)));
+            let tiers = [tier, TierId::PEERS].into_iter().filter(|at| self.committed.contains(&(*at, operation)));
+            entry.known = tiers.fold(entry.known, |known, tier| known.with(tier.level()));
             entry.is_open = self.checkpoints.get(&operation).is_some_and(|c| !c.flow.is_finished())
                 || self.held.contains(&operation);
         }
@@ -606,16 +630,18 @@ mod tests {
     /// Work on the wrong side would hold up a tier whose file system is sound while the other's hangs.
     #[test]
     fn what_may_wait_for_a_file_system_is_on_its_side_and_nothing_else() {
-        let decide = |phase| Task::Decide { round: Round { operation: 1, phase }, ballot: Ballot::default() }.side();
-        let sides = [Phase::Call, Phase::Local, Phase::Peers, Phase::Global].map(decide);
-        assert_eq!(sides, [None, None, None, Some(Side::Far)]);
+        let decide =
+            |phase| Task::Decide { round: Round { operation: 1, phase }, ballot: Ballot::default() }.waits_for();
+        let level = |tier: TierId| Phase::Level(tier.index());
+        let phases = [Phase::Call, level(TierId::LOCAL), level(TierId::PEERS), level(TierId::GLOBAL)];
+        assert_eq!(phases.map(decide), [None, None, None, Some(TierId::GLOBAL)]);
         let retain = |tier| {
             let series = Series { job: "job".into(), group: "world".into(), name: "heat".into() };
-            Task::Retain { tier, series, key: CheckpointKey::default() }.side()
+            Task::Retain { tier, series, key: CheckpointKey::default() }.waits_for()
         };
-        assert_eq!([TierKind::Local, TierKind::Global].map(retain), [Some(Side::Near), Some(Side::Far)]);
-        assert_eq!([Task::Renew, Task::Status].map(|task| task.side()), [Some(Side::Far); 2]);
+        assert_eq!([TierId::LOCAL, TierId::GLOBAL].map(retain), [Some(TierId::LOCAL), Some(TierId::GLOBAL)]);
+        assert_eq!([Task::Renew, Task::Status].map(|task| task.waits_for()), [Some(TierId::GLOBAL); 2]);
         let prepare = Task::Prepare { bytes: 1, node: None };
-        assert_eq!([prepare, Task::RemoveOldSegments].map(|task| task.side()), [None; 2]);
+        assert_eq!([prepare, Task::RemoveOldSegments].map(|task| task.waits_for()), [None; 2]);
     }
 }

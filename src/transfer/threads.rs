@@ -1,9 +1,9 @@
 //! The engine's threads: started together, stopped together. The module's table lists them.
 
 use super::engine::Engine;
-use super::lanes::Sides;
 use crate::affinity::cpus;
 use crate::base::log;
+use crate::tier::TierSet;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Threads {
     pub fn start(engine: &Arc<Engine>, with_comm: bool) -> io::Result<Threads> {
         let mut threads = Threads { engine: engine.clone(), comm: None, workers: Vec::new() };
         let cpus = cpus::for_background("");
-        let start = |name: String, body: fn(&Engine)| {
+        let start = |name: String, body: Box<dyn FnOnce(&Engine) + Send>| {
             let (engine, cpus) = (engine.clone(), cpus.clone());
             spawn(name, move || {
                 cpus::run_on(&cpus);
@@ -47,17 +47,18 @@ impl Threads {
             })
         };
         for index in 0..engine.config().node.writers {
-            threads.workers.push(start(format!("bvk-write-{index}"), |engine| write_loop(engine, Sides::Both))?);
+            threads
+                .workers
+                .push(start(format!("bvk-write-{index}"), Box::new(|engine| write_loop(engine, TierSet::ALL)))?);
         }
-        threads.workers.push(start("bvk-near".into(), |engine| write_loop(engine, Sides::Near))?);
-        if engine.has_two_file_systems() {
-            threads.workers.push(start("bvk-far".into(), |engine| write_loop(engine, Sides::Far))?);
+        for (name, tiers) in engine.guards() {
+            threads.workers.push(start(name, Box::new(move |engine| write_loop(engine, tiers)))?);
         }
         if engine.is_root() {
-            threads.workers.push(start("bvk-claim".into(), Engine::guard_claim)?);
+            threads.workers.push(start("bvk-claim".into(), Box::new(Engine::guard_claim))?);
         }
         if with_comm {
-            threads.comm = Some(start("bvk-comm".into(), comm_loop)?);
+            threads.comm = Some(start("bvk-comm".into(), Box::new(comm_loop))?);
         }
         Ok(threads)
     }
@@ -122,11 +123,11 @@ fn join(thread: Option<JoinHandle<()>>) {
     }
 }
 
-fn write_loop(engine: &Engine, sides: Sides) {
+fn write_loop(engine: &Engine, tiers: TierSet) {
     let mut staging = None;
     while !engine.is_stopping() {
-        if !engine.work(sides, &mut staging) {
-            engine.wait_for_work(sides, WRITER_IDLE);
+        if !engine.work(tiers, &mut staging) {
+            engine.wait_for_work(tiers, WRITER_IDLE);
         }
     }
 }

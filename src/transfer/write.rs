@@ -8,11 +8,11 @@
 use super::node::NodeContainer;
 use crate::base::Rank;
 use crate::format::{ContainerEntry, ContainerInfo, container};
-use crate::tier::directory::Upload;
+use crate::tier::Upload;
 use crate::tier::pieces::{Piece, pieces};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{TierError, TierId};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,13 +32,13 @@ pub struct WriteJob {
     /// Which checkpoint.
     pub operation: u64,
     /// Where to.
-    pub tier: TierKind,
+    pub tier: TierId,
     /// When it began.
     pub started: Duration,
     /// Bytes of the shard.
     pub bytes: u64,
     source: Source,
-    upload: Upload,
+    upload: Box<dyn Upload>,
     file: String,
     base: u64,
     /// The node's shared container, or `None` when the rank writes alone.
@@ -55,13 +55,13 @@ pub struct WriteSpec {
     /// Which checkpoint.
     pub operation: u64,
     /// Where to.
-    pub tier: TierKind,
+    pub tier: TierId,
     /// Now.
     pub started: Duration,
     /// The bytes.
     pub source: Source,
     /// The open temp file.
-    pub upload: Upload,
+    pub upload: Box<dyn Upload>,
     /// Its final name.
     pub file: String,
     /// All shards of the container, in order.
@@ -74,12 +74,15 @@ pub struct WriteSpec {
     pub write_bytes: u64,
 }
 
+/// Why a write did not begin, and the file that is to be discarded.
+pub type Refused = Box<(TierError, Box<dyn Upload>)>;
+
 impl WriteJob {
     /// Prepares a job; reserves the file's room.
     ///
     /// # Errors
     /// [`TierError::Io`] when there is no room.
-    pub fn new(spec: WriteSpec) -> Result<WriteJob, Box<(TierError, Upload)>> {
+    pub fn new(spec: WriteSpec) -> Result<WriteJob, Refused> {
         let end = spec.entries.last().map_or(0, |last| last.offset + last.length);
         let base = spec.entries.iter().find(|entry| entry.rank == spec.rank).map_or(0, |entry| entry.offset);
         if let Err(error) = spec.upload.reserve(end) {
@@ -195,7 +198,7 @@ impl WriteJob {
         let end = self.entries.last().map_or(0, |last| last.offset + last.length);
         let tail = container::encode_tail(&self.entries).map_err(|source| TierError::Format {
             tier: self.tier,
-            path: self.upload.temp_path().to_owned(),
+            path: self.upload.path().to_owned(),
             source,
         })?;
         let mut aligned = PageBuffer::new(tail.len());

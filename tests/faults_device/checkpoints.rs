@@ -6,6 +6,7 @@ use crate::machine::*;
 use bivouac::cache::Keep;
 use bivouac::device::Priority::{High, Low};
 use bivouac::device::{Device, DeviceSpan};
+use bivouac::tier::TierId;
 use bivouac::transfer::history::{Field, FieldMut, Return};
 use bivouac::{Caches, Level, Session};
 use std::time::{Duration, Instant};
@@ -144,7 +145,7 @@ fn a_shard_that_was_damaged_on_the_link_is_not_restored_from_node_memory() {
     });
     machine.run(RANKS, |rank, session| {
         assert_eq!(rank.restart(session), Some((1, "local")), "rank {}", rank.rank);
-        assert_eq!(session.stats().damaged.memory > 0, rank.rank == VICTIM);
+        assert_eq!(session.stats().damaged[TierId::MEMORY] > 0, rank.rank == VICTIM);
     });
 }
 

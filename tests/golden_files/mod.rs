@@ -8,7 +8,7 @@ use bivouac::format::shard::{Layout, ShardHeader, encode_head};
 use bivouac::format::{ContainerEntry, ContainerInfo, Content, ElementType, Manifest, Region, RegionKind, ShardMeta};
 use bivouac::redundancy::part;
 use bivouac::redundancy::stripes::SetInfo;
-use bivouac::tier::directory::Series;
+use bivouac::tier::names::Series;
 use std::path::{Path, PathBuf};
 
 /// The container of both ranks.

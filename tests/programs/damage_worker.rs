@@ -30,7 +30,7 @@
 #![forbid(unsafe_code)]
 
 use bivouac::base::digest::digest_bytes;
-use bivouac::tier::TierKind;
+use bivouac::tier::TierId;
 use bivouac::{Config, Level, LevelVerdict, Pending, Restorer, Session, Stats};
 use clap::{Args, Parser};
 use mpi::Threading;
@@ -270,21 +270,17 @@ fn restart(session: &Session, data: &mut Data, elements: usize, log: &mut Log) -
 }
 
 fn stats(stats: &Stats) -> serde_json::Value {
-    let tiers = |of: &dyn Fn(TierKind) -> u64| -> serde_json::Value {
-        TierKind::ALL
-            .into_iter()
-            .map(|tier| (tier.name().to_owned(), of(tier).into()))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
+    let tiers = |of: &dyn Fn(TierId) -> u64| -> serde_json::Value {
+        TierId::all().map(|tier| (tier.name().to_owned(), of(tier).into())).collect::<serde_json::Map<_, _>>().into()
     };
     json!({
         "captured": stats.captured,
         "abandoned": stats.abandoned,
-        "committed": tiers(&|tier| *stats.committed.of(tier)),
-        "level_failures": tiers(&|tier| *stats.level_failures.of(tier)),
-        "write_failures": tiers(&|tier| *stats.write_failures.of(tier)),
-        "restored_bytes": tiers(&|tier| *stats.restored_bytes.of(tier)),
-        "damaged": tiers(&|tier| *stats.damaged.of(tier)),
+        "committed": tiers(&|tier| stats.committed[tier]),
+        "level_failures": tiers(&|tier| stats.level_failures[tier]),
+        "write_failures": tiers(&|tier| stats.write_failures[tier]),
+        "restored_bytes": tiers(&|tier| stats.restored_bytes[tier]),
+        "damaged": tiers(&|tier| stats.damaged[tier]),
         "direct_captures": stats.direct_captures,
         "room_waits": stats.room_waits,
     })

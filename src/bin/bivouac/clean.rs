@@ -35,9 +35,10 @@ use bivouac::recovery::discover::is_of_another;
 use bivouac::recovery::drain::host_tag;
 use bivouac::segment::{self, SegmentError};
 use bivouac::session::place::store_hash;
-use bivouac::tier::TierKind;
-use bivouac::tier::directory::{DirectoryTier, Series, is_component};
+use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::names::{Series, is_component};
 use bivouac::tier::posix::PosixStorage;
+use bivouac::tier::{Tier, TierId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -146,7 +147,7 @@ impl<'a> Ground<'a> {
         let config = Config::from_env().map_err(|error| error.to_string())?;
         let own = |kind, root| own_tier(kind, Arc::new(PosixStorage::new(Direct::Off)), root);
         let root = args.global.as_ref().unwrap_or(&config.job.global_directory);
-        let global = own(TierKind::Global, root.clone())?;
+        let global = own(TierId::GLOBAL, root.clone())?;
         let store = store_of(&**global.storage(), root)?;
         if store.is_none() && args.global.is_some() {
             return Err(no_store(root));
@@ -170,7 +171,7 @@ impl<'a> Ground<'a> {
         if args.dirs.is_empty() {
             memory.push(config.node.memory_directory.clone());
             for local in local_directories(&config, root, store, args.job.as_deref())? {
-                tiers.push(own(TierKind::Local, local)?);
+                tiers.push(own(TierId::LOCAL, local)?);
             }
             tiers.extend(global.clone());
         }
@@ -358,7 +359,8 @@ impl Ground<'_> {
         let all: BTreeSet<&Series> = copies.iter().map(|copy| &copy.series).collect();
         for series in all.into_iter().filter(|series| tier.series_path(series).is_dir()) {
             let parts = vec![series.job.clone(), series.group.clone(), series.name.clone()];
-            let (found, _) = survey(&Scope { tier: tier.clone(), parts }).map_err(|error| error.to_string())?;
+            let (found, _) =
+                survey(&Scope { tier: Arc::new(tier.clone()), parts }).map_err(|error| error.to_string())?;
             let whole = found.iter().filter(|found| matches!(found.state, State::Committed | State::Restorable));
             let taken = whole.map(|found| Moment { generation: found.order.0, operation: found.order.2 });
             let newest = taken.max();
@@ -374,7 +376,7 @@ impl Ground<'_> {
     /// Local copies of stores that are gone. They may be all that is left of a job, or their file system may just not be mounted.
     fn add_orphans(&self, removal: &mut Removal) -> Result<(), String> {
         for orphan in self.orphans.iter().filter(|orphan| orphan.is_gone) {
-            let tier = own_tier(TierKind::Local, Arc::new(PosixStorage::new(Direct::Off)), orphan.path.clone())?;
+            let tier = own_tier(TierId::LOCAL, Arc::new(PosixStorage::new(Direct::Off)), orphan.path.clone())?;
             for job in reset::folders(&orphan.path)?.into_iter().filter(|job| self.is_meant(job) && !is_local_name(job))
             {
                 if self.args.even_newest {
@@ -455,7 +457,7 @@ impl Ground<'_> {
             return Some(why);
         }
         let has_claims = |tier: &DirectoryTier| living::claims(tier, &job.0, &job.1).is_some();
-        if tier.kind() == TierKind::Global && has_claims(tier) {
+        if tier.kind() == TierId::GLOBAL && has_claims(tier) {
             return claimed(tier, &job.0, &job.1, "bivouac clean");
         }
         if self.global.as_ref().is_some_and(has_claims) {

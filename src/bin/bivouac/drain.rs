@@ -8,8 +8,7 @@
 use crate::ending::{Ending, Problem, Problems};
 use crate::living::{self, claimed, claims, is_job, no_job};
 use crate::output::{self, KeyView, SCHEMA, complain, plain, print, print_json};
-use crate::places::{local_directories, local_names, no_store, own_local, own_tier, store_of};
-use crate::reset::folders;
+use crate::places::{local_directories, local_names, no_store, own_local, own_store, own_tier};
 use bivouac::Config;
 use bivouac::base::clock::SystemClock;
 use bivouac::base::ids::text_hash;
@@ -18,12 +17,10 @@ use bivouac::base::{Clock, Generation, Incarnation, Rank};
 use bivouac::recovery::drain::{
     Chosen, Collected, Damage, Drain, Drained, Fate, SegmentSeen, Which, collect, host_tag, select,
 };
-use bivouac::tier::TierKind;
 use bivouac::tier::claims::Claims;
-use bivouac::tier::directory::{DirectoryTier, Series};
-use bivouac::tier::owner::store_id;
+use bivouac::tier::names::Series;
 use bivouac::tier::posix::PosixStorage;
-use bivouac::tier::storage::Storage;
+use bivouac::tier::{Tier, TierId};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,9 +185,9 @@ struct Lost {
 
 /// Where to look, and where to copy to.
 struct Places {
-    global: DirectoryTier,
+    global: Arc<dyn Tier>,
     memory: PathBuf,
-    locals: Vec<DirectoryTier>,
+    locals: Vec<Arc<dyn Tier>>,
     write_bytes: u64,
 }
 
@@ -280,9 +277,8 @@ fn places(args: &Args) -> Result<Places, String> {
     let config = Config::from_env().map_err(|error| error.to_string())?;
     let root = args.global.clone().unwrap_or_else(|| config.job.global_directory.clone());
     let root = std::path::absolute(&root).map_err(|error| format!("{}: {error}", root.display()))?;
-    let storage: Arc<dyn Storage> = Arc::new(PosixStorage::new(config.node.global_direct));
-    let global = own_tier(TierKind::Global, storage, root.clone())?;
-    let store = find_store(args.create, args.dry_run, &**global.storage(), &root)?;
+    let global = own_store(&root, &config)?;
+    let store = find_store(args.create, args.dry_run, &*global)?;
     let mut locals = Vec::new();
     for directory in &args.local {
         locals.extend(own_local(directory, &local_names(store, args.job.as_deref()))?);
@@ -296,7 +292,7 @@ fn places(args: &Args) -> Result<Places, String> {
             return Err(format!("{} is given as global and as local directory", local.display()));
         }
         let storage = Arc::new(PosixStorage::new(config.node.local_direct));
-        tiers.push(own_tier(TierKind::Local, storage, local)?);
+        tiers.push(Arc::new(own_tier(TierId::LOCAL, storage, local)?) as Arc<dyn Tier>);
     }
     Ok(Places {
         global,
@@ -315,20 +311,15 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
 ///
 /// # Errors
 /// It cannot be read or made, or is no store.
-pub fn find_store(
-    create: bool,
-    dry_run: bool,
-    storage: &dyn Storage,
-    root: &Path,
-) -> Result<Option<Incarnation>, String> {
-    match store_of(storage, root)? {
+pub fn find_store(create: bool, dry_run: bool, tier: &dyn Tier) -> Result<Option<Incarnation>, String> {
+    match tier.find_store().map_err(|error| error.to_string())? {
         Some(id) => Ok(Some(id)),
         None if create && dry_run => Ok(None),
         None if create => {
             let fresh = bivouac::base::rng::incarnation().map_err(|error| format!("no random numbers: {error}"))?;
-            store_id(storage, root, fresh, &SystemClock::default()).map(Some).map_err(|error| error.to_string())
+            tier.hold_store(fresh, &SystemClock::default()).map(Some).map_err(|error| error.to_string())
         }
-        None => Err(format!("{}. Or give --create to make it", no_store(root))),
+        None => Err(format!("{}. Or give --create to make it", no_store(tier.root()))),
     }
 }
 
@@ -356,7 +347,7 @@ fn look(args: &Args, places: &Places, document: &mut Document) -> Collected {
 
 /// Which series the user means.
 pub struct Wanted<'a> {
-    global: &'a DirectoryTier,
+    global: &'a Arc<dyn Tier>,
     job: Option<&'a str>,
     name: Option<&'a str>,
     strangers: RefCell<BTreeSet<String>>,
@@ -364,7 +355,7 @@ pub struct Wanted<'a> {
 
 impl<'a> Wanted<'a> {
     /// Those of a job, or of all jobs that the store knows; of one name, or of all.
-    pub fn new(global: &'a DirectoryTier, job: Option<&'a str>, name: Option<&'a str>) -> Wanted<'a> {
+    pub fn new(global: &'a Arc<dyn Tier>, job: Option<&'a str>, name: Option<&'a str>) -> Wanted<'a> {
         Wanted { global, job, name, strangers: RefCell::default() }
     }
 
@@ -375,7 +366,7 @@ impl<'a> Wanted<'a> {
         }
         match self.job {
             Some(job) => is_job(&series.job, job),
-            None if claims(self.global, &series.job, &series.group).is_some() => true,
+            None if claims(&**self.global, &series.job, &series.group).is_some() => true,
             None => {
                 self.strangers.borrow_mut().insert(series.job.clone());
                 false
@@ -395,7 +386,7 @@ impl<'a> Wanted<'a> {
                     .then(|| Problem::nothing(format!("there is no series {:?} on {places}", output::short(name))))
             }
             (Some(job), None) => {
-                let is_known = folders(self.global.root()).unwrap_or_default().iter().any(meant);
+                let is_known = self.global.components(self.global.root()).unwrap_or_default().iter().any(meant);
                 (!is_known).then(|| no_job(job, &places))
             }
             (None, None) => None,
@@ -417,7 +408,7 @@ fn job_of(series: &Series) -> Job {
 
 /// Leaves out the checkpoints of jobs that may have a living run.
 pub fn refuse_living(
-    global: &DirectoryTier,
+    global: &Arc<dyn Tier>,
     segments: &[SegmentSeen],
     chosen: &mut Vec<Chosen>,
     problems: &mut Problems,
@@ -432,7 +423,7 @@ pub fn refuse_living(
     };
     let jobs: BTreeSet<Job> = chosen.iter().map(|chosen| job_of(&chosen.series)).collect();
     for (job, group) in jobs {
-        if let Some(why) = here(&job, &group).or_else(|| claimed(global, &job, &group, "bivouac drain")) {
+        if let Some(why) = here(&job, &group).or_else(|| claimed(&**global, &job, &group, "bivouac drain")) {
             problems.add(format!("{job}/{group} is left alone: {why}; --even-alive takes it all the same"));
             chosen.retain(|chosen| job_of(&chosen.series) != (job.clone(), group.clone()));
         }
@@ -441,7 +432,7 @@ pub fn refuse_living(
 
 /// Sees to it that no later run takes the numbers of the runs whose checkpoints come here. Those whose number cannot be
 /// recorded are left out.
-pub fn record_runs(tier: &DirectoryTier, chosen: Vec<Chosen>, damage: &mut Vec<String>) -> Vec<Chosen> {
+pub fn record_runs(tier: &Arc<dyn Tier>, chosen: Vec<Chosen>, damage: &mut Vec<String>) -> Vec<Chosen> {
     let mut newest: BTreeMap<Job, Generation> = BTreeMap::new();
     for chosen in &chosen {
         let generation = newest.entry(job_of(&chosen.series)).or_default();
@@ -449,7 +440,9 @@ pub fn record_runs(tier: &DirectoryTier, chosen: Vec<Chosen>, damage: &mut Vec<S
     }
     let mut failed = BTreeSet::new();
     for ((job, group), used) in newest {
-        let claims = Claims::new(tier.kind(), tier.storage().clone(), tier.root(), &job, &group);
+        // A place without claims numbers its runs by what lies there.
+        let Some(records) = tier.records() else { continue };
+        let claims = Claims::new(tier.kind(), records, tier.root(), &job, &group);
         if let Err(error) = claims.record_used(used, &living::me("bivouac drain"), &SystemClock::default()) {
             damage.push(format!("{job}/{group} is not drained: {error}"));
             failed.insert((job, group));
@@ -489,7 +482,7 @@ pub fn is_complete(drained: &Drained) -> bool {
 
 // ------------------------------------------------------------------------------------------- in words
 
-fn report(document: &mut Document, drained: &[Drained], loose: &[Damage], global: &DirectoryTier) {
+fn report(document: &mut Document, drained: &[Drained], loose: &[Damage], global: &Arc<dyn Tier>) {
     for drained in drained {
         let row = row(drained, global);
         document.bytes += row.bytes;
@@ -521,7 +514,7 @@ pub fn damage(drained: &Drained, row: &Row) -> Vec<String> {
 }
 
 /// The row of a checkpoint.
-pub fn row(drained: &Drained, global: &DirectoryTier) -> Row {
+pub fn row(drained: &Drained, global: &Arc<dyn Tier>) -> Row {
     let Chosen { series, candidate, .. } = &drained.chosen;
     let with = |fate: &Fate| -> Vec<u32> {
         drained.fates.iter().filter(|(_, found)| *found == fate).map(|(rank, _)| rank.0).collect()

@@ -11,10 +11,9 @@ use crate::ending::{self, Ending, Problem};
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
 use crate::verify::{READ_BYTES, damaged_blocks};
 use bivouac::format::ElementType;
-use bivouac::tier::TierError;
-use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::source::FileShard;
 use bivouac::tier::storage::ReadFile;
+use bivouac::tier::{Tier, TierError};
 use indicatif::ProgressBar;
 use parts::{Part, find, joined};
 use serde::Serialize;
@@ -147,7 +146,7 @@ fn named(pattern: &Path, part: &Part) -> PathBuf {
     }
 }
 
-fn write(tier: &DirectoryTier, wanted: &Wanted<'_>, region: &str, bar: &ProgressBar) -> Result<Draft, Problem> {
+fn write(tier: &Arc<dyn Tier>, wanted: &Wanted<'_>, region: &str, bar: &ProgressBar) -> Result<Draft, Problem> {
     let (draft, mut file) = Draft::create(&wanted.path)?;
     let failed = |error: std::io::Error| draft.failed("write", &error);
     file.write_all(&npy::header(wanted.element, &wanted.shape)).map_err(failed)?;
@@ -163,7 +162,7 @@ fn write(tier: &DirectoryTier, wanted: &Wanted<'_>, region: &str, bar: &Progress
 
 /// Reads a part piece by piece, checks each block, and hands on the data.
 fn copy(
-    tier: &DirectoryTier,
+    tier: &Arc<dyn Tier>,
     part: &Part,
     name: &str,
     take: &mut dyn FnMut(&[u8]) -> Result<(), Problem>,
@@ -172,7 +171,7 @@ fn copy(
         ending: ending::of_tier(&error),
         text: format!("{error} (region {:?} of {})", output::short(name), parts::title(part)),
     };
-    let opened = tier.storage().open_read(&part.path);
+    let opened = tier.open(&part.path);
     let file: Arc<dyn ReadFile> =
         opened.map_err(|source| wrong(TierError::io(tier.kind(), "open", &part.path, source)))?.into();
     let shard = FileShard::open_any(tier.kind(), part.path.clone(), file, &part.entry).map_err(wrong)?;

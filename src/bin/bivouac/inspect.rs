@@ -13,11 +13,12 @@ use bivouac::base::{Origin, Rank};
 use bivouac::format::shard::Head;
 use bivouac::format::{Content, Manifest, RegionKind};
 use bivouac::segment::SlotState;
-use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::Tier;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use summary::Summary;
 
 /// Regions of a shard that are shown.
@@ -350,7 +351,7 @@ fn checkpoint_view(found: &Checkpoint, rank: Option<Rank>) -> Result<CheckpointV
     })
 }
 
-fn container_view(tier: &DirectoryTier, path: &Path) -> ContainerView {
+fn container_view(tier: &Arc<dyn Tier>, path: &Path) -> ContainerView {
     let (shards, why, ending) = match survey::heads(tier, path) {
         Ok(shards) => (shards.iter().map(|shard| shard_view(shard.head())).collect(), None, Ending::Good),
         Err(error) => (Vec::new(), Some(survey::without_path(&error)), ending::of_tier(&error)),

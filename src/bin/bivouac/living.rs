@@ -10,8 +10,8 @@ use bivouac::base::ids::text_hash;
 use bivouac::config::Config;
 use bivouac::segment;
 use bivouac::session::place::{Place, Workers, job_key, segment_prefix};
+use bivouac::tier::Tier;
 use bivouac::tier::claims::{ClaimError, ClaimRecord, Claims};
-use bivouac::tier::directory::DirectoryTier;
 use std::path::Path;
 
 /// What this process would write into a claim of its own: its random identity, host and boot.
@@ -34,13 +34,14 @@ pub fn host() -> String {
 }
 
 /// The claims of a job and group on a tier; `None` if no run has ever claimed them there.
-pub fn claims(tier: &DirectoryTier, job: &str, group: &str) -> Option<Claims> {
-    let is_known = tier.root().join(job).join(group).join("claims").is_dir();
-    is_known.then(|| Claims::new(tier.kind(), tier.storage().clone(), tier.root(), job, group))
+pub fn claims(tier: &dyn Tier, job: &str, group: &str) -> Option<Claims> {
+    let is_known = tier.list(&tier.root().join(job).join(group).join("claims")).is_ok();
+    let records = tier.records().filter(|_| is_known)?;
+    Some(Claims::new(tier.kind(), records, tier.root(), job, group))
 }
 
 /// A claim on this store whose run lives, or why that cannot be told.
-pub fn claimed(tier: &DirectoryTier, job: &str, group: &str, program: &str) -> Option<String> {
+pub fn claimed(tier: &dyn Tier, job: &str, group: &str, program: &str) -> Option<String> {
     match claims(tier, job, group)?.refuse_alive(&me(program), &SystemClock::default()) {
         Ok(()) => None,
         Err(ClaimError::Alive { generation, host, pid, program, path, .. }) => Some(format!(

@@ -9,7 +9,7 @@ use crate::standing::{History, Standing, histories};
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::Target;
 use bivouac::base::CheckpointKey;
-use bivouac::tier::directory::Series;
+use bivouac::tier::names::Series;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,7 @@ use bivouac::catalog::{Ledger, LedgerEntry, Levels, Moment, Occasion, Place};
 use bivouac::format::Content;
 use bivouac::format::shard::Head;
 use bivouac::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
-use bivouac::tier::directory::Series;
+use bivouac::tier::names::Series;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;

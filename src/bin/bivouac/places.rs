@@ -12,7 +12,7 @@ use bivouac::tier::ours::{self, Trust};
 use bivouac::tier::owner::{LocalOwner, OWNER_FILE};
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::storage::Storage;
-use bivouac::tier::{TierError, TierKind};
+use bivouac::tier::{Tier, TierError, TierId};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -150,7 +150,7 @@ fn folders_in(place: &Path, names: &[String]) -> Result<Vec<PathBuf>, String> {
 /// It belongs to somebody else.
 pub fn own_local(directory: &Path, names: &[String]) -> Result<Vec<PathBuf>, String> {
     let roots = ours::own_places(directory)
-        .map_err(|source| TierError::io(TierKind::Local, "use", directory, source).to_string())?;
+        .map_err(|source| TierError::io(TierId::LOCAL, "use", directory, source).to_string())?;
     let mut all = Vec::new();
     for root in roots {
         let inner = folders_in(&root, names)?;
@@ -164,13 +164,22 @@ pub fn own_local(directory: &Path, names: &[String]) -> Result<Vec<PathBuf>, Str
 ///
 /// # Errors
 /// It belongs to somebody else, or others may write to it.
-pub fn own_tier(kind: TierKind, storage: Arc<dyn Storage>, root: PathBuf) -> Result<DirectoryTier, String> {
+pub fn own_tier(kind: TierId, storage: Arc<dyn Storage>, root: PathBuf) -> Result<DirectoryTier, String> {
     match storage.hold(&root, Trust::Ours) {
         Err(source) if source.kind() != ErrorKind::NotFound => {
             Err(TierError::io(kind, "use", &root, source).to_string())
         }
         _ => Ok(DirectoryTier::new(kind, storage, root)),
     }
+}
+
+/// The store at a place whose files are going to be believed or changed. What does not exist is nobody's yet.
+///
+/// # Errors
+/// It belongs to somebody else, or others may write to it.
+pub fn own_store(root: &Path, config: &Config) -> Result<Arc<dyn Tier>, String> {
+    let storage = Arc::new(PosixStorage::new(config.node.global_direct));
+    Ok(Arc::new(own_tier(TierId::GLOBAL, storage, root.to_owned())?))
 }
 
 /// All directories of the local tier on this node, also of stores that are gone: the configured one, and what this user's runs

@@ -8,15 +8,14 @@ use crate::drain::{self, Row, Skipped, Wanted, find_store, is_complete, is_same,
 use crate::ending::{Ending, Problem, Problems};
 use crate::living;
 use crate::output::{self, SCHEMA, plain, print, print_json};
-use crate::places::own_tier;
+use crate::places::{own_store, own_tier};
 use crate::target::Target;
 use bivouac::Config;
 use bivouac::recovery::drain::{Chosen, Collected, Drain, Drained, Lacking, Piece, Standing, Which};
 use bivouac::recovery::drain::{host_tag, select};
-use bivouac::tier::TierKind;
-use bivouac::tier::directory::{DirectoryTier, Series};
+use bivouac::tier::names::Series;
 use bivouac::tier::posix::PosixStorage;
-use bivouac::tier::storage::Storage;
+use bivouac::tier::{Tier, TierId};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -139,9 +138,8 @@ pub fn run(args: &Args) -> Ending {
 fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
     let config = Config::from_env().map_err(|error| error.to_string())?;
     let root = std::path::absolute(&args.global).map_err(|error| format!("{}: {error}", args.global.display()))?;
-    let storage: Arc<dyn Storage> = Arc::new(PosixStorage::new(config.node.global_direct));
-    let global = own_tier(TierKind::Global, storage, root)?;
-    find_store(args.create, args.dry_run, &**global.storage(), global.root())?;
+    let global = own_store(&root, &config)?;
+    find_store(args.create, args.dry_run, &*global)?;
     document.global = global.root().display().to_string();
     let wanted = Wanted::new(&global, args.job.as_deref(), args.name.as_deref());
     let mut collected = Collected::default();
@@ -174,7 +172,7 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
         drain::refuse_living(&global, &segments, &mut chosen, &mut document.problems);
     }
     // What lies on the global tier is looked at where it lies.
-    let is_elsewhere = |piece: &Piece| piece.tier() != TierKind::Global;
+    let is_elsewhere = |piece: &Piece| piece.tier() != TierId::GLOBAL;
     for chosen in &mut chosen {
         chosen.pieces.values_mut().for_each(|copies| copies.retain(is_elsewhere));
         chosen.parts.values_mut().for_each(|copies| copies.retain(is_elsewhere));
@@ -206,7 +204,7 @@ fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
 /// Looks through one of the places that the user has named.
 fn look(
     dir: &Path,
-    global: &DirectoryTier,
+    global: &Arc<dyn Tier>,
     config: &Config,
     wanted: &Wanted<'_>,
     collected: &mut Collected,
@@ -231,7 +229,8 @@ fn look(
             let path = std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
             collected.add_segments(&path, &wanted);
             let storage = Arc::new(PosixStorage::new(config.node.local_direct));
-            collected.add_directory(&own_tier(TierKind::Local, storage, path)?, &wanted);
+            let tier: Arc<dyn Tier> = Arc::new(own_tier(TierId::LOCAL, storage, path)?);
+            collected.add_directory(&tier, &wanted);
         }
     }
     Ok(())
@@ -286,7 +285,7 @@ fn complete_newest(
     false
 }
 
-fn note_lacking(global: &DirectoryTier, chosen: Chosen, lacking: Vec<Lacking>, document: &mut Document) {
+fn note_lacking(global: &Arc<dyn Tier>, chosen: Chosen, lacking: Vec<Lacking>, document: &mut Document) {
     let standing = Standing { missing: lacking.iter().map(|lack| lack.ranks.clone()).collect(), is_complete: false };
     let tiers: BTreeSet<&str> = chosen.committed.iter().map(|tier| tier.name()).collect();
     let row = drain::row(&Drained::untouched(chosen, standing), global);

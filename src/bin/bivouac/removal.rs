@@ -9,9 +9,9 @@ use crate::memory::Stock;
 use crate::output::{self, SCHEMA, complain, plain, print, print_json};
 use crate::survey::Checkpoint;
 use bivouac::segment;
-use bivouac::tier::TierKind;
 use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::owner::OWNER_FILE;
+use bivouac::tier::{Tier, TierId};
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
@@ -129,7 +129,7 @@ impl Doomed {
         match self {
             Doomed::Checkpoint(found) => {
                 found.tier.remove(&found.series, &found.folder).map_err(|error| error.to_string())?;
-                match found.path.exists() {
+                match found.tier.list(&found.path).is_ok_and(|left| !left.is_empty()) {
                     false => Ok(()),
                     true => Err(format!("{} is left: something new appeared in it; try again", found.path.display())),
                 }
@@ -194,7 +194,7 @@ fn release(tier: &DirectoryTier) -> Result<(), String> {
     let left = tier.storage().list(tier.root()).unwrap_or_default();
     let owner = tier.root().join(OWNER_FILE);
     match left.as_slice() {
-        [only] if tier.kind() == TierKind::Local && only.name == OWNER_FILE => {
+        [only] if tier.kind() == TierId::LOCAL && only.name == OWNER_FILE => {
             tier.storage().remove_file(&owner).map_err(|error| format!("cannot delete {}: {error}", owner.display()))
         }
         _ => Ok(()),

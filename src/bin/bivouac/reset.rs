@@ -18,9 +18,10 @@ use crate::target::Scope;
 use bivouac::base::ids::text_hash;
 use bivouac::config::{Config, Direct};
 use bivouac::segment::SegmentError;
-use bivouac::tier::TierKind;
-use bivouac::tier::directory::{DirectoryTier, is_component};
+use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::names::is_component;
 use bivouac::tier::posix::PosixStorage;
+use bivouac::tier::{Tier, TierId};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,8 +67,8 @@ fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
         return Err(no_store(root));
     }
     let memory = &config.node.memory_directory;
-    let global = store.map(|_| (TierKind::Global, root.clone()));
-    let locals = all_local_directories(&config)?.into_iter().map(|local| (TierKind::Local, local));
+    let global = store.map(|_| (TierId::GLOBAL, root.clone()));
+    let locals = all_local_directories(&config)?.into_iter().map(|local| (TierId::LOCAL, local));
     for (kind, root) in global.into_iter().chain(locals) {
         let tier = own_tier(kind, storage(), root)?;
         for job in folders(tier.root())?.into_iter().filter(|job| is_job(job, &args.job)) {
@@ -113,8 +114,8 @@ pub fn add_tree(tier: &DirectoryTier, job: &str, memory: &Path, removal: &mut Re
             return Err(format!("{} is not removed: {why}", path.join(group).display()));
         }
     }
-    let (found, problems) =
-        survey(&Scope { tier: tier.clone(), parts: vec![job.to_owned()] }).map_err(|error| error.to_string())?;
+    let (found, problems) = survey(&Scope { tier: Arc::new(tier.clone()), parts: vec![job.to_owned()] })
+        .map_err(|error| error.to_string())?;
     if let Some(problem) = problems.into_iter().next() {
         return Err(problem);
     }

@@ -9,15 +9,14 @@ use crate::ending::{Ending, Problem};
 use crate::living::{claimed, living_segment};
 use crate::memory::{self, Stock};
 use crate::output::list;
-use crate::places::{nothing_in, own_tier};
+use crate::places::nothing_in;
 use crate::removal::{Doomed, How, Removal};
 use crate::standing::{History, histories};
 use crate::survey::{Checkpoint, survey};
 use crate::target::{Scope, Target};
 use bivouac::catalog::{Folder, Ledger, Occasion};
 use bivouac::segment::SegmentError;
-use bivouac::tier::directory::Series;
-use bivouac::transfer::stats::level_of;
+use bivouac::tier::names::Series;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -105,7 +104,8 @@ impl Plan {
     fn add_scope(&mut self, args: &Args, scope: &Scope, named: &Path) -> Result<(), Problem> {
         let is_single = scope.parts.len() == 4;
         let Scope { tier, .. } = scope;
-        own_tier(tier.kind(), tier.storage().clone(), tier.root().to_owned())?;
+        // Whose files are removed has to be this user.
+        tier.find_store().map_err(|error| error.to_string())?;
         let (found, problems) = survey(scope)?;
         if let Some(problem) = problems.into_iter().next() {
             return Err(problem.into());
@@ -119,7 +119,7 @@ impl Plan {
             if let Some(why) = self.living_run(args, &checkpoint) {
                 return Err(format!("{} is not removed: {why}", checkpoint.path.display()).into());
             }
-            let level = level_of(checkpoint.tier.kind());
+            let level = checkpoint.tier.kind().level();
             let folder = Folder {
                 generation: checkpoint.order.0,
                 version: checkpoint.order.1,
@@ -152,7 +152,7 @@ impl Plan {
         self.groups
             .entry(key)
             .or_insert_with(|| {
-                claimed(&checkpoint.tier, job, group, "bivouac rm")
+                claimed(&*checkpoint.tier, job, group, "bivouac rm")
                     .or_else(|| living_segment(&args.memory(), job, group))
             })
             .clone()

@@ -4,7 +4,7 @@
 use crate::survey::{Checkpoint, survey};
 use crate::target::{Scope, TargetError};
 use bivouac::catalog::{self, Candidate, Lineage, Moment};
-use bivouac::tier::directory::Series;
+use bivouac::tier::names::Series;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -11,12 +11,10 @@ use bivouac::base::{CheckpointKey, Generation};
 use bivouac::catalog::Candidate;
 use bivouac::format::{Content, Manifest, manifest};
 use bivouac::recovery::discover::candidate_of_manifest;
-use bivouac::tier::directory::{
-    DirectoryTier, Series, is_component, is_node_file, is_parity_file, is_rank_file, parse_rank_file,
-};
+use bivouac::tier::names::{Series, is_component, is_node_file, is_parity_file, is_rank_file, parse_rank_file};
 use bivouac::tier::source::FileShard;
-use bivouac::tier::storage::Entry;
-use bivouac::tier::{TierError, TierKind};
+use bivouac::tier::storage::{Entry, Stat};
+use bivouac::tier::{Tier, TierError};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -77,7 +75,7 @@ impl FileFound {
 /// A checkpoint folder.
 pub struct Checkpoint {
     /// Where it stands.
-    pub tier: DirectoryTier,
+    pub tier: Arc<dyn Tier>,
     /// Job, group, name.
     pub series: Series,
     /// The folder's name.
@@ -112,7 +110,7 @@ impl Checkpoint {
 
     /// Files of ranks that the local manifest does not name: whole shards that are kept here for ranks of other nodes.
     pub fn copies(&self) -> usize {
-        let Some(manifest) = self.manifest.as_ref().filter(|_| self.tier.kind() == TierKind::Local) else { return 0 };
+        let Some(manifest) = self.manifest.as_ref().filter(|_| !self.tier.kind().spec().is_shared) else { return 0 };
         let is_copy = |file: &&FileFound| match parse_rank_file(&file.name) {
             Some((rank, Content::Shard)) => !file.is_odd && manifest.container_of(rank).is_none(),
             _ => false,
@@ -163,17 +161,17 @@ pub fn survey(scope: &Scope) -> Result<(Vec<Checkpoint>, Vec<String>), TargetErr
 }
 
 /// The folders in `path` that can be a job, group or series; or just the one that was named.
-fn children(tier: &DirectoryTier, path: PathBuf, named: Option<String>) -> Result<Vec<String>, TargetError> {
+fn children(tier: &Arc<dyn Tier>, path: PathBuf, named: Option<String>) -> Result<Vec<String>, TargetError> {
     if let Some(name) = named {
         return Ok(vec![name]);
     }
-    let entries = tier.storage().list(&path).map_err(failed("list", &path))?.into_iter();
+    let entries = tier.list(&path).map_err(failed("list", &path))?.into_iter();
     Ok(entries.filter(|entry| entry.is_dir && is_component(&entry.name)).map(|entry| entry.name).collect())
 }
 
 /// Takes stock of one folder.
 fn look(
-    tier: &DirectoryTier,
+    tier: &Arc<dyn Tier>,
     series: &Series,
     order: (Generation, u64, u64),
     named: Option<String>,
@@ -212,18 +210,17 @@ fn look(
 }
 
 fn list_files(
-    tier: &DirectoryTier,
+    tier: &Arc<dyn Tier>,
     path: &std::path::Path,
 ) -> Result<(Vec<FileFound>, Option<SystemTime>), TargetError> {
     let (mut files, mut newest) = (Vec::new(), None);
-    for Entry { name, .. } in tier.storage().list(path).map_err(failed("list", path))? {
-        let Ok(metadata) = path.join(&name).symlink_metadata() else { continue }; // Deleted since: a run may be at work here.
-        newest = newest.max(metadata.modified().ok());
-        let is_odd = !metadata.is_file();
-        files.push(FileFound { name, bytes: if is_odd { 0 } else { metadata.len() }, is_odd });
+    for Entry { name, .. } in tier.list(path).map_err(failed("list", path))? {
+        let Ok(Stat { bytes, modified, is_odd }) = tier.stat(&path.join(&name)) else { continue }; // Deleted since: a run may be at work here.
+        newest = newest.max(Some(modified));
+        files.push(FileFound { name, bytes, is_odd });
     }
     if files.is_empty() {
-        newest = tier.storage().modified(path).ok();
+        newest = tier.stat(path).ok().map(|stat| stat.modified);
     }
     Ok((files, newest))
 }
@@ -240,7 +237,7 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
         }
     }
     checkpoint.ranks.sort_unstable();
-    if checkpoint.tier.kind() == TierKind::Global && !manifest.is_complete() {
+    if checkpoint.tier.kind().spec().is_shared && !manifest.is_complete() {
         wrong.push("the manifest lacks ranks".into());
     }
     checkpoint.group_size = Some(manifest.group_size);
@@ -266,7 +263,7 @@ fn judge_uncommitted(checkpoint: &mut Checkpoint) {
         }
     }
     checkpoint.ranks = ranks.into_iter().collect();
-    let is_global = checkpoint.tier.kind() == TierKind::Global;
+    let is_global = checkpoint.tier.kind().spec().is_shared;
     let reconstruct = || checkpoint.tier.reconstruct(&checkpoint.series, &checkpoint.folder).ok().flatten();
     if let Some(manifest) = is_global.then(reconstruct).flatten() {
         checkpoint.candidate = Some(candidate_of_manifest(&manifest));
@@ -292,7 +289,7 @@ fn judge_uncommitted(checkpoint: &mut Checkpoint) {
 ///
 /// # Errors
 /// [`TierError`] for the container, or for the first shard that is damaged.
-pub fn heads(tier: &DirectoryTier, path: &std::path::Path) -> Result<Vec<FileShard>, TierError> {
+pub fn heads(tier: &Arc<dyn Tier>, path: &std::path::Path) -> Result<Vec<FileShard>, TierError> {
     let (container, file) = tier.open_container(path)?;
     let file: Arc<dyn bivouac::tier::storage::ReadFile> = file.into();
     container.entries.iter().map(|entry| FileShard::open_any(tier.kind(), path.into(), file.clone(), entry)).collect()

@@ -4,11 +4,12 @@
 use bivouac::base::CheckpointKey;
 use bivouac::config::Direct;
 use bivouac::format::manifest;
-use bivouac::tier::TierKind;
-use bivouac::tier::directory::{DirectoryTier, Series, is_node_file, is_parity_file, is_rank_file};
+use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::names::{Series, is_node_file, is_parity_file, is_rank_file};
 use bivouac::tier::ours::Trust;
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::storage::Storage;
+use bivouac::tier::{Tier, TierId};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ const LOOK_MAX: usize = 100_000;
 /// A part of a directory tier: everything at or below the named components.
 pub struct Scope {
     /// The tier.
-    pub tier: DirectoryTier,
+    pub tier: Arc<dyn Tier>,
     /// Job, group, name and checkpoint folder, as far as the path names them.
     pub parts: Vec<String>,
 }
@@ -146,12 +147,12 @@ fn of_folder(path: PathBuf) -> Result<Target, TargetError> {
 }
 
 /// Which tier a root directory is: only a global one has a store id.
-fn tier_at(root: PathBuf) -> DirectoryTier {
-    let kind = if root.join("store").is_file() { TierKind::Global } else { TierKind::Local };
+fn tier_at(root: PathBuf) -> Arc<dyn Tier> {
+    let kind = if root.join("store").is_file() { TierId::GLOBAL } else { TierId::LOCAL };
     let storage = PosixStorage::new(Direct::Off);
     // To look at it, it may be anybody's. A root that cannot be opened is said to be so by whoever reads in it.
     let _ = storage.hold(&root, Trust::Anybodys);
-    DirectoryTier::new(kind, Arc::new(storage), root)
+    Arc::new(DirectoryTier::new(kind, Arc::new(storage), root))
 }
 
 /// How far below `path` the nearest checkpoint folder is; 4 if there is none (an empty root), and 5 for a folder of
@@ -197,7 +198,7 @@ pub fn place_of(file: &Path) -> Option<(Series, String)> {
 }
 
 /// The tier whose root is four levels above a file's folder; some local tier if it stands in no store.
-pub fn tier_of(file: &Path) -> DirectoryTier {
+pub fn tier_of(file: &Path) -> Arc<dyn Tier> {
     let root = file.ancestors().nth(5).unwrap_or(Path::new("/")).to_owned();
     tier_at(root)
 }

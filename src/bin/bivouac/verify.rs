@@ -17,10 +17,10 @@ use bivouac::format::shard::Head;
 use bivouac::format::{ContainerInfo, Content, Manifest, Region, manifest};
 use bivouac::redundancy::part::Part;
 use bivouac::segment::{OldSlot, SegmentError, SlotState};
-use bivouac::tier::directory::{DirectoryTier, Series, is_parity_file};
+use bivouac::tier::names::{Series, is_parity_file};
 use bivouac::tier::source::{FileShard, Source};
 use bivouac::tier::storage::ReadFile;
-use bivouac::tier::{TierError, TierKind};
+use bivouac::tier::{Tier, TierError, TierId, read_whole};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -135,7 +135,7 @@ impl Finding {
         Finding::new(Kind::Damage, path, message)
     }
 
-    fn on(mut self, tier: TierKind) -> Finding {
+    fn on(mut self, tier: TierId) -> Finding {
         self.tier = Some(tier.name());
         self
     }
@@ -217,7 +217,7 @@ struct Newest {
 
 /// A checkpoint that was looked at.
 struct Seen {
-    tier: TierKind,
+    tier: TierId,
     series: Series,
     order: (Generation, u64, u64),
     path: PathBuf,
@@ -277,7 +277,7 @@ impl Expected {
 
 /// One piece of work.
 enum Item {
-    Container { tier: DirectoryTier, path: PathBuf, bytes: u64, expected: Option<Expected> },
+    Container { tier: Arc<dyn Tier>, path: PathBuf, bytes: u64, expected: Option<Expected> },
     Slot { stock: Arc<Stock>, slot: OldSlot },
 }
 
@@ -465,7 +465,7 @@ impl Plan {
         }
         if let Some(whole) = &whole {
             self.first.checked.manifests += 1;
-            if tier.kind() == TierKind::Global && !whole.is_complete() {
+            if tier.kind().spec().is_shared && !whole.is_complete() {
                 let message = format!("{} does not name all ranks of the group", manifest_path.display());
                 self.find(Finding::damage(&manifest_path, message).on(tier.kind()));
             }
@@ -492,7 +492,7 @@ impl Plan {
         }
     }
 
-    fn add_bad_manifest(&mut self, tier: &DirectoryTier, series: &Series, folder: &str, path: &Path) {
+    fn add_bad_manifest(&mut self, tier: &Arc<dyn Tier>, series: &Series, folder: &str, path: &Path) {
         match tier.read_manifest(series, folder) {
             Err(error) => self.find(Finding::of(path, &error).on(tier.kind())),
             // It was damaged a moment ago: somebody has just written it again.
@@ -523,7 +523,7 @@ impl Plan {
                     SegmentError::Unfinished { .. } => Kind::Note,
                     error => Kind::of(ending::of_segment(error)),
                 };
-                return self.find(Finding::new(kind, &path, error.to_string()).on(TierKind::Memory));
+                return self.find(Finding::new(kind, &path, error.to_string()).on(TierId::MEMORY));
             }
         };
         self.first.checked.segments += 1;
@@ -533,7 +533,7 @@ impl Plan {
                 SlotState::Writing if !stock.is_alive => {
                     let (rank, index) = (slot.node_rank, slot.index);
                     let message = format!("slot {index} of node rank {rank} in {} was never finished", path.display());
-                    self.find(Finding::new(Kind::Note, &path, message).on(TierKind::Memory));
+                    self.find(Finding::new(Kind::Note, &path, message).on(TierId::MEMORY));
                 }
                 _ => {}
             }
@@ -548,8 +548,8 @@ impl Plan {
 pub fn decode_manifest(path: &Path) -> Result<Manifest, Box<Finding>> {
     let tier = tier_of(path);
     let bytes = tier
-        .storage()
-        .read_all(path, MANIFEST_MAX)
+        .open(path)
+        .and_then(|file| read_whole(&*file, MANIFEST_MAX))
         .map_err(|source| Box::new(Finding::of(path, &TierError::io(tier.kind(), "read", path, source))))?;
     Manifest::decode(&bytes).map_err(|error| Box::new(Finding::damage(path, format!("{}: {error}", path.display()))))
 }
@@ -575,14 +575,14 @@ fn check(item: &Item, bar: &ProgressBar) -> Outcome {
         }
         Item::Slot { stock, slot } => {
             check_slot(stock, slot, &mut outcome, bar);
-            outcome.findings.iter_mut().for_each(|finding| finding.tier = Some(TierKind::Memory.name()));
+            outcome.findings.iter_mut().for_each(|finding| finding.tier = Some(TierId::MEMORY.name()));
         }
     }
     outcome
 }
 
 fn check_container(
-    tier: &DirectoryTier,
+    tier: &Arc<dyn Tier>,
     path: &Path,
     expected: Option<&Expected>,
     outcome: &mut Outcome,

@@ -110,7 +110,7 @@ mod tests {
         }
         for taken in [".", "..", ".x", "claims"] {
             let series = series(taken).unwrap();
-            assert!(crate::tier::directory::is_component(&series) && series.contains('-'), "{series}");
+            assert!(crate::tier::names::is_component(&series) && series.contains('-'), "{series}");
         }
         assert!(version(-1).is_err() && version(c_int::MAX).is_ok());
     }
@@ -132,7 +132,7 @@ mod tests {
             let original = original(bytes);
             assert!(crate::region::check_name(&file_region(&original)).is_ok(), "{original:?}");
             let routed = routed(&original);
-            assert!(crate::tier::directory::is_component(&routed) && routed.is_ascii(), "{routed:?}");
+            assert!(crate::tier::names::is_component(&routed) && routed.is_ascii(), "{routed:?}");
         }
         assert_ne!(routed("a/x.dat"), routed("b/x.dat"));
         assert_ne!(original(&[b'x'; 999]), original(&long));

@@ -631,13 +631,11 @@ impl State {
 
     /// Deletes the folders of a series that this rank looks after.
     fn remove_durable(&self, series: &str) -> Result<(), String> {
-        use crate::tier::TierKind;
         let engine = self.open.session.engine();
         let identity = engine.identity();
         let of = identity.series(series);
-        let looks_after = [(TierKind::Local, identity.is_node_leader()), (TierKind::Global, engine.is_root())];
-        for (kind, is_mine) in looks_after {
-            let Some(tier) = engine.directory(kind).filter(|_| is_mine) else { continue };
+        let looks_after = |is_shared: bool| if is_shared { engine.is_root() } else { identity.is_node_leader() };
+        for tier in engine.tiers().iter().filter(|tier| looks_after(tier.kind().spec().is_shared)) {
             for (generation, version, operation) in tier.folders(&of).map_err(|error| error.to_string())? {
                 engine.check_claim()?;
                 let folder = format!("g{:06}-v{version:010}-o{operation:06}", generation.0);

@@ -11,10 +11,10 @@ use crate::format::shard::Head;
 use crate::redundancy::part::Part;
 use crate::redundancy::stripes::SetInfo;
 use crate::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
-use crate::tier::directory::{DirectoryTier, Series, is_component, is_node_file, is_rank_file, parse_rank_file};
+use crate::tier::names::{Series, is_component, is_node_file, is_rank_file, parse_rank_file};
 use crate::tier::source::FileShard;
 use crate::tier::storage::ReadFile;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{Tier, TierError, TierId};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const GENERATION_MAX: u64 = 1 << 48;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// On which tier.
-    pub tier: TierKind,
+    pub tier: TierId,
     /// The series, if that can be told.
     pub series: Option<Series>,
     /// Hash of the name of the series, if only that can be told.
@@ -73,7 +73,7 @@ pub struct Collected {
     /// Shards whose heads are sound, in the order in which they are to be tried: memory first.
     pub pieces: Vec<Piece>,
     /// Checkpoints that this node knows to have been committed, and the tier that says so.
-    pub committed: BTreeSet<(Series, TierKind, Candidate)>,
+    pub committed: BTreeSet<(Series, TierId, Candidate)>,
     /// Checkpoints that may survive the loss of nodes: something here was marked so, or is kept for other ranks.
     pub protected: BTreeSet<(Series, Candidate)>,
     /// What should be usable and is not.
@@ -92,7 +92,7 @@ pub struct Collected {
 ///
 /// # Blocking
 /// Reads the head of every shard there.
-pub fn collect(memory: &Path, locals: &[DirectoryTier], wanted: &dyn Fn(&Series) -> bool) -> Collected {
+pub fn collect(memory: &Path, locals: &[Arc<dyn Tier>], wanted: &dyn Fn(&Series) -> bool) -> Collected {
     let mut found = Collected::default();
     found.add_segments(memory, wanted);
     locals.iter().for_each(|tier| found.add_directory(tier, wanted));
@@ -124,14 +124,8 @@ impl Collected {
     /// # Blocking
     /// As [`Collected::add_segments`].
     pub fn add_segment(&mut self, directory: &Path, name: &str, wanted: &dyn Fn(&Series) -> bool) {
-        let damaged = |why: String| Damage {
-            tier: TierKind::Memory,
-            series: None,
-            name_hash: None,
-            order: None,
-            rank: None,
-            why,
-        };
+        let damaged =
+            |why: String| Damage { tier: TierId::MEMORY, series: None, name_hash: None, order: None, rank: None, why };
         let segment = match OldSegment::open(directory, name) {
             Ok(segment) => Arc::new(segment),
             // Never finished, or just gone: no shard has ever been in it.
@@ -158,7 +152,7 @@ impl Collected {
                     if wanted(&piece.series) {
                         taken += 1;
                         if slot.level >= Level::Process {
-                            self.committed.insert((piece.series.clone(), TierKind::Memory, piece.candidate));
+                            self.committed.insert((piece.series.clone(), TierId::MEMORY, piece.candidate));
                         }
                         // What has reached the global tier needs no help.
                         if slot.level == Level::NodeLoss {
@@ -192,13 +186,13 @@ impl Collected {
     ///
     /// # Blocking
     /// As [`Collected::add_segments`].
-    pub fn add_directory(&mut self, tier: &DirectoryTier, wanted: &dyn Fn(&Series) -> bool) {
+    pub fn add_directory(&mut self, tier: &Arc<dyn Tier>, wanted: &dyn Fn(&Series) -> bool) {
         if let Err(error) = self.try_directory(tier, wanted) {
             self.problems.push(error.to_string());
         }
     }
 
-    fn try_directory(&mut self, tier: &DirectoryTier, wanted: &dyn Fn(&Series) -> bool) -> Result<(), TierError> {
+    fn try_directory(&mut self, tier: &Arc<dyn Tier>, wanted: &dyn Fn(&Series) -> bool) -> Result<(), TierError> {
         for series in tier.all_series()?.into_iter().filter(wanted) {
             for (generation, version, operation) in tier.folders(&series)? {
                 let key = CheckpointKey { generation, version, operation, ..Default::default() };
@@ -221,7 +215,7 @@ impl Collected {
         }
     }
 
-    fn add_folder(&mut self, tier: &DirectoryTier, series: &Series, key: &CheckpointKey) -> Result<(), TierError> {
+    fn add_folder(&mut self, tier: &Arc<dyn Tier>, series: &Series, key: &CheckpointKey) -> Result<(), TierError> {
         let (folder, path) = (key.folder(), tier.folder_path(series, key));
         let damage = |rank, why| Damage {
             tier: tier.kind(),
@@ -231,10 +225,7 @@ impl Collected {
             rank,
             why,
         };
-        let entries = match tier.storage().list(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(|source| TierError::io(tier.kind(), "list", &path, source))?,
-        };
+        let entries = tier.entries(&path)?;
         let mut seen = BTreeSet::new();
         for name in entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name) {
             if let Some((rank, Content::Parity)) = parse_rank_file(&name) {

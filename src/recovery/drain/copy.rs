@@ -9,21 +9,16 @@ use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::catalog::Candidate;
 use crate::format::{ContainerEntry, Content, Manifest, manifest};
-use crate::tier::directory::{DirectoryTier, Series, Upload, is_node_file, is_rank_file, parity_file, rank_file};
+use crate::tier::names::{Series, is_node_file, is_rank_file, parity_file, rank_file};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
-use crate::tier::storage::FileLock;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{Tier, TierError, TierId, Upload, Writers};
 use crate::transfer::write::{WriteJob, WriteSpec, Written};
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Others look for a moment whether a temp file is alive; each attempt takes another name.
-const TEMP_ATTEMPTS: u32 = 20;
 
 /// The part of the names of temp files that says which host they are written on. Locks may not reach across hosts, so only
 /// those of the own host are ever taken for leftovers.
@@ -34,7 +29,7 @@ pub fn host_tag(host: &str) -> String {
 /// How chosen checkpoints are copied.
 pub struct Drain<'a> {
     /// Where to.
-    pub global: &'a DirectoryTier,
+    pub global: &'a Arc<dyn Tier>,
     /// [`host_tag`] of this host.
     pub host: String,
     /// Something that no other process on this host has: part of the names of temp files.
@@ -283,7 +278,7 @@ impl Drain<'_> {
         };
         if shelf.manifest.as_ref() != Some(&whole) {
             self.write_manifest(&chosen.series, &whole)?;
-            log::info!("event=rolled-forward folder={folder} tier={}", TierKind::Global);
+            log::info!("event=rolled-forward folder={folder} tier={}", self.global.kind());
         }
         Ok(true)
     }
@@ -292,7 +287,7 @@ impl Drain<'_> {
         let path = self.global.folder_path(series, &whole.key).join(manifest::FILE_NAME);
         let format = |source| TierError::Format { tier: self.global.kind(), path, source };
         let bytes = whole.encode().map_err(format)?;
-        let (upload, _lock) = self.open_temp(series, &whole.key, manifest::FILE_NAME)?;
+        let upload = self.begin_rival(series, &whole.key, manifest::FILE_NAME)?;
         let written = upload.write_at(0, &bytes).and_then(|()| upload.sync()).and_then(|()| upload.publish());
         written.inspect_err(|_| upload.discard())
     }
@@ -305,7 +300,7 @@ impl Drain<'_> {
         let shelf = match shelf {
             Ok(shelf) => match &shelf.manifest {
                 Some(manifest) if candidate_of_manifest(manifest) != chosen.candidate => {
-                    Err(conflict(self.global, chosen, &manifest.key))
+                    Err(conflict(&**self.global, chosen, &manifest.key))
                 }
                 _ => Ok(shelf),
             },
@@ -325,10 +320,7 @@ impl Drain<'_> {
     /// The files of a folder, by the ranks that they hold.
     pub(super) fn shelf(&self, series: &Series, key: &CheckpointKey) -> Result<Shelf, TierError> {
         let (folder, path) = (key.folder(), self.global.folder_path(series, key));
-        let entries = match self.global.storage().list(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Shelf::default()),
-            other => other.map_err(|source| TierError::io(self.global.kind(), "list", &path, source))?,
-        };
+        let entries = self.global.entries(&path)?;
         let names: Vec<String> = entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name).collect();
         let manifest = self.global.read_manifest(series, &folder).ok().filter(Manifest::is_complete);
         let mut copies: BTreeMap<Rank, Vec<String>> = BTreeMap::new();
@@ -362,12 +354,7 @@ impl Drain<'_> {
         let folder = self.global.folder_path(&chosen.series, &chosen.candidate.key);
         let mark = format!(".{}-", self.host);
         for name in shelf.names.iter().filter(|name| name.ends_with(".tmp") && name.contains(&mark)) {
-            let path = folder.join(name);
-            if let Ok(Some(_lock)) = self.global.storage().try_lock(&path)
-                && let Err(error) = self.global.storage().remove_file(&path)
-            {
-                log::warn!("event=temp-file-left path={} error={error}", path.display());
-            }
+            self.global.discard_abandoned(&folder.join(name));
         }
     }
 
@@ -393,7 +380,7 @@ impl Drain<'_> {
                     progress(copies.first().map_or(0, |piece| piece.bytes));
                     return Brought { is_stale: at > 0, ..Fate::There.into() };
                 }
-                Ok(false) => return Fate::Refused(conflict_in(self.global, chosen, file)).into(),
+                Ok(false) => return Fate::Refused(conflict_in(&**self.global, chosen, file)).into(),
                 Err(error) => causes.push(error.to_string()),
             }
         }
@@ -448,7 +435,7 @@ impl Drain<'_> {
             Content::Shard => rank_file(rank),
             Content::Parity => parity_file(rank),
         };
-        let (upload, _lock) = self.open_temp(&chosen.series, &key, &file)?;
+        let upload = self.begin_rival(&chosen.series, &key, &file)?;
         let spec = WriteSpec {
             operation: key.operation,
             tier: self.global.kind(),
@@ -482,34 +469,10 @@ impl Drain<'_> {
         Ok(length)
     }
 
-    /// A temp file of our own and its lock, which tells others that it is being written. Without locks nobody removes it.
-    fn open_temp(
-        &self,
-        series: &Series,
-        key: &CheckpointKey,
-        file: &str,
-    ) -> Result<(Upload, Option<Box<dyn FileLock>>), TierError> {
-        for attempt in 0..TEMP_ATTEMPTS {
-            let owner = format!("{}-{}-{attempt}", self.host, self.unique);
-            let upload = match self.global.begin_private(series, key, file, &owner) {
-                Ok(upload) => upload,
-                // Another drain on this host took it for a leftover before we could lock it, while it was being opened.
-                Err(error) if error.is_absent() => continue,
-                Err(error) => return Err(error),
-            };
-            match self.global.storage().try_lock(upload.temp_path()) {
-                Ok(Some(lock)) => return Ok((upload, Some(lock))),
-                // The same a moment later: it is being removed, or is gone.
-                Ok(None) => {}
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    log::debug!("event=temp-file-not-locked path={} error={error}", upload.temp_path().display());
-                    return Ok((upload, None));
-                }
-            }
-        }
-        let path = self.global.folder_path(series, key);
-        Err(TierError::io(self.global.kind(), "lock a new file in", &path, ErrorKind::ResourceBusy.into()))
+    /// A file that other drains may be writing as well.
+    fn begin_rival(&self, series: &Series, key: &CheckpointKey, file: &str) -> Result<Box<dyn Upload>, TierError> {
+        let path = self.global.folder_path(series, key).join(file);
+        self.global.begin(&path, Writers::Rival(&format!("{}-{}", self.host, self.unique)))
     }
 }
 
@@ -517,7 +480,7 @@ fn locked(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
     work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn tier_of(error: &TierError) -> TierKind {
+pub(super) fn tier_of(error: &TierError) -> TierId {
     match error {
         TierError::Io { tier, .. }
         | TierError::Format { tier, .. }
@@ -526,7 +489,7 @@ pub(super) fn tier_of(error: &TierError) -> TierKind {
     }
 }
 
-fn conflict(global: &DirectoryTier, chosen: &Chosen, found: &CheckpointKey) -> String {
+fn conflict(global: &dyn Tier, chosen: &Chosen, found: &CheckpointKey) -> String {
     let folder = global.folder_path(&chosen.series, &chosen.candidate.key);
     format!(
         "{} tier: {} belongs to another run of the same number (incarnation {}, ours {}): a claim was lost. Drain into an empty directory, or move that folder away",
@@ -537,7 +500,7 @@ fn conflict(global: &DirectoryTier, chosen: &Chosen, found: &CheckpointKey) -> S
     )
 }
 
-fn conflict_in(global: &DirectoryTier, chosen: &Chosen, file: &str) -> String {
+fn conflict_in(global: &dyn Tier, chosen: &Chosen, file: &str) -> String {
     let path = global.folder_path(&chosen.series, &chosen.candidate.key).join(file);
     let Candidate { key, .. } = chosen.candidate;
     format!(

@@ -18,11 +18,11 @@ use crate::format::{ContainerEntry, Content};
 use crate::redundancy::part::Part;
 use crate::redundancy::rebuild::{Input, Rebuilt};
 use crate::redundancy::stripes::SetInfo;
-use crate::tier::directory::{parity_file, parse_rank_file, rank_file};
+use crate::tier::names::{parity_file, parse_rank_file, rank_file};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::{FileShard, Source};
 use crate::tier::storage::ReadFile;
-use crate::tier::{TierError, TierKind};
+use crate::tier::{TierError, TierId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::ops::RangeInclusive;
@@ -233,7 +233,7 @@ impl Hoard<'_> {
             let path = PathBuf::from(format!("the shard of rank {rank} {from}"));
             let file = Arc::new(Mended { copies, rebuilt: rebuilt.map(|(rebuilt, _)| rebuilt), length });
             let entry = ContainerEntry { key: self.chosen.candidate.key, rank, offset: 0, length };
-            let opened = FileShard::open(TierKind::Peers, path, file, &entry, &self.chosen.series);
+            let opened = FileShard::open(TierId::PEERS, path, file, &entry, &self.chosen.series);
             ways.push(match opened {
                 Ok(shard) if candidate_of(shard.head()) == self.chosen.candidate => Ok(Source::File(shard)),
                 Ok(_) => Err(format!("the shard of rank {rank} {from} is not of this checkpoint")),
@@ -490,11 +490,8 @@ impl Drain<'_> {
         let folder = self.global.folder_path(&drained.chosen.series, &drained.chosen.candidate.key);
         for part in self.parts_on(&drained.chosen, &shelf) {
             let path = folder.join(parity_file(part.rank));
-            match self.global.storage().remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    log::warn!("event=parity-left path={} error={error}", path.display());
-                }
-                _ => {}
+            if let Err(error) = self.global.remove_file(&path) {
+                log::warn!("event=parity-left path={} error={error}", path.display());
             }
         }
     }

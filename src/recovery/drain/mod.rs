@@ -41,9 +41,9 @@ use crate::catalog::Candidate;
 use crate::format::Content;
 use crate::format::shard::Head;
 use crate::segment::{OldSegment, OldSlot};
-use crate::tier::directory::{DirectoryTier, Series};
+use crate::tier::names::Series;
 use crate::tier::source::{MemoryShard, Source};
-use crate::tier::{TierError, TierKind};
+use crate::tier::{Tier, TierError, TierId};
 use std::sync::Arc;
 
 /// A shard or a parity part on this node. Only its head has been read; nothing is kept open but segments.
@@ -65,14 +65,14 @@ pub struct Piece {
 #[derive(Clone)]
 enum Place {
     Slot(Arc<OldSegment>, OldSlot),
-    File(DirectoryTier, String),
+    File(Arc<dyn Tier>, String),
 }
 
 impl Piece {
     /// Which tier it rests on.
-    pub fn tier(&self) -> TierKind {
+    pub fn tier(&self) -> TierId {
         match &self.place {
-            Place::Slot(..) => TierKind::Memory,
+            Place::Slot(..) => TierId::MEMORY,
             Place::File(tier, _) => tier.kind(),
         }
     }

@@ -25,8 +25,8 @@ use super::{Collected, Damage, Piece};
 use crate::base::{Generation, Incarnation, Rank};
 use crate::catalog::Candidate;
 use crate::redundancy::stripes::SetInfo;
-use crate::tier::TierKind;
-use crate::tier::directory::Series;
+use crate::tier::TierId;
+use crate::tier::names::Series;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,7 @@ pub struct Chosen {
     /// Copies of parity parts, by the member that kept them and its set.
     pub parts: BTreeMap<(Rank, SetInfo), Vec<Piece>>,
     /// The tiers on which it is known to have been committed.
-    pub committed: BTreeSet<TierKind>,
+    pub committed: BTreeSet<TierId>,
     /// What is wrong here with parts of this checkpoint.
     pub damage: Vec<Damage>,
 }
@@ -67,11 +67,11 @@ fn taken(candidate: &Candidate) -> Taken {
 /// Chooses among what was collected: the newest first, of all series. Also returns damage that concerns none of the chosen
 /// and may yet be a loss, because what it was is newer than all of them, or cannot be told.
 pub fn select(collected: Collected, which: Which) -> (Vec<Chosen>, Vec<Damage>) {
-    let mut on: BTreeMap<Series, BTreeSet<(TierKind, Candidate)>> = BTreeMap::new();
+    let mut on: BTreeMap<Series, BTreeSet<(TierId, Candidate)>> = BTreeMap::new();
     for piece in collected.pieces.iter().chain(collected.parts.iter().map(|(piece, _)| piece)) {
         on.entry(piece.series.clone()).or_default().insert((piece.tier(), piece.candidate));
     }
-    let mut committed: BTreeMap<Series, BTreeSet<(TierKind, Candidate)>> = BTreeMap::new();
+    let mut committed: BTreeMap<Series, BTreeSet<(TierId, Candidate)>> = BTreeMap::new();
     for (series, tier, candidate) in &collected.committed {
         on.entry(series.clone()).or_default().insert((*tier, *candidate));
         committed.entry(series.clone()).or_default().insert((*tier, *candidate));
@@ -117,15 +117,15 @@ pub fn select(collected: Collected, which: Which) -> (Vec<Chosen>, Vec<Damage>) 
 
 /// The rule of the module, for one series.
 fn choose(
-    on: &BTreeSet<(TierKind, Candidate)>,
-    committed: &BTreeSet<(TierKind, Candidate)>,
+    on: &BTreeSet<(TierId, Candidate)>,
+    committed: &BTreeSet<(TierId, Candidate)>,
     protected: &BTreeSet<Candidate>,
     which: Which,
 ) -> BTreeSet<Candidate> {
-    let newest = |tier: TierKind| {
+    let newest = |tier: TierId| {
         committed.iter().filter(|(known, _)| *known == tier).map(|(_, candidate)| taken(candidate)).max()
     };
-    let is_wanted = |tier: TierKind, candidate: &Candidate| {
+    let is_wanted = |tier: TierId, candidate: &Candidate| {
         which == Which::All
             || protected.contains(candidate)
             || newest(tier).is_none_or(|newest| taken(candidate) >= newest)
@@ -155,7 +155,6 @@ fn place(damage: &Damage, chosen: &mut [Chosen]) -> bool {
 mod tests {
     use super::*;
     use crate::base::CheckpointKey;
-    use TierKind::{Local, Memory};
     use proptest::prelude::*;
 
     fn at(generation: u64, version: u64, operation: u64) -> Candidate {
@@ -171,30 +170,36 @@ mod tests {
         at(1, version, version)
     }
 
-    fn chosen(on: &[(TierKind, Candidate)], committed: &[(TierKind, Candidate)]) -> Vec<u64> {
+    fn chosen(on: &[(TierId, Candidate)], committed: &[(TierId, Candidate)]) -> Vec<u64> {
         let (on, committed) = (on.iter().copied().collect(), committed.iter().copied().collect());
         choose(&on, &committed, &BTreeSet::new(), Which::Newest).iter().map(|candidate| candidate.key.version).collect()
     }
 
     #[test]
     fn the_newest_committed_version_and_what_was_taken_after_it() {
-        let on = [(Memory, v(20)), (Memory, v(30)), (Memory, v(40))];
-        assert_eq!(chosen(&on, &[(Memory, v(20)), (Memory, v(30))]), [30, 40]);
-        assert_eq!(chosen(&on, &[(Memory, v(40))]), [40]);
+        let on = [(TierId::MEMORY, v(20)), (TierId::MEMORY, v(30)), (TierId::MEMORY, v(40))];
+        assert_eq!(chosen(&on, &[(TierId::MEMORY, v(20)), (TierId::MEMORY, v(30))]), [30, 40]);
+        assert_eq!(chosen(&on, &[(TierId::MEMORY, v(40))]), [40]);
         // Nothing is known to be committed: any of them may be.
         assert_eq!(chosen(&on, &[]), [20, 30, 40]);
     }
 
     #[test]
     fn each_tier_counts_by_itself() {
-        let on = [(Local, v(10)), (Local, v(20)), (Local, v(25)), (Memory, v(30))];
-        assert_eq!(chosen(&on, &[(Local, v(10)), (Local, v(20)), (Memory, v(30))]), [20, 25, 30]);
+        let on = [(TierId::LOCAL, v(10)), (TierId::LOCAL, v(20)), (TierId::LOCAL, v(25)), (TierId::MEMORY, v(30))];
+        assert_eq!(
+            chosen(&on, &[(TierId::LOCAL, v(10)), (TierId::LOCAL, v(20)), (TierId::MEMORY, v(30))]),
+            [20, 25, 30]
+        );
     }
 
     #[test]
     fn what_may_survive_lost_nodes_is_taken_however_old_it_is() {
-        let on = [(Memory, v(10)), (Local, v(20)), (Memory, v(20)), (Memory, v(30))].into_iter().collect();
-        let committed = [(Memory, v(20)), (Memory, v(30)), (Local, v(20))].into_iter().collect();
+        let on = [(TierId::MEMORY, v(10)), (TierId::LOCAL, v(20)), (TierId::MEMORY, v(20)), (TierId::MEMORY, v(30))]
+            .into_iter()
+            .collect();
+        let committed =
+            [(TierId::MEMORY, v(20)), (TierId::MEMORY, v(30)), (TierId::LOCAL, v(20))].into_iter().collect();
         let of = |protected: &[Candidate]| -> Vec<u64> {
             let protected = protected.iter().copied().collect();
             choose(&on, &committed, &protected, Which::Newest).iter().map(|chosen| chosen.key.version).collect()
@@ -206,15 +211,15 @@ mod tests {
     #[test]
     fn a_version_taken_later_is_newer_whatever_its_number() {
         // Version 60, then back to 50, then 55; and a run before all of this.
-        let on = [(Memory, at(2, 60, 6)), (Memory, at(2, 55, 10)), (Memory, at(1, 99, 99))];
-        assert_eq!(chosen(&on, &[(Memory, at(2, 60, 6)), (Memory, at(1, 99, 99))]), [55, 60]);
-        assert_eq!(chosen(&on, &[(Memory, at(2, 55, 10)), (Memory, at(2, 60, 6))]), [55]);
+        let on = [(TierId::MEMORY, at(2, 60, 6)), (TierId::MEMORY, at(2, 55, 10)), (TierId::MEMORY, at(1, 99, 99))];
+        assert_eq!(chosen(&on, &[(TierId::MEMORY, at(2, 60, 6)), (TierId::MEMORY, at(1, 99, 99))]), [55, 60]);
+        assert_eq!(chosen(&on, &[(TierId::MEMORY, at(2, 55, 10)), (TierId::MEMORY, at(2, 60, 6))]), [55]);
     }
 
     #[test]
     fn all_means_all() {
-        let on = [(Memory, v(20)), (Local, v(10))].into_iter().collect();
-        let committed = [(Memory, v(20))].into_iter().collect();
+        let on = [(TierId::MEMORY, v(20)), (TierId::LOCAL, v(10))].into_iter().collect();
+        let committed = [(TierId::MEMORY, v(20))].into_iter().collect();
         assert_eq!(choose(&on, &committed, &BTreeSet::new(), Which::All).len(), 2);
     }
 
@@ -230,8 +235,8 @@ mod tests {
                 // The first node is the one that knows; the others may have heard of the one before only.
                 let knows = if node == 0 || heard[node] { committed } else { committed - 1 };
                 let oldest = knows.saturating_sub(kept[node]).max(1);
-                let on: Vec<_> = (oldest..=committed + ahead).map(|version| (Memory, v(version))).collect();
-                let known: Vec<_> = (oldest..=knows).map(|version| (Memory, v(version))).collect();
+                let on: Vec<_> = (oldest..=committed + ahead).map(|version| (TierId::MEMORY, v(version))).collect();
+                let known: Vec<_> = (oldest..=knows).map(|version| (TierId::MEMORY, v(version))).collect();
                 prop_assert!(chosen(&on, &known).contains(&committed));
             }
         }
@@ -241,17 +246,23 @@ mod tests {
     fn damage_is_put_to_its_checkpoint_or_stays_a_loss_that_nobody_can_rule_out() {
         let series = |name: &str| Series { job: "j".into(), group: "g".into(), name: name.into() };
         let damage = |name: &str, version: u64, rank| Damage {
-            tier: Local,
+            tier: TierId::LOCAL,
             series: Some(series(name)),
             name_hash: None,
             order: Some((Generation(1), version, version)),
             rank,
             why: "bad".into(),
         };
-        let unknown =
-            Damage { tier: Memory, series: None, name_hash: None, order: None, rank: None, why: "worse".into() };
+        let unknown = Damage {
+            tier: TierId::MEMORY,
+            series: None,
+            name_hash: None,
+            order: None,
+            rank: None,
+            why: "worse".into(),
+        };
         let collected = Collected {
-            committed: [(series("heat"), Local, v(20))].into_iter().collect(),
+            committed: [(series("heat"), TierId::LOCAL, v(20))].into_iter().collect(),
             damage: vec![
                 damage("heat", 20, Some(Rank(3))),
                 damage("heat", 10, None),

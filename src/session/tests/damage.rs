@@ -148,7 +148,7 @@ fn crossed_with(
     let (bed, local, global) = (Bed::new(), Arc::new(Gate::default()), Arc::new(Gate::default()));
     let mut config = bed.config();
     config.job.memory_enabled = memory;
-    let place = behind(behind(bed.place(), TierKind::Local, &local), TierKind::Global, &global);
+    let place = behind(behind(bed.place(), TierId::LOCAL, &local), TierId::GLOBAL, &global);
     let session = bed.open(&place, config.clone());
     let mut verdicts = Vec::new();
     let work = || {
@@ -169,7 +169,11 @@ fn crossed_with(
     assert_eq!(forced, [false; 2], "it waited for the storage");
     let damaged = session.stats().damaged;
     let refused = verdicts.iter().filter(|(_, reason)| reason.is_some()).count() as u64;
-    assert_eq!((damaged.memory, damaged.local), if memory { (refused, 0) } else { (0, refused) }, "{verdicts:?}");
+    assert_eq!(
+        (damaged[TierId::MEMORY], damaged[TierId::LOCAL]),
+        if memory { (refused, 0) } else { (0, refused) },
+        "{verdicts:?}"
+    );
     for reason in verdicts.iter().filter_map(|(_, reason)| reason.as_ref()) {
         assert!(words.iter().all(|word| reason.contains(*word)), "{reason}");
     }
@@ -187,7 +191,7 @@ fn a_bit_that_flips_in_node_memory_before_the_shard_is_written_comes_to_no_disk(
     assert!(bed.files("local", 2).is_empty(), "{:?}", bed.files("local", 2));
     let session = bed.open_again(&config);
     assert_eq!(restart_sparse(&session), Some((1, "local")));
-    assert!(session.stats().damaged.memory > 0);
+    assert!(session.stats().damaged[TierId::MEMORY] > 0);
 }
 
 /// The regions' names and places lie in the head, which no block digest covers.
@@ -209,7 +213,7 @@ fn a_bit_that_flips_in_node_memory_after_the_local_copy_was_made_does_not_come_t
     assert_eq!(levels(&verdicts, false), [Level::System]);
     let session = bed.open_again(&config);
     assert_eq!(restart_sparse(&session), Some((2, "local")));
-    assert_eq!(session.stats().damaged.memory, 1);
+    assert_eq!(session.stats().damaged[TierId::MEMORY], 1);
 }
 
 #[test]
@@ -219,7 +223,7 @@ fn a_bit_that_flips_on_the_local_disk_does_not_come_to_the_global_tier() {
     assert_eq!(levels(&verdicts, false), [Level::System]);
     let session = bed.open_again(&config);
     assert_eq!(restart_sparse(&session), Some((1, "local")));
-    assert!(session.stats().damaged.local > 0);
+    assert!(session.stats().damaged[TierId::LOCAL] > 0);
 }
 
 // --------------------------------------------------------------------------------------------- pages that were lost
@@ -239,7 +243,7 @@ fn a_page_of_a_sparse_field_that_was_lost_is_seen_on_every_tier_and_another_copy
             let session = bed.open_again(&config);
             assert_eq!(restart_sparse(&session), Some(restored), "page {page} {loss:?}: {what}");
             let found = session.stats().damaged;
-            let found = [found.memory, found.local, found.global].map(|copies| copies > 0);
+            let found = [TierId::MEMORY, TierId::LOCAL, TierId::GLOBAL].map(|tier| found[tier] > 0);
             assert_eq!(found, damaged, "page {page} {loss:?}: {what}");
         };
         // What is all zeros loses nothing.
@@ -269,7 +273,7 @@ fn a_slot_of_which_a_page_was_given_back_is_not_restored_from() {
         rustix::fs::fallocate(&file, punch, at, PAGE).expect("punched");
         let session = bed.open_again(&config);
         assert_eq!(restart_sparse(&session), Some((1, "local")));
-        assert_eq!(session.stats().damaged.memory, 0);
+        assert_eq!(session.stats().damaged[TierId::MEMORY], 0);
     }
 }
 
@@ -282,8 +286,8 @@ fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
     let (bed, faults) = (Bed::new(), Arc::new(Faults::default()));
     let gates = [(); 2].map(|()| Arc::new(Gate::default()));
     let place = bed.place();
-    let [first, second] = [0, 1].map(|rank: usize| behind(place.clone(), TierKind::Global, &gates[rank]));
-    let second = behind(second, TierKind::Global, &faults);
+    let [first, second] = [0, 1].map(|rank: usize| behind(place.clone(), TierId::GLOBAL, &gates[rank]));
+    let second = behind(second, TierId::GLOBAL, &faults);
     let mut config = bed.config();
     config.job.local_enabled = false;
     config.job.timeouts.abandon = Duration::from_secs(10);
@@ -293,7 +297,7 @@ fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
     let forced = gates[late].watch_over(|| {
         on_one_node(&[first, second], &config, |rank, session| {
             take_sparse(&session, 1).wait(Level::System).expect("committed");
-            let before = session.stats().flushed_bytes.global;
+            let before = session.stats().flushed_bytes[TierId::GLOBAL];
             if together.wait().is_leader() {
                 faults.fail_nth(call, Path::new("/global"), nth, rustix::io::Errno::NOSPC.raw_os_error());
                 gates[late].close();
@@ -304,7 +308,7 @@ fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
                 wait_until("its slice has come to an end", || {
                     let stats = session.stats();
                     pending.poll();
-                    stats.write_failures.global == 1 || stats.flushed_bytes.global > before
+                    stats.write_failures[TierId::GLOBAL] == 1 || stats.flushed_bytes[TierId::GLOBAL] > before
                 });
                 gates[late].open();
             }
@@ -313,7 +317,7 @@ fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
             assert_eq!(levels(&verdicts, false), [Level::System], "{what}");
             let reason = verdicts[1].1.as_ref().expect("it failed");
             assert!(reason.contains("rank 1: global tier") && reason.contains("os error 28"), "{what}: {reason}");
-            assert_eq!(session.stats().write_failures.global, rank as u64, "{what}");
+            assert_eq!(session.stats().write_failures[TierId::GLOBAL], rank as u64, "{what}");
             together.wait();
         });
     });
@@ -327,7 +331,7 @@ fn a_slice_fails(call: Call, nth: u64, is_last: bool) {
     let place = bed.place();
     on_one_node(&[place.clone(), place], &config, |_, session| {
         assert_eq!(restart_sparse(&session), Some((1, "global")), "{what}");
-        assert_eq!(session.stats().damaged.global, 0, "{what}");
+        assert_eq!(session.stats().damaged[TierId::GLOBAL], 0, "{what}");
         take_sparse(&session, 2).wait(Level::System).expect("committed");
         session.close().expect("closes");
     });

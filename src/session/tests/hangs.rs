@@ -25,7 +25,7 @@ fn is_everywhere(session: &Session, version: u64) -> bool {
 fn while_the_local_file_system_hangs_all_other_levels_go_on_and_then_all_do() {
     let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
     let forced = gate.watch_over(|| {
-        bed.on_two_nodes(TierKind::Local, &gate, protected, |session| {
+        bed.on_two_nodes(TierId::LOCAL, &gate, protected, |session| {
             commit(&session, &[1], Level::System);
             // What follows from the verdict on the local level is done without its file system.
             session.progress();
@@ -42,8 +42,8 @@ fn while_the_local_file_system_hangs_all_other_levels_go_on_and_then_all_do() {
                 assert!(all.iter().all(|level| pending.verdicts().contains(level)), "{:?}", pending.verdicts());
                 leap_on_two(&bed, &together);
             }
-            assert_eq!((newest().memory, newest().global), (Some(7), Some(7)));
-            assert!(newest().local < Some(2), "{:?}", newest());
+            assert_eq!((newest()[TierId::MEMORY], newest()[TierId::GLOBAL]), (Some(7), Some(7)));
+            assert!(newest()[TierId::LOCAL] < Some(2), "{:?}", newest());
             together.wait();
             gate.open();
             assert!((20..40).any(|version| is_everywhere(&session, version)), "the local level does not come back");
@@ -55,14 +55,14 @@ fn while_the_local_file_system_hangs_all_other_levels_go_on_and_then_all_do() {
 
 #[test]
 fn close_does_not_wait_longer_than_it_says_for_a_local_file_system_that_hangs() {
-    close_keeps_its_limit(TierKind::Local, Level::System);
+    close_keeps_its_limit(TierId::LOCAL, Level::System);
 }
 
 /// A capture that finds no room in node memory writes to a file by itself, on the application's own thread.
 #[test]
 fn a_capture_without_room_goes_to_no_file_system_that_hangs() {
     let (bed, local, global) = (Bed::new(), Arc::new(Gate::default()), Arc::new(Gate::default()));
-    let place = behind(behind(bed.place(), TierKind::Local, &local), TierKind::Global, &global);
+    let place = behind(behind(bed.place(), TierId::LOCAL, &local), TierId::GLOBAL, &global);
     let mut config = bed.config();
     impatient(&mut config);
     config.job.timeouts.room = Duration::from_millis(300);

@@ -43,7 +43,7 @@ fn what_is_held_is_captured_as_it_was() {
         checkpoint.save("lent", &lent).expect("added");
         settle(&checkpoint.capture().expect("captured"));
         let stats = session.stats();
-        assert_eq!((stats.captured, stats.direct_captures, stats.committed.global), (1, direct, 1));
+        assert_eq!((stats.captured, stats.direct_captures, stats.committed[TierId::GLOBAL]), (1, direct, 1));
         assert!(stats.blocked_last > Duration::ZERO);
         session.close().expect("closes");
         let session = bed.open(&place, config);
@@ -196,7 +196,7 @@ fn what_was_read_to_be_verified_is_restored_from_memory() {
     let free = memory.room().expect("asked");
     let kept = attempt.restorer().verify(|bytes| memory.reserve(bytes).expect("asked")).expect("it is right");
     let kept = kept.expect("there was room");
-    assert_eq!(kept.tier(), TierKind::Local);
+    assert_eq!(kept.tier(), TierId::LOCAL);
     assert!(!is_free(&session, free));
     for top in ["/local", "/global"] {
         for (path, length) in bed.disk.files(Path::new(top)) {
@@ -208,7 +208,7 @@ fn what_was_read_to_be_verified_is_restored_from_memory() {
     attempt.restorer().prefer(kept);
     let array = attempt.restorer().load_vec::<u8>("array").expect("from memory");
     assert!(array == vec![7; 5 * MIB as usize]);
-    assert_eq!(attempt.restorer().damaged().local, 0);
+    assert_eq!(attempt.restorer().damaged()[TierId::LOCAL], 0);
     drop(attempt);
     assert!(is_free(&session, free), "the room is given back");
     session.close().expect("closes");

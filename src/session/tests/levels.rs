@@ -6,6 +6,7 @@ use crate::base::clock::SimulatedClock;
 use crate::base::units::MIB;
 use crate::config::PartStore;
 use crate::segment::BOARD_OPERATIONS;
+use crate::tier::Tier;
 use crate::tier::wrappers::{Counts, Faults};
 
 fn rank_of(session: &Session) -> u32 {
@@ -30,7 +31,7 @@ impl Bed {
     }
 
     /// The containers that the manifest of a version on a tier names, with their ranks.
-    fn containers(&self, tier: TierKind, root: &str, version: u64) -> Vec<(String, Vec<Rank>)> {
+    fn containers(&self, tier: TierId, root: &str, version: u64) -> Vec<(String, Vec<Rank>)> {
         let directory = DirectoryTier::new(tier, Arc::new(self.disk.clone()), PathBuf::from(root));
         let series = directory.all_series().expect("listed").remove(0);
         let folders = directory.folders(&series).expect("listed");
@@ -52,7 +53,7 @@ fn ranks_that_take_different_versions_are_named_and_their_memory_is_given_back()
         in_memory_alone(config);
         config.node.memory_budget = Budget::Bytes(8 * MIB);
     };
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         for call in 1..=6 {
             let pending = take_bytes(&session, 2 * call + u64::from(rank_of(&session)), 3 << 20).expect("captured");
             let ended = ended(&pending);
@@ -70,7 +71,7 @@ fn ranks_that_take_different_versions_are_named_and_their_memory_is_given_back()
 fn memory_for_the_next_capture_is_prepared_out_of_a_ranks_own_share() {
     let (bed, gate, together) = (Bed::new(), Arc::new(Gate::default()), Barrier::new(2));
     let place = bed.place();
-    let places = [(); 2].map(|()| behind(place.clone(), TierKind::Local, &gate));
+    let places = [(); 2].map(|()| behind(place.clone(), TierId::LOCAL, &gate));
     let mut config = bed.config();
     config.job.global_enabled = false;
     config.node.memory_budget = Budget::Bytes(32 * MIB);
@@ -129,7 +130,7 @@ fn with_the_local_tier_alone_each_version_gives_its_memory_to_a_later_one() {
         settle(&take_bytes(&session, version, 3 << 20).expect("captured"));
     }
     let stats = session.stats();
-    assert_eq!((stats.committed.memory, stats.committed.local, stats.direct_captures), (12, 12, 0));
+    assert_eq!((stats.committed[TierId::MEMORY], stats.committed[TierId::LOCAL], stats.direct_captures), (12, 12, 0));
     session.close().expect("closes");
 }
 
@@ -148,17 +149,17 @@ fn what_survives_the_loss_of_a_node_stays_in_memory_while_later_versions_do_not(
         config.job.redundancy.every = 1000;
         config.node.memory_budget = Budget::Bytes(14 * MIB);
     };
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         for version in 1..=5 {
             settle(&take_bytes(&session, version, 3 << 20).expect("captured"));
         }
-        assert_eq!((session.stats().newest.peers, session.stats().newest.local), (Some(1), Some(5)));
+        assert_eq!((session.stats().newest[TierId::PEERS], session.stats().newest[TierId::LOCAL]), (Some(1), Some(5)));
         drop(session);
     });
     bed.disk.drop_locks();
     bed.disk.lose(Path::new("/local-1")).expect("it is there");
     std::fs::remove_dir_all(bed.memory.path().join("node-1")).expect("our own folder");
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         assert_eq!(restart(&session).map(|restored| restored.version), Some(1));
         session.close().expect("closes");
     });
@@ -173,11 +174,11 @@ fn a_session_leaves_the_memory_that_protects_from_the_loss_of_nodes_if_the_globa
             protected(config);
             config.job.global_enabled = is_global;
         };
-        bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+        bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
             for version in [1, 2] {
                 settle(&take(&session, version));
             }
-            assert_eq!(session.stats().newest.peers, Some(2));
+            assert_eq!(session.stats().newest[TierId::PEERS], Some(2));
             session.close().expect("closes");
         });
         for node in ["node-0", "node-1"] {
@@ -197,12 +198,16 @@ fn a_version_goes_to_the_tiers_whose_turn_it_is_and_to_no_other() {
         config.job.global_enabled = true;
         (config.job.local.every, config.job.global.every) = (3, 2);
     };
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         for version in 1..=4 {
             settle(&take(&session, version));
         }
         let committed = session.stats().committed;
-        assert_eq!(committed, PerTier { memory: 4, local: 2, peers: 4, global: 2 }, "parts are in memory");
+        assert_eq!(
+            committed,
+            PerTier::from([(TierId::MEMORY, 4), (TierId::LOCAL, 2), (TierId::PEERS, 4), (TierId::GLOBAL, 2)]),
+            "parts are in memory"
+        );
         session.close().expect("closes");
     });
 }
@@ -215,7 +220,7 @@ fn a_version_goes_to_the_tiers_whose_turn_it_is_and_to_no_other() {
 fn the_ranks_of_a_node_write_one_container_unless_an_older_checkpoint_needs_their_board_entry() {
     let (bed, gate) = (Bed::new(), Arc::new(Gate::default()));
     let place = bed.place();
-    let places = [(); 2].map(|()| behind(place.clone(), TierKind::Global, &gate));
+    let places = [(); 2].map(|()| behind(place.clone(), TierId::GLOBAL, &gate));
     let mut config = bed.config();
     config.job.local_enabled = false;
     (config.job.global.every, config.job.global.keep_last) = (BOARD_OPERATIONS, 3);
@@ -243,7 +248,7 @@ fn the_ranks_of_a_node_write_one_container_unless_an_older_checkpoint_needs_thei
         let named: Vec<String> = containers.iter().map(|(name, _): &(String, Vec<Rank>)| name.clone()).collect();
         let files: Vec<String> = bed.names("/global", version).into_iter().filter(|name| name != "manifest").collect();
         assert_eq!(files, named);
-        assert_eq!(bed.containers(TierKind::Global, "/global", version), containers);
+        assert_eq!(bed.containers(TierId::GLOBAL, "/global", version), containers);
     }
 }
 
@@ -251,10 +256,10 @@ fn the_ranks_of_a_node_write_one_container_unless_an_older_checkpoint_needs_thei
 fn a_local_manifest_names_the_files_of_the_node_and_is_written_for_what_was_committed_only() {
     let (bed, faults) = (Bed::new(), Arc::new(Faults::default()));
     let place = bed.place();
-    let places = [place.clone(), behind(place, TierKind::Local, &faults)];
+    let places = [place.clone(), behind(place, TierId::LOCAL, &faults)];
     let config = bed.config();
     on_one_node(&places, &config, |rank, session| {
-        let flushed = || session.stats().flushed_bytes.local;
+        let flushed = || session.stats().flushed_bytes[TierId::LOCAL];
         settle(&take(&session, 1));
         let before = flushed();
         assert!(before > 0);
@@ -267,7 +272,7 @@ fn a_local_manifest_names_the_files_of_the_node_and_is_written_for_what_was_comm
         session.close().expect("closes");
     });
     let expected = [("r000000.bvs".to_owned(), vec![Rank(0)]), ("r000001.bvs".to_owned(), vec![Rank(1)])];
-    assert_eq!(bed.containers(TierKind::Local, "/local", 1), expected);
+    assert_eq!(bed.containers(TierId::LOCAL, "/local", 1), expected);
     assert_eq!(bed.names("/local", 2), ["r000000.bvs"]);
 }
 
@@ -276,7 +281,7 @@ fn a_local_manifest_names_the_files_of_the_node_and_is_written_for_what_was_comm
 /// A run restarts and commits a version on the local tier, after one that it found there.
 fn next_run(bed: &Bed, version: u64, level: Level, change: impl Fn(&mut Config)) {
     bed.disk.drop_locks();
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change, |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         restart(&session);
         let pending = take(&session, version);
         settle(&pending);
@@ -320,7 +325,7 @@ fn parts_on_the_local_tier_stay_until_a_later_version_has_some_also_those_of_old
     next_run(&bed, 3, Level::NodeLoss, change(partner));
     assert_eq!(local_versions(&bed), [vec![3], vec![3]]);
     bed.disk.drop_locks();
-    bed.on_two_nodes(TierKind::Global, &Arc::default(), change(partner), |session| {
+    bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change(partner), |session| {
         restart(&session);
         for version in 4..=6 {
             settle(&take(&session, version));
@@ -353,7 +358,7 @@ fn who_waits_for_the_end_of_all_work_waits_for_what_is_in_hand_as_well() {
     let mut config = bed.config();
     on_local_alone(&mut config);
     config.job.local.keep_last = 1;
-    let session = bed.open(&behind(bed.place(), TierKind::Local, &removal), config);
+    let session = bed.open(&behind(bed.place(), TierId::LOCAL, &removal), config);
     settle(&take(&session, 1));
     assert!(session.engine.drain(LIMIT), "its manifest is written before it goes");
     removal.0.close();
@@ -391,7 +396,7 @@ fn a_committed_version_without_a_manifest_is_kept_like_the_others() {
 #[test]
 fn while_claims_cannot_be_read_the_local_level_is_committed_and_the_global_one_is_not() {
     let (bed, faults) = (Bed::new(), Arc::new(Faults::default()));
-    let place = behind(bed.place(), TierKind::Global, &faults);
+    let place = behind(bed.place(), TierId::GLOBAL, &faults);
     let config = bed.config();
     let session = bed.open(&place, config.clone());
     let claims = bed.job(&place, &config, "/global").join("claims");
@@ -431,7 +436,7 @@ fn a_run_that_another_one_has_taken_over_commits_nothing_more() {
 fn without_threads_the_calls_of_a_session_renew_its_claim_once_per_heartbeat() {
     let (bed, counts, clock) = (Bed::new(), Arc::new(Counts::default()), Arc::new(SimulatedClock::default()));
     let place = Place { workers: Workers::Inline, clock: clock.clone(), ..bed.place() };
-    let session = bed.open(&behind(place, TierKind::Global, &counts), bed.config());
+    let session = bed.open(&behind(place, TierId::GLOBAL, &counts), bed.config());
     session.progress();
     let before = counts.calls(Call::Touch);
     for renewed in 0..4 {

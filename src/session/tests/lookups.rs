@@ -104,7 +104,7 @@ fn after_a_restart_from_own_copies_the_next_checkpoint_is_due_when_it_would_be_a
 fn a_restart_reads_the_global_directory_on_the_root_alone() {
     let (bed, counts) = (Bed::new(), [(); 2].map(|()| Arc::new(Counts::default())));
     let place = bed.place();
-    let places = [0, 1].map(|rank: usize| behind(place.clone(), TierKind::Global, &counts[rank]));
+    let places = [0, 1].map(|rank: usize| behind(place.clone(), TierId::GLOBAL, &counts[rank]));
     let config = bed.config();
     on_one_node(&places, &config, |rank, session| {
         commit(&session, &[1], Level::System);

@@ -13,10 +13,10 @@ use bivouac::config::Direct;
 use bivouac::format::manifest;
 use bivouac::segment::available_memory;
 use bivouac::session::place::local_name;
-use bivouac::tier::TierKind;
 use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::ours::{self, Trust};
 use bivouac::tier::posix::PosixStorage;
+use bivouac::tier::{Tier, TierId};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
@@ -316,7 +316,7 @@ fn write_a_file(folder: &Path) -> std::io::Result<bool> {
 }
 
 fn look_into_store(root: &Path) -> Result<Store, String> {
-    let tier = DirectoryTier::new(TierKind::Global, Arc::new(PosixStorage::new(Direct::Off)), root.to_owned());
+    let tier = DirectoryTier::new(TierId::GLOBAL, Arc::new(PosixStorage::new(Direct::Off)), root.to_owned());
     let mut store = Store::default();
     let all = tier.all_series().map_err(|error| error.to_string())?;
     let jobs: BTreeSet<(&String, &String)> = all.iter().map(|series| (&series.job, &series.group)).collect();
@@ -327,7 +327,7 @@ fn look_into_store(root: &Path) -> Result<Store, String> {
     for series in &all {
         for (generation, version, operation) in tier.folders(series).map_err(|error| error.to_string())? {
             let key = CheckpointKey { generation, version, operation, ..Default::default() };
-            let entries = tier.storage().list(&tier.folder_path(series, &key)).unwrap_or_default();
+            let entries = tier.list(&tier.folder_path(series, &key)).unwrap_or_default();
             let is_recorded = entries.iter().any(|entry| entry.name == manifest::FILE_NAME);
             store.folders = (store.folders.0 + 1, store.folders.1 + usize::from(!is_recorded));
             store.temps += entries.iter().filter(|entry| entry.name.ends_with(".tmp")).count();

@@ -10,10 +10,10 @@ use crate::target::{Target, place_of, tier_of};
 use bivouac::base::{CheckpointKey, Rank};
 use bivouac::format::shard::Head;
 use bivouac::format::{ContainerEntry, ElementType, Manifest, Region, RegionKind};
-use bivouac::tier::directory::{DirectoryTier, Series};
+use bivouac::tier::names::Series;
 use bivouac::tier::source::FileShard;
 use bivouac::tier::storage::ReadFile;
-use bivouac::tier::{TierError, TierKind};
+use bivouac::tier::{Tier, TierError, TierId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Part {
 /// What was found of a region in a place.
 pub struct Found {
     /// For reading.
-    pub tier: DirectoryTier,
+    pub tier: Arc<dyn Tier>,
     /// Ascending by rank.
     pub parts: Vec<Part>,
     /// Ranks in the group.
@@ -80,7 +80,7 @@ impl Shard {
 /// A place to look in.
 struct Place {
     path: PathBuf,
-    tier: DirectoryTier,
+    tier: Arc<dyn Tier>,
     series: Option<Series>,
     manifest: Option<Manifest>,
     containers: Vec<PathBuf>,
@@ -200,7 +200,7 @@ impl Place {
         let named = named.flat_map(|container| &container.ranks).map(|rank| rank.0);
         match self.tier.kind() {
             _ if !self.is_folder => BTreeSet::new(),
-            TierKind::Global => (0..group_size).collect(),
+            TierId::GLOBAL => (0..group_size).collect(),
             _ => named.collect(),
         }
     }

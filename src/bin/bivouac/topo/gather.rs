@@ -16,10 +16,9 @@ use bivouac::format::shard::Head;
 use bivouac::format::{Content, Region};
 use bivouac::region::AFFINITY;
 use bivouac::segment::SlotState;
-use bivouac::tier::TierError;
-use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::source::FileShard;
 use bivouac::tier::storage::ReadFile;
+use bivouac::tier::{Tier, TierError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -207,7 +206,7 @@ fn of_checkpoint(found: &Checkpoint, problems: &mut Problems) -> Snapshot {
     snapshot.named()
 }
 
-fn add_container(snapshot: &mut Snapshot, tier: &DirectoryTier, path: &Path, problems: &mut Problems) {
+fn add_container(snapshot: &mut Snapshot, tier: &Arc<dyn Tier>, path: &Path, problems: &mut Problems) {
     let wrong = |place: String, error: &TierError| Problem {
         ending: ending::of_tier(error),
         text: format!("{place}: {}", without_path(error)),
