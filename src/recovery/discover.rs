@@ -9,58 +9,13 @@ use crate::format::{Content, FormatError, Manifest, ShardHeader};
 use crate::redundancy::holding::Item;
 use crate::redundancy::part::Part;
 use crate::redundancy::stripes::SetInfo;
-use crate::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
+use crate::segment::{OldBytes, OldSegment, OldSlot, SegmentError, SlotState, list};
 use crate::tier::names::{Series, rank_file};
 use crate::tier::source::{MemoryShard, Source};
 use crate::tier::{PerTier, Tier, TierId};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// A slot of an older segment as shared bytes.
-pub(super) struct OldBytes {
-    segment: Arc<OldSegment>,
-    slot: OldSlot,
-    made: Instant,
-    /// Until when it need not be looked at again, in nanoseconds since it was made; 0: it was not seen to be whole.
-    whole_until: AtomicU64,
-}
-
-/// How long a look for holes is good for, at least.
-const LOOK_MIN: Duration = Duration::from_millis(100);
-/// And how many times as long as it took: it goes on to the next hole, wherever that is, a few milliseconds for a hundred MiB.
-const LOOK_SHARE: u32 = 16;
-
-impl OldBytes {
-    pub(super) fn new(segment: &Arc<OldSegment>, slot: &OldSlot) -> Arc<OldBytes> {
-        let whole_until = AtomicU64::new(0);
-        Arc::new(OldBytes { segment: segment.clone(), slot: *slot, made: Instant::now(), whole_until })
-    }
-}
-
-/// Until when a look is good that began and ended then.
-fn good_until(begun: Duration, ended: Duration) -> Duration {
-    ended + LOOK_MIN.max(LOOK_SHARE * ended.saturating_sub(begun))
-}
-
-impl AsRef<[u8]> for OldBytes {
-    /// Nothing, if the memory was given back: no digest matches that. What is being restored is not given back by any
-    /// run or tool, so it suffices to look now and then.
-    fn as_ref(&self) -> &[u8] {
-        let begun = self.made.elapsed();
-        if begun < Duration::from_nanos(self.whole_until.load(Ordering::Relaxed)) {
-            return self.segment.bytes_unlooked(&self.slot);
-        }
-        let (bytes, until) = match self.segment.bytes(&self.slot) {
-            Ok(bytes) => (bytes, good_until(begun, self.made.elapsed())),
-            Err(_) => (&[][..], Duration::ZERO),
-        };
-        self.whole_until.store(u64::try_from(until.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        bytes
-    }
-}
 
 /// What a rank found.
 #[derive(Default)]

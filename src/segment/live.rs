@@ -163,6 +163,11 @@ impl Segment {
         self.shared.header.data_len()
     }
 
+    /// This process's place among them.
+    pub fn node_rank(&self) -> u32 {
+        self.shared.node_rank
+    }
+
     /// Ranks of the node that have a place in the segment.
     pub fn node_ranks(&self) -> u32 {
         self.shared.header.node_ranks

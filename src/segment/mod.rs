@@ -81,7 +81,7 @@ pub use file::{is_held, list, remove, strangers};
 pub use layout::{BOARD_OPERATIONS, EXTENT_MIN, SLOTS_PER_RANK, SegmentHeader, TOKEN_HOLDERS_MAX, TOKEN_LINKS};
 pub use lease::{Lease, LeasePart, LeaseView};
 pub use live::Segment;
-pub use old::{OldSegment, OldSlot};
+pub use old::{OldBytes, OldSegment, OldSlot};
 pub use pins::{PIN_CHUNK, Pins};
 pub use room::{Available, available_memory, budget_bytes};
 pub use slots::{SealInfo, SlotId, SlotMut, SlotRef};

@@ -35,12 +35,12 @@ pub use copy::{Drain, Drained, Fate, Standing, host_tag};
 pub use mend::{Lacking, Parts};
 pub use select::{Chosen, Which, select};
 
-use super::discover::{OldBytes, candidate_of};
+use super::discover::candidate_of;
 use crate::base::Rank;
 use crate::catalog::Candidate;
 use crate::format::Content;
 use crate::format::shard::Head;
-use crate::segment::{OldSegment, OldSlot};
+use crate::segment::{OldBytes, OldSegment, OldSlot};
 use crate::tier::names::Series;
 use crate::tier::source::{MemoryShard, Source};
 use crate::tier::{Tier, TierError, TierId};
