@@ -5,10 +5,12 @@ set -euo pipefail
 
 usage() {
     cat << 'END'
-ci/setup.sh [--with-mpich] [--with-hosts] [--with-tests]
+ci/setup.sh [--with-mpich] [--with-hosts] [--with-object-store] [--with-tests]
   --with-mpich   MPICH beside Open MPI (which stays the default)
   --with-hosts   what launch/demo-node-loss.sh plays several hosts with (iproute2, ping)
-  --with-tests   rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
+  --with-object-store
+                 a server that speaks S3 (s3s-fs, by cargo, a minute), for launch/demo-object.sh
+  --with-tests   that and a second one (moto, by pip), rustfmt, clippy, a word about cargo-nextest, the compiler of the GPU kernels (by pip), and what the test
                  hosts need (SLURM and a few tools, no service is started), the machines with several NUMA nodes (QEMU) and
                  programs in other languages (gfortran, CMake, Python with mpi4py and numpy); without the rights to install
                  those, their tests are skipped
@@ -17,11 +19,13 @@ END
 
 with_mpich=false
 with_hosts=false
+with_object_store=false
 with_tests=false
 for argument in "$@"; do
     case "$argument" in
     --with-mpich) with_mpich=true ;;
     --with-hosts) with_hosts=true ;;
+    --with-object-store) with_object_store=true ;;
     --with-tests) with_tests=true ;;
     --help | -h) usage && exit 0 ;;
     *) usage >&2 && exit 2 ;;
@@ -232,13 +236,36 @@ END
     rm -rf "$scratch"
 }
 
+# Servers that speak S3, kept under target/: s3s-fs, and for tests moto. Without them the tests that need them are skipped.
+install_s3s_fs() {
+    local folder=${CARGO_TARGET_DIR:-target}/tools
+    [ ! -x "$folder/bin/s3s-fs" ] || return 0
+    # Later versions need a newer Rust. Optimized code is no use for a test and takes twice as long to build.
+    cargo install s3s-fs --version 0.14.0 --features binary --locked --debug --quiet --root "$folder" ||
+        echo "s3s-fs is absent: what needs an object store is skipped (cargo install s3s-fs --version 0.14.0 --features binary)"
+}
+install_moto() {
+    local folder=${CARGO_TARGET_DIR:-target}/tools/moto version=5.2.5
+    [ ! -e "$folder/$version" ] || return 0
+    rm -rf "$folder"
+    if python3 -m venv "$folder" && "$folder/bin/pip" install --quiet "moto[server]==$version"; then
+        touch "$folder/$version"
+    else
+        rm -rf "$folder"
+        echo "moto is absent: some tests of object stores are skipped (python3 -m venv, pip install 'moto[server]==$version')"
+    fi
+}
+
+if $with_object_store || $with_tests; then
+    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_s3s_fs)
+fi
 if $with_hosts || $with_tests; then
     install_test_hosts
 fi
 if $with_tests; then
     install_test_machine
     install_test_languages
-    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc)
+    (cd "$(dirname "${BASH_SOURCE[0]}")/.." && install_nvrtc && install_moto)
     for tool in rustfmt clippy; do
         binary=$([ "$tool" = clippy ] && echo cargo-clippy || echo cargo-fmt)
         if ! has "$binary"; then

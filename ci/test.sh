@@ -41,7 +41,15 @@ run() {
     echo "== $stage: $((SECONDS - stage_began)) s"
 }
 
-document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps; }
+# All that can be built, and not only what is built unasked.
+all=(--features object-store)
+
+document() { RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps "${all[@]}"; }
+
+# The program that the tests have built; the release build of launch/demo-object.sh takes minutes.
+object_demo() {
+    HEAT2D=${CARGO_TARGET_DIR:-$root/target}/debug/examples/heat2d DEMO_STEPS=800 DEMO_CHECKPOINTS=16 "$root/launch/demo-object.sh"
+}
 
 # Tests that passed and tested nothing, or less than they could: how many for which reason.
 skipped() {
@@ -53,18 +61,18 @@ skipped() {
 all_tests() {
     if command -v cargo-nextest > /dev/null; then
         # Many tests wait for most of their time: one more than there are cores.
-        cargo nextest run --locked --profile "$profile" --test-threads "$(($(nproc) + 1))"
+        cargo nextest run --locked "${all[@]}" --profile "$profile" --test-threads "$(($(nproc) + 1))"
         skipped
         [ "$profile" = whole ] || echo "What nextest calls skipped was left to ci/test.sh whole (profile.ci in .config/nextest.toml)."
         return
     fi
-    cargo test --quiet --locked --lib --bins
+    cargo test --quiet --locked "${all[@]}" --lib --bins
     local file name
     for file in tests/*.rs; do
         name=$(basename "$file" .rs)
         case "$name" in
-        mpi_* | damage* | comm_mpi* | hosts | slurm | numa | affinity) cargo test --quiet --locked --test "$name" -- --test-threads=1 ;;
-        *) cargo test --quiet --locked --test "$name" ;;
+        mpi_* | damage* | comm_mpi* | hosts | slurm | numa | affinity) cargo test --quiet --locked "${all[@]}" --test "$name" -- --test-threads=1 ;;
+        *) cargo test --quiet --locked "${all[@]}" --test "$name" ;;
         esac
     done
 }
@@ -77,12 +85,13 @@ fi
 
 run "audit of tracked files" ci/audit.sh
 run "format" cargo fmt --all --check
-run "clippy" cargo clippy --quiet --locked --all-targets -- -D warnings
+run "clippy" cargo clippy --quiet --locked --all-targets "${all[@]}" -- -D warnings
 run "clippy without MPI" cargo clippy --quiet --locked --all-targets --no-default-features -- -D warnings
 run "documentation" document
-run "examples and command" cargo build --quiet --locked --examples --bins
+run "examples and command" cargo build --quiet --locked "${all[@]}" --examples --bins
 run "tests" all_tests
-run "documentation tests" cargo test --quiet --locked --doc
+run "documentation tests" cargo test --quiet --locked "${all[@]}" --doc
+run "object store" object_demo
 if $quick; then
     echo "== second MPI: skipped (quick)"
 else

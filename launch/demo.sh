@@ -60,10 +60,14 @@ for variable in "${!BIVOUAC_@}"; do unset "$variable"; done
 export BIVOUAC_MEMORY_DIRECTORY="$memory"
 # The demo's local directory may well lie on a tmpfs (/tmp often is one); a demo need not survive a reboot.
 export BIVOUAC_LOCAL_ALLOW_TMPFS=true
+# DEMO_SETTINGS names a file with more settings, and DEMO_LOSES_NODES has the nodes lose all they have before the restart
+# (launch/demo-object.sh uses both; and DEMO_CHECKPOINTS, because the server, which is built for tests, is slow).
+[ -z "${DEMO_SETTINGS:-}" ] || . "$DEMO_SETTINGS"
 
 grid=1024x1024
 steps=${DEMO_STEPS:-4000}
-every=$((steps / 40))
+checkpoints=${DEMO_CHECKPOINTS:-40}
+every=$((steps / checkpoints))
 
 fail() {
     echo "FAILED: $1" >&2
@@ -90,7 +94,9 @@ finish() {
 }
 
 value() { sed -n "s/^$1.* $2=\([^ ]*\).*/\1/p" "$3"; }
-newest_committed() { sed -n 's/^committed version=\([0-9]*\) .*/\1/p' "$1" | sort -n | tail -n 1; }
+# What was told to be committed: at any level, or at the one that survives the loss of all nodes.
+told="^committed version=\([0-9]*\) .*${DEMO_LOSES_NODES:+level=system}"
+newest_committed() { sed -n "s/$told.*/\1/p" "$1" | sort -n | tail -n 1; }
 
 echo "1. heat2d on $ranks ranks, grid $grid, $steps steps, a checkpoint every $every steps; nobody disturbs it."
 began=$(date +%s.%N)
@@ -106,9 +112,9 @@ killed=false
 for attempt in 1 2 3 4 5; do
     start "killed-$attempt" "$work/killed.log"
     # At least one checkpoint must have been reported as committed before the kill, some more by chance.
-    wanted=$((1 + RANDOM % 12))
+    wanted=$((1 + RANDOM % (checkpoints * 3 / 10)))
     while kill -0 "$running" 2> /dev/null; do
-        [ "$(grep -c '^committed' "$work/killed.log" || true)" -ge "$wanted" ] && break
+        [ "$(grep -c "$told" "$work/killed.log" || true)" -ge "$wanted" ] && break
         sleep 0.02
     done
     sleep "0.0$((RANDOM % 10))"
@@ -125,6 +131,10 @@ $killed || fail "the run was over before it could be killed, five times" "$work/
 committed=$(newest_committed "$work/killed.log")
 echo "   Rank $victim (process $pid) was killed; the newest checkpoint told to be committed was step $committed."
 
+if [ -n "${DEMO_LOSES_NODES:-}" ]; then
+    echo "   All nodes are lost, and with them all that they had in memory."
+    rm -rf "${memory:?}"/*
+fi
 echo "3. The same command again."
 start "killed-$attempt" "$work/restarted.log"
 finish || fail "the restarted run ended with an error" "$work/restarted.log"
@@ -137,6 +147,7 @@ case "$tier" in
 memory) where="node memory" ;;
 local) where="local storage" ;;
 global) where="the global directory" ;;
+object) where="the object store" ;;
 *) where=$tier ;;
 esac
 echo "   All ranks elected the checkpoint of step $elected, loaded it from $where in $took s, and went on from there."

@@ -20,6 +20,8 @@ mod bed;
 #[path = "damage/case.rs"]
 mod case;
 mod common;
+#[cfg(feature = "object-store")]
+mod object;
 #[path = "damage/outage.rs"]
 mod outage;
 #[path = "damage/spots.rs"]
@@ -79,21 +81,54 @@ impl<'a> Row<'a> {
         told
     }
 
+    /// The same once more with the global tier's files as objects of a bucket: they are the same bytes, and damage to them comes to the
+    /// same.
+    #[cfg(feature = "object-store")]
+    fn check_in_bucket(&self, store: &Store) {
+        let mut bed = Bed::in_memory();
+        let Some(server) = object::Server::s3s_fs_on(bed.folder()) else { return };
+        for (name, value) in object::environment() {
+            bed.set(name, &value);
+        }
+        bed.set("BIVOUAC_TEST_OBJECT_ENDPOINT", &server.endpoint());
+        // Nobody holds a lock on an object: a claim would be watched for nine seconds in each case.
+        bed.set("BIVOUAC_JOB_TAKE_OVER", "true");
+        let moved = |tiers: [&'static str; RANKS]| tiers.map(|tier| if tier == "global" { "object" } else { tier });
+        // No folder can stand where an object should.
+        let of_objects = |name: &str| !(name.starts_with("global") && name.ends_with("directory"));
+        self.check_on(&bed, store, seed(), ("in a bucket", &of_objects), &|outcome| match outcome {
+            Outcome::Restored(version, tiers) => Outcome::Restored(*version, moved(*tiers)),
+            other => other.clone(),
+        });
+    }
+
     fn check_with(&self, store: &Store, seed: u64, progress: &str) -> Told {
         let mut bed = Bed::in_memory();
         bed.set("BIVOUAC_ENGINE_PROGRESS", progress);
+        self.check_on(&bed, store, seed, (progress, &|_| true), &Outcome::clone)
+    }
+
+    fn check_on(
+        &self,
+        bed: &Bed,
+        store: &Store,
+        seed: u64,
+        (way, is_meant): (&str, &dyn Fn(&str) -> bool),
+        wanted: &dyn Fn(&Outcome) -> Outcome,
+    ) -> Told {
         let mut rng = Rng::new(seed);
         let mut args = vec!["restore".to_owned()];
         let mut done = Vec::new();
-        for (name, damage, _) in &self.cases {
+        let cases = || self.cases.iter().filter(|(name, ..)| is_meant(name));
+        for (name, damage, _) in cases() {
             let case = store.copy(&bed.folder().join("cases"), name);
             done.push(damage(&case, &mut rng));
             args.push(case.folder.to_str().unwrap().to_owned());
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let told = bed.run(&args).expect("MPI was there when the store was made");
-        for ((name, _, outcome), done) in self.cases.iter().zip(done) {
-            check_case(&told, name, outcome, &format!("{name} ({progress}): {done}"));
+        for ((name, _, outcome), done) in cases().zip(done) {
+            check_case(&told, name, &wanted(outcome), &format!("{name} ({way}): {done}"));
         }
         told
     }
@@ -396,6 +431,8 @@ fn one_bit_flipped_in_the_only_copy_leads_all_ranks_to_the_next_older_version() 
         format!("{one}; {two}")
     });
     row.check(&store);
+    #[cfg(feature = "object-store")]
+    row.check_in_bucket(&store);
 }
 
 #[test]
@@ -412,6 +449,8 @@ fn one_bit_flipped_in_every_copy_of_every_version_is_one_clear_error_on_all_rank
         ranks.collect::<Vec<_>>().join("; ")
     });
     let told = row.check(&store);
+    #[cfg(feature = "object-store")]
+    row.check_in_bucket(&store);
     let text = lines(&told, 0, "case=every-body restart-error ")[0];
     for words in ["rank 3", "version 5", "version 4", "version 3", "digest"] {
         assert!(text.contains(words), "the error does not say {words:?}: {text}");
@@ -509,6 +548,8 @@ fn a_file_truncated_empty_missing_or_replaced_is_treated_as_absent() {
         }
     }
     row.check(&store);
+    #[cfg(feature = "object-store")]
+    row.check_in_bucket(&store);
 }
 
 #[test]

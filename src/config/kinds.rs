@@ -162,6 +162,34 @@ pub(super) const OPTIONAL_PATH: Kind<Option<PathBuf>> = Kind {
     show: |value| show_optional(value, show_path),
 };
 
+pub(super) const OBJECT_URL: Kind<Option<String>> = Kind {
+    allowed: "a URL that begins with s3://, gs:// or az:// and names a bucket and perhaps a prefix in it, without blanks, \"?\", \"#\" \
+              and passwords, like \"s3://bucket/checkpoints\"; or \"unset\"",
+    read: |raw| optional(raw, |raw| url(raw, &OBJECT_SCHEMES)),
+    show: |value| show_optional(value, |url| Raw::Text(url.clone())),
+};
+
+pub(super) const ENDPOINT: Kind<Option<String>> = Kind {
+    allowed: "a URL that begins with https:// or http:// and names a server, without blanks, \"?\", \"#\" and passwords, like \
+              \"https://s3.example.org:9000\"; or \"unset\"",
+    read: |raw| optional(raw, |raw| url(raw, &["https", "http"])),
+    show: |value| show_optional(value, |url| Raw::Text(url.clone())),
+};
+
+/// How the URL of an object store begins.
+pub const OBJECT_SCHEMES: [&str; 3] = ["s3", "gs", "az"];
+
+/// A URL with one of these schemes, a host, and nothing that a log must not show.
+fn url(raw: &Raw, schemes: &[&str]) -> Option<String> {
+    let text = raw.text()?.trim();
+    let (scheme, rest) = text.split_once("://")?;
+    let is_plain = |c: char| !c.is_control() && !c.is_whitespace() && !"?#@\\\"".contains(c);
+    let has_host = rest.split('/').next().is_some_and(|host| !host.is_empty());
+    let is_path = rest.split('/').all(|part| part != "." && part != "..") && !rest.trim_end_matches('/').contains("//");
+    let is_right = schemes.contains(&scheme) && has_host && is_path && rest.chars().all(is_plain) && text.len() <= 1024;
+    is_right.then(|| text.trim_end_matches('/').to_owned())
+}
+
 pub(super) const SIGNAL: Kind<Option<String>> = Kind {
     allowed: "one of HUP, INT, QUIT, USR1, USR2, ALRM, TERM, CONT, URG, XCPU, VTALRM, PROF, WINCH, IO, PWR \
               (KILL and STOP cannot be caught, and signals of faults must not be), or \"unset\"",

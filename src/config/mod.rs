@@ -30,7 +30,7 @@
 //! # Unset
 //!
 //! TOML has no word for "nothing". The keys that may stay open (`job.name`, `job.group`, `exit.signal`,
-//! `exit.stop_file`, `exit.end_time`, `local.directory`, `redundancy.names`, `affinity.cpus`, `run.directory`) accept the word
+//! `exit.stop_file`, `exit.end_time`, `local.directory`, `object.url`, `object.endpoint`, `redundancy.names`, `affinity.cpus`, `run.directory`) accept the word
 //! `unset`, so that an environment variable can also take back what a file says.
 #![forbid(unsafe_code)]
 
@@ -48,6 +48,7 @@ pub use crate::base::log::LogLevel;
 pub use affinity::{AffinityConfig, AffinityMode};
 pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
+pub use kinds::OBJECT_SCHEMES;
 pub use redundancy::{
     DomainSource, NamePolicies, NamePolicy, NotAScheme, NotNamePolicies, PartStore, RedundancyConfig, Scheme,
 };
@@ -237,7 +238,8 @@ impl Config {
     }
 
     fn check_tiers(&self, problems: &mut error::Problems) {
-        if !(self.job.memory_enabled || self.job.local_enabled || self.job.global_enabled) {
+        let has_files = self.job.local_enabled || self.job.global_enabled || self.job.object_url.is_some();
+        if !(self.job.memory_enabled || has_files) {
             problems.push(|| ConfigError::NoTier);
         }
         // The store is memory by default, so that it only matters once something is protected.
@@ -285,10 +287,18 @@ pub struct JobConfig {
     pub global_required: bool,
     /// Directory of the global tier; a relative path starts at the working directory.
     pub global_directory: PathBuf,
+    /// Where the object tier is: a URL like `s3://bucket/prefix`; `None`: there is none.
+    pub object_url: Option<String>,
+    /// A session of which a rank cannot use it does not open.
+    pub object_required: bool,
+    /// The server of the object store, if it is not the usual one of its kind.
+    pub object_endpoint: Option<String>,
     /// When and how long checkpoints rest on the local tier.
     pub local: LevelPolicy,
     /// When and how long checkpoints rest on the global tier.
     pub global: LevelPolicy,
+    /// When and how long checkpoints rest on the object tier.
+    pub object: LevelPolicy,
     /// Which checkpoints are protected against the loss of nodes, and how.
     pub redundancy: RedundancyConfig,
     /// When `should_checkpoint` says yes.
@@ -317,8 +327,12 @@ impl Default for JobConfig {
             global_enabled: true,
             global_required: false,
             global_directory: PathBuf::from("bivouac"),
+            object_url: None,
+            object_required: false,
+            object_endpoint: None,
             local: LevelPolicy::default(),
             global: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
+            object: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
             redundancy: RedundancyConfig::default(),
             interval: Interval::default(),
             exit: ExitConfig::default(),

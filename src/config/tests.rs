@@ -52,8 +52,12 @@ fn unusual() -> Config {
             global_enabled: false,
             global_required: true,
             global_directory: "/scratch/a \"b\" c:\\d".into(),
+            object_url: Some("s3://bucket/runs-of/heat".into()),
+            object_required: true,
+            object_endpoint: Some("https://s3.example.org:9000".into()),
             local: policy(0),
             global: policy(1),
+            object: policy(2),
             redundancy: RedundancyConfig {
                 scheme: Scheme::Rs { data: 4, parity: 2 },
                 every: 5,
@@ -207,6 +211,14 @@ every_seconds = "2.5s"
 keep_last = 8
 keep_every = 101
 direct = "off"
+[object]
+url = "s3://bucket/runs-of/heat"
+endpoint = "https://s3.example.org:9000"
+required = true
+every = 5
+every_seconds = 3.5
+keep_last = 9
+keep_every = 102
 [redundancy]
 scheme = "rs( 4, 2 )"
 every = 5
@@ -556,7 +568,9 @@ fn values_that_a_program_sets_are_checked_by_the_same_rules() {
         .collect();
     assert_eq!(keys, ["job.name", "job.block", "interval.overhead_percent", "exit.signal", "local.directory"]);
     assert_eq!(config.job.exit.signal_number(), None);
-    let error = unusual().check().unwrap_err();
+    let mut without_tier = unusual();
+    without_tier.job.object_url = None;
+    let error = without_tier.check().unwrap_err();
     let no_store = ConfigError::NoPartStore { store: PartStore::Local, scheme: Scheme::Rs { data: 4, parity: 2 } };
     assert_eq!(error.problems(), [ConfigError::NoTier, no_store]);
     let mut config = Config::default();

@@ -41,6 +41,11 @@ impl Remote {
 }
 
 impl ReadFile for Remote {
+    /// The application's thread asks ahead by itself, and only it may be able to wait for the answers.
+    fn readers(&self) -> usize {
+        0
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.bytes)
     }

@@ -185,6 +185,11 @@ impl Rebuilt {
 }
 
 impl ReadFile for Rebuilt {
+    /// The application's thread asks ahead by itself, and only it may be able to wait for the answers.
+    fn readers(&self) -> usize {
+        0
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.set.members[self.lost].1)
     }

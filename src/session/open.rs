@@ -286,13 +286,13 @@ fn introduce(
             return (Outcome::Abandoned(culprits), Vec::new());
         }
         let (store, failures) = hold_stores(place, config);
-        let root = global_root(config, place);
+        let root = store_root(config, place);
         if store == Some(place.fresh) && config.node.local_directory.is_none() {
             for path in earlier_locals(place, &root) {
                 log::warn!(
                     "event=new-store path={}: no store was there, and one has been made. {} has local copies of the one that was there \
                      before, which are not looked at: if that file system is just not mounted, end this job and mount it",
-                    root.display(),
+                    root,
                     path.display()
                 );
             }
@@ -311,8 +311,10 @@ fn introduce(
     codec::decode("introduction", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
 }
 
-fn global_root(config: &Config, place: &Place) -> PathBuf {
-    place.directory.join(&config.job.global_directory)
+/// Where the store of a configuration is, as local directories name it: at the nearest tier that all nodes share.
+fn store_root(config: &Config, place: &Place) -> String {
+    let nearest = shared(config).find_map(|(_, make)| make(&place.around(config)).ok());
+    nearest.map_or_else(String::new, |tier| tier.root().display().to_string())
 }
 
 /// The tiers that all nodes share, as far as they are wanted, nearest first.
@@ -321,17 +323,27 @@ fn shared(config: &Config) -> impl Iterator<Item = (TierId, Make)> {
     wanted.filter_map(|tier| Some((tier, tier.spec().make?)))
 }
 
-/// Takes hold of the stores at the tiers that all nodes share: they are one store, and the nearest one that can be used says which.
+/// Takes hold of the stores at the tiers that all nodes share: they are one store. Which one, the nearest says that has one: a tier that
+/// was emptied takes the id of the others.
 fn hold_stores(place: &Place, config: &Config) -> (Option<Incarnation>, Vec<(TierId, String)>) {
+    let made: Vec<_> = shared(config).map(|(tier, make)| (tier, make(&place.around(config)))).collect();
+    let find = |(_, made): &(TierId, Usable)| made.as_ref().ok().and_then(|made| made.find_store().ok().flatten());
+    let known = if made.len() > 1 { made.iter().find_map(find) } else { None };
     let (mut store, mut failures) = (None, Vec::new());
-    for (tier, make) in shared(config) {
-        let fresh = store.unwrap_or(place.fresh);
-        let held = make(&place.around(config))
-            .and_then(|made| made.hold_store(fresh, &*place.clock).map_err(|error| error.to_string()));
-        match held {
-            Ok(found) if store.is_some_and(|store| store != found) => {
-                failures.push((tier, another_store(tier, &place.around(config))))
+    for (tier, made) in made {
+        let fresh = known.or(store).unwrap_or(place.fresh);
+        let hold = |made: Arc<dyn Tier>| {
+            let found = made.hold_store(fresh, &*place.clock).map_err(|error| error.to_string())?;
+            match store.is_some_and(|store| store != found) {
+                false => Ok(found),
+                true => Err(format!(
+                    "{tier} tier: {} belongs to another store than the nearer tier does: give each store a place of its own, or switch \
+                     one of both off",
+                    made.root().display()
+                )),
             }
+        };
+        match made.and_then(hold) {
             Ok(found) => store = Some(found),
             Err(why) => failures.push((tier, why)),
         }
@@ -444,7 +456,7 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
         false => make(&around.join(&name)).map(|()| around.join(&name)),
     };
     let wrap = |source| TierError::io(TierId::LOCAL, "use", around, source).to_string();
-    let global = introduction.store.map_or_else(String::new, |_| global_root(config, place).display().to_string());
+    let global = introduction.store.map_or_else(String::new, |_| store_root(config, place));
     let owner = LocalOwner { name: name.clone(), global };
     // Takes a directory, unless it is another store's.
     let take = |root: &Path| {
@@ -453,8 +465,8 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
     };
     let Some(directory) = &configured else {
         // Where the store cannot be reached its name is not known, and its local copies may be all that there is.
-        let is_cut_off = introduction.failures.iter().any(|(tier, _)| *tier == TierId::GLOBAL);
-        let earlier = if is_cut_off { earlier_locals(place, &global_root(config, place)) } else { Vec::new() };
+        let is_cut_off = introduction.store.is_none() && !introduction.failures.is_empty();
+        let earlier = if is_cut_off { earlier_locals(place, &store_root(config, place)) } else { Vec::new() };
         let root = earlier.into_iter().next().map_or_else(|| private(around).map_err(wrap), Ok)?;
         return take(&root).map(|_| root);
     };
@@ -472,7 +484,7 @@ fn local_root(place: &Place, config: &Config, introduction: &Introduction) -> st
 }
 
 /// The private local folders of this user that belong to a store at that global directory, the one that was made last first.
-fn earlier_locals(place: &Place, global: &Path) -> Vec<PathBuf> {
+fn earlier_locals(place: &Place, global: &str) -> Vec<PathBuf> {
     let prefix = format!("bivouac-{}-", place.user);
     let named = place.local.list(&place.temporary).unwrap_or_default().into_iter();
     let ours = named.filter(|entry| entry.is_dir && entry.name.starts_with(&prefix)).filter(|entry| {
@@ -481,7 +493,6 @@ fn earlier_locals(place: &Place, global: &Path) -> Vec<PathBuf> {
             || ours::private_folders(&place.temporary, &entry.name).is_ok_and(|(ours, _)| !ours.is_empty());
         !place.is_real || is_private()
     });
-    let global = global.display().to_string();
     let mut found: Vec<_> = ours
         .map(|entry| place.temporary.join(entry.name))
         .filter(|path| LocalOwner::of(&*place.local, path).is_some_and(|owner| owner.global == global))
@@ -569,7 +580,7 @@ fn about_tier(tier: TierId, text: &str) -> String {
 /// on the root's own node.
 fn home_of_claims<'a>(open: &[&'a Arc<dyn Tier>]) -> Option<&'a dyn Tier> {
     let (shared, own): (Vec<&Arc<dyn Tier>>, Vec<_>) = open.iter().partition(|tier| tier.kind().spec().is_shared);
-    for tier in shared.iter().filter(|tier| tier.records().is_none()) {
+    for tier in shared.iter().filter(|tier| !tier.can_fence()) {
         log::warn!(
             "event=no-fence tier={} path={}: this place cannot tell who writes first, so that of two runs at once neither is refused: see to \
              it that only one is started",
@@ -577,7 +588,7 @@ fn home_of_claims<'a>(open: &[&'a Arc<dyn Tier>]) -> Option<&'a dyn Tier> {
             tier.root().display()
         );
     }
-    shared.into_iter().chain(own).find(|tier| tier.records().is_some()).map(|tier| &**tier)
+    shared.into_iter().chain(own).find(|tier| tier.can_fence()).map(|tier| &**tier)
 }
 
 fn make_claim(
@@ -589,8 +600,7 @@ fn make_claim(
     introduction: &Introduction,
 ) -> std::result::Result<(Claims, Claim), String> {
     let Introduction { job, group, .. } = introduction;
-    let records = tier.records().ok_or_else(|| format!("{} tier: it has no claims", tier.kind()))?;
-    let claims = Claims::new(tier.kind(), records, tier.root(), job, group);
+    let claims = Claims::new(tier.kind(), tier.records(), tier.root(), job, group);
     let record = ClaimRecord {
         incarnation: introduction.incarnation.to_string(),
         host: place.host.clone(),

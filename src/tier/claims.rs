@@ -158,15 +158,22 @@ impl Claims {
         take_over: bool,
         clock: &dyn Clock,
     ) -> Result<Claim, ClaimError> {
+        let mut unlisted: Vec<Generation> = Vec::new();
         loop {
-            let claimed = self.generations()?;
+            let mut claimed = self.generations()?;
+            claimed.extend(&unlisted);
+            claimed.sort_unstable();
+            claimed.dedup();
             if !take_over {
                 self.refuse_any(&claimed, record, clock)?;
             }
             let generation = Generation(claimed.last().copied().unwrap_or_default().max(seen).0 + 1);
             let path = self.path(generation);
-            // `None`: somebody else was faster. Look at that claim like at any other.
-            let Some(lock) = self.make(&path, record, clock)? else { continue };
+            // `None`: somebody else was faster, or the list lags. Look at that claim like at any other.
+            let Some(lock) = self.make(&path, record, clock)? else {
+                unlisted.push(generation);
+                continue;
+            };
             for old in claimed.iter().filter(|old| old.0 + CLAIMS_KEPT < generation.0) {
                 self.forget(*old);
             }

@@ -155,9 +155,13 @@ pub trait Tier: Send + Sync {
     /// [`TierError::Io`] if the place cannot be used, or is somebody else's, or what is there is no id.
     fn find_store(&self) -> Result<Option<Incarnation>, TierError>;
 
-    /// The small files by which several processes find out who came first. `None`: this place cannot tell, and a run on it cannot be
-    /// fenced off.
-    fn records(&self) -> Option<Arc<dyn Records>>;
+    /// The small files by which several processes find out who came first.
+    fn records(&self) -> Arc<dyn Records>;
+
+    /// Can this place tell who came first? Otherwise a run on it cannot be fenced off. May try it once.
+    fn can_fence(&self) -> bool {
+        true
+    }
 
     /// Removes what others have left of a file that nobody is going to publish. Errors are only logged.
     fn discard(&self, file: &Path) {

@@ -158,7 +158,10 @@ impl Tier for DirectoryTier {
     }
 
     fn find_store(&self) -> Result<Option<Incarnation>, TierError> {
-        self.wrap("use", &self.root, self.storage.hold(&self.root, Trust::Ours))?;
+        match self.storage.hold(&self.root, Trust::Ours) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => self.wrap("use", &self.root, other)?,
+        }
         let path = self.root.join(STORE_FILE);
         let bytes = match self.storage.read_all(&path, STORE_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -173,8 +176,8 @@ impl Tier for DirectoryTier {
         self.wrap("read", &path, id.ok_or_else(wrong)).map(Some)
     }
 
-    fn records(&self) -> Option<Arc<dyn Records>> {
-        Some(Arc::new(Files(self.storage.clone())))
+    fn records(&self) -> Arc<dyn Records> {
+        Arc::new(Files(self.storage.clone()))
     }
 
     fn discard(&self, file: &Path) {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum TierError {
     /// The operating system refused.
-    #[error("{tier} tier: cannot {action} {}: {source}{}", path.display(), advice(source))]
+    #[error("{tier} tier: cannot {action} {}: {source}{}", path.display(), advice(path, source))]
     Io {
         /// Which tier.
         tier: TierId,
@@ -96,7 +96,7 @@ impl TierError {
 }
 
 /// What a user can do about the usual errors.
-fn advice(error: &io::Error) -> &'static str {
+fn advice(path: &Path, error: &io::Error) -> &'static str {
     const ELOOP: i32 = 40;
     if error.raw_os_error() == Some(ELOOP) {
         return "; a symbolic link stands in its way, which Bivouac neither makes nor follows: remove the link";
@@ -106,6 +106,9 @@ fn advice(error: &io::Error) -> &'static str {
             "; free some space or lower keep_last: the next checkpoint tries again"
         }
         io::ErrorKind::ReadOnlyFilesystem => "; the file system is mounted read-only",
+        io::ErrorKind::PermissionDenied if path.to_str().is_some_and(|path| path.contains("://")) => {
+            "; check the credentials of the object store in the environment of every rank, and what they allow"
+        }
         io::ErrorKind::PermissionDenied => "; check owner and mode of the directory",
         _ => "",
     }

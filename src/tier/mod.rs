@@ -16,6 +16,8 @@ pub mod directory;
 mod error;
 mod held;
 pub mod names;
+#[cfg_attr(not(feature = "object-store"), path = "object_absent.rs")]
+pub mod object;
 pub mod ours;
 pub mod owner;
 pub mod pieces;

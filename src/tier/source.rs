@@ -27,12 +27,10 @@ const MEMORY_THREADS_MIN: u64 = 2 << 20;
 const MEMORY_PART: usize = 1 << 20;
 /// Regions from this size on are read ahead by threads of their own.
 const READ_AHEAD_MIN: usize = 4 * READ_BYTES;
-/// Threads that read ahead: two keep a solid-state disk busy while one of them hands over.
-const READERS: usize = 2;
 /// Threads that read memory: one alone moves a third of what a socket's memory does.
 const MEMORY_READERS: usize = 4;
-/// Buffers that go round between readers and checker: each reader has one in hand and one under way.
-const READ_BUFFERS: usize = 2 * READERS;
+/// Buffers of each reader that go round between it and the checker: one is in hand and one under way.
+const READER_BUFFERS: usize = 2;
 
 /// A shard in a container file; everything before the bodies is read and checked.
 #[derive(Clone)]
@@ -250,10 +248,9 @@ fn in_threads<P: Send>(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
-/// Is the region too small for threads to read it ahead? What other ranks send is asked for ahead by itself, and only the
-/// application's thread may be able to wait for it.
+/// Is the region too small for threads to read it ahead, or will the file not have them?
 fn is_read_in_place(shard: &FileShard, region: &Region) -> bool {
-    region.bytes < READ_AHEAD_MIN as u64 || shard.tier == TierId::PEERS
+    region.bytes < READ_AHEAD_MIN as u64 || shard.file.readers() == 0
 }
 
 /// Reads a part of a region that begins at `at`, and says what is going to be read next.
@@ -479,16 +476,18 @@ impl Source {
                 shard.read_raw(start + at as u64, &mut buffer[..padded]).map(|()| (at, buffer))
             })
         };
-        let (arrive, arrived) = sync_channel(READ_BUFFERS);
-        let (empty, spare) = sync_channel::<PageBuffer>(READ_BUFFERS);
+        // Two keep a solid-state disk busy while one of them hands over.
+        let readers = shard.file.readers().min(pieces);
+        let (arrive, arrived) = sync_channel(READER_BUFFERS * readers);
+        let (empty, spare) = sync_channel::<PageBuffer>(READER_BUFFERS * readers);
         let spare = Mutex::new(spare);
         // The channels that this thread uses move into the closure: when it returns early, the readers find them closed.
         std::thread::scope(|scope| {
             let (arrived, empty) = (arrived, empty);
-            for _ in 0..READERS {
+            for _ in 0..readers {
                 let (arrive, read, spare) = (arrive.clone(), &read, &spare);
                 scope.spawn(move || {
-                    let mut own = READ_BUFFERS / READERS;
+                    let mut own = READER_BUFFERS;
                     loop {
                         let buffer = if own > 0 {
                             own -= 1;

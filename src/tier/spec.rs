@@ -6,6 +6,7 @@
 
 use super::contract::Tier;
 use super::directory::DirectoryTier;
+use super::object;
 use super::storage::Storage;
 use crate::base::Level;
 use crate::config::{Config, JobConfig, LevelPolicy};
@@ -44,6 +45,8 @@ pub enum Gathering {
     Apart,
     /// Each rank writes its own slice ([`Writers::Node`](super::Writers::Node)).
     Slices,
+    /// One of them writes what lies in node memory for all.
+    ByOne,
 }
 
 /// What a tier is made from.
@@ -79,7 +82,7 @@ pub struct TierSpec {
 }
 
 /// All tiers, nearest first: a restart reads from the nearest copy.
-pub const TIERS: [TierSpec; 4] = [
+pub const TIERS: [TierSpec; 5] = [
     TierSpec {
         name: "memory",
         level: Level::Process,
@@ -119,6 +122,19 @@ pub const TIERS: [TierSpec; 4] = [
         }),
         wish: |job| Wish { is_enabled: job.global_enabled, is_required: job.global_required, policy: Some(job.global) },
     },
+    TierSpec {
+        name: "object",
+        level: Level::System,
+        means: Means::Files,
+        is_shared: true,
+        gathering: Gathering::ByOne,
+        make: Some(object::make),
+        wish: |job| Wish {
+            is_enabled: job.object_url.is_some(),
+            is_required: job.object_required,
+            policy: Some(job.object),
+        },
+    },
 ];
 
 /// A tier, by its place in [`TIERS`].
@@ -135,6 +151,8 @@ impl TierId {
     pub const PEERS: TierId = TierId::named("peers");
     /// The parallel file system.
     pub const GLOBAL: TierId = TierId::named("global");
+    /// An object store.
+    pub const OBJECT: TierId = TierId::named("object");
 
     /// The tier of that name. A name that is not in the table does not compile.
     const fn named(name: &str) -> TierId {

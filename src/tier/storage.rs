@@ -68,6 +68,10 @@ pub trait ReadFile: Send + Sync {
         let _ = range;
         true
     }
+    /// How many threads read a large range of it ahead of whoever takes the bytes; 0: only who takes them reads, in order.
+    fn readers(&self) -> usize {
+        2
+    }
     /// This range is going to be read soon. A hint for files that are far away; the others ignore it.
     fn will_read(&self, range: std::ops::Range<u64>) {
         let _ = range;

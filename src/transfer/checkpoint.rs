@@ -936,17 +936,20 @@ impl Engine {
     /// the other ranks of the node for as long as the root waits for votes: one of them may have died or lost touch.
     pub(super) fn poll_slices(&self, state: &mut State) {
         let (now, limit) = (self.setup.clock.now(), self.setup.config.job.timeouts.abandon);
-        for (_, node, _) in state.slices.iter().filter(|(.., since)| now.saturating_sub(*since) >= limit) {
+        for (.., node, _) in state.slices.iter().filter(|(.., since)| now.saturating_sub(*since) >= limit) {
             // The first outcome stays: a rank that comes later does not publish, unless it just has.
             node.settle(false);
         }
-        let settled: Vec<(u64, bool)> =
-            state.slices.iter().filter_map(|(operation, node, _)| Some((*operation, node.outcome()?))).collect();
-        for (operation, published) in settled {
-            state.slices.retain(|(waiting, ..)| *waiting != operation);
-            let failure = (!published)
+        // Of one rank that writes for all nobody else can say that it has failed: it is only not waited for any longer.
+        let is_over =
+            |since: &Duration, node: &NodeContainer| node.outcome().is_some() || now.saturating_sub(*since) >= limit;
+        let (ended, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.slices).into_iter().partition(|(_, _, node, since)| is_over(since, node));
+        state.slices = waiting;
+        for (operation, tier, node, _) in ended {
+            let failure = (node.outcome() != Some(true))
                 .then(|| "another rank of this node could not write its part, or did not in time".to_owned());
-            self.end_write(state, operation, TierId::GLOBAL, failure);
+            self.end_write(state, operation, tier, failure);
         }
     }
 

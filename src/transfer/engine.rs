@@ -190,8 +190,8 @@ pub(super) struct State {
     /// Operations whose checkpoints have bytes in their place and are still to be captured.
     pub held: HashSet<u64>,
     pub lanes: Lanes,
-    /// Node containers of which this rank's slice is done, and since when.
-    pub slices: Vec<(u64, NodeContainer, Duration)>,
+    /// Node containers on which this rank waits for others of the node, and since when.
+    pub slices: Vec<(u64, TierId, NodeContainer, Duration)>,
     /// What the root remembers of a series.
     pub histories: HashMap<String, PerTier<History>>,
     pub committed: HashSet<(TierId, u64)>,

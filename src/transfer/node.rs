@@ -2,17 +2,25 @@
 //!
 //! Every rank posts the length of its shard on its board in the node segment before it votes. When a checkpoint is
 //! agreed on, every rank therefore knows the lengths of all shards of its node and computes the same layout without a
-//! message. Ranks count their arrivals; the last one publishes; a rank that fails says so before it arrives, so that
-//! nobody publishes a container with a hole.
+//! message. Where each writes its own slice, ranks count their arrivals; the last one publishes; a rank that fails says so before it
+//! arrives, so that nobody publishes a container with a hole. Where one writes for all ([`Gathering::ByOne`]), that is the first one, and
+//! it says on its board how it ended.
 
 use crate::base::log;
 use crate::base::{CheckpointKey, Rank};
 use crate::format::ContainerEntry;
 use crate::segment::Segment;
+use crate::tier::{Gathering, TierId};
 use std::sync::Arc;
 
 const PUBLISHED: u64 = 1;
 const FAILED: u64 = 2;
+/// A rank's word on its board: the length of its shard, and above it two bits for each tier to which it has written for all.
+const LENGTH_BITS: u32 = 48;
+
+fn length_of(word: u64) -> u64 {
+    word & ((1 << LENGTH_BITS) - 1)
+}
 
 /// One node's container of one checkpoint.
 #[derive(Clone)]
@@ -20,6 +28,8 @@ pub struct NodeContainer {
     segment: Arc<Segment>,
     operation: u64,
     members: u32,
+    /// The node rank that writes for all, and where its word says how that ended.
+    by_one: Option<(u32, u32)>,
 }
 
 impl NodeContainer {
@@ -30,28 +40,33 @@ impl NodeContainer {
         }
     }
 
-    /// The container that `rank` takes part in, and all its entries; `None` if it is not one of them.
+    /// The container on a tier that `rank` takes part in, and all its entries; `None` if it is not one of them.
     ///
     /// `ranks` are the ranks of the node in the order of their node ranks. `None` also if some rank has not posted,
     /// which cannot be after an agreement; the rank then writes alone.
     pub fn of(
         segment: &Arc<Segment>,
+        tier: TierId,
         key: CheckpointKey,
         rank: Rank,
         ranks: &[Rank],
     ) -> Option<(NodeContainer, Vec<ContainerEntry>)> {
-        let mut offset = 0;
+        let (mut offset, mut first) = (0, None);
         let mut entries = Vec::new();
-        for (node_rank, member) in ranks.iter().enumerate() {
-            let length = segment.read(node_rank as u32, key.operation)?;
+        for (node_rank, member) in (0..).zip(ranks) {
+            let length = length_of(segment.read(node_rank, key.operation)?);
             if length > 0 {
                 entries.push(ContainerEntry { key, rank: *member, offset, length });
                 offset += length;
+                first.get_or_insert(node_rank);
             }
         }
+        let shift = LENGTH_BITS + 2 * u32::from(tier.index());
+        let by_one = first.filter(|_| tier.spec().gathering == Gathering::ByOne).map(|first| (first, shift));
         let members = entries.len() as u32;
         let takes_part = entries.iter().any(|entry| entry.rank == rank);
-        takes_part.then(|| (NodeContainer { segment: segment.clone(), operation: key.operation, members }, entries))
+        let node = NodeContainer { segment: segment.clone(), operation: key.operation, members, by_one };
+        takes_part.then_some((node, entries))
     }
 
     /// This rank's slice is durable. True for the last rank of the node.
@@ -72,11 +87,24 @@ impl NodeContainer {
 
     /// The container has its final name, or could not get it.
     pub fn settle(&self, published: bool) {
-        self.segment.set_outcome(self.operation, if published { PUBLISHED } else { FAILED });
+        let outcome = if published { PUBLISHED } else { FAILED };
+        match self.by_one {
+            None => _ = self.segment.set_outcome(self.operation, outcome),
+            // Only the one that writes has something to say.
+            Some((first, shift)) if first == self.segment.node_rank() => {
+                let word = self.segment.read(first, self.operation).unwrap_or_default();
+                NodeContainer::post(&self.segment, self.operation, word | outcome << shift);
+            }
+            Some(_) => {}
+        }
     }
 
     /// How it ended: `None` while ranks are still writing.
     pub fn outcome(&self) -> Option<bool> {
-        self.segment.outcome(self.operation).map(|outcome| outcome == PUBLISHED)
+        let outcome = match self.by_one {
+            None => self.segment.outcome(self.operation)?,
+            Some((first, shift)) => self.segment.read(first, self.operation)? >> shift & 3,
+        };
+        (outcome != 0).then_some(outcome == PUBLISHED)
     }
 }

@@ -1,12 +1,12 @@
 //! The background work: pieces of writes, and the small jobs around them.
 
 use super::checkpoint::Checkpoint;
-use super::engine::{Engine, State};
+use super::engine::{Engine, Identity, State};
 use super::fence::Standing;
 use super::fetch::{ANSWERS_MAX, Request};
 use super::lanes::{NEAREST, Step, lane_of};
 use super::node::NodeContainer;
-use super::write::{WriteJob, WriteSpec, Written};
+use super::write::{Together, WriteJob, WriteSpec, Written};
 use crate::affinity::keeper::Keeper;
 use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
@@ -20,13 +20,14 @@ use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round};
 use crate::format::{ContainerEntry, ContainerInfo, Content, Manifest};
 use crate::redundancy::exchange::{Exchange, Job};
-use crate::segment::{OldSegment, OldSlot, SlotState};
+use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
 use crate::tier::claims::HEARTBEAT;
 use crate::tier::names::{Series, node_file, parity_file, rank_file};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::{MemoryShard, Source};
 use crate::tier::{Gathering, Means, Tier, TierError, TierId, TierSet, Upload, Writers};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -220,6 +221,7 @@ impl Engine {
             None => {}
             Some(Ok(Prepared::Job(job))) => lane.active = Some(Arc::from(job)),
             Some(Ok(Prepared::Done(written))) => self.on_written(&mut state, operation, tier, written),
+            Some(Ok(Prepared::Waits(node))) => state.slices.push((operation, tier, node, self.setup.clock.now())),
             Some(Err(error)) => self.on_written(&mut state, operation, tier, Written::Failed(error)),
         }
     }
@@ -239,31 +241,45 @@ impl Engine {
         if let Some((_, upload)) = direct {
             return Some(self.publish_direct(&**directory, &series, &key, &*upload));
         }
-        let rank = self.setup.identity.rank;
-        let length = source.head().header.total_len;
-        let alone = || (None, vec![ContainerEntry { key, rank, offset: 0, length }]);
-        let (shared, entries) = match (&self.setup.memory, tier.spec().gathering, &source) {
-            (Some(segment), Gathering::Slices, Source::Memory(_)) => {
-                NodeContainer::of(segment, key, rank, &self.setup.identity.node_ranks)
-                    .map_or_else(alone, |(node, entries)| (Some(node), entries))
+        let together = match &source {
+            Source::Memory(_) => self.node_container(tier, &key),
+            Source::File(_) => None,
+        };
+        let (shared, entries) = match together {
+            None => return Some(self.open_alone(&**directory, operation, &series, &key, source)),
+            Some((Together::ForAll(node), entries)) if entries[0].rank != self.setup.identity.rank => {
+                return Some(Ok(Prepared::Waits(node)));
             }
-            _ => alone(),
+            Some(together) => together,
         };
-        let (file, writers) = match &shared {
-            Some(_) => (node_file(entries[0].rank), Writers::Node),
-            None => (rank_file(rank), Writers::One),
+        let path = directory.folder_path(&series, &key).join(node_file(entries[0].rank));
+        let (node, writers, sources) = match &shared {
+            Together::Slice(node) => (node, Writers::Node, Ok(vec![(self.setup.identity.rank, source)])),
+            Together::ForAll(node) => (node, Writers::One, self.shards_of_node(&series, &key, &entries)),
         };
-        let path = directory.folder_path(&series, &key).join(&file);
+        let is_last = || match &shared {
+            Together::Slice(_) => node.fail(),
+            Together::ForAll(_) => {
+                node.settle(false);
+                true
+            }
+        };
+        let sources = match sources {
+            Ok(sources) => sources,
+            Err(error) => {
+                is_last();
+                return Some(Err(error));
+            }
+        };
         let spec = |upload| WriteSpec {
             operation,
             tier,
             started: self.setup.clock.now(),
-            source,
+            sources,
             upload,
-            file: file.clone(),
-            entries,
-            rank,
-            shared: shared.clone(),
+            file: node_file(entries[0].rank),
+            entries: entries.clone(),
+            shared: Some(shared.clone()),
             write_bytes: self.setup.config.node.write_bytes,
         };
         let (error, upload) = match directory.begin(&path, writers) {
@@ -273,14 +289,88 @@ impl Engine {
             },
             Err(error) => (error, None),
         };
-        let is_last = shared.as_ref().is_none_or(NodeContainer::fail);
-        match upload {
-            Some(upload) if is_last => upload.discard(),
+        match (is_last(), upload) {
+            (true, Some(upload)) => upload.discard(),
             // The other ranks of the node have left it to the last one.
-            None if is_last && shared.is_some() => directory.discard(&path),
-            _ => {}
+            (true, None) => directory.discard(&path),
+            (false, _) => {}
         }
         Some(Err(error))
+    }
+
+    /// The container that the ranks of this node write together to a tier, if they do, and all its entries.
+    fn node_container(&self, tier: TierId, key: &CheckpointKey) -> Option<(Together, Vec<ContainerEntry>)> {
+        let together = match tier.spec().gathering {
+            Gathering::Apart => return None,
+            Gathering::Slices => Together::Slice,
+            Gathering::ByOne => Together::ForAll,
+        };
+        let Identity { rank, node_ranks, .. } = &self.setup.identity;
+        let (node, entries) = NodeContainer::of(self.setup.memory.as_ref()?, tier, *key, *rank, node_ranks)?;
+        Some((together(node), entries))
+    }
+
+    /// The shards in node memory that these entries of a container are of.
+    fn shards_of_node(
+        &self,
+        series: &Series,
+        key: &CheckpointKey,
+        entries: &[ContainerEntry],
+    ) -> Result<Vec<(Rank, Source)>, TierError> {
+        let Some(segment) = &self.setup.memory else { return Ok(Vec::new()) };
+        let path = segment.path();
+        let io = |source| TierError::io(TierId::MEMORY, "read", path, source);
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let view = OldSegment::open(directory, name).map_err(|error| io(std::io::Error::other(error.to_string())))?;
+        let view = Arc::new(view);
+        let is_it = |slot: &&OldSlot| slot.state == SlotState::Sealed && slot.operation == key.operation;
+        let mut shards: BTreeMap<Rank, MemoryShard> = BTreeMap::new();
+        for slot in view.slots().iter().filter(is_it) {
+            let shard = MemoryShard::open_any(path, OldBytes::new(&view, slot))?;
+            // What is kept for ranks of other nodes lies there, too.
+            let header = &shard.head().header;
+            if header.key == *key && header.content == Content::Shard && shard.head().meta.name == series.name {
+                shards.insert(header.rank, shard);
+            }
+        }
+        let shard_of = |entry: &ContainerEntry| {
+            let gone = || io(std::io::Error::other(format!("the shard of rank {} is gone", entry.rank)));
+            shards.remove(&entry.rank).map(|shard| (entry.rank, Source::Memory(shard))).ok_or_else(gone)
+        };
+        entries.iter().map(shard_of).collect()
+    }
+
+    /// The write of this rank's shard to a file of its own.
+    fn open_alone(
+        &self,
+        directory: &dyn Tier,
+        operation: u64,
+        series: &Series,
+        key: &CheckpointKey,
+        source: Source,
+    ) -> Result<Prepared, TierError> {
+        let rank = self.setup.identity.rank;
+        let (file, length) = (rank_file(rank), source.head().header.total_len);
+        let upload = directory.begin(&directory.folder_path(series, key).join(&file), Writers::One)?;
+        let spec = WriteSpec {
+            operation,
+            tier: directory.kind(),
+            started: self.setup.clock.now(),
+            sources: vec![(rank, source)],
+            upload,
+            file,
+            entries: vec![ContainerEntry { key: *key, rank, offset: 0, length }],
+            shared: None,
+            write_bytes: self.setup.config.node.write_bytes,
+        };
+        match WriteJob::new(spec) {
+            Ok(job) => Ok(Prepared::Job(Box::new(job))),
+            Err(failure) => {
+                failure.1.discard();
+                Err(failure.0)
+            }
+        }
     }
 
     /// The write of what this rank keeps for others to its local tier. With nothing to keep it is done when its turn comes,
@@ -316,11 +406,10 @@ impl Engine {
             operation,
             tier: TierId::PEERS,
             started: self.setup.clock.now(),
-            source: Source::Memory(shard),
+            sources: vec![(rank, Source::Memory(shard))],
             upload,
             file,
             entries: vec![ContainerEntry { key, rank, offset: 0, length }],
-            rank,
             shared: None,
             write_bytes: self.setup.config.node.write_bytes,
         };
@@ -362,7 +451,7 @@ impl Engine {
             state.stats.flushed_time[job.tier] += took;
         }
         if let (Written::SliceDone, Some(node)) = (&written, job.node()) {
-            state.slices.push((job.operation, node.clone(), self.setup.clock.now()));
+            state.slices.push((job.operation, job.tier, node.clone(), self.setup.clock.now()));
         }
         self.on_written(&mut state, job.operation, job.tier, written);
     }
@@ -621,6 +710,8 @@ impl State {
 enum Prepared {
     Job(Box<WriteJob>),
     Done(Written),
+    /// Another rank of the node writes this rank's shard as well.
+    Waits(NodeContainer),
 }
 
 #[cfg(test)]

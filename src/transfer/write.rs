@@ -1,9 +1,10 @@
-//! Writing one shard to one directory tier, piece by piece, by any number of threads.
+//! Writing shards to a file of one tier, piece by piece, by any number of threads.
 //!
 //! A [`WriteJob`] is made once per checkpoint and tier. Threads take pieces from it ([`WriteJob::take`]) and run them
 //! ([`WriteJob::run`]): check the blocks against their digests (a tier is crossed here), then one large aligned write.
 //! Whoever finishes the last piece also finishes the file: a rank's own container gets its tail, is synced and renamed;
-//! in a container that the ranks of a node share, the last rank of the node to arrive does that for all.
+//! in a container that the ranks of a node share, the last rank of the node to arrive does that for all; or one rank writes the shards of all
+//! ranks of the node, and the others wait for it.
 
 use super::node::NodeContainer;
 use crate::base::Rank;
@@ -27,7 +28,16 @@ pub enum Written {
     Failed(TierError),
 }
 
-/// One shard on its way to one tier.
+/// How the ranks of a node write one container.
+#[derive(Clone)]
+pub enum Together {
+    /// Each its own slice.
+    Slice(NodeContainer),
+    /// This rank for all of them.
+    ForAll(NodeContainer),
+}
+
+/// Shards on their way to a file of one tier.
 pub struct WriteJob {
     /// Which checkpoint.
     pub operation: u64,
@@ -35,16 +45,16 @@ pub struct WriteJob {
     pub tier: TierId,
     /// When it began.
     pub started: Duration,
-    /// Bytes of the shard.
+    /// Bytes of the shards.
     pub bytes: u64,
-    source: Source,
+    /// The shards, and where each begins in the file.
+    sources: Vec<(Source, u64)>,
     upload: Box<dyn Upload>,
     file: String,
-    base: u64,
-    /// The node's shared container, or `None` when the rank writes alone.
-    shared: Option<NodeContainer>,
+    shared: Option<Together>,
     entries: Vec<ContainerEntry>,
-    pieces: Vec<Piece>,
+    /// The pieces of all shards: of which, and which.
+    pieces: Vec<(usize, Piece)>,
     next: AtomicUsize,
     left: AtomicUsize,
     failure: Mutex<Option<TierError>>,
@@ -58,18 +68,16 @@ pub struct WriteSpec {
     pub tier: TierId,
     /// Now.
     pub started: Duration,
-    /// The bytes.
-    pub source: Source,
+    /// The shards, and whose each is.
+    pub sources: Vec<(Rank, Source)>,
     /// The open temp file.
     pub upload: Box<dyn Upload>,
     /// Its final name.
     pub file: String,
     /// All shards of the container, in order.
     pub entries: Vec<ContainerEntry>,
-    /// The rank that writes.
-    pub rank: Rank,
     /// The node's shared container, if it is one.
-    pub shared: Option<NodeContainer>,
+    pub shared: Option<Together>,
     /// Bytes per write.
     pub write_bytes: u64,
 }
@@ -84,21 +92,24 @@ impl WriteJob {
     /// [`TierError::Io`] when there is no room.
     pub fn new(spec: WriteSpec) -> Result<WriteJob, Refused> {
         let end = spec.entries.last().map_or(0, |last| last.offset + last.length);
-        let base = spec.entries.iter().find(|entry| entry.rank == spec.rank).map_or(0, |entry| entry.offset);
+        let base = |rank: Rank| spec.entries.iter().find(|entry| entry.rank == rank).map_or(0, |entry| entry.offset);
+        let sources: Vec<(Source, u64)> = spec.sources.into_iter().map(|(rank, source)| (source, base(rank))).collect();
         if let Err(error) = spec.upload.reserve(end) {
             return Err(Box::new((error, spec.upload)));
         }
-        let pieces = pieces(spec.source.head(), spec.write_bytes);
+        let of = |(at, (source, _)): (usize, &(Source, u64))| {
+            pieces(source.head(), spec.write_bytes).into_iter().map(move |piece| (at, piece))
+        };
+        let pieces: Vec<(usize, Piece)> = sources.iter().enumerate().flat_map(of).collect();
         Ok(WriteJob {
             operation: spec.operation,
             tier: spec.tier,
             started: spec.started,
-            bytes: spec.source.head().header.total_len,
+            bytes: sources.iter().map(|(source, _)| source.head().header.total_len).sum(),
             left: AtomicUsize::new(pieces.len()),
-            source: spec.source,
+            sources,
             upload: spec.upload,
             file: spec.file,
-            base,
             shared: spec.shared,
             entries: spec.entries,
             pieces,
@@ -109,7 +120,10 @@ impl WriteJob {
 
     /// The node container that this is a slice of, if it is one.
     pub fn node(&self) -> Option<&NodeContainer> {
-        self.shared.as_ref()
+        match &self.shared {
+            Some(Together::Slice(node)) => Some(node),
+            Some(Together::ForAll(_)) | None => None,
+        }
     }
 
     /// The next piece that nobody has taken, if any.
@@ -128,16 +142,18 @@ impl WriteJob {
     /// On the device.
     pub fn run(&self, piece: usize, staging: &mut Option<PageBuffer>) -> Option<Written> {
         if self.failure().is_none()
-            && let Err(error) = self.write_piece(&self.pieces[piece], staging)
+            && let Err(error) = self.write_piece(piece, staging)
         {
             self.failure().get_or_insert(error);
         }
         (self.left.fetch_sub(1, Ordering::AcqRel) == 1).then(|| self.finish())
     }
 
-    fn write_piece(&self, piece: &Piece, staging: &mut Option<PageBuffer>) -> Result<(), TierError> {
+    fn write_piece(&self, piece: usize, staging: &mut Option<PageBuffer>) -> Result<(), TierError> {
+        let (of, piece) = &self.pieces[piece];
+        let (source, base) = &self.sources[*of];
         let length = (piece.bytes.end - piece.bytes.start) as usize;
-        let bytes: &[u8] = match &self.source {
+        let bytes: &[u8] = match source {
             Source::Memory(shard) => shard.part(piece.bytes.start as usize, length)?,
             Source::File(shard) => {
                 let buffer = match staging {
@@ -149,13 +165,18 @@ impl WriteJob {
                 part
             }
         };
-        piece.check(&self.source, bytes)?;
-        self.upload.write_at(self.base + piece.bytes.start, bytes)
+        piece.check(source, bytes)?;
+        self.upload.write_at(base + piece.bytes.start, bytes)
     }
 
     fn finish(&self) -> Written {
         let failure = self.failure().take();
-        let Some(shared) = &self.shared else {
+        let shared = match &self.shared {
+            Some(Together::Slice(node)) => Some(node),
+            Some(Together::ForAll(node)) => return self.finish_all(node, failure),
+            None => None,
+        };
+        let Some(shared) = shared else {
             return match failure.map_or_else(|| self.publish(), Err) {
                 Ok(info) => Written::Published(Some(info)),
                 Err(error) => {
@@ -174,6 +195,19 @@ impl WriteJob {
             }
             None if !shared.arrive() => Written::SliceDone,
             None => self.finish_node(shared),
+        }
+    }
+
+    /// This rank has written the shards of all ranks of the node, which wait for it.
+    fn finish_all(&self, node: &NodeContainer, failure: Option<TierError>) -> Written {
+        let published = failure.map_or_else(|| self.publish(), Err);
+        node.settle(published.is_ok());
+        match published {
+            Ok(info) => Written::Published(Some(info)),
+            Err(error) => {
+                self.upload.discard();
+                Written::Failed(error)
+            }
         }
     }
 

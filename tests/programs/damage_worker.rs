@@ -306,6 +306,13 @@ fn restore_all(
         config.node.memory_directory = case.join("memory");
         config.node.local_directory = Some(case.join("local"));
         config.job.global_directory = case.join("global");
+        // What would be the global directory is a part of a bucket.
+        if let Ok(endpoint) = std::env::var("BIVOUAC_TEST_OBJECT_ENDPOINT") {
+            let name = case.file_name().unwrap_or_default().to_string_lossy();
+            config.job.global_enabled = false;
+            config.job.object_url = Some(format!("s3://cases/{name}/global"));
+            config.job.object_endpoint = Some(endpoint);
+        }
         let session = Session::open(world, config)?;
         let mut data = Data::start(world.rank() as u64, elements);
         restart(&session, &mut data, elements, &mut log)?;

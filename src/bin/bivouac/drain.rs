@@ -8,7 +8,9 @@
 use crate::ending::{Ending, Problem, Problems};
 use crate::living::{self, claimed, claims, is_job, no_job};
 use crate::output::{self, KeyView, SCHEMA, complain, plain, print, print_json};
-use crate::places::{local_directories, local_names, no_store, own_local, own_store, own_tier};
+use crate::places::{
+    local_directories, local_names, named_or_configured, no_store, own_local, own_store, own_tier, store_root,
+};
 use bivouac::Config;
 use bivouac::base::clock::SystemClock;
 use bivouac::base::ids::text_hash;
@@ -275,8 +277,8 @@ fn drain(args: &Args, document: &mut Document) -> Result<bool, String> {
 
 fn places(args: &Args) -> Result<Places, String> {
     let config = Config::from_env().map_err(|error| error.to_string())?;
-    let root = args.global.clone().unwrap_or_else(|| config.job.global_directory.clone());
-    let root = std::path::absolute(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+    let root = args.global.clone().unwrap_or_else(|| named_or_configured(&config));
+    let root = store_root(&root).map_err(|error| format!("{}: {error}", root.display()))?;
     let global = own_store(&root, &config)?;
     let store = find_store(args.create, args.dry_run, &*global)?;
     let mut locals = Vec::new();
@@ -440,9 +442,7 @@ pub fn record_runs(tier: &Arc<dyn Tier>, chosen: Vec<Chosen>, damage: &mut Vec<S
     }
     let mut failed = BTreeSet::new();
     for ((job, group), used) in newest {
-        // A place without claims numbers its runs by what lies there.
-        let Some(records) = tier.records() else { continue };
-        let claims = Claims::new(tier.kind(), records, tier.root(), &job, &group);
+        let claims = Claims::new(tier.kind(), tier.records(), tier.root(), &job, &group);
         if let Err(error) = claims.record_used(used, &living::me("bivouac drain"), &SystemClock::default()) {
             damage.push(format!("{job}/{group} is not drained: {error}"));
             failed.insert((job, group));

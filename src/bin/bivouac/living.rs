@@ -36,8 +36,7 @@ pub fn host() -> String {
 /// The claims of a job and group on a tier; `None` if no run has ever claimed them there.
 pub fn claims(tier: &dyn Tier, job: &str, group: &str) -> Option<Claims> {
     let is_known = tier.list(&tier.root().join(job).join(group).join("claims")).is_ok();
-    let records = tier.records().filter(|_| is_known)?;
-    Some(Claims::new(tier.kind(), records, tier.root(), job, group))
+    is_known.then(|| Claims::new(tier.kind(), tier.records(), tier.root(), job, group))
 }
 
 /// A claim on this store whose run lives, or why that cannot be told.

@@ -3,6 +3,7 @@
 
 use crate::ending::Problem;
 use crate::output::complain;
+use crate::target::{object_tier, object_url};
 use bivouac::Config;
 use bivouac::base::Incarnation;
 use bivouac::config::Direct;
@@ -60,7 +61,10 @@ pub fn named_or_global(named: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
         return Ok(named.to_vec());
     }
     let config = Config::from_env().map_err(|error| error.to_string())?;
-    let directory = config.job.global_directory;
+    let directory = named_or_configured(&config);
+    if object_url(&directory).is_some() {
+        return Ok(vec![directory]);
+    }
     let directory = std::path::absolute(&directory).unwrap_or(directory);
     match directory.exists() {
         true => Ok(vec![directory]),
@@ -72,9 +76,20 @@ pub fn named_or_global(named: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
     }
 }
 
+/// Where the store of a configuration is.
+pub fn named_or_configured(config: &Config) -> PathBuf {
+    match (config.job.global_enabled, &config.job.object_url) {
+        (false, Some(url)) => url.into(),
+        _ => config.job.global_directory.clone(),
+    }
+}
+
 /// What to say of a folder in which a command has found nothing.
 pub fn nothing_in(path: &Path) -> Problem {
     let shown = path.display();
+    if object_url(path).is_some() {
+        return Problem::nothing(format!("{shown} holds no checkpoint"));
+    }
     let is_store = |path: &Path| matches!(store_of(&PosixStorage::new(Direct::Off), path), Ok(Some(_)));
     if is_store(path) {
         return Problem::nothing(format!("{shown} is a store without checkpoints"));
@@ -120,7 +135,7 @@ pub fn local_directories(
 
 /// What runs on the store at `root` write into local directories.
 fn owner(root: &Path, store: Incarnation) -> LocalOwner {
-    let global = std::path::absolute(root).unwrap_or_else(|_| root.to_owned()).display().to_string();
+    let global = store_root(root).unwrap_or_else(|_| root.to_owned()).display().to_string();
     LocalOwner { name: local_name(Some(store), "", ours::user()), global }
 }
 
@@ -173,11 +188,25 @@ pub fn own_tier(kind: TierId, storage: Arc<dyn Storage>, root: PathBuf) -> Resul
     }
 }
 
+/// Where a store is, as runs name it: an absolute path, or a URL as it stands.
+///
+/// # Errors
+/// There is no working directory.
+pub fn store_root(root: &Path) -> std::io::Result<PathBuf> {
+    match object_url(root) {
+        Some(url) => Ok(url.trim_end_matches('/').into()),
+        None => std::path::absolute(root),
+    }
+}
+
 /// The store at a place whose files are going to be believed or changed. What does not exist is nobody's yet.
 ///
 /// # Errors
 /// It belongs to somebody else, or others may write to it.
 pub fn own_store(root: &Path, config: &Config) -> Result<Arc<dyn Tier>, String> {
+    if let Some(url) = object_url(root) {
+        return object_tier(url);
+    }
     let storage = Arc::new(PosixStorage::new(config.node.global_direct));
     Ok(Arc::new(own_tier(TierId::GLOBAL, storage, root.to_owned())?))
 }

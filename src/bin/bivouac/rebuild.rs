@@ -8,7 +8,7 @@ use crate::drain::{self, Row, Skipped, Wanted, find_store, is_complete, is_same,
 use crate::ending::{Ending, Problem, Problems};
 use crate::living;
 use crate::output::{self, SCHEMA, plain, print, print_json};
-use crate::places::{own_store, own_tier};
+use crate::places::{own_store, own_tier, store_root};
 use crate::target::Target;
 use bivouac::Config;
 use bivouac::recovery::drain::{Chosen, Collected, Drain, Drained, Lacking, Piece, Standing, Which};
@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> Ending {
 
 fn rebuild(args: &Args, document: &mut Document) -> Result<(), String> {
     let config = Config::from_env().map_err(|error| error.to_string())?;
-    let root = std::path::absolute(&args.global).map_err(|error| format!("{}: {error}", args.global.display()))?;
+    let root = store_root(&args.global).map_err(|error| format!("{}: {error}", args.global.display()))?;
     let global = own_store(&root, &config)?;
     find_store(args.create, args.dry_run, &*global)?;
     document.global = global.root().display().to_string();

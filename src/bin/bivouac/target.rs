@@ -2,10 +2,11 @@
 #![forbid(unsafe_code)]
 
 use bivouac::base::CheckpointKey;
-use bivouac::config::Direct;
+use bivouac::config::{Config, Direct, OBJECT_SCHEMES};
 use bivouac::format::manifest;
 use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::names::{Series, is_node_file, is_parity_file, is_rank_file};
+use bivouac::tier::object;
 use bivouac::tier::ours::Trust;
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::storage::Storage;
@@ -65,6 +66,9 @@ pub enum TargetError {
         /// The path.
         path: PathBuf,
     },
+    /// An object store cannot be asked, or is none of ours.
+    #[error("{0}")]
+    Store(String),
     /// Not a name that text can hold.
     #[error("{} is no UTF-8 path, which Bivouac never makes", path.display())]
     Name {
@@ -95,9 +99,49 @@ impl Target {
     /// # Errors
     /// [`TargetError`] if it cannot be read or is none of the things that commands work on.
     pub fn of(path: &Path) -> Result<Target, TargetError> {
+        if let Some(url) = object_url(path) {
+            return of_object_store(url);
+        }
         let path = path.canonicalize().map_err(failed("find", path))?;
         let metadata = path.metadata().map_err(failed("look at", &path))?;
         if metadata.is_dir() { of_folder(path) } else { of_file(path) }
+    }
+}
+
+/// The URL of a place in an object store, if it is one.
+pub fn object_url(path: &Path) -> Option<&str> {
+    let text = path.to_str()?;
+    OBJECT_SCHEMES.iter().any(|scheme| text.starts_with(&format!("{scheme}://"))).then_some(text)
+}
+
+/// The tier at a URL, of the server that the configuration names if it names one.
+///
+/// # Errors
+/// Nobody can be asked there.
+pub fn object_tier(url: &str) -> Result<Arc<dyn Tier>, String> {
+    let config = Config::from_env().map_err(|error| error.to_string())?;
+    object::at(url, config.job.object_endpoint.as_deref())
+}
+
+/// A place in an object store: its root is where a store says that it is one, at the place or above it.
+fn of_object_store(url: &str) -> Result<Target, TargetError> {
+    let url = url.trim_end_matches('/');
+    let (mut root, mut parts) = (url, Vec::new());
+    loop {
+        let tier = object_tier(root).map_err(TargetError::Store)?;
+        if tier.find_store().map_err(|error| TargetError::Store(error.to_string()))?.is_some() {
+            return Ok(Target::Scope(Scope { tier, parts }));
+        }
+        match root.rsplit_once('/').filter(|(above, _)| parts.len() < 4 && !above.ends_with('/')) {
+            Some((above, part)) => {
+                parts.insert(0, part.to_owned());
+                root = above;
+            }
+            None => {
+                let why = "no store of Bivouac is there or above it: give the URL that object.url has";
+                return Err(TargetError::Store(format!("{url}: {why}")));
+            }
+        }
     }
 }
 

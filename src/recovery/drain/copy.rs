@@ -440,11 +440,10 @@ impl Drain<'_> {
             operation: key.operation,
             tier: self.global.kind(),
             started: Duration::ZERO,
-            source,
+            sources: vec![(rank, source)],
             upload,
             file,
             entries: vec![ContainerEntry { key, rank, offset: 0, length }],
-            rank,
             shared: None,
             write_bytes: self.write_bytes,
         };

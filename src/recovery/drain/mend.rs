@@ -81,6 +81,11 @@ fn gone(copy: &Source) -> TierError {
 }
 
 impl ReadFile for Mended {
+    /// The application's thread asks ahead by itself, and only it may be able to wait for the answers.
+    fn readers(&self) -> usize {
+        0
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.length)
     }

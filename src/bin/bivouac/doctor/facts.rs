@@ -32,6 +32,8 @@ pub struct Facts {
     pub global: Directory,
     /// What is in the global directory, if it is a store.
     pub store: Option<Result<Store, String>>,
+    /// The object store, if one is configured: can it be used?
+    pub objects: Option<Result<Objects, String>>,
     /// Limits of this process.
     pub limits: Limits,
     /// The SLURM job that this process is in.
@@ -44,6 +46,15 @@ pub struct Facts {
     pub kernel: Option<(u32, u32)>,
     /// The wall clock.
     pub now: SystemTime,
+}
+
+/// An object store that answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objects {
+    /// There is a store of Bivouac at its place.
+    pub has_store: bool,
+    /// It refuses a second object of one name.
+    pub can_fence: bool,
 }
 
 /// A command that starts MPI jobs.

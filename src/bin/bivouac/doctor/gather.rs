@@ -3,7 +3,7 @@
 //! Nothing stays behind, nothing waits without a bound, and what cannot be found out is left open.
 #![forbid(unsafe_code)]
 
-use super::facts::{Directory, Facts, Launcher, Library, Limits, Memory, Ranks, Slurm, Store, Trial};
+use super::facts::{Directory, Facts, Launcher, Library, Limits, Memory, Objects, Ranks, Slurm, Store, Trial};
 use crate::living::claimed;
 use crate::memory::{self, Stock};
 use crate::places::{local_directories, orphans, store_of};
@@ -14,9 +14,11 @@ use bivouac::format::manifest;
 use bivouac::segment::available_memory;
 use bivouac::session::place::local_name;
 use bivouac::tier::directory::DirectoryTier;
+use bivouac::tier::object;
 use bivouac::tier::ours::{self, Trust};
 use bivouac::tier::posix::PosixStorage;
-use bivouac::tier::{Tier, TierId};
+use bivouac::tier::storage::Storage;
+use bivouac::tier::{Around, Tier, TierError, TierId};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
@@ -77,6 +79,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
         orphans: orphans(&config, &root, id).unwrap_or_default().into_iter().filter(|orphan| orphan.is_gone).collect(),
         global: directory(&root),
         store,
+        objects: config.job.object_url.is_some().then(|| look_into_objects(&config)),
         limits: limits(),
         slurm: slurm(),
         libraries: libraries(),
@@ -334,6 +337,18 @@ fn look_into_store(root: &Path) -> Result<Store, String> {
         }
     }
     Ok(store)
+}
+
+/// Can the object store be read, written, and asked who came first? A small object is made and removed.
+fn look_into_objects(config: &Config) -> Result<Objects, String> {
+    let storage: Arc<dyn Storage> = Arc::new(PosixStorage::new(Direct::Off));
+    let tier = object::make(&Around { config, directory: Path::new("."), storage: &storage })?;
+    let has_store = tier.find_store().map_err(|error| error.to_string())?.is_some();
+    let probe = tier.root().join(format!("doctor-{}", std::process::id()));
+    let failed = |action, source| TierError::io(tier.kind(), action, tier.root(), source).to_string();
+    tier.put(&probe, b"doctor").map_err(|source| failed("write below", source))?;
+    tier.remove_file(&probe).map_err(|source| failed("delete below", source))?;
+    Ok(Objects { has_store, can_fence: tier.can_fence() })
 }
 
 // ------------------------------------------------------------------------------------------- the rest of the machine

@@ -80,6 +80,7 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
     findings.extend(memory(facts));
     findings.extend(local(facts));
     findings.extend(global(facts));
+    findings.extend(objects(facts));
     findings.extend(redundancy(facts));
     findings.extend(limits(facts));
     findings.extend(slurm(facts));
@@ -357,6 +358,29 @@ fn local(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+fn objects(facts: &Facts) -> Option<Finding> {
+    let (check, url) = ("object tier", facts.config.job.object_url.as_deref()?);
+    Some(match facts.objects.as_ref()? {
+        Err(why) => problem(
+            check,
+            why,
+            "set object.url and object.endpoint, and give every rank the variables with the credentials",
+        ),
+        Ok(objects) => {
+            let store = if objects.has_store { "a store" } else { "no store yet" };
+            let found = format!("{url} can be read and written, {store} is there");
+            match objects.can_fence {
+                true => ok(check, found),
+                false => warning(
+                    check,
+                    format!("{found}, and it does not refuse a second object of one name"),
+                    "two runs at once cannot be kept from each other by it: see to it that only one is started",
+                ),
+            }
+        }
+    })
+}
+
 fn global(facts: &Facts) -> Vec<Finding> {
     let (check, config) = ("global tier", &facts.config);
     if !config.job.global_enabled {
@@ -628,6 +652,7 @@ mod tests {
             orphans: Vec::new(),
             global: directory("/scratch/me", "lustre", 2, Some(true)),
             store: None,
+            objects: None,
             limits: Limits { files: Some(65_536), locked: None, core: Some(0) },
             slurm: None,
             libraries: ["libhwloc", "libnuma", "libisal"].map(library).into(),
@@ -818,6 +843,19 @@ mod tests {
         allowed.config.node.local_allow_tmpfs = true;
         trial(&mut allowed.local, |trial| trial.is_memory = true);
         assert!(judge(&allowed).iter().all(|finding| finding.verdict == Verdict::Ok));
+    }
+
+    #[test]
+    fn the_object_tier_needs_a_store_that_answers() {
+        use super::super::facts::Objects;
+        let with = |objects: Result<Objects, String>| {
+            move |facts: &mut Facts| {
+                facts.config.job.object_url = Some("s3://bucket/runs".into());
+                facts.objects = Some(objects);
+            }
+        };
+        expect(with(Err("denied".into())), "object tier", Problem, "credentials");
+        expect(with(Ok(Objects { has_store: true, can_fence: false })), "object tier", Warning, "only one");
     }
 
     #[test]
