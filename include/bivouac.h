@@ -23,6 +23,7 @@ typedef struct bvk_history_s *bvk_history_t;
 typedef struct bvk_options bvk_options;
 typedef struct bvk_region bvk_region;
 typedef struct bvk_stats bvk_stats;
+typedef struct bvk_level_stats bvk_level_stats;
 typedef struct bvk_report bvk_report;
 typedef struct bvk_restored bvk_restored;
 
@@ -31,7 +32,8 @@ typedef struct bvk_restored bvk_restored;
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
 #define BVK_REGION_INIT {sizeof(bvk_region), NULL, NULL, 0, 0, 0, NULL}
-#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}, {0}, 0, 0, 0}
+#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define BVK_LEVEL_STATS_INIT {sizeof(bvk_level_stats), 0, 0, 0, 0, 0, 0, 0}
 #define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
 #define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0}
 
@@ -230,20 +232,33 @@ struct bvk_stats {
   uint64_t direct_captures;
   // Copies of shards or blocks that were found damaged, on all tiers.
   uint64_t damaged;
-  // Checkpoints that reached each level; by `BVK_LEVEL_...`.
-  uint64_t committed[5];
-  // Levels that were wanted and not reached.
-  uint64_t level_failures[5];
-  // Writes of this rank that failed.
-  uint64_t write_failures[5];
-  // Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system.
-  uint64_t restored_bytes[5];
   // Seconds that the last checkpoint blocked the application.
   double blocked_last_s;
   // The longest of them.
   double blocked_max_s;
   // The sum of them.
   double blocked_total_s;
+};
+
+// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
+// (`BVK_LEVEL_STATS_INIT`).
+struct bvk_level_stats {
+  // `sizeof(bvk_level_stats)`.
+  size_t size;
+  // Checkpoints that reached it.
+  uint64_t committed;
+  // Checkpoints that were to reach it and did not.
+  uint64_t level_failures;
+  // Writes of this rank that failed.
+  uint64_t write_failures;
+  // Bytes that this rank has written in the background.
+  uint64_t flushed_bytes;
+  // Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system or an object store.
+  uint64_t restored_bytes;
+  // Copies of shards or blocks that were found damaged.
+  uint64_t damaged;
+  // Seconds that writing those bytes took.
+  double flushed_s;
 };
 
 // What the ranks have agreed on one level of one checkpoint, or that a level is out of reach since the session was opened. Set `size` to
@@ -495,6 +510,19 @@ int bvk_set_affinity(bvk_session_t session, int mode);
 // Requirements:
 // `stats` is NULL or begins with its size.
 int bvk_get_stats(bvk_session_t session, struct bvk_stats *stats);
+
+// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. Where several tiers
+// have the level it is all of them together.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set, or for another number.
+//
+// Requirements:
+// `stats` is NULL or begins with its size.
+int bvk_get_level_stats(bvk_session_t session,
+                        int level,
+                        struct bvk_level_stats *stats);
 
 // The next verdict that the ranks have agreed on and that was not read yet, in the order of the checkpoints. `BVK_NOTHING`: there is
 // none now. The first ones, without a name, are about tiers that were wanted and cannot be used: nothing reaches their level.

@@ -9,10 +9,12 @@ use super::regions::{Region, Regions};
 use super::restart::Running;
 use super::status::{BVK_ERR_OPEN, BVK_ERR_REGION, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use crate::affinity::pinning::Pin;
+use crate::base::Level;
 use crate::base::log;
 use crate::comm::mpi::MpiComm;
 use crate::config::{AffinityMode, Config, ConfigSource, LogLevel};
 use crate::session::{Session, prepare_to_wait};
+use crate::tier::PerTier;
 use crate::transfer::{LevelVerdict, Report};
 use ::mpi::ffi::MPI_Comm;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -94,20 +96,35 @@ pub struct CStats {
     pub direct_captures: u64,
     /// Copies of shards or blocks that were found damaged, on all tiers.
     pub damaged: u64,
-    /// Checkpoints that reached each level; by `BVK_LEVEL_...`.
-    pub committed: [u64; 5],
-    /// Levels that were wanted and not reached.
-    pub level_failures: [u64; 5],
-    /// Writes of this rank that failed.
-    pub write_failures: [u64; 5],
-    /// Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system.
-    pub restored_bytes: [u64; 5],
     /// Seconds that the last checkpoint blocked the application.
     pub blocked_last_s: f64,
     /// The longest of them.
     pub blocked_max_s: f64,
     /// The sum of them.
     pub blocked_total_s: f64,
+}
+
+/// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
+/// (`BVK_LEVEL_STATS_INIT`).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CLevelStats {
+    /// `sizeof(bvk_level_stats)`.
+    pub size: usize,
+    /// Checkpoints that reached it.
+    pub committed: u64,
+    /// Checkpoints that were to reach it and did not.
+    pub level_failures: u64,
+    /// Writes of this rank that failed.
+    pub write_failures: u64,
+    /// Bytes that this rank has written in the background.
+    pub flushed_bytes: u64,
+    /// Bytes that restarts have read: from node memory, local storage, other nodes, the parallel file system or an object store.
+    pub restored_bytes: u64,
+    /// Copies of shards or blocks that were found damaged.
+    pub damaged: u64,
+    /// Seconds that writing those bytes took.
+    pub flushed_s: f64,
 }
 
 /// What the ranks have agreed on one level of one checkpoint, or that a level is out of reach since the session was opened. Set `size` to
@@ -732,12 +749,6 @@ pub extern "C" fn bvk_set_affinity(session: *mut SessionHandle, mode: c_int) -> 
 pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut CStats) -> c_int {
     with(session, |open| {
         let now = open.session.stats();
-        let levels = |of: &crate::tier::PerTier<u64>| {
-            let mut by_level = [0; 5];
-            of.iter().for_each(|(tier, count)| by_level[tier.level() as usize] += count);
-            by_level
-        };
-        let damaged: u64 = levels(&now.damaged).iter().sum();
         let filled = CStats {
             size: 0,
             captured: now.captured,
@@ -746,17 +757,52 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
             bytes_captured: now.bytes_captured,
             room_waits: now.room_waits,
             direct_captures: now.direct_captures,
-            damaged,
-            committed: levels(&now.committed),
-            level_failures: levels(&now.level_failures),
-            write_failures: levels(&now.write_failures),
-            restored_bytes: levels(&now.restored_bytes),
+            damaged: now.damaged.iter().map(|(_, copies)| copies).sum(),
             blocked_last_s: now.blocked_last.as_secs_f64(),
             blocked_max_s: now.blocked_max.as_secs_f64(),
             blocked_total_s: now.blocked_total.as_secs_f64(),
         };
         // SAFETY: as the caller says; all members are 8 bytes long, so there is no padding.
         unsafe { fill(stats, filled, "bvk_stats") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Fills `stats` with the counters of this rank for a level, from `BVK_LEVEL_PROCESS` to `BVK_LEVEL_SYSTEM`. Where several tiers
+/// have the level it is all of them together.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT` if `stats->size` was not set, or for another number.
+///
+/// # Safety
+/// `stats` is NULL or begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_get_level_stats(
+    session: *mut SessionHandle,
+    level: c_int,
+    stats: *mut CLevelStats,
+) -> c_int {
+    with(session, |open| {
+        let wanted = self::level(level)?;
+        if !Level::VOTED.contains(&wanted) {
+            return Err(Failure::argument(format!("no tier has level {level}; see BVK_LEVEL_...")));
+        }
+        let now = open.session.stats();
+        let sum = |of: &PerTier<u64>| of.iter().filter(|(tier, _)| tier.level() == wanted).map(|(_, n)| n).sum();
+        let flushed = now.flushed_time.iter().filter(|(tier, _)| tier.level() == wanted);
+        let filled = CLevelStats {
+            size: 0,
+            committed: sum(&now.committed),
+            level_failures: sum(&now.level_failures),
+            write_failures: sum(&now.write_failures),
+            flushed_bytes: sum(&now.flushed_bytes),
+            restored_bytes: sum(&now.restored_bytes),
+            damaged: sum(&now.damaged),
+            flushed_s: flushed.map(|(_, time)| time.as_secs_f64()).sum(),
+        };
+        // SAFETY: as the caller says; all members are 8 bytes long, so there is no padding.
+        unsafe { fill(stats, filled, "bvk_level_stats") }?;
         Ok(BVK_OK)
     })
 }
@@ -815,8 +861,7 @@ fn characters<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// The number of a level.
-pub(super) fn level_number(level: crate::base::Level) -> c_int {
-    use crate::base::Level;
+pub(super) fn level_number(level: Level) -> c_int {
     match level {
         Level::Captured => BVK_LEVEL_CAPTURED,
         Level::Process => BVK_LEVEL_PROCESS,
@@ -827,8 +872,7 @@ pub(super) fn level_number(level: crate::base::Level) -> c_int {
 }
 
 /// The level of a number.
-pub(super) fn level(number: c_int) -> Outcome<crate::base::Level> {
-    use crate::base::Level;
+pub(super) fn level(number: c_int) -> Outcome<Level> {
     let all = [Level::Captured, Level::Process, Level::NodeReboot, Level::NodeLoss, Level::System];
     let found = all.into_iter().find(|level| level_number(*level) == number);
     found.ok_or_else(|| Failure::argument(format!("there is no level {number}; see BVK_LEVEL_...")))

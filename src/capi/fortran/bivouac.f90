@@ -59,13 +59,19 @@ module bivouac
     type(c_ptr) :: handle = c_null_ptr
   end type
 
-  ! Counters and times of this rank since its session was opened. Arrays are indexed by BVK_LEVEL_...
+  ! Counters and times of this rank since its session was opened.
   type, bind(c), public :: bvk_stats
     integer(c_size_t) :: size = 0
     integer(c_int64_t) :: captured = 0, abandoned = 0, in_flight = 0, bytes_captured = 0, room_waits = 0, direct_captures = 0
     integer(c_int64_t) :: damaged = 0
-    integer(c_int64_t) :: committed(0:4) = 0, level_failures(0:4) = 0, write_failures(0:4) = 0, restored_bytes(0:4) = 0
     real(c_double) :: blocked_last_s = 0, blocked_max_s = 0, blocked_total_s = 0
+  end type
+
+  ! Counters of this rank for one level, over all tiers that have it.
+  type, bind(c), public :: bvk_level_stats
+    integer(c_size_t) :: size = 0
+    integer(c_int64_t) :: committed = 0, level_failures = 0, write_failures = 0, flushed_bytes = 0, restored_bytes = 0, damaged = 0
+    real(c_double) :: flushed_s = 0
   end type
 
   ! What a restart restored: the version, the run that took it, the bytes that this rank read, the seconds it took, and the
@@ -97,7 +103,7 @@ module bivouac
 
   public :: bvk_error_text, bvk_status_name, bvk_version, bvk_log
   public :: bvk_open, bvk_close, bvk_generation, bvk_set_stream, bvk_should_checkpoint, bvk_should_exit, bvk_prepare, &
-    bvk_progress, bvk_pin, bvk_set_affinity, bvk_get_stats, bvk_next_report
+    bvk_progress, bvk_pin, bvk_set_affinity, bvk_get_stats, bvk_get_level_stats, bvk_next_report
   public :: bvk_protect, bvk_unprotect, bvk_unprotect_all
   public :: bvk_checkpoint, bvk_checkpoint_begin, bvk_save, bvk_save_protected, bvk_save_history, bvk_hold, bvk_capture, &
     bvk_abort
@@ -222,6 +228,13 @@ module bivouac
       import :: c_int, c_ptr, bvk_stats
       type(c_ptr), value :: session
       type(bvk_stats), intent(inout) :: stats
+      integer(c_int) :: status
+    end function
+    function c_get_level_stats(session, level, stats) result(status) bind(c, name='bvk_get_level_stats')
+      import :: c_int, c_ptr, bvk_level_stats
+      type(c_ptr), value :: session
+      integer(c_int), value :: level
+      type(bvk_level_stats), intent(inout) :: stats
       integer(c_int) :: status
     end function
     function c_next_report(session, report) result(status) bind(c, name='bvk_next_report')
@@ -665,6 +678,16 @@ contains
     integer :: status
     stats%size = c_sizeof(stats)
     status = told(c_get_stats(session%handle, stats))
+  end function
+
+  ! Counters of this rank for a level, BVK_LEVEL_PROCESS to BVK_LEVEL_SYSTEM.
+  function bvk_get_level_stats(session, level, stats) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer, intent(in) :: level
+    type(bvk_level_stats), intent(inout) :: stats
+    integer :: status
+    stats%size = c_sizeof(stats)
+    status = told(c_get_level_stats(session%handle, int(level, c_int), stats))
   end function
 
   ! The next verdict that was not read yet; BVK_NOTHING: there is none now.

@@ -575,7 +575,15 @@ static void decisions(bvk_session_t session) {
     stats.size = sizeof stats;
     IS(bvk_get_stats(session, &stats), BVK_OK);
     CHECK(stats.abandoned >= 1 && stats.bytes_captured > sizeof field && stats.blocked_total_s > 0);
-    CHECK(stats.committed[BVK_LEVEL_SYSTEM] >= 2 && stats.restored_bytes[BVK_LEVEL_PROCESS] > sizeof field);
+    bvk_level_stats of_level = BVK_LEVEL_STATS_INIT;
+    IS(bvk_get_level_stats(session, BVK_LEVEL_SYSTEM, &of_level), BVK_OK);
+    CHECK(of_level.committed >= 2 && of_level.flushed_bytes > sizeof field && of_level.flushed_s > 0);
+    IS(bvk_get_level_stats(session, BVK_LEVEL_PROCESS, &of_level), BVK_OK);
+    CHECK(of_level.restored_bytes > sizeof field);
+    IS(bvk_get_level_stats(session, BVK_LEVEL_CAPTURED, &of_level), BVK_ERR_ARGUMENT);
+    IS(bvk_get_level_stats(session, 9, &of_level), BVK_ERR_ARGUMENT);
+    of_level.size = 0;
+    IS(bvk_get_level_stats(session, BVK_LEVEL_SYSTEM, &of_level), BVK_ERR_ARGUMENT);
     IS(bvk_next_report(session, NULL), BVK_ERR_ARGUMENT);
     bvk_report report = {.size = 2};
     IS(bvk_next_report(session, &report), BVK_ERR_ARGUMENT);

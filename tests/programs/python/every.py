@@ -314,7 +314,7 @@ def decisions(session):
     assert session.should_checkpoint() in (True, False)
     assert session.should_exit() is False
     stats = session.stats()
-    assert stats["captured"] >= 5 and stats["blocked_total_s"] > 0 and stats["committed"][Level.SYSTEM] >= 1, stats
+    assert stats["captured"] >= 5 and stats["blocked_total_s"] > 0 and session.level_stats(Level.SYSTEM)["committed"] >= 1, stats
 
 
 def past(session):

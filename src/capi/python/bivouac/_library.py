@@ -22,8 +22,16 @@ class Stats(Structure):
         [("size", c_size_t)]
         + [(name, c_uint64) for name in (
             "captured", "abandoned", "in_flight", "bytes_captured", "room_waits", "direct_captures", "damaged")]
-        + [(name, c_uint64 * 5) for name in ("committed", "level_failures", "write_failures", "restored_bytes")]
         + [(name, c_double) for name in ("blocked_last_s", "blocked_max_s", "blocked_total_s")]
+    )
+
+
+class LevelStats(Structure):
+    _fields_ = (
+        [("size", c_size_t)]
+        + [(name, c_uint64) for name in (
+            "committed", "level_failures", "write_failures", "flushed_bytes", "restored_bytes", "damaged")]
+        + [("flushed_s", c_double)]
     )
 
 
@@ -122,6 +130,7 @@ PROTOTYPES = {
     "bvk_pin": [HANDLE, c_int],
     "bvk_set_affinity": [HANDLE, c_int],
     "bvk_get_stats": [HANDLE, POINTER(Stats)],
+    "bvk_get_level_stats": [HANDLE, c_int, POINTER(LevelStats)],
     "bvk_next_report": [HANDLE, POINTER(Report)],
     "bvk_checkpoint": [HANDLE, TEXT, c_uint64, POINTER(HANDLE)],
     "bvk_checkpoint_begin": [HANDLE, TEXT, c_uint64, POINTER(HANDLE)],

@@ -200,11 +200,16 @@ class Session:
         call("bvk_set_affinity", self._handle, mode)
 
     def stats(self):
-        """Counters and times of this rank as a dictionary, as ``bivouac.h`` describes them; those by level are lists. Local."""
+        """Counters and times of this rank as a dictionary, as ``bivouac.h`` describes them. Local."""
         found = sized(_library.Stats)
         call("bvk_get_stats", self._handle, byref(found))
-        values = ((name, getattr(found, name)) for name, _ in found._fields_ if name != "size")
-        return {name: value if isinstance(value, (int, float)) else list(value) for name, value in values}
+        return {name: getattr(found, name) for name, _ in found._fields_ if name != "size"}
+
+    def level_stats(self, level):
+        """Counters of this rank for one level (:class:`Level`), over all tiers that have it, as a dictionary. Local."""
+        found = sized(_library.LevelStats)
+        call("bvk_get_level_stats", self._handle, level, byref(found))
+        return {name: getattr(found, name) for name, _ in found._fields_ if name != "size"}
 
     def reports(self):
         """The verdicts (:class:`Report`) that the ranks have agreed on since the last call, in the order of the checkpoints. Local."""
