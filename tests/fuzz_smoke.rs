@@ -204,8 +204,8 @@ fn messages() -> Vec<Vec<u8>> {
         Payload::None,
         Payload::Bits { all: 1, any: 3 },
         Payload::Max(vec![1, 2, 3]),
-        Payload::Candidates(vec![candidate; 3]),
-        Payload::Containers(vec![info("c000000.bvc"), info("c000002.bvc")]),
+        Payload::greatest(3, [candidate.to_bytes()]),
+        Payload::gathered([info("c000000.bvc"), info("c000002.bvc")]).unwrap(),
     ];
     let culprit = Culprit { retry: true, ..Culprit::of(Rank(1), "no space left on device") };
     let mut all = vec![

@@ -108,7 +108,7 @@ fn checkpoint(ranks: u32, per_node: u32) -> Cost {
         // The rank that publishes its node's container names it.
         let ranks: Vec<Rank> = (rank..rank + per_node).map(Rank).collect();
         let info = ContainerInfo { file: format!("c{rank:06}.bvc"), bytes: 1 << 30, ranks };
-        Payload::Containers(if rank % per_node == 0 { vec![info] } else { Vec::new() })
+        Payload::gathered(if rank % per_node == 0 { vec![info] } else { Vec::new() }).expect("short")
     });
     job.cost()
 }
@@ -125,7 +125,7 @@ fn election(ranks: u32, per_node: u32) -> Cost {
         .collect();
     let mut job = Job::new(ranks, per_node);
     let round = |operation| Round { operation, phase: Phase::Call };
-    job.reduce(round(1), |_| Payload::Candidates(candidates.clone()));
+    job.reduce(round(1), |_| Payload::greatest(WINDOW as u32, candidates.iter().map(Candidate::to_bytes)));
     job.reduce(round(2), |_| Payload::Bits { all: u64::MAX, any: 1 });
     job.reduce(round(3), |_| Payload::None);
     job.cost()

@@ -1,10 +1,10 @@
 //! Which checkpoints descend from which, and which of them a restart may take. Pure.
 //!
-//! A [`Candidate`] is a checkpoint that somebody has seen a shard of. [`merge_newest`] unites what ranks have seen, and [`restorable`] applies
+//! A [`Candidate`] is a checkpoint that somebody has seen a shard of. [`restorable`] applies
 //! the ancestry ([`Lineage`]): which older versions a run left behind on purpose.
 #![forbid(unsafe_code)]
 
-use crate::base::{CheckpointKey, Generation, Origin};
+use crate::base::{CheckpointKey, Generation, Incarnation, Origin};
 use serde::{Deserialize, Serialize};
 
 /// How many candidates one round of an election looks at.
@@ -23,13 +23,43 @@ pub struct Candidate {
     pub origin: Option<Origin>,
 }
 
-/// Unites two lists (each newest first) and keeps the newest [`WINDOW`].
-pub fn merge_newest(a: &[Candidate], b: &[Candidate]) -> Vec<Candidate> {
-    let mut all = [a, b].concat();
-    all.sort_unstable_by(|x, y| y.cmp(x));
-    all.dedup();
-    all.truncate(WINDOW);
-    all
+impl Candidate {
+    /// As bytes that compare as candidates do, for [`Candidate::of_bytes`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let CheckpointKey { generation, version, operation, incarnation } = self.key;
+        let numbers = |numbers: &[u64]| numbers.iter().flat_map(|number| number.to_be_bytes()).collect::<Vec<u8>>();
+        let mut bytes = numbers(&[generation.0, version, operation]);
+        bytes.extend(incarnation.0);
+        bytes.extend(numbers(&[self.agreement, self.group_size.into()]));
+        if let Some(Origin { generation, version, operation, restart }) = self.origin {
+            bytes.extend(numbers(&[generation.0, version, operation, restart]));
+        }
+        bytes
+    }
+
+    /// The candidate that [`Candidate::to_bytes`] has made these of.
+    pub fn of_bytes(bytes: &[u8]) -> Option<Candidate> {
+        let (key, rest) = bytes.split_at_checked(24)?;
+        let (incarnation, rest) = rest.split_at_checked(16)?;
+        let numbers = |bytes: &[u8]| -> Option<Vec<u64>> {
+            let chunks = bytes.chunks(8).map(|chunk| Some(u64::from_be_bytes(chunk.try_into().ok()?)));
+            chunks.collect()
+        };
+        let [generation, version, operation] = numbers(key)?[..] else { return None };
+        let incarnation = Incarnation(incarnation.try_into().ok()?);
+        let rest = numbers(rest)?;
+        let (agreement, group_size, origin) = match rest[..] {
+            [agreement, group_size] => (agreement, group_size, None),
+            [agreement, group_size, generation, version, operation, restart] => (
+                agreement,
+                group_size,
+                Some(Origin { generation: Generation(generation), version, operation, restart }),
+            ),
+            _ => return None,
+        };
+        let key = CheckpointKey { generation: Generation(generation), version, operation, incarnation };
+        Some(Candidate { key, agreement, group_size: group_size.try_into().ok()?, origin })
+    }
 }
 
 /// Were both taken by the same run? A claim that was lost with its disk lets two runs have one generation; their operations

@@ -11,4 +11,4 @@ mod tests;
 pub use ledger::{
     Elsewhere, Folder, Ledger, LedgerEntry, Levels, Moment, Occasion, Place, Reason, Ruling, is_succeeded, started_over,
 };
-pub use lineage::{Candidate, Lineage, Stretches, WINDOW, merge_newest, newest, restorable};
+pub use lineage::{Candidate, Lineage, Stretches, WINDOW, newest, restorable};

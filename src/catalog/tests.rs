@@ -1,6 +1,6 @@
 use super::*;
 use crate::base::Level;
-use crate::base::{CheckpointKey, Generation, Origin};
+use crate::base::{CheckpointKey, Generation, Incarnation, Origin};
 use crate::config::LevelPolicy;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -250,13 +250,23 @@ fn another_group_size_is_never_usable() {
     assert!(restorable(&[candidate(1, 1, None)], &[true], 8).0.is_empty());
 }
 
-#[test]
-fn the_window_keeps_the_newest_of_both() {
-    let many: Vec<_> = (0..40).rev().map(|v| candidate(1, v, None)).collect();
-    let merged = merge_newest(&many[..20], &many[10..]);
-    assert_eq!(merged.len(), WINDOW);
-    assert_eq!(merged[0].key.version, 39);
-    assert!(merged.windows(2).all(|w| w[0] > w[1]));
+proptest! {
+    #[test]
+    fn candidates_as_bytes_read_back_and_compare_as_they_do(numbers in proptest::collection::vec((0u64..3, 0u64..3, 0u64..3, 0u8..2, 0u64..2, 1u32..3, proptest::option::of(0u64..3)), 2)) {
+        let made: Vec<Candidate> = numbers
+            .into_iter()
+            .map(|(generation, version, operation, run, agreement, group_size, origin)| Candidate {
+                key: CheckpointKey { generation: Generation(generation), version, operation, incarnation: Incarnation([run; 16]) },
+                agreement: agreement << 40,
+                group_size: group_size << 20,
+                origin: origin.map(|of| Origin { generation: Generation(of), version: 300 - of, operation: of, restart: of }),
+            })
+            .collect();
+        let bytes: Vec<Vec<u8>> = made.iter().map(Candidate::to_bytes).collect();
+        prop_assert_eq!(Candidate::of_bytes(&bytes[0]), Some(made[0]));
+        prop_assert_eq!(bytes[0].cmp(&bytes[1]), made[0].cmp(&made[1]));
+        prop_assert_eq!(Candidate::of_bytes(&bytes[0][1..]), None);
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! What a rank says in a round, and how two ballots become one.
 //!
-//! Merging is commutative and associative, and a merged ballot has a bounded size however many ranks it stands
-//! for: distinct calls, failures and names of ranks are cut off at small counts, and the rest is only counted.
+//! Merging is commutative and associative. What a merged ballot says of calls and failures has a bounded size however many ranks it stands
+//! for: distinct ones and names of ranks are cut off at small counts, and the rest is only counted. What callers gather ([`Payload::Gathered`])
+//! grows with their number.
 
 use crate::base::Rank;
-use crate::catalog::{Candidate, merge_newest};
-use crate::format::ContainerInfo;
-use crate::redundancy::holding::Holding;
+use crate::format::{FormatError, codec};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -150,39 +150,63 @@ pub enum Payload {
         /// Disjunction.
         any: u64,
     },
-    /// The newest candidates that any rank knows.
-    Candidates(Vec<Candidate>),
-    /// The container files of a checkpoint on the global tier.
-    Containers(Vec<ContainerInfo>),
-    /// What ranks hold of the candidates of a window.
-    Holdings(Vec<Holding>),
-    /// Names of hosts, by the number of their node.
-    Hosts(Vec<(u32, String)>),
+    /// What ranks have, for the root alone: values of the callers, encoded.
+    Gathered(Vec<Vec<u8>>),
+    /// Of what ranks have the greatest, each once and the greatest first: bytes of the callers that compare as what they stand for.
+    Greatest {
+        /// How many.
+        keep: u32,
+        /// They.
+        items: Vec<Vec<u8>>,
+    },
     /// The largest numbers that any rank gave, slot by slot.
     Max(Vec<u64>),
 }
 
 impl Payload {
+    /// What this rank has, for the root.
+    ///
+    /// # Errors
+    /// [`FormatError`] for a value that is beyond the limit of metadata.
+    pub fn gathered<T: Serialize>(values: impl IntoIterator<Item = T>) -> Result<Payload, FormatError> {
+        let encoded = values.into_iter().map(|value| codec::encode("value", &value));
+        Ok(Payload::Gathered(encoded.collect::<Result<_, _>>()?))
+    }
+
+    /// What all ranks have gathered, in no order that means anything; nothing if nobody had anything.
+    ///
+    /// # Errors
+    /// [`FormatError`] if it is something else.
+    pub fn values<T: DeserializeOwned>(&self) -> Result<Vec<T>, FormatError> {
+        match self {
+            Payload::None => Ok(Vec::new()),
+            Payload::Gathered(values) => values.iter().map(|bytes| codec::decode("value", bytes)).collect(),
+            _ => Err(FormatError::invalid("ballot", "it has gathered nothing")),
+        }
+    }
+
+    /// The greatest of these.
+    pub fn greatest(keep: u32, items: impl IntoIterator<Item = Vec<u8>>) -> Payload {
+        let mut items: Vec<Vec<u8>> = items.into_iter().collect();
+        items.sort_unstable_by(|one, other| other.cmp(one));
+        items.dedup();
+        items.truncate(keep as usize);
+        Payload::Greatest { keep, items }
+    }
+
     fn merge(self, other: Payload) -> Payload {
         match (self, other) {
             (Payload::None, payload) | (payload, Payload::None) => payload,
             (Payload::Bits { all: a, any: b }, Payload::Bits { all: c, any: d }) => {
                 Payload::Bits { all: a & c, any: b | d }
             }
-            (Payload::Candidates(a), Payload::Candidates(b)) => Payload::Candidates(merge_newest(&a, &b)),
-            (Payload::Containers(mut a), Payload::Containers(b)) => {
-                a.extend(b);
-                Payload::Containers(a)
-            }
-            (Payload::Holdings(mut a), Payload::Holdings(b)) => {
+            (Payload::Gathered(mut a), Payload::Gathered(b)) => {
                 a.extend(b);
                 a.sort_unstable();
-                Payload::Holdings(a)
+                Payload::Gathered(a)
             }
-            (Payload::Hosts(mut a), Payload::Hosts(b)) => {
-                a.extend(b);
-                a.sort_unstable();
-                Payload::Hosts(a)
+            (Payload::Greatest { keep: a, items }, Payload::Greatest { keep: b, items: others }) => {
+                Payload::greatest(a.max(b), items.into_iter().chain(others))
             }
             (Payload::Max(a), Payload::Max(b)) => {
                 let (mut long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
@@ -377,6 +401,24 @@ mod tests {
         assert!(damage.culprits().iter().all(|culprit| culprit.retry), "{:?}", damage.culprits());
         let merged = damage.merge(of(20, false));
         assert_eq!(merged.culprits()[0], Culprit::of(Rank(20), "disk 20"));
+    }
+
+    #[test]
+    fn the_window_keeps_the_newest_of_both() {
+        use crate::catalog::{Candidate, WINDOW};
+        let candidate = |version| {
+            let key = crate::base::CheckpointKey { version, ..Default::default() };
+            Candidate { key, agreement: 0, group_size: 4, origin: None }
+        };
+        let many: Vec<_> = (0..40).rev().map(|version| candidate(version).to_bytes()).collect();
+        let window = |of: &[Vec<u8>]| Payload::greatest(WINDOW as u32, of.to_vec());
+        let Payload::Greatest { items, .. } = window(&many[..20]).merge(window(&many[10..])) else {
+            panic!("a window")
+        };
+        let merged: Vec<Candidate> = items.iter().map(|bytes| Candidate::of_bytes(bytes).expect("one")).collect();
+        assert_eq!(merged.len(), WINDOW);
+        assert_eq!(merged[0].key.version, 39);
+        assert!(merged.windows(2).all(|w| w[0] > w[1]));
     }
 
     #[test]

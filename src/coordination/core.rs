@@ -297,7 +297,7 @@ impl Core {
         if let Some(state) = self.open.get_mut(&round) {
             let payload = match std::mem::take(&mut state.ballot.payload) {
                 // For the manifest or the choice that the root has just made; too long to be sent to everybody.
-                Payload::Containers(_) | Payload::Holdings(_) | Payload::Hosts(_) => Payload::None,
+                Payload::Gathered(_) => Payload::None,
                 payload => payload,
             };
             self.settle(Verdict { round, outcome, payload, decision }, effects);

@@ -307,7 +307,8 @@ impl Election {
         let last = self.known.last().copied();
         let fresh: Vec<Candidate> =
             self.found.candidates().into_iter().filter(|c| last.is_none_or(|last| *c < last)).take(WINDOW).collect();
-        let mut ballot = self.ballot("look", Payload::Candidates(fresh));
+        let fresh = fresh.iter().map(Candidate::to_bytes);
+        let mut ballot = self.ballot("look", Payload::greatest(WINDOW as u32, fresh));
         let rank = self.engine.identity().rank;
         if last.is_none()
             && let Some(first) = self.found.damage.first()
@@ -325,7 +326,7 @@ impl Election {
         })?;
         self.damage.extend(self.decode::<Vec<Culprit>>(&verdict)?);
         let window = match payload {
-            Payload::Candidates(window) => window,
+            Payload::Greatest { items, .. } => items.iter().filter_map(|bytes| Candidate::of_bytes(bytes)).collect(),
             _ => Vec::new(),
         };
         self.exhausted = window.len() < WINDOW;
@@ -381,7 +382,10 @@ impl Election {
             bytes: held.sources[0].head().header.total_len,
             set: held.set.clone(),
         });
-        let ballot = self.ballot("gather", Payload::Holdings(holdings.collect()));
+        let ballot = match Payload::gathered(holdings) {
+            Ok(holdings) => self.ballot("gather", holdings),
+            Err(error) => self.engine.refusal(&error.to_string()),
+        };
         self.engine
             .serve(held.into_iter().map(|((_, item), held)| ((self.name.clone(), held.key, item), held.sources)));
         let (start, keep) = (self.window, self.holdings.clone());
@@ -535,12 +539,15 @@ impl RootView {
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
-        let Payload::Holdings(holdings) = &ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
-        keep.lock().unwrap_or_else(PoisonError::into_inner).clone_from(holdings);
-        self.holdings.clone_from(holdings);
+        let Ok(mut holdings) = ballot.payload.values::<Holding>() else {
+            return (Outcome::Abandoned(Vec::new()), Vec::new());
+        };
+        holdings.sort_unstable();
+        keep.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&holdings);
+        self.holdings.clone_from(&holdings);
         for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
             if !*slot && self.known[start + bit].group_size == self.size {
-                let table = Table::of(holdings, bit as u8);
+                let table = Table::of(&holdings, bit as u8);
                 *slot = (0..self.size).all(|rank| table.has(Rank(rank)));
             }
         }
@@ -864,7 +871,7 @@ mod tests {
 
     #[test]
     fn what_other_nodes_hold_makes_a_candidate_complete_and_the_ways_are_told() {
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
         let keep = Mutex::default();
         let gathered = RootView { gathered: true, ..three([false, false, true]) };
         let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, &keep));
@@ -872,18 +879,20 @@ mod tests {
         let way = Alternative::Copy { holder: Rank(1), bytes: 4096 };
         assert_eq!((choice.candidate.key.version, complete), (3, 0b101));
         assert_eq!(choice.ways, [(Rank(0), vec![way])]);
-        assert_eq!(keep.into_inner().expect("no panic"), elsewhere());
+        let mut kept = elsewhere();
+        kept.sort_unstable();
+        assert_eq!(keep.into_inner().expect("no panic"), kept);
     }
 
     #[test]
     fn one_shard_that_nobody_holds_leaves_a_candidate_incomplete() {
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()[1..].to_vec()));
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()[1..].to_vec()).expect("short"));
         let (word, complete) =
             agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, &Mutex::default()));
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
         let mut other = three([false, true, true]);
         other.known[0].group_size = 9;
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
         let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, &Mutex::default()));
         assert_eq!(complete, 0b110, "shards of another number of ranks are not those of this run");
     }
@@ -892,7 +901,7 @@ mod tests {
     fn what_other_nodes_hold_is_of_the_last_window() {
         let mut view = three([false; 3]);
         (view.window, view.gathered, view.known[0].group_size) = (1, true, 9);
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(elsewhere()));
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
         let (word, complete) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b01));
     }
@@ -902,7 +911,7 @@ mod tests {
         let mut view = view(&[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None)], &[true; 3]);
         (view.want, view.gathered, view.current) = (Want::Version(60), true, Some(view.known[1]));
         assert_eq!(tried(&view.elect()), Some((60, true)));
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(1, 2, 3)]));
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(vec![shard(1, 2, 3)]).expect("short"));
         let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 0, &Mutex::default()));
         assert_eq!(tried(&word), Some((60, true)));
     }
@@ -947,7 +956,12 @@ mod tests {
         let mut view = three([false, true, true]);
         (view.window, view.gathered) = (1, true);
         view.manifests = vec![(view.known[1], vec![(TierId::GLOBAL, manifest.clone())])];
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::Holdings(vec![shard(0, 0, 1), shard(1, 0, 3)]));
+        let ballot = Ballot::of(
+            Rank::ROOT,
+            5,
+            "gather",
+            Payload::gathered(vec![shard(0, 0, 1), shard(1, 0, 3)]).expect("short"),
+        );
         let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
         let Word::Try(choice) = word else { panic!("{word:?}") };
         assert_eq!((choice.candidate.key.version, choice.manifests), (2, vec![(TierId::GLOBAL, manifest)]));

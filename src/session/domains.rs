@@ -46,10 +46,14 @@ pub(super) fn node_domains(
     let mine = nodes[rank.index()];
     let is_leader = nodes.iter().position(|node| *node == mine) == Some(rank.index());
     let hosts = if is_leader { vec![(mine, place.host.clone())] } else { Vec::new() };
-    let ballot = Ballot::of(rank, 3, "open", Payload::Hosts(hosts));
+    let ballot = match Payload::gathered(hosts) {
+        Ok(hosts) => Ballot::of(rank, 3, "open", hosts),
+        Err(error) => Ballot::of(rank, 3, "open", Payload::None).failed(rank, error.to_string(), false),
+    };
     let verdict = bootstrap.agree(ballot, |ballot| {
-        let Payload::Hosts(hosts) = &ballot.payload else { return (Outcome::Unknown, Vec::new()) };
-        let names: Vec<String> = hosts.iter().map(|(_, host)| host.clone()).collect();
+        let Ok(mut hosts) = ballot.payload.values::<(u32, String)>() else { return (Outcome::Unknown, Vec::new()) };
+        hosts.sort_unstable();
+        let names: Vec<String> = hosts.into_iter().map(|(_, host)| host).collect();
         match read(&redundancy.domains, place, &names) {
             Ok(read) => Outcome::agreed("failure domains", &read),
             Err(text) => (Outcome::Abandoned(vec![Culprit::of(rank, text)]), Vec::new()),

@@ -877,12 +877,15 @@ impl Engine {
         let rank = self.setup.identity.rank;
         let Some(checkpoint) = state.checkpoints.get_mut(&operation) else { return };
         let phase = Phase::Level(tier.index());
-        let payload = match std::mem::take(&mut checkpoint.containers[tier]) {
-            none if none.is_empty() => Payload::None,
-            containers => Payload::Containers(containers),
-        };
+        let published = std::mem::take(&mut checkpoint.containers[tier]);
+        let payload = if published.is_empty() { Ok(Payload::None) } else { Payload::gathered(published) };
         let call = format!("{tier} level of operation {operation}");
-        let mut ballot = Ballot::of(rank, checkpoint.agreement, call, payload);
+        let mut ballot = match payload {
+            Ok(payload) => Ballot::of(rank, checkpoint.agreement, call, payload),
+            Err(error) => {
+                Ballot::of(rank, checkpoint.agreement, call, Payload::None).failed(rank, error.to_string(), true)
+            }
+        };
         for (_, why) in checkpoint.failures.iter().filter(|(failed, _)| *failed == tier) {
             ballot = ballot.failed(rank, why, true);
         }

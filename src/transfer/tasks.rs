@@ -509,10 +509,8 @@ impl Engine {
 
     fn write_shared_manifest(&self, tier: TierId, operation: u64, payload: Payload) -> Result<(), TierError> {
         let Some(directory) = self.tier(tier) else { return Ok(()) };
-        let mut containers = match payload {
-            Payload::Containers(containers) => containers,
-            _ => Vec::new(),
-        };
+        let format = |source| TierError::Format { tier, path: directory.root().to_owned(), source };
+        let mut containers = payload.values::<ContainerInfo>().map_err(format)?;
         containers.sort_by(|a, b| a.file.cmp(&b.file));
         let made = self
             .lock()
