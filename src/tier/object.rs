@@ -8,7 +8,7 @@
 //! Runs tell who came first by puts that create and never replace. Answers may be lost, and the client then tries again and may find its
 //! own object: each object carries a random word (`bvkword`) by which its maker knows it.
 //!
-//! The client is the crate `object_store`, which is asynchronous: its threads (`bvk-object`) are this tier's, start with the first call,
+//! The client is the crate `object_store`, which is asynchronous: its threads (`bvk-http`) are this tier's, start with the first call,
 //! and block every signal. Credentials, region, endpoint and proxy are taken from the variables that all programs of the store know, and
 //! are in no message and no object.
 #![forbid(unsafe_code)]
@@ -86,7 +86,7 @@ impl Client {
                 let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
                 let made = Builder::new_multi_thread()
                     .worker_threads(THREADS)
-                    .thread_name("bvk-object")
+                    .thread_name("bvk-http")
                     .on_thread_start(|| _ = SigSet::all().thread_block())
                     .enable_all()
                     .build();
