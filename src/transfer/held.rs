@@ -4,6 +4,14 @@
 //! They come first in their shard, in a slot or, where no slot can have them, in a file under its temp name. How long the tables and the
 //! other regions will be is not known yet: some room is left for them. What needs more than that is laid out anew, with a copy
 //! from slot to slot.
+//!
+//! # What happens
+//!
+//! Where the application may change its memory before the capture (`VELOC_Checkpoint_mem`), regions are *held* (`transfer::held`): copied with
+//! their digests into the slot that the shard will have, or into its file where no slot is long enough. They come first in the shard,
+//! behind a head with room for the tables to come; the capture adds the other regions, writes the head, cuts the slot to its length and seals
+//! it. More regions than there is room for: the shard is laid out anew in another slot, and the digests of what was held are compared. What
+//! is given up gives slot or file back.
 #![forbid(unsafe_code)]
 
 use super::capture::{self, FileError};

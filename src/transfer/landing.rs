@@ -5,6 +5,26 @@
 //! but not known by an id, and no verdict on it can be a yes, because this rank has not voted. What fails now is a no with
 //! its reason, which all ranks hear. The thread that brings the bytes is one of the GPU caches': it makes no call of MPI, so it
 //! leaves the vote with the engine and steps nothing. Votes are cast in the order of the calls, so verdicts come in that order.
+//!
+//! # What happens
+//!
+//! With regions in device memory the slot is filled in two steps, and the vote comes after the second:
+//!
+//! ```text
+//!  application          GPU cache              bvk-d2h                        engine
+//!  capture_on()         reserve slot; copy device regions into the GPU cache + digests (one pass, on the device)
+//!                       slot ◄─ host regions + digests, padding
+//!    returns            checkpoint is in the books as landing
+//!                                              slot ◄─ device regions
+//!                                              head with all digests, seal slot; post length
+//!                                                                             vote CALL, in the order of the calls
+//! ```
+//!
+//! - A shard does not say where its bytes came from; it restores into host and device memory alike.
+//! - The digests of device regions are made before the bytes cross the link. `WriteJob` compares them before it writes to a durable tier, and
+//!   so does the capture that goes straight to a file; a restart into device memory compares them on the device.
+//! - No room in the GPU cache in time, or an engine without threads: the regions go straight to the slot, and `capture_on` returns then.
+//! - A device that fails is a no of this rank with its reason, before `capture_on` returns or after; the application goes on.
 #![forbid(unsafe_code)]
 
 use super::capture;

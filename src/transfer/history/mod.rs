@@ -31,6 +31,23 @@
 //! # Blocking and locks
 //!
 //! One lock guards the planner and the layouts. It is never held across a copy, a file access or a call into a driver.
+//!
+//! # How bytes and decisions meet
+//!
+//! `transfer::history` moves bytes, `cache` decides: each link's threads are handed jobs by the planner (`Cache::next`) whenever its state
+//! changes, exactly as many as can work, because waking a thread costs the application as much as a small copy. An append announces
+//! its flush while it waits for its own copy, so that the flushing thread is awake when the copy is done. A version is bytes cut at pieces: versions
+//! lie in as few gaps as there are, and one kernel copies any number of runs and adds up the digests of blocks that
+//! lie in several. `docs/GPU.md` has the life cycle.
+//!
+//! Flushes of the ranks of a node can be staggered (`transfer::history::bursts`, the gate of `Stream::download`): before each piece the thread
+//! that flushes waits for the pace (`transfer::pacing`; `steps` tells it the application's step times), and before the first one for its rank's turn
+//! (`turns`: a token of `segment::token`, shared by the rank's two threads; `affinity::links` says which token). Both waits end when the caches close; the pace
+//! does not hold while a call of the application waits for flushes (`transfer::waiting`), and a turn that does not come in time is done without.
+//!
+//! A history in a checkpoint (`transfer::history::seal`) is regions whose bytes are read at capture (`region::ReadBlocks`): from the fastest tier that has a
+//! good copy straight into the slot, or into the buffer of the file writer, and compared with the digests of the append. The planner is asked with
+//! `Cache::peek`, which holds the copy and changes nothing else.
 #![forbid(unsafe_code)]
 
 mod append;

@@ -7,6 +7,31 @@
 //!
 //! The job leads a process group of its own and writes to the same output: nothing that happens to the supervisor
 //! reaches it. A supervisor that is started in the run directory of one that died finds the job by its record.
+//!
+//! # Who does what
+//!
+//! `bivouac run` and the sessions of its job share a *run directory* and nothing else; neither waits for the other.
+//!
+//! ```text
+//!  supervisor (bin/bivouac/run)                     session of a group (its root rank)
+//!  launch ── sh: writes launcher.pid, then execs ─► mpirun … program
+//!  poll the process every 20 ms
+//!  read status-*.json every 0.5 s  ◄─ rename ─────  Task::Status, once a second and at events
+//!  watch: events, progress, overdue?                calls of the application's thread are counted
+//!  halt.json  ── rename ──────────────────────────► should_exit, on the root, every exit.check_every
+//!  process gone: last look at the files
+//!  probe all hosts in parallel
+//!  decide::Job::after (pure) ─► stop, or start on the seats with spares in the places of lost hosts
+//! ```
+//!
+//! - A status file is a hint for the supervisor, not a fact about checkpoints: what can be restored, the next run elects. It
+//!   belongs to an attempt by its incarnation. A root that finds a later run's status in its place stops writing.
+//! - Whether `should_exit` looks at halt conditions is the root's to say: it tells all ranks when the session opens, so that
+//!   all of them make the same reductions.
+//! - The launcher leads a process group of its own and writes to the inherited output; the supervisor's death changes
+//!   nothing for it. Its process id, start time and boot id are in the record by which the next supervisor finds it.
+//! - An attempt that follows one which had opened a session may take over its claim (`job.take_over`): what is left of it on a
+//!   node that was cut off is fenced.
 #![forbid(unsafe_code)]
 
 mod decide;
