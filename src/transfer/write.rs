@@ -177,13 +177,7 @@ impl WriteJob {
             None => None,
         };
         let Some(shared) = shared else {
-            return match failure.map_or_else(|| self.publish(), Err) {
-                Ok(info) => Written::Published(Some(info)),
-                Err(error) => {
-                    self.upload.discard();
-                    Written::Failed(error)
-                }
-            };
+            return self.told(failure.map_or_else(|| self.publish(), Err));
         };
         // Each rank syncs what it wrote itself: an error of write-back is reported to the handle that wrote.
         match failure.or_else(|| self.upload.sync().err()) {
@@ -202,13 +196,7 @@ impl WriteJob {
     fn finish_all(&self, node: &NodeContainer, failure: Option<TierError>) -> Written {
         let published = failure.map_or_else(|| self.publish(), Err);
         node.settle(published.is_ok());
-        match published {
-            Ok(info) => Written::Published(Some(info)),
-            Err(error) => {
-                self.upload.discard();
-                Written::Failed(error)
-            }
-        }
+        self.told(published)
     }
 
     /// The last rank of the node publishes the container, unless some slice is missing.
@@ -219,6 +207,11 @@ impl WriteJob {
         }
         let published = self.publish();
         shared.settle(published.is_ok());
+        self.told(published)
+    }
+
+    /// What the engine hears of a file that this rank was to publish. One that was not leaves nothing behind.
+    fn told(&self, published: Result<ContainerInfo, TierError>) -> Written {
         match published {
             Ok(info) => Written::Published(Some(info)),
             Err(error) => {
