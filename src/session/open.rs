@@ -33,7 +33,7 @@ use crate::tier::names::{Series, is_component};
 use crate::tier::ours::{self, Trust};
 use crate::tier::owner::{LocalOwner, OWNER_FILE};
 use crate::tier::run_directory::RunDirectory;
-use crate::tier::{Around, Make, Tier, TierError, TierId, TierSet};
+use crate::tier::{Make, Tier, TierError, TierId, TierSet};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -351,13 +351,6 @@ fn hold_stores(place: &Place, config: &Config) -> (Option<Incarnation>, Vec<(Tie
     (store, failures)
 }
 
-/// Why a rank cannot use a tier that holds another store than it should.
-fn another_store(tier: TierId, around: &Around<'_>) -> String {
-    let root =
-        tier.spec().make.and_then(|make| make(around).ok()).map_or_else(PathBuf::new, |made| made.root().to_owned());
-    format!("{tier} tier: {} is another store than the root's: is it shared by all nodes?", root.display())
-}
-
 /// A tier, or why this rank cannot use it.
 type Usable = std::result::Result<Arc<dyn Tier>, String>;
 
@@ -386,7 +379,7 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
     for (tier, make) in shared(config) {
         let failure = introduction.failures.iter().find(|(of, _)| *of == tier).map(|(_, why)| why.clone());
         let found = failure.map_or_else(|| make(&place.around(config)), Err);
-        let found = found.and_then(|made| is_store(made, introduction, place, config));
+        let found = found.and_then(|made| is_store(made, introduction));
         // Claims may be gone where checkpoints are not. One rank is enough to look at what all share.
         let found = if rank == Rank::ROOT { look_for_runs(found, introduction, &mut seen) } else { found };
         usable.push((tier, found));
@@ -400,11 +393,15 @@ fn prepare(rank: Rank, place: &Place, config: &Config, introduction: &Introducti
 }
 
 /// Does this rank see the store there that the root sees?
-fn is_store(made: Arc<dyn Tier>, introduction: &Introduction, place: &Place, config: &Config) -> Usable {
+fn is_store(made: Arc<dyn Tier>, introduction: &Introduction) -> Usable {
     let found = made.find_store().map_err(|error| error.to_string())?;
     match found == introduction.store {
         true => Ok(made),
-        false => Err(another_store(made.kind(), &place.around(config))),
+        false => Err(format!(
+            "{} tier: {} is another store than the root's: is it shared by all nodes?",
+            made.kind(),
+            made.root().display()
+        )),
     }
 }
 

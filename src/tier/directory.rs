@@ -17,7 +17,7 @@
 use super::contract::{Tier, Upload, Writers};
 use super::error::TierError;
 use super::ours::Trust;
-use super::owner::{STORE_FILE, STORE_MAX, store_id};
+use super::owner::{STORE_FILE, STORE_MAX, id_of, store_id};
 use super::records::{Files, Records};
 use super::spec::TierId;
 use super::storage::{Create, Entry, FileLock, ReadFile, Stat, Storage, WriteFile};
@@ -171,9 +171,8 @@ impl Tier for DirectoryTier {
         if bytes.is_empty() {
             return Ok(None);
         }
-        let id = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it holds no store id: is it in a global directory?");
-        self.wrap("read", &path, id.ok_or_else(wrong)).map(Some)
+        self.wrap("read", &path, id_of(&bytes).ok_or_else(wrong)).map(Some)
     }
 
     fn records(&self) -> Arc<dyn Records> {

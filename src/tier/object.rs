@@ -16,6 +16,7 @@
 use super::contract::{Tier, Upload, Writers, read_whole};
 use super::error::TierError;
 use super::names::Series;
+use super::owner::{STORE_FILE, STORE_MAX, id_of};
 use super::records::Records;
 use super::spec::{Around, TierId};
 use super::storage::{Entry, FileLock, ReadFile, Stat};
@@ -61,7 +62,8 @@ const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Characters of an answer that a message repeats.
 const TEXT_MAX: usize = 400;
-const STORE_MAX: u64 = 4096;
+/// A claim or a mark, at most.
+const RECORD_MAX: u64 = 64 << 10;
 /// How long a tool repeats what fails for reasons that may pass.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -445,7 +447,7 @@ impl Tier for ObjectTier {
         if let Some(found) = self.find_store()? {
             return Ok(found);
         }
-        let path = self.root.join(super::owner::STORE_FILE);
+        let path = self.root.join(STORE_FILE);
         let made = self.key(&path).and_then(|key| self.client.create(&key, &Bytes::from(format!("{fresh}\n"))));
         self.io("create", &path, made)?;
         // Somebody else may have been faster.
@@ -454,14 +456,13 @@ impl Tier for ObjectTier {
     }
 
     fn find_store(&self) -> Result<Option<Incarnation>, TierError> {
-        let path = self.root.join(super::owner::STORE_FILE);
+        let path = self.root.join(STORE_FILE);
         let bytes = match self.get(&path, STORE_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => self.io("read", &path, other)?,
         };
-        let id = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it holds no store id");
-        self.io("read", &path, id.ok_or_else(wrong)).map(Some)
+        self.io("read", &path, id_of(&bytes).ok_or_else(wrong)).map(Some)
     }
 
     fn records(&self) -> Arc<dyn Records> {
@@ -523,7 +524,7 @@ impl Records for ObjectTier {
     }
 
     fn touch(&self, path: &Path) -> io::Result<()> {
-        let bytes = self.get(path, STORE_MAX.max(64 << 10))?;
+        let bytes = self.get(path, RECORD_MAX)?;
         self.put(path, &bytes)
     }
 

@@ -19,6 +19,11 @@ pub const STORE_FILE: &str = "store";
 /// An id is 32 digits and a newline.
 pub const STORE_MAX: u64 = 4096;
 
+/// The id in the bytes of a file [`STORE_FILE`].
+pub fn id_of(bytes: &[u8]) -> Option<Incarnation> {
+    std::str::from_utf8(bytes).ok()?.trim().parse().ok()
+}
+
 /// Looks at a file that somebody else is writing, 50 ms apart: a busy disk takes seconds for a few bytes.
 const ATTEMPTS: u32 = 600;
 const FILE_MAX: u64 = 64 << 10;

@@ -11,6 +11,7 @@ use bivouac::session::place::local_name;
 use bivouac::tier::directory::DirectoryTier;
 use bivouac::tier::ours::{self, Trust};
 use bivouac::tier::owner::{LocalOwner, OWNER_FILE};
+use bivouac::tier::owner::{STORE_FILE, STORE_MAX, id_of};
 use bivouac::tier::posix::PosixStorage;
 use bivouac::tier::storage::Storage;
 use bivouac::tier::{Tier, TierError, TierId};
@@ -19,22 +20,18 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A store id is 32 digits and a newline.
-const STORE_MAX: u64 = 4096;
-
 /// The id of the store at `root`; `None` if there is none.
 ///
 /// # Errors
 /// The file is there and cannot be read, or holds something else.
 pub fn store_of(storage: &dyn Storage, root: &Path) -> Result<Option<Incarnation>, String> {
-    let path = root.join("store");
+    let path = root.join(STORE_FILE);
     match storage.read_all(&path, STORE_MAX) {
         // Somebody is just making it, or died doing so: whoever may make one goes on from there.
         Ok(bytes) if bytes.is_empty() => Ok(None),
         Ok(bytes) => {
-            let id = std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok());
             let wrong = || format!("{} holds no store id: is {} a global directory?", path.display(), root.display());
-            id.map(Some).ok_or_else(wrong)
+            id_of(&bytes).map(Some).ok_or_else(wrong)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("cannot read {}: {error}", path.display())),
