@@ -8,12 +8,14 @@
 
 use super::node::NodeContainer;
 use crate::base::Rank;
-use crate::format::{ContainerEntry, ContainerInfo, container};
+use crate::format::shard::HEADER_LEN;
+use crate::format::{ContainerEntry, ContainerInfo, ShardHeader, container};
 use crate::tier::Upload;
 use crate::tier::pieces::{Piece, pieces};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
 use crate::tier::{TierError, TierId};
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -205,9 +207,28 @@ impl WriteJob {
             self.upload.discard();
             return Written::SliceDone;
         }
-        let published = self.publish();
+        let published = self.check_slices().and_then(|()| self.publish());
         shared.settle(published.is_ok());
         self.told(published)
+    }
+
+    /// Do the slices of all ranks lie in the file that this rank has open? A run that took over while this node stood still has
+    /// removed what was unfinished; a rank that began its slice after that made a new file, in which the others' are missing.
+    fn check_slices(&self) -> Result<(), TierError> {
+        let io = |source| TierError::io(self.tier, "publish", self.upload.path(), source);
+        let file = self.upload.read_back().map_err(io)?;
+        for entry in &self.entries {
+            let mut header = [0; HEADER_LEN];
+            file.read_at(entry.offset, &mut header).map_err(io)?;
+            let is_there =
+                ShardHeader::decode(&header).is_ok_and(|header| (header.key, header.rank) == (entry.key, entry.rank));
+            if !is_there {
+                let what =
+                    format!("the shard of rank {} has been removed from it, by a newer run or by hand", entry.rank);
+                return Err(io(io::Error::other(what)));
+            }
+        }
+        Ok(())
     }
 
     /// What the engine hears of a file that this rank was to publish. One that was not leaves nothing behind.
@@ -236,5 +257,111 @@ impl WriteJob {
         let mut ranks: Vec<Rank> = self.entries.iter().map(|entry| entry.rank).collect();
         ranks.sort_unstable();
         Ok(ContainerInfo { file: self.file.clone(), bytes: end + tail.len() as u64, ranks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::digest::digest_bytes;
+    use crate::base::{CheckpointKey, Generation, Incarnation};
+    use crate::format::shard::{Layout, ShardMeta, encode_head};
+    use crate::format::{ElementType, Region, RegionKind};
+    use crate::segment::{Segment, SegmentSpec};
+    use crate::tier::directory::DirectoryTier;
+    use crate::tier::names::node_file;
+    use crate::tier::simulated::Simulated;
+    use crate::tier::source::{MemoryShard, SharedPages};
+    use crate::tier::storage::Storage;
+    use crate::tier::{Tier, Writers};
+    use std::path::Path;
+    use std::sync::Arc;
+
+    const FOLDER: &str = "/global/job/world/heat/g000003-v0000000070-o000009";
+
+    fn shard(rank: Rank) -> Source {
+        let (job, group, name) = ("job".into(), "world".into(), "heat".into());
+        let (kind, element) = (RegionKind::Array, ElementType::U8);
+        let region = Region { name: "t".into(), kind, element, shape: vec![8], bytes: 8, offset: 0, first_block: 0 };
+        let layout = Layout::new(ShardMeta { job, group, name, regions: vec![region] }, 4096).unwrap();
+        let header = layout.header(key(), 5, 2, rank, None);
+        let mut bytes = PageBuffer::new(layout.total_len as usize);
+        let (head, body) = bytes.split_at_mut(layout.body_offset as usize);
+        body[..8].fill(rank.0 as u8 + 1);
+        encode_head(&layout, &header, &[digest_bytes(&body[..8])], head);
+        Source::Memory(MemoryShard::open_any(Path::new("memory"), Arc::new(SharedPages(bytes))).unwrap())
+    }
+
+    fn key() -> CheckpointKey {
+        CheckpointKey { generation: Generation(3), version: 70, operation: 9, incarnation: Incarnation([1; 16]) }
+    }
+
+    /// Both ranks of a node write their slices; between them, something may happen to the folder.
+    fn written_by_two(meanwhile: impl Fn(&Simulated)) -> (Written, Simulated) {
+        let directory = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").unwrap();
+        let spec = SegmentSpec {
+            directory: directory.path().to_owned(),
+            name: "segment-g000003".into(),
+            job: 1,
+            group: 2,
+            generation: Generation(3),
+            incarnation: Incarnation([1; 16]),
+            store: 0,
+            budget: 1 << 20,
+            node_ranks: 2,
+            group_size: 2,
+        };
+        let segments = [Segment::create(&spec).unwrap(), Segment::attach(&spec, 1).unwrap()].map(Arc::new);
+        let storage = Simulated::new();
+        let tier = DirectoryTier::new(TierId::GLOBAL, Arc::new(storage.clone()), "/global".into());
+        let ranks = [Rank(0), Rank(1)];
+        for (segment, rank) in segments.iter().zip(ranks) {
+            NodeContainer::post(segment, 9, shard(rank).head().header.total_len);
+        }
+        let write = |segment: &Arc<Segment>, rank: Rank| {
+            let (node, entries) = NodeContainer::of(segment, TierId::GLOBAL, key(), rank, &ranks).unwrap();
+            let file = node_file(Rank(0));
+            let job = WriteJob::new(WriteSpec {
+                operation: 9,
+                tier: TierId::GLOBAL,
+                started: Duration::ZERO,
+                sources: vec![(rank, shard(rank))],
+                upload: tier.begin(&Path::new(FOLDER).join(&file), Writers::Node).unwrap(),
+                file,
+                entries,
+                shared: Some(Together::Slice(node.clone())),
+                write_bytes: 4096,
+            });
+            let job = job.unwrap_or_else(|refused| panic!("{}", refused.0));
+            let end = std::iter::from_fn(|| job.take()).find_map(|piece| job.run(piece, &mut None)).unwrap();
+            (end, node)
+        };
+        let (first, node) = write(&segments[0], ranks[0]);
+        assert!(matches!(first, Written::SliceDone));
+        assert_eq!(node.outcome(), None);
+        meanwhile(&storage);
+        let (last, _) = write(&segments[1], ranks[1]);
+        assert_eq!(node.outcome(), Some(matches!(last, Written::Published(_))), "the other rank hears it");
+        (last, storage)
+    }
+
+    #[test]
+    fn the_last_rank_of_a_node_publishes_the_slices_of_all() {
+        let (end, storage) = written_by_two(|_| ());
+        let Written::Published(Some(info)) = end else { panic!("not published") };
+        assert_eq!(info.ranks, [Rank(0), Rank(1)]);
+        assert_eq!(storage.list(Path::new(FOLDER)).unwrap()[0].name, "c000000.bvc");
+    }
+
+    /// A node stood still while a newer run removed the unfinished file: the rank that wakes up and begins makes a new one.
+    #[test]
+    fn a_container_in_which_a_slice_is_missing_is_not_published() {
+        let temp = Path::new(FOLDER).join("c000000.bvc.tmp");
+        let (end, storage) = written_by_two(&|storage: &Simulated| storage.remove_file(&temp).unwrap());
+        let Written::Failed(error) = end else { panic!("published") };
+        for word in ["global tier", "c000000.bvc.tmp", "rank 0", "newer run"] {
+            assert!(error.to_string().contains(word), "{word}: {error}");
+        }
+        assert_eq!(storage.list(Path::new(FOLDER)).unwrap(), []);
     }
 }
