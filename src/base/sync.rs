@@ -1,0 +1,298 @@
+//! Locks that no panic poisons, in an order that is checked, and a signal that nobody misses.
+//!
+//! A panic while a lock is held is a broken invariant of ours. What the lock guards is still consistent enough to report that, and the
+//! application must not be taken down: so a [`Lock`] goes on.
+//!
+//! # Order
+//!
+//! A thread that holds a lock takes only locks of a later [`Order`]. Builds with debug assertions check that at each lock, so tests do.
+//!
+//! | order | locks | held across |
+//! |---|---|---|
+//! | `Threads` | a session's threads: who has it stops and joins them | the end of their work in hand |
+//! | `Driver` | the driver of the coordination: who steps it calls MPI | messages |
+//! | `Status` | the status file of the run directory, while it is made and written | that file |
+//! | `Core` | what the engine has decided on, with the effects of each decision | no I/O, no messages |
+//! | `Bytes` | memory that one thread at a time fills or adds to | copying and arithmetic |
+//! | `Leaf` | everything else: the state of one doer | nothing; no other lock either |
+#![forbid(unsafe_code)]
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Where a lock stands in the order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Order {
+    /// The session's threads.
+    Threads,
+    /// Messages.
+    Driver,
+    /// The status file.
+    Status,
+    /// The engine's decisions.
+    Core,
+    /// Memory that is being filled.
+    Bytes,
+    /// The state of one doer, behind which no lock is taken.
+    Leaf,
+}
+
+/// A mutual exclusion that a panic does not end.
+#[derive(Debug)]
+pub struct Lock<T: ?Sized> {
+    order: Order,
+    inner: Mutex<T>,
+}
+
+impl<T: Default> Default for Lock<T> {
+    fn default() -> Self {
+        Lock::new(T::default())
+    }
+}
+
+impl<T> Lock<T> {
+    /// Around a value, as the last of its thread's locks.
+    pub const fn new(value: T) -> Lock<T> {
+        Lock::at(Order::Leaf, value)
+    }
+
+    /// Around a value, at a order in the order.
+    pub const fn at(order: Order, value: T) -> Lock<T> {
+        Lock { order, inner: Mutex::new(value) }
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> Lock<T> {
+    /// Waits for the lock.
+    ///
+    /// # Panics
+    /// In builds with debug assertions, if the thread holds a lock of this order or a later one.
+    pub fn lock(&self) -> Guard<'_, T> {
+        let held = Held::next(self.order);
+        Guard { inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
+    }
+
+    /// The lock, unless another thread has it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Guard { inner, _held: Held::next(self.order) })
+    }
+
+    /// The value, which nobody else can have.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lock that this thread has.
+pub struct Guard<'a, T: ?Sized> {
+    inner: MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T: ?Sized> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: ?Sized> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+/// Wakes threads that wait for what a [`Lock`] guards to change.
+#[derive(Default, Debug)]
+pub struct Condition(Condvar);
+
+impl Condition {
+    /// With nobody waiting.
+    pub const fn new() -> Condition {
+        Condition(Condvar::new())
+    }
+
+    /// Lets go of the lock, and takes it again when somebody has notified.
+    pub fn wait<'a, T>(&self, guard: Guard<'a, T>) -> Guard<'a, T> {
+        let Guard { inner, _held } = guard;
+        Guard { inner: self.0.wait(inner).unwrap_or_else(PoisonError::into_inner), _held }
+    }
+
+    /// [`Condition::wait`], at most for `limit`.
+    pub fn wait_timeout<'a, T>(&self, guard: Guard<'a, T>, limit: Duration) -> Guard<'a, T> {
+        let Guard { inner, _held } = guard;
+        Guard { inner: self.0.wait_timeout(inner, limit).unwrap_or_else(PoisonError::into_inner).0, _held }
+    }
+
+    /// Waits while `is_so`, at most for `limit`.
+    pub fn wait_timeout_while<'a, T>(
+        &self,
+        mut guard: Guard<'a, T>,
+        limit: Duration,
+        mut is_so: impl FnMut(&mut T) -> bool,
+    ) -> Guard<'a, T> {
+        let deadline = Instant::now() + limit;
+        while is_so(&mut guard) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            guard = self.wait_timeout(guard, left);
+        }
+        guard
+    }
+
+    /// Waits while `is_so`.
+    pub fn wait_while<'a, T>(&self, mut guard: Guard<'a, T>, mut is_so: impl FnMut(&mut T) -> bool) -> Guard<'a, T> {
+        while is_so(&mut guard) {
+            guard = self.wait(guard);
+        }
+        guard
+    }
+
+    /// Wakes one.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// Tells threads that something has changed, whatever lock guards it.
+///
+/// A thread notes [`Signal::now`] before it looks, and waits for a later ring with [`Signal::wait_past`] if it has found nothing: what
+/// changed after the look has rung since, and is not missed.
+#[derive(Default, Debug)]
+pub struct Signal {
+    rung: Lock<u64>,
+    changed: Condition,
+}
+
+impl Signal {
+    /// How often it has rung.
+    pub fn now(&self) -> u64 {
+        *self.rung.lock()
+    }
+
+    /// Wakes all who wait.
+    pub fn ring(&self) {
+        *self.rung.lock() += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits until it has rung after `seen`, at most for `limit`.
+    pub fn wait_past(&self, seen: u64, limit: Duration) {
+        drop(self.changed.wait_timeout_while(self.rung.lock(), limit, |rung| *rung == seen));
+    }
+}
+
+/// Stands for a lock that this thread holds.
+struct Held {
+    #[cfg(debug_assertions)]
+    order: Order,
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static HELD: std::cell::RefCell<Vec<Order>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+#[cfg(debug_assertions)]
+impl Held {
+    fn next(order: Order) -> Held {
+        // While a thread ends its locals may be gone.
+        let last = HELD.try_with(|held| held.borrow().last().copied()).ok().flatten();
+        assert!(last.is_none_or(|last| last < order), "lock order: {order:?} is taken behind {last:?}");
+        _ = HELD.try_with(|held| held.borrow_mut().push(order));
+        Held { order }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        let forget = |held: &mut Vec<Order>| {
+            if let Some(at) = held.iter().rposition(|order| *order == self.order) {
+                held.remove(at);
+            }
+        };
+        _ = HELD.try_with(|held| forget(&mut held.borrow_mut()));
+    }
+}
+
+#[cfg(not(debug_assertions))]
+impl Held {
+    fn next(_: Order) -> Held {
+        Held {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn a_panic_does_not_end_a_lock() {
+        let lock = Lock::new(1);
+        let broken = catch_unwind(AssertUnwindSafe(|| {
+            let mut guard = lock.lock();
+            *guard = 2;
+            panic!("in the middle");
+        }));
+        assert!(broken.is_err());
+        assert_eq!(*lock.lock(), 2);
+        assert_eq!(lock.into_inner(), 2);
+    }
+
+    #[test]
+    fn locks_are_taken_in_their_order_only() {
+        let (driver, core, leaf) = (Lock::at(Order::Driver, ()), Lock::at(Order::Core, ()), Lock::at(Order::Leaf, ()));
+        let all = (driver.lock(), core.lock(), leaf.lock());
+        drop(all);
+        for (first, second) in [(&core, &driver), (&leaf, &core), (&leaf, &leaf)] {
+            let _first = first.lock();
+            let wrong = catch_unwind(AssertUnwindSafe(|| drop(second.lock())));
+            assert!(wrong.is_err());
+        }
+        // In any order they may be let go.
+        let (first, second) = (driver.lock(), core.lock());
+        drop(first);
+        drop(second);
+        drop(driver.lock());
+        assert!(driver.try_lock().is_some());
+    }
+
+    /// What changes between the look and the wait ends the wait at once.
+    #[test]
+    fn a_ring_after_the_look_is_not_missed() {
+        let signal = Signal::default();
+        let seen = signal.now();
+        signal.ring();
+        let begun = Instant::now();
+        signal.wait_past(seen, Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::scope(|scope| {
+            let seen = signal.now();
+            scope.spawn(|| signal.ring());
+            signal.wait_past(seen, Duration::from_secs(60));
+        });
+        assert_eq!(signal.now(), 2);
+        signal.wait_past(2, Duration::from_millis(1));
+    }
+}
