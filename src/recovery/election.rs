@@ -387,6 +387,7 @@ impl Election {
             Err(error) => self.engine.refusal(&error.to_string()),
         };
         self.engine
+            .server()
             .serve(held.into_iter().map(|((_, item), held)| ((self.name.clone(), held.key, item), held.sources)));
         let (start, keep) = (self.window, self.holdings.clone());
         self.gathered = true;

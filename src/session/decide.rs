@@ -101,8 +101,10 @@ impl Decisions {
     /// See [`crate::Session::should_exit`].
     pub fn should_exit(&mut self, engine: &Engine) -> Result<bool> {
         let exit = &engine.config().job.exit;
-        let is_configured =
-            exit.signal.is_some() || exit.stop_file.is_some() || exit.end_time.is_some() || engine.is_supervised();
+        let is_configured = exit.signal.is_some()
+            || exit.stop_file.is_some()
+            || exit.end_time.is_some()
+            || engine.reporter().is_supervised();
         if self.exiting || !is_configured {
             return Ok(self.exiting);
         }
@@ -146,7 +148,7 @@ impl Decisions {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             now + exit.reserve >= Duration::from_secs(end)
         });
-        if ending { Some("the end time of exit.end_time".into()) } else { engine.halt_asked() }
+        if ending { Some("the end time of exit.end_time".into()) } else { engine.reporter().halt_asked() }
     }
 }
 

@@ -47,6 +47,7 @@ mod summary;
 mod tests;
 
 use crate::base::log;
+use crate::base::sync::{Guard, Lock, Order};
 pub use error::{Error, Result};
 
 use crate::affinity::keeper::{AffinityReport, Whereabouts};
@@ -81,7 +82,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use summary::SERIES_NAMED;
 
@@ -99,7 +100,7 @@ const FINALIZE_LIMIT: Duration = Duration::from_secs(3);
 /// thread at a time: it can be moved to another thread, but not shared.
 pub struct Session {
     engine: Arc<Engine>,
-    threads: Option<Arc<Mutex<Threads>>>,
+    threads: Option<Arc<Lock<Threads>>>,
     decisions: RefCell<Decisions>,
     process: u32,
     #[cfg(feature = "mpi")]
@@ -310,7 +311,7 @@ impl Session {
         let hook = on_finalize(move || {
             engine.fail("MPI was finalized before the session was closed".into());
             if let Some(threads) = threads {
-                threads.lock().unwrap_or_else(PoisonError::into_inner).stop_comm();
+                threads.lock().stop_comm();
             }
             // All ranks finalize; some MPI libraries hang in it when messages are left under way.
             engine.end_conversation(FINALIZE_LIMIT);
@@ -342,7 +343,7 @@ impl Session {
             workers => {
                 let started = Threads::start(&engine, workers == Workers::Threads);
                 let threads = started.map_err(|error| Error::Failed { reason: format!("no thread: {error}") })?;
-                Some(Arc::new(Mutex::new(threads)))
+                Some(Arc::new(Lock::at(Order::Threads, threads)))
             }
         };
         Ok(Session {
@@ -375,7 +376,7 @@ impl Session {
 
     /// The same without the compiler's help: it has to end before the session does.
     pub(crate) fn begin(&self, name: &str, version: u64) -> Result<Checkpoint<'static>> {
-        self.engine.step_beat();
+        self.engine.reporter().step_beat();
         self.catch_up();
         let begun = self.engine.clock().now();
         // The number is drawn first: a call that is refused here counts on the other ranks, and all numbers stay in step.
@@ -442,7 +443,7 @@ impl Session {
         self.check_name_together(name)?;
         let mut election = self.election(name, Want::Newest);
         let listed = election.list();
-        self.engine.stop_serving();
+        self.engine.server().stop_serving();
         let listed = listed?;
         if listed.is_empty() {
             self.say_nothing_is_there(name, &election);
@@ -492,7 +493,7 @@ impl Session {
         let mut found = discover(&reach);
         found.damaged[TierId::MEMORY] += damage.len() as u64;
         found.damage.extend(damage);
-        engine.count(|stats| {
+        engine.reporter().count(|stats| {
             for tier in TierId::all() {
                 stats.damaged[tier] += found.damaged[tier];
             }
@@ -557,7 +558,7 @@ impl Session {
     }
 
     fn begin_attempt(&self, name: &str, want: Want, goes_back: bool) -> Result<Option<Attempt>> {
-        self.engine.beat();
+        self.engine.reporter().beat();
         self.check_name_together(name)?;
         let started = self.engine.clock().now();
         let mut election = self.election(name, want);
@@ -568,12 +569,12 @@ impl Session {
     fn next_attempt(&self, course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Attempt>> {
         let Ok(Some(elected)) = next else {
             // Nobody loads, so nobody asks any more.
-            self.engine.stop_serving();
+            self.engine.server().stop_serving();
             next?;
             self.say_nothing_is_there(&course.name, &course.election);
             return Ok(None);
         };
-        self.engine.beat();
+        self.engine.reporter().beat();
         let elect = self.engine.clock().now().saturating_sub(course.started);
         let mut restorer = self.restorer(&course.name, &course.election, &elected);
         if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
@@ -670,7 +671,7 @@ impl Session {
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].
     pub fn should_checkpoint(&self) -> Result<bool> {
-        self.engine.step_beat();
+        self.engine.reporter().step_beat();
         self.engine.pump();
         self.catch_up();
         self.decisions.borrow_mut().should_checkpoint(&self.engine)
@@ -685,8 +686,8 @@ impl Session {
     /// # Errors
     /// [`Error::Disagreed`], [`Error::Failed`].
     pub fn should_exit(&self) -> Result<bool> {
-        self.engine.step_beat();
-        self.engine.tell_exit_asked();
+        self.engine.reporter().step_beat();
+        self.engine.reporter().tell_exit_asked();
         self.engine.pump();
         self.decisions.borrow_mut().should_exit(&self.engine)
     }
@@ -706,7 +707,7 @@ impl Session {
     /// # Collective
     /// Local; never waits.
     pub fn progress(&self) {
-        self.engine.beat();
+        self.engine.reporter().beat();
         self.engine.pump();
     }
 
@@ -715,9 +716,9 @@ impl Session {
     /// # Collective
     /// Local. All ranks hear the same verdicts, though not at the same moment.
     pub fn reports(&self) -> Vec<Report> {
-        self.engine.beat();
+        self.engine.reporter().beat();
         self.engine.pump();
-        self.engine.take_reports()
+        self.engine.reporter().take_reports()
     }
 
     /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory,
@@ -869,7 +870,7 @@ impl Session {
         match &self.threads {
             Some(threads) => {
                 let left = (started + limit).saturating_sub(engine.clock().now()).max(LAST_PIECES);
-                threads.lock().unwrap_or_else(PoisonError::into_inner).finish(left);
+                threads.lock().finish(left);
             }
             None => {
                 engine.close_claim();
@@ -943,7 +944,7 @@ impl Drop for Session {
             );
         }
         if let Some(threads) = &self.threads {
-            threads.lock().unwrap_or_else(PoisonError::into_inner).stop_comm();
+            threads.lock().stop_comm();
         }
     }
 }
@@ -1016,7 +1017,7 @@ impl Attempt {
         let Attempt { mut course, elected, elect, restorer } = self;
         let engine = &session.engine;
         let failure = failure.or_else(|| restorer.failure().map(|text| (text.to_owned(), true)));
-        engine.count(|stats| {
+        engine.reporter().count(|stats| {
             for tier in TierId::all() {
                 stats.restored_bytes[tier] += restorer.read_bytes()[tier];
                 stats.damaged[tier] += restorer.damaged()[tier];
@@ -1028,7 +1029,7 @@ impl Attempt {
             return Ok(UncountedEnd::Again(Box::new(next.expect("an error or a candidate, both were looked at"))));
         }
         // All ranks have ended their attempts: nobody asks any more.
-        engine.stop_serving();
+        engine.server().stop_serving();
         let took = engine.clock().now().saturating_sub(course.started);
         let (key, read) = (elected.candidate.key, restorer.read_bytes());
         let restored = Restored {
@@ -1291,7 +1292,7 @@ impl<'a> Checkpoint<'a> {
             return Err(error.into());
         }
         let called = self.engine.clock().now();
-        self.engine.beat();
+        self.engine.reporter().beat();
         if let Some(keeper) = self.engine.affinity() {
             let address = device.as_ref().map_or_else(String::new, |on| on.caches.device_address());
             let regions = self.regions.iter().filter_map(|saved| {
@@ -1337,7 +1338,7 @@ impl Drop for Checkpoint<'_> {
 /// A captured checkpoint on its way down the tiers. Dropping it changes nothing.
 pub struct Pending {
     engine: Arc<Engine>,
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Lock<Progress>>,
     name: String,
     version: u64,
 }
@@ -1348,8 +1349,8 @@ impl Pending {
         self.version
     }
 
-    fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn progress(&self) -> Guard<'_, Progress> {
+        self.progress.lock()
     }
 
     /// The highest level that all ranks have reached, as far as this rank has heard.
@@ -1365,7 +1366,7 @@ impl Pending {
     /// # Collective
     /// Local; never waits.
     pub fn poll(&self) -> bool {
-        self.engine.beat();
+        self.engine.reporter().beat();
         self.engine.pump();
         self.progress().finished
     }
@@ -1386,7 +1387,7 @@ impl Pending {
     /// # Errors
     /// [`Error::NotCommitted`] as soon as it is known that the level will not be reached.
     pub fn wait(&self, level: Level) -> Result<Level> {
-        self.engine.beat();
+        self.engine.reporter().beat();
         let _waiting = self.engine.waiting.begin();
         loop {
             let waited = self.progress().waited(level);

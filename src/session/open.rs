@@ -33,7 +33,7 @@ use crate::tier::names::{Series, is_component};
 use crate::tier::ours::{self, Trust};
 use crate::tier::owner::{LocalOwner, OWNER_FILE};
 use crate::tier::run_directory::RunDirectory;
-use crate::tier::{Make, Tier, TierError, TierId, TierSet};
+use crate::tier::{Make, Tier, TierError, TierId, TierSet, maker};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -320,7 +320,7 @@ fn store_root(config: &Config, place: &Place) -> String {
 /// The tiers that all nodes share, as far as they are wanted, nearest first.
 fn shared(config: &Config) -> impl Iterator<Item = (TierId, Make)> {
     let wanted = TierId::files().filter(|tier| tier.wish(&config.job).is_enabled);
-    wanted.filter_map(|tier| Some((tier, tier.spec().make?)))
+    wanted.filter_map(|tier| Some((tier, maker(tier)?)))
 }
 
 /// Takes hold of the stores at the tiers that all nodes share: they are one store. Which one, the nearest says that has one: a tier that

@@ -14,7 +14,7 @@ use crate::tier::simulated::{Fault, Simulated};
 use crate::tier::storage::Storage;
 use crate::tier::wrappers::{Call, Observer, Watched};
 use crate::tier::{PerTier, Tier, TierId};
-use crate::transfer::engine::REPORTS_MAX;
+use crate::transfer::report::REPORTS_MAX;
 use crate::transfer::{LevelVerdict, Report};
 use std::io;
 use std::path::{Path, PathBuf};

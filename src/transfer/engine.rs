@@ -1,257 +1,79 @@
-//! The engine's state, its steps, and how the rest of the session talks to it.
+//! One rank's engine: the books, those who do the work, and the wires between them.
+//!
+//! Whatever happens is told to the books ([`Engine::decide`]), and what follows from it is performed before anything else can happen: the
+//! lock of the books is held meanwhile, and nobody of those who perform does I/O or sends a message then. What their work comes to
+//! they tell as [`Done`].
 
-use super::checkpoint::Checkpoint;
-use super::fence::Fence;
-use super::fetch::Request;
+use super::core::{Books, Captured, Effect, Facts, Wishes, call, plan};
+use super::desk::{Decision, Desk};
+use super::fence::{Fence, Standing};
+use super::fetch::Fetches;
+use super::files::FileLevel;
+use super::inherited::Inherited;
 use super::lanes::Lanes;
-use super::node::NodeContainer;
-use super::outages::Outages;
-use super::parcels::Running;
-use super::progress::{LevelVerdict, Report};
+use super::level::{Done, LevelWork};
+use super::mail::Mail;
+use super::peers::Peers;
+use super::progress::{LevelVerdict, Progress};
+use super::report::Reporter;
+use super::setup::{Identity, Setup};
+use super::shards::{Placed, Shards};
 use super::stats::Stats;
-use super::status::{Supervision, Told};
-use super::tasks::{Task, slot_entry};
 use super::waiting::Waiting;
+use super::work::Task;
 use crate::affinity::current_node;
 use crate::affinity::keeper::Keeper;
-use crate::base::ids::text_hash;
 use crate::base::log;
-use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Origin, Rank};
-use crate::catalog::{Ledger, Moment, Occasion, Reason, Ruling, Stretches};
-use crate::comm::{Bell, Label, Parcel, Slice};
-use crate::config::{Config, PartStore};
-use crate::coordination::core::{Effect, Event};
-use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Round, Verdict};
+use crate::base::sync::{Guard, Lock, Order, Signal};
+use crate::base::{Clock, Level};
+use crate::comm::{Bell, CommError};
+use crate::config::Config;
+use crate::coordination::core::{Effect as Said, Event};
+use crate::coordination::{Ballot, Driver, Outcome, Payload, Verdict};
 use crate::format::shard::Layout;
-use crate::policy::History;
-use crate::redundancy::Protection;
-use crate::redundancy::holding::Item;
-use crate::segment::{OldSegment, OldSlot, Segment, SlotState};
-use crate::tier::claims::{Claim, Claims};
-use crate::tier::names::Series;
+use crate::redundancy::exchange;
+use crate::segment::{Segment, SlotId};
 use crate::tier::posix::PageBuffer;
-use crate::tier::source::Source;
-use crate::tier::{PerTier, Tier, TierError, TierId, TierSet};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use crate::tier::{PerTier, Tier, TierId, TierSet};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Verdicts that are kept for an application that asks for them. One that never asks must not pay for that with its memory.
-pub const REPORTS_MAX: usize = 4096;
-/// How long a call that steps goes on after something has last moved.
-const STEPPED_PATIENCE: Duration = Duration::from_millis(1);
-/// How long a waiting call sleeps when nothing moves.
-const PAUSE: Duration = Duration::from_micros(50);
-
-/// Who this rank's session is.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// Job key.
-    pub job: String,
-    /// Group within the job.
-    pub group: String,
-    /// This run.
-    pub generation: Generation,
-    /// Its random identity.
-    pub incarnation: Incarnation,
-    /// The store of its global tier, if it has one.
-    pub store: Option<Incarnation>,
-    /// This rank.
-    pub rank: Rank,
-    /// Ranks in the group.
-    pub size: u32,
-    /// The ranks of this node, ascending.
-    pub node_ranks: Vec<Rank>,
-}
-
-impl Identity {
-    /// The series of that name.
-    pub fn series(&self, name: &str) -> Series {
-        Series { job: self.job.clone(), group: self.group.clone(), name: name.into() }
-    }
-
-    /// Is this the node's first rank?
-    pub fn is_node_leader(&self) -> bool {
-        self.node_ranks.first() == Some(&self.rank)
-    }
-}
-
-/// Everything an engine stands on.
-pub struct Setup {
-    /// Who we are.
-    pub identity: Identity,
-    /// The configuration.
-    pub config: Config,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// The node segment, if the memory tier is in use.
-    pub memory: Option<Arc<Segment>>,
-    /// The tiers in use that are written to, nearest first.
-    pub tiers: Vec<Arc<dyn Tier>>,
-    /// The account of where this rank's threads and pages are, unless that is off.
-    pub affinity: Option<Arc<Keeper>>,
-    /// Tiers that were wanted and cannot be used, and by whom not; the same on all ranks.
-    pub lost: Vec<(TierId, Vec<Culprit>)>,
-    /// This rank's part in the redundancy sets.
-    pub protection: Protection,
-    /// The run's claim (root only), until the engine has it.
-    pub claim: Option<(Claims, Claim)>,
-    /// What a supervisor is told, and how it asks.
-    pub supervision: Supervision,
-    /// No thread works for this engine: its steps are taken inside its own calls.
-    pub is_inline: bool,
-    /// Threads write, but the coordination is stepped inside the engine's calls: bulk data moves only there.
-    pub is_stepped: bool,
-}
-
-/// Why a capture failed on this rank.
-#[derive(Debug, thiserror::Error)]
-pub enum CaptureError {
-    /// The session has failed before; nothing more is committed.
-    #[error("rank {rank}: this session has failed and commits nothing more: {reason}")]
-    Failed {
-        /// This rank.
-        rank: Rank,
-        /// Why it failed.
-        reason: String,
-    },
-    /// The regions cannot be laid out.
-    #[error("rank {rank}: {source}")]
-    Layout {
-        /// This rank.
-        rank: Rank,
-        /// What is wrong.
-        source: crate::format::FormatError,
-    },
-    /// The checkpoint has regions in device memory, and was captured without saying which caches and stream to use.
-    #[error("rank {rank}: version {version} of {name:?} has regions in device memory: capture it with capture_on")]
-    NoCaches {
-        /// This rank.
-        rank: Rank,
-        /// Series.
-        name: String,
-        /// Version.
-        version: u64,
-    },
-    /// The device did not give its regions.
-    #[error("rank {rank}: version {version} of {name:?} could not be captured: {source}")]
-    Device {
-        /// This rank.
-        rank: Rank,
-        /// Series.
-        name: String,
-        /// Version.
-        version: u64,
-        /// What the device says.
-        source: crate::device::DeviceError,
-    },
-    /// A version of a history could not be read.
-    #[error("rank {rank}: version {version} of {name:?} could not be captured: {source}")]
-    Region {
-        /// This rank.
-        rank: Rank,
-        /// Series.
-        name: String,
-        /// Version.
-        version: u64,
-        /// Which region, and why.
-        source: super::capture::Unreadable,
-    },
-    /// No tier could take the shard.
-    #[error("rank {rank}: version {version} of {name:?} could not be captured: {}", causes.join("; "))]
-    NoTier {
-        /// This rank.
-        rank: Rank,
-        /// Series.
-        name: String,
-        /// Version.
-        version: u64,
-        /// One cause per tier that was tried.
-        causes: Vec<String>,
-    },
-}
-
-/// Answers a round that is not about a checkpoint's level. Runs on the root only.
-pub type Decider = Box<dyn FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send>;
-
-pub(super) enum Decision {
-    Checkpoint { name: String },
-    Custom(Decider),
-}
-
-#[derive(Default)]
-pub(super) struct State {
-    pub events: Vec<Event>,
-    pub awaited: HashSet<Round>,
-    pub verdicts: HashMap<Round, Verdict>,
-    pub deciders: HashMap<Round, Decision>,
-    pub checkpoints: BTreeMap<u64, Checkpoint>,
-    /// Operations whose checkpoints have bytes in their place and are still to be captured.
-    pub held: HashSet<u64>,
-    pub lanes: Lanes,
-    /// Node containers on which this rank waits for others of the node, and since when.
-    pub slices: Vec<(u64, TierId, NodeContainer, Duration)>,
-    /// What the root remembers of a series.
-    pub histories: HashMap<String, PerTier<History>>,
-    pub committed: HashSet<(TierId, u64)>,
-    /// By the hash of its name, the highest level at which this run has committed something of a series.
-    pub committed_names: HashMap<u64, Level>,
-    /// Exchanges under way, by operation.
-    pub exchanges: BTreeMap<u64, Running>,
-    /// Parcels of exchanges that have not begun here.
-    pub early: BTreeMap<u64, Vec<Parcel>>,
-    /// Parcels to be sent that belong to no exchange.
-    pub outbox: VecDeque<(Rank, Label, Slice)>,
-    /// Buffers to give back to the message layer.
-    pub spent: Vec<Vec<u8>>,
-    /// Requests of other ranks.
-    pub requests: VecDeque<Request>,
-    /// What requests are answered from.
-    pub served: HashMap<(String, CheckpointKey, Item), Vec<Source>>,
-    /// Requests of this rank, and the answers that have come.
-    pub fetches: HashMap<u64, Option<Result<Vec<u8>, String>>>,
-    pub fetch_id: u64,
-    /// The newest verdicts that nobody has asked for, [`REPORTS_MAX`] at most.
-    pub reports: VecDeque<Report>,
-    pub stats: Stats,
-    /// What this rank has to say with its next vote.
-    pub notes: Vec<String>,
-    /// A capture has had to wait for a file, and that was said.
-    pub is_direct_told: bool,
-    /// Checkpoints that this rank has refused and of which no verdict was heard: series and version, by operation.
-    pub declined: HashMap<u64, (String, u64)>,
-    /// The last layout of each series; what its shard in memory needs anyway.
-    pub layouts: HashMap<String, Layout>,
-    /// The node's segment has been removed under the run, and that was said.
-    pub is_unlinked_told: bool,
-    /// Levels that checkpoints were refused at.
-    pub outages: Outages,
-    /// Series, by the hashes of their names, of which it was said that this run has started them over.
-    pub told_over: HashSet<u64>,
-    pub failed: Option<String>,
-    /// The reason in `failed` is a newer run: nothing is committed, but the ranks still hear each other.
-    pub superseded: bool,
-    /// What this run restored of each series, by name, and when.
-    pub stretches: HashMap<String, Stretches>,
-    pub operation: u64,
-    pub renewed: Duration,
-    pub told: Told,
-    pub old_segments: Vec<Arc<OldSegment>>,
-}
+/// Parcels taken and sent per step, so that a step stays short.
+const PARCELS_PER_STEP: usize = 32;
+/// Parcels on their way out at once.
+const UNSENT_MAX: usize = 16;
+/// Pieces of work that may wait before no more parcels are taken.
+const BACKLOG_MAX: usize = 32;
 
 /// One rank's engine. Shared by the session, its threads and the checkpoints in flight.
 pub struct Engine {
-    pub(super) setup: Setup,
+    pub(super) setup: Arc<Setup>,
     opened: Duration,
     pub(super) config_hash: u64,
+    driver: Lock<Driver>,
+    books: Lock<Books<SlotId>>,
+    pub(super) desk: Desk,
+    shards: Arc<Shards>,
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) mail: Arc<Mail>,
+    pub(super) files: Vec<Arc<FileLevel>>,
+    pub(super) peers: Arc<Peers>,
+    levels: PerTier<Option<Arc<dyn LevelWork>>>,
+    pub(super) fetches: Fetches,
+    reporter: Arc<Reporter>,
+    pub(super) inherited: Inherited,
     pub(super) fence: Option<Fence>,
     bell: Option<Arc<Bell>>,
-    driver: Mutex<Driver>,
-    state: Mutex<State>,
-    staging: Mutex<Option<PageBuffer>>,
-    changed: Condvar,
-    work_ready: Condvar,
+    /// The last layout of each series; what its shard in memory needs anyway.
+    pub(super) layouts: Lock<HashMap<String, Layout>>,
+    /// For the work that calls of the application do themselves.
+    pub(super) staging: Lock<Option<PageBuffer>>,
+    /// Something has come up for those who step or wait; for those who work.
+    pub(super) changed: Signal,
+    pub(super) work_ready: Signal,
+    pub(super) operation: AtomicU64,
     stop: AtomicBool,
     /// Calls of the application that wait for flushes.
     pub(crate) waiting: Waiting,
@@ -259,84 +81,64 @@ pub struct Engine {
     pub is_ending: AtomicBool,
 }
 
-impl State {
-    /// Says once that this run takes checkpoints of a series that earlier runs have, the newest being `newest`, and has restored none of them:
-    /// a name that is mistyped in the call of the restart, or a forgotten call, looks like a first run otherwise.
-    pub fn tell_started_over(&mut self, name: &str, newest: (Generation, u64)) {
-        if !self.told_over.insert(text_hash(name)) {
-            return;
-        }
-        let (generation, version) = newest;
-        self.notes.push(format!(
-            "event=series-started-over name={name:?} newest_before=\"version {version} of run {generation}\": this run has restored nothing of \
-             this series, and takes checkpoints of it. The next run goes on from these, and removes the older ones. To go on from those \
-             instead, end this run and restart from version {version} by its number; to keep both, take checkpoints under another name. \
-             `bivouac ls` shows both"
-        ));
-    }
-
-    /// Why this rank can agree on nothing any more, if so. A superseded run still can: its application computes on, and
-    /// all its ranks go on to get one answer to each question.
-    pub fn cut_off(&self) -> Option<&String> {
-        self.failed.as_ref().filter(|_| !self.superseded)
-    }
-}
-
-/// Why a segment is kept when its run ends.
-fn in_words(reason: Reason) -> String {
-    match reason {
-        Reason::Newest(Level::Process) => "no durable tier has its newest version".into(),
-        Reason::Newest(Level::NodeLoss) => {
-            "the global tier does not have the newest version that it protects from the loss of nodes".into()
-        }
-        Reason::Doubt(_) | Reason::Open => "it is not known whether all ranks committed what it holds".into(),
-        other => other.to_string(),
-    }
-}
-
 impl Engine {
     /// An engine at rest.
     ///
     /// `operation` is the number of the last collective call that was made on the driver before.
     pub fn new(mut setup: Setup, driver: Driver, operation: u64) -> Engine {
-        let reports = setup.lost.iter().map(|(tier, culprits)| Report {
-            name: String::new(),
-            key: CheckpointKey::default(),
-            level: tier.level(),
-            verdict: LevelVerdict::Off(culprits.clone()),
-        });
-        let state = State { operation, reports: reports.collect(), ..State::default() };
+        let fence = setup.claim.take().map(Fence::new);
+        let supervision = std::mem::take(&mut setup.supervision);
+        let reporter = Arc::new(Reporter::new(&setup, supervision));
+        let setup = Arc::new(setup);
+        let (shards, lanes, mail) = (Arc::<Shards>::default(), Arc::<Lanes>::default(), Arc::<Mail>::default());
+        let file_level = |tier| Arc::new(FileLevel::new(&setup, tier, &shards, &lanes, &reporter));
+        let files: Vec<Arc<FileLevel>> = setup.tiers.iter().map(file_level).collect();
+        let peers = Arc::new(Peers::new(&setup, &shards, &lanes, &mail, &reporter));
+        let mut levels: PerTier<Option<Arc<dyn LevelWork>>> = PerTier::default();
+        levels[TierId::PEERS] = Some(peers.clone());
+        for (tier, level) in setup.tiers.iter().zip(&files) {
+            levels[tier.kind()] = Some(level.clone());
+        }
+        let books = Books::new(setup.rank(), setup.has_stored_parts());
         Engine {
-            opened: setup.clock.now(),
-            fence: setup.claim.take().map(Fence::new),
+            opened: setup.now(),
             config_hash: setup.config.job.hash(),
-            setup,
             bell: driver.bell(),
-            driver: Mutex::new(driver),
-            state: Mutex::new(state),
-            staging: Mutex::default(),
-            changed: Condvar::new(),
-            work_ready: Condvar::new(),
+            driver: Lock::at(Order::Driver, driver),
+            books: Lock::at(Order::Core, books),
+            desk: Desk::default(),
+            fetches: Fetches::new(setup.rank(), &mail),
+            shards,
+            lanes,
+            mail,
+            files,
+            peers,
+            levels,
+            reporter,
+            inherited: Inherited::default(),
+            fence,
+            layouts: Lock::default(),
+            staging: Lock::default(),
+            changed: Signal::default(),
+            work_ready: Signal::default(),
+            operation: AtomicU64::new(operation),
             stop: AtomicBool::new(false),
             waiting: Waiting::default(),
             is_ending: AtomicBool::new(false),
+            setup,
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while the lock was held is a broken invariant of ours; the state itself is still consistent enough
-        // to report it, and the application must not be taken down.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    // ---- What it consists of.
 
     /// Who we are.
     pub fn identity(&self) -> &Identity {
         &self.setup.identity
     }
 
-    /// The account of where this rank's threads and pages are, unless that is off.
-    pub fn affinity(&self) -> Option<&Arc<Keeper>> {
-        self.setup.affinity.as_ref()
+    /// Is this rank the root?
+    pub fn is_root(&self) -> bool {
+        self.setup.identity.is_root()
     }
 
     /// The configuration.
@@ -347,6 +149,11 @@ impl Engine {
     /// The clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.setup.clock
+    }
+
+    /// The account of where this rank's threads and pages are, unless that is off.
+    pub fn affinity(&self) -> Option<&Arc<Keeper>> {
+        self.setup.affinity.as_ref()
     }
 
     /// The node segment, if the memory tier is in use.
@@ -361,281 +168,201 @@ impl Engine {
 
     /// A tier that is written to, if it is in use.
     pub fn tier(&self, tier: TierId) -> Option<&Arc<dyn Tier>> {
-        self.setup.tiers.iter().find(|found| found.kind() == tier)
+        self.setup.tier(tier)
+    }
+
+    /// What the application, the log and the supervisor are told.
+    pub fn reporter(&self) -> &Reporter {
+        &self.reporter
+    }
+
+    /// What this rank answers requests of others from.
+    pub fn server(&self) -> &Fetches {
+        &self.fetches
+    }
+
+    /// What this rank has to do for a level.
+    pub(super) fn level(&self, tier: TierId) -> Option<&Arc<dyn LevelWork>> {
+        self.levels[tier].as_ref()
+    }
+
+    /// The books, to ask them something. Whoever tells them something uses [`Engine::decide`].
+    pub(super) fn books(&self) -> Guard<'_, Books<SlotId>> {
+        self.books.lock()
     }
 
     /// Counters and times so far.
     pub fn stats(&self) -> Stats {
-        let mut stats = self.lock().stats.clone();
+        let mut stats = self.reporter.count(|stats| stats.clone());
         if let Some(keeper) = &self.setup.affinity {
             (stats.threads_wandered, stats.pages_wandered) = keeper.wandered();
         }
-        stats.in_flight = self.lock().checkpoints.values().filter(|c| !c.flow.is_finished()).count() as u64;
+        stats.in_flight = self.books().in_flight().count() as u64;
         stats
-    }
-
-    /// Changes the counters.
-    pub fn count(&self, change: impl FnOnce(&mut Stats)) {
-        change(&mut self.lock().stats);
-    }
-
-    /// Verdicts heard since the last call, in the order of their operations; of more than [`REPORTS_MAX`] the newest.
-    pub fn take_reports(&self) -> Vec<Report> {
-        let mut reports = Vec::from(std::mem::take(&mut self.lock().reports));
-        reports.sort_by_key(|report| (report.key.operation, report.level));
-        reports
-    }
-
-    /// The levels from `level` on that nothing reaches, because their tiers cannot be used.
-    pub fn lost_at(&self, level: Level) -> impl Iterator<Item = (Level, LevelVerdict)> {
-        let lost = self.setup.lost.iter().map(|(tier, culprits)| (tier.level(), culprits));
-        lost.filter(move |(at, _)| *at >= level).map(|(at, culprits)| (at, LevelVerdict::Off(culprits.clone())))
     }
 
     /// Seconds since the session was opened.
     pub fn seconds_open(&self) -> f64 {
-        self.setup.clock.now().saturating_sub(self.opened).as_secs_f64()
+        self.setup.now().saturating_sub(self.opened).as_secs_f64()
     }
 
     /// Why the session has failed, if it has.
     pub fn failed(&self) -> Option<String> {
-        self.lock().failed.clone()
+        self.books().failed().map(ToOwned::to_owned)
     }
 
-    /// Records what this run restored of a series with its last call: later checkpoints of the series descend from it.
-    pub fn begin_stretch(&self, name: &str, origin: impl FnOnce(u64) -> Origin) {
-        let mut state = self.lock();
-        let origin = origin(state.operation);
-        state.stretches.entry(name.into()).or_default().begin(self.setup.identity.generation, origin);
+    /// Why this rank can agree on nothing any more, if so.
+    pub(super) fn cut_off(&self) -> Option<String> {
+        self.books().cut_off().map(ToOwned::to_owned)
     }
 
-    /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.
-    pub fn keep_until_commit(&self, old: Vec<OldSegment>) {
-        self.lock().old_segments.extend(old.into_iter().map(Arc::new));
-        // Those of runs that were gone before they had taken anything.
-        self.remove_old_segments();
-    }
+    // ---- What happens, and what follows.
 
-    /// Gives back the memory of older runs' versions of a series that were not elected.
-    ///
-    /// An older one that may survive the loss of nodes stays, unless the elected one is known to survive that, too: by its
-    /// slots, or because it `is_global`.
-    pub fn forget_others(&self, name: &str, elected: &CheckpointKey, is_global: bool) {
-        let hash = text_hash(name);
-        // Asking whether anybody lives, and giving memory back, take time: not under the lock.
-        let segments = self.lock().old_segments.clone();
-        let of_series = |slot: &&OldSlot| slot.state == SlotState::Sealed && slot.name == hash;
-        let entries = segments
-            .iter()
-            .flat_map(|segment| segment.slots().iter().filter(of_series).map(move |slot| slot_entry(segment, slot)));
-        let ledger = Ledger::new(entries.collect());
-        let mut rulings = ledger.judge(&Occasion::Elected { elected: Moment::of(elected), is_global }).into_iter();
-        for segment in segments {
-            // What was torn has no name, and nobody can restore it.
-            let sealed = segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
-            let keep: Vec<OldSlot> = sealed
-                .filter(|slot| slot.name != hash || rulings.next().is_none_or(|ruling| !ruling.may_go()))
-                .copied()
-                .collect();
-            if segment.is_alive().unwrap_or(true) {
-                continue;
+    /// Tells the books of something, and performs what follows. True if memory was given back.
+    pub(super) fn decide(&self, event: impl FnOnce(&mut Books<SlotId>) -> Vec<Effect<SlotId>>) -> bool {
+        let mut books = self.books.lock();
+        let mut effects = VecDeque::from(event(&mut books));
+        let mut has_freed = false;
+        while let Some(effect) = effects.pop_front() {
+            let done = match effect {
+                Effect::Start(operation, tier) => self.level(tier).map(|level| level.start(operation)),
+                Effect::Store(operation, parts) => books.facts(operation).map(|facts| self.peers.store(facts, parts)),
+                Effect::Retire(parts, slot) => {
+                    has_freed |= self.retire(parts, slot);
+                    None
+                }
+                effect => {
+                    self.perform(effect);
+                    None
+                }
+            };
+            for done in done.into_iter().flatten() {
+                effects.extend(enter(&mut books, done));
             }
-            match segment.punch_except(&keep) {
-                Ok(freed) => log::info!("event=old-slots-freed path={} bytes={freed}", segment.path().display()),
-                Err(error) => log::warn!("event=old-slots-not-freed error={error}"),
-            }
+        }
+        has_freed
+    }
+
+    /// What somebody's work has come to.
+    pub(super) fn done(&self, done: impl IntoIterator<Item = Done>) {
+        for done in done {
+            self.decide(|books| enter(books, done));
         }
     }
 
-    /// Closes the node segment; its first rank removes it, unless it holds something that no durable tier has.
-    pub fn close_memory(&self) {
+    fn perform(&self, effect: Effect<SlotId>) {
+        match effect {
+            Effect::Vote(round, ballot) => self.desk.push(Event::Vote(round, ballot)),
+            Effect::Stop(operation, tier) => {
+                if let Some(level) = self.level(tier) {
+                    level.stop(operation);
+                }
+            }
+            Effect::Forget(operation) => {
+                if let Some(upload) = self.shards.forget(operation) {
+                    self.lanes.push(Task::Discard(upload));
+                }
+            }
+            Effect::Planned(operation, plan) => self.reporter.on_planned(operation, plan),
+            Effect::Heard(facts, tier, verdict) => self.hear(&facts, tier, verdict),
+            Effect::Finished(operation) => self.reporter.on_finished(operation),
+            Effect::Gone(operation) => self.reporter.on_gone(operation),
+            Effect::Mark(slots, level) => self.mark(&slots, level),
+            Effect::LetPass(slot) => {
+                if let Some(Err(error)) = self.setup.memory.as_ref().map(|segment| segment.let_pass(slot)) {
+                    log::warn!("event=slot-not-marked error={error}");
+                }
+            }
+            // The caller does these: they have something to answer.
+            Effect::Start(..) | Effect::Store(..) | Effect::Retire(..) => {}
+        }
+    }
+
+    fn hear(&self, facts: &Arc<Facts>, tier: Option<TierId>, verdict: LevelVerdict) {
+        let is_committed = verdict == LevelVerdict::Committed;
+        self.reporter.on_heard(facts, tier, verdict);
+        if !is_committed {
+            return;
+        }
+        if let Some(level) = tier.and_then(|tier| self.level(tier)) {
+            level.committed(facts);
+        }
+        if !self.inherited.is_empty() {
+            self.lanes.push(Task::RemoveOldSegments);
+        }
+    }
+
+    fn mark(&self, slots: &[SlotId], level: Level) {
         let Some(segment) = &self.setup.memory else { return };
-        let is_leader = self.setup.identity.is_node_leader();
-        let needed_for = {
-            let state = self.lock();
-            let rulings = state.memory_ledger(self.has_stored_parts()).judge(&Occasion::Ended);
-            rulings.into_iter().find_map(Ruling::reason)
-        };
-        if let (Some(reason), true) = (needed_for, is_leader) {
-            log::warn!(
-                "event=segment-kept path={} reason=\"{}\": the next start of this job reads it, `bivouac clean` removes it",
-                segment.path().display(),
-                in_words(reason)
-            );
-        }
-        if let Err(error) = segment.close(is_leader && needed_for.is_none()) {
-            log::warn!("event=segment-not-closed error={error}");
-        }
-    }
-
-    /// Is what this run keeps for redundancy on local storage before its level counts?
-    pub(super) fn has_stored_parts(&self) -> bool {
-        self.setup.config.job.redundancy.store == PartStore::Local
-    }
-
-    /// Ends the conversation on all ranks: what was sent has arrived.
-    ///
-    /// # Collective
-    /// All ranks.
-    pub fn end_conversation(&self, limit: Duration) {
-        self.request_stop();
-        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
-        match driver.quiesce(limit) {
-            Ok(true) => {}
-            Ok(false) => log::warn!("event=messages-left rank={}", self.setup.identity.rank),
-            Err(error) => log::debug!("event=no-goodbye error={error}"),
-        }
-    }
-
-    /// Populates memory for a shard of `bytes` in the background.
-    pub fn prepare_room(&self, bytes: u64) {
-        let mut state = self.lock();
-        if self.setup.memory.is_some() {
-            let near_device = self.setup.affinity.as_ref().and_then(|keeper| keeper.node_of_device());
-            state.lanes.prepare(bytes, near_device.or_else(current_node));
-            drop(state);
-            self.wake();
-        }
-    }
-
-    /// The number of the next collective call.
-    pub fn next_operation(&self) -> u64 {
-        let mut state = self.lock();
-        state.operation += 1;
-        state.operation
-    }
-
-    /// Casts this rank's vote in a call of its own and waits for the verdict.
-    ///
-    /// # Collective
-    /// All ranks make the same calls in the same order.
-    ///
-    /// # Blocking
-    /// Until all ranks have called, at most for the configured time-outs.
-    ///
-    /// # Errors
-    /// The reason why the session has failed.
-    pub fn collective(&self, ballot: Ballot, decide: Decider) -> Result<Verdict, String> {
-        let operation = self.next_operation();
-        self.collective_at(operation, ballot, decide)
-    }
-
-    /// The same for an operation whose number was drawn before.
-    ///
-    /// # Errors
-    /// As [`Engine::collective`].
-    pub fn collective_at(&self, operation: u64, ballot: Ballot, decide: Decider) -> Result<Verdict, String> {
-        let round = Round { operation, phase: Phase::Call };
-        {
-            let mut state = self.lock();
-            if let Some(reason) = state.cut_off() {
-                return Err(reason.clone());
-            }
-            state.awaited.insert(round);
-            state.deciders.insert(round, Decision::Custom(decide));
-            state.events.push(Event::Vote(round, ballot));
-        }
-        self.wait_until(|state| match state.verdicts.remove(&round) {
-            Some(verdict) => Some(Ok(verdict)),
-            None => state.cut_off().cloned().map(Err),
-        })
-    }
-
-    /// Steps until `ready` has an answer.
-    pub(super) fn wait_until<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
-        loop {
-            if let Some(answer) = ready(&mut self.lock()) {
-                return answer;
-            }
-            if self.pump() {
-                continue;
-            }
-            if self.setup.is_stepped && self.has_bulk() {
-                std::thread::yield_now();
-            } else {
-                self.pause(PAUSE);
+        for slot in slots {
+            if let Err(error) = segment.set_committed(*slot, level) {
+                log::warn!("event=slot-not-marked error={error}");
             }
         }
     }
 
-    /// One step of all that has no thread of its own; true if something moved.
-    pub fn pump(&self) -> bool {
-        let mut moved = self.step();
-        if self.setup.is_inline {
-            moved |= self.work_inline();
-        }
-        moved
+    fn retire(&self, parts: Vec<SlotId>, slot: Option<SlotId>) -> bool {
+        let Some(segment) = &self.setup.memory else { return false };
+        segment.retire_all(parts);
+        let retired = slot.map(|slot| segment.retire(slot)).transpose();
+        retired
+            .inspect_err(|error| log::warn!("event=slot-not-retired error={error}"))
+            .is_ok_and(|freed| freed == Some(true))
     }
 
-    /// Where no thread steps: steps for as long as others answer, so that what all ranks have done when they make a call is agreed on
-    /// when that call returns. Ranks that come late are not waited for.
-    pub fn settle(&self) {
-        if !self.setup.is_stepped {
-            return;
-        }
-        let clock = &self.setup.clock;
-        let awaits_others = || self.driver.try_lock().is_ok_and(|driver| driver.awaits_others());
-        let mut moved = clock.now();
-        loop {
-            if self.pump() {
-                moved = clock.now();
-            } else if awaits_others() && clock.now().saturating_sub(moved) < STEPPED_PATIENCE {
-                std::thread::yield_now();
-            } else {
-                return;
-            }
-        }
+    /// A checkpoint comes into the books: its bytes are in their place, or (`None`) still on their way. What the application sees of it.
+    pub(super) fn enter(&self, facts: Arc<Facts>, placed: Option<(Placed, Ballot)>) -> Arc<Lock<Progress>> {
+        let operation = facts.key.operation;
+        let progress = self.reporter.follow(operation);
+        self.desk.decide_by(call(operation), Decision::Checkpoint { name: facts.series.name.clone() });
+        let captured = placed.map(|(placed, vote)| {
+            let (slot, on) = (placed.slot, placed.source.tier());
+            self.shards.put(facts.clone(), placed);
+            Captured { slot, on, vote }
+        });
+        self.decide(|books| books.on_captured(facts, captured));
+        progress
     }
 
-    fn work_inline(&self) -> bool {
-        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        self.work(TierSet::ALL, &mut staging)
+    /// A shard that was still on its way has come down, or (`None`) never will, and `vote` says so.
+    pub(super) fn enter_landed(&self, operation: u64, placed: Option<Placed>, vote: Ballot) {
+        let slot = placed.as_ref().and_then(|placed| placed.slot);
+        let facts = self.books().facts(operation);
+        if let (Some(placed), Some(facts)) = (placed, facts) {
+            self.shards.put(facts, placed);
+        }
+        self.decide(|books| books.on_landed(operation, slot, vote));
+        self.wake();
     }
 
-    /// Sleeps until something changes, at most for `limit`.
-    pub fn pause(&self, limit: Duration) {
-        if self.setup.is_inline {
-            self.setup.clock.sleep(limit);
-            return;
-        }
-        let state = self.lock();
-        if state.events.is_empty() {
-            drop(self.changed.wait_timeout(state, limit));
-        }
-    }
+    // ---- The coordination.
 
     /// Moves the coordination along: casts votes, takes messages, carries out what follows. True if something moved.
     ///
     /// Does nothing if another thread is just doing it.
     pub fn step(&self) -> bool {
-        let Ok(mut driver) = self.driver.try_lock() else { return false };
+        let Some(mut driver) = self.driver.try_lock() else { return false };
         let mut moved = false;
         // A verdict may lead to votes at once; more than a few rounds of that wait for the next step.
         for _ in 0..8 {
-            let events = {
-                let mut state = self.lock();
-                self.poll_slices(&mut state);
-                self.pass_by(&mut state);
-                if state.failed.is_some() && self.stop.load(Ordering::Relaxed) {
-                    return moved;
-                }
-                self.with_notes(&mut state)
-            };
-            let voted = !events.is_empty();
-            let effects = match driver.step(events) {
-                Ok(effects) => effects,
+            self.done(self.files.iter().flat_map(|files| files.poll()));
+            self.pass_by();
+            if self.is_stopping() && self.failed().is_some() {
+                return moved;
+            }
+            let events = self.desk.take_events(self.setup.rank());
+            let has_voted = !events.is_empty();
+            let said = match driver.step(events) {
+                Ok(said) => said,
                 Err(error) => return self.fail_once(error.to_string()),
             };
-            if effects.is_empty() && !voted {
+            if said.is_empty() && !has_voted {
                 break;
             }
             moved = true;
-            let mut state = self.lock();
-            state.stats.messages = driver.messages();
-            for effect in effects {
-                self.on_effect(&mut state, effect);
-            }
-            drop(state);
+            let messages = driver.messages();
+            self.reporter.count(|stats| stats.messages = messages);
+            said.into_iter().for_each(|said| self.on_said(said));
             self.wake();
         }
         match self.step_parcels(&mut driver) {
@@ -644,53 +371,24 @@ impl Engine {
         }
     }
 
-    /// The events that wait, the first vote with what this rank has to say.
-    fn with_notes(&self, state: &mut State) -> Vec<Event> {
-        let mut events = std::mem::take(&mut state.events);
-        if let Some(Event::Vote(_, ballot)) = events.iter_mut().find(|event| matches!(event, Event::Vote(..))) {
-            let noted = |ballot: Ballot, note| ballot.noted(self.setup.identity.rank, note);
-            *ballot = std::mem::take(&mut state.notes).into_iter().fold(std::mem::take(ballot), noted);
-        }
-        events
-    }
-
-    /// Says something with the next vote: the root writes it, once for all ranks that say the same.
-    pub fn note(&self, text: String) {
-        self.lock().notes.push(text);
-    }
-
-    /// Fails the session if it has not failed yet; true if it was this call. Communication that has broken down says so at every
-    /// call, and nobody need be woken for that again.
-    fn fail_once(&self, reason: String) -> bool {
-        let is_news = self.lock().failed.is_none();
-        if is_news {
-            self.fail(reason);
-        }
-        is_news
-    }
-
-    fn on_effect(&self, state: &mut State, effect: Effect) {
-        match effect {
-            Effect::Send(..) => {}
-            Effect::Decide(round, ballot) => {
+    fn on_said(&self, said: Said) {
+        match said {
+            Said::Send(..) => {}
+            Said::Decide(round, ballot) => {
                 for note in ballot.notes() {
                     log::warn!("{note}");
                 }
-                match state.deciders.remove(&round) {
-                    Some(decision) => {
-                        let (outcome, decision) = match decision {
-                            Decision::Custom(decide) => decide(&ballot),
-                            Decision::Checkpoint { name } => self.decide_checkpoint(state, &name, &ballot),
-                        };
-                        state.events.push(Event::Decided { round, outcome, decision });
-                    }
-                    None => state.lanes.push(Task::Decide { round, ballot }),
-                }
+                let (outcome, decision) = match self.desk.take_decider(&round) {
+                    Some(Decision::Custom(decide)) => decide(&ballot),
+                    Some(Decision::Checkpoint { name }) => self.plan_checkpoint(&name, &ballot),
+                    None => return self.lanes.push(Task::Decide { round, ballot }),
+                };
+                self.desk.push(Event::Decided { round, outcome, decision });
             }
-            Effect::Settled(verdict) => self.on_settled(state, verdict),
-            Effect::Waiting { round, waited, missing } => log::warn!(
+            Said::Settled(verdict) => self.on_settled(verdict),
+            Said::Waiting { round, waited, missing } => log::warn!(
                 "event=waiting rank={} operation={} phase={:?} waited_s={:.0} missing={missing:?}",
-                self.setup.identity.rank,
+                self.setup.rank(),
                 round.operation,
                 round.phase,
                 waited.as_secs_f64()
@@ -698,115 +396,194 @@ impl Engine {
         }
     }
 
-    fn on_settled(&self, state: &mut State, verdict: Verdict) {
-        let round = verdict.round;
-        state.deciders.remove(&round);
-        if verdict.outcome == Outcome::Unknown {
-            let reason = format!("the root did not answer in operation {}", round.operation);
-            state.failed.get_or_insert(reason);
-            state.superseded = false;
+    /// The root's decision on a checkpoint call: which levels it gets.
+    fn plan_checkpoint(&self, name: &str, ballot: &Ballot) -> (Outcome, Vec<u8>) {
+        let culprits = ballot.culprits();
+        if !culprits.is_empty() {
+            return (Outcome::Abandoned(culprits), Vec::new());
         }
-        if state.checkpoints.contains_key(&round.operation) {
-            self.on_checkpoint_verdict(state, &verdict);
-        } else if let Some((name, version)) = state.declined.remove(&round.operation) {
-            let key = self.key(version, round.operation);
+        let Payload::Bits { all, any } = &ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
+        let wishes = Wishes {
+            job: &self.setup.config.job,
+            in_use: self.setup.written(),
+            can_protect: self.setup.role(name).is_some(),
+            is_last: self.is_ending.load(Ordering::Relaxed),
+            now: self.setup.now(),
+        };
+        let (held, written) = (TierSet::from_bits(*all), TierSet::from_bits(*any));
+        Outcome::agreed("plan", &plan(self.books().history(name), name, held, written, &wishes))
+    }
+
+    fn on_settled(&self, verdict: Verdict) {
+        let operation = verdict.round.operation;
+        self.desk.take_decider(&verdict.round);
+        if verdict.outcome == Outcome::Unknown {
+            self.books().on_silence(&format!("the root did not answer in operation {operation}"));
+        }
+        if self.books().has(operation) {
+            self.decide(|books| books.on_verdict(&verdict));
+        } else if let Some((name, version)) = self.desk.take_declined(operation) {
             let heard = match &verdict.outcome {
                 Outcome::Abandoned(culprits) => LevelVerdict::Abandoned(culprits.clone()),
                 _ => LevelVerdict::Unknown("this rank refused the checkpoint".into()),
             };
-            self.tell(state, &name, key, Level::Captured, heard);
+            self.reporter.tell(&name, self.setup.identity.key(version, operation), Level::Captured, heard);
         }
-        if state.awaited.remove(&round) {
-            state.verdicts.insert(round, verdict);
+        self.desk.on_settled(verdict);
+    }
+
+    /// Begins the farther copies of checkpoints whose nearer ones wait for a file system that stands still.
+    fn pass_by(&self) {
+        let stuck = self.stuck();
+        if stuck.is_empty() {
+            return;
+        }
+        let mut passed = Vec::new();
+        self.decide(|books| {
+            let (operations, effects) = books.on_stuck(stuck);
+            passed = operations;
+            effects
+        });
+        let rank = self.setup.rank();
+        for operation in passed {
+            log::warn!(
+                "event=tier-passed-by rank={rank} operation={operation} tiers={stuck:?} reason=\"nothing moves there\""
+            );
         }
     }
 
-    /// Latches the session as failed: nothing more is committed, and everybody who waits is told why.
-    pub fn fail(&self, reason: String) {
-        let mut state = self.lock();
-        if state.failed.is_none() {
-            log::error!("event=session-failed rank={} reason={reason:?}", self.setup.identity.rank);
-            state.failed = Some(reason.clone());
-        }
-        state.superseded = false;
-        let open: Vec<u64> =
-            state.checkpoints.values().filter(|c| !c.flow.is_finished()).map(|c| c.key.operation).collect();
-        for operation in open {
-            self.give_up(&mut state, operation, LevelVerdict::Unknown(reason.clone()));
-        }
-        drop(state);
-        self.wake();
+    /// The tiers whose file systems seem to hang: something is under way there, and nothing has ended for as long as a warning takes.
+    pub(super) fn stuck(&self) -> TierSet {
+        self.lanes.stuck(self.setup.now(), self.setup.config.job.timeouts.warn)
     }
 
-    pub(super) fn wake(&self) {
-        self.changed.notify_all();
-        self.work_ready.notify_all();
-        if let Some(bell) = &self.bell {
-            bell.ring();
+    /// Moves bulk data along; true if something moved.
+    fn step_parcels(&self, driver: &mut Driver) -> Result<bool, CommError> {
+        let mut moved = false;
+        // Requests do not count: two ranks that serve each other could otherwise wait for each other. They are small, and each asker has
+        // few of them open.
+        for _ in 0..BACKLOG_MAX.saturating_sub(self.peers.backlog()).min(PARCELS_PER_STEP) {
+            let Some(parcel) = driver.receive_parcel()? else { break };
+            moved = true;
+            if exchange::is_exchange(&parcel.label) {
+                self.peers.on_parcel(parcel, |operation| self.books().awaits_exchange(operation));
+            } else {
+                self.fetches.on_parcel(parcel);
+            }
         }
+        for _ in 0..PARCELS_PER_STEP {
+            if driver.unsent_parcels() >= UNSENT_MAX {
+                break;
+            }
+            let Some((to, label, body)) = self.mail.next().or_else(|| self.peers.next_parcel()) else { break };
+            moved = true;
+            driver.send_parcel(to, label, body)?;
+        }
+        self.done(self.peers.settle());
+        for bytes in self.mail.take_spent().into_iter().chain(self.peers.take_spent()) {
+            driver.recycle(bytes);
+        }
+        if moved {
+            self.wake();
+        }
+        Ok(moved)
+    }
+
+    /// Is bulk data under way that moves only while somebody steps?
+    pub(super) fn has_bulk(&self) -> bool {
+        !self.peers.is_idle() || self.fetches.is_active()
+    }
+
+    /// Is anything being agreed on or written? The comm thread polls more often then.
+    pub fn is_busy(&self) -> bool {
+        self.desk.is_asking() || self.fetches.is_active() || self.books().in_flight().next().is_some()
+    }
+
+    /// Does this rank have votes out that others are to answer?
+    pub(super) fn awaits_others(&self) -> bool {
+        self.driver.try_lock().is_some_and(|driver| driver.awaits_others())
+    }
+
+    /// Ends the conversation on all ranks: what was sent has arrived.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub fn end_conversation(&self, limit: Duration) {
+        self.request_stop();
+        let mut driver = self.driver.lock();
+        match driver.quiesce(limit) {
+            Ok(true) => {}
+            Ok(false) => log::warn!("event=messages-left rank={}", self.setup.rank()),
+            Err(error) => log::debug!("event=no-goodbye error={error}"),
+        }
+    }
+
+    /// Gives up the communicator. Nothing is sent or received after this.
+    pub fn cancel_messages(&self) {
+        self.driver.lock().cancel();
     }
 
     /// Sleeps until something has come from another rank, or something here is to be agreed on, at most for `limit`; true if
     /// something has come. `None`, at once: no message layer tells that.
     pub(super) fn listen(&self, limit: Duration) -> Option<bool> {
-        let has_work = || self.stop.load(Ordering::SeqCst) || !self.lock().events.is_empty();
+        let has_work = || self.stop.load(Ordering::SeqCst) || self.desk.has_events();
         self.bell.as_ref().map(|bell| bell.listen(limit, has_work))
     }
 
-    /// Does one piece of background work that waits for none but these tiers; false if there was none.
+    // ---- Failure, and the end.
+
+    /// Fails the session if it has not failed yet; true if it was this call. Communication that has broken down says so at every
+    /// call, and nobody need be woken for that again.
+    fn fail_once(&self, reason: String) -> bool {
+        let is_news = self.books().failed().is_none();
+        if is_news {
+            self.fail(reason);
+        }
+        is_news
+    }
+
+    /// Latches the session as failed: nothing more is committed, and everybody who waits is told why.
+    pub fn fail(&self, reason: String) {
+        self.decide(|books| {
+            let (is_news, effects) = books.on_failed(&reason);
+            if is_news {
+                log::error!("event=session-failed rank={} reason={reason:?}", self.setup.rank());
+            }
+            effects
+        });
+        self.wake();
+    }
+
+    /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection. A newer run
+    /// latches the session: nothing more is committed. The conversation goes on: the other ranks have to hear of it, and their
+    /// applications go on asking questions.
     ///
     /// # Blocking
-    /// On these tiers.
-    pub fn work(&self, tiers: TierSet, staging: &mut Option<PageBuffer>) -> bool {
-        let Some(work) = self.next_work(tiers) else { return false };
-        let waits_for = work.waits_for();
-        self.run(work, staging);
-        if let Some(tier) = waits_for {
-            self.lock().lanes.of(tier).end(self.setup.clock.now());
-        }
-        self.wake();
-        true
-    }
-
-    /// Waits for work, at most for `limit`.
-    pub fn wait_for_work(&self, tiers: TierSet, limit: Duration) {
-        let state = self.lock();
-        let is_waiting = |running: &Running| running.exchange.backlog() > 0;
-        let [answers, exchanges] = self.serves(tiers);
-        if state.lanes.has_tasks(tiers)
-            || (answers && !state.requests.is_empty())
-            || (exchanges && state.exchanges.values().any(is_waiting))
+    /// If `is_patient`, on the file system of the claims; otherwise for a short time.
+    pub(super) fn standing(&self, is_patient: bool) -> Standing {
+        let Some(fence) = &self.fence else { return Standing::Newest };
+        // Without threads nobody else would look.
+        let standing = fence.standing(is_patient || self.setup.is_inline, &*self.setup.clock);
+        if let Standing::Superseded(reason) = &standing
+            && self.books().on_superseded(reason)
         {
-            // It came after this thread had looked.
-            return;
+            log::error!("event=superseded rank={} reason={reason:?}", self.setup.rank());
         }
-        if state.exchanges.is_empty() && !state.lanes.is_writing(tiers) && !state.lanes.has_writes(tiers) {
-            drop(self.work_ready.wait_timeout(state, limit));
-        } else {
-            // Pieces of the active job are all taken, somebody is just opening the next, or an exchange waits for
-            // others: look again soon.
-            drop(self.work_ready.wait_timeout(state, limit.min(Duration::from_millis(2))));
-        }
+        standing
     }
 
-    /// Waits until nothing is in flight any more, at most for `limit`; true if so.
-    pub fn drain(&self, limit: Duration) -> bool {
-        let _waiting = self.waiting.begin();
-        let deadline = self.setup.clock.now() + limit;
-        let clock = self.setup.clock.clone();
-        self.wait_until(move |state| {
-            let idle = state.checkpoints.values().all(|c| c.flow.is_finished() && !c.is_landing)
-                && !state.lanes.has_tasks(TierSet::ALL)
-                && !state.lanes.is_in_hand()
-                && state.exchanges.is_empty()
-                && !state.lanes.is_writing(TierSet::ALL);
-            if idle || state.cut_off().is_some() { Some(idle) } else { (clock.now() >= deadline).then_some(false) }
-        })
+    /// Wakes all who wait for something to happen here.
+    pub(super) fn wake(&self) {
+        self.changed.ring();
+        self.work_ready.ring();
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
     }
 
     /// Tells all threads to stop.
     pub fn request_stop(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.stop.store(true, Ordering::SeqCst);
         self.wake();
         if let Some(fence) = &self.fence {
             fence.wake();
@@ -818,52 +595,20 @@ impl Engine {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Gives up the communicator. Nothing is sent or received after this.
-    pub fn cancel_messages(&self) {
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner).cancel();
-    }
-
-    /// Marks the claim as ended in order (root only).
-    pub fn close_claim(&self) {
-        if let Some(fence) = &self.fence {
-            fence.close();
+    /// Prepares memory for a shard of `bytes` in the background.
+    pub fn prepare_room(&self, bytes: u64) {
+        if self.setup.memory.is_some() {
+            let near_device = self.setup.affinity.as_ref().and_then(|keeper| keeper.node_of_device());
+            self.lanes.prepare(bytes, near_device.or_else(current_node));
+            self.wake();
         }
     }
+}
 
-    /// Is anything being agreed on or written? The comm thread polls more often then.
-    pub fn is_busy(&self) -> bool {
-        let state = self.lock();
-        !state.awaited.is_empty()
-            || !state.fetches.is_empty()
-            || !state.served.is_empty()
-            || state.checkpoints.values().any(|c| !c.flow.is_finished())
-    }
-
-    pub(super) fn tier_failure(&self, state: &mut State, tier: TierId, error: &TierError) {
-        state.stats.write_failures[tier] += 1;
-        if let Some(tier) = error.damaged() {
-            state.stats.damaged[tier] += 1;
-            log::error!("event=damage-found rank={} error={error}", self.setup.identity.rank);
-        }
-        // The verdict has the reasons of all ranks, and the root writes it.
-        log::info!(
-            "event=write-failed rank={} tier={tier} errno={:?} error={error}",
-            self.setup.identity.rank,
-            error.errno()
-        );
-    }
-
-    /// The ballot of a rank that refuses the call that it was asked to make.
-    pub fn refusal(&self, why: &str) -> Ballot {
-        let mut ballot = self.ballot("", Payload::None).failed(self.setup.identity.rank, why, false);
-        // The failure is what counts; a hash of its own would only name this rank twice.
-        ballot.calls.clear();
-        ballot
-    }
-
-    /// An empty ballot of this rank for a call with these words; the hash covers the words.
-    pub fn ballot(&self, call: &str, payload: Payload) -> Ballot {
-        let hash = text_hash(call);
-        Ballot::of(self.setup.identity.rank, hash, call, payload)
+/// Enters what somebody's work has come to.
+fn enter(books: &mut Books<SlotId>, done: Done) -> Vec<Effect<SlotId>> {
+    match done {
+        Done::Written { operation, tier, written } => books.on_written(operation, tier, written),
+        Done::Kept { operation, parts } => books.on_kept(operation, parts),
     }
 }

@@ -4,12 +4,11 @@
 //! with it. All other decisions ask a thread of their own for a look, and wait for it only for [`LOOK_LIMIT`]: claims stop
 //! waste, names protect the data, so a level that does not need the global file system goes on without an answer.
 
-use super::engine::Engine;
 use crate::base::Clock;
 use crate::base::log;
+use crate::base::sync::{Condition, Lock};
 use crate::tier::TierId;
 use crate::tier::claims::{Claim, ClaimError, Claims, HEARTBEAT};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a decision waits for a look at the claims that others make for it.
@@ -32,8 +31,10 @@ pub enum Standing {
 pub(super) struct Fence {
     claims: Claims,
     claim: Claim,
-    looks: Mutex<Looks>,
-    changed: Condvar,
+    looks: Lock<Looks>,
+    changed: Condition,
+    /// When it was last renewed, where there is no thread for that.
+    renewed: Lock<Duration>,
 }
 
 #[derive(Default)]
@@ -48,11 +49,7 @@ struct Looks {
 
 impl Fence {
     pub fn new((claims, claim): (Claims, Claim)) -> Fence {
-        Fence { claims, claim, looks: Mutex::default(), changed: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Looks> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+        Fence { claims, claim, looks: Lock::default(), changed: Condition::new(), renewed: Lock::default() }
     }
 
     /// Looks now.
@@ -66,7 +63,7 @@ impl Fence {
 
     /// Has the thread look, and waits for what it finds. A look that hangs since an earlier question has had its time.
     fn ask(&self) -> Standing {
-        let mut looks = self.lock();
+        let mut looks = self.looks.lock();
         looks.asked += 1;
         let mine = looks.asked;
         let deadline = looks.since.unwrap_or_else(Instant::now) + LOOK_LIMIT;
@@ -81,23 +78,22 @@ impl Fence {
             if left.is_zero() {
                 return Standing::Unknown(format!("the claims could not be looked at within {LOOK_LIMIT:?}"));
             }
-            looks = self.changed.wait_timeout(looks, left).unwrap_or_else(PoisonError::into_inner).0;
+            looks = self.changed.wait_timeout(looks, left);
         }
     }
 
     /// Ends the waiting of the thread that looks, which is to stop.
     pub fn wake(&self) {
         // With the lock: it either has not asked yet whether to stop, or hears this.
-        let _looks = self.lock();
+        let _looks = self.looks.lock();
         self.changed.notify_all();
     }
 
     /// Answers the questions so far, or waits a while for one.
     fn serve(&self, clock: &dyn Clock, is_stopping: impl Fn() -> bool) {
-        let looks = self.lock();
+        let looks = self.looks.lock();
         let is_at_rest = |looks: &mut Looks| looks.asked == looks.answered && !is_stopping();
-        let waited = self.changed.wait_timeout_while(looks, IDLE, is_at_rest);
-        let mut looks = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut looks = self.changed.wait_timeout_while(looks, IDLE, is_at_rest);
         let asked = looks.asked;
         if asked == looks.answered {
             return;
@@ -105,7 +101,7 @@ impl Fence {
         looks.since = Some(Instant::now());
         drop(looks);
         let standing = self.look(clock);
-        let mut looks = self.lock();
+        let mut looks = self.looks.lock();
         (looks.answered, looks.since, looks.standing) = (asked, None, Some(standing));
         self.changed.notify_all();
     }
@@ -116,49 +112,45 @@ impl Fence {
         }
     }
 
-    pub fn close(&self) {
-        if let Err(error) = self.claims.close(&self.claim) {
-            log::warn!("event=claim-not-closed error={error}");
-        }
-    }
-}
-
-impl Engine {
-    /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection. A
-    /// newer run latches the session.
+    /// Is this run still the newest of its job?
     ///
     /// # Blocking
     /// If `is_patient`, on the file system of the claims; otherwise at most [`LOOK_LIMIT`].
-    pub(super) fn standing(&self, is_patient: bool) -> Standing {
-        let Some(fence) = &self.fence else { return Standing::Newest };
-        let standing = match is_patient {
-            // Without threads nobody else would look.
-            false if !self.setup.is_inline => fence.ask(),
-            _ => fence.look(&*self.setup.clock),
-        };
-        if let Standing::Superseded(reason) = &standing {
-            self.supersede(reason.clone());
-        }
-        standing
+    pub fn standing(&self, is_patient: bool, clock: &dyn Clock) -> Standing {
+        if is_patient { self.look(clock) } else { self.ask() }
     }
 
-    /// Does a decision on this tier wait for the claims however long that takes? They lie on the same file system then, and one that
-    /// all nodes share: without an answer there is nothing to decide.
-    pub(super) fn waits_for_claims(&self, tier: TierId) -> bool {
-        tier.spec().is_shared && self.fence.as_ref().is_some_and(|fence| fence.claims.tier() == tier)
+    /// Does a decision on this tier wait for the claims however long that takes? They lie on the same file system then, and one that all
+    /// nodes share: without an answer there is nothing to decide.
+    pub fn is_on(&self, tier: TierId) -> bool {
+        tier.spec().is_shared && self.claims.tier() == tier
+    }
+
+    /// Is it time to renew the claim? Once for each time.
+    pub fn take_renewal_due(&self, now: Duration, every: Duration) -> bool {
+        let mut renewed = self.renewed.lock();
+        let is_due = now.saturating_sub(*renewed) >= every;
+        if is_due {
+            *renewed = now;
+        }
+        is_due
     }
 
     /// The loop of the thread that looks at the claims and renews ours.
-    pub(super) fn guard_claim(&self) {
-        let Some(fence) = &self.fence else { return };
-        let clock = &*self.setup.clock;
+    pub fn guard(&self, clock: &dyn Clock, is_stopping: impl Fn() -> bool) {
         let mut renewed = clock.now();
-        while !self.is_stopping() {
-            fence.serve(clock, || self.is_stopping());
+        while !is_stopping() {
+            self.serve(clock, &is_stopping);
             if clock.now().saturating_sub(renewed) >= HEARTBEAT {
                 renewed = clock.now();
-                fence.renew();
+                self.renew();
             }
+        }
+    }
+
+    pub fn close(&self) {
+        if let Err(error) = self.claims.close(&self.claim) {
+            log::warn!("event=claim-not-closed error={error}");
         }
     }
 }

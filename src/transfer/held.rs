@@ -15,8 +15,9 @@
 #![forbid(unsafe_code)]
 
 use super::capture::{self, FileError};
-use super::checkpoint::{CaptureSpec, FillError, Taken};
-use super::engine::{CaptureError, Engine};
+use super::checkpoint::{CaptureSpec, Taken};
+use super::engine::Engine;
+use super::error::{CaptureError, FillError};
 use crate::base::units::{KIB, PAGE, page_ceil};
 use crate::base::{Digest, Origin};
 use crate::format::ShardHeader;
@@ -122,8 +123,8 @@ impl Engine {
     /// [`CaptureError`]; nothing is held then.
     pub fn hold(&self, spec: &HoldSpec<'_, '_>, before: Option<Held>) -> Result<Held, CaptureError> {
         // Retention leaves its folder alone from here on.
-        self.lock().held.insert(spec.operation);
-        let rank = self.setup.identity.rank;
+        self.books().on_held(spec.operation);
+        let rank = self.setup.rank();
         if let Some(reason) = self.failed() {
             return Err(CaptureError::Failed { rank, reason });
         }
@@ -156,7 +157,7 @@ impl Engine {
         let spare = 4 * PAGE + tables.body_offset / 4 + 16 * spec.room.div_ceil(tables.block_size);
         let head = tables.body_offset + page_ceil(spare).min(SPARE_HEAD_MAX);
         let layout = self.layout(spec.name, spec.regions, head)?;
-        let origin = self.lock().origin(spec.name);
+        let origin = self.books().origin(spec.name);
         let held = |store, layout: &Layout| {
             let digests = vec![Digest::default(); layout.block_count as usize];
             Held { store: Some(store), layout: layout.clone(), digests, origin }
@@ -176,7 +177,8 @@ impl Engine {
         self.say_direct(spec.version, layout.total_len, &causes);
         // In a file nothing can move, and what is not written takes no room.
         let layout = self.layout(spec.name, spec.regions, tables.body_offset + SPARE_HEAD_MAX)?;
-        let (series, key) = (self.setup.identity.series(spec.name), self.key(spec.version, spec.operation));
+        let (series, key) =
+            (self.setup.identity.series(spec.name), self.setup.identity.key(spec.version, spec.operation));
         for tier in TierId::files() {
             match self.begin_file(&series, &key, tier) {
                 Some(Ok(upload)) => {
@@ -202,13 +204,13 @@ impl Engine {
                 capture::read_kept(&layout, spec.regions, slot.as_mut_slice(), digests).map_err(FileError::Region)
             }
             Some(Store::File(upload)) => {
-                let (rank, bytes) = (self.setup.identity.rank, self.setup.config.node.write_bytes as usize);
+                let (rank, bytes) = (self.setup.rank(), self.setup.config.node.write_bytes as usize);
                 capture::bodies_into_file(&layout, rank, spec.regions, None, &**upload, bytes, digests)
             }
             None => Ok(()),
         };
         if let (Err(FileError::Tier(error)), Some(Store::File(upload))) = (&written, &held.store) {
-            self.tier_failure(&mut self.lock(), upload.kind(), error);
+            self.reporter().on_tier_failure(upload.kind(), error);
         }
         written.map_err(|error| self.capture_error(spec.name, spec.version, error.into()))?;
         held.layout = layout;

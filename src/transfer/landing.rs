@@ -27,16 +27,11 @@
 //! - A device that fails is a no of this rank with its reason, before `capture_on` returns or after; the application goes on.
 #![forbid(unsafe_code)]
 
-use super::capture;
-use super::checkpoint::Placed;
+use super::checkpoint::Unsealed;
 use super::engine::Engine;
 use super::history::Staged;
-use crate::base::Digest;
 use crate::base::log;
-use crate::coordination::Ballot;
 use crate::device::DeviceError;
-use crate::format::ShardHeader;
-use crate::format::shard::Layout;
 use crate::segment::SlotMut;
 use std::sync::Arc;
 
@@ -48,18 +43,6 @@ pub(super) struct Descent {
     pub slot: SlotMut,
     /// What is still to be written into it.
     pub unsealed: Unsealed,
-}
-
-/// What a slot with all its bodies needs to become a shard.
-pub(super) struct Unsealed {
-    /// Series.
-    pub name: String,
-    /// Where everything is.
-    pub layout: Layout,
-    /// The header.
-    pub header: ShardHeader,
-    /// One per block.
-    pub digests: Vec<Digest>,
 }
 
 /// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
@@ -98,7 +81,7 @@ impl Engine {
     /// The bytes of a staged shard are in its slot, or will never be: seals it, and casts this rank's vote.
     fn on_landed(&self, unsealed: &Unsealed, call: &str, landed: Result<SlotMut, String>) {
         let key = unsealed.header.key;
-        let is_open = self.lock().checkpoints.get(&key.operation).is_some_and(|c| !c.flow.is_finished());
+        let is_open = self.books().is_open(key.operation);
         let placed = landed.and_then(|slot| match is_open {
             true => self.seal(unsealed, slot),
             false => Err("the ranks have given it up".into()),
@@ -114,29 +97,6 @@ impl Engine {
                 self.refusal(why)
             }
         };
-        let mut state = self.lock();
-        if let Some(checkpoint) = state.checkpoints.get_mut(&key.operation) {
-            checkpoint.is_landing = false;
-            let is_open = !checkpoint.flow.is_finished();
-            if let Ok(placed) = placed {
-                checkpoint.slot = placed.slot;
-                checkpoint.source = Some(placed.source).filter(|_| is_open);
-            }
-            checkpoint.ballot = Some(ballot).filter(|_| is_open);
-        }
-        state.cast_votes();
-        self.free_slots(&mut state, false);
-        drop(state);
-        self.wake();
-    }
-
-    /// Makes a shard of a slot that has all its bodies.
-    pub(super) fn seal(&self, unsealed: &Unsealed, mut slot: SlotMut) -> Result<Placed, String> {
-        let head = capture::write_head(&unsealed.layout, &unsealed.header, &unsealed.digests, slot.as_mut_slice());
-        self.seal_slot(&unsealed.name, head, slot)
-    }
-
-    pub(super) fn vote_on(&self, agreement: u64, call: &str, placed: &Placed) -> Ballot {
-        Ballot::of(self.setup.identity.rank, agreement, call, placed.payload())
+        self.enter_landed(key.operation, placed.ok(), ballot);
     }
 }

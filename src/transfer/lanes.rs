@@ -5,9 +5,10 @@
 //! own job in hand, and for each lane in use there is a thread that takes up nothing of the others. What waits for no tier is for all
 //! of them.
 
-use super::tasks::Task;
+use super::work::Task;
 use super::write::WriteJob;
 use crate::affinity::Node;
+use crate::base::sync::Lock;
 use crate::tier::{Means, PerTier, TierId, TierSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,15 +24,15 @@ pub(super) const NEAREST: TierId = TierId::LOCAL;
 
 /// The work on one tier.
 #[derive(Default)]
-pub(super) struct Lane {
+struct Lane {
     /// Small jobs, done before the next piece of a write.
-    pub tasks: VecDeque<Task>,
+    tasks: VecDeque<Task>,
     /// Writes that have not begun: operation and tier.
-    pub writes: VecDeque<(u64, TierId)>,
+    writes: VecDeque<(u64, TierId)>,
     /// The write that has.
-    pub active: Option<Arc<WriteJob>>,
+    active: Option<Arc<WriteJob>>,
     /// Somebody is just opening the next one.
-    pub is_opening: bool,
+    is_opening: bool,
     /// Pieces of work that threads have in hand, and when the last one ended or the first one began.
     in_hand: u32,
     moved: Duration,
@@ -48,28 +49,25 @@ impl Lane {
     }
 
     /// A thread takes something up that may wait for this file system.
-    pub fn begin(&mut self, now: Duration) {
+    fn begin(&mut self, now: Duration) {
         if self.in_hand == 0 {
             self.moved = now;
         }
         self.in_hand += 1;
     }
 
-    /// It has ended.
-    pub fn end(&mut self, now: Duration) {
-        self.in_hand -= 1;
-        self.moved = now;
-    }
-
     /// Is there something in hand, and has nothing come to its end for so long?
-    pub fn is_stuck(&self, now: Duration, limit: Duration) -> bool {
+    fn is_stuck(&self, now: Duration, limit: Duration) -> bool {
         self.in_hand > 0 && now.saturating_sub(self.moved) >= limit
     }
 }
 
 /// All of them, and the small jobs that wait for no tier.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct Lanes(Lock<Queues>);
+
+#[derive(Default)]
+struct Queues {
     tasks: VecDeque<Task>,
     lanes: PerTier<Lane>,
 }
@@ -80,9 +78,9 @@ pub(super) enum Step {
     Piece(Arc<WriteJob>, usize),
 }
 
-impl Lanes {
+impl Queues {
     /// The lane of a tier.
-    pub fn of(&mut self, tier: TierId) -> &mut Lane {
+    fn of(&mut self, tier: TierId) -> &mut Lane {
         &mut self.lanes[lane_of(tier)]
     }
 
@@ -90,24 +88,19 @@ impl Lanes {
         self.lanes.iter().filter(move |(tier, _)| tiers.has(*tier)).map(|(_, lane)| lane)
     }
 
-    /// The tiers on which something is in hand, and nothing has come to its end for so long.
-    pub fn stuck(&self, now: Duration, limit: Duration) -> TierSet {
-        self.lanes.iter().filter(|(_, lane)| lane.is_stuck(now, limit)).map(|(tier, _)| tier).collect()
-    }
-
-    pub fn push(&mut self, task: Task) {
+    fn push(&mut self, task: Task) {
         match task.waits_for() {
             Some(tier) => self.of(tier).tasks.push_back(task),
             None => self.tasks.push_back(task),
         }
     }
 
-    pub fn write(&mut self, operation: u64, tier: TierId) {
-        self.of(tier).writes.push_back((operation, tier));
+    fn has_tasks(&self, tiers: TierSet) -> bool {
+        !self.tasks.is_empty() || self.of_tiers(tiers).any(|lane| !lane.tasks.is_empty())
     }
 
     /// Has room for `bytes` prepared; one preparation that is about to be done is made larger instead.
-    pub fn prepare(&mut self, bytes: u64, node: Option<Node>) {
+    fn prepare(&mut self, bytes: u64, node: Option<Node>) {
         let waiting = self.tasks.iter_mut().find_map(|task| match task {
             Task::Prepare { bytes, .. } => Some(bytes),
             _ => None,
@@ -117,40 +110,99 @@ impl Lanes {
             None => self.push(Task::Prepare { bytes, node }),
         }
     }
+}
 
-    pub fn has_tasks(&self, tiers: TierSet) -> bool {
-        !self.tasks.is_empty() || self.of_tiers(tiers).any(|lane| !lane.tasks.is_empty())
+impl Lanes {
+    pub fn push(&self, task: Task) {
+        self.0.lock().push(task);
     }
 
-    /// Have threads something in hand that may wait for a file system?
-    pub fn is_in_hand(&self) -> bool {
-        self.of_tiers(TierSet::ALL).any(|lane| lane.in_hand > 0)
+    /// Puts a write up.
+    pub fn write(&self, operation: u64, tier: TierId) {
+        self.0.lock().of(tier).writes.push_back((operation, tier));
+    }
+
+    /// Has room for `bytes` prepared; one preparation that is about to be done is made larger instead.
+    pub fn prepare(&self, bytes: u64, node: Option<Node>) {
+        self.0.lock().prepare(bytes, node);
+    }
+
+    /// A thread takes something up, from nowhere here, that may wait for that tier.
+    pub fn begin(&self, tier: TierId, now: Duration) {
+        self.0.lock().of(tier).begin(now);
+    }
+
+    /// What a thread had in hand, and may have waited for that tier, has ended.
+    pub fn end(&self, tier: TierId, now: Duration) {
+        let mut queues = self.0.lock();
+        let lane = queues.of(tier);
+        lane.in_hand -= 1;
+        lane.moved = now;
+    }
+
+    /// The write that was to be opened is open, or came to nothing.
+    pub fn opened(&self, tier: TierId, job: Option<Arc<WriteJob>>) {
+        let mut queues = self.0.lock();
+        let lane = queues.of(tier);
+        (lane.is_opening, lane.active) = (false, job);
+    }
+
+    /// The write in hand has ended.
+    pub fn closed(&self, tier: TierId) {
+        self.0.lock().of(tier).active = None;
+    }
+
+    /// The tiers on which something is in hand, and nothing has come to its end for so long.
+    pub fn stuck(&self, now: Duration, limit: Duration) -> TierSet {
+        let queues = self.0.lock();
+        queues.lanes.iter().filter(|(_, lane)| lane.is_stuck(now, limit)).map(|(tier, _)| tier).collect()
     }
 
     /// Is a write begun, or being begun?
     pub fn is_writing(&self, tiers: TierSet) -> bool {
-        self.of_tiers(tiers).any(Lane::is_writing)
+        self.0.lock().of_tiers(tiers).any(Lane::is_writing)
     }
 
-    /// Is there a write that could be begun at once?
+    /// Is a write begun, or could one be?
     pub fn has_writes(&self, tiers: TierSet) -> bool {
-        self.of_tiers(tiers).any(|lane| !lane.writes.is_empty() && !lane.is_opening)
+        self.0.lock().of_tiers(tiers).any(|lane| lane.is_writing() || !lane.writes.is_empty())
     }
 
+    /// Is there nothing to do, begun or not?
     pub fn is_empty(&self, tiers: TierSet) -> bool {
-        !self.has_tasks(tiers) && !self.is_writing(tiers) && self.of_tiers(tiers).all(|lane| lane.writes.is_empty())
+        let queues = self.0.lock();
+        !queues.has_tasks(tiers) && !queues.of_tiers(tiers).any(|lane| lane.is_writing() || !lane.writes.is_empty())
     }
 
-    pub fn take_task(&mut self, tiers: TierSet) -> Option<Task> {
-        self.tasks.pop_front().or_else(|| tiers.iter().find_map(|tier| self.lanes[tier].tasks.pop_front()))
+    /// Is nothing to be done, and nothing in hand that may wait for a file system? Writes that are put up do not count: whose they are says so.
+    pub fn is_at_rest(&self) -> bool {
+        let queues = self.0.lock();
+        !queues.has_tasks(TierSet::ALL)
+            && !queues.of_tiers(TierSet::ALL).any(|lane| lane.in_hand > 0 || lane.is_writing())
     }
 
-    /// The next step of a write: that of the earliest checkpoint first, and of one checkpoint that to the nearest tier.
-    pub fn take_step(&mut self, tiers: TierSet) -> Option<Step> {
-        let lanes = self.lanes.iter_mut().filter(|(tier, _)| tiers.has(*tier)).map(|(_, lane)| lane);
+    /// A small job, in hand from now on: whoever waits for the end of all work finds it here or there.
+    pub fn take_task(&self, tiers: TierSet, now: Duration) -> Option<Task> {
+        let mut queues = self.0.lock();
+        let found = queues.tasks.pop_front();
+        let task = found.or_else(|| tiers.iter().find_map(|tier| queues.lanes[tier].tasks.pop_front()))?;
+        if let Some(tier) = task.waits_for() {
+            queues.of(tier).begin(now);
+        }
+        Some(task)
+    }
+
+    /// The next step of a write, in hand from now on: that of the earliest checkpoint first, and of one checkpoint that to the nearest tier.
+    pub fn take_step(&self, tiers: TierSet, now: Duration) -> Option<Step> {
+        let mut queues = self.0.lock();
+        let lanes = queues.lanes.iter_mut().filter(|(tier, _)| tiers.has(*tier)).map(|(_, lane)| lane);
         let mut lanes: Vec<(u64, &mut Lane)> = lanes.filter_map(|lane| Some((lane.operation()?, lane))).collect();
         lanes.sort_by_key(|(operation, _)| *operation);
-        lanes.into_iter().find_map(|(_, lane)| lane.take_step())
+        lanes.into_iter().find_map(|(_, lane)| {
+            let step = lane.take_step()?;
+            lane.begin(now);
+            Some(step)
+        })
     }
 }
 
@@ -174,11 +226,12 @@ mod tests {
 
     #[test]
     fn a_preparation_that_waits_is_made_larger() {
-        let mut lanes = Lanes::default();
+        let lanes = Lanes::default();
         for bytes in [5, 9, 7] {
             lanes.prepare(bytes, None);
         }
-        let wanted = |task: &Task| matches!(task, Task::Prepare { bytes: 9, .. });
-        assert!(lanes.tasks.len() == 1 && lanes.tasks.iter().all(wanted));
+        let take = || lanes.take_task(TierSet::NONE, Duration::ZERO);
+        assert!(matches!(take(), Some(Task::Prepare { bytes: 9, .. })));
+        assert!(take().is_none());
     }
 }

@@ -21,31 +21,44 @@
 //! (`affinity::cpus`). Only the one stepping the driver calls MPI. Lock order: driver, then state; neither is held across I/O, and the state lock never across MPI.
 #![forbid(unsafe_code)]
 
+mod background;
+mod calls;
 pub mod capture;
 pub mod checkpoint;
+pub mod core;
+mod desk;
 pub mod engine;
+mod error;
 mod fence;
 pub mod fetch;
-pub mod flow;
+mod files;
 mod held;
 pub mod history;
+mod inherited;
 mod landing;
 pub mod lanes;
+mod level;
+mod mail;
 pub mod node;
-mod outages;
 pub mod pacing;
-mod parcels;
+mod peers;
 pub mod progress;
+pub mod report;
+mod setup;
+mod shards;
 pub mod stats;
 mod status;
-mod tasks;
 pub mod threads;
 mod waiting;
+mod work;
 pub mod write;
 
-pub use engine::{CaptureError, Engine, Identity, Setup};
+pub use desk::Decider;
+pub use engine::Engine;
+pub use error::CaptureError;
 pub use held::{Held, HoldSpec};
 pub use progress::{LevelVerdict, Progress, Report, Waited};
+pub use setup::{Identity, Setup};
 pub use stats::Stats;
 pub use status::{Supervision, Teller};
 pub use threads::Threads;

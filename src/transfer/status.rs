@@ -4,41 +4,46 @@
 //! work like any other, and at once when something happens that a supervisor waits for. Trouble with the directory is
 //! reported when it begins, and does nothing to the session.
 
-use super::engine::Engine;
 use super::stats::Stats;
 use crate::base::Level;
 use crate::base::calendar::unix_now;
 use crate::base::log;
-use crate::format::supervision::{LevelStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, Trouble, status_file};
+use crate::base::sync::{Lock, Order};
+use crate::format::supervision::{LevelStatus, RestoredFrom, SERIES_MAX, SeriesStatus, Status, Trouble};
 use crate::tier::TierId;
 use crate::tier::run_directory::RunDirectory;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// How often a status is written when nothing special happens.
 pub(super) const EVERY: Duration = Duration::from_secs(1);
 
 /// What the engine knows of its supervisor.
-#[derive(Default)]
 pub struct Supervision {
     /// The group's root has a run directory: `should_exit` looks at its halt conditions. The same on all ranks.
     pub is_on: bool,
     /// The run directory and what does not change in the status (root only).
     pub teller: Option<Teller>,
-    calls: AtomicU64,
+    /// Calls of the application so far.
+    pub(super) calls: AtomicU64,
     /// The last complaint about the run directory, so that it is made once.
-    complaint: Mutex<Option<String>>,
+    complaint: Lock<Option<String>>,
     /// Held while a status is made and written: a worker's must not come after, nor into, the last one of `close`.
-    writing: Mutex<()>,
+    pub(super) writing: Lock<()>,
+}
+
+impl Default for Supervision {
+    fn default() -> Supervision {
+        Supervision::of(false, None)
+    }
 }
 
 /// Writes the status of a group.
 pub struct Teller {
-    directory: RunDirectory,
+    pub(super) directory: RunDirectory,
     /// The parts that stay.
-    base: Status,
+    pub(super) base: Status,
     /// The incarnation in the file when this session was opened; empty: none.
     before: String,
 }
@@ -46,15 +51,21 @@ pub struct Teller {
 /// What happened, as far as a supervisor wants to know.
 #[derive(Default)]
 pub(super) struct Told {
-    checkpoints: u64,
+    /// Checkpoints that have reached some level.
+    pub checkpoints: u64,
     levels: BTreeMap<Level, Reached>,
     series: BTreeMap<(String, Level), (u64, f64)>,
-    restored: Option<RestoredFrom>,
-    first_step: Option<f64>,
-    asks_exit: bool,
+    /// What was restored last.
+    pub restored: Option<RestoredFrom>,
+    /// When the first step after that was.
+    pub first_step: Option<f64>,
+    /// `should_exit` is called.
+    pub asks_exit: bool,
     trouble: Option<Trouble>,
-    exit: Option<String>,
-    closed: bool,
+    /// Why it said yes.
+    pub exit: Option<String>,
+    /// The session is closed.
+    pub closed: bool,
     /// When the next status is due.
     pub due: Duration,
 }
@@ -72,11 +83,12 @@ struct Reached {
 impl Supervision {
     /// For a group whose root has no run directory, or for a rank that is not its root.
     pub fn of(is_on: bool, teller: Option<Teller>) -> Supervision {
-        Supervision { is_on, teller, ..Supervision::default() }
+        let (calls, complaint) = (AtomicU64::default(), Lock::default());
+        Supervision { is_on, teller, calls, complaint, writing: Lock::at(Order::Status, ()) }
     }
 
-    fn complain(&self, event: &str, problem: Option<String>) {
-        let mut last = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn complain(&self, event: &str, problem: Option<String>) {
+        let mut last = self.complaint.lock();
         let text = problem.map(|problem| format!("event={event} error={problem:?}"));
         if let Some(text) = text.as_ref().filter(|text| last.as_ref() != Some(text)) {
             log::warn!("{text}");
@@ -111,14 +123,14 @@ impl Teller {
     /// Has a later run of the group told its status? The root of a run that was given up for dead, on a host that was cut
     /// off, may live on. What stood there when this session was opened is older, whatever generation it names: that of another
     /// job, or of a store that is gone.
-    fn is_superseded(&self) -> bool {
+    pub(super) fn is_superseded(&self) -> bool {
         let Ok(Some(found)) = self.directory.read_status(&self.base.group) else { return false };
         let age = |status: &Status| (status.generation, status.opened);
         let is_known = [&self.base.incarnation, &self.before].contains(&&found.incarnation);
         !is_known && found.job == self.base.job && age(&found) > age(&self.base)
     }
 
-    fn status(&self, told: &Told, stats: &Stats, calls: u64, failed: Option<String>) -> Status {
+    pub(super) fn status(&self, told: &Told, stats: &Stats, calls: u64, failed: Option<String>) -> Status {
         let level = |(level, reached): (&Level, &Reached)| LevelStatus {
             level: level.name().into(),
             committed: reached.committed,
@@ -182,110 +194,10 @@ impl Told {
     }
 }
 
-impl Engine {
-    /// Does `should_exit` have halt conditions to look at? The same on all ranks.
-    pub fn is_supervised(&self) -> bool {
-        self.setup.supervision.is_on
-    }
-
-    /// The application's thread has called: it is alive.
-    pub fn beat(&self) {
-        self.setup.supervision.calls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The application's thread has called as it does once per step.
-    pub fn step_beat(&self) {
-        self.beat();
-        if self.setup.supervision.teller.is_some() {
-            let mut state = self.lock();
-            if state.told.first_step.is_none() {
-                state.told.first_step = Some(unix_now());
-                state.told.due = Duration::ZERO;
-            }
-        }
-    }
-
-    /// Something was restored: told to the supervisor, and steps count as first again.
-    pub fn tell_restored(&self, restored: RestoredFrom) {
-        let mut state = self.lock();
-        state.told.restored = Some(restored);
-        state.told.first_step = None;
-        state.told.due = Duration::ZERO;
-        drop(state);
-        self.wake();
-    }
-
-    /// `should_exit` was called.
-    pub fn tell_exit_asked(&self) {
-        if self.setup.supervision.teller.is_some() {
-            self.lock().told.asks_exit = true;
-        }
-    }
-
-    /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
-    pub fn tell_exit(&self, reason: Option<&str>) {
-        let mut state = self.lock();
-        let reason = reason.unwrap_or("asked for on another rank");
-        state.told.exit.get_or_insert_with(|| reason.to_owned());
-        state.told.due = Duration::ZERO;
-        drop(state);
-        self.wake();
-    }
-
-    /// Which halt condition is met, in words (root only; elsewhere none is).
-    ///
-    /// # Blocking
-    /// Reads one small file.
-    pub fn halt_asked(&self) -> Option<String> {
-        let supervision = &self.setup.supervision;
-        let teller = supervision.teller.as_ref()?;
-        match teller.directory.read_halt() {
-            Ok(halt) => {
-                supervision.complain("halt-file-ignored", None);
-                let total = teller.base.checkpoints_total + self.lock().told.checkpoints;
-                let group = teller.base.group.as_str();
-                halt.met(unix_now(), [(group, total)].into_iter()).map(ToString::to_string)
-            }
-            Err(problem) => {
-                supervision.complain("halt-file-ignored", Some(problem));
-                None
-            }
-        }
-    }
-
-    /// Writes the status (root with a run directory only).
-    ///
-    /// # Blocking
-    /// Writes and renames one small file.
-    pub fn write_status(&self) {
-        let supervision = &self.setup.supervision;
-        let Some(teller) = &supervision.teller else { return };
-        let _writing = supervision.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if teller.is_superseded() {
-            return;
-        }
-        let stats = self.stats();
-        let status = {
-            let state = self.lock();
-            teller.status(&state.told, &stats, supervision.calls.load(Ordering::Relaxed), state.failed.clone())
-        };
-        let written = teller.directory.replace(&status_file(&status.group), &status.encode());
-        supervision.complain("status-not-written", written.err().map(|error| error.to_string()));
-    }
-
-    /// Tells that the session is closed.
-    ///
-    /// # Blocking
-    /// As [`Engine::write_status`].
-    pub fn tell_closed(&self) {
-        self.lock().told.closed = true;
-        self.write_status();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::supervision::status_file;
 
     fn status(job: &str, incarnation: &str, generation: u64, opened: f64) -> Status {
         let (job, incarnation) = (job.into(), incarnation.into());

@@ -1,7 +1,7 @@
 //! The engine's threads: started together, stopped together. The module's table lists them.
 
 use super::engine::Engine;
-use crate::affinity::cpus;
+use crate::affinity::{cpus, given};
 use crate::base::log;
 use crate::tier::TierSet;
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -38,7 +38,7 @@ impl Threads {
     /// The system's answer if a thread cannot be started; those already running are stopped.
     pub fn start(engine: &Arc<Engine>, with_comm: bool) -> io::Result<Threads> {
         let mut threads = Threads { engine: engine.clone(), comm: None, workers: Vec::new() };
-        let cpus = cpus::for_background("");
+        let cpus = given::for_background("");
         let start = |name: String, body: Box<dyn FnOnce(&Engine) + Send>| {
             let (engine, cpus) = (engine.clone(), cpus.clone());
             spawn(name, move || {
@@ -126,8 +126,9 @@ fn join(thread: Option<JoinHandle<()>>) {
 fn write_loop(engine: &Engine, tiers: TierSet) {
     let mut staging = None;
     while !engine.is_stopping() {
+        let seen = engine.work_seen();
         if !engine.work(tiers, &mut staging) {
-            engine.wait_for_work(tiers, WRITER_IDLE);
+            engine.wait_for_work(tiers, seen, WRITER_IDLE);
         }
     }
 }

@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_container_in_which_a_slice_is_missing_is_not_published() {
         let temp = Path::new(FOLDER).join("c000000.bvc.tmp");
-        let (end, storage) = written_by_two(&|storage: &Simulated| storage.remove_file(&temp).unwrap());
+        let (end, storage) = written_by_two(|storage: &Simulated| storage.remove_file(&temp).unwrap());
         let Written::Failed(error) = end else { panic!("published") };
         for word in ["global tier", "c000000.bvc.tmp", "rank 0", "newer run"] {
             assert!(error.to_string().contains(word), "{word}: {error}");

@@ -18,7 +18,7 @@ fn candidates(versions: std::ops::RangeInclusive<u64>) -> Vec<Candidate> {
 fn elect<T>(bed: &Bed, found: Found, want: Want, work: impl FnOnce(&mut Election) -> T) -> T {
     let session = bed.open(&bed.place(), bed.config());
     let outcome = work(&mut Election::new(&session.engine, "heat", want, found));
-    session.engine.stop_serving();
+    session.engine.server().stop_serving();
     session.close().expect("closes");
     outcome
 }
@@ -64,7 +64,7 @@ fn versions_are_listed_also_if_their_shards_lie_elsewhere() {
     let list = |rank| {
         let found = Found { foreign: vec![foreign(rank)], ..Found::default() };
         let listed = Election::new(&session.engine, "heat", Want::Newest, found).list().expect("listed");
-        session.engine.stop_serving();
+        session.engine.server().stop_serving();
         listed
     };
     assert_eq!(list(0), [(*candidate, false)]);

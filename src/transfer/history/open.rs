@@ -9,7 +9,7 @@ use super::registered::Registered;
 use super::spill::Spill;
 use super::trace::Trace;
 use super::{Books, Caches, History, HistoryError, Shared};
-use crate::affinity::cpus;
+use crate::affinity::{cpus, given};
 use crate::base::log;
 use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
 use crate::config::{PinOrder, StaggerConfig, ThreadCpus, Touch};
@@ -172,7 +172,7 @@ impl Caches {
         let caches = Caches { shared: shared.clone(), threads: Mutex::default() };
         let mut threads = Vec::new();
         let cpus = match config.cpus {
-            ThreadCpus::Near => cpus::for_background(&shared.device.info().bus_id),
+            ThreadCpus::Near => given::for_background(&shared.device.info().bus_id),
             ThreadCpus::Own => cpus::of_this_thread(),
         };
         let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {

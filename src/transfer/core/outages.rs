@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The levels that were refused last time.
 #[derive(Default)]
-pub(super) struct Outages(BTreeMap<Level, Outage>);
+pub struct Outages(BTreeMap<Level, Outage>);
 
 struct Outage {
     /// The reason without its digits: paths, versions and operations differ from one checkpoint to the next.

@@ -1,0 +1,289 @@
+//! What calls of the application ask of an engine: questions to all ranks, waiting, requests to others, and the end.
+#![forbid(unsafe_code)]
+
+use super::desk::Decider;
+use super::engine::Engine;
+use super::fetch::Wanted;
+use super::progress::LevelVerdict;
+use crate::base::ids::text_hash;
+use crate::base::log;
+use crate::base::{CheckpointKey, Level, Origin, Rank};
+use crate::catalog::{Occasion, Reason, Ruling};
+use crate::coordination::{Ballot, Payload, Verdict};
+use crate::format::supervision::RestoredFrom;
+use crate::segment::OldSegment;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a call that steps goes on after something has last moved.
+const STEPPED_PATIENCE: Duration = Duration::from_millis(1);
+/// How long a waiting call sleeps when nothing moves.
+const PAUSE: Duration = Duration::from_micros(50);
+
+impl Engine {
+    // ---- Questions to all ranks.
+
+    /// The number of the next collective call.
+    pub fn next_operation(&self) -> u64 {
+        self.operation.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Casts this rank's vote in a call of its own and waits for the verdict.
+    ///
+    /// # Collective
+    /// All ranks make the same calls in the same order.
+    ///
+    /// # Blocking
+    /// Until all ranks have called, at most for the configured time-outs.
+    ///
+    /// # Errors
+    /// The reason why the session has failed.
+    pub fn collective(&self, ballot: Ballot, decide: Decider) -> Result<Verdict, String> {
+        self.collective_at(self.next_operation(), ballot, decide)
+    }
+
+    /// [`Engine::collective`] for an operation whose number was drawn before.
+    ///
+    /// # Errors
+    /// As [`Engine::collective`].
+    pub fn collective_at(&self, operation: u64, ballot: Ballot, decide: Decider) -> Result<Verdict, String> {
+        let round = super::core::call(operation);
+        if let Some(reason) = self.cut_off() {
+            return Err(reason);
+        }
+        self.desk.ask(round, ballot, decide);
+        self.wait_until(|| match self.desk.take_answer(&round) {
+            Some(verdict) => Some(Ok(verdict)),
+            None => self.cut_off().map(Err),
+        })
+    }
+
+    /// An empty ballot of this rank for a call with these words; the hash covers the words.
+    pub fn ballot(&self, call: &str, payload: Payload) -> Ballot {
+        Ballot::of(self.setup.rank(), text_hash(call), call, payload)
+    }
+
+    /// The ballot of a rank that refuses the call that it was asked to make.
+    pub fn refusal(&self, why: &str) -> Ballot {
+        let mut ballot = self.ballot("", Payload::None).failed(self.setup.rank(), why, false);
+        // The failure is what counts; a hash of its own would only name this rank twice.
+        ballot.calls.clear();
+        ballot
+    }
+
+    // ---- Waiting.
+
+    /// Steps until `ready` has an answer.
+    pub(super) fn wait_until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        loop {
+            if let Some(answer) = ready() {
+                return answer;
+            }
+            if self.pump() {
+                continue;
+            }
+            if self.setup.is_stepped && self.has_bulk() {
+                std::thread::yield_now();
+            } else {
+                self.pause(PAUSE);
+            }
+        }
+    }
+
+    /// One step of all that has no thread of its own; true if something moved.
+    pub fn pump(&self) -> bool {
+        let mut moved = self.step();
+        if self.setup.is_inline {
+            moved |= self.work_inline();
+        }
+        moved
+    }
+
+    /// Where no thread steps: steps for as long as others answer, so that what all ranks have done when they make a call is agreed on
+    /// when that call returns. Ranks that come late are not waited for.
+    pub fn settle(&self) {
+        if !self.setup.is_stepped {
+            return;
+        }
+        let mut moved = self.setup.now();
+        loop {
+            if self.pump() {
+                moved = self.setup.now();
+            } else if self.awaits_others() && self.setup.now().saturating_sub(moved) < STEPPED_PATIENCE {
+                std::thread::yield_now();
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until something changes, at most for `limit`.
+    pub fn pause(&self, limit: Duration) {
+        if self.setup.is_inline {
+            self.setup.clock.sleep(limit);
+            return;
+        }
+        let seen = self.changed.now();
+        if !self.desk.has_events() {
+            self.changed.wait_past(seen, limit);
+        }
+    }
+
+    /// Waits until nothing is in flight any more, at most for `limit`; true if so.
+    pub fn drain(&self, limit: Duration) -> bool {
+        let _waiting = self.waiting.begin();
+        let deadline = self.setup.now() + limit;
+        self.wait_until(|| {
+            // What ends in the books puts up the work that follows before anybody else can look.
+            let is_idle = self.books().is_at_rest() && self.lanes.is_at_rest() && self.peers.is_idle();
+            if is_idle || self.cut_off().is_some() {
+                return Some(is_idle);
+            }
+            (self.setup.now() >= deadline).then_some(false)
+        })
+    }
+
+    // ---- Requests to other ranks.
+
+    /// Asks a rank (which may be this one) for a range of at most [`FETCH_MAX`](super::fetch::FETCH_MAX) bytes. The answer is taken with
+    /// [`Engine::collect`] or given up with [`Engine::forget`].
+    pub fn fetch(&self, to: Rank, wanted: &Wanted, range: Range<u64>) -> u64 {
+        let id = self.fetches.ask(to, wanted, range);
+        self.wake();
+        id
+    }
+
+    /// Waits for an answer.
+    ///
+    /// # Blocking
+    /// Until the other rank has answered, at most for `timeouts.abandon`.
+    ///
+    /// # Errors
+    /// What the other rank found wrong, or, as [`io::ErrorKind::TimedOut`], that it did not answer.
+    pub fn collect(&self, id: u64) -> io::Result<Vec<u8>> {
+        let deadline = self.setup.now() + self.setup.config.job.timeouts.abandon;
+        let answer = self.wait_until(|| {
+            if let Some(answer) = self.fetches.take_answer(id) {
+                return Some(answer.map_err(io::Error::other));
+            }
+            if let Some(reason) = self.cut_off() {
+                return Some(Err(io::Error::other(reason)));
+            }
+            let silent = || io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time");
+            (self.setup.now() >= deadline).then(|| Err(silent()))
+        });
+        self.fetches.forget(id);
+        answer
+    }
+
+    /// Gives a request up.
+    pub fn forget(&self, id: u64) {
+        self.fetches.forget(id);
+    }
+
+    /// Gives the buffer of an answer back.
+    pub fn recycle(&self, bytes: Vec<u8>) {
+        self.mail.give_back(bytes);
+    }
+
+    // ---- What a restart tells.
+
+    /// Records what this run restored of a series with its last call: later checkpoints of the series descend from it.
+    pub fn begin_stretch(&self, name: &str, origin: impl FnOnce(u64) -> Origin) {
+        let origin = origin(self.operation.load(Ordering::Relaxed));
+        self.books().on_restored(name, origin, self.setup.identity.generation);
+    }
+
+    /// Hands over segments of older runs, to be removed once this run has committed something of each of their series.
+    pub fn keep_until_commit(&self, old: Vec<OldSegment>) {
+        self.inherited.keep(old);
+        // Those of runs that were gone before they had taken anything.
+        self.remove_old_segments();
+    }
+
+    /// Gives back the memory of older runs' versions of a series that were not elected; if one may survive the loss of nodes, only if the
+    /// elected one is known to survive that, too: by its slots, or because it `is_global`.
+    pub fn forget_others(&self, name: &str, elected: &CheckpointKey, is_global: bool) {
+        self.inherited.forget_others(name, elected, is_global);
+    }
+
+    /// Something was restored: told to the supervisor, and steps count as first again.
+    pub fn tell_restored(&self, restored: RestoredFrom) {
+        self.reporter().on_restored(restored);
+        self.wake();
+    }
+
+    /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
+    pub fn tell_exit(&self, reason: Option<&str>) {
+        self.reporter().on_exit(reason);
+        self.wake();
+    }
+
+    /// Says something with the next vote: the root writes it, once for all ranks that say the same.
+    pub fn note(&self, text: String) {
+        self.desk.note(text);
+    }
+
+    /// The levels from `level` on that nothing reaches, because their tiers cannot be used.
+    pub fn lost_at(&self, level: Level) -> impl Iterator<Item = (Level, LevelVerdict)> {
+        let lost = self.setup.lost.iter().map(|(tier, culprits)| (tier.level(), culprits));
+        lost.filter(move |(at, _)| *at >= level).map(|(at, culprits)| (at, LevelVerdict::Off(culprits.clone())))
+    }
+
+    // ---- The end.
+
+    /// Closes the node segment; its first rank removes it, unless it holds something that no durable tier has.
+    pub fn close_memory(&self) {
+        let Some(segment) = &self.setup.memory else { return };
+        let is_leader = self.setup.identity.is_node_leader();
+        let rulings = self.books().memory().judge(&Occasion::Ended);
+        let needed_for = rulings.into_iter().find_map(Ruling::reason);
+        if let (Some(reason), true) = (needed_for, is_leader) {
+            log::warn!(
+                "event=segment-kept path={} reason=\"{}\": the next start of this job reads it, `bivouac clean` removes it",
+                segment.path().display(),
+                in_words(reason)
+            );
+        }
+        if let Err(error) = segment.close(is_leader && needed_for.is_none()) {
+            log::warn!("event=segment-not-closed error={error}");
+        }
+    }
+
+    /// Marks the claim as ended in order (root only).
+    pub fn close_claim(&self) {
+        if let Some(fence) = &self.fence {
+            fence.close();
+        }
+    }
+
+    /// Writes the status (root with a run directory only).
+    ///
+    /// # Blocking
+    /// Writes and renames one small file.
+    pub fn write_status(&self) {
+        self.reporter().write_status(false, || (self.stats(), self.failed()));
+    }
+
+    /// Tells that the session is closed.
+    ///
+    /// # Blocking
+    /// As [`Engine::write_status`].
+    pub fn tell_closed(&self) {
+        self.reporter().write_status(true, || (self.stats(), self.failed()));
+    }
+}
+
+/// Why a segment is kept when its run ends.
+fn in_words(reason: Reason) -> String {
+    match reason {
+        Reason::Newest(Level::Process) => "no durable tier has its newest version".into(),
+        Reason::Newest(Level::NodeLoss) => {
+            "the global tier does not have the newest version that it protects from the loss of nodes".into()
+        }
+        Reason::Doubt(_) | Reason::Open => "it is not known whether all ranks committed what it holds".into(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,182 @@
+//! The life of one checkpoint on one rank, up to the agreement on its call and behind it. [`super`] draws it.
+
+use super::flow::{Flow, FlowEffect};
+use crate::coordination::Ballot;
+use crate::tier::{TierId, TierSet};
+
+/// Where a checkpoint stands on this rank.
+#[derive(Debug)]
+pub enum Life {
+    /// Part of its bytes come down from the GPU cache.
+    Landing,
+    /// The same, for nobody: it was given up meanwhile.
+    Falling,
+    /// Captured. This is the vote, which waits for those on earlier calls.
+    Ready(Ballot),
+    /// This rank has voted on the call.
+    Voting,
+    /// All ranks have captured it; it goes to some tiers.
+    Agreed(Flow),
+    /// It came to nothing.
+    Refused,
+    /// This rank has voted on the call, and hears no verdict.
+    Doubtful,
+}
+
+impl Life {
+    /// Has everything come to an end that a call could wait for? Bytes that nobody wants may still be on their way.
+    pub fn is_finished(&self) -> bool {
+        match self {
+            Life::Landing | Life::Ready(_) | Life::Voting => false,
+            Life::Agreed(flow) => flow.is_finished(),
+            Life::Falling | Life::Refused | Life::Doubtful => true,
+        }
+    }
+
+    /// Are bytes of it on their way from the GPU cache?
+    pub fn is_coming_down(&self) -> bool {
+        matches!(self, Life::Landing | Life::Falling)
+    }
+
+    /// Its levels, once all ranks have agreed on the call.
+    pub fn flow(&self) -> Option<&Flow> {
+        match self {
+            Life::Agreed(flow) => Some(flow),
+            _ => None,
+        }
+    }
+
+    /// Do all ranks have it on that tier?
+    pub fn is_committed(&self, tier: TierId) -> bool {
+        self.flow().is_some_and(|flow| flow.is_committed(tier))
+    }
+
+    /// Are bytes or votes on their way, as far as memory has to wait for them?
+    pub fn is_open(&self) -> bool {
+        match self {
+            Life::Landing | Life::Falling | Life::Ready(_) | Life::Voting => true,
+            Life::Agreed(flow) => flow.is_open(),
+            Life::Refused | Life::Doubtful => false,
+        }
+    }
+
+    /// May the others have heard, now or soon, that it is committed where memory must hold it, without this rank having heard it?
+    pub fn is_in_doubt(&self) -> bool {
+        match self {
+            Life::Landing | Life::Ready(_) | Life::Voting | Life::Doubtful => true,
+            Life::Agreed(flow) => flow.is_in_doubt(),
+            Life::Falling | Life::Refused => false,
+        }
+    }
+
+    /// Its bytes are in their place, or will never be: the vote on it can be cast. True if somebody still wants it.
+    pub fn on_landed(&mut self, vote: Ballot) -> bool {
+        debug_assert!(self.is_coming_down(), "landed twice: {self:?}");
+        *self = match std::mem::replace(self, Life::Refused) {
+            Life::Landing => Life::Ready(vote),
+            Life::Falling => Life::Refused,
+            other => other,
+        };
+        !self.is_finished()
+    }
+
+    /// The vote on the call, if its turn has come.
+    pub fn take_vote(&mut self) -> Option<Ballot> {
+        match std::mem::replace(self, Life::Voting) {
+            Life::Ready(vote) => Some(vote),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// All ranks have captured it, and it goes to these tiers.
+    pub fn on_agreed(&mut self, plan: TierSet) -> Vec<FlowEffect> {
+        // The root needs the votes of all ranks for that.
+        debug_assert!(matches!(self, Life::Voting), "agreed without this rank: {self:?}");
+        let (flow, effects) = Flow::agreed(plan);
+        *self = Life::Agreed(flow);
+        effects
+    }
+
+    /// Some rank has not captured it, or made another call.
+    pub fn on_refused(&mut self) -> Vec<FlowEffect> {
+        self.end(Life::Refused)
+    }
+
+    /// The root is silent, here or elsewhere. What this rank has not voted for nobody can have heard to be committed.
+    pub fn on_lost(&mut self) -> Vec<FlowEffect> {
+        match self {
+            Life::Agreed(flow) => flow.on_lost(),
+            Life::Voting => self.end(Life::Doubtful),
+            _ => self.end(Life::Refused),
+        }
+    }
+
+    fn end(&mut self, as_what: Life) -> Vec<FlowEffect> {
+        debug_assert!(!self.is_finished() && self.flow().is_none(), "it has ended, or was agreed on: {self:?}");
+        *self = if matches!(self, Life::Landing) { Life::Falling } else { as_what };
+        vec![FlowEffect::SourceFree, FlowEffect::Finished]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lives() -> [Life; 6] {
+        let (flow, _) = Flow::agreed(TierSet::of(TierId::LOCAL));
+        [Life::Landing, Life::Falling, Life::Ready(Ballot::default()), Life::Voting, Life::Agreed(flow), Life::Doubtful]
+    }
+
+    #[test]
+    fn an_abandoned_call_ends_everything() {
+        let mut life = Life::Voting;
+        assert_eq!(life.on_refused(), [FlowEffect::SourceFree, FlowEffect::Finished]);
+        assert!(life.is_finished() && !life.is_in_doubt() && !life.is_open());
+    }
+
+    #[test]
+    fn a_failure_later_on_takes_nothing_back() {
+        let mut life = Life::Voting;
+        life.on_agreed([TierId::MEMORY, TierId::LOCAL].into_iter().collect());
+        assert_eq!(life.on_lost(), [FlowEffect::SourceFree, FlowEffect::Finished]);
+        assert!(life.is_committed(TierId::MEMORY) && !life.is_committed(TierId::LOCAL));
+    }
+
+    #[test]
+    fn only_what_this_rank_has_voted_for_can_be_in_doubt() {
+        let lost = |mut life: Life| {
+            life.on_lost();
+            life
+        };
+        assert!(matches!(lost(Life::Landing), Life::Falling));
+        assert!(matches!(lost(Life::Ready(Ballot::default())), Life::Refused));
+        assert!(matches!(lost(Life::Voting), Life::Doubtful));
+    }
+
+    #[test]
+    fn what_was_given_up_while_it_came_down_is_not_voted_on() {
+        let mut life = Life::Landing;
+        life.on_refused();
+        assert!(life.is_finished() && life.is_coming_down());
+        assert!(!life.on_landed(Ballot::default()));
+        assert!(matches!(life, Life::Refused) && life.take_vote().is_none());
+    }
+
+    #[test]
+    fn a_vote_is_cast_once_and_by_nobody_else() {
+        let mut votes = lives().map(|mut life| (life.take_vote().is_some(), life.take_vote().is_some()));
+        assert_eq!(votes.iter().filter(|votes| **votes == (true, false)).count(), 1);
+        votes.sort();
+        assert_eq!(votes[..5], [(false, false); 5]);
+    }
+
+    /// A verdict is awaited on the call, too: until then others may have heard it first.
+    #[test]
+    fn until_the_verdict_on_the_call_a_checkpoint_is_in_doubt() {
+        assert_eq!(lives().map(|life| life.is_in_doubt()), [true, false, true, true, false, true]);
+        assert_eq!(lives().map(|life| life.is_open()), [true, true, true, true, true, false]);
+    }
+}

@@ -1,0 +1,136 @@
+//! What this rank has to say in rounds, and what it is waiting to hear.
+#![forbid(unsafe_code)]
+
+use crate::base::ids::text_hash;
+use crate::base::sync::Lock;
+use crate::base::{Generation, Rank};
+use crate::coordination::core::Event;
+use crate::coordination::{Ballot, Outcome, Round, Verdict};
+use std::collections::{HashMap, HashSet};
+
+/// Answers a round that is not about a checkpoint's level. Runs on the root only.
+pub type Decider = Box<dyn FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send>;
+
+/// Who answers a round, on the root.
+pub(super) enum Decision {
+    /// It is the call of a checkpoint of that series.
+    Checkpoint { name: String },
+    /// The caller.
+    Custom(Decider),
+}
+
+/// Between those who call and those who step.
+#[derive(Default)]
+pub(super) struct Desk(Lock<State>);
+
+#[derive(Default)]
+struct State {
+    events: Vec<Event>,
+    awaited: HashSet<Round>,
+    verdicts: HashMap<Round, Verdict>,
+    deciders: HashMap<Round, Decision>,
+    /// What this rank has to say with its next vote.
+    notes: Vec<String>,
+    /// Things that are said once.
+    said: HashSet<&'static str>,
+    /// Series, by the hashes of their names, of which it was said that this run has started them over.
+    started_over: HashSet<u64>,
+    /// Checkpoints that this rank has refused and of which no verdict was heard: series and version, by operation.
+    declined: HashMap<u64, (String, u64)>,
+}
+
+impl Desk {
+    /// Puts something up for the next step.
+    pub fn push(&self, event: Event) {
+        self.0.lock().events.push(event);
+    }
+
+    pub fn has_events(&self) -> bool {
+        !self.0.lock().events.is_empty()
+    }
+
+    /// What has come up since the last step, the first vote with what this rank has to say.
+    pub fn take_events(&self, rank: Rank) -> Vec<Event> {
+        let mut state = self.0.lock();
+        let mut events = std::mem::take(&mut state.events);
+        if let Some(Event::Vote(_, ballot)) = events.iter_mut().find(|event| matches!(event, Event::Vote(..))) {
+            let noted = |ballot: Ballot, note| ballot.noted(rank, note);
+            *ballot = std::mem::take(&mut state.notes).into_iter().fold(std::mem::take(ballot), noted);
+        }
+        events
+    }
+
+    /// Says who answers a round on the root.
+    pub fn decide_by(&self, round: Round, decision: Decision) {
+        self.0.lock().deciders.insert(round, decision);
+    }
+
+    pub fn take_decider(&self, round: &Round) -> Option<Decision> {
+        self.0.lock().deciders.remove(round)
+    }
+
+    /// Votes, and keeps the verdict for whoever asks.
+    pub fn ask(&self, round: Round, ballot: Ballot, decide: Decider) {
+        let mut state = self.0.lock();
+        state.awaited.insert(round);
+        state.deciders.insert(round, Decision::Custom(decide));
+        state.events.push(Event::Vote(round, ballot));
+    }
+
+    pub fn take_answer(&self, round: &Round) -> Option<Verdict> {
+        self.0.lock().verdicts.remove(round)
+    }
+
+    /// Does a call wait for a verdict?
+    pub fn is_asking(&self) -> bool {
+        !self.0.lock().awaited.is_empty()
+    }
+
+    /// A round has ended; its verdict is kept if somebody waits for it.
+    pub fn on_settled(&self, verdict: Verdict) {
+        let mut state = self.0.lock();
+        if state.awaited.remove(&verdict.round) {
+            state.verdicts.insert(verdict.round, verdict);
+        }
+    }
+
+    /// This rank has refused a checkpoint.
+    pub fn on_declined(&self, operation: u64, name: &str, version: u64) {
+        self.0.lock().declined.insert(operation, (name.to_owned(), version));
+    }
+
+    /// What it has refused in that operation, if no verdict was heard of it before.
+    pub fn take_declined(&self, operation: u64) -> Option<(String, u64)> {
+        self.0.lock().declined.remove(&operation)
+    }
+
+    /// Says something with the next vote: the root writes it, once for all ranks that say the same.
+    pub fn note(&self, text: String) {
+        self.0.lock().notes.push(text);
+    }
+
+    /// [`Desk::note`], once in a session.
+    pub fn note_once(&self, what: &'static str, text: impl FnOnce() -> String) {
+        let mut state = self.0.lock();
+        if state.said.insert(what) {
+            let text = text();
+            state.notes.push(text);
+        }
+    }
+
+    /// Says once that this run takes checkpoints of a series that earlier runs have, the newest being `newest`, and has restored none of
+    /// them: a name that is mistyped in the call of the restart, or a forgotten call, looks like a first run otherwise.
+    pub fn note_started_over(&self, name: &str, newest: (Generation, u64)) {
+        let mut state = self.0.lock();
+        if !state.started_over.insert(text_hash(name)) {
+            return;
+        }
+        let (generation, version) = newest;
+        state.notes.push(format!(
+            "event=series-started-over name={name:?} newest_before=\"version {version} of run {generation}\": this run has restored nothing of \
+             this series, and takes checkpoints of it. The next run goes on from these, and removes the older ones. To go on from those \
+             instead, end this run and restart from version {version} by its number; to keep both, take checkpoints under another name. \
+             `bivouac ls` shows both"
+        ));
+    }
+}

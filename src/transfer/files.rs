@@ -1,0 +1,283 @@
+//! The level of a tier of files: this rank's shard in a file of its own, or in a container with those of its node.
+#![forbid(unsafe_code)]
+
+use super::core::Facts;
+use super::lanes::Lanes;
+use super::level::{Done, LevelWork, Opened};
+use super::node::NodeContainer;
+use super::report::Reporter;
+use super::setup::{Identity, Setup};
+use super::shards::Shards;
+use super::work::Task;
+use super::write::{Together, WriteJob, WriteSpec, Written};
+use crate::base::Rank;
+use crate::base::sync::Lock;
+use crate::format::{ContainerEntry, ContainerInfo, Content};
+use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
+use crate::tier::names::{node_file, rank_file};
+use crate::tier::source::{MemoryShard, Source};
+use crate::tier::{Gathering, Tier, TierError, TierId, Upload, Writers};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One tier of files.
+pub(super) struct FileLevel {
+    setup: Arc<Setup>,
+    tier: Arc<dyn Tier>,
+    shards: Arc<Shards>,
+    lanes: Arc<Lanes>,
+    reporter: Arc<Reporter>,
+    /// Node containers on which this rank waits for others of the node, and since when.
+    awaited: Lock<Vec<(u64, NodeContainer, Duration)>>,
+}
+
+impl FileLevel {
+    pub fn new(
+        setup: &Arc<Setup>,
+        tier: &Arc<dyn Tier>,
+        shards: &Arc<Shards>,
+        lanes: &Arc<Lanes>,
+        reporter: &Arc<Reporter>,
+    ) -> FileLevel {
+        FileLevel {
+            setup: setup.clone(),
+            tier: tier.clone(),
+            shards: shards.clone(),
+            lanes: lanes.clone(),
+            reporter: reporter.clone(),
+            awaited: Lock::default(),
+        }
+    }
+
+    fn kind(&self) -> TierId {
+        self.tier.kind()
+    }
+
+    fn done(&self, operation: u64, written: Result<Vec<ContainerInfo>, String>) -> Done {
+        Done::Written { operation, tier: self.kind(), written }
+    }
+
+    /// The container that the ranks of this node write together, if they do, and all its entries.
+    fn node_container(&self, of: &Facts) -> Option<(Together, Vec<ContainerEntry>)> {
+        let together = match self.kind().spec().gathering {
+            Gathering::Apart => return None,
+            Gathering::Slices => Together::Slice,
+            Gathering::ByOne => Together::ForAll,
+        };
+        let Identity { rank, node_ranks, .. } = &self.setup.identity;
+        let segment = self.setup.memory.as_ref()?;
+        let (node, entries) = NodeContainer::of(segment, self.kind(), of.key, *rank, node_ranks)?;
+        Some((together(node), entries))
+    }
+
+    /// Opens this rank's part in a container of the node.
+    fn open_together(
+        &self,
+        of: &Facts,
+        together: &Together,
+        entries: &[ContainerEntry],
+        source: Source,
+    ) -> Result<Opened, TierError> {
+        let rank = self.setup.rank();
+        let (node, writers, sources) = match together {
+            Together::ForAll(node) if entries[0].rank != rank => return Ok(Opened::Waits(node.clone())),
+            Together::ForAll(node) => (node, Writers::One, self.shards_of_node(of, entries)),
+            Together::Slice(node) => (node, Writers::Node, Ok(vec![(rank, source)])),
+        };
+        let file = node_file(entries[0].rank);
+        let path = self.tier.folder_path(&of.series, &of.key).join(&file);
+        let begun = sources.map_err(|error| (error, Left::Nothing)).and_then(|sources| {
+            let upload = self.tier.begin(&path, writers).map_err(|error| (error, Left::Others))?;
+            let shared = Some(together.clone());
+            let spec = self.spec(of, sources, upload, file, entries.to_vec(), shared);
+            WriteJob::new(spec).map_err(|refused| (refused.0, Left::Ours(refused.1)))
+        });
+        begun.map(|job| Opened::Job(Box::new(job))).map_err(|(error, left)| {
+            let is_last = match together {
+                Together::Slice(_) => node.fail(),
+                Together::ForAll(_) => {
+                    node.settle(false);
+                    true
+                }
+            };
+            match left {
+                Left::Ours(upload) if is_last => upload.discard(),
+                // The other ranks of the node have left it to the last one.
+                Left::Others if is_last => self.tier.discard(&path),
+                _ => {}
+            }
+            error
+        })
+    }
+
+    fn spec(
+        &self,
+        of: &Facts,
+        sources: Vec<(Rank, Source)>,
+        upload: Box<dyn Upload>,
+        file: String,
+        entries: Vec<ContainerEntry>,
+        shared: Option<Together>,
+    ) -> WriteSpec {
+        WriteSpec {
+            operation: of.key.operation,
+            tier: self.kind(),
+            started: self.setup.now(),
+            sources,
+            upload,
+            file,
+            entries,
+            shared,
+            write_bytes: self.setup.config.node.write_bytes,
+        }
+    }
+
+    /// The shards in node memory that these entries of a container are of.
+    fn shards_of_node(&self, of: &Facts, entries: &[ContainerEntry]) -> Result<Vec<(Rank, Source)>, TierError> {
+        let Some(segment) = &self.setup.memory else { return Ok(Vec::new()) };
+        let path = segment.path();
+        let io = |source| TierError::io(TierId::MEMORY, "read", path, source);
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let view = OldSegment::open(directory, name).map_err(|error| io(std::io::Error::other(error.to_string())))?;
+        let view = Arc::new(view);
+        let is_it = |slot: &&OldSlot| slot.state == SlotState::Sealed && slot.operation == of.key.operation;
+        let mut shards: BTreeMap<Rank, MemoryShard> = BTreeMap::new();
+        for slot in view.slots().iter().filter(is_it) {
+            let shard = MemoryShard::open_any(path, OldBytes::new(&view, slot))?;
+            // What is kept for ranks of other nodes lies there, too.
+            let header = &shard.head().header;
+            if header.key == of.key && header.content == Content::Shard && shard.head().meta.name == of.series.name {
+                shards.insert(header.rank, shard);
+            }
+        }
+        let shard_of = |entry: &ContainerEntry| {
+            let gone = || io(std::io::Error::other(format!("the shard of rank {} is gone", entry.rank)));
+            shards.remove(&entry.rank).map(|shard| (entry.rank, Source::Memory(shard))).ok_or_else(gone)
+        };
+        entries.iter().map(shard_of).collect()
+    }
+
+    /// The write of this rank's shard to a file of its own.
+    fn open_alone(&self, of: &Facts, source: Source) -> Result<Opened, TierError> {
+        let rank = self.setup.rank();
+        let (file, length) = (rank_file(rank), source.head().header.total_len);
+        let upload = self.tier.begin(&self.tier.folder_path(&of.series, &of.key).join(&file), Writers::One)?;
+        let entries = vec![ContainerEntry { key: of.key, rank, offset: 0, length }];
+        begin_alone(self.spec(of, vec![(rank, source)], upload, file, entries, None))
+    }
+
+    /// A shard that was written during capture is durable already; all it needs is its name.
+    fn publish_direct(&self, of: &Facts, upload: &dyn Upload) -> Result<Opened, TierError> {
+        let rank = self.setup.rank();
+        if let Err(error) = upload.publish() {
+            upload.discard();
+            return Err(error);
+        }
+        let file = rank_file(rank);
+        let path = self.tier.folder_path(&of.series, &of.key).join(&file);
+        let io = |source| TierError::io(self.kind(), "read", &path, source);
+        let bytes = self.tier.stat(&path).map_err(io)?.bytes;
+        Ok(Opened::Done(Written::Published(Some(ContainerInfo { file, bytes, ranks: vec![rank] }))))
+    }
+
+    /// From now on this rank waits for the others of its node.
+    pub fn wait_for(&self, operation: u64, node: NodeContainer) {
+        self.awaited.lock().push((operation, node, self.setup.now()));
+    }
+
+    /// Ranks whose slice of a node container is done vote when the container has its name, or when they have waited for the other ranks of
+    /// the node for as long as the root waits for votes: one of them may have died or lost touch.
+    pub fn poll(&self) -> Vec<Done> {
+        let mut awaited = self.awaited.lock();
+        if awaited.is_empty() {
+            return Vec::new();
+        }
+        let (now, limit) = (self.setup.now(), self.setup.config.job.timeouts.abandon);
+        let is_late = |since: &Duration| now.saturating_sub(*since) >= limit;
+        for (_, node, _) in awaited.iter().filter(|(.., since)| is_late(since)) {
+            // The first outcome stays: a rank that comes later does not publish, unless it just has.
+            node.settle(false);
+        }
+        // Of one rank that writes for all nobody else can say that it has failed: it is only not waited for any longer.
+        let is_over = |(_, node, since): &(u64, NodeContainer, Duration)| node.outcome().is_some() || is_late(since);
+        let (ended, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut *awaited).into_iter().partition(is_over);
+        *awaited = waiting;
+        let why = || "another rank of this node could not write its part, or did not in time".to_owned();
+        let end = |(operation, node, _): (u64, NodeContainer, Duration)| {
+            self.done(operation, if node.outcome() == Some(true) { Ok(Vec::new()) } else { Err(why()) })
+        };
+        ended.into_iter().map(end).collect()
+    }
+}
+
+/// What a failed beginning leaves behind.
+enum Left {
+    Nothing,
+    Others,
+    Ours(Box<dyn Upload>),
+}
+
+/// Begins a write of a file that no other rank writes to.
+pub(super) fn begin_alone(spec: WriteSpec) -> Result<Opened, TierError> {
+    match WriteJob::new(spec) {
+        Ok(job) => Ok(Opened::Job(Box::new(job))),
+        Err(refused) => {
+            refused.1.discard();
+            Err(refused.0)
+        }
+    }
+}
+
+impl LevelWork for FileLevel {
+    fn start(&self, operation: u64) -> Vec<Done> {
+        self.lanes.write(operation, self.kind());
+        Vec::new()
+    }
+
+    fn open(&self, operation: u64) -> Result<Opened, TierError> {
+        let Some((facts, source)) = self.shards.get(operation) else { return Ok(Opened::Gone) };
+        if let Some(upload) = self.shards.take_direct(operation, self.kind()) {
+            return self.publish_direct(&facts, &*upload);
+        }
+        let together = match &source {
+            Source::Memory(_) => self.node_container(&facts),
+            Source::File(_) => None,
+        };
+        match together {
+            Some((together, entries)) => self.open_together(&facts, &together, &entries, source),
+            None => self.open_alone(&facts, source),
+        }
+    }
+
+    fn written(&self, operation: u64, written: Written) -> Vec<Done> {
+        let written = match written {
+            // The node's outcome is awaited.
+            Written::SliceDone => return Vec::new(),
+            // Where all see one directory, its manifest names what all have put there.
+            Written::Published(info) => Ok(info.filter(|_| self.kind().spec().is_shared).into_iter().collect()),
+            Written::Failed(error) => {
+                self.reporter.on_tier_failure(self.kind(), &error);
+                Err(error.to_string())
+            }
+        };
+        vec![self.done(operation, written)]
+    }
+
+    fn stop(&self, _: u64) {
+        // What is being written comes to its end: its files are taken away by retention.
+    }
+
+    fn committed(&self, facts: &Arc<Facts>) {
+        let (tier, facts) = (self.kind(), facts.clone());
+        let is_shared = tier.spec().is_shared;
+        if !is_shared && self.setup.identity.is_node_leader() {
+            self.lanes.push(Task::NodeManifest { tier, facts: facts.clone() });
+        }
+        if !is_shared || self.setup.identity.is_root() {
+            self.lanes.push(Task::Retain { tier, facts });
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What the application, the log and the supervisor are told of checkpoints, and what is counted.
+#![forbid(unsafe_code)]
+
+use super::core::{Facts, Outages};
+use super::progress::{LevelVerdict, Progress, Report, level_of};
+use super::setup::Setup;
+use super::stats::Stats;
+use super::status::{EVERY, Supervision, Told};
+use crate::base::calendar::unix_now;
+use crate::base::log;
+use crate::base::sync::Lock;
+use crate::base::{CheckpointKey, Level, Rank};
+use crate::coordination::Culprit;
+use crate::format::supervision::{RestoredFrom, status_file};
+use crate::tier::{TierError, TierId, TierSet};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Verdicts that are kept for an application that asks for them. One that never asks must not pay for that with its memory.
+pub const REPORTS_MAX: usize = 4096;
+
+/// Tells. One per engine.
+pub struct Reporter {
+    rank: Rank,
+    supervision: Supervision,
+    state: Lock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The newest verdicts that nobody has asked for, [`REPORTS_MAX`] at most.
+    reports: VecDeque<Report>,
+    /// Of the checkpoints in the books, by operation.
+    progress: HashMap<u64, Arc<Lock<Progress>>>,
+    /// Levels that checkpoints were refused at.
+    outages: Outages,
+    stats: Stats,
+    told: Told,
+}
+
+impl Reporter {
+    /// With the levels that nothing reaches as the first reports.
+    pub(super) fn new(setup: &Setup, supervision: Supervision) -> Reporter {
+        let reports = setup.lost.iter().map(|(tier, culprits)| Report {
+            name: String::new(),
+            key: CheckpointKey::default(),
+            level: tier.level(),
+            verdict: LevelVerdict::Off(culprits.clone()),
+        });
+        let state = State { reports: reports.collect(), ..State::default() };
+        Reporter { rank: setup.rank(), supervision, state: Lock::new(state) }
+    }
+
+    // ---- Counters.
+
+    /// Changes the counters.
+    pub fn count<T>(&self, change: impl FnOnce(&mut Stats) -> T) -> T {
+        change(&mut self.state.lock().stats)
+    }
+
+    /// A copy did not come to a tier, or from it.
+    pub(super) fn on_tier_failure(&self, tier: TierId, error: &TierError) {
+        self.count(|stats| {
+            stats.write_failures[tier] += 1;
+            if let Some(tier) = error.damaged() {
+                stats.damaged[tier] += 1;
+            }
+        });
+        let rank = self.rank;
+        if error.damaged().is_some() {
+            log::error!("event=damage-found rank={rank} error={error}");
+        }
+        // The verdict has the reasons of all ranks, and the root writes it.
+        log::info!("event=write-failed rank={rank} tier={tier} errno={:?} error={error}", error.errno());
+    }
+
+    // ---- Checkpoints.
+
+    /// A checkpoint has come into the books: what the application sees of it.
+    pub(super) fn follow(&self, operation: u64) -> Arc<Lock<Progress>> {
+        let progress = Arc::new(Lock::new(Progress::default()));
+        self.state.lock().progress.insert(operation, progress.clone());
+        progress
+    }
+
+    fn of(&self, operation: u64) -> Option<Arc<Lock<Progress>>> {
+        self.state.lock().progress.get(&operation).cloned()
+    }
+
+    /// All ranks have it, and it goes to these tiers.
+    pub(super) fn on_planned(&self, operation: u64, plan: TierSet) {
+        if let Some(progress) = self.of(operation) {
+            progress.lock().plan = Some(plan);
+        }
+    }
+
+    /// All its levels have come to an end.
+    pub(super) fn on_finished(&self, operation: u64) {
+        if let Some(progress) = self.of(operation) {
+            progress.lock().finished = true;
+        }
+    }
+
+    /// It is out of the books.
+    pub(super) fn on_gone(&self, operation: u64) {
+        self.state.lock().progress.remove(&operation);
+    }
+
+    /// The verdict on one of its levels, or on the call.
+    pub(super) fn on_heard(&self, facts: &Facts, tier: Option<TierId>, verdict: LevelVerdict) {
+        let progress = self.of(facts.key.operation);
+        let is_first = progress.is_none_or(|progress| {
+            let mut progress = progress.lock();
+            progress.heard.push((tier, verdict.clone()));
+            progress.is_first_commit()
+        });
+        let (name, version) = (&facts.series.name, facts.key.version);
+        let mut state = self.state.lock();
+        match (tier, &verdict) {
+            (Some(tier), LevelVerdict::Committed) => {
+                state.told.on_committed(tier, name, version, is_first);
+                state.stats.committed[tier] += 1;
+                state.stats.newest[tier] = Some(version);
+            }
+            (Some(tier), _) => state.stats.level_failures[tier] += 1,
+            (None, _) => state.stats.abandoned += 1,
+        }
+        drop(state);
+        self.tell(name, facts.key, level_of(tier), verdict.clone());
+        if let (Some(tier), LevelVerdict::Committed) = (tier, &verdict) {
+            log::info!(
+                "event=committed rank={} name={name:?} version={version} generation={} operation={} level={}",
+                self.rank,
+                facts.key.generation,
+                facts.key.operation,
+                tier.level()
+            );
+        }
+    }
+
+    /// Tells the application, the log and the supervisor of a verdict.
+    pub(super) fn tell(&self, name: &str, key: CheckpointKey, level: Level, verdict: LevelVerdict) {
+        let CheckpointKey { version, operation, .. } = key;
+        let is_root = self.rank == Rank::ROOT;
+        match &verdict {
+            LevelVerdict::Off(_) => {}
+            LevelVerdict::Committed => {
+                let refused = self.state.lock().outages.on_committed(level);
+                if let Some(refused) = refused.filter(|_| is_root) {
+                    log::warn!("event=reached-again level={level} version={version} refused={refused}");
+                }
+            }
+            // All ranks hear the same: it is said once.
+            LevelVerdict::Abandoned(culprits) => {
+                let culprits = culprits.iter().map(Culprit::to_string).collect::<Vec<_>>();
+                // What ranks do wrong at the call is for each call anew.
+                let is_news =
+                    level == Level::Captured || self.state.lock().outages.on_refused(level, &culprits.join("; "));
+                let importance = match (is_root, is_news) {
+                    (false, _) => log::Level::Debug,
+                    (true, true) => log::Level::Warn,
+                    (true, false) => log::Level::Info,
+                };
+                let until = if level == Level::Captured { "" } else { " (said once, until it is reached again)" };
+                log::log!(
+                    importance,
+                    "event=abandoned name={name:?} version={version} operation={operation} level={level} culprits={culprits:?}{until}"
+                );
+            }
+            LevelVerdict::Unknown(reason) => log::error!(
+                "event=verdict-unknown rank={} version={version} operation={operation} level={level} reason={reason:?}",
+                self.rank
+            ),
+        }
+        let mut state = self.state.lock();
+        if let Some(reason) = verdict.reason() {
+            state.told.on_refused(name, version, level, reason);
+        }
+        if state.reports.len() >= REPORTS_MAX {
+            state.reports.pop_front();
+        }
+        state.reports.push_back(Report { name: name.to_owned(), key, level, verdict });
+    }
+
+    /// Verdicts heard since the last call, in the order of their operations; of more than [`REPORTS_MAX`] the newest.
+    pub fn take_reports(&self) -> Vec<Report> {
+        let mut reports = Vec::from(std::mem::take(&mut self.state.lock().reports));
+        reports.sort_by_key(|report| (report.key.operation, report.level));
+        reports
+    }
+
+    // ---- The supervisor.
+
+    /// Does `should_exit` have halt conditions to look at? The same on all ranks.
+    pub fn is_supervised(&self) -> bool {
+        self.supervision.is_on
+    }
+
+    /// The application's thread has called: it is alive.
+    pub fn beat(&self) {
+        self.supervision.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The application's thread has called as it does once per step.
+    pub fn step_beat(&self) {
+        self.beat();
+        if self.supervision.teller.is_some() {
+            let told = &mut self.state.lock().told;
+            if told.first_step.is_none() {
+                told.first_step = Some(unix_now());
+                told.due = Duration::ZERO;
+            }
+        }
+    }
+
+    /// Something was restored: told to the supervisor, and steps count as first again.
+    pub(super) fn on_restored(&self, restored: RestoredFrom) {
+        let told = &mut self.state.lock().told;
+        told.restored = Some(restored);
+        told.first_step = None;
+        told.due = Duration::ZERO;
+    }
+
+    /// `should_exit` was called.
+    pub fn tell_exit_asked(&self) {
+        if self.supervision.teller.is_some() {
+            self.state.lock().told.asks_exit = true;
+        }
+    }
+
+    /// `should_exit` has answered yes. Known to this rank, the reason is told; the supervisor hears of it in any case.
+    pub(super) fn on_exit(&self, reason: Option<&str>) {
+        let told = &mut self.state.lock().told;
+        let reason = reason.unwrap_or("asked for on another rank");
+        told.exit.get_or_insert_with(|| reason.to_owned());
+        told.due = Duration::ZERO;
+    }
+
+    /// Which halt condition is met, in words (root only; elsewhere none is).
+    ///
+    /// # Blocking
+    /// Reads one small file.
+    pub fn halt_asked(&self) -> Option<String> {
+        let teller = self.supervision.teller.as_ref()?;
+        match teller.directory.read_halt() {
+            Ok(halt) => {
+                self.supervision.complain("halt-file-ignored", None);
+                let total = teller.base.checkpoints_total + self.state.lock().told.checkpoints;
+                let group = teller.base.group.as_str();
+                halt.met(unix_now(), [(group, total)].into_iter()).map(ToString::to_string)
+            }
+            Err(problem) => {
+                self.supervision.complain("halt-file-ignored", Some(problem));
+                None
+            }
+        }
+    }
+
+    /// Is it time to write the status? Once for each time.
+    pub(super) fn take_status_due(&self, now: Duration) -> bool {
+        if self.supervision.teller.is_none() {
+            return false;
+        }
+        let told = &mut self.state.lock().told;
+        let is_due = now >= told.due;
+        if is_due {
+            told.due = now + EVERY;
+        }
+        is_due
+    }
+
+    /// Writes the status (root with a run directory only). `sum_up` gives the counters and why the session has failed.
+    ///
+    /// # Blocking
+    /// Writes and renames one small file.
+    pub(super) fn write_status(&self, is_closed: bool, sum_up: impl FnOnce() -> (Stats, Option<String>)) {
+        if is_closed {
+            self.state.lock().told.closed = true;
+        }
+        let Some(teller) = &self.supervision.teller else { return };
+        let _writing = self.supervision.writing.lock();
+        if teller.is_superseded() {
+            return;
+        }
+        let (stats, failed) = sum_up();
+        let calls = self.supervision.calls.load(Ordering::Relaxed);
+        let status = teller.status(&self.state.lock().told, &stats, calls, failed);
+        let written = teller.directory.replace(&status_file(&status.group), &status.encode());
+        self.supervision.complain("status-not-written", written.err().map(|error| error.to_string()));
+    }
+}

@@ -1,0 +1,104 @@
+//! The kinds of background work, and what each may wait for.
+#![forbid(unsafe_code)]
+
+use super::core::{Facts, tier_of};
+use super::fetch::Request;
+use super::lanes::lane_of;
+use super::write::WriteJob;
+use crate::affinity::Node;
+use crate::affinity::keeper::Keeper;
+use crate::coordination::{Ballot, Phase, Round};
+use crate::redundancy::exchange::{Exchange, Job};
+use crate::tier::{Means, TierId, Upload};
+use std::sync::Arc;
+
+/// Where run directories often lie: whoever may wait for one waits there.
+pub(super) const RUN_DIRECTORY: TierId = TierId::GLOBAL;
+
+/// The tier that a phase of a checkpoint is about, if it is one of files that all nodes share.
+pub(super) fn shared_files(phase: Phase) -> Option<TierId> {
+    tier_of(phase).filter(|tier| tier.spec().means == Means::Files && tier.spec().is_shared)
+}
+
+/// A small job, done before the next piece of a write.
+pub(super) enum Task {
+    /// Root: all ranks have voted on a level; check the claim, write the manifest, answer.
+    Decide { round: Round, ballot: Ballot },
+    /// Node leader: record on a tier of the node that its level is committed.
+    NodeManifest { tier: TierId, facts: Arc<Facts> },
+    /// Delete what retention lets go after a commit.
+    Retain { tier: TierId, facts: Arc<Facts> },
+    /// Populate memory for the next capture, on the node of the rank's GPU, or else on the one that the application computes on.
+    Prepare { bytes: u64, node: Option<Node> },
+    /// Remove a file that was written during a capture that came to nothing.
+    Discard(Box<dyn Upload>),
+    /// Remove the segments of older runs: this run has committed something of its own.
+    RemoveOldSegments,
+    /// Root: renew the claim.
+    Renew,
+    /// Root with a run directory: write the status.
+    Status,
+}
+
+/// What a thread takes up.
+pub(super) enum Work {
+    Task(Task),
+    Open(u64, TierId),
+    Piece(Arc<WriteJob>, usize),
+    Exchange(Arc<Exchange>, Job),
+    Answer(Request),
+    /// A look at where threads and pages are, when there is nothing else to do.
+    Look(Arc<Keeper>),
+}
+
+impl Task {
+    /// Which tier it may wait for, if any: the root publishes a manifest with its decision on a tier that all nodes share. Others look at
+    /// the claims for a decision that needs nothing else of a file system.
+    pub fn waits_for(&self) -> Option<TierId> {
+        match self {
+            Task::Decide { round, .. } => shared_files(round.phase),
+            Task::Retain { tier, .. } | Task::NodeManifest { tier, .. } => Some(*tier),
+            Task::Discard(upload) => Some(upload.kind()),
+            Task::Renew | Task::Status => Some(RUN_DIRECTORY),
+            Task::Prepare { .. } | Task::RemoveOldSegments => None,
+        }
+    }
+}
+
+impl Work {
+    /// Which tier it may wait for, as far as that is known.
+    pub fn waits_for(&self) -> Option<TierId> {
+        match self {
+            Work::Task(task) => task.waits_for(),
+            Work::Open(_, tier) => Some(lane_of(*tier)),
+            Work::Piece(job, _) => Some(lane_of(job.tier)),
+            Work::Exchange(..) | Work::Answer(_) | Work::Look(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::CheckpointKey;
+    use crate::tier::names::Series;
+
+    /// Work on the wrong side would hold up a tier whose file system is sound while the other's hangs.
+    #[test]
+    fn what_may_wait_for_a_file_system_is_on_its_side_and_nothing_else() {
+        let decide =
+            |phase| Task::Decide { round: Round { operation: 1, phase }, ballot: Ballot::default() }.waits_for();
+        let level = |tier: TierId| Phase::Level(tier.index());
+        let phases = [Phase::Call, level(TierId::LOCAL), level(TierId::PEERS), level(TierId::GLOBAL)];
+        assert_eq!(phases.map(decide), [None, None, None, Some(TierId::GLOBAL)]);
+        let retain = |tier| {
+            let series = Series { job: "job".into(), group: "world".into(), name: "heat".into() };
+            let facts = Facts { key: CheckpointKey::default(), series, agreement: 0, origin: None };
+            Task::Retain { tier, facts: Arc::new(facts) }.waits_for()
+        };
+        assert_eq!([TierId::LOCAL, TierId::GLOBAL].map(retain), [Some(TierId::LOCAL), Some(TierId::GLOBAL)]);
+        assert_eq!([Task::Renew, Task::Status].map(|task| task.waits_for()), [Some(TierId::GLOBAL); 2]);
+        let prepare = Task::Prepare { bytes: 1, node: None };
+        assert_eq!([prepare, Task::RemoveOldSegments].map(|task| task.waits_for()), [None; 2]);
+    }
+}
