@@ -18,29 +18,35 @@
 //! multiplied and added by the workers while the next ones are under way. Memory besides the slots: at most
 //! WINDOW segments of each parity.
 //!
+//! What partners do stands in [`copies`], what the members of a set with parity do in [`parity`]; here is what both share: saying hello, room,
+//! whose turn it is, giving up, and the end.
+//!
 //! Nothing here talks to MPI or knows of threads: [`Exchange::next_parcel`] says what to send, [`Exchange::on_parcel`] takes
 //! what came, [`Exchange::take_job`] and [`Exchange::run`] do the arithmetic, from any thread.
 
 #![forbid(unsafe_code)]
 
-use super::code::{Code, Factor, add_to_all};
+mod copies;
+mod parity;
+
+use self::parity::{CodeInUse, Sum};
 use super::part;
 use super::stripes::SetInfo;
-use crate::base::digest::{copy_digest, copy_streaming, store_fence};
+use crate::base::sync::{Guard, Lock, Order};
 use crate::base::units::{KIB, page_ceil};
 use crate::base::{Digest, Rank};
 use crate::comm::{Label, Parcel, SharedBytes, Slice};
-use crate::format::shard::{Head, Layout, encode_head};
-use crate::format::{Content, ShardHeader};
+use crate::format::ShardHeader;
+use crate::format::shard::{Head, Layout};
 use crate::segment::{SealInfo, Segment, SlotId, SlotMut};
 use crate::tier::names::Series;
-use crate::tier::pieces::{Piece, block_at, pieces};
+use crate::tier::pieces::{Piece, pieces};
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::{SharedPages, Source};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The first word of the labels of exchanges; the second is the operation.
@@ -163,7 +169,7 @@ struct Output {
     /// Whose copy it is, or `None` for parity.
     of: Option<Rank>,
     length: u64,
-    state: Mutex<OutputState>,
+    state: Lock<OutputState>,
 }
 
 #[derive(Default)]
@@ -177,12 +183,6 @@ struct OutputState {
     /// Parity: the layout and the digests made so far.
     layout: Option<(Layout, ShardHeader, Vec<Digest>)>,
     left: u64,
-}
-
-/// The parities of one segment, while chunks are being added.
-struct Sum {
-    parities: Vec<Vec<u8>>,
-    missing: usize,
 }
 
 #[derive(Default)]
@@ -206,7 +206,7 @@ struct Inner {
     verifying: usize,
     outputs: Vec<Arc<Output>>,
     expected_outputs: usize,
-    sums: HashMap<u64, Arc<Mutex<Sum>>>,
+    sums: HashMap<u64, Arc<Lock<Sum>>>,
     segments_done: u64,
     finished: Vec<SlotId>,
     failure: Option<String>,
@@ -222,32 +222,9 @@ pub struct Exchange {
     peers: Vec<Rank>,
     segment: u64,
     code: Option<CodeInUse>,
-    buffers: Arc<Mutex<Vec<Vec<u8>>>>,
+    buffers: Arc<Lock<Vec<Vec<u8>>>>,
     is_stopped: AtomicBool,
-    inner: Mutex<Inner>,
-}
-
-struct CodeInUse {
-    /// `factors[data][parity]`.
-    factors: Vec<Vec<Factor>>,
-}
-
-/// A buffer that goes back to its pool when the message layer lets go of it.
-struct Pooled {
-    bytes: Vec<u8>,
-    pool: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-impl AsRef<[u8]> for Pooled {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Pooled {
-    fn drop(&mut self) {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner).push(std::mem::take(&mut self.bytes));
-    }
+    inner: Lock<Inner>,
 }
 
 /// What a rank that cannot take part in an exchange sends, so that the others do not wait for it.
@@ -265,7 +242,7 @@ pub fn aborts(role: &Role, rank: Rank, operation: u64, reason: &str) -> Vec<(Ran
 /// What was sealed and never taken belongs to an exchange that failed on this rank: no vote was cast for it.
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.inner.get_mut();
         self.spec.memory.retire_all(std::mem::take(&mut inner.finished));
     }
 }
@@ -304,14 +281,14 @@ impl Exchange {
             code,
             buffers: Arc::default(),
             is_stopped: AtomicBool::new(false),
-            inner: Mutex::new(inner),
+            inner: Lock::new(inner),
         };
         exchange.after_hello(&mut exchange.lock());
         Ok(exchange)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Inner> {
+        self.inner.lock()
     }
 
     fn rank(&self) -> Rank {
@@ -463,7 +440,7 @@ impl Exchange {
     }
 
     fn add_output(&self, inner: &mut Inner, of: Option<Rank>, length: u64) {
-        inner.outputs.push(Arc::new(Output { of, length, state: Mutex::default() }));
+        inner.outputs.push(Arc::new(Output { of, length, state: Lock::at(Order::Bytes, OutputState::default()) }));
         inner.todo.push_back(Step::Reserve { output: inner.outputs.len() - 1, since: None });
     }
 
@@ -496,54 +473,14 @@ impl Exchange {
         if inner.is_planned {
             return;
         }
-        let operation = self.spec.operation;
         match &self.spec.role {
-            Role::Partners { to, .. } => {
-                let head = self.spec.source.head();
-                let head_len = head.header.body_offset;
-                inner.plan = vec![VecDeque::new(); to.len()];
-                for piece in pieces(head, self.segment) {
-                    // The head is one piece, however long.
-                    for start in piece.bytes.clone().step_by(self.segment as usize) {
-                        let end = (start + self.segment).min(piece.bytes.end);
-                        let range = if piece.blocks.is_empty() { start..end } else { piece.bytes.clone() };
-                        let label = [COPY, operation, range.start, head_len, 0, 0];
-                        for (queue, to) in inner.plan.iter_mut().zip(to) {
-                            queue.push_back(Outgoing { to: *to, label, range: range.clone() });
-                        }
-                        if !piece.blocks.is_empty() {
-                            break;
-                        }
-                    }
-                }
-                inner.is_planned = true;
-            }
-            Role::Set { .. } => {
-                let Some(set) = inner.set.clone() else { return };
-                let Some(me) = set.place(self.rank()) else { return };
-                // Each chunk has another receiver.
-                inner.plan = vec![VecDeque::new(); set.data() as usize];
-                for segment in 0..set.chunk().div_ceil(self.segment) {
-                    for data in 0..set.data() {
-                        let range = set.shard_range(me, data, self.segment_range(&set, segment));
-                        if range.is_empty() {
-                            continue;
-                        }
-                        let stripe = set.place_of_chunk(me, data).stripe;
-                        let to = set.members[set.parity_member(stripe, 0)].0;
-                        let label = [CHUNK, operation, segment, u64::from(data), 0, 0];
-                        inner.plan[data as usize].push_back(Outgoing { to, label, range });
-                    }
-                }
-                inner.is_planned = true;
-            }
+            Role::Partners { to, .. } => inner.plan = self.plan_copies(to),
+            Role::Set { .. } => match inner.set.clone() {
+                Some(set) => inner.plan = self.plan_chunks(&set),
+                None => return,
+            },
         }
-    }
-
-    /// The part of a chunk that a segment is.
-    fn segment_range(&self, set: &SetInfo, segment: u64) -> Range<u64> {
-        let start = segment * self.segment;
-        start..(start + self.segment).min(set.chunk())
+        inner.is_planned = true;
     }
 
     /// The next range that may be sent now; receivers take turns.
@@ -654,7 +591,7 @@ impl Exchange {
             inner.todo.push_back(Step::Reserve { output: index, since: Some(since) });
             return Ok(());
         };
-        let mut state = output.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = output.state.lock();
         state.slot = Some(slot);
         let mut zeros = Vec::new();
         match prepared {
@@ -674,39 +611,6 @@ impl Exchange {
             inner.out.push_back((rank, [READY, self.spec.operation, 0, 0, 0, 0], Slice::empty()));
         }
         Ok(())
-    }
-
-    fn begin_parity(
-        &self,
-        state: &mut OutputState,
-        set: &SetInfo,
-        layout: Layout,
-        encoded: &[u8],
-    ) -> Result<(), String> {
-        let header = &self.header;
-        let mut part_header =
-            layout.header(header.key, header.agreement, header.group_size, header.rank, header.origin);
-        part_header.content = Content::Parity;
-        let mut digests = vec![Digest::default(); layout.block_count as usize];
-        let slot = state.slot.as_mut().ok_or("the slot is gone")?.as_mut_slice();
-        let region = &layout.meta.regions[0];
-        let start = (layout.body_offset + region.offset) as usize;
-        let body = &mut slot[start..start + page_ceil(region.bytes) as usize];
-        body.fill(0);
-        let block = layout.block_size as usize;
-        for (index, (from, to)) in encoded.chunks(block).zip(body.chunks_mut(block)).enumerate() {
-            digests[index] = copy_digest(from, &mut to[..from.len()]);
-        }
-        state.left = u64::from(set.parity) * set.chunk().div_ceil(self.segment);
-        state.layout = Some((layout, part_header, digests));
-        Ok(())
-    }
-
-    /// How many shards reach into a segment of the stripe whose first parity member this is.
-    fn contributions(&self, set: &SetInfo, me: usize, segment: u64) -> usize {
-        let range = self.segment_range(set, segment);
-        let reaches = |data: &u32| !set.shard_range(set.data_member(me, *data), *data, range.clone()).is_empty();
-        (0..set.data()).filter(reaches).count()
     }
 
     fn verify(&self, piece: &Piece, staging: &mut Option<PageBuffer>) {
@@ -749,219 +653,10 @@ impl Exchange {
         Ok(())
     }
 
-    fn take_copy(&self, index: usize, offset: u64, head_len: u64, bytes: Vec<u8>) -> Result<(), String> {
-        let output = self.output(index)?;
-        let mut guard = output.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = &mut *guard;
-        let from = output.of.unwrap_or_default();
-        let wrong = |what: &str| format!("the copy of rank {from}'s shard arrived {what}");
-        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= output.length);
-        let Some(end) = end else { return Err(wrong("with bytes beyond its end")) };
-        let Some(slot) = state.slot.as_mut() else { return Err(wrong("before there was room for it")) };
-        let target = &mut slot.as_mut_slice()[offset as usize..end as usize];
-        if offset < head_len {
-            copy_streaming(&bytes, target);
-            state.head_bytes += bytes.len() as u64;
-            state.left = state.left.saturating_sub(bytes.len() as u64);
-            if state.head_bytes == head_len {
-                store_fence();
-                let head =
-                    Head::decode(&slot.as_mut_slice()[..head_len as usize]).map_err(|error| error.to_string())?;
-                let (found, ours) = (&head.header, &self.header);
-                let fits = (found.key, found.agreement, found.rank, found.total_len, found.body_offset)
-                    == (ours.key, ours.agreement, from, output.length, head_len);
-                if !fits {
-                    return Err(wrong("as that of another checkpoint"));
-                }
-                let cut = pieces(&head, self.segment);
-                state.head = Some((Arc::new(head), Arc::new(cut)));
-                let early = std::mem::take(&mut state.early);
-                let steps =
-                    early.into_iter().map(|(offset, bytes)| Step::Copy { output: index, offset, head_len, bytes });
-                self.lock().todo.extend(steps);
-            }
-        } else if let Some((head, cut)) = state.head.clone() {
-            let position =
-                cut.binary_search_by_key(&offset, |piece| piece.bytes.start).map_err(|_| wrong("oddly cut"))?;
-            let piece = &cut[position];
-            if piece.bytes.end != end {
-                return Err(wrong("oddly cut"));
-            }
-            let mut at = 0;
-            for block in piece.blocks.clone() {
-                let (start, length, expected, region) = block_at(&head, block);
-                let (start, length) = ((start - offset) as usize, length as usize);
-                // Padding between regions.
-                target[at..start].copy_from_slice(&bytes[at..start]);
-                let found = copy_digest(&bytes[start..start + length], &mut target[start..start + length]);
-                if found != expected {
-                    let text = format!("damaged: region {region:?} has digest {found}, expected {expected}");
-                    return Err(wrong(&text));
-                }
-                at = start + length;
-            }
-            target[at..].copy_from_slice(&bytes[at..]);
-            store_fence();
-            state.left = state.left.saturating_sub(bytes.len() as u64);
-        } else {
-            state.early.push((offset, bytes));
-            return Ok(());
-        }
-        let sealed = if state.left == 0 { Some(self.seal(state)?) } else { None };
-        drop(guard);
-        let mut inner = self.lock();
-        inner.spent.push(bytes);
-        inner.finished.extend(sealed);
-        Ok(())
-    }
-
     fn seal(&self, state: &mut OutputState) -> Result<SlotId, String> {
         let slot = state.slot.take().ok_or("the slot is gone")?;
         let info =
             SealInfo { operation: self.spec.operation, version: self.header.key.version, name: self.spec.name_hash };
         slot.seal(info).map_err(|error| format!("memory tier: {error}"))
-    }
-
-    fn add_chunk(&self, segment: u64, data: u32, mut bytes: Vec<u8>) -> Result<(), String> {
-        let set = self.lock().set.clone().ok_or("a chunk came before the set was known")?;
-        let me = set.place(self.rank()).ok_or("this rank is not in its set")?;
-        let code = self.code.as_ref().ok_or("a chunk came to a rank without parity")?;
-        let range = self.segment_range(&set, segment);
-        let length = (range.end.saturating_sub(range.start)) as usize;
-        if data >= set.data() || range.start >= set.chunk() {
-            return Err("a chunk came that belongs nowhere".into());
-        }
-        let expected = set.shard_range(set.data_member(me, data), data, range);
-        if expected.end - expected.start != bytes.len() as u64 {
-            return Err("a chunk came with another length than its shard has".into());
-        }
-        let entry = {
-            let mut inner = self.lock();
-            let missing = self.contributions(&set, me, segment);
-            inner
-                .sums
-                .entry(segment)
-                .or_insert_with(|| Arc::new(Mutex::new(Sum { parities: Vec::new(), missing })))
-                .clone()
-        };
-        let mut sum = entry.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut spent = None;
-        if sum.parities.is_empty() && set.parity == 1 {
-            // Plain sums begin with the first chunk itself.
-            bytes.resize(length, 0);
-            sum.parities.push(bytes);
-        } else {
-            if sum.parities.is_empty() {
-                sum.parities = (0..set.parity).map(|_| self.zeroed(length)).collect();
-            }
-            let mut targets: Vec<&mut [u8]> =
-                sum.parities.iter_mut().map(|parity| &mut parity[..bytes.len()]).collect();
-            code.add(data, &bytes, &mut targets);
-            spent = Some(bytes);
-        }
-        sum.missing = sum.missing.saturating_sub(1);
-        let parities = if sum.missing == 0 { Some(std::mem::take(&mut sum.parities)) } else { None };
-        drop(sum);
-        self.lock().spent.extend(spent);
-        match parities {
-            Some(parities) => self.end_segment(&set, me, segment, parities),
-            None => Ok(()),
-        }
-    }
-
-    fn add_zero(&self, segment: u64) -> Result<(), String> {
-        let set = self.lock().set.clone().ok_or("the set is not known")?;
-        let me = set.place(self.rank()).ok_or("this rank is not in its set")?;
-        let range = self.segment_range(&set, segment);
-        let parities = (0..set.parity).map(|_| self.zeroed((range.end - range.start) as usize)).collect();
-        self.end_segment(&set, me, segment, parities)
-    }
-
-    fn zeroed(&self, length: usize) -> Vec<u8> {
-        let kept = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut buffer = kept.unwrap_or_default();
-        buffer.clear();
-        buffer.resize(length, 0);
-        buffer
-    }
-
-    /// All chunks of a segment are in its parities: keep the first, pass on the others, and let the members go on.
-    fn end_segment(&self, set: &SetInfo, me: usize, segment: u64, parities: Vec<Vec<u8>>) -> Result<(), String> {
-        let operation = self.spec.operation;
-        let mut parcels = Vec::new();
-        for (parity, bytes) in (0u32..).zip(parities) {
-            if parity == 0 {
-                self.store_parity(0, segment, &bytes)?;
-                if set.parity == 1 {
-                    self.lock().spent.push(bytes);
-                } else {
-                    self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
-                }
-                continue;
-            }
-            let length = bytes.len();
-            let shared: SharedBytes = Arc::new(Pooled { bytes, pool: self.buffers.clone() });
-            let slice = Slice::new(shared, 0..length).unwrap_or_else(Slice::empty);
-            let to = set.members[set.parity_member(me, parity)].0;
-            parcels.push((to, [PARITY, operation, segment, u64::from(parity), 0, 0], slice));
-        }
-        let mut inner = self.lock();
-        inner.sums.remove(&segment);
-        inner.segments_done += 1;
-        let credit = [CREDIT, operation, inner.segments_done, 0, 0, 0];
-        for data in 0..set.data() {
-            parcels.push((set.members[set.data_member(me, data)].0, credit, Slice::empty()));
-        }
-        inner.out.extend(parcels);
-        Ok(())
-    }
-
-    /// Puts a finished segment of a parity into the slot.
-    fn store_parity(&self, parity: u32, segment: u64, bytes: &[u8]) -> Result<(), String> {
-        let (output, set) = {
-            let inner = self.lock();
-            let output = inner.outputs.first().cloned().ok_or("the exchange has ended")?;
-            (output, inner.set.clone().ok_or("the set is not known")?)
-        };
-        let range = self.segment_range(&set, segment);
-        if parity >= set.parity || range.start >= set.chunk() || range.end - range.start != bytes.len() as u64 {
-            return Err("a parity came that belongs nowhere".into());
-        }
-        let mut guard = output.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let OutputState { slot, layout, left, .. } = &mut *guard;
-        let (Some(memory), Some((layout, header, digests))) = (slot.as_mut(), layout.as_mut()) else {
-            return Err("a parity came before there was room for it".into());
-        };
-        let region = &layout.meta.regions[1 + parity as usize];
-        let start = (layout.body_offset + region.offset + range.start) as usize;
-        let target = &mut memory.as_mut_slice()[start..start + bytes.len()];
-        let block = layout.block_size as usize;
-        let first = (region.first_block + range.start / layout.block_size) as usize;
-        for (index, (from, to)) in bytes.chunks(block).zip(target.chunks_mut(block)).enumerate() {
-            digests[first + index] = copy_digest(from, to);
-        }
-        *left -= 1;
-        if *left > 0 {
-            return Ok(());
-        }
-        encode_head(layout, header, digests, &mut memory.as_mut_slice()[..layout.body_offset as usize]);
-        store_fence();
-        let sealed = self.seal(&mut guard)?;
-        drop(guard);
-        self.lock().finished.push(sealed);
-        Ok(())
-    }
-}
-
-impl CodeInUse {
-    fn new(members: u32, parity: u32) -> Result<CodeInUse, String> {
-        let data = members.checked_sub(parity).filter(|data| *data > 0).ok_or("the set is smaller than its parity")?;
-        let code = Code::new(data, parity).ok_or("the set has more members than a code can have")?;
-        let row = |d: u32| (0..parity).map(|p| Factor::new(code.coefficient(p, d))).collect();
-        Ok(CodeInUse { factors: (0..data).map(row).collect() })
-    }
-
-    fn add(&self, data: u32, bytes: &[u8], targets: &mut [&mut [u8]]) {
-        add_to_all(&self.factors[data as usize], bytes, targets);
     }
 }
