@@ -466,6 +466,16 @@ impl Head {
         Ok(Head { header, meta: meta.into(), digests, by_name: OnceLock::new() })
     }
 
+    /// Where block `index` of the shard lies: offset, length, digest, and in which region.
+    pub fn block_at(&self, index: u64) -> (u64, u64, Digest, &str) {
+        let after = self.meta.regions.partition_point(|region| region.first_block <= index);
+        let region = &self.meta.regions[after - 1];
+        let size = u64::from(self.header.block_size);
+        let from = (index - region.first_block) * size;
+        let offset = self.header.body_offset + region.offset + from;
+        (offset, size.min(region.bytes - from), self.digests[index as usize], &region.name)
+    }
+
     /// The region of that name.
     pub fn region(&self, name: &str) -> Option<&Region> {
         let mut nowhere = usize::MAX;

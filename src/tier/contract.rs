@@ -10,9 +10,10 @@ use super::names::{Series, is_component, is_node_file, is_rank_file, parse_rank_
 use super::records::Records;
 use super::source::FileShard;
 use super::spec::TierId;
-use super::storage::{Entry, ReadFile, Stat, read_range};
+use super::storage::{Entry, ReadFile, Stat, Storage, read_range};
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Rank};
 use crate::catalog::Folder;
+use crate::config::Config;
 use crate::format::container::{FOOTER_LEN, Footer};
 use crate::format::{Container, ContainerEntry, ContainerInfo, Content, FormatError, Manifest, manifest};
 use std::collections::HashSet;
@@ -23,6 +24,16 @@ use std::time::Duration;
 
 /// A manifest lists ranks at four bytes each: 64 MiB is the metadata limit of the format.
 const MANIFEST_MAX: u64 = 64 << 20;
+
+/// What a tier is made from.
+pub struct Around<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Where relative paths begin.
+    pub directory: &'a Path,
+    /// The file system that all nodes share.
+    pub storage: &'a Arc<dyn Storage>,
+}
 
 /// Who writes a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,6 +15,7 @@ mod contract;
 pub mod directory;
 mod error;
 mod held;
+mod making;
 pub mod names;
 #[cfg_attr(not(feature = "object-store"), path = "object_absent.rs")]
 pub mod object;
@@ -30,6 +31,7 @@ mod spec;
 pub mod storage;
 pub mod wrappers;
 
-pub use contract::{Tier, Upload, Writers, patiently, read_whole};
+pub use contract::{Around, Tier, Upload, Writers, patiently, read_whole};
 pub use error::TierError;
-pub use spec::{Around, Gathering, Make, Means, PerTier, TIERS, TierId, TierSet, TierSpec, Wish};
+pub use making::{Make, maker};
+pub use spec::{Gathering, Means, PerTier, TIERS, TierId, TierSet, TierSpec, Wish};

@@ -13,12 +13,12 @@
 //! are in no message and no object.
 #![forbid(unsafe_code)]
 
-use super::contract::{Tier, Upload, Writers, read_whole};
+use super::contract::{Around, Tier, Upload, Writers, read_whole};
 use super::error::TierError;
 use super::names::Series;
 use super::owner::{STORE_FILE, STORE_MAX, id_of};
 use super::records::Records;
-use super::spec::{Around, TierId};
+use super::spec::TierId;
 use super::storage::{Entry, FileLock, ReadFile, Stat};
 use crate::base::log;
 use crate::base::{Clock, Incarnation, rng};

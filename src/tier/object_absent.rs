@@ -1,8 +1,7 @@
 //! What stands in for object stores in a build without them.
 #![forbid(unsafe_code)]
 
-use super::contract::Tier;
-use super::spec::Around;
+use super::contract::{Around, Tier};
 use std::sync::Arc;
 
 const WHY: &str = "object tier: this build of Bivouac knows no object stores: build it with the feature object-store";

@@ -32,7 +32,7 @@ impl Piece {
             });
         }
         for index in self.blocks.clone() {
-            let (offset, length, expected, region) = block_at(head, index);
+            let (offset, length, expected, region) = head.block_at(index);
             let from = (offset - self.bytes.start) as usize;
             let found = digest_bytes(&bytes[from..from + length as usize]);
             if found != expected {
@@ -74,16 +74,6 @@ pub fn pieces(head: &Head, piece_bytes: u64) -> Vec<Piece> {
     pieces
 }
 
-/// Where block `index` of the shard lies: offset, length, digest.
-pub fn block_at(head: &Head, index: u64) -> (u64, u64, Digest, &str) {
-    let after = head.meta.regions.partition_point(|region| region.first_block <= index);
-    let region = &head.meta.regions[after - 1];
-    let size = u64::from(head.header.block_size);
-    let from = (index - region.first_block) * size;
-    let offset = head.header.body_offset + region.offset + from;
-    (offset, size.min(region.bytes - from), head.digests[index as usize], &region.name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,7 +112,7 @@ mod tests {
                     assert_eq!(piece.bytes.start % 4096, 0);
                     (at, block) = (piece.bytes.end, piece.blocks.end);
                     for index in piece.blocks.clone() {
-                        let (offset, length, _, _) = block_at(&head, index);
+                        let (offset, length, _, _) = head.block_at(index);
                         assert!(piece.bytes.start <= offset && offset + length <= piece.bytes.end);
                     }
                 }

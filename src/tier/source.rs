@@ -1,7 +1,6 @@
 //! Reading a shard back, wherever it rests, with every block checked against its digest.
 
 use super::names::Series;
-use super::pieces::block_at;
 use super::posix::PageBuffer;
 use super::storage::{ReadFile, read_range};
 use super::{TierError, TierId};
@@ -553,7 +552,7 @@ impl Source {
         for (index, at, length) in blocks {
             let from = (at - base) as usize;
             let block = (*bytes).as_ref().get(from..from + length as usize).ok_or_else(short)?;
-            let (_, _, expected, region) = block_at(head, index);
+            let (_, _, expected, region) = head.block_at(index);
             let found = digest_bytes(block);
             if found != expected {
                 return Err(TierError::Damaged {

@@ -1,20 +1,14 @@
 //! Which tiers there are, nearest first, and what others must know to use one.
 //!
-//! [`TIERS`] is the only list of tiers. A tier is named by its place in it ([`TierId`]), and whoever needs to know something of
+//! [`TIERS`] is the only list of tiers; how those of files that all nodes share are made stands in [`making`](super::making). A tier is named by its place in it ([`TierId`]), and whoever needs to know something of
 //! a tier asks its [`TierSpec`]: nobody compares names.
 #![forbid(unsafe_code)]
 
-use super::contract::Tier;
-use super::directory::DirectoryTier;
-use super::object;
-use super::storage::Storage;
 use crate::base::Level;
-use crate::config::{Config, JobConfig, LevelPolicy};
+use crate::config::{JobConfig, LevelPolicy};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::{Index, IndexMut};
-use std::path::Path;
-use std::sync::Arc;
 
 /// How copies come to a tier, and from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,19 +43,6 @@ pub enum Gathering {
     ByOne,
 }
 
-/// What a tier is made from.
-pub struct Around<'a> {
-    /// The configuration.
-    pub config: &'a Config,
-    /// Where relative paths begin.
-    pub directory: &'a Path,
-    /// The file system that all nodes share.
-    pub storage: &'a Arc<dyn Storage>,
-}
-
-/// Makes a tier, and touches nothing yet. Or the reason why there cannot be one.
-pub type Make = fn(&Around<'_>) -> Result<Arc<dyn Tier>, String>;
-
 /// What others must know of a tier to use it.
 #[derive(Debug)]
 pub struct TierSpec {
@@ -75,8 +56,6 @@ pub struct TierSpec {
     pub is_shared: bool,
     /// How the ranks of a node put their shards into one file, where they can.
     pub gathering: Gathering,
-    /// How it is made, if it is one of files that all nodes share; what a node has for itself the session finds.
-    pub make: Option<Make>,
     /// What a configuration says of it.
     pub wish: fn(&JobConfig) -> Wish,
 }
@@ -89,7 +68,6 @@ pub const TIERS: [TierSpec; 5] = [
         means: Means::Memory,
         is_shared: false,
         gathering: Gathering::Apart,
-        make: None,
         wish: |job| Wish { is_enabled: job.memory_enabled, is_required: job.memory_required, policy: None },
     },
     TierSpec {
@@ -98,7 +76,6 @@ pub const TIERS: [TierSpec; 5] = [
         means: Means::Files,
         is_shared: false,
         gathering: Gathering::Apart,
-        make: None,
         wish: |job| Wish { is_enabled: job.local_enabled, is_required: job.local_required, policy: Some(job.local) },
     },
     TierSpec {
@@ -107,7 +84,6 @@ pub const TIERS: [TierSpec; 5] = [
         means: Means::Peers,
         is_shared: true,
         gathering: Gathering::Apart,
-        make: None,
         wish: |job| Wish { is_enabled: job.redundancy.first_scheme().is_some(), is_required: false, policy: None },
     },
     TierSpec {
@@ -116,10 +92,6 @@ pub const TIERS: [TierSpec; 5] = [
         means: Means::Files,
         is_shared: true,
         gathering: Gathering::Slices,
-        make: Some(|Around { config, directory, storage }| {
-            let root = directory.join(&config.job.global_directory);
-            Ok(Arc::new(DirectoryTier::new(TierId::GLOBAL, (*storage).clone(), root)))
-        }),
         wish: |job| Wish { is_enabled: job.global_enabled, is_required: job.global_required, policy: Some(job.global) },
     },
     TierSpec {
@@ -128,7 +100,6 @@ pub const TIERS: [TierSpec; 5] = [
         means: Means::Files,
         is_shared: true,
         gathering: Gathering::ByOne,
-        make: Some(object::make),
         wish: |job| Wish {
             is_enabled: job.object_url.is_some(),
             is_required: job.object_required,
