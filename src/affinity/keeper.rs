@@ -11,7 +11,8 @@ mod restoring;
 #[cfg(test)]
 mod tests;
 
-use super::cpus::{self, Cpus};
+use super::cpus::Cpus;
+use super::given;
 use super::machine::Machine;
 use super::mapping::Loss;
 use super::pinning::{self, Pin};
@@ -118,7 +119,7 @@ impl Keeper {
     /// An account that begins now.
     pub fn new(settings: Settings) -> Keeper {
         let live = threads::list();
-        let given = cpus::given(live.iter().map(|thread| thread.cpus.clone()));
+        let given = given::given(live.iter().map(|thread| thread.cpus.clone()));
         let early = live.into_iter().map(|thread| thread.id).collect();
         let state = State {
             mode: settings.mode,
@@ -134,7 +135,7 @@ impl Keeper {
             checked: Instant::now(),
             report: AffinityReport::default(),
         };
-        let (processes, is_reading) = (cpus::processes_here(), AtomicBool::new(false));
+        let (processes, is_reading) = (given::processes_here(), AtomicBool::new(false));
         Keeper { settings, early, processes, is_reading, state: Mutex::new(state) }
     }
 
@@ -474,7 +475,7 @@ impl State {
 
 /// Sends Bivouac's writers to where they are out of the way of threads that have just been moved.
 fn settle_own_threads() {
-    let cpus = cpus::for_background("");
+    let cpus = given::for_background("");
     let writers = threads::list().into_iter().filter(|thread| {
         ["bvk-write", "bvk-comm"].iter().any(|name| thread.name.starts_with(name)) && thread.cpus != cpus
     });

@@ -15,13 +15,14 @@
 //! this happens with the first load, so that a rank that loads nothing asks no other node. [`mapping`] decides, masks are set, and
 //! each region's pages are placed before its bytes are read.
 //!
-//! Bivouac's threads ([`cpus::for_background`]) run on CPUs that no process of the launcher has, near the rank or its device. Those
+//! Bivouac's threads ([`given::for_background`]) run on CPUs that no process of the launcher has, near the rank or its device. Those
 //! of a process with a single core run wherever the launcher may; otherwise they run where the process runs.
 
 #[cfg(test)]
 #[macro_use]
 mod alone;
 pub mod cpus;
+pub mod given;
 pub mod keeper;
 pub mod links;
 pub mod machine;

@@ -4,7 +4,8 @@
 //! with it afterwards is the application's business, and a thread that ends does not make others move up.
 #![forbid(unsafe_code)]
 
-use crate::affinity::cpus::{Cpus, Given};
+use crate::affinity::cpus::Cpus;
+use crate::affinity::given::Given;
 use crate::affinity::mapping::Loss;
 use crate::affinity::pinning::Pin;
 use crate::affinity::record::{Record, Role, ThreadPlace};

@@ -3,6 +3,7 @@
 use super::super::pages::{PageMap, Run};
 use super::restoring::known_all_over;
 use super::*;
+use crate::affinity::cpus;
 use crate::base::limit::wait_until;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -244,7 +245,7 @@ fn a_policy_is_not_lost_when_more_turns_out_to_be_given() {
         return eprintln!("SKIPPED: one core only");
     }
     let keeper = keeper(quiet());
-    keeper.lock().crew.given = cpus::Given { cpus: one, is_jobs: false };
+    keeper.lock().crew.given = crate::affinity::given::Given { cpus: one, is_jobs: false };
     let wide = Pool::start("wide", &[None]);
     keeper.pin(Pin::Compact);
     assert!(cpus::of_this_thread().len() < free.len(), "{:?}", cpus::of_this_thread());

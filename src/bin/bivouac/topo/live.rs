@@ -6,7 +6,7 @@ use crate::ending::Problems;
 use bivouac::affinity::machine::{Machine, NODES_MAX};
 use bivouac::affinity::pages::{PAGE_BYTES, PageMap, Run};
 use bivouac::affinity::record::{Record, RegionPlace};
-use bivouac::affinity::{cpus, threads};
+use bivouac::affinity::{given, threads};
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
@@ -77,7 +77,7 @@ fn look(pid: u32, problems: &mut Problems) -> Result<(Record, BTreeMap<String, u
     let main = i32::try_from(pid).map_err(|error| unknown(error.to_string()))?;
     let mut record = Record {
         machine: Machine::here().clone(),
-        given: cpus::given_to(pid, threads.iter().map(|thread| thread.cpus.clone())),
+        given: given::given_to(pid, threads.iter().map(|thread| thread.cpus.clone())),
         threads: threads::places(&threads, main),
         ..Record::default()
     };
