@@ -2,13 +2,14 @@
 
 use super::arguments::{self, must_put, put};
 use super::handles::{self, Entry, Part, lock, part, to_pointer};
+use super::open::{Begun, Holding, Open, described, insert_part, with as with_session};
 use super::regions::{Region, Regions, only_gpu};
 use super::restart::BVK_NEWEST;
-use super::session::{self, Open, SessionHandle, described, insert_part, level_number};
+use super::session::{self, SessionHandle, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
 use crate::base::units::page_ceil;
 use crate::format;
-use crate::session::{Checkpoint, Error, Pending, Session};
+use crate::session::{Checkpoint, Error, Pending};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -22,39 +23,7 @@ pub struct PendingHandle {
     _private: (),
 }
 
-/// What was begun and waits for its capture.
-pub(super) struct Begun {
-    name: String,
-    version: u64,
-    /// With what `bvk_hold` has copied.
-    held: Holding,
-    /// What is read by the capture.
-    regions: Regions,
-    /// What is protected at the capture goes with it.
-    with_protected: bool,
-    histories: Vec<handles::Id>,
-}
-
-/// How far a checkpoint has come on which `bvk_hold` may have been called.
-enum Holding {
-    Nothing,
-    /// The others count with this rank.
-    Some(Box<Checkpoint<'static>>),
-    /// The others have heard this rank's no, which has this reason.
-    Refused(Failure),
-}
-
 impl Begun {
-    /// Tells the others that there will be no capture.
-    pub(super) fn give_up(self, session: &Session) {
-        match self.held {
-            // Dropping it without a capture is this rank's no.
-            Holding::Nothing => drop(session.checkpoint(&self.name, self.version)),
-            Holding::Some(checkpoint) => drop(checkpoint),
-            Holding::Refused(_) => {}
-        }
-    }
-
     /// The region of that name, if it is held.
     fn held(&self, name: &str) -> Option<&format::Region> {
         match &self.held {
@@ -219,7 +188,7 @@ pub unsafe extern "C" fn bvk_checkpoint(
 ) -> c_int {
     // SAFETY: as the caller says.
     unsafe { put(pending, std::ptr::null_mut()) };
-    session::with(session, |open| {
+    with_session(session, |open| {
         open.check_no_restart()?;
         let regions: Vec<Region> = open.protected.iter().cloned().collect();
         // SAFETY: as the caller says.

@@ -1,6 +1,6 @@
 //! Handles: numbers in the shape of pointers, never used twice and never followed.
 
-use super::session::Open;
+use super::open::Open;
 use super::status::{BVK_ERR_HANDLE, Failure, Outcome};
 use crate::session::{Error, Pending};
 use std::collections::BTreeMap;

@@ -3,12 +3,13 @@
 use super::arguments::{put, text};
 use super::gpu::Gpu;
 use super::handles::{self, Part, lock, part, to_pointer};
+use super::open::{Open, Past, described, insert_part};
 use super::regions::{Region, only_gpu};
-use super::session::{Open, SessionHandle, insert_part};
+use super::session::SessionHandle;
 use super::status::{BVK_OK, Failure, Outcome, call};
 use crate::cache::Keep;
 use crate::session::{Error, Session};
-use crate::transfer::history::{Field, FieldMut, History};
+use crate::transfer::history::{Field, FieldMut};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -23,13 +24,6 @@ pub const BVK_NO_GPU: c_int = -1;
 pub const BVK_KEEP_UNTIL_READ: c_int = 0;
 /// A version stays until the history is closed.
 pub const BVK_KEEP_ALL: c_int = 1;
-
-/// A history and the fields that its versions have from now on.
-pub(super) struct Past {
-    pub history: History,
-    gpu: Option<usize>,
-    fields: Vec<Region>,
-}
 
 /// The caches of a GPU, or of host memory, opened when they are first needed.
 pub(super) fn gpu<'g>(
@@ -222,7 +216,7 @@ pub unsafe extern "C" fn bvk_history_field(
 ) -> c_int {
     with(history, |past, _, _| {
         // SAFETY: as the caller says; there is one extent.
-        past.set(unsafe { super::session::described(name, data, kind, 1, &count) }?);
+        past.set(unsafe { described(name, data, kind, 1, &count) }?);
         Ok(())
     })
 }

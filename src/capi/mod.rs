@@ -9,6 +9,7 @@
 //! | [`status`] | status codes, the last error of a thread, the guard around every call |
 //! | [`handles`] | handles to values and back |
 //! | [`arguments`] | C text, options and memory to checked values |
+//! | [`open`] | an open session, and what was made from it |
 //! | [`session`] | opening, configuration, decisions, statistics |
 //! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
@@ -26,6 +27,7 @@ pub mod checkpoint;
 pub mod gpu;
 pub mod handles;
 pub mod history;
+pub mod open;
 pub mod regions;
 pub mod restart;
 pub mod session;

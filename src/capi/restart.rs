@@ -2,13 +2,14 @@
 
 use super::arguments::{self, fill, must_put, put, text};
 use super::handles::{self, Part, lock, part, to_pointer};
+use super::open::{Open, Running, described, insert_part, kind_of, with as with_session};
 use super::regions::{Region, only_gpu};
-use super::session::{Open, SessionHandle, described, insert_part, kind_of, with as with_session};
+use super::session::SessionHandle;
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_ERR_STATE, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use crate::base::text::list;
 use crate::format::RegionKind;
 use crate::recovery::{LoadError, Restorer, Want};
-use crate::session::{Attempt, AttemptEnd, Error, Restored, Session};
+use crate::session::{AttemptEnd, Error, Restored, Session};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -40,22 +41,6 @@ pub struct CRestored {
     pub seconds: f64,
     /// The level of the farthest tier that this rank read from (`BVK_LEVEL_...`).
     pub level: i64,
-}
-
-/// A restart, its open attempt, and what went wrong in it on this rank.
-pub(super) struct Running {
-    id: handles::Id,
-    attempt: Attempt,
-    failed: Option<(String, bool)>,
-}
-
-impl Running {
-    /// Ends the attempt as one that this rank does not count, however often the others would try again.
-    pub(super) fn give_up(self, session: &Session) {
-        let given_up = Some(("the restart was given up".to_owned(), false));
-        // Whatever the ranks make of it, this session has nothing to do with it any more.
-        drop(self.attempt.end(session, given_up));
-    }
 }
 
 fn want(version: u64) -> Want {

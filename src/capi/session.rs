@@ -1,12 +1,9 @@
 //! Sessions: opening and closing, what is protected, decisions, statistics.
 
-use super::arguments::{fill, must_put, number, put, sized, text};
-use super::checkpoint::Begun;
-use super::gpu::Gpu;
-use super::handles::{self, Entry, Id, Part, Shared, lock, to_pointer};
-use super::history::Past;
+use super::arguments::{fill, must_put, put, sized, text};
+use super::handles::{self, Entry, Id, to_pointer};
+use super::open::{Open, described, with};
 use super::regions::{Region, Regions};
-use super::restart::Running;
 use super::status::{BVK_ERR_OPEN, BVK_ERR_REGION, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
 use crate::affinity::pinning::Pin;
 use crate::base::Level;
@@ -15,13 +12,12 @@ use crate::comm::mpi::MpiComm;
 use crate::config::{AffinityMode, Config, ConfigSource, LogLevel};
 use crate::session::{Session, prepare_to_wait};
 use crate::tier::PerTier;
-use crate::transfer::{LevelVerdict, Report};
+use crate::transfer::LevelVerdict;
 use ::mpi::ffi::MPI_Comm;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::HashSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
 pub struct SessionHandle {
@@ -146,86 +142,6 @@ pub struct CReport {
     pub reason: [c_char; 512],
 }
 
-/// A session with all that was made from it. Fields are dropped in their order.
-pub(super) struct Open {
-    pub attempt: Option<Running>,
-    pub begun: Vec<(Id, Begun)>,
-    pub histories: BTreeMap<Id, Past>,
-    pub gpus: BTreeMap<Option<usize>, Gpu>,
-    pub protected: Regions,
-    pub stream: usize,
-    /// Each rank saves regions of its own.
-    pub own_regions: bool,
-    /// Bytes for which node memory was made ready, because so much was protected.
-    ready: u64,
-    reports: VecDeque<Report>,
-    /// The process that opened it.
-    pub process: u32,
-    pub session: Session,
-}
-
-impl Open {
-    pub(super) fn new(session: Session) -> Open {
-        Open {
-            attempt: None,
-            begun: Vec::new(),
-            histories: BTreeMap::new(),
-            gpus: BTreeMap::new(),
-            protected: Regions::default(),
-            stream: 0,
-            own_regions: false,
-            ready: 0,
-            reports: VecDeque::new(),
-            process: std::process::id(),
-            session,
-        }
-    }
-
-    /// Refuses calls that all ranks make together while a restart is open: its attempts have to end first.
-    pub(super) fn check_no_restart(&self) -> Outcome<()> {
-        match &self.attempt {
-            None => Ok(()),
-            Some(_) => Err(Failure::state("a restart is open on this session: end it with bvk_restart_end first")),
-        }
-    }
-
-    /// Protects regions, each in the place of one of its name if there is one.
-    pub(super) fn protect(&mut self, regions: impl IntoIterator<Item = Region>) {
-        regions.into_iter().for_each(|region| self.protected.put(region));
-        self.make_ready(self.protected.room());
-    }
-
-    /// Has `bytes` of node memory made ready in the background, so that the first checkpoint finds it like the later ones do. Whoever
-    /// protects more has more made ready.
-    pub(super) fn make_ready(&mut self, bytes: u64) {
-        // Out of this rank's share, never out of what the others need.
-        if bytes > self.ready && bytes <= self.session.memory_share() {
-            self.ready = bytes;
-            self.session.prepare(bytes);
-        }
-    }
-
-    /// Ends everything and the session.
-    pub(super) fn close(self) -> crate::session::Result<()> {
-        let limit = self.session.engine().config().job.timeouts.drain;
-        self.close_within(limit)
-    }
-
-    /// The same with a limit for what is being written.
-    pub(super) fn close_within(self, limit: Duration) -> crate::session::Result<()> {
-        let Open { attempt, begun, histories, gpus, session, .. } = self;
-        if let Some(running) = attempt {
-            running.give_up(&session);
-        }
-        for (_, begun) in begun {
-            begun.give_up(&session);
-        }
-        drop(histories);
-        drop(gpus);
-        session.close_within(limit)
-    }
-}
-
 /// The configuration that a caller describes.
 ///
 /// # Safety
@@ -278,11 +194,6 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
         .map_err(|error| Failure::from(crate::session::Error::from(error)))?;
     let session = Session::open_on_mpi(comm, config)?;
     Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Some(Open::new(session)))))))
-}
-
-/// Runs a call that needs the session.
-pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -> c_int {
-    call(|| work(&mut *lock(&*handles::session(handle)?)?))
 }
 
 /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with
@@ -503,31 +414,6 @@ unsafe fn entries(list: *const CRegion, count: usize) -> Outcome<Vec<CRegion>> {
         found.push(entry);
     }
     Ok(found)
-}
-
-/// A region from the arguments of a call.
-///
-/// # Safety
-/// As [`bvk_protect_shaped`].
-pub(super) unsafe fn described(
-    name: *const c_char,
-    data: *const c_void,
-    kind: c_int,
-    dimensions: c_int,
-    shape: *const u64,
-) -> Outcome<Region> {
-    // SAFETY: as the caller says.
-    let name = unsafe { text(name, "the name of a region") }?;
-    let dimensions = usize::try_from(dimensions).ok().filter(|dimensions| *dimensions <= 32);
-    let Some(dimensions) = dimensions.filter(|dimensions| *dimensions == 0 || !shape.is_null()) else {
-        return Err(Failure::argument(format!("region {name:?}: give 0 to 32 dimensions and their extents")));
-    };
-    let mut extents = Vec::with_capacity(dimensions);
-    for at in 0..dimensions {
-        // SAFETY: there are that many numbers, says the caller.
-        extents.push(unsafe { shape.add(at).read_unaligned() });
-    }
-    Region::new(name, data, kind, &extents)
 }
 
 /// Protects under a number instead of a name: the region is called `#7` for `id` 7.
@@ -900,14 +786,4 @@ pub extern "C" fn bvk_log(level: c_int) -> c_int {
         log::decide(level);
         Ok(BVK_OK)
     })
-}
-
-/// The kinds of element numbers, for the size of a region.
-pub(super) fn kind_of(region: &crate::format::Region) -> (u64, c_int) {
-    (region.bytes / region.element.bytes().max(1), number(region.element))
-}
-
-/// Gives something that a session keeps a handle.
-pub(super) fn insert_part(part: Part, open: &Shared) -> Id {
-    handles::insert(Entry::Part(part, open.clone()))
 }

@@ -2,9 +2,9 @@
 
 use crate::cache::Keep;
 use crate::capi::handles::Id;
-use crate::capi::history::Past;
+use crate::capi::open::Open;
+use crate::capi::open::Past;
 use crate::capi::regions::{Region, only_gpu};
-use crate::capi::session::Open;
 use crate::capi::status::{Failure, Outcome};
 use crate::session::Error;
 use std::collections::BTreeMap;

@@ -1,0 +1,190 @@
+//! An open session: what a C program has made from it and not yet ended.
+
+use super::arguments::{number, text};
+use super::gpu::Gpu;
+use super::handles::{self, Entry, Id, Part, Shared, lock};
+use super::regions::{Region, Regions};
+use super::status::{Failure, Outcome, call};
+use crate::session::{Attempt, Checkpoint, Session};
+use crate::transfer::Report;
+use crate::transfer::history::History;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
+
+/// A session with all that was made from it. Fields are dropped in their order.
+pub(super) struct Open {
+    pub attempt: Option<Running>,
+    pub begun: Vec<(Id, Begun)>,
+    pub histories: BTreeMap<Id, Past>,
+    pub gpus: BTreeMap<Option<usize>, Gpu>,
+    pub protected: Regions,
+    pub stream: usize,
+    /// Each rank saves regions of its own.
+    pub own_regions: bool,
+    /// Bytes for which node memory was made ready, because so much was protected.
+    pub ready: u64,
+    pub reports: VecDeque<Report>,
+    /// The process that opened it.
+    pub process: u32,
+    pub session: Session,
+}
+
+impl Open {
+    pub(super) fn new(session: Session) -> Open {
+        Open {
+            attempt: None,
+            begun: Vec::new(),
+            histories: BTreeMap::new(),
+            gpus: BTreeMap::new(),
+            protected: Regions::default(),
+            stream: 0,
+            own_regions: false,
+            ready: 0,
+            reports: VecDeque::new(),
+            process: std::process::id(),
+            session,
+        }
+    }
+
+    /// Refuses calls that all ranks make together while a restart is open: its attempts have to end first.
+    pub(super) fn check_no_restart(&self) -> Outcome<()> {
+        match &self.attempt {
+            None => Ok(()),
+            Some(_) => Err(Failure::state("a restart is open on this session: end it with bvk_restart_end first")),
+        }
+    }
+
+    /// Protects regions, each in the place of one of its name if there is one.
+    pub(super) fn protect(&mut self, regions: impl IntoIterator<Item = Region>) {
+        regions.into_iter().for_each(|region| self.protected.put(region));
+        self.make_ready(self.protected.room());
+    }
+
+    /// Has `bytes` of node memory made ready in the background, so that the first checkpoint finds it like the later ones do. Whoever
+    /// protects more has more made ready.
+    pub(super) fn make_ready(&mut self, bytes: u64) {
+        // Out of this rank's share, never out of what the others need.
+        if bytes > self.ready && bytes <= self.session.memory_share() {
+            self.ready = bytes;
+            self.session.prepare(bytes);
+        }
+    }
+
+    /// Ends everything and the session.
+    pub(super) fn close(self) -> crate::session::Result<()> {
+        let limit = self.session.engine().config().job.timeouts.drain;
+        self.close_within(limit)
+    }
+
+    /// The same with a limit for what is being written.
+    pub(super) fn close_within(self, limit: Duration) -> crate::session::Result<()> {
+        let Open { attempt, begun, histories, gpus, session, .. } = self;
+        if let Some(running) = attempt {
+            running.give_up(&session);
+        }
+        for (_, begun) in begun {
+            begun.give_up(&session);
+        }
+        drop(histories);
+        drop(gpus);
+        session.close_within(limit)
+    }
+}
+
+/// What was begun and waits for its capture.
+pub(super) struct Begun {
+    pub name: String,
+    pub version: u64,
+    /// With what `bvk_hold` has copied.
+    pub held: Holding,
+    /// What is read by the capture.
+    pub regions: Regions,
+    /// What is protected at the capture goes with it.
+    pub with_protected: bool,
+    pub histories: Vec<Id>,
+}
+
+/// How far a checkpoint has come on which `bvk_hold` may have been called.
+pub(super) enum Holding {
+    Nothing,
+    /// The others count with this rank.
+    Some(Box<Checkpoint<'static>>),
+    /// The others have heard this rank's no, which has this reason.
+    Refused(Failure),
+}
+
+impl Begun {
+    /// Tells the others that there will be no capture.
+    pub(super) fn give_up(self, session: &Session) {
+        match self.held {
+            // Dropping it without a capture is this rank's no.
+            Holding::Nothing => drop(session.checkpoint(&self.name, self.version)),
+            Holding::Some(checkpoint) => drop(checkpoint),
+            Holding::Refused(_) => {}
+        }
+    }
+}
+
+/// A history and the fields that its versions have from now on.
+pub(super) struct Past {
+    pub history: History,
+    pub gpu: Option<usize>,
+    pub fields: Vec<Region>,
+}
+
+/// A restart, its open attempt, and what went wrong in it on this rank.
+pub(super) struct Running {
+    pub id: Id,
+    pub attempt: Attempt,
+    pub failed: Option<(String, bool)>,
+}
+
+impl Running {
+    /// Ends the attempt as one that this rank does not count, however often the others would try again.
+    pub(super) fn give_up(self, session: &Session) {
+        let given_up = Some(("the restart was given up".to_owned(), false));
+        // Whatever the ranks make of it, this session has nothing to do with it any more.
+        drop(self.attempt.end(session, given_up));
+    }
+}
+
+/// Runs a call that needs the session.
+pub(super) fn with<T>(handle: *mut T, work: impl FnOnce(&mut Open) -> Outcome) -> c_int {
+    call(|| work(&mut *lock(&*handles::session(handle)?)?))
+}
+
+/// A region from the arguments of a call.
+///
+/// # Safety
+/// As [`bvk_protect_shaped`](super::session::bvk_protect_shaped).
+pub(super) unsafe fn described(
+    name: *const c_char,
+    data: *const c_void,
+    kind: c_int,
+    dimensions: c_int,
+    shape: *const u64,
+) -> Outcome<Region> {
+    // SAFETY: as the caller says.
+    let name = unsafe { text(name, "the name of a region") }?;
+    let dimensions = usize::try_from(dimensions).ok().filter(|dimensions| *dimensions <= 32);
+    let Some(dimensions) = dimensions.filter(|dimensions| *dimensions == 0 || !shape.is_null()) else {
+        return Err(Failure::argument(format!("region {name:?}: give 0 to 32 dimensions and their extents")));
+    };
+    let mut extents = Vec::with_capacity(dimensions);
+    for at in 0..dimensions {
+        // SAFETY: there are that many numbers, says the caller.
+        extents.push(unsafe { shape.add(at).read_unaligned() });
+    }
+    Region::new(name, data, kind, &extents)
+}
+
+/// The kinds of element numbers, for the size of a region.
+pub(super) fn kind_of(region: &crate::format::Region) -> (u64, c_int) {
+    (region.bytes / region.element.bytes().max(1), number(region.element))
+}
+
+/// Gives something that a session keeps a handle.
+pub(super) fn insert_part(part: Part, open: &Shared) -> Id {
+    handles::insert(Entry::Part(part, open.clone()))
+}
