@@ -5,9 +5,6 @@ use crate::base::log;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
 
-/// What the names of Bivouac's threads begin with.
-pub(crate) const OWN_THREADS: &str = "bvk-";
-
 /// CPU numbers of the operating system.
 pub type Cpus = BTreeSet<usize>;
 

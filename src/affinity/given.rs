@@ -8,8 +8,9 @@
 //! it, and so does a job that shares its node with others and is not confined to its CPUs.
 #![forbid(unsafe_code)]
 
-use super::cpus::{Cpus, OWN_THREADS, of_this_thread};
+use super::cpus::{Cpus, of_this_thread};
 use super::threads;
+use crate::base::threads::PREFIX;
 use crate::base::units::parse_cpus;
 use std::sync::OnceLock;
 
@@ -222,7 +223,7 @@ impl Launcher {
         let cpus = tasks.flatten().flatten().filter_map(|task| {
             let text = std::fs::read_to_string(task.path().join("status")).ok()?;
             let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-            if field("Name:")?.starts_with(OWN_THREADS) { None } else { parse_cpus(field("Cpus_allowed_list:")?) }
+            if field("Name:")?.starts_with(PREFIX) { None } else { parse_cpus(field("Cpus_allowed_list:")?) }
         });
         let busy: Cpus = cpus.flatten().collect();
         if busy.is_empty() { self.cpus.clone() } else { busy }

@@ -21,13 +21,13 @@ use super::record::{Record, RegionPlace, Role, ThreadPlace};
 use super::threads::{self, Thread};
 use super::{Node, numa};
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use crate::config::{AffinityConfig, AffinityMode};
 use crew::{Arrival, Crew, Recorded, Wish, is_same};
 use maps::{EXACT_BUDGET, MAP_UNUSED_MAX, Mapped, Refused, whole_map};
 use restoring::{INTERLEAVE, with_allowed_memory};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use restoring::Placement;
@@ -78,7 +78,7 @@ pub struct Keeper {
     processes: Option<usize>,
     /// A thread of the background reads the machine.
     is_reading: AtomicBool,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 /// What a keeper is told.
@@ -136,7 +136,7 @@ impl Keeper {
             report: AffinityReport::default(),
         };
         let (processes, is_reading) = (given::processes_here(), AtomicBool::new(false));
-        Keeper { settings, early, processes, is_reading, state: Mutex::new(state) }
+        Keeper { settings, early, processes, is_reading, state: Lock::new(state) }
     }
 
     /// What is restored from now on. What is recorded stays as configured, because all ranks record alike. Without threads nothing more is
@@ -175,8 +175,8 @@ impl Keeper {
         self.lock().report.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// May processes have the same CPUs that do not share them by the rules that this one does? So it is where more processes of the job

@@ -21,7 +21,8 @@ mod blocks;
 mod maps;
 mod report;
 
-use crate::base::log;
+use crate::base::sync::Lock;
+use crate::base::threads::spawn_scoped;
 pub use report::{PlaceReport, Reason};
 
 use super::cpus::{self, Cpus};
@@ -29,11 +30,9 @@ use super::pages::PAGE_BYTES;
 use super::scan::BLOCK_PAGES;
 use super::{Node, numa, with_preferred};
 use maps::Maps;
-use nix::sys::signal::{SigSet, SigmaskHow};
 use report::Progress;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// Bytes of the memory, counted from its start, and the number of the node that they are wanted on; `None`: no matter where.
 pub type Wanted = (Range<u64>, Option<u32>);
@@ -264,7 +263,7 @@ fn shares<'a>(
 /// The shares of one node, from which its threads take.
 struct Queue<'a> {
     node: u32,
-    shares: Mutex<Vec<Share<'a>>>,
+    shares: Lock<Vec<Share<'a>>>,
 }
 
 impl Queue<'_> {
@@ -273,7 +272,7 @@ impl Queue<'_> {
         with_preferred(Some(Node(self.node)), || {
             let (mut progress, missed) = (Progress::default(), missed(self.node));
             loop {
-                let next = self.shares.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                let next = self.shares.lock().pop();
                 match next {
                     Some(share) => share.settle(self.node, missed, &mut progress),
                     None => return progress,
@@ -284,26 +283,13 @@ impl Queue<'_> {
 
     /// Pages that nobody has taken yet.
     fn pages(&self) -> u64 {
-        let shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let shares = self.shares.lock();
         shares.iter().map(|share| share.place.pages()).sum()
     }
 
     fn threads(&self, cpus: Option<&Cpus>) -> usize {
         let most = cpus.map_or(1, Cpus::len).clamp(1, THREADS_MAX);
         (self.pages().div_ceil(THREAD_PAGES) as usize).clamp(1, most)
-    }
-}
-
-/// Signals are the application's: they are blocked before threads exist, which inherit that, so that there is no moment at which
-/// one of them could run a handler. Returns what [`unblock_signals`] brings back.
-fn block_signals() -> Option<SigSet> {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    before.inspect_err(|error| log::debug!("event=signals-not-blocked error={error}")).ok()
-}
-
-fn unblock_signals(before: Option<SigSet>) {
-    if let Some(Err(error)) = before.map(|before| before.thread_set_mask()) {
-        log::warn!("event=signals-blocked error={error}");
     }
 }
 
@@ -314,7 +300,7 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
         .map(|(node, mut shares)| {
             // They are taken from the end.
             shares.reverse();
-            Queue { node, shares: Mutex::new(shares) }
+            Queue { node, shares: Lock::new(shares) }
         })
         .collect();
     let mut progress = Progress::default();
@@ -329,7 +315,6 @@ fn run(shares: BTreeMap<u32, Vec<Share>>, cpus: &BTreeMap<u32, Cpus>) -> Progres
 fn run_threads(queues: &[Queue], cpus: &BTreeMap<u32, Cpus>) -> Vec<Progress> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        let signals = block_signals();
         for queue in queues {
             let cpus = cpus.get(&queue.node).filter(|cpus| !cpus.is_empty());
             for _ in 0..queue.threads(cpus) {
@@ -339,10 +324,9 @@ fn run_threads(queues: &[Queue], cpus: &BTreeMap<u32, Cpus>) -> Vec<Progress> {
                     }
                     queue.drain()
                 };
-                threads.extend(std::thread::Builder::new().name("bvk-place".into()).spawn_scoped(scope, work));
+                threads.extend(spawn_scoped(scope, "bvk-place", work));
             }
         }
-        unblock_signals(signals);
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
 }

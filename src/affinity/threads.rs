@@ -6,6 +6,7 @@
 
 use super::cpus::{self, Cpus};
 use super::record::{Role, ThreadPlace};
+use crate::base::threads::PREFIX;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::fs;
@@ -96,7 +97,7 @@ pub fn set(id: i32, cpus: &Cpus) -> io::Result<()> {
 
 /// Where the threads of this process may run that are not Bivouac's, together.
 pub fn cpus_of_application() -> Cpus {
-    let others = list().into_iter().filter(|thread| !thread.name.starts_with(cpus::OWN_THREADS));
+    let others = list().into_iter().filter(|thread| !thread.name.starts_with(PREFIX));
     others.flat_map(|thread| thread.cpus).collect()
 }
 
@@ -104,7 +105,7 @@ pub fn cpus_of_application() -> Cpus {
 pub fn role(thread: &Thread, main: i32) -> Role {
     match () {
         () if thread.id == main => Role::Main,
-        () if thread.name.starts_with(cpus::OWN_THREADS) => Role::Bivouac,
+        () if thread.name.starts_with(PREFIX) => Role::Bivouac,
         () => Role::Other,
     }
 }

@@ -9,31 +9,42 @@
 //!
 //! | order | locks | held across |
 //! |---|---|---|
-//! | `Threads` | a session's threads: who has it stops and joins them | the end of their work in hand |
+//! | `Call` | a session that C has a handle of, for the length of a call: calls from several threads wait for each other | whatever the call does |
+//! | `Rebuild` | a lost shard, while it is made again from what others hold | their answers |
+//! | `Session` | threads of a session or of its caches, which who has it stops and joins; requests of a restart to other ranks | the end of their work in hand; answers |
 //! | `Driver` | the driver of the coordination: who steps it calls MPI | messages |
-//! | `Status` | the status file of the run directory, while it is made and written | that file |
+//! | `File` | a small file that is made, or looked after: the status of the run directory, a claim, what a drain makes of a checkpoint | that file |
 //! | `Core` | what the engine has decided on, with the effects of each decision | no I/O, no messages |
-//! | `Bytes` | memory that one thread at a time fills or adds to | copying and arithmetic |
+//! | `Outer` | what one thread at a time does that takes locks of its own: filling a slot, adding up a parity, changing a segment, waiting for a turn | copying, arithmetic, populating memory |
 //! | `Leaf` | everything else: the state of one doer | nothing; no other lock either |
 #![forbid(unsafe_code)]
 
+#[cfg(debug_assertions)]
+use std::cell::RefCell;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
+#[cfg(debug_assertions)]
+use std::panic::Location;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Where a lock stands in the order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Order {
-    /// The session's threads.
-    Threads,
+    /// A call of the C interface.
+    Call,
+    /// A shard that is made again.
+    Rebuild,
+    /// What calls of a session wait for.
+    Session,
     /// Messages.
     Driver,
-    /// The status file.
-    Status,
+    /// A small file of ours.
+    File,
     /// The engine's decisions.
     Core,
-    /// Memory that is being filled.
-    Bytes,
+    /// What takes leaves of its own.
+    Outer,
     /// The state of one doer, behind which no lock is taken.
     Leaf,
 }
@@ -41,7 +52,8 @@ pub enum Order {
 /// A mutual exclusion that a panic does not end.
 #[derive(Debug)]
 pub struct Lock<T: ?Sized> {
-    order: Order,
+    /// `None`: it is not checked.
+    order: Option<Order>,
     inner: Mutex<T>,
 }
 
@@ -59,7 +71,12 @@ impl<T> Lock<T> {
 
     /// Around a value, at a order in the order.
     pub const fn at(order: Order, value: T) -> Lock<T> {
-        Lock { order, inner: Mutex::new(value) }
+        Lock { order: Some(order), inner: Mutex::new(value) }
+    }
+
+    /// Around a value that coroutines take in the place of threads, as in the checker of schedules: what is held is known of threads only.
+    pub const fn unordered(value: T) -> Lock<T> {
+        Lock { order: None, inner: Mutex::new(value) }
     }
 
     /// The value.
@@ -73,12 +90,14 @@ impl<T: ?Sized> Lock<T> {
     ///
     /// # Panics
     /// In builds with debug assertions, if the thread holds a lock of this order or a later one.
+    #[track_caller]
     pub fn lock(&self) -> Guard<'_, T> {
         let held = Held::next(self.order);
         Guard { inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
     }
 
     /// The lock, unless another thread has it.
+    #[track_caller]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let inner = match self.inner.try_lock() {
             Ok(inner) => inner,
@@ -105,6 +124,12 @@ impl<T: ?Sized> Deref for Guard<'_, T> {
 
     fn deref(&self) -> &T {
         &self.inner
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 
@@ -204,21 +229,27 @@ impl Signal {
 /// Stands for a lock that this thread holds.
 struct Held {
     #[cfg(debug_assertions)]
-    order: Order,
+    order: Option<Order>,
 }
 
 #[cfg(debug_assertions)]
 thread_local! {
-    static HELD: std::cell::RefCell<Vec<Order>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// What this thread holds, and where it was taken.
+    static HELD: RefCell<Vec<(Order, &'static Location<'static>)>> = const { RefCell::new(Vec::new()) };
 }
 
 #[cfg(debug_assertions)]
 impl Held {
-    fn next(order: Order) -> Held {
+    #[track_caller]
+    fn next(order: Option<Order>) -> Held {
+        let Some(next) = order else { return Held { order } };
         // While a thread ends its locals may be gone.
         let last = HELD.try_with(|held| held.borrow().last().copied()).ok().flatten();
-        assert!(last.is_none_or(|last| last < order), "lock order: {order:?} is taken behind {last:?}");
-        _ = HELD.try_with(|held| held.borrow_mut().push(order));
+        if let Some((last, at)) = last.filter(|(last, _)| *last >= next) {
+            panic!("lock order: {next:?} is taken behind {last:?}, which was taken at {at}");
+        }
+        let here = Location::caller();
+        _ = HELD.try_with(|held| held.borrow_mut().push((next, here)));
         Held { order }
     }
 }
@@ -226,8 +257,9 @@ impl Held {
 #[cfg(debug_assertions)]
 impl Drop for Held {
     fn drop(&mut self) {
-        let forget = |held: &mut Vec<Order>| {
-            if let Some(at) = held.iter().rposition(|order| *order == self.order) {
+        let Some(ours) = self.order else { return };
+        let forget = |held: &mut Vec<(Order, _)>| {
+            if let Some(at) = held.iter().rposition(|(order, _)| *order == ours) {
                 held.remove(at);
             }
         };
@@ -237,7 +269,7 @@ impl Drop for Held {
 
 #[cfg(not(debug_assertions))]
 impl Held {
-    fn next(_: Order) -> Held {
+    fn next(_: Option<Order>) -> Held {
         Held {}
     }
 }

@@ -2,20 +2,21 @@
 
 use super::open::Open;
 use super::status::{BVK_ERR_HANDLE, Failure, Outcome};
+use crate::base::sync::{Guard, Lock};
 use crate::session::{Error, Pending};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A number that names a value of [`Entry`].
 pub(super) type Id = usize;
 
 /// A session that may have been closed, by whichever call got there first.
-pub(super) type Shared = Arc<Mutex<Option<Open>>>;
+pub(super) type Shared = Arc<Lock<Option<Open>>>;
 
 /// A session for the length of a call.
-pub(super) struct Locked<'a>(MutexGuard<'a, Option<Open>>);
+pub(super) struct Locked<'a>(Guard<'a, Option<Open>>);
 
 impl Deref for Locked<'_> {
     type Target = Open;
@@ -87,18 +88,18 @@ pub(super) fn check_process(process: u32) -> Outcome<()> {
 
 static OWNER: Owner = Owner::nobody();
 static NEXT: AtomicUsize = AtomicUsize::new(1);
-static TABLE: Mutex<BTreeMap<Id, Entry>> = Mutex::new(BTreeMap::new());
+static TABLE: Lock<BTreeMap<Id, Entry>> = Lock::new(BTreeMap::new());
 
-fn table() -> MutexGuard<'static, BTreeMap<Id, Entry>> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+fn table() -> Guard<'static, BTreeMap<Id, Entry>> {
+    TABLE.lock()
 }
 
 /// Locks a session for one call.
 ///
 /// # Errors
 /// It was closed; it is another process's; or this is a thread that may not call MPI.
-pub(super) fn lock(shared: &Mutex<Option<Open>>) -> Outcome<Locked<'_>> {
-    let guard = shared.lock().unwrap_or_else(PoisonError::into_inner);
+pub(super) fn lock(shared: &Lock<Option<Open>>) -> Outcome<Locked<'_>> {
+    let guard = shared.lock();
     match &*guard {
         None => Err(Failure::new(BVK_ERR_HANDLE, "the session was closed by another thread")),
         Some(open) => {

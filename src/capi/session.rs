@@ -8,6 +8,7 @@ use super::status::{BVK_ERR_OPEN, BVK_ERR_REGION, BVK_NOTHING, BVK_OK, Failure, 
 use crate::affinity::pinning::Pin;
 use crate::base::Level;
 use crate::base::log;
+use crate::base::sync::{Lock, Order};
 use crate::comm::mpi::MpiComm;
 use crate::config::{AffinityMode, Config, ConfigSource, LogLevel};
 use crate::session::{Session, prepare_to_wait};
@@ -17,7 +18,7 @@ use ::mpi::ffi::MPI_Comm;
 use std::collections::HashSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
 pub struct SessionHandle {
@@ -193,7 +194,7 @@ pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Out
     let comm = unsafe { MpiComm::duplicate_raw(comm, &prepare_to_wait(config.as_ref())) }
         .map_err(|error| Failure::from(crate::session::Error::from(error)))?;
     let session = Session::open_on_mpi(comm, config)?;
-    Ok(handles::insert(Entry::Session(Arc::new(Mutex::new(Some(Open::new(session)))))))
+    Ok(handles::insert(Entry::Session(Arc::new(Lock::at(Order::Call, Some(Open::new(session)))))))
 }
 
 /// Opens a session on the ranks of `comm`, which may be any intracommunicator. MPI is initialised, at any thread level; with

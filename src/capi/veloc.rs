@@ -33,11 +33,11 @@ use super::arguments::text;
 use super::handles::Owner;
 use super::status::{self, Failure, Outcome};
 use crate::base::log;
+use crate::base::sync::{Guard, Lock, Order};
 use ::mpi::ffi::MPI_Comm;
 use choice::Mode;
 use state::{Phase, State};
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `VELOC_SUCCESS`.
 const SUCCESS: c_int = 0;
@@ -55,11 +55,11 @@ enum Opened {
     Before,
 }
 
-static STATE: Mutex<Opened> = Mutex::new(Opened::Never);
+static STATE: Lock<Opened> = Lock::at(Order::Call, Opened::Never);
 static OWNER: Owner = Owner::nobody();
 
-fn lock() -> MutexGuard<'static, Opened> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> Guard<'static, Opened> {
+    STATE.lock()
 }
 
 /// Runs a call: a failure is told and becomes VELOC's.

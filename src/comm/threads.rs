@@ -20,8 +20,9 @@
 use super::parcel::{self, PARCELS_AT_ONCE};
 use super::{Comm, CommError, Label, Parcel, Slice, check_send, number_nodes};
 use crate::base::Rank;
+use crate::base::sync::{Guard, Lock};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Makes a world with one rank per entry of `nodes`. Ranks with equal entries share a node; the entries are only
@@ -29,7 +30,7 @@ use std::time::Duration;
 pub fn world(nodes: &[u32]) -> Vec<ThreadComm> {
     let world = Arc::new(World {
         nodes: number_nodes(nodes),
-        mailboxes: nodes.iter().map(|_| Mutex::new(Mailbox::default())).collect(),
+        mailboxes: nodes.iter().map(|_| Lock::new(Mailbox::default())).collect(),
     });
     (0..world.size())
         .map(|rank| ThreadComm { rank: Rank(rank), world: world.clone(), outbox: VecDeque::new() })
@@ -73,7 +74,7 @@ impl Mailbox {
 
 struct World {
     nodes: Vec<u32>,
-    mailboxes: Vec<Mutex<Mailbox>>,
+    mailboxes: Vec<Lock<Mailbox>>,
 }
 
 impl World {
@@ -83,8 +84,8 @@ impl World {
 
     /// The mailbox of a member. A panic while it was locked is no reason to stop: each change is one push, pop
     /// or assignment, so the mailbox is whole at any time.
-    fn mailbox(&self, rank: Rank) -> MutexGuard<'_, Mailbox> {
-        self.mailboxes[rank.index()].lock().unwrap_or_else(PoisonError::into_inner)
+    fn mailbox(&self, rank: Rank) -> Guard<'_, Mailbox> {
+        self.mailboxes[rank.index()].lock()
     }
 }
 
@@ -98,7 +99,7 @@ pub struct ThreadComm {
 
 impl ThreadComm {
     /// The rank's own mailbox, if it still lives.
-    fn own(&self) -> Result<MutexGuard<'_, Mailbox>, CommError> {
+    fn own(&self) -> Result<Guard<'_, Mailbox>, CommError> {
         let own = self.world.mailbox(self.rank);
         if own.closed { Err(CommError::Closed { rank: self.rank }) } else { Ok(own) }
     }

@@ -13,13 +13,15 @@ use super::{
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
 use crate::base::log;
+use crate::base::sync::{Condition, Guard, Lock, Order};
+use crate::base::threads::spawn;
 use crate::base::units::MIB;
 use crate::base::units::PAGE;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -47,17 +49,17 @@ pub struct HostDevice {
 }
 
 /// One step of memory, if it is mapped.
-type MemoryBox = Mutex<Option<Box<[u8]>>>;
+type MemoryBox = Lock<Option<Box<[u8]>>>;
 /// The same while it is locked.
-type LockedBox<'a> = MutexGuard<'a, Option<Box<[u8]>>>;
+type LockedBox<'a> = Guard<'a, Option<Box<[u8]>>>;
 
 struct Shared {
     info: DeviceInfo,
     model: HostModel,
-    book: Mutex<Book>,
+    book: Lock<Book>,
     /// Until when the link is taken: down, up.
-    links: [Mutex<Option<Instant>>; 2],
-    lost: Mutex<Option<String>>,
+    links: [Lock<Option<Instant>>; 2],
+    lost: Lock<Option<String>>,
     streams: AtomicUsize,
 }
 
@@ -76,11 +78,11 @@ struct Range {
     box_bytes: u64,
     boxes: Vec<MemoryBox>,
     /// Offset and length of what was mapped together.
-    steps: Mutex<BTreeMap<u64, u64>>,
+    steps: Lock<BTreeMap<u64, u64>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Lock<T>) -> Guard<'_, T> {
+    mutex.lock()
 }
 
 impl HostDevice {
@@ -99,9 +101,9 @@ impl HostDevice {
         let shared = Shared {
             info,
             model,
-            book: Mutex::new(book),
+            book: Lock::new(book),
             links: Default::default(),
-            lost: Mutex::default(),
+            lost: Lock::default(),
             streams: AtomicUsize::new(0),
         };
         HostDevice { shared: Arc::new(shared) }
@@ -290,12 +292,19 @@ impl Shared {
 
 impl Range {
     fn new(shared: &Arc<Shared>, bytes: u64, box_bytes: u64) -> Arc<Range> {
-        let boxes = (0..bytes.div_ceil(box_bytes.max(1)).max(1)).map(|_| Mutex::new(None)).collect();
+        let boxes = (0..bytes.div_ceil(box_bytes.max(1)).max(1)).map(|_| Lock::new(None)).collect();
         let mut book = lock(&shared.book);
         let base = book.next;
         book.next += bytes.max(1).next_multiple_of(GRANULARITY) + GRANULARITY;
         book.ranges.retain(|_, range| range.strong_count() > 0);
-        let range = Range { shared: shared.clone(), base, bytes, box_bytes, boxes, steps: Mutex::default() };
+        let range = Range {
+            shared: shared.clone(),
+            base,
+            bytes,
+            box_bytes,
+            boxes,
+            steps: Lock::at(Order::Outer, BTreeMap::new()),
+        };
         let range = Arc::new(range);
         book.ranges.insert(base, Arc::downgrade(&range));
         range
@@ -304,8 +313,7 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        let boxes =
-            self.boxes.iter_mut().filter_map(|memory| memory.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let boxes = self.boxes.iter_mut().filter_map(|memory| memory.get_mut().take());
         let bytes: u64 = boxes.map(|memory| memory.len() as u64).sum();
         self.shared.give(bytes);
     }
@@ -426,7 +434,7 @@ impl Device for HostDevice {
         self.shared.check()?;
         let number = self.shared.streams.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = channel::<Job>();
-        let thread = std::thread::Builder::new().name(format!("bvk-twin-{number}")).spawn(move || {
+        let thread = spawn(format!("bvk-twin-{number}"), move || {
             for job in receiver {
                 job();
             }
@@ -467,8 +475,8 @@ struct HostStream {
 /// The end of a piece of work.
 #[derive(Default)]
 struct End {
-    outcome: Mutex<Option<(Result<Vec<Digest>>, f64)>>,
-    changed: Condvar,
+    outcome: Lock<Option<(Result<Vec<Digest>>, f64)>>,
+    changed: Condition,
 }
 
 impl HostStream {
@@ -505,7 +513,7 @@ impl End {
         loop {
             match &*outcome {
                 Some((result, seconds)) => return read(result, *seconds),
-                None => outcome = self.changed.wait(outcome).unwrap_or_else(PoisonError::into_inner),
+                None => outcome = self.changed.wait(outcome),
             }
         }
     }

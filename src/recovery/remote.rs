@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::base::log;
+use crate::base::sync::{Lock, Order};
 use crate::base::{CheckpointKey, Rank};
 use crate::format::ContainerEntry;
 use crate::redundancy::holding::{Alternative, Item};
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Requests of one file that are under way at once.
 const ASKED_MAX: usize = 24;
@@ -31,7 +32,7 @@ struct Remote {
     wanted: Wanted,
     bytes: u64,
     /// Ranges asked for ahead: start to end and request.
-    asked: Mutex<BTreeMap<u64, (u64, u64)>>,
+    asked: Lock<BTreeMap<u64, (u64, u64)>>,
 }
 
 impl Remote {
@@ -56,7 +57,7 @@ impl ReadFile for Remote {
         self.will_read(offset..end);
         let mut at = offset;
         while at < end {
-            let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&at);
+            let asked = self.asked.lock().remove(&at);
             let (until, id) = match asked {
                 Some((until, id)) if until <= end => (until, id),
                 other => {
@@ -86,7 +87,7 @@ impl ReadFile for Remote {
     }
 
     fn will_read(&self, range: Range<u64>) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         let (mut at, end) = (range.start, range.end.min(self.bytes));
         while at < end && asked.len() < ASKED_MAX {
             let until = end.min(at + FETCH_MAX);
@@ -98,7 +99,7 @@ impl ReadFile for Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        let asked = std::mem::take(self.asked.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let asked = std::mem::take(self.asked.get_mut());
         asked.into_values().for_each(|(_, id)| self.engine.forget(id));
     }
 }
@@ -137,7 +138,13 @@ impl Peers {
 
     fn remote(&self, holder: Rank, item: Item, bytes: u64, checked: bool) -> Arc<dyn ReadFile> {
         let wanted = Wanted { name: self.series.name.clone(), key: self.key, item, checked };
-        Arc::new(Remote { engine: self.engine.clone(), holder, wanted, bytes, asked: Mutex::default() })
+        Arc::new(Remote {
+            engine: self.engine.clone(),
+            holder,
+            wanted,
+            bytes,
+            asked: Lock::at(Order::Session, BTreeMap::new()),
+        })
     }
 
     fn open(&self, file: Arc<dyn ReadFile>, bytes: u64, rank: Rank, path: String) -> Result<Source, String> {

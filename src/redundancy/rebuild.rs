@@ -10,12 +10,13 @@
 use super::code::{Code, Factor, add_to_all};
 use super::stripes::SetInfo;
 use crate::base::log;
+use crate::base::sync::{Lock, Order};
 use crate::base::units::KIB;
 use crate::tier::storage::ReadFile;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Bytes per unit of work: one read of each input.
 const UNIT: u64 = 512 * KIB;
@@ -37,7 +38,7 @@ pub struct Rebuilt {
     code: Code,
     lost: usize,
     inputs: Vec<Input>,
-    progress: Mutex<Progress>,
+    progress: Lock<Progress>,
 }
 
 #[derive(Default)]
@@ -64,7 +65,7 @@ impl Rebuilt {
         }
         let code = Code::new(set.data(), set.parity).ok_or("the set has more members than a code can have")?;
         inputs[lost].shard = None;
-        let rebuilt = Rebuilt { set, code, lost, inputs, progress: Mutex::default() };
+        let rebuilt = Rebuilt { set, code, lost, inputs, progress: Lock::at(Order::Rebuild, Progress::default()) };
         for chunk in 0..rebuilt.set.data() {
             let stripe = rebuilt.set.place_of_chunk(lost, chunk).stripe;
             let present = rebuilt.present(stripe, &[]);
@@ -81,7 +82,7 @@ impl Rebuilt {
 
     /// Segments of inputs that were found damaged and done without.
     pub fn repaired(&self) -> u64 {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).repaired
+        self.progress.lock().repaired
     }
 
     /// The code members of a stripe that are there.
@@ -199,7 +200,7 @@ impl ReadFile for Rebuilt {
         if offset.checked_add(buffer.len() as u64).is_none_or(|end| end > length) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = self.progress.lock();
         let mut done = 0;
         while done < buffer.len() {
             let at = offset + done as u64;

@@ -13,13 +13,15 @@ use super::token::Queue;
 use super::{Refusal, SegmentError, SegmentSpec, file};
 use crate::base::ids::Level;
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
+use crate::base::threads::spawn_scoped;
 use crate::base::units::Bytes;
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Another rank can be quicker to claim an extent; each time this happens somebody has made progress.
 const CLAIM_ATTEMPTS: u32 = 1000;
@@ -43,8 +45,8 @@ pub(super) struct Shared {
     /// What of waiting for tokens is this process's own affair.
     pub(super) queue: Queue,
     /// Held while new extents are claimed and populated.
-    turn: Mutex<()>,
-    books: Mutex<Books>,
+    turn: Lock<()>,
+    books: Lock<Books>,
 }
 
 /// What this process knows about its own slots and extents.
@@ -142,8 +144,8 @@ impl Segment {
             populator: Populator::new(Gauge::new(directory, header.node_ranks)),
             closed: AtomicBool::new(false),
             queue: Queue::default(),
-            turn: Mutex::new(()),
-            books: Mutex::new(books),
+            turn: Lock::at(crate::base::sync::Order::Outer, ()),
+            books: Lock::new(books),
         };
         Ok(Segment { shared: Arc::new(shared) })
     }
@@ -449,12 +451,12 @@ impl Shared {
         Ok(())
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn books(&self) -> Guard<'_, Books> {
+        self.books.lock()
     }
 
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turn(&self) -> Guard<'_, ()> {
+        self.turn.lock()
     }
 
     /// Notes why there is no room, and returns the answer that says so.
@@ -486,7 +488,7 @@ impl Shared {
     }
 
     /// Takes a range for which new extents are needed: claims and populates them. `_turn` proves that it is ours to do.
-    fn claim_room(&self, bytes: u64, _turn: &MutexGuard<'_, ()>, in_background: bool) -> Result<Plan, Refusal> {
+    fn claim_room(&self, bytes: u64, _turn: &Guard<'_, ()>, in_background: bool) -> Result<Plan, Refusal> {
         let plan = self.claim(bytes)?;
         match self.populate(&plan.new_extents, in_background) {
             Ok(()) => {
@@ -529,9 +531,8 @@ impl Shared {
         }
         std::thread::scope(|scope| {
             let start = |part| {
-                let builder = std::thread::Builder::new().name("bvk-touch".into());
                 // A share for which no thread can be had is done here.
-                let started = builder.spawn_scoped(scope, move || self.populate_some(part, in_background));
+                let started = spawn_scoped(scope, "bvk-touch", move || self.populate_some(part, in_background));
                 started.map_err(|_| self.populate_some(part, in_background))
             };
             let parts: Vec<_> = extents.chunks(share).map(start).collect();

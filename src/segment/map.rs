@@ -19,6 +19,7 @@
 use super::layout::EXTENT_MIN;
 use super::loans::LoanBook;
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -26,8 +27,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A mapped range of memory, unmapped when dropped.
 struct Mapping {
@@ -110,7 +111,7 @@ pub(super) struct Map {
     control_len: u64,
     file: File,
     /// The ranges of the file that are out. Invariant: all lie behind the control area.
-    loans: Mutex<LoanBook>,
+    loans: Lock<LoanBook>,
     pid: u32,
 }
 
@@ -120,7 +121,7 @@ impl Map {
         let len = usize::try_from(len).map_err(|_| Errno::NOMEM)?;
         assert!(control_len <= len as u64, "the control area lies inside the file");
         let mapping = Mapping::new(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
-        Ok(Map { mapping, control_len, file, loans: Mutex::default(), pid: std::process::id() })
+        Ok(Map { mapping, control_len, file, loans: Lock::default(), pid: std::process::id() })
     }
 
     /// The segment's file.
@@ -170,8 +171,8 @@ impl Map {
         offset..offset + length
     }
 
-    fn loans(&self) -> MutexGuard<'_, LoanBook> {
-        self.loans.lock().unwrap_or_else(PoisonError::into_inner)
+    fn loans(&self) -> Guard<'_, LoanBook> {
+        self.loans.lock()
     }
 }
 

@@ -37,11 +37,12 @@ use super::layout::{SegmentHeader, TOKEN_HOLDERS_MAX, TOKEN_LINKS, TOKENS, token
 use super::live::{Segment, Shared};
 use super::map::Map;
 use crate::base::log;
+use crate::base::sync::Lock;
 use crate::base::units::PAGE;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Tries at a free place behind one and the same wish before that wish is left out of account.
 const PATIENCE: u32 = 1000;
@@ -69,8 +70,13 @@ pub enum Order {
 }
 
 /// What of the waiting this process keeps to itself, one for each token.
-#[derive(Default)]
-pub(super) struct Queue(Mutex<[Patience; TOKENS as usize]>);
+pub(super) struct Queue(Lock<[Patience; TOKENS as usize]>);
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue(Lock::unordered(Default::default()))
+    }
+}
 
 /// How long this rank has stood at a free place behind the same wish, and whose wishes it has given up on.
 #[derive(Default)]
@@ -115,7 +121,7 @@ impl Segment {
         shared.check_open()?;
         let index = index_of(token)?;
         let table = shared.table(index);
-        let mut queue = shared.queue.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = shared.queue.0.lock();
         let patience = &mut queue[index as usize];
         let is_alive = |rank: u32| rank == shared.node_rank || self.is_peer_alive(rank).unwrap_or(true);
         let wish = table.post(bytes);
@@ -141,7 +147,7 @@ impl Segment {
     pub fn withdraw(&self, token: Token) -> Result<(), SegmentError> {
         self.shared.check_open()?;
         let index = index_of(token)?;
-        let _queue = self.shared.queue.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _queue = self.shared.queue.0.lock();
         self.shared.table(index).own_wish().store(0, Release);
         Ok(())
     }

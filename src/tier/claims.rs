@@ -19,11 +19,12 @@ use super::records::Records;
 use super::storage::FileLock;
 use super::{TierError, TierId};
 use crate::base::log;
+use crate::base::sync::{Lock, Order};
 use crate::base::{Clock, Generation};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the holder renews its claim.
@@ -103,7 +104,7 @@ pub struct Claim {
     path: PathBuf,
     record: ClaimRecord,
     /// Held for as long as the claim; replaced when the claim has to be made again.
-    lock: Mutex<Option<Box<dyn FileLock>>>,
+    lock: Lock<Option<Box<dyn FileLock>>>,
 }
 
 impl Claim {
@@ -177,7 +178,7 @@ impl Claims {
             for old in claimed.iter().filter(|old| old.0 + CLAIMS_KEPT < generation.0) {
                 self.forget(*old);
             }
-            return Ok(Claim { generation, path, record: record.clone(), lock: Mutex::new(lock) });
+            return Ok(Claim { generation, path, record: record.clone(), lock: Lock::at(Order::File, lock) });
         }
     }
 
@@ -333,7 +334,7 @@ impl Claims {
             return Err(superseded(newest));
         }
         // One thread at a time: a second one would find the first one's file before anything is in it.
-        let mut held = claim.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = claim.lock.lock();
         for _ in 0..LOCK_ATTEMPTS {
             match self.holder(&claim.path)? {
                 // A number alone proves nothing: another run that began on an emptied directory has taken ours.
@@ -475,16 +476,16 @@ mod tests {
     }
 
     /// Time that passes when one sleeps, and what happens at each second.
-    struct Seconds<'a>(Mutex<Duration>, &'a (dyn Fn(u64) + Sync));
+    struct Seconds<'a>(Lock<Duration>, &'a (dyn Fn(u64) + Sync));
 
     impl Clock for Seconds<'_> {
         fn now(&self) -> Duration {
-            *self.0.lock().expect("no panic")
+            *self.0.lock()
         }
 
         fn sleep(&self, time: Duration) {
             let now = self.now() + time;
-            *self.0.lock().expect("no panic") = now;
+            *self.0.lock() = now;
             (self.1)(now.as_secs());
         }
     }
@@ -511,7 +512,7 @@ mod tests {
                         disk.set_modified(path, time).expect("it is there");
                     }
                 };
-                let clock = Seconds(Mutex::default(), &renew);
+                let clock = Seconds(Lock::default(), &renew);
                 renew(0);
                 let refused = claims.refuse_alive(&elsewhere(run), &clock);
                 assert_eq!(matches!(refused, Err(ClaimError::Alive { .. })), lives, "run {run}: {refused:?}");
@@ -525,7 +526,7 @@ mod tests {
 
     /// Seconds in which nothing happens.
     fn quiet() -> Seconds<'static> {
-        Seconds(Mutex::default(), &|_| ())
+        Seconds(Lock::default(), &|_| ())
     }
 
     fn on_disk(disk: &Simulated) -> Claims {
@@ -571,7 +572,7 @@ mod tests {
             }
         };
         let me = ClaimRecord { boot: "another".into(), ..record(4) };
-        let claim = claims.claim(Generation(0), &me, false, &Seconds(Mutex::default(), &meanwhile)).expect("claimed");
+        let claim = claims.claim(Generation(0), &me, false, &Seconds(Lock::default(), &meanwhile)).expect("claimed");
         assert_eq!(claim.generation(), Generation(3));
     }
 

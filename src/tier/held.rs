@@ -4,12 +4,12 @@
 use super::beneath::Beneath;
 use super::ours::{self, Trust};
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Opening a FIFO or a device must neither hang nor do anything; regular files do not care about `NONBLOCK`.
 pub(super) const OPEN_FLAGS: OFlags =
@@ -17,7 +17,7 @@ pub(super) const OPEN_FLAGS: OFlags =
 
 /// The directories that a storage holds.
 #[derive(Default)]
-pub(super) struct HeldDirectories(Mutex<Vec<Held>>);
+pub(super) struct HeldDirectories(Lock<Vec<Held>>);
 
 /// A directory that is held open.
 #[derive(Clone)]
@@ -96,8 +96,8 @@ impl<'a> Spot<'a> {
 
 impl HeldDirectories {
     /// A panic elsewhere leaves the list in order: each change is a single insertion or removal.
-    fn lock(&self) -> MutexGuard<'_, Vec<Held>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Vec<Held>> {
+        self.0.lock()
     }
 
     /// The name that `path` stands for, and the directory that it is in.

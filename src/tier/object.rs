@@ -21,11 +21,12 @@ use super::records::Records;
 use super::spec::TierId;
 use super::storage::{Entry, FileLock, ReadFile, Stat};
 use crate::base::log;
+use crate::base::sync::{Condition, Guard, Lock, Order};
+use crate::base::threads::{take_no_signals, without_signals};
 use crate::base::{Clock, Incarnation, rng};
 use crate::format::{Manifest, manifest};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use nix::sys::signal::{SigSet, SigmaskHow};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::client::{
@@ -43,7 +44,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -75,7 +76,7 @@ impl<T: ObjectStore + MultipartStore> Store for T {}
 /// The store, and the threads that speak with it.
 struct Client {
     store: Arc<dyn Store>,
-    threads: Mutex<Option<(u32, Runtime)>>,
+    threads: Lock<Option<(u32, Runtime)>>,
 }
 
 impl Client {
@@ -85,14 +86,11 @@ impl Client {
         let (_, runtime) = match &mut *threads {
             Some(running) => running,
             none => {
-                let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-                let made = Builder::new_multi_thread()
-                    .worker_threads(THREADS)
-                    .thread_name("bvk-http")
-                    .on_thread_start(|| _ = SigSet::all().thread_block())
-                    .enable_all()
-                    .build();
-                before.thread_set_mask()?;
+                let made = without_signals(|| {
+                    let mut threads = Builder::new_multi_thread();
+                    threads.worker_threads(THREADS).thread_name("bvk-http").on_thread_start(take_no_signals);
+                    threads.enable_all().build()
+                })?;
                 none.insert((std::process::id(), made?))
             }
         };
@@ -162,8 +160,8 @@ impl Drop for Client {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Lock<T>) -> Guard<'_, T> {
+    mutex.lock()
 }
 
 fn word() -> io::Result<String> {
@@ -343,7 +341,7 @@ impl ObjectTier {
 
     fn over(store: Arc<dyn Store>, url: &str, prefix: Key) -> ObjectTier {
         let root = PathBuf::from(url.trim_end_matches('/'));
-        let client = Arc::new(Client { store, threads: Mutex::default() });
+        let client = Arc::new(Client { store, threads: Lock::default() });
         ObjectTier { kind: TierId::OBJECT, root, prefix, client, can_fence: Arc::default() }
     }
 
@@ -599,8 +597,8 @@ struct Shared {
     client: Arc<Client>,
     key: Key,
     word: String,
-    state: Mutex<Parts>,
-    changed: Condvar,
+    state: Lock<Parts>,
+    changed: Condition,
 }
 
 struct Parts {
@@ -626,7 +624,7 @@ impl Shared {
             in_flight: 0,
             failure: None,
         };
-        Shared { client: client.clone(), key, word, state: Mutex::new(state), changed: Condvar::new() }
+        Shared { client: client.clone(), key, word, state: Lock::at(Order::Outer, state), changed: Condition::new() }
     }
 
     fn write_at(self: &Arc<Self>, mut offset: u64, mut bytes: &[u8]) -> io::Result<()> {
@@ -655,7 +653,7 @@ impl Shared {
         let handle = self.client.handle()?;
         let mut parts = locked(&self.state);
         while parts.in_flight >= IN_FLIGHT && parts.failure.is_none() {
-            parts = self.changed.wait(parts).unwrap_or_else(PoisonError::into_inner);
+            parts = self.changed.wait(parts);
         }
         parts.check()?;
         if parts.id.is_none() {
@@ -720,7 +718,7 @@ impl Shared {
         }
         let parts = locked(&self.state);
         let parts = self.changed.wait_while(parts, |parts| parts.in_flight > 0);
-        parts.unwrap_or_else(PoisonError::into_inner).check()
+        parts.check()
     }
 
     fn publish(self: &Arc<Self>) -> io::Result<()> {

@@ -37,11 +37,12 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, Timespec, Timestamps};
 use rustix::io::{Errno, retry_on_intr};
@@ -102,13 +103,13 @@ impl std::ops::DerefMut for PageBuffer {
 struct DirectIo {
     wanted: Direct,
     /// File systems (device numbers) that refused.
-    refused: Mutex<HashSet<u64>>,
-    bounce: Mutex<Vec<PageBuffer>>,
+    refused: Lock<HashSet<u64>>,
+    bounce: Lock<Vec<PageBuffer>>,
 }
 
 /// A panic elsewhere leaves these sets in order: each change is a single insertion or removal.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Lock<T>) -> Guard<'_, T> {
+    mutex.lock()
 }
 
 impl DirectIo {
@@ -380,7 +381,7 @@ pub struct PosixStorage {
 impl PosixStorage {
     /// Files are written around the page cache as `direct` says.
     pub fn new(direct: Direct) -> Self {
-        let shared = DirectIo { wanted: direct, refused: Mutex::default(), bounce: Mutex::default() };
+        let shared = DirectIo { wanted: direct, refused: Lock::default(), bounce: Lock::default() };
         PosixStorage { shared: Arc::new(shared), held: HeldDirectories::default() }
     }
 

@@ -32,7 +32,7 @@ mod handles;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
@@ -43,6 +43,7 @@ use self::handles::{SimulatedFile, SimulatedLock};
 use super::storage::{Create, Entry, FileLock, ReadFile, Stat, Storage, WriteFile};
 use crate::base::Clock;
 use crate::base::rng::Rng;
+use crate::base::sync::{Guard, Lock};
 
 /// 2020-01-01, so that simulated times are recognised in a log and never mistaken for missing ones.
 const FIRST_DAY: Duration = Duration::from_secs(1_577_836_800);
@@ -120,7 +121,7 @@ struct State {
 /// A simulated file system; clones share the disk.
 #[derive(Clone)]
 pub struct Simulated {
-    state: Arc<Mutex<State>>,
+    state: Arc<Lock<State>>,
     process: u64,
 }
 
@@ -231,16 +232,16 @@ impl Simulated {
             epoch: 0,
             last_lock: 0,
         };
-        Simulated { state: Arc::new(Mutex::new(state)), process: 0 }
+        Simulated { state: Arc::new(Lock::new(state)), process: 0 }
     }
 
     /// A test that panicked within a call may have left half a change; other tests do not share its disk.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// Starts a call on `path`: the process must run and no fault be in the way.
-    fn enter(&self, path: &[String], intent: Intent) -> io::Result<MutexGuard<'_, State>> {
+    fn enter(&self, path: &[String], intent: Intent) -> io::Result<Guard<'_, State>> {
         let state = self.lock();
         if state.killed.contains(&self.process) || state.stop_at.is_some_and(|stop| state.steps >= stop) {
             return Err(Interruption::Stopped.into());
@@ -474,7 +475,7 @@ impl Simulated {
         Ok(())
     }
 
-    fn open(&self, mut state: MutexGuard<'_, State>, path: Parts, inode: InodeId) -> io::Result<SimulatedFile> {
+    fn open(&self, mut state: Guard<'_, State>, path: Parts, inode: InodeId) -> io::Result<SimulatedFile> {
         if state.disk.is_directory(inode)? {
             return Err(Errno::ISDIR.into());
         }

@@ -5,6 +5,8 @@ use super::posix::PageBuffer;
 use super::storage::{ReadFile, read_range};
 use super::{TierError, TierId};
 use crate::base::digest::{copy_digest, digest_bytes, store_fence};
+use crate::base::sync::Lock;
+use crate::base::threads::{self, spawn_scoped};
 use crate::base::units::{PAGE, page_ceil};
 use crate::base::{CheckpointKey, Rank};
 use crate::comm::Slice;
@@ -15,7 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes per read from a file.
 const READ_BYTES: usize = 4 << 20;
@@ -225,9 +227,9 @@ fn in_threads<P: Send>(
     work: impl Fn(P) -> Result<(), TierError> + Sync,
 ) -> Result<(), TierError> {
     let wanted = if bytes < MEMORY_THREADS_MIN { 1 } else { MEMORY_READERS };
-    let threads = std::thread::available_parallelism().map_or(1, |processors| wanted.min(processors.get()));
-    let (parts, failed) = (Mutex::new(parts), OnceLock::new());
-    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let count = std::thread::available_parallelism().map_or(1, |processors| wanted.min(processors.get()));
+    let (parts, failed) = (Lock::new(parts), OnceLock::new());
+    let next = || parts.lock().next();
     let run = || {
         while failed.get().is_none()
             && let Some(part) = next()
@@ -237,13 +239,7 @@ fn in_threads<P: Send>(
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // Where there is no thread to be had, the others do its part.
-            _ = std::thread::Builder::new().name("bvk-read".into()).spawn_scoped(scope, run);
-        }
-        run();
-    });
+    threads::in_threads(count, "bvk-read", run);
     failed.into_inner().map_or(Ok(()), Err)
 }
 
@@ -479,20 +475,21 @@ impl Source {
         let readers = shard.file.readers().min(pieces);
         let (arrive, arrived) = sync_channel(READER_BUFFERS * readers);
         let (empty, spare) = sync_channel::<PageBuffer>(READER_BUFFERS * readers);
-        let spare = Mutex::new(spare);
+        let spare = Lock::new(spare);
         // The channels that this thread uses move into the closure: when it returns early, the readers find them closed.
         std::thread::scope(|scope| {
             let (arrived, empty) = (arrived, empty);
             for _ in 0..readers {
                 let (arrive, read, spare) = (arrive.clone(), &read, &spare);
-                scope.spawn(move || {
+                // Of two one is enough; without any the channel is closed, and that is told.
+                _ = spawn_scoped(scope, "bvk-ahead", move || {
                     let mut own = READER_BUFFERS;
                     loop {
                         let buffer = if own > 0 {
                             own -= 1;
                             PageBuffer::new(READ_BYTES)
                         } else {
-                            let spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
+                            let spare = spare.lock();
                             match spare.recv() {
                                 Ok(buffer) => buffer,
                                 Err(_) => return,

@@ -14,14 +14,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::ours::Trust;
 use super::storage::{Create, Entry, FileLock, ReadFile, Stat, Storage, WriteFile};
 use crate::base::Clock;
 use crate::base::rng::Rng;
+use crate::base::sync::{Guard, Lock};
 
 /// A call of [`Storage`], [`WriteFile`] or [`ReadFile`].
 #[allow(missing_docs)] // Each is named after its method.
@@ -228,12 +229,12 @@ struct Plan {
 
 /// Which calls fail, and how.
 #[derive(Default)]
-pub struct Faults(Mutex<Plan>);
+pub struct Faults(Lock<Plan>);
 
 impl Faults {
     /// A plan may be used after a test's panic: each change of it is a single assignment.
-    fn plan(&self) -> MutexGuard<'_, Plan> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn plan(&self) -> Guard<'_, Plan> {
+        self.0.lock()
     }
 
     /// Lets the `nth` (from 1; 0 means the first as well) coming call of a kind (`None`: of any kind) at or below `top` fail once
@@ -317,12 +318,12 @@ pub struct Throttle {
 struct Lane {
     bytes_per_second: Option<u64>,
     /// When the device has finished everything that it was given so far.
-    busy_until: Mutex<Duration>,
+    busy_until: Lock<Duration>,
 }
 
 impl Lane {
     fn new(bytes_per_second: Option<u64>) -> Self {
-        Lane { bytes_per_second: bytes_per_second.map(|rate| rate.max(1)), busy_until: Mutex::default() }
+        Lane { bytes_per_second: bytes_per_second.map(|rate| rate.max(1)), busy_until: Lock::default() }
     }
 
     /// Queues a transfer and waits for its end, without holding the lock.
@@ -332,7 +333,7 @@ impl Lane {
         let takes = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let now = clock.now();
         let done = {
-            let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut busy_until = self.busy_until.lock();
             *busy_until = now.max(*busy_until).saturating_add(takes);
             *busy_until
         };

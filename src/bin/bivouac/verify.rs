@@ -11,6 +11,7 @@ use crate::places::{named_or_global, nothing_in};
 use crate::survey::{Checkpoint, State, is_known, survey};
 use crate::target::{Target, place_of, tier_of};
 use bivouac::base::digest::digest_bytes;
+use bivouac::base::sync::Lock;
 use bivouac::base::units::{MIB, page_ceil};
 use bivouac::base::{Generation, Rank};
 use bivouac::format::shard::Head;
@@ -25,8 +26,8 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes per read from a file: a whole number of blocks of any allowed size.
 pub const READ_BYTES: u64 = 8 * MIB;
@@ -381,7 +382,7 @@ fn text(checked: &Checked, findings: &[Finding], newest: &[Newest]) -> String {
 /// Lets `jobs` threads take items until none is left; the outcomes are in the order of the items.
 fn work(items: &[Item], jobs: usize, bar: &ProgressBar) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
-    let outcomes: Mutex<Vec<(usize, Outcome)>> = Mutex::default();
+    let outcomes: Lock<Vec<(usize, Outcome)>> = Lock::default();
     std::thread::scope(|scope| {
         for _ in 0..jobs.min(items.len()) {
             scope.spawn(|| {
@@ -390,13 +391,13 @@ fn work(items: &[Item], jobs: usize, bar: &ProgressBar) -> Vec<Outcome> {
                     items.get(index).map(|item| (index, item))
                 } {
                     let outcome = check(item, bar);
-                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
+                    outcomes.lock().push((index, outcome));
                 }
             });
         }
     });
     bar.finish_and_clear();
-    let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut outcomes = outcomes.into_inner();
     outcomes.sort_unstable_by_key(|(index, _)| *index);
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }

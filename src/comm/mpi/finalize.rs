@@ -9,11 +9,11 @@
 use super::calls::{self, Reporter};
 use crate::base::Rank;
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use crate::comm::{CommError, Unusable};
 use ::mpi::ffi::{self, MPI_Comm};
 use std::os::raw::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -36,11 +36,11 @@ enum Stage {
     Finalizing,
 }
 
-static HOOKS: Mutex<Hooks> = Mutex::new(Hooks { stage: Stage::Absent, next_id: 0, waiting: Vec::new() });
+static HOOKS: Lock<Hooks> = Lock::new(Hooks { stage: Stage::Absent, next_id: 0, waiting: Vec::new() });
 
 /// Locks the list. A panic while it was locked is no reason to stop: each change is one push, pop or assignment.
-fn hooks() -> MutexGuard<'static, Hooks> {
-    HOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+fn hooks() -> Guard<'static, Hooks> {
+    HOOKS.lock()
 }
 
 /// Keeps a function registered with [`on_finalize`]. Dropping it takes the function back, uncalled; that makes no MPI

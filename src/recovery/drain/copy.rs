@@ -6,6 +6,8 @@ use super::collect::rank_of_file;
 use super::mend::Parts;
 use crate::base::ids::text_hash;
 use crate::base::log;
+use crate::base::sync::{Guard, Lock, Order};
+use crate::base::threads::in_threads;
 use crate::base::{CheckpointKey, Rank};
 use crate::catalog::Candidate;
 use crate::format::{ContainerEntry, Content, Manifest, manifest};
@@ -16,8 +18,8 @@ use crate::tier::{Tier, TierError, TierId, Upload, Writers};
 use crate::transfer::write::{WriteJob, WriteSpec, Written};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The part of the names of temp files that says which host they are written on. Locks may not reach across hosts, so only
@@ -189,32 +191,28 @@ impl Drain<'_> {
     /// # Blocking
     /// On all tiers.
     pub fn run(&self, chosen: Vec<Chosen>, jobs: usize, progress: &(dyn Fn(u64) + Sync)) -> Vec<Drained> {
-        let works: Vec<Mutex<Work>> = chosen.iter().map(|chosen| Mutex::new(self.begin(chosen))).collect();
+        let works: Vec<Lock<Work>> = chosen.iter().map(|chosen| Lock::at(Order::File, self.begin(chosen))).collect();
         let tasks: Vec<(usize, Rank)> = chosen
             .iter()
             .enumerate()
             .flat_map(|(at, chosen)| chosen.pieces.keys().map(move |rank| (at, *rank)))
             .collect();
         let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..jobs.clamp(1, tasks.len().max(1)) {
-                scope.spawn(|| {
-                    let mut staging = None;
-                    while let Some((at, rank)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let (chosen, work) = (&chosen[*at], &works[*at]);
-                        let brought = self.bring(chosen, *rank, work, &mut staging, progress);
-                        let mut work = locked(work);
-                        work.add(*rank, brought);
-                        if work.left == 0 {
-                            // Nobody else has to do with this checkpoint any more.
-                            let standing = self.standing(chosen, &work.fates, &work.spoiled, work.is_stale);
-                            work.standing = Some(standing);
-                        }
-                    }
-                });
+        in_threads(jobs.min(tasks.len()), "bvk-drain", || {
+            let mut staging = None;
+            while let Some((at, rank)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (chosen, work) = (&chosen[*at], &works[*at]);
+                let brought = self.bring(chosen, *rank, work, &mut staging, progress);
+                let mut work = locked(work);
+                work.add(*rank, brought);
+                if work.left == 0 {
+                    // Nobody else has to do with this checkpoint any more.
+                    let standing = self.standing(chosen, &work.fates, &work.spoiled, work.is_stale);
+                    work.standing = Some(standing);
+                }
             }
         });
-        let works = works.into_iter().map(|work| work.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let works = works.into_iter().map(|work| work.into_inner());
         chosen
             .into_iter()
             .zip(works)
@@ -363,7 +361,7 @@ impl Drain<'_> {
         &self,
         chosen: &Chosen,
         rank: Rank,
-        work: &Mutex<Work>,
+        work: &Lock<Work>,
         staging: &mut Option<PageBuffer>,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Brought {
@@ -475,8 +473,8 @@ impl Drain<'_> {
     }
 }
 
-fn locked(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
-    work.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(work: &Lock<Work>) -> Guard<'_, Work> {
+    work.lock()
 }
 
 pub(super) fn tier_of(error: &TierError) -> TierId {

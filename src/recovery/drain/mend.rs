@@ -13,6 +13,8 @@ use super::copy::{Brought, Drain, Drained, Fate, Shelf, tier_of};
 use super::{Chosen, Piece, Place};
 use crate::base::Rank;
 use crate::base::log;
+use crate::base::sync::Lock;
+use crate::base::threads::in_threads;
 use crate::base::units::PAGE;
 use crate::format::{ContainerEntry, Content};
 use crate::redundancy::part::Part;
@@ -27,8 +29,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ranks whose shards cannot be had.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -368,19 +370,15 @@ impl Drain<'_> {
                 .filter(|rank| hoard.is_obtainable(*rank))
                 .collect();
             let next = AtomicUsize::new(0);
-            let done: Mutex<Vec<(Rank, Brought)>> = Mutex::default();
-            std::thread::scope(|scope| {
-                for _ in 0..jobs.clamp(1, todo.len().max(1)) {
-                    scope.spawn(|| {
-                        let mut staging = None;
-                        while let Some(rank) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
-                            let brought = self.make(&hoard, drained, *rank, &mut staging, progress);
-                            done.lock().unwrap_or_else(PoisonError::into_inner).push((*rank, brought));
-                        }
-                    });
+            let done: Lock<Vec<(Rank, Brought)>> = Lock::default();
+            in_threads(jobs.min(todo.len()), "bvk-drain", || {
+                let mut staging = None;
+                while let Some(rank) = todo.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let brought = self.make(&hoard, drained, *rank, &mut staging, progress);
+                    done.lock().push((*rank, brought));
                 }
             });
-            let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let done = done.into_inner();
             // What has been made may be what another one lacked.
             let is_better = done.iter().any(|(_, brought)| matches!(brought.fate, Fate::Rebuilt | Fate::There));
             for (rank, brought) in done {

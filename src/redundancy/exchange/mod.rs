@@ -18,7 +18,7 @@
 //! multiplied and added by the workers while the next ones are under way. Memory besides the slots: at most
 //! WINDOW segments of each parity.
 //!
-//! What partners do stands in [`copies`], what the members of a set with parity do in [`parity`]; here is what both share: saying hello, room,
+//! What partners do stands in `copies`, what the members of a set with parity do in `parity`; here is what both share: saying hello, room,
 //! whose turn it is, giving up, and the end.
 //!
 //! Nothing here talks to MPI or knows of threads: [`Exchange::next_parcel`] says what to send, [`Exchange::on_parcel`] takes
@@ -440,7 +440,7 @@ impl Exchange {
     }
 
     fn add_output(&self, inner: &mut Inner, of: Option<Rank>, length: u64) {
-        inner.outputs.push(Arc::new(Output { of, length, state: Lock::at(Order::Bytes, OutputState::default()) }));
+        inner.outputs.push(Arc::new(Output { of, length, state: Lock::at(Order::Outer, OutputState::default()) }));
         inner.todo.push_back(Step::Reserve { output: inner.outputs.len() - 1, since: None });
     }
 

@@ -124,7 +124,7 @@ impl Exchange {
             inner
                 .sums
                 .entry(segment)
-                .or_insert_with(|| Arc::new(Lock::at(Order::Bytes, Sum { parities: Vec::new(), missing })))
+                .or_insert_with(|| Arc::new(Lock::at(Order::Outer, Sum { parities: Vec::new(), missing })))
                 .clone()
         };
         let mut sum = entry.lock();

@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::sync::MutexGuard;
 
 use rustix::io::Errno;
 
 use super::disk::{InodeId, LockId};
 use super::{Fault, Intent, Interruption, Parts, Simulated, State};
+use crate::base::sync::Guard;
 use crate::tier::storage::{FileLock, ReadFile, WriteFile};
 
 /// An open file, for writing or for reading.
@@ -22,7 +22,7 @@ pub(super) struct SimulatedFile {
 }
 
 impl SimulatedFile {
-    fn enter(&self, intent: Intent) -> io::Result<MutexGuard<'_, State>> {
+    fn enter(&self, intent: Intent) -> io::Result<Guard<'_, State>> {
         let mut state = self.storage.enter(&self.path, intent)?;
         match state.disk.inode(self.inode) {
             Ok(inode) if inode.epoch == self.epoch => Ok(state),

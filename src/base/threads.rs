@@ -1,0 +1,82 @@
+//! Threads of ours: named, and without signals.
+//!
+//! Signals are the application's, whose handlers run on its own threads. They are blocked before a thread exists, which inherits that:
+//! there is no moment at which it could take one. (`nix` does this; rustix has no call for it.)
+#![forbid(unsafe_code)]
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use std::io;
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+/// What the names of all of them begin with.
+pub const PREFIX: &str = "bvk-";
+
+/// Starts a thread.
+///
+/// # Errors
+/// The system's answer if there is none to be had.
+pub fn spawn<T: Send + 'static>(name: String, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+    without_signals(|| Builder::new().name(name).spawn(body))?
+}
+
+/// Starts a thread that ends before its scope does.
+///
+/// # Errors
+/// The system's answer if there is none to be had.
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    without_signals(|| Builder::new().name(name.to_owned()).spawn_scoped(scope, body))?
+}
+
+/// Does work that takes its next piece by itself, in so many threads, the calling one among them; those that cannot be had leave their share to
+/// the rest.
+pub fn in_threads(threads: usize, name: &str, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            _ = spawn_scoped(scope, name, &work);
+        }
+        work();
+    });
+}
+
+/// What `start` starts takes no signals.
+///
+/// # Errors
+/// The system's answer if signals cannot be blocked, or not be let in again.
+pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let started = start();
+    before.thread_set_mask()?;
+    Ok(started)
+}
+
+/// The calling thread takes no signals any more.
+pub fn take_no_signals() {
+    _ = SigSet::all().thread_block();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::Signal;
+
+    fn mask() -> Vec<bool> {
+        let mask = SigSet::thread_get_mask().expect("it has one");
+        Signal::iterator().map(|signal| mask.contains(signal)).collect()
+    }
+
+    #[test]
+    fn threads_of_ours_take_no_signals_and_the_starting_one_goes_on_taking_them() {
+        let before = mask();
+        let seen = spawn("bvk-test".into(), mask).expect("a thread").join().expect("no panic");
+        let scoped = std::thread::scope(|scope| spawn_scoped(scope, "bvk-test", mask).expect("a thread").join());
+        // All but those that nobody can block.
+        for seen in [seen, scoped.expect("no panic")] {
+            assert!(seen.iter().filter(|is_blocked| **is_blocked).count() > before.len() - 3, "{seen:?}");
+        }
+        assert_eq!(mask(), before);
+    }
+}
