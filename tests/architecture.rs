@@ -5,6 +5,9 @@
 //! small source that breaks it: a check that cannot fail protects nothing.
 #![forbid(unsafe_code)]
 
+#[path = "architecture/circles.rs"]
+mod circles;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -472,6 +475,9 @@ fn unsafe_and_missing_forbids_are_noticed() {
 
 /// What sets loggers.
 const LOGGERS: [&str; 3] = ["env_logger", "set_boxed_logger", "set_logger"];
+/// The one file in which a poisoned lock means something, and the one that starts threads.
+const SYNC: &str = "src/base/sync.rs";
+const THREADS: &str = "src/base/threads.rs";
 /// The one file that speaks to the crate `log`.
 const LOG: &str = "src/base/log.rs";
 
@@ -484,6 +490,17 @@ fn complaints_about_words(source: &Source) -> Vec<String> {
         let place = format!("{}:{}", source.path, token.line);
         if token.text == "bincode" && source.path != BINCODE {
             complaints.push(format!("{place}: bincode is named outside {BINCODE}"));
+        }
+        if is_library && token.text == "PoisonError" && source.path != SYNC {
+            complaints.push(format!("{place}: locks are those of {SYNC}, which no panic poisons"));
+        }
+        let starts_thread = ["thread : : spawn", "thread : : Builder", "scope . spawn"];
+        if is_library
+            && !source.in_test[at]
+            && source.path != THREADS
+            && starts_thread.iter().any(|form| starts(&source.tokens, at, form))
+        {
+            complaints.push(format!("{place}: threads are started by {THREADS}, without signals"));
         }
         if starts(&source.tokens, at, ". unwrap (") && !source.in_test[at] {
             complaints.push(format!("{place}: .unwrap() outside tests; return the error, or expect() with the reason"));
@@ -504,7 +521,7 @@ fn complaints_about_words(source: &Source) -> Vec<String> {
 }
 
 #[test]
-fn bincode_and_the_log_have_one_file_each_and_unwrap_stands_in_tests_only() {
+fn what_has_a_file_of_its_own_stands_there_and_unwrap_stands_in_tests_only() {
     let complaints: Vec<String> = sources().iter().flat_map(complaints_about_words).collect();
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
@@ -516,6 +533,13 @@ fn misplaced_words_are_noticed() {
     assert_eq!(count(BINCODE, "use bincode::config;"), 0);
     assert_eq!(count("src/tier/mod.rs", "fn f() { log::info!(); }"), 1);
     assert_eq!(count("src/tier/mod.rs", "use crate::base::log;\nfn f() { log::info!(); }"), 0);
+    assert_eq!(count("src/tier/mod.rs", "use std::sync::PoisonError;"), 1);
+    assert_eq!(count(SYNC, "use std::sync::PoisonError;"), 0);
+    for start in ["std::thread::spawn(f)", "std::thread::Builder::new()", "scope.spawn(f)"] {
+        assert_eq!(count("src/tier/mod.rs", &format!("fn f() {{ {start}; }}")), 1, "{start}");
+        assert_eq!(count("src/tier/mod.rs", &format!("#[cfg(test)] mod tests {{ fn f() {{ {start}; }} }}")), 0);
+        assert_eq!(count(THREADS, &format!("fn f() {{ {start}; }}")), 0);
+    }
     assert_eq!(count("src/session/mod.rs", "fn f() { env_logger::init(); }"), 1);
     assert_eq!(count("src/bin/bivouac/main.rs", "fn f() { env_logger::init(); log::info!(); }"), 0);
     assert_eq!(count("src/tier/mod.rs", "fn f() { g().unwrap(); }"), 1);

@@ -13,13 +13,12 @@
 #[cfg(feature = "hwloc")]
 mod hwloc;
 mod parts;
+mod reading;
 mod sysfs;
 
 use super::cpus::Cpus;
-use crate::base::log;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
 
 /// The most CPUs, and one more than the highest number of one: what Linux itself can be built for on any platform.
 pub const CPUS_MAX: usize = 8192;
@@ -112,51 +111,7 @@ pub enum Likeness {
     Other,
 }
 
-/// The machine that this process runs on.
-static HERE: OnceLock<Machine> = OnceLock::new();
-
 impl Machine {
-    /// The machine that this process runs on, read once per process; of nothing else does it depend on the process. Where
-    /// neither hwloc nor `/sys` can be read it is `Machine::default()`.
-    ///
-    /// # Blocking
-    /// The first call, for a look at the node's topology: some tens of milliseconds. No driver of a device is started.
-    pub fn here() -> &'static Machine {
-        HERE.get_or_init(|| {
-            let machine = read();
-            if let Err(error) = machine.check() {
-                log::warn!("event=machine-unread error=\"{error}\": nothing is placed");
-                return Machine::default();
-            }
-            let (cpus, nodes, devices) = (machine.cpus.len(), machine.nodes.len(), machine.devices.len());
-            log::debug!("event=machine cpus={cpus} nodes={nodes} devices={devices}");
-            machine
-        })
-    }
-
-    /// Has it been read?
-    pub fn is_read() -> bool {
-        HERE.get().is_some()
-    }
-
-    /// A machine from hwloc's XML (`lstopo --of xml`).
-    ///
-    /// # Errors
-    /// What hwloc says, in words.
-    #[cfg(feature = "hwloc")]
-    pub fn from_xml(xml: &str) -> Result<Machine, String> {
-        hwloc::from_xml(xml)
-    }
-
-    /// A machine from hwloc's short form, such as `pack:2 numa:4 l3:1 core:8 pu:2`.
-    ///
-    /// # Errors
-    /// What hwloc says, in words.
-    #[cfg(feature = "hwloc")]
-    pub fn from_synthetic(description: &str) -> Result<Machine, String> {
-        hwloc::from_synthetic(description)
-    }
-
     /// The CPU with this number.
     pub fn cpu(&self, number: u32) -> Option<&Cpu> {
         self.cpus.iter().find(|cpu| cpu.number == number)
@@ -303,17 +258,6 @@ impl Machine {
 
 /// The most bytes in the address of a device.
 pub(super) const ADDRESS_BYTES_MAX: usize = 32;
-
-/// This machine, through hwloc or else from `/sys`.
-fn read() -> Machine {
-    let root = std::path::Path::new("/sys");
-    #[cfg(feature = "hwloc")]
-    match hwloc::here(root) {
-        Ok(machine) => return machine,
-        Err(error) => log::warn!("event=no-topology error=\"{error}\": read from /sys"),
-    }
-    sysfs::read(root).map(parts::Parts::assemble).unwrap_or_default()
-}
 
 #[cfg(test)]
 pub(super) mod tests;

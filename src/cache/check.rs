@@ -1,7 +1,7 @@
 //! The invariants of the planner, as assertions.
 #![forbid(unsafe_code)]
 
-use super::planner::Cache;
+use super::books::Cache;
 use super::queue::{QUEUES, Queue};
 use super::{IN_FLIGHT_MAX, Keep, Link, Owner, Piece, State, Tier};
 use std::collections::BTreeMap;

@@ -12,19 +12,13 @@
 //! far as the tiers above could hold all that is hinted before it, and evict only what is needed later.
 #![forbid(unsafe_code)]
 
+use super::books::{Cache, Flight};
 use super::entry::Copy;
 use super::evict::Use;
-use super::planner::Cache;
 use super::room::{Room, Terms};
-use super::{EntryId, Keep, Link, Owner, Piece, Step, Tier};
+use super::{EntryId, IN_FLIGHT_MAX, Keep, Link, Owner, Piece, Step, TRIES_MAX, Tier};
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// How many jobs of one link are under way at most: one that moves and one that is ready to.
-pub const IN_FLIGHT_MAX: usize = 2;
-
-/// After how many failures a version is not tried on a link again.
-pub const TRIES_MAX: u32 = 3;
 
 /// Bytes to move from one tier to a neighbour. [`runs`](super::runs) cuts it into single copies.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,15 +35,6 @@ pub struct Job {
     pub from: Vec<Piece>,
     /// Where they go.
     pub to: Vec<Piece>,
-}
-
-/// A job under way.
-#[derive(Clone, Debug)]
-pub(super) struct Flight {
-    pub id: EntryId,
-    pub link: Link,
-    pub bytes: u64,
-    pub started: Duration,
 }
 
 /// What a prefetching link finds at the first place of the restore order that needs it.

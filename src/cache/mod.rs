@@ -53,6 +53,7 @@
 //!   in the device cache goes down through the host.
 #![forbid(unsafe_code)]
 
+mod books;
 mod check;
 mod entry;
 pub mod evict;
@@ -65,11 +66,19 @@ mod room;
 pub mod space;
 #[cfg(test)]
 mod tests;
+mod uses;
 
+pub use books::{Cache, Options, TierOptions};
 pub use life::{State, Step};
-pub use links::{IN_FLIGHT_MAX, Job, TRIES_MAX};
-pub use planner::{Admission, Cache, Noted, Options, Read, Reason, TierOptions};
+pub use links::Job;
+pub use planner::{Admission, Noted, Read, Reason};
 pub use space::runs;
+
+/// How many jobs of one link are under way at most: one that moves and one that is ready to.
+pub const IN_FLIGHT_MAX: usize = 2;
+
+/// After how many failures a version is not tried on a link again.
+pub const TRIES_MAX: u32 = 3;
 
 /// One version of a history.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,8 +1,8 @@
 //! Room in a tier: what may leave it, when, and the decision to let it go.
 #![forbid(unsafe_code)]
 
+use super::books::Cache;
 use super::evict::{self, Candidate, Plan, Use};
-use super::planner::Cache;
 use super::{EntryId, Link, Owner, Piece, State, Tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::keys::KEYS;
-use super::{Config, JobConfig};
+use super::values::{Config, JobConfig};
 use std::collections::BTreeMap;
 use std::fmt;
 use xxhash_rust::xxh3::Xxh3;

@@ -1,9 +1,9 @@
 //! The table of all keys: the one place where a key is listed.
 #![forbid(unsafe_code)]
 
-use super::Config;
 use super::error::{ConfigError, Origin, shown};
 use super::kinds::*;
+use super::values::Config;
 
 /// What all environment variables of Bivouac start with.
 pub(super) const VARIABLE_PREFIX: &str = "BIVOUAC_";

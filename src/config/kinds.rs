@@ -4,13 +4,14 @@
 //! else, and a printer. A reader need not say what is wrong: the error shows the value beside the words.
 #![forbid(unsafe_code)]
 
+use super::affinity::AffinityMode;
+use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
+use super::redundancy::{PartStore, Scheme};
 use super::stagger::{BURSTS_MAX, BurstOrder, BurstScope, FlushRate};
-use super::{
-    AffinityMode, Budget, Direct, DomainSource, LogLevel, NamePolicies, PartStore, PinOrder, Progress, Scheme,
-    ThreadCpus, Touch,
-};
+use super::values::{Budget, Direct, PinOrder, Progress, ThreadCpus, Touch};
 use crate::base::calendar::{UTC_MAX, parse_utc};
+use crate::base::log::LogLevel;
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_cpus, parse_duration, show_cpus};
 use std::collections::BTreeSet;
 use std::fmt;

@@ -5,8 +5,8 @@
 //! print.
 #![forbid(unsafe_code)]
 
-use super::LevelPolicy;
 use super::kinds::{is_name, show_seconds, span_in_text};
+use super::values::LevelPolicy;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;

@@ -2,9 +2,13 @@
 
 use super::error::Problems;
 use super::*;
+use crate::base::units::KIB;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const SAMPLE: &str = include_str!("../../config/bivouac.toml");
 const PRESETS: [(&str, &str); 3] = [

@@ -8,8 +8,9 @@
 use super::error::{ConfigError, Origin, Problems, shown, shown_name};
 use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
 use super::kinds::Raw;
+use super::load::ConfigSource;
 use super::nearest::nearest;
-use super::{Config, ConfigSource};
+use super::values::Config;
 use crate::base::log;
 use std::collections::BTreeMap;
 use std::ffi::OsString;

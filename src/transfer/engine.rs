@@ -1,8 +1,8 @@
 //! One rank's engine: the books, those who do the work, and the wires between them.
 //!
-//! Whatever happens is told to the books ([`Engine::decide`]), and what follows from it is performed before anything else can happen: the
+//! Whatever happens is told to the books (`Engine::decide`), and what follows from it is performed before anything else can happen: the
 //! lock of the books is held meanwhile, and nobody of those who perform does I/O or sends a message then. What their work comes to
-//! they tell as [`Done`].
+//! they tell as `Done`.
 
 use super::core::{Books, Captured, Effect, Facts, Wishes, call, plan};
 use super::desk::{Decision, Desk};

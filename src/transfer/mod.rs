@@ -5,20 +5,21 @@
 //! moves the coordination along, [`Engine::work`] does one piece of I/O. The simulation calls them from one thread, so
 //! what it proves holds for the code that runs in production.
 //!
-//! # Threads
+//! # Who does what
 //!
-//! | name | owner | does | may block on | how it stops |
-//! |---|---|---|---|---|
-//! | `bvk-comm` (0 or 1) | `Threads` of the session | `Engine::step`: messages, verdicts | nothing but short sleeps | stop flag; joined by `close`, by drop, and before `MPI_Finalize` |
-//! | `bvk-write-N` (`engine.writers`) | `Threads` of the session | `Engine::work`: pieces of writes, manifests, retention | local and global file systems | stop flag; joined by `close` within its limit; otherwise they end with the piece in hand |
-//! | `bvk-near` (1) | `Threads` of the session | `Engine::work` of the near side, so that nothing else waits for a global file system that hangs | the local file system | likewise |
-//! | `bvk-far` (0 or 1) | `Threads` of the session | `Engine::work` of the far side, so that nothing else waits for a local file system that hangs | the global file system | likewise |
-//! | `bvk-claim` (1, root) | `Threads` of the session | `Engine::guard_claim`: looks at the claims, renews ours | the file system of the claims | likewise |
-//! | `bvk-farewell` (1, in `close`) | `Threads::finish` | closes the claim, writes the last status | the file systems of both | ends with that |
-//! | `bvk-d2h` (2 for each `Caches`) | `history::Caches` | `Engine::on_landed` at the end of a download: seals a slot, leaves the vote with the engine | the device, its turn, the pace | stop flag, after the last staged shard; joined when the `Caches` are dropped |
+//! | files | do |
+//! |---|---|
+//! | `core/` | decide, pure: what a checkpoint's life is on this rank, what follows from what happens, where it goes, what memory may go |
+//! | `engine` | wires: tells the books what happens and performs what follows; steps the coordination |
+//! | `files`, `peers` | this rank's part in a level (`level::LevelWork`): a file of each tier, the exchange with the peers |
+//! | `lanes`, `work`, `background` | the background work: what waits for which tier, which piece is next, its doing |
+//! | `checkpoint`, `capture`, `held`, `landing` | captures: the regions to a slot or a file, and the vote |
+//! | `fetch`, `mail`, `desk` | requests of other ranks; bulk data on its way; rounds that wait to be stepped |
+//! | `report`, `status` | what the application, the log and the supervisor are told |
+//! | `fence`, `inherited`, `shards`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures; containers of a node; pieces of writes; the pace |
+//! | `calls` | what calls of the application need: questions to all ranks, waiting, the end |
 //!
-//! All of them block every signal. They inherit the CPU mask that the process was given, but for those of `Caches`
-//! (`affinity::cpus`). Only the one stepping the driver calls MPI. Lock order: driver, then state; neither is held across I/O, and the state lock never across MPI.
+//! Threads are listed in `src/ARCHITECTURE.md`, locks and their order in [`crate::base::sync`].
 #![forbid(unsafe_code)]
 
 mod background;
@@ -62,5 +63,4 @@ pub use setup::{Identity, Setup};
 pub use stats::Stats;
 pub use status::{Supervision, Teller};
 pub use threads::Threads;
-pub(crate) use threads::spawn;
 pub(crate) use waiting::Waiting;

@@ -84,7 +84,7 @@ impl Supervision {
     /// For a group whose root has no run directory, or for a rank that is not its root.
     pub fn of(is_on: bool, teller: Option<Teller>) -> Supervision {
         let (calls, complaint) = (AtomicU64::default(), Lock::default());
-        Supervision { is_on, teller, calls, complaint, writing: Lock::at(Order::Status, ()) }
+        Supervision { is_on, teller, calls, complaint, writing: Lock::at(Order::File, ()) }
     }
 
     pub(super) fn complain(&self, event: &str, problem: Option<String>) {

@@ -3,11 +3,11 @@
 use super::engine::Engine;
 use crate::affinity::{cpus, given};
 use crate::base::log;
+use crate::base::threads::spawn;
 use crate::tier::TierSet;
-use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a writer sleeps when there is nothing to do.
@@ -106,15 +106,6 @@ impl Drop for Threads {
     fn drop(&mut self) {
         self.stop_comm();
     }
-}
-
-/// Starts a thread that never runs a signal handler: signals are the application's, whose handlers run on its threads.
-/// They are blocked before the thread exists, which inherits the mask: there is no moment at which it could take one.
-pub(crate) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let spawned = Builder::new().name(name).spawn(body);
-    before.thread_set_mask()?;
-    spawned
 }
 
 fn join(thread: Option<JoinHandle<()>>) {

@@ -8,6 +8,7 @@
 
 use super::node::NodeContainer;
 use crate::base::Rank;
+use crate::base::sync::{Guard, Lock};
 use crate::format::shard::HEADER_LEN;
 use crate::format::{ContainerEntry, ContainerInfo, ShardHeader, container};
 use crate::tier::Upload;
@@ -17,7 +18,6 @@ use crate::tier::source::Source;
 use crate::tier::{TierError, TierId};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a finished write tells the engine.
@@ -59,7 +59,7 @@ pub struct WriteJob {
     pieces: Vec<(usize, Piece)>,
     next: AtomicUsize,
     left: AtomicUsize,
-    failure: Mutex<Option<TierError>>,
+    failure: Lock<Option<TierError>>,
 }
 
 /// Everything that a job is made of.
@@ -116,7 +116,7 @@ impl WriteJob {
             entries: spec.entries,
             pieces,
             next: AtomicUsize::new(0),
-            failure: Mutex::new(None),
+            failure: Lock::new(None),
         })
     }
 
@@ -134,8 +134,8 @@ impl WriteJob {
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < self.pieces.len()).then_some(n + 1)).ok()
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<TierError>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failure(&self) -> Guard<'_, Option<TierError>> {
+        self.failure.lock()
     }
 
     /// Runs a piece; returns the end of the whole job to whoever ran the last one.

@@ -5,13 +5,15 @@ use super::event::Event;
 use super::pinned::PinnedLoan;
 use super::stream::GpuStream;
 use crate::base::log;
+use crate::base::sync::{Condition, Lock};
+use crate::base::threads::spawn_scoped;
 use crate::base::units::PAGE;
 use rustix::mm::Advice;
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
 /// The buffers of a [`Detour`], and how many a thread has in use at a time: one that the device fills while the other is emptied.
@@ -186,7 +188,7 @@ pub(super) struct Team<'scope, 'env, T> {
     wanted: usize,
     own: Detour<'env, T>,
     hand_over: Option<SyncSender<(u64, T)>>,
-    parts: Arc<Mutex<Receiver<(u64, T)>>>,
+    parts: Arc<Lock<Receiver<(u64, T)>>>,
     threads: Vec<ScopedJoinHandle<'scope, Result<()>>>,
     /// Parts that threads have been given.
     given: u64,
@@ -196,13 +198,13 @@ pub(super) struct Team<'scope, 'env, T> {
 /// How many parts the threads of a team have passed on, and how many of the threads have ended.
 #[derive(Default)]
 struct Passed {
-    counts: Mutex<(u64, usize)>,
-    changed: Condvar,
+    counts: Lock<(u64, usize)>,
+    changed: Condition,
 }
 
 impl Passed {
     fn count(&self, parts: u64, ended: usize) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock();
         *counts = (counts.0 + parts, counts.1 + ended);
         self.changed.notify_all();
     }
@@ -243,7 +245,7 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
             wanted,
             own,
             hand_over: Some(hand_over),
-            parts: Arc::new(Mutex::new(parts)),
+            parts: Arc::new(Lock::new(parts)),
             threads: Vec::new(),
             given: 0,
             passed: Arc::default(),
@@ -269,9 +271,9 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
     /// which [`Team::end`] tells.
     pub(super) fn settle(&self) -> bool {
         let threads = self.threads.len();
-        let counts = self.passed.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.passed.counts.lock();
         let is_open = |(parts, ended): &mut (u64, usize)| *parts < self.given && *ended < threads;
-        let counts = self.passed.changed.wait_while(counts, is_open).unwrap_or_else(PoisonError::into_inner);
+        let counts = self.passed.changed.wait_while(counts, is_open);
         counts.0 == self.given
     }
 
@@ -282,7 +284,7 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
                 let ending = Ending(passed);
                 let _bound = stream.shared.bind()?;
                 let mut detour = Detour::new(stream);
-                let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+                let next = || parts.lock().recv().ok();
                 while let Some((device, part)) = next() {
                     T::pass(part, &mut detour, device)?;
                     ending.0.count(1, 0);
@@ -292,7 +294,7 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
                 }
                 Ok(())
             };
-            match std::thread::Builder::new().name("bvk-ring".into()).spawn_scoped(self.scope, work) {
+            match spawn_scoped(self.scope, "bvk-ring", work) {
                 Ok(thread) => self.threads.push(thread),
                 // The others do its part, or the caller.
                 Err(error) => log::debug!("event=no-thread error={error}"),
@@ -300,7 +302,7 @@ impl<'scope, 'env, T: Through + Send + 'scope> Team<'scope, 'env, T> {
         }
         // The receiver is the threads' alone: when the last has failed, nobody waits to hand over.
         let (_, none) = sync_channel(0);
-        self.parts = Arc::new(Mutex::new(none));
+        self.parts = Arc::new(Lock::new(none));
     }
 
     /// Waits until all parts are through.

@@ -1,7 +1,7 @@
 //! Events of a GPU. Not cudarc's: those answer with errors that the application left in the context, and take them away from it.
 
 use super::super::Result;
-use super::Shared;
+use super::context::Shared;
 use crate::base::log;
 use cudarc::driver::{DriverError, result, sys};
 use std::sync::Arc;

@@ -1,12 +1,13 @@
 //! Memory of a GPU: address space mapped step by step, and plain allocations.
 
 use super::super::{DeviceError, DeviceSpan, Reservation, Result};
-use super::{Shared, failed};
+use super::context::{Shared, failed};
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use cudarc::driver::{result, sys};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// How memory is made: in device memory of this GPU, not shared with other processes.
 fn properties(ordinal: usize) -> sys::CUmemAllocationProp {
@@ -147,7 +148,7 @@ pub(super) struct VirtualRange {
     base: u64,
     bytes: u64,
     /// Offset to length and handle. Invariant: disjoint, inside the range, at multiples of the granularity.
-    mapped: Mutex<BTreeMap<u64, (u64, sys::CUmemGenericAllocationHandle)>>,
+    mapped: Lock<BTreeMap<u64, (u64, sys::CUmemGenericAllocationHandle)>>,
     this: Weak<VirtualRange>,
 }
 
@@ -164,7 +165,7 @@ impl VirtualRange {
             shared: shared.clone(),
             base,
             bytes,
-            mapped: Mutex::default(),
+            mapped: Lock::default(),
             this: this.clone(),
         }))
     }
@@ -181,8 +182,8 @@ impl VirtualRange {
         Err(DeviceError::Range { offset, bytes, reason })
     }
 
-    fn mapped(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, (u64, sys::CUmemGenericAllocationHandle)>> {
-        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    fn mapped(&self) -> Guard<'_, BTreeMap<u64, (u64, sys::CUmemGenericAllocationHandle)>> {
+        self.mapped.lock()
     }
 
     /// Maps new memory at `address`; on failure nothing of it stays.
@@ -306,7 +307,7 @@ impl Drop for VirtualRange {
                 return;
             }
         };
-        let parts = std::mem::take(self.mapped.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let parts = std::mem::take(self.mapped.get_mut());
         for (at, (length, handle)) in parts {
             self.unmap_at(self.base + at, length, handle);
         }

@@ -5,21 +5,22 @@
 //! through it: pinning what is pinned already shares it.
 
 use super::super::{DeviceError, HostRange, Pinned, Result};
+use super::context::{KeptContext, Shared, bind, failed};
 use super::memory::{attribute, out_of_memory};
-use super::{KeptContext, Shared, bind, failed};
 use crate::base::digest::{copy_streaming, store_fence};
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use crate::base::units::PAGE;
 use cudarc::driver::{CudaContext, result, sys};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// End and state of each registration of this process by its start, whichever device it was made for: all are portable. Invariant:
 /// no two overlap.
-static BOOK: Mutex<BTreeMap<usize, (usize, State)>> = Mutex::new(BTreeMap::new());
+static BOOK: Lock<BTreeMap<usize, (usize, State)>> = Lock::new(BTreeMap::new());
 /// Held while something is registered.
-static REGISTERING: Mutex<()> = Mutex::new(());
+static REGISTERING: Lock<()> = Lock::new(());
 
 /// What can be done with a registration.
 enum State {
@@ -31,8 +32,8 @@ enum State {
 }
 
 /// Nobody may drop a registration while holding this.
-fn book() -> MutexGuard<'static, BTreeMap<usize, (usize, State)>> {
-    BOOK.lock().unwrap_or_else(PoisonError::into_inner)
+fn book() -> Guard<'static, BTreeMap<usize, (usize, State)>> {
+    BOOK.lock()
 }
 
 /// Host memory that is registered with the driver.
@@ -100,7 +101,7 @@ impl PinnedRange {
             return Err(DeviceError::Range { offset: memory.address as u64, bytes: memory.bytes, reason });
         }
         let _bound = shared.bind()?;
-        let _one_at_a_time = REGISTERING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = REGISTERING.lock();
         let (mut at, end) = (memory.address, memory.address + memory.bytes as usize);
         let mut parts = Vec::new();
         while at < end {
@@ -198,7 +199,7 @@ fn end_of_pinned(address: usize) -> Option<usize> {
 /// Small pinned buffers that kernels write digests to and read tables of runs from; reused, because making one costs as
 /// much as a checkpoint.
 pub(super) struct PinnedPool {
-    free: Arc<Mutex<Vec<PinnedBuffer>>>,
+    free: Arc<Lock<Vec<PinnedBuffer>>>,
     context: Arc<CudaContext>,
 }
 
@@ -215,8 +216,8 @@ impl PinnedPool {
         Ok(pool)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PinnedBuffer>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Vec<PinnedBuffer>> {
+        self.free.lock()
     }
 
     fn make(&self, bytes: usize) -> Result<PinnedBuffer> {
@@ -276,7 +277,7 @@ impl Drop for PinnedBuffer {
 /// A buffer of the pool in use.
 pub(super) struct PinnedLoan {
     buffer: Option<PinnedBuffer>,
-    home: Arc<Mutex<Vec<PinnedBuffer>>>,
+    home: Arc<Lock<Vec<PinnedBuffer>>>,
 }
 
 impl PinnedLoan {
@@ -320,7 +321,7 @@ impl PinnedLoan {
 impl Drop for PinnedLoan {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            self.home.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+            self.home.lock().push(buffer);
         }
     }
 }

@@ -1,18 +1,19 @@
 //! Copies on a GPU's stream.
 
 use super::super::{Copied, DeviceError, DeviceSpan, Gate, Result, Run, Stream, check_runs};
-use super::Shared;
+use super::context::Shared;
 use super::detour::{DETOUR_BYTES, Team};
 use super::event::Event;
 use super::memory::Allocation;
 use super::pinned::{self, PinnedLoan, Way};
 use crate::base::Digest;
 use crate::base::log;
+use crate::base::sync::Lock;
 use cudarc::driver::{CudaStream, result, sys};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Bytes of a data block that one thread block handles.
 const ITEM_BYTES: u64 = 64 << 10;
@@ -45,11 +46,11 @@ struct KernelRun {
 pub(super) struct GpuStream {
     pub(super) shared: Arc<Shared>,
     stream: Arc<CudaStream>,
-    scratch: Mutex<Scratch>,
+    scratch: Lock<Scratch>,
     /// Pairs of timing events to use again.
-    events: Arc<Mutex<Vec<[Event; 2]>>>,
+    events: Arc<Lock<Vec<[Event; 2]>>>,
     /// What plain copies on their way still use, oldest first.
-    copying: Mutex<VecDeque<(Event, [DeviceSpan; 2])>>,
+    copying: Lock<VecDeque<(Event, [DeviceSpan; 2])>>,
     /// Destroys the stream after everything else here; `None` for the application's.
     _owned: Option<Owned>,
 }
@@ -88,9 +89,9 @@ impl Owned {
         GpuStream {
             shared: self.shared.clone(),
             stream,
-            scratch: Mutex::default(),
+            scratch: Lock::default(),
             events: Arc::default(),
-            copying: Mutex::default(),
+            copying: Lock::default(),
             _owned: Some(self),
         }
     }
@@ -111,7 +112,7 @@ impl Drop for Owned {
 
 impl GpuStream {
     pub(super) fn new(shared: Arc<Shared>, stream: Arc<CudaStream>) -> GpuStream {
-        let (scratch, events, copying) = (Mutex::default(), Arc::default(), Mutex::default());
+        let (scratch, events, copying) = (Lock::default(), Arc::default(), Lock::default());
         GpuStream { shared, stream, scratch, events, copying, _owned: None }
     }
 
@@ -307,13 +308,13 @@ impl Stream for GpuStream {
         let runs_bytes = if table.len() > FEW { size_of_val(&table[..]) } else { 0 };
         let table_bytes = runs_bytes + size_of_val(&owners[..]);
         let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
-        let used = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let used = self.events.lock().pop();
         let [begin, end] = match used {
             Some(pair) => pair,
             None => [Event::timed(shared)?, Event::timed(shared)?],
         };
         // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only behind it.
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = self.scratch.lock();
         let sums_memory = self.sums(&mut scratch, u64::from(blocks))?;
         let table_memory = if table_bytes > 0 { Some(self.table(&mut scratch, table_bytes as u64)?) } else { None };
         if table_bytes > 0 {
@@ -383,7 +384,7 @@ impl Stream for GpuStream {
         let _bound = self.shared.bind()?;
         let spans = [from.clone(), to.clone()];
         let (from, to, bytes) = (from.address(), to.address(), from.bytes() as usize);
-        let mut copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut copying = self.copying.lock();
         while copying.front().is_some_and(|(event, _)| event.is_done().unwrap_or(false)) {
             copying.pop_front();
         }
@@ -484,7 +485,7 @@ impl Stream for GpuStream {
 
 impl Drop for GpuStream {
     fn drop(&mut self) {
-        if !self.copying.get_mut().unwrap_or_else(PoisonError::into_inner).is_empty()
+        if !self.copying.get_mut().is_empty()
             && let Err(error) = self.drain()
         {
             log::debug!("event=copy-failed error={error}");
@@ -502,7 +503,7 @@ impl fmt::Debug for GpuStream {
 struct Enqueued {
     /// Always there until `drop` gives them back.
     events: Option<[Event; 2]>,
-    home: Arc<Mutex<Vec<[Event; 2]>>>,
+    home: Arc<Lock<Vec<[Event; 2]>>>,
     pinned: PinnedLoan,
     blocks: u32,
     _scratch: [Option<Arc<Allocation>>; 2],
@@ -548,6 +549,6 @@ impl Drop for Enqueued {
             // SAFETY: it takes no arguments. If this fails, too, the context is lost and runs nothing.
             let _all = unsafe { sys::cuCtxSynchronize() };
         }
-        self.home.lock().unwrap_or_else(PoisonError::into_inner).extend(self.events.take());
+        self.home.lock().extend(self.events.take());
     }
 }

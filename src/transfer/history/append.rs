@@ -1,12 +1,13 @@
 //! Appending: a place for the version, its fields copied there, and their digests.
 #![forbid(unsafe_code)]
 
+use super::error::HistoryError;
+use super::field::Field;
 use super::field::{FieldData, FromHost, digests_of, get};
 use super::layout::Layout;
+use super::shared::{Announced, BOUNCE_BYTES, Enqueued, EnqueuedCall, Entry, History, lines_gone};
 use super::steps::CallKind;
-use super::{
-    Announced, BOUNCE_BYTES, Enqueued, EnqueuedCall, Entry, Field, History, HistoryError, Operation, Step, lines_gone,
-};
+use super::trace::{Operation, Step};
 use crate::base::Digest;
 use crate::cache::{Admission, EntryId, Link, Piece, Reason, Tier};
 use crate::device::Stream;

@@ -1,7 +1,7 @@
 //! The application's fields: where their bytes are, how they get in and out, and their digests.
 #![forbid(unsafe_code)]
 
-use super::HistoryError;
+use super::error::HistoryError;
 use super::layout::{Cut, FieldInfo, Layout};
 use crate::base::Digest;
 use crate::device::{DeviceSpan, Run, Stream};

@@ -1,21 +1,26 @@
 //! The node-memory tier of a cache: leases of the node segment, side by side in one numbering.
 #![forbid(unsafe_code)]
 
+use crate::base::sync::{Guard, Lock, Order};
 use crate::cache::Piece;
 use crate::segment::{Lease, LeasePart, LeaseView};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 /// The leases by the offset of their first byte in the cache's numbering.
-#[derive(Default)]
 pub(super) struct Lines {
-    lines: Mutex<BTreeMap<u64, Lease>>,
+    lines: Lock<BTreeMap<u64, Lease>>,
+}
+
+impl Default for Lines {
+    fn default() -> Lines {
+        Lines { lines: Lock::at(Order::Outer, BTreeMap::new()) }
+    }
 }
 
 impl Lines {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Lease>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, BTreeMap<u64, Lease>> {
+        self.lines.lock()
     }
 
     /// Adds a lease; the answer is its offset. Lines never touch: a transfer that crosses from one lease into another is cut.

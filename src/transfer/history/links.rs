@@ -1,12 +1,16 @@
 //! The threads that move versions: two for each link.
 #![forbid(unsafe_code)]
 
-use super::{Books, HistoryError, Landing, PATIENCE, Shared, lines_gone};
+use super::error::HistoryError;
+use super::shared::{Books, Landing, PATIENCE, Shared, lines_gone};
+use super::spill::Spill;
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
+use crate::base::threads::spawn_scoped;
 use crate::cache::{Job, Link, Piece, Tier, runs};
 use crate::device::{DeviceSpan, Stream};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The file is read and written in pieces of this size.
@@ -149,7 +153,7 @@ impl Shared {
     }
 
     /// Looks for an announced job without the lock, which the announcer needs to bring it.
-    fn stay_awake<'a>(&'a self, link: Link, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+    fn stay_awake<'a>(&'a self, link: Link, mut books: Guard<'a, Books>) -> Guard<'a, Books> {
         books.awake[link as usize] += 1;
         drop(books);
         let has_come = || {
@@ -231,18 +235,18 @@ impl Shared {
         &self,
         threads: usize,
         pieces: Vec<T>,
-        work: impl Fn(&super::Spill, T) -> std::io::Result<()> + Sync,
+        work: impl Fn(&Spill, T) -> std::io::Result<()> + Sync,
     ) -> Result<(), HistoryError> {
         let spill = self.spill()?;
         let threads = threads.min(pieces.len());
-        let queue = Mutex::new(pieces.into_iter());
-        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let queue = Lock::new(pieces.into_iter());
+        let next = || queue.lock().next();
         let run = || std::iter::from_fn(next).try_for_each(|piece| work(spill, piece));
         let outcome = match threads {
             0 | 1 => run(),
             _ => std::thread::scope(|scope| {
                 // A thread that cannot be had leaves its share to the others.
-                let other = || std::thread::Builder::new().name("bvk-file".into()).spawn_scoped(scope, run).ok();
+                let other = || spawn_scoped(scope, "bvk-file", run).ok();
                 let others: Vec<_> = (1..threads).filter_map(|_| other()).collect();
                 let mine = run();
                 let panicked = |_| Err(std::io::Error::other("a thread panicked"));
@@ -255,7 +259,7 @@ impl Shared {
         outcome.map_err(|error| self.store_failed(&error))
     }
 
-    fn spill(&self) -> Result<&super::Spill, HistoryError> {
+    fn spill(&self) -> Result<&Spill, HistoryError> {
         self.spill.as_ref().ok_or_else(lines_gone)
     }
 

@@ -2,26 +2,28 @@
 #![forbid(unsafe_code)]
 
 use super::bursts::Bursts;
+use super::error::HistoryError;
 use super::lines::Lines;
 use super::links::{link_loop, name_of};
 use super::preparing::{memory_loop, pin_loop};
 use super::registered::Registered;
+use super::settings::CacheConfig;
+use super::shared::{Books, Caches, History, Shared};
 use super::spill::Spill;
 use super::trace::Trace;
-use super::{Books, Caches, History, HistoryError, Shared};
 use crate::affinity::{cpus, given};
 use crate::base::log;
+use crate::base::sync::{Condition, Lock, Order};
+use crate::base::threads::spawn;
 use crate::cache::{Cache, IN_FLIGHT_MAX, Keep, Link, Options, Tier, TierOptions};
-use crate::config::{PinOrder, StaggerConfig, ThreadCpus, Touch};
+use crate::config::ThreadCpus;
 use crate::device::{Device, Priority};
 use crate::segment::Segment;
 use crate::transfer::Waiting;
-use crate::transfer::threads::spawn;
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The threads that make memory ready. The first ends when that is done; the other goes on with slots.
 const MAP_THREAD: &str = "bvk-map";
@@ -32,54 +34,6 @@ const DEVICE_UNIT: u64 = 64 << 10;
 const HOST_UNIT: u64 = 4096;
 /// What is mapped before the caches are usable; about a tenth of a millisecond.
 const FIRST_MAP_BYTES: u64 = 1 << 30;
-
-/// How large the caches are, and how they are made.
-#[derive(Clone, Debug)]
-pub struct CacheConfig {
-    /// GPU cache of this rank, in bytes.
-    pub device_bytes: u64,
-    /// Node memory for this rank's histories, in bytes; leased in steps, as far as the node has it.
-    pub host_bytes: u64,
-    /// File space for this rank's histories, in bytes.
-    pub store_bytes: u64,
-    /// Where the file goes; `None`: no file.
-    pub store_directory: Option<PathBuf>,
-    /// Bytes per block digest.
-    pub block_bytes: u64,
-    /// Host memory is leased and touched in steps of this size.
-    pub line_bytes: u64,
-    /// Where the threads of the caches run.
-    pub cpus: ThreadCpus,
-    /// When it is touched.
-    pub touch: Touch,
-    /// How it is pinned.
-    pub pin: PinOrder,
-    /// How flushes are kept out of other ranks' way, and out of the application's.
-    pub stagger: StaggerConfig,
-    /// How long a call waits for room.
-    pub room: Duration,
-    /// Record every step and span.
-    pub trace: bool,
-}
-
-impl Default for CacheConfig {
-    fn default() -> Self {
-        CacheConfig {
-            device_bytes: 4 << 30,
-            host_bytes: 32 << 30,
-            store_bytes: 1 << 40,
-            store_directory: None,
-            block_bytes: 256 << 10,
-            line_bytes: 256 << 20,
-            cpus: ThreadCpus::default(),
-            touch: Touch::default(),
-            pin: PinOrder::default(),
-            stagger: StaggerConfig::default(),
-            room: Duration::from_secs(600),
-            trace: false,
-        }
-    }
-}
 
 impl Caches {
     /// The PCI address of their device; empty if it has none.
@@ -154,10 +108,10 @@ impl Caches {
             bursts,
             is_shrinking: AtomicBool::new(false),
             is_leased: AtomicBool::new(false),
-            ways: Mutex::default(),
+            ways: Lock::default(),
             started: Instant::now(),
-            books: Mutex::new(books),
-            application: Condvar::new(),
+            books: Lock::new(books),
+            application: Condition::new(),
             links: Default::default(),
             announced: Default::default(),
             given: Default::default(),
@@ -169,7 +123,7 @@ impl Caches {
         if first > 0 {
             shared.map_step(0, first)?;
         }
-        let caches = Caches { shared: shared.clone(), threads: Mutex::default() };
+        let caches = Caches { shared: shared.clone(), threads: Lock::at(Order::Session, Vec::new()) };
         let mut threads = Vec::new();
         let cpus = match config.cpus {
             ThreadCpus::Near => given::for_background(&shared.device.info().bus_id),
@@ -194,7 +148,7 @@ impl Caches {
         let pinning = shared.clone();
         threads.push(spawn(PIN_THREAD.into(), Box::new(move || pin_loop(&pinning))).map_err(told)?);
         threads.push(spawn(MAP_THREAD.into(), Box::new(move || memory_loop(&shared, first))).map_err(told)?);
-        *caches.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
+        *caches.threads.lock() = threads;
         Ok(caches)
     }
 
@@ -202,7 +156,7 @@ impl Caches {
     pub fn history(&self, name: &str, keep: Keep) -> History {
         let id = self.shared.histories.fetch_add(1, Ordering::Relaxed);
         // Host memory is leased for histories only: programs without any leave it to checkpoints.
-        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for thread in self.threads.lock().iter() {
             thread.thread().unpark();
         }
         History { shared: self.shared.clone(), id, name: name.into(), keep }
@@ -216,7 +170,7 @@ impl Caches {
     /// Is all memory mapped, leased and pinned that will be? Not before the first history was made, and not while other
     /// processes of the node hold host memory that these caches are to have.
     pub fn is_ready(&self) -> bool {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = self.threads.lock();
         let has_ended =
             |name| threads.iter().any(|thread| thread.thread().name() == Some(name) && thread.is_finished());
         has_ended(MAP_THREAD) && (has_ended(PIN_THREAD) || self.shared.unpinned_line().is_none())
@@ -281,9 +235,7 @@ impl Drop for Caches {
     fn drop(&mut self) {
         if self.shared.process != std::process::id() {
             // A forked child has neither these threads nor a say in the memory.
-            std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner))
-                .into_iter()
-                .for_each(std::mem::forget);
+            std::mem::take(self.threads.get_mut()).into_iter().for_each(std::mem::forget);
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
@@ -292,9 +244,9 @@ impl Drop for Caches {
             (0..self.shared.histories.load(Ordering::Relaxed)).for_each(|history| books.cache.close(history));
             books.entries.clear();
         }
-        self.shared.links.iter().for_each(Condvar::notify_all);
+        self.shared.links.iter().for_each(Condition::notify_all);
         self.shared.application.notify_all();
-        for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for thread in self.threads.get_mut().drain(..) {
             thread.thread().unpark();
             if thread.join().is_err() {
                 log::error!("event=thread-panicked");

@@ -2,19 +2,21 @@
 //! touched is decided in [`super::ways`].
 #![forbid(unsafe_code)]
 
-use super::Shared;
+use super::shared::Shared;
 use super::ways::Ways;
 use crate::base::log;
-use crate::base::units::PAGE;
+use crate::base::sync::Guard;
+use crate::base::units::{MIB, PAGE};
 use crate::cache::{Link, Tier};
 use crate::config::{PinOrder, Touch};
 use crate::device::DeviceError;
-use crate::segment::{Order, SegmentError, Token, TokenGuard};
+use crate::segment::{Order, SegmentError, SlotMut, Token, TokenGuard};
 use std::ops::Range;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// Slots with fewer bytes from the device are not worth a registration.
+const SLOT_BYTES_MIN: u64 = MIB;
 /// Steps in which device memory is mapped after the first.
 pub(super) const MAP_STEP_BYTES: u64 = 256 << 20;
 /// How long a thread sleeps between tries.
@@ -60,8 +62,8 @@ impl Shared {
     }
 
     /// What was measured about making memory ready.
-    pub(super) fn ways(&self) -> MutexGuard<'_, Ways> {
-        self.ways.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    pub(super) fn ways(&self) -> Guard<'_, Ways> {
+        self.ways.lock()
     }
 }
 
@@ -228,4 +230,28 @@ fn turn(shared: &Shared, bytes: u64) -> Option<TokenGuard> {
         log::debug!("event=wish-not-withdrawn error={error}");
     }
     None
+}
+
+impl Shared {
+    /// A line that is not pinned as a whole.
+    pub(super) fn unpinned_line(&self) -> Option<Range<u64>> {
+        let is_unpinned = |place: &Range<u64>| self.registered.bytes(place.clone()) < place.end - place.start;
+        self.lines.places().into_iter().find(is_unpinned)
+    }
+
+    /// Bytes of all lines, and how many of them are pinned.
+    pub(super) fn host_bytes(&self) -> (u64, u64) {
+        let places = self.lines.places();
+        let all = places.iter().map(|place| place.end - place.start).sum();
+        (all, places.into_iter().map(|place| self.registered.bytes(place)).sum())
+    }
+
+    /// So many bytes went from the device into a slot, or will: it is pinned behind everybody's back, for the next time.
+    pub(super) fn pin_soon(&self, slot: &SlotMut, bytes: u64) {
+        if bytes < SLOT_BYTES_MIN || self.config.pin == PinOrder::Never {
+            return;
+        }
+        let place = slot.offset()..slot.offset() + slot.len() as u64 / PAGE * PAGE;
+        self.registered.pin_soon(place);
+    }
 }

@@ -2,23 +2,18 @@
 //! checkpoints once the device has written into them, because the next checkpoint will mostly lie where an earlier one did.
 #![forbid(unsafe_code)]
 
-use super::Shared;
-use crate::base::units::{MIB, PAGE};
-use crate::config::PinOrder;
+use crate::base::sync::{Guard, Lock};
 use crate::device::{Device, DeviceError, Pinned};
-use crate::segment::{Pins, Segment, SlotMut};
+use crate::segment::{Pins, Segment};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::thread::Thread;
-
-/// Slots with fewer bytes from the device are not worth a registration.
-const SLOT_BYTES_MIN: u64 = MIB;
 
 /// In offsets of the segment's data area.
 #[derive(Default)]
 pub(super) struct Registered {
-    book: Mutex<Book>,
+    book: Lock<Book>,
     /// Who pins, to be woken.
     pub(super) worker: OnceLock<Thread>,
 }
@@ -34,8 +29,8 @@ struct Book {
 }
 
 impl Registered {
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Book> {
+        self.book.lock()
     }
 
     /// What of a range is still to be pinned, part by part.
@@ -72,36 +67,17 @@ impl Registered {
         book.pinned.push(pinned);
         Ok(())
     }
-}
 
-impl Shared {
-    /// A line that is not pinned as a whole.
-    pub(super) fn unpinned_line(&self) -> Option<Range<u64>> {
-        let is_unpinned = |place: &Range<u64>| self.registered.bytes(place.clone()) < place.end - place.start;
-        self.lines.places().into_iter().find(is_unpinned)
-    }
-
-    /// Bytes of all lines, and how many of them are pinned.
-    pub(super) fn host_bytes(&self) -> (u64, u64) {
-        let places = self.lines.places();
-        let all = places.iter().map(|place| place.end - place.start).sum();
-        (all, places.into_iter().map(|place| self.registered.bytes(place)).sum())
-    }
-
-    /// So many bytes went from the device into a slot, or will: it is pinned behind everybody's back, for the next time.
-    pub(super) fn pin_soon(&self, slot: &SlotMut, bytes: u64) {
-        if bytes < SLOT_BYTES_MIN || self.config.pin == PinOrder::Never {
-            return;
-        }
-        let place = slot.offset()..slot.offset() + slot.len() as u64 / PAGE * PAGE;
-        let mut book = self.registered.lock();
+    /// A slot is to be pinned, for the next time the device writes into it.
+    pub(super) fn pin_soon(&self, slot: Range<u64>) {
+        let mut book = self.lock();
         if book.is_given_up {
             return;
         }
-        if book.pins.bytes(place.clone()) < place.end - place.start && !book.slots.contains(&place) {
-            book.slots.push_back(place);
+        if book.pins.bytes(slot.clone()) < slot.end - slot.start && !book.slots.contains(&slot) {
+            book.slots.push_back(slot);
             drop(book);
-            self.registered.worker.get().into_iter().for_each(Thread::unpark);
+            self.worker.get().into_iter().for_each(Thread::unpark);
         }
     }
 }

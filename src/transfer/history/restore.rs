@@ -1,30 +1,22 @@
 //! Restoring: from the fastest tier that has a good copy, with the digests compared.
 #![forbid(unsafe_code)]
 
+use super::append::Return;
+use super::error::HistoryError;
+use super::field::FieldMut;
 use super::field::{FieldDataMut, check, compare, digest_slice, put};
 use super::layout::{Cut, Layout};
+use super::shared::{Announced, BOUNCE_BYTES, Books, Enqueued, EnqueuedCall, Expected, History, lines_gone};
 use super::steps::CallKind;
-use super::{
-    Announced, BOUNCE_BYTES, Books, Enqueued, EnqueuedCall, FieldMut, History, HistoryError, Operation, Return, Step,
-    lines_gone,
-};
+use super::trace::{Operation, Step};
 use crate::base::Digest;
 use crate::base::log;
+use crate::base::sync::Guard;
 use crate::cache::{Cache, EntryId, Keep, Link, Noted, Piece, Read, Tier};
 use crate::device::{Copied, Stream};
 use crate::tier::posix::PageBuffer;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
-
-/// What an enqueued restore has to deliver, and of which version.
-pub(super) struct Expected {
-    name: String,
-    layout: Arc<Layout>,
-    digests: Arc<[Digest]>,
-    targets: Vec<usize>,
-    /// What that means for the version.
-    noted: Noted,
-}
 
 impl Expected {
     pub(super) fn compare(&self, found: Vec<Digest>) -> Result<(), HistoryError> {
@@ -250,11 +242,11 @@ impl History {
     /// As [`History::restore`].
     pub(super) fn find<'a>(
         &'a self,
-        mut books: MutexGuard<'a, Books>,
+        mut books: Guard<'a, Books>,
         id: EntryId,
         begun: Instant,
         ask: impl Fn(&mut Cache, EntryId) -> Read,
-    ) -> Result<(MutexGuard<'a, Books>, Tier, Vec<Piece>), HistoryError> {
+    ) -> Result<(Guard<'a, Books>, Tier, Vec<Piece>), HistoryError> {
         loop {
             let (tier, pieces) = match ask(&mut books.cache, id) {
                 Read::Device(pieces) => (Tier::Device, pieces),
@@ -276,10 +268,10 @@ impl History {
     /// [`HistoryError::TimedOut`].
     pub(super) fn wait_for<'a>(
         &'a self,
-        books: MutexGuard<'a, Books>,
+        books: Guard<'a, Books>,
         version: u64,
         begun: Instant,
-    ) -> Result<MutexGuard<'a, Books>, HistoryError> {
+    ) -> Result<Guard<'a, Books>, HistoryError> {
         if begun.elapsed() >= self.shared.config.room || self.shared.is_stopping() {
             let (history, seconds) = (self.name.clone(), begun.elapsed().as_secs_f64());
             return Err(HistoryError::TimedOut { history, version, seconds });

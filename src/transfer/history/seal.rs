@@ -6,10 +6,11 @@
 //! was. A value, the *index*, lists versions and fields, so that a history that was empty is told from one that was not sealed.
 #![forbid(unsafe_code)]
 
+use super::error::HistoryError;
 use super::field::{compare_blocks, digest_slice};
 use super::layout::{Cut, FieldInfo, Layout};
+use super::shared::{Entry, History, lines_gone};
 use super::steps::CallKind;
-use super::{Entry, History, HistoryError, lines_gone};
 use crate::base::Digest;
 use crate::cache::{Cache, EntryId, Piece, Tier};
 use crate::device::{Priority, Stream};

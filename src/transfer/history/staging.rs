@@ -8,42 +8,20 @@
 
 use super::layout::Layout;
 use super::links::name_of;
-use super::{Caches, PATIENCE, Shared};
+use super::shared::{Caches, Land, Landing, Line, PATIENCE, Shared, Staged};
 use crate::base::Digest;
 use crate::base::log;
 use crate::base::units::PAGE;
 use crate::cache::{Admission, Link, Piece, Reason};
-use crate::device::{Copied, DeviceError, Stream};
+use crate::device::{DeviceError, Stream};
 use crate::segment::SlotMut;
 use crate::transfer::capture::{DevicePart, targets};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Bytes per second that a download is taken to have before one was measured: what pageable memory allows.
 const RATE_ASSUMED: u64 = 8 << 30;
-
-/// The device regions of a shard in the GPU cache. Dropping it gives their room back.
-pub(in crate::transfer) struct Staged {
-    shared: Arc<Shared>,
-    shard: u64,
-    bytes: u64,
-    /// Where the bytes are, and where they go from the start of the shard; ascending.
-    lines: Vec<Line>,
-    /// What of the shard lies between regions of one line: zeros there, anything here.
-    gaps: Vec<Range<u64>>,
-    /// The copy into the cache, until its digests are known.
-    copied: Option<Box<dyn Copied>>,
-}
-
-/// Bytes that lie one behind the other in the cache as in the shard.
-#[derive(Debug, PartialEq, Eq)]
-struct Line {
-    place: u64,
-    bytes: u64,
-    at: u64,
-}
 
 /// Adds a part to lines and gaps: to the last line where nothing but padding lies between, both here and in the shard. Pure.
 fn append(lines: &mut Vec<Line>, gaps: &mut Vec<Range<u64>>, part: Line) {
@@ -57,17 +35,6 @@ fn append(lines: &mut Vec<Line>, gaps: &mut Vec<Range<u64>>, part: Line) {
         }
         _ => lines.push(part),
     }
-}
-
-/// What is to be done when the bytes are in the slot, or it is known that they will not be. Runs on a thread of the caches.
-pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<SlotMut, DeviceError>) + Send>;
-
-/// A staged shard on its way to its slot.
-pub(super) struct Landing {
-    staged: Staged,
-    slot: SlotMut,
-    version: u64,
-    land: Land,
 }
 
 impl Caches {
@@ -214,9 +181,11 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::base::units::MIB;
+    use crate::device::Copied;
     use crate::device::host::{HostDevice, HostModel};
     use crate::device::{Device, Priority};
     use crate::transfer::history::CacheConfig;
+    use std::sync::Arc;
     use std::sync::{Mutex, mpsc};
 
     /// A copy that is under way until the test ends it.

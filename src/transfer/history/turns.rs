@@ -7,9 +7,10 @@
 #![forbid(unsafe_code)]
 
 use crate::base::log;
+use crate::base::sync::{Guard, Lock};
 use crate::base::units::MIB;
 use crate::segment::{Order, Segment, SegmentError, Token, TokenGuard};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A turn that has moved so much is not joined any more, and in round robin it is given back: three milliseconds of a link of
 /// 25 GB/s, long beside the tenths of a millisecond that handing on takes.
@@ -20,7 +21,7 @@ pub(super) struct Turns {
     segment: Arc<Segment>,
     token: Token,
     order: Order,
-    turn: Mutex<Turn>,
+    turn: Lock<Turn>,
 }
 
 #[derive(Default)]
@@ -43,11 +44,11 @@ impl Turns {
     /// As [`Segment::set_token_capacity`].
     pub(super) fn new(segment: Arc<Segment>, token: Token, order: Order, capacity: u32) -> Result<Turns, SegmentError> {
         segment.set_token_capacity(token, capacity)?;
-        Ok(Turns { segment, token, order, turn: Mutex::default() })
+        Ok(Turns { segment, token, order, turn: Lock::at(crate::base::sync::Order::Outer, Turn::default()) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Turn> {
+        self.turn.lock()
     }
 
     /// A thread begins to wait for a turn, to move so many bytes.

@@ -1,0 +1,178 @@
+//! From a source, the environment and the settings of a program to a checked configuration.
+
+use super::error::{ConfigError, Origin, Problems};
+use super::keys;
+use super::redundancy::PartStore;
+use super::text;
+use super::values::Config;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// A key as it takes effect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effective {
+    /// Section and name: `global.keep_last`.
+    pub key: &'static str,
+    /// The value as a TOML literal.
+    pub value: String,
+    /// Where it was written; `None`: nowhere, it is the default.
+    pub origin: Option<Origin>,
+    /// All ranks must share it.
+    pub is_job: bool,
+}
+
+/// Where a configuration comes from, before the environment.
+#[derive(Clone, Copy, Debug)]
+pub enum ConfigSource<'a> {
+    /// The file that `BIVOUAC_CONFIG` names, if it is set.
+    Environment,
+    /// A file.
+    File(&'a Path),
+    /// TOML text.
+    Text(&'a str),
+}
+
+impl Config {
+    /// A source, then the environment, then `settings` of the program: pairs of `section.key` and a value as in an environment
+    /// variable. Later ones win.
+    ///
+    /// ```
+    /// use bivouac::config::{Config, ConfigSource};
+    ///
+    /// let settings = [("global.keep_last".to_owned(), "7".to_owned())];
+    /// let config = Config::with_settings(ConfigSource::Text("[global]\nkeep_last = 5"), &settings)?;
+    /// assert_eq!(config.job.global.keep_last, 7);
+    /// # Ok::<(), bivouac::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of all of them together: see [`ConfigError`].
+    pub fn with_settings(source: ConfigSource<'_>, settings: &[(String, String)]) -> Result<Self, ConfigError> {
+        let passed_over = match source {
+            ConfigSource::Environment | ConfigSource::Text(_) => None,
+            ConfigSource::File(path) => passed_over(path),
+        };
+        let (config, _) = text::resolve_here(source, settings)?;
+        Ok(Config { notes: passed_over.into_iter().collect(), ..config })
+    }
+
+    /// What [`Config::from_env`] and [`Config::load`] make of their sources, key by key in the order of `config/bivouac.toml`: the
+    /// value, and where it was written.
+    ///
+    /// ```
+    /// use bivouac::config::{Config, ConfigSource, Origin};
+    ///
+    /// let effective = Config::effective(ConfigSource::Text("[global]\nkeep_last = 5"))?;
+    /// let keep = effective.iter().find(|setting| setting.key == "global.keep_last").unwrap();
+    /// assert_eq!((keep.value.as_str(), &keep.origin), ("5", &Some(Origin::Text { line: 2 })));
+    /// # Ok::<(), bivouac::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of all sources together: see [`ConfigError`].
+    pub fn effective(source: ConfigSource<'_>) -> Result<Vec<Effective>, ConfigError> {
+        let (config, mut origins) = text::resolve_here(source, &[])?;
+        let effective = |key: &keys::Key| Effective {
+            key: key.name,
+            value: (key.show)(&config).to_string(),
+            origin: origins.remove(key.name),
+            is_job: key.is_job,
+        };
+        Ok(keys::KEYS.iter().map(effective).collect())
+    }
+
+    /// Reads the file at `path`, then the environment, which wins.
+    ///
+    /// `BIVOUAC_CONFIG` is not looked at, because the program has named its file; the session says so.
+    ///
+    /// # Blocking
+    /// Reads one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of the file and of the environment together: see [`ConfigError`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Config::with_settings(ConfigSource::File(path.as_ref()), &[])
+    }
+
+    /// Takes the defaults, then the file that `BIVOUAC_CONFIG` names if it is set, then the environment.
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of the file and of the environment together: see [`ConfigError`].
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_variables(std::env::vars_os())
+    }
+
+    /// [`Config::from_env`] with the environment given by the caller, as pairs of name and value.
+    ///
+    /// # Blocking
+    /// May read one file of at most 1 MiB.
+    ///
+    /// # Errors
+    /// All problems of the file and of the variables together: see [`ConfigError`].
+    pub fn from_variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Self, ConfigError> {
+        let variables: Vec<_> = variables.into_iter().collect();
+        match text::file_variable(variables.iter().cloned()) {
+            Some(path) => text::resolve(text::Source::File(Path::new(&path)), variables),
+            None => text::resolve(text::Source::Nothing, variables),
+        }
+    }
+
+    /// Reads TOML text and nothing else: no file, no environment.
+    ///
+    /// # Errors
+    /// All problems of the text together: see [`ConfigError`].
+    pub fn from_toml(toml: &str) -> Result<Self, ConfigError> {
+        text::resolve(text::Source::Text(toml), [])
+    }
+
+    /// Checks values that the program set itself, by the same rules that hold for text.
+    ///
+    /// # Errors
+    /// All values that are not allowed, with [`Origin::Program`]; [`ConfigError::NoTier`] if no tier is enabled;
+    /// [`ConfigError::NoPartStore`] if the tier that copies and parity would rest on is not.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let mut problems = Problems::default();
+        let mut checked = Config::default();
+        for key in keys::KEYS {
+            let raw = (key.show)(self);
+            if (key.read)(&mut checked, &raw).is_none() {
+                problems.push(|| key.refusal(&raw, Origin::Program));
+            }
+        }
+        self.check_tiers(&mut problems);
+        problems.into_result()
+    }
+
+    pub(super) fn check_tiers(&self, problems: &mut Problems) {
+        let has_files = self.job.local_enabled || self.job.global_enabled || self.job.object_url.is_some();
+        if !(self.job.memory_enabled || has_files) {
+            problems.push(|| ConfigError::NoTier);
+        }
+        // The store is memory by default, so that it only matters once something is protected.
+        let store = self.job.redundancy.store;
+        let scheme = self.job.redundancy.first_scheme();
+        let has_store = match store {
+            PartStore::Memory => self.job.memory_enabled || scheme.is_none(),
+            PartStore::Local => self.job.local_enabled,
+        };
+        if !has_store {
+            problems.push(|| ConfigError::NoPartStore { store, scheme: scheme.unwrap_or_default() });
+        }
+    }
+}
+
+/// What is to be said where the environment names a file, and the program another one.
+fn passed_over(path: &Path) -> Option<String> {
+    let other = text::file_variable(std::env::vars_os()).filter(|other| Path::new(other) != path)?;
+    let name = text::FILE_VARIABLE;
+    Some(format!("event=variable-ignored name={name} value={other:?} file={path:?}: the program names its file"))
+}

@@ -1,0 +1,369 @@
+//! The checked values.
+
+use super::affinity::{AffinityConfig, AffinityMode};
+use super::kinds;
+use super::redundancy::RedundancyConfig;
+use super::stagger::StaggerConfig;
+use crate::base::log::LogLevel;
+use crate::base::units::{KIB, MIB};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Checked configuration of a session.
+///
+/// ```
+/// use bivouac::config::{Budget, Config};
+///
+/// let config = Config::from_toml(
+///     r#"
+///     [job]
+///     name = "heat"
+///     [memory]
+///     budget = "2 GiB"
+///     [global]
+///     directory = "/scratch/heat"
+///     keep_last = 5
+///     "#,
+/// )?;
+/// assert_eq!(config.job.name.as_deref(), Some("heat"));
+/// assert_eq!(config.node.memory_budget, Budget::Bytes(2 << 30));
+/// assert_eq!(config.job.local, Config::default().job.local);
+///
+/// let mistake = Config::from_toml("[global]\nkeep_lsat = 5").unwrap_err();
+/// assert!(mistake.to_string().contains("did you mean global.keep_last?"));
+/// # Ok::<(), bivouac::config::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Config {
+    /// The part that all ranks must share.
+    pub job: JobConfig,
+    /// The part that a node may choose.
+    pub node: NodeConfig,
+    /// What was said and has no effect, in words; a session that is opened with it warns of it.
+    pub notes: Vec<String>,
+}
+
+/// The part of the configuration that all ranks of a session must share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobConfig {
+    /// Job name; `None`: the program's name and a hash of the working directory.
+    pub name: Option<String>,
+    /// Group name; `None`: `world`, or `sub-N` with the lowest world rank N of a sub-communicator.
+    pub group: Option<String>,
+    /// Start although another run of the same job and group seems to be alive; that run is fenced off.
+    pub take_over: bool,
+    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB.
+    pub block_bytes: u64,
+    /// Use the node-shared memory tier.
+    pub memory_enabled: bool,
+    /// A session on a node that cannot use it does not open.
+    pub memory_required: bool,
+    /// Use the node-local storage tier.
+    pub local_enabled: bool,
+    /// A session of which a rank cannot use it does not open.
+    pub local_required: bool,
+    /// Use the global tier.
+    pub global_enabled: bool,
+    /// A session of which a rank cannot use it does not open.
+    pub global_required: bool,
+    /// Directory of the global tier; a relative path starts at the working directory.
+    pub global_directory: PathBuf,
+    /// Where the object tier is: a URL like `s3://bucket/prefix`; `None`: there is none.
+    pub object_url: Option<String>,
+    /// A session of which a rank cannot use it does not open.
+    pub object_required: bool,
+    /// The server of the object store, if it is not the usual one of its kind.
+    pub object_endpoint: Option<String>,
+    /// When and how long checkpoints rest on the local tier.
+    pub local: LevelPolicy,
+    /// When and how long checkpoints rest on the global tier.
+    pub global: LevelPolicy,
+    /// When and how long checkpoints rest on the object tier.
+    pub object: LevelPolicy,
+    /// Which checkpoints are protected against the loss of nodes, and how.
+    pub redundancy: RedundancyConfig,
+    /// When `should_checkpoint` says yes.
+    pub interval: Interval,
+    /// When `should_exit` says yes.
+    pub exit: ExitConfig,
+    /// How long waiting may last.
+    pub timeouts: Timeouts,
+    /// How the ranks of a node spread their flushes from device memory.
+    pub stagger: StaggerConfig,
+    /// What is recorded of threads and pages, and what a restart does with it.
+    pub affinity: AffinityMode,
+}
+
+impl Default for JobConfig {
+    fn default() -> Self {
+        JobConfig {
+            name: None,
+            group: None,
+            take_over: false,
+            block_bytes: 256 * KIB,
+            memory_enabled: true,
+            memory_required: false,
+            local_enabled: true,
+            local_required: false,
+            global_enabled: true,
+            global_required: false,
+            global_directory: PathBuf::from("bivouac"),
+            object_url: None,
+            object_required: false,
+            object_endpoint: None,
+            local: LevelPolicy::default(),
+            global: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
+            object: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
+            redundancy: RedundancyConfig::default(),
+            interval: Interval::default(),
+            exit: ExitConfig::default(),
+            timeouts: Timeouts::default(),
+            stagger: StaggerConfig::default(),
+            affinity: AffinityMode::default(),
+        }
+    }
+}
+
+/// Which checkpoints go to a tier, and which of them stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelPolicy {
+    /// Every n-th checkpoint of a name goes to this tier (1: all).
+    pub every: u64,
+    /// Besides, one goes there whenever this long has passed since the last one that did. Zero: never for that reason.
+    pub every_seconds: Duration,
+    /// The newest n committed ones stay (at least 1).
+    pub keep_last: u64,
+    /// Besides, each whose version is a multiple of this stays for good. Zero: none.
+    pub keep_every: u64,
+}
+
+/// The policy of the local tier; the global tier keeps one more.
+impl Default for LevelPolicy {
+    fn default() -> Self {
+        LevelPolicy { every: 1, every_seconds: Duration::ZERO, keep_last: 2, keep_every: 0 }
+    }
+}
+
+/// When `should_checkpoint` says yes. The first condition that holds wins; all zero: never.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Interval {
+    /// Every n-th call. Zero: not by calls.
+    pub steps: u64,
+    /// When this long has passed since the last yes. Zero: not by time.
+    pub seconds: Duration,
+    /// As often as keeps the blocking time of checkpoints at this percentage of the run time. Zero: not by cost.
+    pub overhead_percent: f64,
+}
+
+/// When `should_exit` says yes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExitConfig {
+    /// A signal by name (`USR1`, `TERM`, …; text with a leading `SIG` is stored without it).
+    pub signal: Option<String>,
+    /// A file whose existence asks for the end.
+    pub stop_file: Option<PathBuf>,
+    /// The end of the allocation, in seconds since 1970 UTC.
+    pub end_time: Option<u64>,
+    /// How long before `end_time` the answer becomes yes.
+    pub reserve: Duration,
+    /// How often the ranks compare (the longest delay of the answer). Zero: at every call.
+    pub check_every: Duration,
+}
+
+impl Default for ExitConfig {
+    fn default() -> Self {
+        ExitConfig {
+            signal: None,
+            stop_file: None,
+            end_time: None,
+            reserve: Duration::from_secs(120),
+            check_every: Duration::from_secs(1),
+        }
+    }
+}
+
+impl ExitConfig {
+    /// The number of [`ExitConfig::signal`] on this system. `None` if no signal is configured, or one that
+    /// [`Config::check`] refuses.
+    pub fn signal_number(&self) -> Option<i32> {
+        kinds::signal(self.signal.as_deref()?).map(|(_, number)| number)
+    }
+}
+
+/// Bounds on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A collective operation that lacks votes this long is warned about, with the ranks that are missing. A tier on which nothing has
+    /// moved for as long is passed by where another one will do.
+    pub warn: Duration,
+    /// After this long the root abandons it.
+    pub abandon: Duration,
+    /// How long `capture` waits for room in the memory tier before it writes to the next tier itself.
+    pub room: Duration,
+    /// How long `close` waits for flushes that are under way.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let minutes = |n: u64| Duration::from_secs(n * 60);
+        Timeouts { warn: Duration::from_secs(30), abandon: minutes(30), room: minutes(10), drain: minutes(30) }
+    }
+}
+
+/// The part of the configuration that a node may choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeConfig {
+    /// What is written to standard error, where the program has no logger of its own.
+    pub log: LogLevel,
+    /// Where the node-shared segment lives: a tmpfs.
+    pub memory_directory: PathBuf,
+    /// Memory for all ranks of the node together.
+    pub memory_budget: Budget,
+    /// Directory of the local tier; `None`: a private one under the temporary directory.
+    pub local_directory: Option<PathBuf>,
+    /// Accept a tmpfs as local tier, although it does not survive a reboot.
+    pub local_allow_tmpfs: bool,
+    /// Direct I/O on the local tier.
+    pub local_direct: Direct,
+    /// Direct I/O on the global tier.
+    pub global_direct: Direct,
+    /// Bytes per write to local and global tiers.
+    pub write_bytes: u64,
+    /// Threads of each rank that write to local and global tiers.
+    pub writers: u32,
+    /// Who steps the coordination.
+    pub progress: Progress,
+    /// GPU memory of each rank for caching, of the device that it uses.
+    pub device_budget: Budget,
+    /// Where the threads of the GPU caches run.
+    pub device_cpus: ThreadCpus,
+    /// The caches of histories.
+    pub history: HistoryConfig,
+    /// Where threads go after a restart, and how often they are looked at.
+    pub affinity: AffinityConfig,
+    /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
+    /// value counts. `bivouac run` sets it.
+    pub run_directory: Option<PathBuf>,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        NodeConfig {
+            memory_directory: PathBuf::from("/dev/shm"),
+            memory_budget: Budget::default(),
+            local_directory: None,
+            log: LogLevel::default(),
+            local_allow_tmpfs: false,
+            local_direct: Direct::Auto,
+            global_direct: Direct::Auto,
+            write_bytes: 4 * MIB,
+            writers: 2,
+            progress: Progress::Auto,
+            device_budget: Budget::Percent(10.0),
+            device_cpus: ThreadCpus::default(),
+            history: HistoryConfig::default(),
+            affinity: AffinityConfig::default(),
+            run_directory: None,
+        }
+    }
+}
+
+/// The caches of histories, beside the GPU cache: how large they are and how they are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HistoryConfig {
+    /// Node memory for the histories of each rank; a percentage is one of the rank's equal share of the memory tier.
+    pub host_budget: Budget,
+    /// File space for the histories of each rank; a percentage is one of what is free where the local tier is.
+    pub store_budget: Budget,
+    /// When node memory is made ready.
+    pub touch: Touch,
+    /// How the ranks of a node pin it, and slots of checkpoints that a device has written into.
+    pub pin: PinOrder,
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        HistoryConfig {
+            host_budget: Budget::Percent(50.0),
+            store_budget: Budget::Percent(50.0),
+            touch: Touch::default(),
+            pin: PinOrder::default(),
+        }
+    }
+}
+
+/// Where background threads run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ThreadCpus {
+    /// On the CPUs near the device, of those that the launcher had for the process: more than one core, if it was bound to one.
+    #[default]
+    Near,
+    /// On the CPUs that the process itself is bound to.
+    Own,
+}
+
+/// When node memory is touched for the first time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Touch {
+    /// As measured rates suggest.
+    #[default]
+    Auto,
+    /// Beside the flushes.
+    Beside,
+    /// Only while no flush is under way.
+    Between,
+}
+
+/// How the ranks of a node pin host memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PinOrder {
+    /// One after the other, part by part.
+    #[default]
+    InTurns,
+    /// All at once.
+    AtOnce,
+    /// Not at all: copies run at the speed of pageable memory.
+    Never,
+}
+
+/// A memory budget.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Budget {
+    /// So many bytes.
+    Bytes(u64),
+    /// A percentage of the memory that the node has available when the session opens.
+    Percent(f64),
+}
+
+/// A quarter of the memory that is available.
+impl Default for Budget {
+    fn default() -> Self {
+        Budget::Percent(25.0)
+    }
+}
+
+/// Whether files are written around the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Direct {
+    /// Where a probe of the directory succeeds.
+    #[default]
+    Auto,
+    /// Always; an error where it does not work.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Who steps the coordination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Progress {
+    /// A thread of ours: over MPI where it grants `MPI_THREAD_MULTIPLE` and no node has more ranks than processors, else over sockets between the ranks. Where ranks do not reach
+    /// each other so, the session's own calls.
+    #[default]
+    Auto,
+    /// A thread of ours over sockets between the ranks, whatever MPI grants. Where ranks do not reach each other so, as `Auto`.
+    Sockets,
+    /// The session's own calls only, over MPI.
+    Stepped,
+}
