@@ -1,6 +1,7 @@
 //! `should_checkpoint` and `should_exit`: one answer on all ranks, almost always without a message.
 
 use super::error::{Error, Result};
+use crate::base::sync::Lock;
 use crate::config::{ExitConfig, Interval};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
 use crate::format::codec;
@@ -9,8 +10,8 @@ use crate::transfer::Engine;
 use signal_hook::{SigId, flag, low_level};
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The state behind both questions, counted in the same way on every rank.
@@ -20,10 +21,10 @@ pub struct Decisions {
     is_due_now: bool,
     checkpoint: Cadence,
     since_checkpoint_look: u64,
-    pace: Arc<Mutex<Pace>>,
+    pace: Arc<Lock<Pace>>,
     exit: Cadence,
     since_exit_look: u64,
-    looked: Arc<Mutex<Option<Duration>>>,
+    looked: Arc<Lock<Option<Duration>>>,
     exiting: bool,
     signalled: Arc<AtomicBool>,
     /// Listens until it is dropped.
@@ -93,7 +94,7 @@ impl Decisions {
                 Payload::Max(numbers) => numbers.first().copied().unwrap_or_default(),
                 _ => 0,
             };
-            let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pace = pace.lock();
             pace.look(&interval, clock.now(), calls, Duration::from_nanos(slowest))
         })
     }
@@ -120,7 +121,7 @@ impl Decisions {
         let (exiting, next) = decide(engine, "should_exit", ballot, move |ballot| {
             let asked = matches!(ballot.payload, Payload::Bits { any, .. } if any != 0);
             let now = clock.now();
-            let before = looked.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+            let before = looked.lock().replace(now);
             (asked, calls_within(every, before.map(|then| now.saturating_sub(then)), calls))
         })?;
         self.exit.on_look(next);
@@ -157,7 +158,7 @@ impl Decisions {
 /// A handler, once installed, stays until the process ends: taking it out again could take out one that somebody
 /// else has put on top of it. So that the signal is not swallowed when nobody listens any more, the handler then does what
 /// the system would have done, if that is what it found when it was installed.
-static HEARD: Mutex<BTreeMap<i32, Heard>> = Mutex::new(BTreeMap::new());
+static HEARD: Lock<BTreeMap<i32, Heard>> = Lock::new(BTreeMap::new());
 
 struct Heard {
     listeners: usize,
@@ -173,7 +174,7 @@ struct Listener {
 
 impl Listener {
     fn new(number: i32, signalled: &Arc<AtomicBool>) -> io::Result<Listener> {
-        let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = HEARD.lock();
         if let std::collections::btree_map::Entry::Vacant(entry) = heard.entry(number) {
             let idle = Arc::new(AtomicBool::new(true));
             if has_default_action(number) {
@@ -192,7 +193,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = HEARD.lock();
         low_level::unregister(self.id);
         if let Some(heard) = heard.get_mut(&self.number) {
             heard.listeners -= 1;

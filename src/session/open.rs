@@ -7,15 +7,16 @@
 //! 3. The node's first rank makes the segment, all ranks agree that this is done, the others attach. A node without one
 //!    goes on without it.
 
-use super::GOODBYE_LIMIT;
 use super::domains::node_domains;
 use super::error::{Error, Result};
+use super::layer::GOODBYE_LIMIT;
 use super::looking::{LOOK, found, look_within, tiers};
 use super::place::{Place, Workers, job_key, local_name, segment_generation, segment_name, segment_prefix, store_hash};
 use super::summary::{Opening, importance};
 use crate::affinity::keeper::{Keeper, Settings};
 use crate::base::ids::text_hash;
 use crate::base::log;
+use crate::base::sync::Lock;
 use crate::base::units::Bytes;
 use crate::base::{Clock, Generation, Incarnation, Rank};
 use crate::comm::Comm;
@@ -37,7 +38,7 @@ use crate::tier::{Make, Tier, TierError, TierId, TierSet, maker};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What the root tells everybody first.
@@ -533,7 +534,7 @@ fn claim(
     if !is_component(&introduction.group) {
         ballot = ballot.failed(rank, format!("group name {:?} cannot be a folder name", introduction.group), false);
     }
-    let claimed = Arc::new(Mutex::new(None));
+    let claimed = Arc::new(Lock::new(None));
     let keep = claimed.clone();
     let verdict = bootstrap.agree(ballot, |ballot| {
         let refused: Vec<Culprit> = ballot.culprits().into_iter().filter(|culprit| !culprit.retry).collect();
@@ -550,7 +551,7 @@ fn claim(
                 None => Generation(seen.0 + 1),
                 Some(Ok((claims, claim))) => {
                     let generation = claim.generation();
-                    *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some((claims, claim));
+                    *keep.lock() = Some((claims, claim));
                     generation
                 }
                 Some(Err(text)) => {
@@ -563,7 +564,7 @@ fn claim(
     })?;
     let opened =
         codec::decode("opened", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })?;
-    let claim = claimed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let claim = claimed.lock().take();
     Ok((opened, claim))
 }
 

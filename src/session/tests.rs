@@ -202,7 +202,7 @@ fn levels(verdicts: &[(Level, Option<String>)], is_committed: bool) -> Vec<Level
 /// Restarts `heat` and compares its contents.
 fn restart(session: &Session) -> Option<Restored> {
     let mut step = 0u64;
-    let load = |r: &mut super::Restorer| {
+    let load = |r: &mut crate::recovery::Restorer| {
         step = r.value("step")?;
         Ok(())
     };
@@ -357,7 +357,7 @@ fn restart_on_two_nodes(bed: &Bed, change: impl Fn(&mut Config)) -> (Vec<Option<
     let (restored, tried): (Mutex<Vec<_>>, Mutex<Vec<_>>) = Default::default();
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         let mut found = None;
-        let load = |r: &mut super::Restorer| {
+        let load = |r: &mut crate::recovery::Restorer| {
             tried.lock().expect("no panic").push(r.version());
             found = Some((r.version(), r.value("run")?));
             Ok(())
@@ -554,8 +554,8 @@ fn what_runs_left_that_died_before_their_first_checkpoint_is_removed() {
 
 #[test]
 fn ranks_that_share_processors_are_told_from_those_that_do_not() {
-    assert!(crate::session::is_crowded(3, Some(2)) && !crate::session::is_crowded(2, Some(2)));
-    assert!(!crate::session::is_crowded(99, None), "nobody knows");
+    assert!(super::layer::is_crowded(3, Some(2)) && !super::layer::is_crowded(2, Some(2)));
+    assert!(!super::layer::is_crowded(99, None), "nobody knows");
 }
 
 #[test]
@@ -563,14 +563,14 @@ fn who_talks_over_what_follows_from_the_wish_and_from_what_mpi_grants() {
     use crate::base::log::Level;
     use crate::comm::sockets::Wish;
     use crate::config::Progress;
-    let wish = crate::session::wish;
+    let wish = super::layer::wish;
     // Thread and room: MPI does it. Neither room nor a thread: streams. Stepped: nobody.
     assert_eq!(wish(Progress::Auto, true, false), Wish::Whatever);
     let needs = [(Progress::Auto, true, true), (Progress::Auto, false, false), (Progress::Sockets, true, false)];
     assert_eq!(needs.map(|(wanted, threaded, crowded)| wish(wanted, threaded, crowded)), [Wish::Need; 3]);
     assert_eq!(wish(Progress::Stepped, false, false), Wish::Refuse);
 
-    let says = |wanted, is_threaded| crate::session::without_streams("no route", wanted, is_threaded, "FUNNELED");
+    let says = |wanted, is_threaded| super::layer::without_streams("no route", wanted, is_threaded, "FUNNELED");
     let (level, line) = says(Progress::Auto, false);
     assert_eq!(level, Level::Warn);
     for word in

@@ -1,9 +1,9 @@
 //! What is damaged between capture and restart: bits that flip where a tier is crossed, writes that were lost, slices that fail.
 
-use super::super::Restorer;
 use super::*;
 use crate::base::units::PAGE;
 use crate::format::shard::Head;
+use crate::recovery::Restorer;
 use crate::tier::wrappers::Faults;
 use std::os::unix::fs::FileExt;
 
