@@ -1,139 +1,19 @@
-//! The collective choice of what to restore, and the end of each attempt.
-//!
-//! ```text
-//!   look       union of what ranks know, newest 32 of it        one reduction
-//!   vote       AND of what each rank has (or the global tier)   one reduction, which also elects
-//!   gather     who holds what, on which node                    one reduction, only if some rank lacks its shard
-//!   attempt    every rank loads                                  no messages but those that move shards
-//!   end        did all of them?                                  one reduction, which elects the next if not
-//! ```
-//!
-//! When nodes were lost or ranks moved, a rank's shard may lie on another node, or have to be rebuilt there. The root
-//! learns that in *gather* and sends along, with the candidate it elects, the ways to the shards that their ranks do not
-//! have; those ranks then ask the holders. A rank that finds its own copy damaged makes all ranks gather and try
-//! the same candidate once more, with these ways open to everybody.
-//!
-//! The root's decision of a reduction carries the elected candidate and its global manifest, so that no other rank reads
-//! the global directory. Candidates go newest first in windows of 32; the next window is looked at only when nothing of
-//! this one is left.
+//! The root's side, pure: what is elected from what the ranks have said.
 
-use super::discover::{Foreign, Found};
+use super::error::{Tried, Want};
+use crate::base::Rank;
 use crate::base::log;
-use crate::base::text::list;
-use crate::base::{CheckpointKey, Origin, Rank};
-use crate::catalog::{Candidate, WINDOW, restorable};
+use crate::base::sync::Lock;
+use crate::catalog::{Candidate, restorable};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload};
-use crate::format::{Manifest, codec};
-use crate::redundancy::holding::{Alternative, Holding, Item, Table};
-use crate::redundancy::stripes::SetInfo;
+use crate::format::Manifest;
+use crate::redundancy::holding::{Alternative, Holding, Table};
 use crate::tier::TierId;
-use crate::tier::source::Source;
-use crate::transfer::Engine;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// What the application asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Want {
-    /// The newest that all ranks can restore, on the lineage of the newest run.
-    Newest,
-    /// A version by name, also one that a later run left behind.
-    Version(u64),
-}
-
-/// An attempt that did not count, and why.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Tried {
-    /// Which checkpoint.
-    pub key: CheckpointKey,
-    /// Whose fault it was.
-    pub culprits: Vec<Culprit>,
-}
-
-/// Why a restart ended without a restored state. The same on all ranks.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum RestartError {
-    /// There were checkpoints, and none can be restored.
-    #[error("nothing can be restored: {}", describe_failure(tried, damage, *left_behind))]
-    NothingRestorable {
-        /// Attempts, newest first.
-        tried: Vec<Tried>,
-        /// What ranks found unreadable.
-        damage: Vec<Culprit>,
-        /// Complete versions that a later run left behind on purpose.
-        left_behind: usize,
-    },
-    /// The checkpoints were taken by another number of ranks.
-    #[error(
-        "the checkpoints were taken by {found} ranks and this run has {ours}: start it on {found} ranks \
-         (restarting on another number of ranks is not supported yet)"
-    )]
-    GroupSize {
-        /// Ranks that took the newest one.
-        found: u32,
-        /// Ranks of this run.
-        ours: u32,
-    },
-    /// The version asked for is not there, or not on all ranks.
-    #[error("version {version} cannot be restored by all ranks; restorable are: {}", shown(present))]
-    NoSuchVersion {
-        /// The version.
-        version: u64,
-        /// Versions that can be restored.
-        present: Vec<u64>,
-    },
-    /// A rank disagreed with the checkpoint or with the other ranks' call.
-    #[error("the restart was ended by {}", join(culprits))]
-    Refused {
-        /// Who, and why.
-        culprits: Vec<Culprit>,
-    },
-    /// The session has failed.
-    #[error("{reason}")]
-    Session {
-        /// Why.
-        reason: String,
-    },
-}
-
-/// Versions that an error names, the newest of them.
-const VERSIONS_MAX: usize = 10;
-
-fn shown(ascending: &[u64]) -> String {
-    if ascending.is_empty() {
-        return "none".into();
-    }
-    list(ascending.iter().rev().map(u64::to_string), VERSIONS_MAX, ", ")
-}
-
-fn join(culprits: &[Culprit]) -> String {
-    culprits.iter().map(Culprit::to_string).collect::<Vec<_>>().join("; ")
-}
-
-fn describe_failure(tried: &[Tried], damage: &[Culprit], left_behind: usize) -> String {
-    let mut parts: Vec<String> = tried.iter().take(4).map(|t| format!("{} ({})", t.key, join(&t.culprits))).collect();
-    if !damage.is_empty() {
-        parts.push(format!("found unreadable: {}", join(damage)));
-    }
-    if left_behind > 0 {
-        parts.push(format!(
-            "{left_behind} older versions were left behind by a later run; name one with restart_version"
-        ));
-    }
-    if parts.is_empty() {
-        parts.push(
-            "checkpoints were committed, but the shards of some ranks are on no node of this run and not on the global tier \
-             (the root's log names them: event=passed-over)"
-                .into(),
-        );
-    }
-    parts.join("; ")
-}
 
 /// The root's word after a reduction.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-enum Word {
+pub(super) enum Word {
     /// Try this one.
     Try(Box<Choice>),
     /// Look at the next window.
@@ -152,354 +32,45 @@ enum Word {
 
 /// What the root has elected.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-struct Choice {
-    candidate: Candidate,
-    /// Its manifests on the tiers that all nodes share, nearest first.
-    manifests: Vec<(TierId, Manifest)>,
-    left_behind: bool,
-    /// Ways to shards on other nodes, by rank.
-    ways: Vec<(Rank, Vec<Alternative>)>,
-}
-
-/// A candidate to attempt, the same on all ranks.
-#[derive(Clone, Debug)]
-pub struct Elected {
-    /// Which checkpoint.
+pub(super) struct Choice {
     pub candidate: Candidate,
     /// Its manifests on the tiers that all nodes share, nearest first.
     pub manifests: Vec<(TierId, Manifest)>,
-    /// A later run had left it behind; it was asked for by name.
     pub left_behind: bool,
-    /// This rank's ways to its shard that lead to other nodes.
-    pub ways: Vec<Alternative>,
-}
-
-/// One restart, from the first look to the end.
-pub struct Election {
-    engine: Arc<Engine>,
-    name: String,
-    want: Want,
-    found: Found,
-    /// Everything looked at so far, newest first, and whether all ranks can restore it. The same on all ranks.
-    known: Vec<Candidate>,
-    complete: Vec<bool>,
-    /// For each of them: some rank knows that it was committed.
-    committed: Vec<bool>,
-    /// Where in `known` the window begins that was looked at last.
-    window: usize,
-    /// Some rank knows it was committed, or found damage.
-    evidence: bool,
-    damage: Vec<Culprit>,
-    tried: Vec<Tried>,
-    current: Option<Candidate>,
-    exhausted: bool,
-    /// What the root knows of this window's holdings. Empty on other ranks.
-    holdings: Arc<Mutex<Vec<Holding>>>,
-    /// This window's holdings have been gathered.
-    gathered: bool,
-}
-
-impl Election {
-    /// A restart of a series, with what this rank has found of it.
-    pub fn new(engine: &Arc<Engine>, name: &str, want: Want, found: Found) -> Election {
-        Election {
-            engine: engine.clone(),
-            name: name.into(),
-            want,
-            found,
-            holdings: Arc::default(),
-            gathered: false,
-            known: Vec::new(),
-            complete: Vec::new(),
-            committed: Vec::new(),
-            window: 0,
-            evidence: false,
-            damage: Vec::new(),
-            tried: Vec::new(),
-            current: None,
-            exhausted: false,
-        }
-    }
-
-    /// What this rank has found.
-    pub fn found(&self) -> &Found {
-        &self.found
-    }
-
-    /// Did the ranks look for shards on each other's nodes? The same on all ranks.
-    pub fn has_gathered(&self) -> bool {
-        self.gathered
-    }
-
-    /// Elects the first candidate; `None` if there is nothing to restore and never was.
-    ///
-    /// # Collective
-    /// All ranks. Two reductions per window.
-    ///
-    /// # Errors
-    /// [`RestartError`], the same on all ranks.
-    pub fn first(&mut self) -> Result<Option<Elected>, RestartError> {
-        loop {
-            self.look()?;
-            let mut word = self.vote()?;
-            if word == Word::Gather {
-                word = self.gather()?;
-            }
-            if word != Word::NextWindow {
-                return self.take(word);
-            }
-        }
-    }
-
-    /// Ends an attempt; `Ok(None)` if it counts, the next candidate if not.
-    ///
-    /// # Collective
-    /// All ranks.
-    ///
-    /// # Errors
-    /// [`RestartError`], the same on all ranks.
-    pub fn end(&mut self, failure: Option<(String, bool)>) -> Result<Option<Elected>, RestartError> {
-        let mut ballot = self.ballot("end of an attempt", Payload::None);
-        if let Some((text, retry)) = failure {
-            ballot = ballot.failed(self.engine.identity().rank, text, retry);
-        }
-        let root = self.root_view();
-        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_end(ballot))?;
-        let (word, tried): (Word, Option<Tried>) = self.decode(&verdict)?;
-        if let Some(tried) = tried {
-            // All ranks hear the same: it is said once.
-            let level = if self.engine.is_root() { log::Level::Warn } else { log::Level::Debug };
-            log::log!(level, "event=attempt-failed {} culprits={:?}", tried.key, join(&tried.culprits));
-            self.tried.push(tried);
-        }
-        match word {
-            Word::Gather => match self.gather()? {
-                Word::NextWindow => self.first(),
-                word => self.take(word),
-            },
-            Word::NextWindow => self.first(),
-            word => self.take(word),
-        }
-    }
-
-    /// All complete versions that this election has looked at, newest first: key, and whether a later run left it behind.
-    ///
-    /// # Collective
-    /// All ranks; looks at every window.
-    ///
-    /// # Errors
-    /// [`RestartError`], the same on all ranks.
-    pub fn list(&mut self) -> Result<Vec<(Candidate, bool)>, RestartError> {
-        while !self.exhausted {
-            self.look()?;
-            if self.vote()? == Word::Gather {
-                self.gather()?;
-            }
-        }
-        let (usable, left) = restorable(&self.known, &self.complete, self.engine.identity().size);
-        let mut all: Vec<(Candidate, bool)> =
-            usable.into_iter().map(|c| (c, false)).chain(left.into_iter().map(|c| (c, true))).collect();
-        all.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(all)
-    }
-
-    fn look(&mut self) -> Result<(), RestartError> {
-        let last = self.known.last().copied();
-        let fresh: Vec<Candidate> =
-            self.found.candidates().into_iter().filter(|c| last.is_none_or(|last| *c < last)).take(WINDOW).collect();
-        let fresh = fresh.iter().map(Candidate::to_bytes);
-        let mut ballot = self.ballot("look", Payload::greatest(WINDOW as u32, fresh));
-        let rank = self.engine.identity().rank;
-        if last.is_none()
-            && let Some(first) = self.found.damage.first()
-        {
-            let more = self.found.damage.len() - 1;
-            let text = if more > 0 { format!("{first} (and {more} more)") } else { first.clone() };
-            ballot = ballot.failed(rank, text, true);
-        }
-        let (verdict, payload) = self.reduce(ballot, |ballot| {
-            let differing: Vec<Culprit> = ballot.culprits().into_iter().filter(|c| !c.retry).collect();
-            if !differing.is_empty() {
-                return (Outcome::Abandoned(differing), Vec::new());
-            }
-            Outcome::agreed("damage", &ballot.culprits())
-        })?;
-        self.damage.extend(self.decode::<Vec<Culprit>>(&verdict)?);
-        let window = match payload {
-            Payload::Greatest { items, .. } => items.iter().filter_map(|bytes| Candidate::of_bytes(bytes)).collect(),
-            _ => Vec::new(),
-        };
-        self.exhausted = window.len() < WINDOW;
-        self.window = self.known.len();
-        self.gathered = false;
-        self.known.extend(&window);
-        self.complete.resize(self.known.len(), false);
-        self.committed.resize(self.known.len(), false);
-        Ok(())
-    }
-
-    fn vote(&mut self) -> Result<Word, RestartError> {
-        let start = self.window;
-        let (window, found) = (&self.known[start..], &self.found);
-        let have = to_bits(window.iter().map(|candidate| found.copies.contains_key(candidate)));
-        let committed = to_bits(window.iter().map(|candidate| found.committed.contains(candidate)));
-        // What the global tier holds completely, every rank can restore; only the root knows, and adds it.
-        let global = to_bits(window.iter().map(|candidate| found.manifests.contains_key(candidate)));
-        let root = self.root_view();
-        let ballot = self.ballot("vote", Payload::Bits { all: have, any: committed });
-        let (verdict, payload) = self.reduce(ballot, move |ballot| root.decide_vote(ballot, start, global))?;
-        let (word, complete): (Word, u64) = self.decode(&verdict)?;
-        from_bits(complete, &mut self.complete[start..]);
-        if let Payload::Bits { any, .. } = payload {
-            self.evidence |= any != 0;
-            from_bits(any, &mut self.committed[start..]);
-        }
-        Ok(word)
-    }
-
-    /// Tells the root what this rank, and for what belongs to other nodes its node's first rank, holds of the window;
-    /// and answers requests for it from here on.
-    fn gather(&mut self) -> Result<Word, RestartError> {
-        let identity = self.engine.identity();
-        let rank = identity.rank;
-        let window = self.known[self.window..].to_vec();
-        let place = |candidate: &Candidate| window.iter().position(|known| known == candidate).map(|at| at as u8);
-        let mut held: BTreeMap<(u8, Item), Held> = BTreeMap::new();
-        let own = self.found.copies.iter().flat_map(|(candidate, copies)| {
-            copies.iter().map(move |source| (candidate, Item::Shard(rank), &None, source))
-        });
-        let foreign = self.found.foreign.iter();
-        let foreign = foreign.map(|Foreign { candidate, item, set, source }| (candidate, *item, set, source));
-        for (candidate, item, set, source) in own.chain(foreign) {
-            let Some(at) = place(candidate) else { continue };
-            let new = || Held { key: candidate.key, set: set.clone(), sources: Vec::new() };
-            held.entry((at, item)).or_insert_with(new).sources.push(source.clone());
-        }
-        let holdings = held.iter().map(|((at, item), held)| Holding {
-            candidate: *at,
-            item: *item,
-            holder: rank,
-            bytes: held.sources[0].head().header.total_len,
-            set: held.set.clone(),
-        });
-        let ballot = match Payload::gathered(holdings) {
-            Ok(holdings) => self.ballot("gather", holdings),
-            Err(error) => self.engine.refusal(&error.to_string()),
-        };
-        self.engine
-            .server()
-            .serve(held.into_iter().map(|((_, item), held)| ((self.name.clone(), held.key, item), held.sources)));
-        let (start, keep) = (self.window, self.holdings.clone());
-        self.gathered = true;
-        let root = self.root_view();
-        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_gather(ballot, start, &keep))?;
-        let (word, complete): (Word, u64) = self.decode(&verdict)?;
-        from_bits(complete, &mut self.complete[start..]);
-        Ok(word)
-    }
-
-    fn take(&mut self, word: Word) -> Result<Option<Elected>, RestartError> {
-        match word {
-            Word::Try(elected) => {
-                let Choice { candidate, manifests, left_behind, ways } = *elected;
-                let rank = self.engine.identity().rank;
-                let ways = ways.into_iter().find(|(of, _)| *of == rank).map_or_else(Vec::new, |(_, ways)| ways);
-                self.current = Some(candidate);
-                log::info!("event=elected rank={} name={:?} {}", self.engine.identity().rank, self.name, candidate.key);
-                Ok(Some(Elected { candidate, manifests, left_behind, ways }))
-            }
-            Word::Done | Word::Nothing | Word::NextWindow | Word::Gather => Ok(None),
-            Word::NothingRestorable(tried, damage, left_behind) => {
-                Err(RestartError::NothingRestorable { tried, damage, left_behind: left_behind as usize })
-            }
-            Word::GroupSize(found) => Err(RestartError::GroupSize { found, ours: self.engine.identity().size }),
-            Word::NoSuchVersion(present) => {
-                let version = if let Want::Version(version) = self.want { version } else { 0 };
-                Err(RestartError::NoSuchVersion { version, present })
-            }
-        }
-    }
-
-    fn ballot(&self, step: &str, payload: Payload) -> Ballot {
-        self.engine.ballot(&format!("restart {:?} {:?}: {step}", self.name, self.want), payload)
-    }
-
-    fn reduce(
-        &self,
-        ballot: Ballot,
-        decide: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
-    ) -> Result<(Vec<u8>, Payload), RestartError> {
-        let verdict =
-            self.engine.collective(ballot, Box::new(decide)).map_err(|reason| RestartError::Session { reason })?;
-        match verdict.outcome {
-            Outcome::Agreed => Ok((verdict.decision, verdict.payload)),
-            Outcome::Abandoned(culprits) => Err(RestartError::Refused { culprits }),
-            Outcome::Unknown => Err(RestartError::Session { reason: "the root did not answer".into() }),
-        }
-    }
-
-    fn decode<T: serde::de::DeserializeOwned>(&self, decision: &[u8]) -> Result<T, RestartError> {
-        codec::decode("decision", decision).map_err(|error| RestartError::Session { reason: error.to_string() })
-    }
-
-    /// What the root's decisions need, moved into the closure that decides. (On other ranks it is never called.)
-    fn root_view(&mut self) -> RootView {
-        RootView {
-            size: self.engine.identity().size,
-            want: self.want,
-            known: self.known.clone(),
-            complete: self.complete.clone(),
-            committed: self.committed.clone(),
-            manifests: self.found.manifests.clone().into_iter().collect(),
-            evidence: self.evidence,
-            damage: self.damage.clone(),
-            tried: self.tried.clone(),
-            current: self.current,
-            exhausted: self.exhausted,
-            window: self.window,
-            gathered: self.gathered,
-            holdings: self.holdings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
-    }
+    /// Ways to shards on other nodes, by rank.
+    pub ways: Vec<(Rank, Vec<Alternative>)>,
 }
 
 /// One bit for each candidate of a window, the first one lowest.
-fn to_bits(of: impl Iterator<Item = bool>) -> u64 {
+pub(super) fn to_bits(of: impl Iterator<Item = bool>) -> u64 {
     of.enumerate().map(|(bit, is_so)| u64::from(is_so) << bit).sum()
 }
 
-fn from_bits(bits: u64, window: &mut [bool]) {
+pub(super) fn from_bits(bits: u64, window: &mut [bool]) {
     for (bit, is_so) in window.iter_mut().enumerate() {
         *is_so = bits >> bit & 1 == 1;
     }
 }
 
-/// What this rank has of an item of a candidate: all its copies, nearest first.
-struct Held {
-    key: CheckpointKey,
-    set: Option<SetInfo>,
-    sources: Vec<Source>,
-}
-
-struct RootView {
-    size: u32,
-    want: Want,
-    known: Vec<Candidate>,
-    complete: Vec<bool>,
-    committed: Vec<bool>,
-    manifests: Vec<(Candidate, Vec<(TierId, Manifest)>)>,
-    evidence: bool,
-    damage: Vec<Culprit>,
-    tried: Vec<Tried>,
-    current: Option<Candidate>,
-    exhausted: bool,
-    window: usize,
-    gathered: bool,
-    holdings: Vec<Holding>,
+pub(super) struct RootView {
+    pub size: u32,
+    pub want: Want,
+    pub known: Vec<Candidate>,
+    pub complete: Vec<bool>,
+    pub committed: Vec<bool>,
+    pub manifests: Vec<(Candidate, Vec<(TierId, Manifest)>)>,
+    pub evidence: bool,
+    pub damage: Vec<Culprit>,
+    pub tried: Vec<Tried>,
+    pub current: Option<Candidate>,
+    pub exhausted: bool,
+    pub window: usize,
+    pub gathered: bool,
+    pub holdings: Vec<Holding>,
 }
 
 impl RootView {
-    fn decide_vote(mut self, ballot: &Ballot, start: usize, global: u64) -> (Outcome, Vec<u8>) {
+    pub fn decide_vote(mut self, ballot: &Ballot, start: usize, global: u64) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
@@ -517,7 +88,7 @@ impl RootView {
 
     /// Is something incomplete that would be preferred to what was elected? Or would some rank have to read what was
     /// elected from the global tier, when another node may have it?
-    fn may_be_elsewhere(&self, start: usize, all: u64, word: &Word) -> bool {
+    pub fn may_be_elsewhere(&self, start: usize, all: u64, word: &Word) -> bool {
         let chosen = match word {
             Word::Try(choice) => Some(choice.candidate),
             _ => None,
@@ -535,7 +106,7 @@ impl RootView {
     }
 
     /// The root knows who holds what of the window: elects again.
-    fn decide_gather(mut self, ballot: &Ballot, start: usize, keep: &Mutex<Vec<Holding>>) -> (Outcome, Vec<u8>) {
+    pub fn decide_gather(mut self, ballot: &Ballot, start: usize, keep: &Lock<Vec<Holding>>) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
@@ -544,7 +115,7 @@ impl RootView {
             return (Outcome::Abandoned(Vec::new()), Vec::new());
         };
         holdings.sort_unstable();
-        keep.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&holdings);
+        keep.lock().clone_from(&holdings);
         self.holdings.clone_from(&holdings);
         for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
             if !*slot && self.known[start + bit].group_size == self.size {
@@ -563,7 +134,7 @@ impl RootView {
 
     /// The committed checkpoints of the window that would have been preferred to what was elected, and what the newest of
     /// them lacks.
-    fn passed_over(&self, start: usize, word: &Word) -> Option<String> {
+    pub fn passed_over(&self, start: usize, word: &Word) -> Option<String> {
         let chosen = match word {
             Word::Try(choice) => Some(choice.candidate),
             _ => None,
@@ -585,7 +156,7 @@ impl RootView {
     }
 
     /// The word that makes all ranks try a candidate.
-    fn choose(&self, candidate: Candidate, left_behind: bool) -> Word {
+    pub fn choose(&self, candidate: Candidate, left_behind: bool) -> Word {
         let manifests = self.manifests.iter().find(|(known, _)| *known == candidate);
         let manifests = manifests.map_or_else(Vec::new, |(_, manifests)| manifests.clone());
         let place = self.known[self.window..].iter().position(|known| *known == candidate);
@@ -599,7 +170,7 @@ impl RootView {
         Word::Try(Box::new(Choice { candidate, manifests, left_behind, ways }))
     }
 
-    fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
+    pub fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if culprits.iter().any(|culprit| !culprit.retry) {
             return (Outcome::Abandoned(culprits), Vec::new());
@@ -618,7 +189,7 @@ impl RootView {
     }
 
     /// The next candidate, or why there is none.
-    fn elect(&self) -> Word {
+    pub fn elect(&self) -> Word {
         // The lineage is that of what can be restored, tried or not: falling back must not cross to another one.
         let tried = |candidate: &Candidate| self.tried.iter().any(|tried| tried.key == candidate.key);
         let whole: Vec<bool> =
@@ -655,16 +226,13 @@ impl RootView {
     }
 }
 
-/// What later checkpoints name as their origin, after a restart that ended with operation `restart`.
-pub fn origin_of(elected: &Elected, restart: u64) -> Origin {
-    let CheckpointKey { generation, version, operation, .. } = elected.candidate.key;
-    Origin { generation, version, operation, restart }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Generation, Level};
+    use crate::base::{CheckpointKey, Generation, Level, Origin};
+    use crate::catalog::WINDOW;
+    use crate::format::codec;
+    use crate::redundancy::holding::Item;
 
     const SIZE: u32 = 4;
 
@@ -857,7 +425,7 @@ mod tests {
         let other = Ballot::of(Rank(1), 6, "another call", Payload::Bits { all: 7, any: 0 });
         let (outcome, _) = three([true; 3]).decide_vote(&bits(7, 0).merge(other.clone()), 0, 0);
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].ranks.named() == [Rank(1)]));
-        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, &Mutex::default());
+        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, &Lock::default());
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].ranks.named() == [Rank(1)]));
     }
 
@@ -873,7 +441,7 @@ mod tests {
     #[test]
     fn what_other_nodes_hold_makes_a_candidate_complete_and_the_ways_are_told() {
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
-        let keep = Mutex::default();
+        let keep = Lock::default();
         let gathered = RootView { gathered: true, ..three([false, false, true]) };
         let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, &keep));
         let Word::Try(choice) = word else { panic!("{word:?}") };
@@ -882,19 +450,19 @@ mod tests {
         assert_eq!(choice.ways, [(Rank(0), vec![way])]);
         let mut kept = elsewhere();
         kept.sort_unstable();
-        assert_eq!(keep.into_inner().expect("no panic"), kept);
+        assert_eq!(keep.into_inner(), kept);
     }
 
     #[test]
     fn one_shard_that_nobody_holds_leaves_a_candidate_incomplete() {
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()[1..].to_vec()).expect("short"));
         let (word, complete) =
-            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, &Mutex::default()));
+            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, &Lock::default()));
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
         let mut other = three([false, true, true]);
         other.known[0].group_size = 9;
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
-        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, &Mutex::default()));
+        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, &Lock::default()));
         assert_eq!(complete, 0b110, "shards of another number of ranks are not those of this run");
     }
 
@@ -903,7 +471,7 @@ mod tests {
         let mut view = three([false; 3]);
         (view.window, view.gathered, view.known[0].group_size) = (1, true, 9);
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
-        let (word, complete) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
+        let (word, complete) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Lock::default()));
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b01));
     }
 
@@ -913,7 +481,7 @@ mod tests {
         (view.want, view.gathered, view.current) = (Want::Version(60), true, Some(view.known[1]));
         assert_eq!(tried(&view.elect()), Some((60, true)));
         let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(vec![shard(1, 2, 3)]).expect("short"));
-        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 0, &Mutex::default()));
+        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 0, &Lock::default()));
         assert_eq!(tried(&word), Some((60, true)));
     }
 
@@ -963,7 +531,7 @@ mod tests {
             "gather",
             Payload::gathered(vec![shard(0, 0, 1), shard(1, 0, 3)]).expect("short"),
         );
-        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Mutex::default()));
+        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Lock::default()));
         let Word::Try(choice) = word else { panic!("{word:?}") };
         assert_eq!((choice.candidate.key.version, choice.manifests), (2, vec![(TierId::GLOBAL, manifest)]));
         assert_eq!(choice.ways, [(Rank(0), vec![Alternative::Copy { holder: Rank(1), bytes: 4096 }])]);
@@ -990,28 +558,5 @@ mod tests {
         assert_eq!((failed.key.version, failed.culprits), (3, vec![culprit(true)]));
         let (outcome, _) = end(Some(false), true);
         assert_eq!(outcome, Outcome::Abandoned(vec![culprit(false)]));
-    }
-
-    #[test]
-    fn an_end_without_anything_restored_says_why() {
-        let text = |tried: &[Tried], damage: &[Culprit], left| describe_failure(tried, damage, left);
-        assert!(text(&[], &[], 0).contains("event=passed-over"));
-        let attempt = Tried { key: at(1, 3, None).key, culprits: vec![culprit(true), culprit(true)] };
-        let told = text(&[attempt], &[], 0);
-        assert!(
-            told.contains("rank 2: a flipped bit; rank 2: a flipped bit") && !told.contains("passed-over"),
-            "{told}"
-        );
-        assert!(!told.contains("unreadable") && !told.contains("left behind"), "{told}");
-        assert!(text(&[], &[culprit(true)], 0).contains("found unreadable: rank 2: a flipped bit"));
-        assert!(text(&[], &[], 2).starts_with("2 older versions were left behind"));
-    }
-
-    #[test]
-    fn what_comes_later_names_what_was_restored_and_the_restart() {
-        let elected =
-            Elected { candidate: at(3, 7, None), manifests: Vec::new(), left_behind: false, ways: Vec::new() };
-        let origin = Origin { generation: Generation(3), version: 7, operation: 7, restart: 12 };
-        assert_eq!(origin_of(&elected, 12), origin);
     }
 }

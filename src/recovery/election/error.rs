@@ -1,0 +1,129 @@
+//! What a restart is asked for, and why it ended without a restored state.
+
+use crate::base::CheckpointKey;
+use crate::base::text::list;
+use crate::coordination::Culprit;
+use serde::{Deserialize, Serialize};
+
+/// What the application asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// The newest that all ranks can restore, on the lineage of the newest run.
+    Newest,
+    /// A version by name, also one that a later run left behind.
+    Version(u64),
+}
+
+/// An attempt that did not count, and why.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Tried {
+    /// Which checkpoint.
+    pub key: CheckpointKey,
+    /// Whose fault it was.
+    pub culprits: Vec<Culprit>,
+}
+
+/// Why a restart ended without a restored state. The same on all ranks.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RestartError {
+    /// There were checkpoints, and none can be restored.
+    #[error("nothing can be restored: {}", describe_failure(tried, damage, *left_behind))]
+    NothingRestorable {
+        /// Attempts, newest first.
+        tried: Vec<Tried>,
+        /// What ranks found unreadable.
+        damage: Vec<Culprit>,
+        /// Complete versions that a later run left behind on purpose.
+        left_behind: usize,
+    },
+    /// The checkpoints were taken by another number of ranks.
+    #[error(
+        "the checkpoints were taken by {found} ranks and this run has {ours}: start it on {found} ranks \
+         (restarting on another number of ranks is not supported yet)"
+    )]
+    GroupSize {
+        /// Ranks that took the newest one.
+        found: u32,
+        /// Ranks of this run.
+        ours: u32,
+    },
+    /// The version asked for is not there, or not on all ranks.
+    #[error("version {version} cannot be restored by all ranks; restorable are: {}", shown(present))]
+    NoSuchVersion {
+        /// The version.
+        version: u64,
+        /// Versions that can be restored.
+        present: Vec<u64>,
+    },
+    /// A rank disagreed with the checkpoint or with the other ranks' call.
+    #[error("the restart was ended by {}", join(culprits))]
+    Refused {
+        /// Who, and why.
+        culprits: Vec<Culprit>,
+    },
+    /// The session has failed.
+    #[error("{reason}")]
+    Session {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Versions that an error names, the newest of them.
+const VERSIONS_MAX: usize = 10;
+
+fn shown(ascending: &[u64]) -> String {
+    if ascending.is_empty() {
+        return "none".into();
+    }
+    list(ascending.iter().rev().map(u64::to_string), VERSIONS_MAX, ", ")
+}
+
+pub(super) fn join(culprits: &[Culprit]) -> String {
+    culprits.iter().map(Culprit::to_string).collect::<Vec<_>>().join("; ")
+}
+
+pub(super) fn describe_failure(tried: &[Tried], damage: &[Culprit], left_behind: usize) -> String {
+    let mut parts: Vec<String> = tried.iter().take(4).map(|t| format!("{} ({})", t.key, join(&t.culprits))).collect();
+    if !damage.is_empty() {
+        parts.push(format!("found unreadable: {}", join(damage)));
+    }
+    if left_behind > 0 {
+        parts.push(format!(
+            "{left_behind} older versions were left behind by a later run; name one with restart_version"
+        ));
+    }
+    if parts.is_empty() {
+        parts.push(
+            "checkpoints were committed, but the shards of some ranks are on no node of this run and not on the global tier \
+             (the root's log names them: event=passed-over)"
+                .into(),
+        );
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Rank;
+
+    fn culprit(retry: bool) -> Culprit {
+        Culprit { retry, ..Culprit::of(Rank(2), "a flipped bit") }
+    }
+
+    #[test]
+    fn an_end_without_anything_restored_says_why() {
+        let text = |tried: &[Tried], damage: &[Culprit], left| describe_failure(tried, damage, left);
+        assert!(text(&[], &[], 0).contains("event=passed-over"));
+        let attempt = Tried { key: CheckpointKey::default(), culprits: vec![culprit(true), culprit(true)] };
+        let told = text(&[attempt], &[], 0);
+        assert!(
+            told.contains("rank 2: a flipped bit; rank 2: a flipped bit") && !told.contains("passed-over"),
+            "{told}"
+        );
+        assert!(!told.contains("unreadable") && !told.contains("left behind"), "{told}");
+        assert!(text(&[], &[culprit(true)], 0).contains("found unreadable: rank 2: a flipped bit"));
+        assert!(text(&[], &[], 2).starts_with("2 older versions were left behind"));
+    }
+}
