@@ -16,6 +16,7 @@
 //! | `File` | a small file that is made, or looked after: the status of the run directory, a claim, what a drain makes of a checkpoint | that file |
 //! | `Core` | what the engine has decided on, with the effects of each decision | no I/O, no messages |
 //! | `Outer` | what one thread at a time does that takes locks of its own: filling a slot, adding up a parity, changing a segment, waiting for a turn | copying, arithmetic, populating memory |
+//! | `Account` | what one thread at a time knows of slots that go with it: the account of an exchange | nothing; a slot may be given back |
 //! | `Leaf` | everything else: the state of one doer | nothing; no other lock either |
 #![forbid(unsafe_code)]
 
@@ -45,6 +46,8 @@ pub enum Order {
     Core,
     /// What takes leaves of its own.
     Outer,
+    /// What gives slots back when it goes.
+    Account,
     /// The state of one doer, behind which no lock is taken.
     Leaf,
 }
@@ -74,7 +77,8 @@ impl<T> Lock<T> {
         Lock { order: Some(order), inner: Mutex::new(value) }
     }
 
-    /// Around a value that coroutines take in the place of threads, as in the checker of schedules: what is held is known of threads only.
+    /// Around a value whose place in the order is not checked: coroutines take it in the place of threads (the checker of schedules), of which
+    /// alone is known what they hold; or one thread takes several of a kind, in an order of their own.
     pub const fn unordered(value: T) -> Lock<T> {
         Lock { order: None, inner: Mutex::new(value) }
     }

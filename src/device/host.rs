@@ -48,7 +48,7 @@ pub struct HostDevice {
     shared: Arc<Shared>,
 }
 
-/// One step of memory, if it is mapped.
+/// One step of memory, if it is mapped. A kernel of the application locks several, in the order of their addresses.
 type MemoryBox = Lock<Option<Box<[u8]>>>;
 /// The same while it is locked.
 type LockedBox<'a> = Guard<'a, Option<Box<[u8]>>>;
@@ -292,7 +292,7 @@ impl Shared {
 
 impl Range {
     fn new(shared: &Arc<Shared>, bytes: u64, box_bytes: u64) -> Arc<Range> {
-        let boxes = (0..bytes.div_ceil(box_bytes.max(1)).max(1)).map(|_| Lock::new(None)).collect();
+        let boxes = (0..bytes.div_ceil(box_bytes.max(1)).max(1)).map(|_| Lock::unordered(None)).collect();
         let mut book = lock(&shared.book);
         let base = book.next;
         book.next += bytes.max(1).next_multiple_of(GRANULARITY) + GRANULARITY;

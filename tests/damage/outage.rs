@@ -168,8 +168,10 @@ fn outage(
     };
     // One line when it begins and one when it ends, though two versions were refused.
     assert_eq!((said(tier.level()), said(tier.other_level())), (1, 0), "{told:?}");
-    let again = format!("event=reached-again level={} version=5 refused=2", tier.level());
-    assert_eq!(told.streams.matches(&again).count(), 1, "{told:?}");
+    // Versions 5 and 6 may be decided on side by side: the first that is heard of says it.
+    let again = format!("event=reached-again level={} version=", tier.level());
+    let again: Vec<&str> = told.streams.split(&again).skip(1).filter_map(|line| line.lines().next()).collect();
+    assert!(again.len() == 1 && ["5 refused=2", "6 refused=2"].contains(&again[0]), "{again:?}\n{told:?}");
     assert!(!told.streams.contains("event=write-failed"), "a line for each rank\n{told:?}");
     let failures = |rank| told.counter(rank, "stats ", &format!("level_failures.{}", tier.name()));
     assert!((0..RANKS).all(|rank| failures(rank) == 2), "{told:?}");

@@ -281,7 +281,7 @@ impl Exchange {
             code,
             buffers: Arc::default(),
             is_stopped: AtomicBool::new(false),
-            inner: Lock::new(inner),
+            inner: Lock::at(Order::Account, inner),
         };
         exchange.after_hello(&mut exchange.lock());
         Ok(exchange)
