@@ -724,6 +724,18 @@ mod tests {
     }
 
     #[test]
+    fn what_was_in_doubt_is_committed_where_it_lies_when_the_word_comes_after_all() {
+        let mut books = books(false);
+        books.on_captured(facts(1), captured(10));
+        books.on_failed("MPI was finalized");
+        let plan = [TierId::MEMORY, TierId::GLOBAL];
+        let effects = books.on_verdict(&agreed(1, &plan));
+        assert!(effects.contains(&Effect::Mark(vec![10], Level::Process)), "{effects:?}");
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Start(..))), "{effects:?}");
+        assert!(books.is_at_rest() && books.has(1));
+    }
+
+    #[test]
     fn a_superseded_run_commits_nothing_and_goes_on_answering() {
         let mut books = books(false);
         assert!(books.on_superseded("run 2 has taken over"));

@@ -93,9 +93,20 @@ impl Life {
 
     /// All ranks have captured it, and it goes to these tiers.
     pub fn on_agreed(&mut self, plan: TierSet) -> Vec<FlowEffect> {
-        // The root needs the votes of all ranks for that.
-        debug_assert!(matches!(self, Life::Voting), "agreed without this rank: {self:?}");
-        let (flow, effects) = Flow::agreed(plan);
+        let (mut flow, mut effects) = Flow::agreed(plan);
+        match self {
+            Life::Voting => {}
+            // The word has come after all. What memory holds is committed; this rank has let go of the bytes for all else.
+            Life::Doubtful => {
+                flow.on_lost();
+                effects = Vec::new();
+            }
+            // The root needs the votes of all ranks for that.
+            _ => {
+                debug_assert!(false, "agreed without this rank: {self:?}");
+                return Vec::new();
+            }
+        }
         *self = Life::Agreed(flow);
         effects
     }
@@ -143,6 +154,16 @@ mod tests {
         life.on_agreed([TierId::MEMORY, TierId::LOCAL].into_iter().collect());
         assert_eq!(life.on_lost(), [FlowEffect::SourceFree, FlowEffect::Finished]);
         assert!(life.is_committed(TierId::MEMORY) && !life.is_committed(TierId::LOCAL));
+    }
+
+    #[test]
+    fn a_word_that_comes_after_all_ends_the_doubt_and_begins_nothing() {
+        let mut life = Life::Voting;
+        life.on_lost();
+        assert!(matches!(life, Life::Doubtful));
+        assert_eq!(life.on_agreed([TierId::MEMORY, TierId::LOCAL].into_iter().collect()), []);
+        assert!(life.is_committed(TierId::MEMORY) && !life.is_committed(TierId::LOCAL));
+        assert!(life.is_finished() && !life.is_in_doubt() && !life.is_open());
     }
 
     #[test]
