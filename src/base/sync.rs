@@ -172,9 +172,10 @@ impl Condition {
         limit: Duration,
         mut is_so: impl FnMut(&mut T) -> bool,
     ) -> Guard<'a, T> {
-        let deadline = Instant::now() + limit;
+        // A limit that no clock reaches is none.
+        let deadline = Instant::now().checked_add(limit);
         while is_so(&mut guard) {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.map_or(limit, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 break;
             }

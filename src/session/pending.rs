@@ -63,6 +63,7 @@ impl Pending {
         self.engine.reporter().beat();
         let _waiting = self.engine.waiting.begin();
         loop {
+            let seen = self.engine.seen();
             let waited = self.progress().waited(level);
             match waited {
                 Waited::Reached(reached) => return Ok(reached),
@@ -73,7 +74,7 @@ impl Pending {
                 }
                 Waited::Open => {
                     if !self.engine.pump() {
-                        self.engine.pause(Duration::from_micros(50));
+                        self.engine.pause(seen, Duration::from_micros(50));
                     }
                 }
             }

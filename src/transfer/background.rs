@@ -234,11 +234,15 @@ impl Engine {
             Standing::Unknown(why) if !is_patient => log::warn!("event=claim-not-checked error={why:?}"),
             Standing::Superseded(why) | Standing::Unknown(why) => return blame(why),
         }
-        if let Some(tier) = shared
-            && let Err(error) = self.write_shared_manifest(tier, round.operation, ballot.payload)
-        {
-            self.reporter().on_tier_failure(tier, &error);
-            return blame(error.to_string());
+        if let Some(tier) = shared {
+            // Without a manifest there is no such level. Communication may have broken down for a moment, after which this rank gave up
+            // what it had voted for, and the votes of the others have come all the same.
+            let facts = self.books().facts(round.operation);
+            let Some(facts) = facts else { return blame("the root has given this checkpoint up".into()) };
+            if let Err(error) = self.write_shared_manifest(tier, &facts, ballot.payload) {
+                self.reporter().on_tier_failure(tier, &error);
+                return blame(error.to_string());
+            }
         }
         (Outcome::Agreed, Vec::new())
     }
@@ -259,15 +263,12 @@ impl Engine {
         self.fence.as_ref().is_some_and(|fence| fence.is_on(tier))
     }
 
-    fn write_shared_manifest(&self, tier: TierId, operation: u64, payload: Payload) -> Result<(), TierError> {
+    fn write_shared_manifest(&self, tier: TierId, facts: &Facts, payload: Payload) -> Result<(), TierError> {
         let Some(directory) = self.tier(tier) else { return Ok(()) };
         let format = |source| TierError::Format { tier, path: directory.root().to_owned(), source };
         let mut containers = payload.values::<ContainerInfo>().map_err(format)?;
         containers.sort_by(|a, b| a.file.cmp(&b.file));
-        let facts = self.books().facts(operation);
-        facts.map_or(Ok(()), |facts| {
-            directory.write_manifest(&facts.series, &self.setup.manifest(&facts, tier.level(), containers))
-        })
+        directory.write_manifest(&facts.series, &self.setup.manifest(facts, tier.level(), containers))
     }
 
     /// The manifest on a tier of the node only records a fact that the shards prove: failing to write it is no failure of the level.

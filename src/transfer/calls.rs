@@ -56,7 +56,8 @@ impl Engine {
         self.desk.ask(round, ballot, decide);
         self.wait_until(|| match self.desk.take_answer(&round) {
             Some(verdict) => Some(Ok(verdict)),
-            None => self.cut_off().map(Err),
+            // It may have come between the two looks.
+            None => self.cut_off().map(|reason| self.desk.take_answer(&round).ok_or(reason)),
         })
     }
 
@@ -78,6 +79,7 @@ impl Engine {
     /// Steps until `ready` has an answer.
     pub(super) fn wait_until<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
         loop {
+            let seen = self.seen();
             if let Some(answer) = ready() {
                 return answer;
             }
@@ -87,7 +89,7 @@ impl Engine {
             if self.setup.is_stepped && self.has_bulk() {
                 std::thread::yield_now();
             } else {
-                self.pause(PAUSE);
+                self.pause(seen, PAUSE);
             }
         }
     }
@@ -119,13 +121,17 @@ impl Engine {
         }
     }
 
-    /// Sleeps until something changes, at most for `limit`.
-    pub fn pause(&self, limit: Duration) {
+    /// A moment that [`Engine::pause`] waits for the next change after.
+    pub fn seen(&self) -> u64 {
+        self.changed.now()
+    }
+
+    /// Sleeps until something has changed after `seen`, at most for `limit`.
+    pub fn pause(&self, seen: u64, limit: Duration) {
         if self.setup.is_inline {
             self.setup.clock.sleep(limit);
             return;
         }
-        let seen = self.changed.now();
         if !self.desk.has_events() {
             self.changed.wait_past(seen, limit);
         }

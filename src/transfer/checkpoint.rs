@@ -456,6 +456,7 @@ impl Engine {
         let started = clock.now();
         let (mut waited, mut is_last_look) = (false, false);
         loop {
+            let seen = self.seen();
             let in_flight = self.books().in_flight().count();
             let crowded = in_flight >= IN_FLIGHT_MAX;
             if !crowded {
@@ -490,7 +491,7 @@ impl Engine {
                 log::info!("event=waiting-for-room rank={} bytes={bytes}", self.setup.rank());
             }
             if !self.pump() {
-                self.pause(Duration::from_micros(100));
+                self.pause(seen, Duration::from_micros(100));
             }
         }
     }

@@ -225,7 +225,9 @@ impl Engine {
         let mut has_freed = false;
         while let Some(effect) = effects.pop_front() {
             let done = match effect {
-                Effect::Start(operation, tier) => self.level(tier).map(|level| level.start(operation)),
+                Effect::Start(operation, tier) => {
+                    self.level(tier).zip(books.facts(operation)).map(|(level, facts)| level.start(&facts))
+                }
                 Effect::Store(operation, parts) => books.facts(operation).map(|facts| self.peers.store(facts, parts)),
                 Effect::Retire(parts, slot) => {
                     has_freed |= self.retire(parts, slot);
@@ -479,7 +481,9 @@ impl Engine {
             moved = true;
             driver.send_parcel(to, label, body)?;
         }
-        self.done(self.peers.settle());
+        let done = self.peers.settle();
+        moved |= !done.is_empty();
+        self.done(done);
         for bytes in self.mail.take_spent().into_iter().chain(self.peers.take_spent()) {
             driver.recycle(bytes);
         }

@@ -232,8 +232,8 @@ pub(super) fn begin_alone(spec: WriteSpec) -> Result<Opened, TierError> {
 }
 
 impl LevelWork for FileLevel {
-    fn start(&self, operation: u64) -> Vec<Done> {
-        self.lanes.write(operation, self.kind());
+    fn start(&self, facts: &Facts) -> Vec<Done> {
+        self.lanes.write(facts.key.operation, self.kind());
         Vec::new()
     }
 

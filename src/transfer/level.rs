@@ -38,7 +38,7 @@ pub(super) enum Opened {
 /// nothing, but put up what is to be done.
 pub(super) trait LevelWork: Send + Sync {
     /// The level is wanted: begins.
-    fn start(&self, operation: u64) -> Vec<Done>;
+    fn start(&self, facts: &Facts) -> Vec<Done>;
 
     /// Opens the write that was put up for it.
     ///

@@ -114,8 +114,9 @@ impl Peers {
         self.exchanges().iter().flat_map(|exchange| exchange.take_spent()).collect()
     }
 
-    fn make(&self, operation: u64) -> Result<Exchange, String> {
-        let (facts, source) = self.shards.get(operation).ok_or("its shard is gone")?;
+    fn make(&self, facts: &Facts) -> Result<Exchange, String> {
+        let operation = facts.key.operation;
+        let (_, source) = self.shards.get(operation).ok_or("its shard is gone")?;
         let memory =
             self.setup.memory.clone().ok_or("the memory tier is off on this rank: nothing can be kept for others")?;
         let role = self.setup.role(&facts.series.name).ok_or("this rank has no part in any redundancy set")?;
@@ -212,8 +213,9 @@ impl Peers {
 }
 
 impl LevelWork for Peers {
-    fn start(&self, operation: u64) -> Vec<Done> {
-        match self.make(operation) {
+    fn start(&self, facts: &Facts) -> Vec<Done> {
+        let operation = facts.key.operation;
+        match self.make(facts) {
             Ok(exchange) => {
                 let exchange = Arc::new(exchange);
                 let mut state = self.state.lock();
@@ -224,8 +226,7 @@ impl LevelWork for Peers {
                 Vec::new()
             }
             Err(reason) => {
-                let role = self.shards.get(operation).and_then(|(facts, _)| self.setup.role(&facts.series.name));
-                if let Some(role) = role {
+                if let Some(role) = self.setup.role(&facts.series.name) {
                     for (to, label, body) in exchange::aborts(role, self.setup.rank(), operation, &reason) {
                         self.mail.send(to, label, body);
                     }

@@ -116,8 +116,12 @@ fn join(thread: Option<JoinHandle<()>>) {
 
 fn write_loop(engine: &Engine, tiers: TierSet) {
     let mut staging = None;
-    while !engine.is_stopping() {
+    loop {
+        // Before the look at the end, which rings like work.
         let seen = engine.work_seen();
+        if engine.is_stopping() {
+            return;
+        }
         if !engine.work(tiers, &mut staging) {
             engine.wait_for_work(tiers, seen, WRITER_IDLE);
         }
@@ -128,7 +132,11 @@ fn comm_loop(engine: &Engine) {
     let mut pause = COMM_BUSY;
     let mut moved = Instant::now();
     let mut is_in_vain = false;
-    while !engine.is_stopping() {
+    loop {
+        let seen = engine.seen();
+        if engine.is_stopping() {
+            return;
+        }
         if engine.step() {
             (pause, moved, is_in_vain) = (COMM_BUSY, Instant::now(), false);
             continue;
@@ -150,7 +158,7 @@ fn comm_loop(engine: &Engine) {
             std::thread::yield_now();
             continue;
         }
-        engine.pause(pause);
+        engine.pause(seen, pause);
         pause = (pause * 2).min(longest);
     }
 }

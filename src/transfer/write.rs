@@ -213,7 +213,8 @@ impl WriteJob {
     }
 
     /// Do the slices of all ranks lie in the file that this rank has open? A run that took over while this node stood still has
-    /// removed what was unfinished; a rank that began its slice after that made a new file, in which the others' are missing.
+    /// removed what was unfinished; a rank that began its slice after that made a new file, in which the others' are missing. The file
+    /// is opened by its name: this rank's own slice, which is looked for as well, shows that it is the one that this rank wrote to.
     fn check_slices(&self) -> Result<(), TierError> {
         let io = |source| TierError::io(self.tier, "publish", self.upload.path(), source);
         let file = self.upload.read_back().map_err(io)?;

@@ -144,7 +144,14 @@ impl<S: Copy> Books<S> {
         let entry =
             Entry { facts, life, on, slot, parts: Vec::new(), containers: PerTier::default(), failures: Vec::new() };
         self.entries.insert(operation, entry);
-        self.votes()
+        let mut effects = Vec::new();
+        // The session has failed between the look at that and now: nobody would answer the vote.
+        if let Some(reason) = self.cut_off().map(ToOwned::to_owned) {
+            self.give_up(operation, LevelVerdict::Unknown(reason), &mut effects);
+            self.settle_memory(&mut effects);
+        }
+        effects.extend(self.votes());
+        effects
     }
 
     /// What was in the GPU cache lies in this slot now, or (`None`) in none, and `vote` says so.
@@ -435,7 +442,8 @@ impl<S: Copy> Books<S> {
     /// The call came to nothing, or nobody here will hear: nothing more of this checkpoint is written.
     fn give_up(&mut self, operation: u64, heard: LevelVerdict, effects: &mut Effects<S>) {
         let Some(entry) = self.entries.get_mut(&operation) else { return };
-        if entry.life.is_finished() {
+        let ends_doubt = matches!((&entry.life, &heard), (Life::Doubtful, LevelVerdict::Abandoned(_)));
+        if entry.life.is_finished() && !ends_doubt {
             // It came while this rank's vote was on its way, and answers that, too.
             return;
         }
@@ -444,9 +452,7 @@ impl<S: Copy> Books<S> {
             _ => entry.life.on_refused(),
         };
         effects.push(Effect::Heard(entry.facts.clone(), None, heard));
-        if !entry.life.is_committed(TierId::PEERS) {
-            entry.stop_exchange(operation, effects);
-        }
+        entry.stop_exchange(operation, effects);
         self.follow(operation, next, effects);
     }
 
@@ -537,10 +543,11 @@ impl<S: Copy> Entry<S> {
         }
     }
 
-    /// Nothing more comes of the exchange. What is in doubt stays: others may have heard that the level is committed.
+    /// Nothing more comes of the exchange. What it has led to stays, also if that is in doubt: others may have heard that the level is
+    /// committed.
     fn stop_exchange(&mut self, operation: u64, effects: &mut Effects<S>) {
         effects.push(Effect::Stop(operation, TierId::PEERS));
-        if !self.life.is_in_doubt() && !self.parts.is_empty() {
+        if !self.life.is_in_doubt() && !self.life.is_committed(TierId::PEERS) && !self.parts.is_empty() {
             effects.push(Effect::Retire(std::mem::take(&mut self.parts), None));
         }
     }
@@ -733,6 +740,43 @@ mod tests {
         assert!(effects.contains(&Effect::Mark(vec![10], Level::Process)), "{effects:?}");
         assert!(!effects.iter().any(|effect| matches!(effect, Effect::Start(..))), "{effects:?}");
         assert!(books.is_at_rest() && books.has(1));
+    }
+
+    #[test]
+    fn what_was_in_doubt_goes_when_it_is_heard_that_it_was_refused() {
+        let mut books = books(false);
+        books.on_captured(facts(1), captured(10));
+        books.on_failed("MPI was finalized");
+        let effects = books.on_verdict(&verdict(1, None, Outcome::Abandoned(Vec::new()), &[]));
+        assert!(effects.contains(&Effect::Retire(Vec::new(), Some(10))), "{effects:?}");
+        assert!(!books.has(1) && books.is_at_rest());
+    }
+
+    /// A vote would wait for ever, and the application with it.
+    #[test]
+    fn what_is_captured_after_the_failure_is_given_up_at_once() {
+        let mut books = books(false);
+        books.on_failed("the network is gone");
+        let effects = books.on_captured(facts(1), captured(10));
+        assert_eq!(votes(&effects), []);
+        let unknown = LevelVerdict::Unknown("the network is gone".into());
+        assert!(effects.contains(&Effect::Heard(facts(1), None, unknown)), "{effects:?}");
+        assert!(effects.contains(&Effect::Retire(Vec::new(), Some(10))) && effects.contains(&Effect::Gone(1)));
+        books.on_captured(facts(2), None);
+        assert_eq!(votes(&books.on_landed(2, Some(20), Ballot::default())), []);
+        assert!(!books.has(2) && books.is_at_rest());
+    }
+
+    #[test]
+    fn what_is_kept_for_others_stays_when_the_session_fails_after_the_commit() {
+        let mut books = books(false);
+        books.on_captured(facts(1), captured(10));
+        books.on_verdict(&agreed(1, &[TierId::MEMORY, TierId::PEERS, TierId::GLOBAL]));
+        books.on_kept(1, vec![11]);
+        books.on_verdict(&settled(1, TierId::PEERS, Outcome::Agreed));
+        let (_, effects) = books.on_failed("the network is gone");
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::Retire(..))), "{effects:?}");
+        assert!(effects.contains(&Effect::Stop(1, TierId::PEERS)), "nobody is served any more");
     }
 
     #[test]

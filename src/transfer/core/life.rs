@@ -111,8 +111,12 @@ impl Life {
         effects
     }
 
-    /// Some rank has not captured it, or made another call.
+    /// Some rank has not captured it, or made another call. That ends a doubt, too.
     pub fn on_refused(&mut self) -> Vec<FlowEffect> {
+        if matches!(self, Life::Doubtful) {
+            *self = Life::Refused;
+            return Vec::new();
+        }
         self.end(Life::Refused)
     }
 
@@ -164,6 +168,13 @@ mod tests {
         assert_eq!(life.on_agreed([TierId::MEMORY, TierId::LOCAL].into_iter().collect()), []);
         assert!(life.is_committed(TierId::MEMORY) && !life.is_committed(TierId::LOCAL));
         assert!(life.is_finished() && !life.is_in_doubt() && !life.is_open());
+    }
+
+    #[test]
+    fn a_refusal_that_comes_after_all_ends_the_doubt() {
+        let mut life = Life::Doubtful;
+        assert_eq!(life.on_refused(), []);
+        assert!(matches!(life, Life::Refused) && !life.is_in_doubt());
     }
 
     #[test]

@@ -28,7 +28,7 @@
 //! | `Refused` | | go | no |
 //! | `Doubtful` | has voted, and the root is silent | stay for the restart to settle | yes |
 //!
-//! A word that comes after all ends the doubt: what memory holds is committed then, and nothing more is written.
+//! A word that comes after all ends the doubt: what memory holds is committed then, or goes, and nothing more is written.
 //!
 //! Refused, doubtful and ended ones are forgotten as soon as the ledger lets their memory go.
 #![forbid(unsafe_code)]
