@@ -9,7 +9,7 @@ use super::context::{KeptContext, Shared, bind, failed};
 use super::memory::{attribute, out_of_memory};
 use crate::base::digest::{copy_streaming, store_fence};
 use crate::base::log;
-use crate::base::sync::{Guard, Lock};
+use crate::base::sync::{Guard, Lock, Order};
 use crate::base::units::PAGE;
 use cudarc::driver::{CudaContext, result, sys};
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use std::sync::{Arc, Weak};
 /// End and state of each registration of this process by its start, whichever device it was made for: all are portable. Invariant:
 /// no two overlap.
 static BOOK: Lock<BTreeMap<usize, (usize, State)>> = Lock::new(BTreeMap::new());
-/// Held while something is registered.
-static REGISTERING: Lock<()> = Lock::new(());
+/// Held while something is registered, which the book is told of before and behind.
+static REGISTERING: Lock<()> = Lock::at(Order::Outer, ());
 
 /// What can be done with a registration.
 enum State {
