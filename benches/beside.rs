@@ -24,12 +24,12 @@ fn main() {
 #[cfg(feature = "cuda")]
 mod beside {
     use super::node::{self, median, quantile};
-    use bivouac::cache::Keep;
-    use bivouac::config::{BurstScope, FlushRate, PinOrder, StaggerConfig};
-    use bivouac::device::cuda::CudaDevice;
-    use bivouac::device::{Device, DeviceSpan, Stream};
-    use bivouac::segment::Segment;
-    use bivouac::transfer::history::{CacheConfig, Caches, Field, History};
+    use bivouac_core::cache::Keep;
+    use bivouac_core::config::{BurstScope, FlushRate, PinOrder, StaggerConfig};
+    use bivouac_core::device::cuda::CudaDevice;
+    use bivouac_core::device::{Device, DeviceSpan, Stream};
+    use bivouac_core::segment::Segment;
+    use bivouac_core::transfer::history::{CacheConfig, Caches, Field, History};
     use clap::{Parser, ValueEnum};
     use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PinnedHostSlice, PushKernelArg, result};
     use cudarc::nvrtc::compile_ptx;

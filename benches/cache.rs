@@ -20,9 +20,9 @@
 #[path = "cache/window.rs"]
 mod window;
 
-use bivouac::base::rng::Rng;
-use bivouac::cache::evict::{self, Candidate, Use};
-use bivouac::cache::{Admission, Cache, EntryId, Job, Keep, Link, Options, Read, Tier, TierOptions};
+use bivouac_core::base::rng::Rng;
+use bivouac_core::cache::evict::{self, Candidate, Use};
+use bivouac_core::cache::{Admission, Cache, EntryId, Job, Keep, Link, Options, Read, Tier, TierOptions};
 use serde_json::json;
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -6,13 +6,13 @@
 //! `mpirun -n 2 cargo bench --bench capi`, or what `cargo bench --no-run --bench capi` names. Rank 0 prints JSON lines: medians in
 //! seconds, their ratio, the target. The first rounds are thrown away.
 
-use bivouac::capi::arguments::{BVK_F64, BVK_U64};
-use bivouac::capi::checkpoint::bvk_checkpoint;
-use bivouac::capi::restart::{BVK_NEWEST, bvk_restart};
-use bivouac::capi::session::{Options, bvk_close, bvk_open, bvk_prepare, bvk_protect, bvk_unprotect_all};
-use bivouac::capi::status::BVK_OK;
-use bivouac::config::ConfigSource;
-use bivouac::{Config, Session};
+use bivouac_capi::arguments::{BVK_F64, BVK_U64};
+use bivouac_capi::checkpoint::bvk_checkpoint;
+use bivouac_capi::restart::{BVK_NEWEST, bvk_restart};
+use bivouac_capi::session::{Options, bvk_close, bvk_open, bvk_prepare, bvk_protect, bvk_unprotect_all};
+use bivouac_capi::status::BVK_OK;
+use bivouac_core::config::ConfigSource;
+use bivouac_core::{Config, Session};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use serde_json::json;

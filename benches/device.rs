@@ -10,7 +10,7 @@ fn main() {
 
 #[cfg(feature = "cuda")]
 fn main() {
-    match bivouac::device::cuda::CudaDevice::open(0) {
+    match bivouac_core::device::cuda::CudaDevice::open(0) {
         Ok(device) => gpu::all(&device),
         Err(error) => eprintln!("SKIPPED: {error}; run it on a machine with a GPU: cargo bench --bench device"),
     }
@@ -18,8 +18,8 @@ fn main() {
 
 #[cfg(feature = "cuda")]
 mod gpu {
-    use bivouac::device::cuda::CudaDevice;
-    use bivouac::device::{Device, DeviceSpan, HostRange, Priority, Run, Stream};
+    use bivouac_core::device::cuda::CudaDevice;
+    use bivouac_core::device::{Device, DeviceSpan, HostRange, Priority, Run, Stream};
     use cudarc::driver::result;
     use cudarc::driver::sys::CUevent_flags;
     use std::time::Instant;

@@ -14,7 +14,7 @@
 //! * `encode k+m`: `k` buffers to `m` parities, in segments that stay in the cache. The rate counts the data.
 #![forbid(unsafe_code)]
 
-use bivouac::redundancy::code::{Code, Factor, Kernel, add_to_all};
+use bivouac_core::redundancy::code::{Code, Factor, Kernel, add_to_all};
 use clap::Parser;
 use serde_json::json;
 use std::hint::black_box;

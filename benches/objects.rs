@@ -11,11 +11,11 @@
 //! each rank. The first round is thrown away. Medians, one JSON object a line; ratios are rates, ours over the bare ones.
 #![forbid(unsafe_code)]
 
-use bivouac::comm::threads::world;
-use bivouac::config::Budget;
-use bivouac::session::place::{Place, Workers};
-use bivouac::tier::Tier;
-use bivouac::{Config, Level, Session};
+use bivouac_core::comm::threads::world;
+use bivouac_core::config::Budget;
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::tier::Tier;
+use bivouac_core::{Config, Level, Session};
 use clap::Parser;
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
@@ -130,7 +130,7 @@ fn main() {
     let memory = tempfile::tempdir_in("/dev/shm").expect("node memory");
     let (times, gate) = (Mutex::new(Times::default()), Barrier::new(options.ranks));
     // It chooses the implementation of TLS, which the bare client needs, too.
-    let tier = bivouac::tier::object::at(&options.url, Some(&options.endpoint)).expect("a tier");
+    let tier = bivouac_core::tier::object::at(&options.url, Some(&options.endpoint)).expect("a tier");
     let bare = Mutex::new(Bare::new(&options));
     let all =
         bytes::Bytes::from((0..(options.ranks * options.mib) << 20).map(|at| (at * 31) as u8).collect::<Vec<u8>>());
@@ -196,15 +196,15 @@ fn read_back(tier: &dyn Tier, rank: usize, mib: usize) -> f64 {
     let began = Instant::now();
     let series = tier.all_series().expect("listed").into_iter().find(|series| series.name == NAME).expect("there");
     let newest = tier.folders(&series).expect("listed")[0];
-    let key = bivouac::base::CheckpointKey {
+    let key = bivouac_core::base::CheckpointKey {
         generation: newest.0,
         version: newest.1,
         operation: newest.2,
         ..Default::default()
     };
-    let rank = bivouac::base::Rank(rank as u32);
+    let rank = bivouac_core::base::Rank(rank as u32);
     let shard = tier.open_shard(&series, &key.folder(), "c000000.bvc", rank).expect("its shard");
-    let source = bivouac::tier::source::Source::File(shard);
+    let source = bivouac_core::tier::source::Source::File(shard);
     let region = source.head().region("data").expect("there").clone();
     let mut target = vec![0; mib << 20];
     source.read_region(&region, &mut target).expect("read");

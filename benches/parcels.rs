@@ -12,10 +12,10 @@
 //! much is received), and the ratio of the rates. All buffers are touched before, the first round is thrown away.
 #![forbid(unsafe_code)]
 
-use bivouac::base::Rank;
-use bivouac::comm::mpi::MpiComm;
-use bivouac::comm::sockets::{Opened, SocketComm, Wish};
-use bivouac::comm::{Comm, SharedBytes, Slice};
+use bivouac_core::base::Rank;
+use bivouac_core::comm::mpi::MpiComm;
+use bivouac_core::comm::sockets::{Opened, SocketComm, Wish};
+use bivouac_core::comm::{Comm, SharedBytes, Slice};
 use clap::Parser;
 use mpi::collective::SystemOperation;
 use mpi::point_to_point::send_receive_into;
@@ -56,7 +56,7 @@ fn main() {
     let world = universe.world();
     let size = world.size();
     assert!(size > 1, "start it with mpirun -n 2 or more");
-    let mut base = MpiComm::duplicate(&world, &bivouac::config::Timeouts::default()).expect("MPI is there");
+    let mut base = MpiComm::duplicate(&world, &bivouac_core::config::Timeouts::default()).expect("MPI is there");
     let wish = if options.sockets { Wish::Need } else { Wish::Refuse };
     let comm: Box<dyn Comm> = match SocketComm::open(&mut base, wish, Duration::from_secs(60)).expect("ranks talk") {
         Opened::Streams(streams) => streams,

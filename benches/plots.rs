@@ -46,7 +46,7 @@ struct Picture {
 }
 
 fn main() -> Outcome {
-    let results = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/results");
+    let results = PathBuf::from(env!("WORKSPACE_ROOT")).join("benches/results");
     let text = std::fs::read_to_string(results.join("shot-h200.jsonl"))?;
     let rows: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let shots: Vec<Value> =

@@ -5,10 +5,10 @@
 //! All buffers are touched before anything is timed; the first round of each measurement is thrown away.
 #![forbid(unsafe_code)]
 
-use bivouac::base::digest::{copy_digest, copy_streaming, store_fence};
-use bivouac::config::Budget;
-use bivouac::tier::posix::PageBuffer;
-use bivouac::{Config, Level, Session};
+use bivouac_core::base::digest::{copy_digest, copy_streaming, store_fence};
+use bivouac_core::config::Budget;
+use bivouac_core::tier::posix::PageBuffer;
+use bivouac_core::{Config, Level, Session};
 use clap::Parser;
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
@@ -157,11 +157,11 @@ impl Bench {
     }
 
     fn noise(&self) -> Vec<f64> {
-        let mut rng = bivouac::base::rng::Rng::new(self.rank() as u64);
+        let mut rng = bivouac_core::base::rng::Rng::new(self.rank() as u64);
         (0..self.bytes() / 8).map(|_| f64::from_bits(rng.next_u64() >> 2)).collect()
     }
 
-    fn capture(&self, session: &Session, version: u64, data: &[f64]) -> bivouac::Pending {
+    fn capture(&self, session: &Session, version: u64, data: &[f64]) -> bivouac_core::Pending {
         let mut checkpoint = session.checkpoint("bench", version).expect("the name is fine");
         checkpoint.save("data", data).expect("the region is fine");
         checkpoint.capture().expect("there is room")
@@ -241,7 +241,7 @@ impl Bench {
     /// regions; until they are durable, all agreed, against raw O_DIRECT writes of the same bytes.
     fn regions(&self) {
         const COUNT: usize = 10_000;
-        let mut rng = bivouac::base::rng::Rng::new(self.rank() as u64);
+        let mut rng = bivouac_core::base::rng::Rng::new(self.rank() as u64);
         let names: Vec<String> = (0..COUNT).map(|at| format!("level 3, block {at}")).collect();
         let regions: Vec<Vec<f64>> = (0..COUNT)
             .map(|_| {

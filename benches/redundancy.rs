@@ -5,13 +5,13 @@
 //! folder of its own, so that nothing is shared between them but the message layer.
 #![forbid(unsafe_code)]
 
-use bivouac::base::Rank;
-use bivouac::comm::mpi::MpiComm;
-use bivouac::comm::{Comm, CommError, Label, Parcel, Slice};
-use bivouac::config::{Budget, Scheme};
-use bivouac::session::place::{Place, Workers};
-use bivouac::tier::TierId;
-use bivouac::{Config, Level, Session};
+use bivouac_core::base::Rank;
+use bivouac_core::comm::mpi::MpiComm;
+use bivouac_core::comm::{Comm, CommError, Label, Parcel, Slice};
+use bivouac_core::config::{Budget, Scheme};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::tier::TierId;
+use bivouac_core::{Config, Level, Session};
 use clap::Parser;
 use mpi::collective::SystemOperation;
 use mpi::point_to_point::send_receive_into;
@@ -152,7 +152,8 @@ impl Bench {
     fn open(&self, scheme: Scheme) -> Session {
         std::fs::create_dir_all(self.folder()).expect("a folder");
         self.world.barrier();
-        let inner = MpiComm::duplicate(&self.world, &bivouac::config::Timeouts::default()).expect("a communicator");
+        let inner =
+            MpiComm::duplicate(&self.world, &bivouac_core::config::Timeouts::default()).expect("a communicator");
         let config = self.config(scheme);
         let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
         let nodes = (0..self.world.size() as u32).collect();

@@ -56,9 +56,9 @@ mod shot {
     use super::ours::Bivouac;
     use super::peers::{self, Blocking, Floor, Managed, OnDemand};
     use super::sizes::{random, variable};
-    use bivouac::device::cuda::CudaDevice;
-    use bivouac::device::{Device, DeviceSpan};
-    use bivouac::segment::Segment;
+    use bivouac_core::device::cuda::CudaDevice;
+    use bivouac_core::device::{Device, DeviceSpan};
+    use bivouac_core::segment::Segment;
     use clap::{Parser, ValueEnum};
     use cudarc::driver::CudaStream;
     use mpi::topology::SimpleCommunicator;

@@ -21,10 +21,10 @@ fn main() {
 #[cfg(feature = "cuda")]
 mod slots {
     use super::node::{self, median};
-    use bivouac::base::units::GIB;
-    use bivouac::config::ConfigSource;
-    use bivouac::device::{Device, HostRange, Priority};
-    use bivouac::{Config, Level, Session};
+    use bivouac_core::base::units::GIB;
+    use bivouac_core::config::ConfigSource;
+    use bivouac_core::device::{Device, HostRange, Priority};
+    use bivouac_core::{Config, Level, Session};
     use clap::Parser;
     use mpi::collective::SystemOperation;
     use mpi::topology::SimpleCommunicator;

@@ -6,7 +6,7 @@
 #
 #   benches/veloc.sh [MiB [rounds]]
 #
-# LIBRARIES: the folder with libbivouac.so (otherwise it is built). STORE: where scratch and persistent storage are, on a disk.
+# LIBRARIES: the folder with libbivouac_capi.so (otherwise it is built). STORE: where scratch and persistent storage are, on a disk.
 # VELOC_PREFIX: where VELOC is installed (its `bootstrap.sh` and `auto-install.py FOLDER` do that); its figures come, too.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -21,9 +21,9 @@ store=$(mktemp -d "${STORE:-${TMPDIR:-/tmp}}/bivouac-bench-XXXXXX")
 trap 'rm -rf "$memory" "$store"' EXIT
 version=$(sed -n 's/^version = "\([0-9]*\.[0-9]*\)\..*/\1/p' "$root/Cargo.toml" | head -n 1)
 mkdir "$store/ours"
-ln -s "$LIBRARIES/libbivouac.so" "$store/ours/libbivouac.so.$version"
+ln -s "$LIBRARIES/libbivouac_capi.so" "$store/ours/libbivouac.so.$version"
 mpicc -shared -fPIC -O2 -Wl,-soname,libveloc-client.so -I"$root/include" "$root/src/capi/veloc/client.c" \
-    -L"$LIBRARIES" -lbivouac -o "$store/ours/libveloc-client.so"
+    -L"$LIBRARIES" -l:libbivouac_capi.so -o "$store/ours/libveloc-client.so"
 bench() { mpicc -std=c99 -O2 -Wall -Wextra -Werror -I"$1" "$root/benches/c/veloc_bench.c" -L"$2" -lveloc-client -Wl,-rpath-link,"$2" -o "$3"; }
 bench "$root/include" "$store/ours" "$store/ours/bench"
 if [ -n "${VELOC_PREFIX:-}" ]; then

@@ -88,8 +88,8 @@ made() {
 }
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
-library=$(made libbivouac.so)
-archive=$(made libbivouac.a)
+library=$(made libbivouac_capi.so)
+archive=$(made libbivouac_capi.a)
 command=$(made bivouac)
 probe=$(made bivouac-mpi-probe)
 soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]$/\1/p')

@@ -40,9 +40,9 @@ echo "MPICH, the C interface"
 folder=$(mktemp -d /dev/shm/bivouac-test-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/memory"
-ln -s "$CARGO_TARGET_DIR/debug/libbivouac.so" "$folder/libbivouac.so"
-soname=$(readelf -d "$CARGO_TARGET_DIR/debug/libbivouac.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
-ln -s "$CARGO_TARGET_DIR/debug/libbivouac.so" "$folder/$soname"
+ln -s "$CARGO_TARGET_DIR/debug/libbivouac_capi.so" "$folder/libbivouac.so"
+soname=$(readelf -d "$CARGO_TARGET_DIR/debug/libbivouac_capi.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
+ln -s "$CARGO_TARGET_DIR/debug/libbivouac_capi.so" "$folder/$soname"
 compile() {
     "$MPICC" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic -I "$root/include" "$@"
 }

@@ -41,7 +41,7 @@ mod timeline;
 #[path = "rtm/wavefields.rs"]
 mod wavefields;
 
-use bivouac::transfer::history::Span;
+use bivouac::history::Span;
 use bivouac::{Caches, Session};
 use clap::Parser;
 use image::Image;

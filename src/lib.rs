@@ -4,39 +4,30 @@
 //! the storage hierarchy behind the computation (node memory, node-local storage, parallel file system), and after
 //! a failure brings every rank back to the same version. Start with [`Session`]; `src/ARCHITECTURE.md` tells how it
 //! works inside, `docs/FORMAT.md` what it writes.
+//!
+//! All of it is made in the crate `bivouac-core`, whose modules the command, the C interface and the tests use, and which promises
+//! nothing to anybody else. What is here is what programs may build on.
+#![forbid(unsafe_code)]
 
-pub mod affinity;
-pub mod base;
-pub mod cache;
-#[cfg(feature = "mpi")]
-pub mod capi;
-pub mod catalog;
-pub mod comm;
-pub mod config;
-pub mod coordination;
-pub mod device;
-pub mod format;
-pub mod policy;
-pub mod recovery;
-pub mod redundancy;
-pub mod region;
-pub mod segment;
-pub mod session;
-pub mod tier;
-pub mod transfer;
+pub use bivouac_core::config::{self, Config};
+pub use bivouac_core::session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
+pub use bivouac_core::transfer::{LevelVerdict, Stats};
+pub use bivouac_core::{AffinityReport, Element, ElementType, Level, LoadError, Pin, RestartError, Restorer};
+pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};
 
-pub use affinity::keeper::AffinityReport;
-pub use affinity::pinning::Pin;
-pub use base::Level;
-pub use config::Config;
-pub use format::ElementType;
-pub use recovery::{LoadError, RestartError, Restorer};
-pub use region::Element;
-pub use session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
-pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
-pub use transfer::{LevelVerdict, Stats};
+/// GPUs, and the host memory that plays one where there is none.
+pub mod device {
+    #[cfg(feature = "cuda")]
+    pub use bivouac_core::device::cuda;
+    pub use bivouac_core::device::host;
+    pub use bivouac_core::device::{Device, DeviceError, DeviceSpan, Priority, Stream};
+}
 
-/// The guide's example is compiled with the documentation tests.
-#[cfg(all(doctest, feature = "cuda"))]
-#[doc = include_str!("../docs/GPU.md")]
-struct GpuGuide;
+/// What histories tell of themselves, and what becomes of a version.
+pub mod history {
+    pub use bivouac_core::cache::Keep;
+    pub use bivouac_core::transfer::history::{HistoryStats, Span};
+}
+
+/// The bytes on disk: shards, containers, manifests, as `docs/FORMAT.md` has them.
+pub use bivouac_core::format;

@@ -114,7 +114,7 @@ impl Job {
     /// Runs the program with these arguments, one after the other, in a machine with these options.
     fn run(&self, machine: &[&str], phases: &[&str]) -> Said {
         let program = program("affinity-worker");
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = Path::new(env!("WORKSPACE_ROOT"));
         let lines: Vec<String> = phases
             .iter()
             .map(|phase| {

@@ -11,8 +11,8 @@ mod circles;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The modules in their order: each may import from those before it and from itself, never from those after it.
-const ORDER: [&str; 20] = [
+/// The modules of `bivouac-core` in their order: each may import from those before it and from itself, never from those after it.
+const ORDER: [&str; 18] = [
     "base",
     "config",
     "format",
@@ -31,25 +31,27 @@ const ORDER: [&str; 20] = [
     "transfer",
     "recovery",
     "session",
-    "capi",
-    "bin",
 ];
 
 /// The only files (or folders, with a closing slash) in which the keyword `unsafe` may stand.
 const UNSAFE: [&str; 9] = [
-    "src/affinity/",
-    "src/base/digest.rs",
+    "src/core/affinity/",
+    "src/core/base/digest.rs",
     "src/capi/",
-    "src/comm/mpi.rs",
-    "src/comm/mpi/",
-    "src/device/cuda/",
-    "src/redundancy/code/isal.rs",
-    "src/region/memory.rs",
-    "src/segment/",
+    "src/core/comm/mpi.rs",
+    "src/core/comm/mpi/",
+    "src/core/device/cuda/",
+    "src/core/redundancy/code/isal.rs",
+    "src/core/region/memory.rs",
+    "src/core/segment/",
 ];
 
+/// The folders of the crates: of `bivouac-core`, the C interface, the command, and `bivouac`.
+const CRATES: [&str; 4] = [CORE, "src/capi/", "src/command/bivouac/", "src/"];
+const CORE: &str = "src/core/";
+
 /// The only file that may name the unmaintained crate `bincode`.
-const BINCODE: &str = "src/format/codec.rs";
+const BINCODE: &str = "src/core/format/codec.rs";
 
 // ---------------------------------------------------------------------------------------------- tokens
 
@@ -178,20 +180,33 @@ impl Source {
 
     /// The names of the modules around this file's items, from the crate's root.
     fn module(&self) -> Vec<String> {
-        let inner = self.path.strip_prefix("src/").expect("sources are under src/").strip_suffix(".rs");
+        let inner = self.path.strip_prefix(self.crate_folder()).expect("it is in it").strip_suffix(".rs");
         let mut names: Vec<String> = inner.expect("sources end in .rs").split('/').map(str::to_owned).collect();
-        if names.last().is_some_and(|last| last == "mod" || last == "lib") {
+        if names.last().is_some_and(|last| last == "mod" || last == "lib" || last == "main") {
             names.pop();
         }
         names
     }
 
+    /// The folder of the crate that it belongs to.
+    fn crate_folder(&self) -> &'static str {
+        CRATES.into_iter().find(|folder| self.path.starts_with(folder)).expect("sources are under src/")
+    }
+
+    /// Its module, behind the folder of its crate.
+    fn place(&self) -> Vec<String> {
+        let mut place = vec![self.crate_folder().to_owned()];
+        place.extend(self.module());
+        place
+    }
+
     /// The file in which this module is declared, and its own file; several forms for each, as Rust allows.
     fn ancestors(&self) -> Vec<String> {
-        let mut files = vec!["src/lib.rs".to_owned()];
+        let folder = self.crate_folder();
+        let mut files = vec![format!("{folder}lib.rs"), format!("{folder}main.rs")];
         let names = self.module();
         for depth in 1..=names.len() {
-            let path = format!("src/{}", names[..depth].join("/"));
+            let path = format!("{folder}{}", names[..depth].join("/"));
             files.extend([format!("{path}.rs"), format!("{path}/mod.rs"), format!("{path}/main.rs")]);
         }
         files
@@ -242,7 +257,7 @@ fn end_of_item(tokens: &[Token], at: usize) -> usize {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("WORKSPACE_ROOT"))
 }
 
 fn sources() -> Vec<Source> {
@@ -276,14 +291,14 @@ fn mark_test_files(sources: &mut [Source]) {
     for source in sources.iter() {
         for at in 0..source.tokens.len() {
             if source.in_test[at] && source.tokens[at].text == "mod" && source.tokens[at + 2].text == ";" {
-                let mut module = source.module();
+                let mut module = source.place();
                 module.push(source.tokens[at + 1].text.clone());
                 test_modules.insert(module);
             }
         }
     }
     for source in sources.iter_mut() {
-        let module = source.module();
+        let module = source.place();
         if (1..=module.len()).any(|depth| test_modules.contains(&module[..depth])) {
             source.in_test.fill(true);
         }
@@ -295,8 +310,8 @@ fn mark_test_files(sources: &mut [Source]) {
 /// The top-level modules that a file names through `crate::` or `super::`, with lines.
 fn imports(source: &Source) -> Vec<(String, usize)> {
     let tokens = &source.tokens;
-    // The binary is a crate of its own: what it calls `crate` is itself, and it may use all of the library.
-    if source.path.starts_with("src/bin/") {
+    // What others call `crate` is themselves.
+    if source.crate_folder() != CORE {
         return Vec::new();
     }
     let depth_of_file = source.module().len();
@@ -356,7 +371,8 @@ fn heads(tokens: &[Token], at: usize) -> Vec<(String, usize)> {
 
 fn complaints_about_imports(source: &Source) -> Vec<String> {
     let module = source.module();
-    let Some(own) = module.first() else { return Vec::new() }; // lib.rs is the facade and names everything.
+    // Other crates have few files, and lib.rs names everything.
+    let Some(own) = module.first().filter(|_| source.crate_folder() == CORE) else { return Vec::new() };
     let Some(own_place) = ORDER.iter().position(|name| name == own) else {
         return vec![format!("{}: module {own:?} has no place in the order (tests/architecture.rs)", source.path)];
     };
@@ -378,7 +394,8 @@ fn complaints_about_imports(source: &Source) -> Vec<String> {
 fn the_readme_asks_for_the_mpi_crate_as_we_do() {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("it is there");
     let manifest = read("Cargo.toml");
-    let ours = manifest.lines().find_map(|line| line.strip_prefix("mpi = {")).expect("we need it");
+    let of_all = manifest.split("[workspace.dependencies]").nth(1).expect("they have one version each");
+    let ours = of_all.lines().find_map(|line| line.strip_prefix("mpi = {")).expect("we need it");
     let wanted = format!("mpi = {{{} }}", ours.replace(", optional = true", "").trim_end_matches([' ', '}']));
     assert!(read("README.md").lines().any(|line| line == wanted), "README.md has no line {wanted:?}");
 }
@@ -401,10 +418,10 @@ fn upward_imports_are_noticed_in_every_form() {
         "mod inner { use super::super::session; }",
         "use crate::Error;",
     ] {
-        assert_eq!(count("src/comm/mod.rs", text), 1, "{text}");
+        assert_eq!(count("src/core/comm/mod.rs", text), 1, "{text}");
     }
-    assert_eq!(count("src/comm/mpi.rs", "use super::super::session;"), 1);
-    assert_eq!(count("src/unheard_of.rs", ""), 1);
+    assert_eq!(count("src/core/comm/mpi.rs", "use super::super::session;"), 1);
+    assert_eq!(count("src/core/unheard_of.rs", ""), 1);
     for text in [
         "use crate::base::session;",
         "use crate::{base::ids, format};",
@@ -412,11 +429,11 @@ fn upward_imports_are_noticed_in_every_form() {
         "mod inner { use super::session; }",
         "const C: char = '\"'; use crate::base; const D: &str = r#\"crate::session \" \"#;",
     ] {
-        assert_eq!(count("src/comm/mod.rs", text), 0, "{text}");
+        assert_eq!(count("src/core/comm/mod.rs", text), 0, "{text}");
     }
-    assert_eq!(count("src/comm/mpi.rs", "use super::session;"), 0);
-    assert_eq!(count("src/lib.rs", "pub use crate::session::Session;"), 0);
-    assert_eq!(count("src/bin/bivouac/main.rs", "use crate::args::Args;"), 0);
+    assert_eq!(count("src/core/comm/mpi.rs", "use super::session;"), 0);
+    assert_eq!(count("src/core/lib.rs", "pub use crate::session::Session;"), 0);
+    assert_eq!(count("src/command/bivouac/main.rs", "use crate::args::Args;"), 0);
 }
 
 // ---------------------------------------------------------------------------------------------- unsafe
@@ -438,7 +455,7 @@ fn complaints_about_unsafe(sources: &[Source]) -> Vec<String> {
         }
         let forbidden =
             source.ancestors().iter().any(|file| by_path.get(file.as_str()).is_some_and(|file| file.forbids_unsafe()));
-        let is_crate_root = source.path == "src/lib.rs";
+        let is_crate_root = source.module().is_empty();
         let exempt = is_crate_root || above_unsafe.contains(&source.path) || source.tokens.is_empty();
         if !forbidden && !exempt {
             complaints.push(format!("{}: add #![forbid(unsafe_code)] to it or to a module above it", source.path));
@@ -459,16 +476,24 @@ fn unsafe_and_missing_forbids_are_noticed() {
         complaints_about_unsafe(&files.iter().map(|(path, text)| Source::new(path, text)).collect::<Vec<_>>())
     };
     let forbid = "#![forbid(unsafe_code)]";
-    assert_eq!(complain(&[("src/tier/mod.rs", "unsafe fn f() {}")]).len(), 2);
-    assert_eq!(complain(&[("src/tier/mod.rs", "fn f() {}")]).len(), 1);
-    assert_eq!(complain(&[("src/tier/mod.rs", "// #![forbid(unsafe_code)]\nfn f() {}")]).len(), 1);
-    assert!(complain(&[("src/tier/mod.rs", forbid), ("src/tier/local.rs", "// unsafe\nfn f() {}")]).is_empty());
-    assert!(complain(&[("src/tier/mod.rs", forbid), ("src/tier/a/b.rs", "fn f() {}")]).is_empty());
+    assert_eq!(complain(&[("src/core/tier/mod.rs", "unsafe fn f() {}")]).len(), 2);
+    assert_eq!(complain(&[("src/core/tier/mod.rs", "fn f() {}")]).len(), 1);
+    assert_eq!(complain(&[("src/core/tier/mod.rs", "// #![forbid(unsafe_code)]\nfn f() {}")]).len(), 1);
+    assert!(
+        complain(&[("src/core/tier/mod.rs", forbid), ("src/core/tier/local.rs", "// unsafe\nfn f() {}")]).is_empty()
+    );
+    assert!(complain(&[("src/core/tier/mod.rs", forbid), ("src/core/tier/a/b.rs", "fn f() {}")]).is_empty());
     // Beside an unsafe file, a sibling needs its own line, and the parent may not use the keyword itself.
-    assert!(complain(&[("src/comm/mod.rs", "mod mpi;"), ("src/comm/mpi.rs", "unsafe fn f() {}")]).is_empty());
-    let comm = [("src/comm/mod.rs", "unsafe fn f() {}"), ("src/comm/mpi.rs", ""), ("src/comm/threads.rs", "fn f() {}")];
+    assert!(complain(&[("src/core/comm/mod.rs", "mod mpi;"), ("src/core/comm/mpi.rs", "unsafe fn f() {}")]).is_empty());
+    let comm = [
+        ("src/core/comm/mod.rs", "unsafe fn f() {}"),
+        ("src/core/comm/mpi.rs", ""),
+        ("src/core/comm/threads.rs", "fn f() {}"),
+    ];
     assert_eq!(complain(&comm).len(), 2);
-    assert!(complain(&[("src/bin/bivouac/main.rs", forbid), ("src/bin/bivouac/ls.rs", "fn f() {}")]).is_empty());
+    assert!(
+        complain(&[("src/command/bivouac/main.rs", forbid), ("src/command/bivouac/ls.rs", "fn f() {}")]).is_empty()
+    );
 }
 
 // ---------------------------------------------------------------------------------------------- words
@@ -476,16 +501,19 @@ fn unsafe_and_missing_forbids_are_noticed() {
 /// What sets loggers.
 const LOGGERS: [&str; 3] = ["env_logger", "set_boxed_logger", "set_logger"];
 /// The one file in which a poisoned lock means something, and the one that starts threads.
-const SYNC: &str = "src/base/sync.rs";
-const THREADS: &str = "src/base/threads.rs";
+const SYNC: &str = "src/core/base/sync.rs";
+const THREADS: &str = "src/core/base/threads.rs";
 /// The one file that speaks to the crate `log`.
-const LOG: &str = "src/base/log.rs";
+const LOG: &str = "src/core/base/log.rs";
 
 fn complaints_about_words(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
-    let is_library = source.path.starts_with("src/") && !source.path.starts_with("src/bin/");
+    let is_library = !source.path.starts_with("src/command/");
     let hears = source.path == LOG
-        || (0..source.tokens.len()).any(|at| starts(&source.tokens, at, "use crate : : base : : log ;"));
+        || (0..source.tokens.len()).any(|at| {
+            let own = starts(&source.tokens, at, "use crate : : base : : log ;");
+            own || starts(&source.tokens, at, "use bivouac_core : : base : : log ;")
+        });
     for (at, token) in source.tokens.iter().enumerate() {
         let place = format!("{}:{}", source.path, token.line);
         if token.text == "bincode" && source.path != BINCODE {
@@ -529,27 +557,28 @@ fn what_has_a_file_of_its_own_stands_there_and_unwrap_stands_in_tests_only() {
 #[test]
 fn misplaced_words_are_noticed() {
     let count = |path: &str, text: &str| complaints_about_words(&Source::new(path, text)).len();
-    assert_eq!(count("src/tier/mod.rs", "use bincode::config;"), 1);
+    assert_eq!(count("src/core/tier/mod.rs", "use bincode::config;"), 1);
     assert_eq!(count(BINCODE, "use bincode::config;"), 0);
-    assert_eq!(count("src/tier/mod.rs", "fn f() { log::info!(); }"), 1);
-    assert_eq!(count("src/tier/mod.rs", "use crate::base::log;\nfn f() { log::info!(); }"), 0);
-    assert_eq!(count("src/tier/mod.rs", "use std::sync::PoisonError;"), 1);
+    assert_eq!(count("src/core/tier/mod.rs", "fn f() { log::info!(); }"), 1);
+    assert_eq!(count("src/core/tier/mod.rs", "use crate::base::log;\nfn f() { log::info!(); }"), 0);
+    assert_eq!(count("src/core/tier/mod.rs", "use std::sync::PoisonError;"), 1);
     assert_eq!(count(SYNC, "use std::sync::PoisonError;"), 0);
     for start in ["std::thread::spawn(f)", "std::thread::Builder::new()", "scope.spawn(f)"] {
-        assert_eq!(count("src/tier/mod.rs", &format!("fn f() {{ {start}; }}")), 1, "{start}");
-        assert_eq!(count("src/tier/mod.rs", &format!("#[cfg(test)] mod tests {{ fn f() {{ {start}; }} }}")), 0);
+        assert_eq!(count("src/core/tier/mod.rs", &format!("fn f() {{ {start}; }}")), 1, "{start}");
+        assert_eq!(count("src/core/tier/mod.rs", &format!("#[cfg(test)] mod tests {{ fn f() {{ {start}; }} }}")), 0);
         assert_eq!(count(THREADS, &format!("fn f() {{ {start}; }}")), 0);
     }
-    assert_eq!(count("src/session/mod.rs", "fn f() { env_logger::init(); }"), 1);
-    assert_eq!(count("src/bin/bivouac/main.rs", "fn f() { env_logger::init(); log::info!(); }"), 0);
-    assert_eq!(count("src/tier/mod.rs", "fn f() { g().unwrap(); }"), 1);
-    assert_eq!(count("src/tier/mod.rs", "fn f() { g().unwrap_or(1); } // .unwrap()"), 0);
-    assert_eq!(count("src/tier/mod.rs", "#[cfg(test)]\nmod tests { fn f() { g().unwrap(); } }"), 0);
-    assert_eq!(count("src/tier/mod.rs", "#[cfg(test)]\nmod tests;\nfn f() { g().unwrap(); }"), 1);
-    assert_eq!(count("src/tier/mod.rs", "#[cfg(not(test))]\nfn f() { g().unwrap(); }"), 1);
-    assert_eq!(count("src/tier/mod.rs", "#[cfg(test)]\nfn t(a: [u8; 2]) { }\nfn f() { g().unwrap(); }"), 1);
-    let mut pair = [Source::new("src/tier/mod.rs", "#[cfg(test)] mod tests;"), Source::new("src/tier/tests.rs", "")];
-    pair[1] = Source::new("src/tier/tests.rs", "fn f() { g().unwrap(); }");
+    assert_eq!(count("src/core/session/mod.rs", "fn f() { env_logger::init(); }"), 1);
+    assert_eq!(count("src/command/bivouac/main.rs", "fn f() { env_logger::init(); log::info!(); }"), 0);
+    assert_eq!(count("src/core/tier/mod.rs", "fn f() { g().unwrap(); }"), 1);
+    assert_eq!(count("src/core/tier/mod.rs", "fn f() { g().unwrap_or(1); } // .unwrap()"), 0);
+    assert_eq!(count("src/core/tier/mod.rs", "#[cfg(test)]\nmod tests { fn f() { g().unwrap(); } }"), 0);
+    assert_eq!(count("src/core/tier/mod.rs", "#[cfg(test)]\nmod tests;\nfn f() { g().unwrap(); }"), 1);
+    assert_eq!(count("src/core/tier/mod.rs", "#[cfg(not(test))]\nfn f() { g().unwrap(); }"), 1);
+    assert_eq!(count("src/core/tier/mod.rs", "#[cfg(test)]\nfn t(a: [u8; 2]) { }\nfn f() { g().unwrap(); }"), 1);
+    let mut pair =
+        [Source::new("src/core/tier/mod.rs", "#[cfg(test)] mod tests;"), Source::new("src/core/tier/tests.rs", "")];
+    pair[1] = Source::new("src/core/tier/tests.rs", "fn f() { g().unwrap(); }");
     mark_test_files(&mut pair);
     assert!(complaints_about_words(&pair[1]).is_empty());
 }

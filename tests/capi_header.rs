@@ -8,7 +8,7 @@ const SOURCES: [&str; 6] = ["status", "arguments", "session", "checkpoint", "res
 
 /// The header that the sources make.
 fn generated() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("WORKSPACE_ROOT"));
     let folder = root.join("src/capi");
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("a configuration");
     let mut builder = cbindgen::Builder::new().with_config(config);
@@ -79,7 +79,7 @@ fn every_structure_with_a_size_has_an_initialiser() {
 
 #[test]
 fn the_header_is_what_the_sources_say() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bivouac.h");
+    let path = Path::new(env!("WORKSPACE_ROOT")).join("include/bivouac.h");
     let made = generated();
     if std::env::var_os("BIVOUAC_TEST_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");

@@ -8,14 +8,14 @@
 mod limit;
 mod store;
 
-use bivouac::base::ids::Generation;
-use bivouac::base::rng::Rng;
-use bivouac::base::{CheckpointKey, Digest, Rank};
-use bivouac::config::Config;
-use bivouac::format::container::encode_tail;
-use bivouac::format::shard::{Layout, encode_head};
-use bivouac::format::{ContainerEntry, ElementType, Region, RegionKind, ShardMeta};
-use bivouac::{Level, Session};
+use bivouac_core::base::ids::Generation;
+use bivouac_core::base::rng::Rng;
+use bivouac_core::base::{CheckpointKey, Digest, Rank};
+use bivouac_core::config::Config;
+use bivouac_core::format::container::encode_tail;
+use bivouac_core::format::shard::{Layout, encode_head};
+use bivouac_core::format::{ContainerEntry, ElementType, Region, RegionKind, ShardMeta};
+use bivouac_core::{Level, Session};
 use serde_json::Value;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};

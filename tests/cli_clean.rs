@@ -5,11 +5,11 @@
 mod limit;
 mod store;
 
-use bivouac::base::ids::text_hash;
-use bivouac::config::Config;
-use bivouac::recovery::drain::host_tag;
-use bivouac::session::place::segment_prefix;
-use bivouac::{Level, Session};
+use bivouac_core::base::ids::text_hash;
+use bivouac_core::config::Config;
+use bivouac_core::recovery::drain::host_tag;
+use bivouac_core::session::place::segment_prefix;
+use bivouac_core::{Level, Session};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;

@@ -271,7 +271,7 @@ fn leftovers_and_living_runs_are_seen() {
     let folder = store.folders(&global)[0].clone();
     std::fs::write(folder.join("r000000.bvs.tmp"), "unfinished").expect("written");
     expect(&place.doctor(&variables), "store", "warning", "bivouac clean");
-    store.run_killed(|_| (), |session, rank| store::take(session, rank, &[30], bivouac::Level::System));
+    store.run_killed(|_| (), |session, rank| store::take(session, rank, &[30], bivouac_core::Level::System));
     expect(&place.doctor(&variables), "segments", "warning", "bivouac drain");
     let (up, down) = (std::sync::Barrier::new(3), std::sync::Barrier::new(3));
     std::thread::scope(|scope| {

@@ -8,13 +8,13 @@
 mod limit;
 mod store;
 
-use bivouac::base::ids::{Generation, Incarnation, text_hash};
-use bivouac::base::units::MIB;
-use bivouac::base::{CheckpointKey, Digest, Rank};
-use bivouac::config::Config;
-use bivouac::format::shard::{Layout, ShardMeta, encode_head};
-use bivouac::segment::{OldSegment, SealInfo, Segment, SegmentSpec, SlotState};
-use bivouac::{Level, Session};
+use bivouac_core::base::ids::{Generation, Incarnation, text_hash};
+use bivouac_core::base::units::MIB;
+use bivouac_core::base::{CheckpointKey, Digest, Rank};
+use bivouac_core::config::Config;
+use bivouac_core::format::shard::{Layout, ShardMeta, encode_head};
+use bivouac_core::segment::{OldSegment, SealInfo, Segment, SegmentSpec, SlotState};
+use bivouac_core::{Level, Session};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -113,7 +113,7 @@ fn assert_clean(store: &Store) {
 /// Flips a bit in the main region of a sealed shard of a segment.
 fn damage_slot(segment: &Path, version: u64, node_rank: u32) {
     let old = open(segment);
-    let is_it = |slot: &&bivouac::segment::OldSlot| {
+    let is_it = |slot: &&bivouac_core::segment::OldSlot| {
         slot.state == SlotState::Sealed && (slot.version, slot.node_rank) == (version, node_rank)
     };
     let slot = old.slots().iter().find(is_it).expect("a sealed slot");
@@ -310,7 +310,7 @@ fn a_drain_that_is_killed_goes_on_where_it_stopped() {
     let store = Store::on(&[0, 0, 0, 0]);
     let big = |config: &mut Config| {
         memory_first(config);
-        config.node.memory_budget = bivouac::config::Budget::Bytes(256 * MIB);
+        config.node.memory_budget = bivouac_core::config::Budget::Bytes(256 * MIB);
     };
     store.run_killed(big, |session, rank| {
         take(session, rank, &[10], Level::System);
@@ -809,7 +809,7 @@ fn the_private_local_directory_of_a_run_is_found_without_being_named() {
     store.run_killed(local_first, |session, rank| take(session, rank, &[10], Level::System));
     let id = std::fs::read_to_string(store.global().join("store")).expect("there");
     let user = rustix::process::getuid().as_raw();
-    let place = temporary.path().join(bivouac::session::place::local_name(id.trim().parse().ok(), "", user));
+    let place = temporary.path().join(bivouac_core::session::place::local_name(id.trim().parse().ok(), "", user));
     std::fs::rename(store.local(), &place).expect("renamed");
     std::fs::remove_dir_all(folder_of(&store, 10)).expect("removed");
     let mut drain = command();

@@ -5,7 +5,7 @@
 mod limit;
 mod store;
 
-use bivouac::{Level, Session};
+use bivouac_core::{Level, Session};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use store::{Ran, Store, areas, bivouac, entries, field};

@@ -5,8 +5,8 @@
 mod limit;
 mod store;
 
-use bivouac::config::{Budget, Config};
-use bivouac::{Level, Session};
+use bivouac_core::config::{Budget, Config};
+use bivouac_core::{Level, Session};
 use store::{Store, bivouac, with_path};
 
 #[test]

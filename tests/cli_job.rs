@@ -5,7 +5,7 @@
 mod limit;
 mod store;
 
-use bivouac::Level;
+use bivouac_core::Level;
 use std::path::Path;
 use store::{Ran, Store, bivouac, command, ran, take};
 

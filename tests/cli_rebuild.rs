@@ -5,10 +5,10 @@
 #[path = "common/limit.rs"]
 mod limit;
 
-use bivouac::comm::threads::world;
-use bivouac::config::{PartStore, Scheme};
-use bivouac::session::place::{Place, Workers};
-use bivouac::{Config, Level, Session};
+use bivouac_core::comm::threads::world;
+use bivouac_core::config::{PartStore, Scheme};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::{Config, Level, Session};
 use limit::wait_until;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ impl Machine {
         config.job.global_directory = self.global();
         config.job.timeouts.abandon = limit::LIMIT;
         config.job.timeouts.room = Duration::from_secs(2);
-        config.node.memory_budget = bivouac::config::Budget::Bytes(64 << 20);
+        config.node.memory_budget = bivouac_core::config::Budget::Bytes(64 << 20);
         config.node.memory_directory = self.memory(node);
         config.node.local_directory = Some(self.local(node));
         config.node.local_allow_tmpfs = true;
@@ -131,7 +131,7 @@ impl Machine {
     fn is_held(&self) -> bool {
         (0..4).any(|node| {
             let folder = self.memory(node);
-            names(&folder).iter().any(|name| bivouac::segment::is_held(&folder, name).is_ok_and(|held| held))
+            names(&folder).iter().any(|name| bivouac_core::segment::is_held(&folder, name).is_ok_and(|held| held))
         })
     }
 
@@ -251,7 +251,7 @@ fn rank_at(head: &[u8]) -> u32 {
 }
 
 fn version_at(head: &[u8]) -> u64 {
-    let header = bivouac::format::ShardHeader::decode(head).expect("a header");
+    let header = bivouac_core::format::ShardHeader::decode(head).expect("a header");
     header.key.version
 }
 

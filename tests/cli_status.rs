@@ -155,7 +155,7 @@ fn help_says_what_the_statuses_mean() {
     }
     let help = bivouac(&["--help"]).out;
     assert!(help.contains("3 nothing there"), "{help}");
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/RECOVERY.md");
+    let page = Path::new(env!("WORKSPACE_ROOT")).join("docs/RECOVERY.md");
     let page = std::fs::read_to_string(page).expect("read");
     assert!(page.contains("| 3 | nothing there"), "docs/RECOVERY.md");
 }

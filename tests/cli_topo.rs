@@ -9,9 +9,9 @@ mod limit;
 mod store;
 mod topo;
 
-use bivouac::affinity::cpus::Cpus;
-use bivouac::affinity::record::Record;
-use bivouac::config::Config;
+use bivouac_core::affinity::cpus::Cpus;
+use bivouac_core::affinity::record::Record;
+use bivouac_core::config::Config;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -189,7 +189,7 @@ fn what_a_session_recorded_is_shown_from_every_tier() {
     // A checkpoint that was in memory alone when its job ended.
     let memory = Store::empty();
     let only_memory = |config: &mut Config| (config.job.local_enabled, config.job.global_enabled) = (false, false);
-    memory.run(only_memory, |session, rank| store::take(session, rank, &[10, 20], bivouac::Level::Process));
+    memory.run(only_memory, |session, rank| store::take(session, rank, &[10, 20], bivouac_core::Level::Process));
     let old = store.folders(&store.global())[0].clone();
     let segments = memory.memory.path().to_owned();
     for path in [store.global(), store.local(), old, container, memory.segment(), segments] {
@@ -427,7 +427,7 @@ impl Drop for Sleeper {
 
 #[test]
 fn live_processes_are_shown_and_compared() {
-    let own = bivouac::affinity::cpus::of_this_thread();
+    let own = bivouac_core::affinity::cpus::of_this_thread();
     let cpu = *own.last().expect("a CPU");
     let [bound, free] = [Sleeper::new(Some(cpu)), Sleeper::new(None)];
     let list_of = format!("{},{}", bound.pid(), free.pid());
@@ -438,7 +438,7 @@ fn live_processes_are_shown_and_compared() {
     assert_eq!(ranks.len(), 2, "{document}");
     assert_eq!(ranks[0]["threads"][0]["cpus"], cpu.to_string().as_str());
     assert_eq!((&ranks[0]["threads"][0]["role"], &ranks[0]["threads"][0]["name"]), (&"main".into(), &"sleep".into()));
-    assert_eq!(ranks[1]["threads"][0]["cpus"], bivouac::base::units::show_cpus(&own).as_str());
+    assert_eq!(ranks[1]["threads"][0]["cpus"], bivouac_core::base::units::show_cpus(&own).as_str());
 
     // They are nobody's ranks, and neither the tables nor the drawing call them so.
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("topo-live.svg");
@@ -456,7 +456,7 @@ fn live_processes_are_shown_and_compared() {
         threads[0].name = "sleep".into();
         threads
     };
-    let machine = bivouac::affinity::machine::Machine::here().clone();
+    let machine = bivouac_core::affinity::machine::Machine::here().clone();
     let record = |cpus: Cpus| Record {
         machine: machine.clone(),
         given: own.clone(),
@@ -491,8 +491,8 @@ fn live_processes_are_shown_and_compared() {
 #[test]
 fn a_run_without_affinity_has_no_records() {
     let store = Store::empty();
-    let off = |config: &mut Config| config.job.affinity = bivouac::config::AffinityMode::Off;
-    store.run(off, |session, rank| store::take(session, rank, &[10], bivouac::Level::System));
+    let off = |config: &mut Config| config.job.affinity = bivouac_core::config::AffinityMode::Off;
+    store.run(off, |session, rank| store::take(session, rank, &[10], bivouac_core::Level::System));
     let ran = with_path(&["topo"], &store.global());
     assert!(ran.status == 0 && ran.out.contains("without a readable record: ranks 0-1"), "{}{}", ran.out, ran.err);
 }

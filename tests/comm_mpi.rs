@@ -6,9 +6,9 @@ mod common;
 #[path = "contract/comm.rs"]
 mod contract;
 
-use bivouac::base::Rank;
-use bivouac::comm::mpi::{MpiComm, on_finalize};
-use bivouac::comm::{Comm, CommError, SharedBytes, Slice, ThreadLevel, Unusable};
+use bivouac_core::base::Rank;
+use bivouac_core::comm::mpi::{MpiComm, on_finalize};
+use bivouac_core::comm::{Comm, CommError, SharedBytes, Slice, ThreadLevel, Unusable};
 use common::limit::{self, LIMIT};
 use common::{Worker, run_workers};
 use mpi::Threading;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn duplicate(comm: &impl Communicator) -> MpiComm {
-    MpiComm::duplicate(comm, &bivouac::config::Timeouts::default())
+    MpiComm::duplicate(comm, &bivouac_core::config::Timeouts::default())
         .expect("MPI is there and the communicator is a plain one")
 }
 
@@ -177,7 +177,7 @@ fn refusal_worker() {
     let Some(worker) = Worker::start("refusal_worker", Threading::Multiple) else { return };
     let world = worker.world();
     // SAFETY: a link-time constant, and the null communicator is allowed.
-    let refused = unsafe { MpiComm::duplicate_raw(ffi::RSMPI_COMM_NULL, &bivouac::config::Timeouts::default()) };
+    let refused = unsafe { MpiComm::duplicate_raw(ffi::RSMPI_COMM_NULL, &bivouac_core::config::Timeouts::default()) };
     assert_eq!(refused.err(), Some(CommError::Unusable(Unusable::NullCommunicator)));
 
     // SAFETY: MPI is initialized; each rank is the leader of its own MPI_COMM_SELF and names the other one as the
@@ -186,7 +186,7 @@ fn refusal_worker() {
         let mut inter = ffi::RSMPI_COMM_NULL;
         let code = ffi::MPI_Intercomm_create(ffi::RSMPI_COMM_SELF, 0, world.as_raw(), 1 - world.rank(), 7, &mut inter);
         assert_eq!(code, 0);
-        MpiComm::duplicate_raw(inter, &bivouac::config::Timeouts::default())
+        MpiComm::duplicate_raw(inter, &bivouac_core::config::Timeouts::default())
     };
     assert_eq!(refused.err(), Some(CommError::Unusable(Unusable::Intercommunicator)));
     worker.finish();
@@ -467,7 +467,7 @@ fn finalize_worker() {
     assert_eq!(comm.quiesce(Duration::ZERO), Err(closed));
     comm.cancel();
     assert_eq!(
-        MpiComm::duplicate(&world, &bivouac::config::Timeouts::default()).err(),
+        MpiComm::duplicate(&world, &bivouac_core::config::Timeouts::default()).err(),
         Some(CommError::Unusable(Unusable::Finalized))
     );
     assert_eq!(on_finalize(|| {}).err(), Some(CommError::Unusable(Unusable::Finalized)));

@@ -5,11 +5,11 @@ mod contract;
 #[path = "common/limit.rs"]
 mod limit;
 
-use bivouac::base::rng::Rng;
-use bivouac::comm::Comm;
-use bivouac::comm::faulty::{FaultCounts, FaultPlan, Faulty};
-use bivouac::comm::sockets::{Opened, SocketComm, Wish};
-use bivouac::comm::threads::{ThreadComm, world};
+use bivouac_core::base::rng::Rng;
+use bivouac_core::comm::Comm;
+use bivouac_core::comm::faulty::{FaultCounts, FaultPlan, Faulty};
+use bivouac_core::comm::sockets::{Opened, SocketComm, Wish};
+use bivouac_core::comm::threads::{ThreadComm, world};
 
 /// Streams between the ranks of a world.
 fn streams(comm: &mut dyn Comm) -> Box<SocketComm> {

@@ -6,8 +6,8 @@
 #[path = "contract/device.rs"]
 mod device;
 
-use bivouac::device::Device;
-use bivouac::device::host::{HostDevice, HostModel};
+use bivouac_core::device::Device;
+use bivouac_core::device::host::{HostDevice, HostModel};
 
 fn twin() -> HostDevice {
     HostDevice::new(HostModel { memory_bytes: 1 << 30, ..HostModel::default() })
@@ -15,8 +15,8 @@ fn twin() -> HostDevice {
 
 /// The GPU, or a loud word that there is none.
 #[cfg(feature = "cuda")]
-fn gpu() -> Option<bivouac::device::cuda::CudaDevice> {
-    match bivouac::device::cuda::CudaDevice::open(0) {
+fn gpu() -> Option<bivouac_core::device::cuda::CudaDevice> {
+    match bivouac_core::device::cuda::CudaDevice::open(0) {
         Ok(device) => Some(device),
         Err(error) => {
             eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test contract_device");

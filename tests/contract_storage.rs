@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bivouac::base::Clock;
-use bivouac::base::clock::SimulatedClock;
-use bivouac::base::rng::Rng;
-use bivouac::config::Direct;
-use bivouac::tier::ours::Trust;
-use bivouac::tier::posix::{PageBuffer, PosixStorage};
-use bivouac::tier::simulated::{Fault, Interruption, Simulated};
-use bivouac::tier::storage::{Create, Entry, Storage, read_range, zeroed};
-use bivouac::tier::wrappers::{Call, Counted, Counts, Faults, Faulty, Throttle, Throttled};
+use bivouac_core::base::Clock;
+use bivouac_core::base::clock::SimulatedClock;
+use bivouac_core::base::rng::Rng;
+use bivouac_core::config::Direct;
+use bivouac_core::tier::ours::Trust;
+use bivouac_core::tier::posix::{PageBuffer, PosixStorage};
+use bivouac_core::tier::simulated::{Fault, Interruption, Simulated};
+use bivouac_core::tier::storage::{Create, Entry, Storage, read_range, zeroed};
+use bivouac_core::tier::wrappers::{Call, Counted, Counts, Faults, Faulty, Throttle, Throttled};
 
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;

@@ -4,15 +4,15 @@
 #[cfg(feature = "object-store")]
 mod object;
 
-use bivouac::base::clock::SystemClock;
-use bivouac::base::{CheckpointKey, Generation, Incarnation, Level};
-use bivouac::config::Direct;
-use bivouac::format::Manifest;
-use bivouac::tier::directory::DirectoryTier;
-use bivouac::tier::names::Series;
-use bivouac::tier::posix::PosixStorage;
-use bivouac::tier::simulated::Simulated;
-use bivouac::tier::{Tier, TierId, Upload, Writers, read_whole};
+use bivouac_core::base::clock::SystemClock;
+use bivouac_core::base::{CheckpointKey, Generation, Incarnation, Level};
+use bivouac_core::config::Direct;
+use bivouac_core::format::Manifest;
+use bivouac_core::tier::directory::DirectoryTier;
+use bivouac_core::tier::names::Series;
+use bivouac_core::tier::posix::PosixStorage;
+use bivouac_core::tier::simulated::Simulated;
+use bivouac_core::tier::{Tier, TierId, Upload, Writers, read_whole};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -256,8 +256,8 @@ fn a_simulated_directory_keeps_the_contract() {
 mod in_object_stores {
     use super::*;
     use crate::object::{Server, environment, url};
-    use bivouac::tier::TierError;
-    use bivouac::tier::object::ObjectTier;
+    use bivouac_core::tier::TierError;
+    use bivouac_core::tier::object::ObjectTier;
     use std::time::Duration;
 
     /// A manifest of another run that had taken the same number.

@@ -15,15 +15,15 @@
 
 mod world;
 
-use bivouac::base::rng::Rng;
-use bivouac::base::{CheckpointKey, Level};
-use bivouac::comm::faulty::FaultPlan;
-use bivouac::format::Manifest;
-use bivouac::tier::directory::DirectoryTier;
-use bivouac::tier::names::Series;
-use bivouac::tier::source::Source;
-use bivouac::tier::storage::Storage;
-use bivouac::tier::{Tier, TierError, TierId};
+use bivouac_core::base::rng::Rng;
+use bivouac_core::base::{CheckpointKey, Level};
+use bivouac_core::comm::faulty::FaultPlan;
+use bivouac_core::format::Manifest;
+use bivouac_core::tier::directory::DirectoryTier;
+use bivouac_core::tier::names::Series;
+use bivouac_core::tier::source::Source;
+use bivouac_core::tier::storage::Storage;
+use bivouac_core::tier::{Tier, TierError, TierId};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -28,7 +28,7 @@ mod outage;
 mod spots;
 
 use bed::{Bed, RANKS, Store, Told, seed};
-use bivouac::base::rng::Rng;
+use bivouac_core::base::rng::Rng;
 use case::Case;
 use spots::{
     CONTAINER_PARTS, LOST, SHARD_PARTS, Shard, flip_anywhere, flip_container, flip_slot_entry, overwrite, spoil,

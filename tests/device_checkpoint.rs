@@ -5,10 +5,10 @@
 mod common;
 mod machine;
 
-use bivouac::config::{FlushRate, StaggerConfig};
-use bivouac::session::place::Workers;
-use bivouac::tier::TierId;
-use bivouac::{Level, Restorer, Session};
+use bivouac_core::config::{FlushRate, StaggerConfig};
+use bivouac_core::session::place::Workers;
+use bivouac_core::tier::TierId;
+use bivouac_core::{Level, Restorer, Session};
 use common::limit::wait_until;
 use machine::*;
 use std::sync::Barrier;
@@ -404,7 +404,7 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
         assert!(error.contains(&format!("rank {VICTIM}")) && error.contains("fell off the bus"), "{error}");
         let mut host = vec![0.0f64; P_BYTES / 8];
         let restored = session.restart(NAME, |restorer| match restorer.load_device::<f64>("p", &p, &*rank.stream) {
-            Err(bivouac::LoadError::Device { .. }) => Ok(restorer.load("p", &mut host)?),
+            Err(bivouac_core::LoadError::Device { .. }) => Ok(restorer.load("p", &mut host)?),
             loaded => Ok(loaded?),
         });
         assert_eq!(restored.expect("a restart").map(|restored| restored.version), Some(1));
@@ -417,8 +417,8 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
 #[cfg(feature = "cuda")]
 #[test]
 fn mixed_regions_come_back_on_a_gpu() {
-    use bivouac::device::cuda::CudaDevice;
-    use bivouac::device::{Device, Priority};
+    use bivouac_core::device::cuda::CudaDevice;
+    use bivouac_core::device::{Device, Priority};
     use std::sync::Arc;
     let gpu = match CudaDevice::open(0) {
         Ok(gpu) => Arc::new(gpu),
@@ -464,8 +464,8 @@ fn mixed_regions_come_back_on_a_gpu() {
 mod under_mpi {
     use super::*;
     use crate::common::{Worker, run_workers};
-    use bivouac::Session;
-    use bivouac::config::Progress;
+    use bivouac_core::Session;
+    use bivouac_core::config::Progress;
     use mpi::Threading;
     use mpi::traits::Communicator;
     use std::path::PathBuf;

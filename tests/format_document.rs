@@ -6,11 +6,11 @@
 #[path = "common/limit.rs"]
 mod limit;
 
-use bivouac::base::digest::{Digest, digest_bytes};
-use bivouac::base::ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};
-use bivouac::format::container::encode_tail;
-use bivouac::format::shard::{Layout, encode_head};
-use bivouac::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use bivouac_core::base::digest::{Digest, digest_bytes};
+use bivouac_core::base::ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};
+use bivouac_core::format::container::encode_tail;
+use bivouac_core::format::shard::{Layout, encode_head};
+use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
 
 // ------------------------------------------------------------------------ what the document says
 
@@ -168,7 +168,7 @@ fn shard() -> Vec<u8> {
 #[test]
 fn checksum_and_digest_have_the_documented_values() {
     assert_eq!(checksum(b"123456789"), 0xae8b_1486_0a79_9888);
-    assert_eq!(bivouac::format::checksum(b"123456789"), 0xae8b_1486_0a79_9888);
+    assert_eq!(bivouac_core::format::checksum(b"123456789"), 0xae8b_1486_0a79_9888);
     let sample: Vec<u8> = (0..1000u32).map(|i| (7 * i + 3) as u8).collect();
     assert_eq!(Digest(digest(&[])).to_string(), "6a36f1e989e3b200feb0f6e8b2d44325");
     assert_eq!(Digest(digest(&sample)).to_string(), "75849b32bf9bfb38a903f6ba31fe8238");
@@ -343,7 +343,7 @@ fn read_set(part: &Found) -> (usize, Vec<(u32, usize)>) {
 }
 
 fn golden(name: &str) -> Vec<u8> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1").join(name);
+    let path = std::path::Path::new(env!("WORKSPACE_ROOT")).join("tests/golden/v1").join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -414,7 +414,7 @@ fn product(a: u8, b: u8) -> u8 {
 
 #[test]
 fn parity_is_what_the_document_says() {
-    use bivouac::redundancy::code::{Code, Factor, add_to_all};
+    use bivouac_core::redundancy::code::{Code, Factor, add_to_all};
 
     let quotient = |a: u8, b: u8| (0..=255).find(|q| product(*q, b) == a).unwrap();
     let (k, m) = (4u32, 2u32);
@@ -447,9 +447,9 @@ fn parity_is_what_the_document_says() {
 /// hang together.
 #[test]
 fn a_set_is_as_documented() {
-    use bivouac::config::{PartStore, Scheme};
-    use bivouac::session::place::{Place, Workers};
-    use bivouac::{Config, Level, Session};
+    use bivouac_core::config::{PartStore, Scheme};
+    use bivouac_core::session::place::{Place, Workers};
+    use bivouac_core::{Config, Level, Session};
 
     let root = tempfile::tempdir().unwrap();
     let folder = |node: u32, what: &str| {
@@ -468,7 +468,7 @@ fn a_set_is_as_documented() {
     };
     let end = std::sync::Barrier::new(4);
     std::thread::scope(|scope| {
-        for (comm, rank) in bivouac::comm::threads::world(&[0, 1, 2, 3]).into_iter().zip(0..) {
+        for (comm, rank) in bivouac_core::comm::threads::world(&[0, 1, 2, 3]).into_iter().zip(0..) {
             let mut config = Config::default();
             config.job.name = Some("set".into());
             config.job.block_bytes = 4096;
@@ -476,7 +476,7 @@ fn a_set_is_as_documented() {
             config.job.redundancy.store = PartStore::Local;
             config.job.global_enabled = false;
             config.node.memory_directory = folder(rank, "memory");
-            config.node.memory_budget = bivouac::config::Budget::Bytes(8 << 20);
+            config.node.memory_budget = bivouac_core::config::Budget::Bytes(8 << 20);
             config.node.local_directory = Some(folder(rank, "local"));
             config.node.local_allow_tmpfs = true;
             let (take, end) = (&take, &end);

@@ -17,16 +17,16 @@
 mod fuzz_targets;
 mod golden_files;
 
-use bivouac::affinity::machine::{Cpu, Machine, Node, PciDevice, PciKind};
-use bivouac::affinity::pages::{PageMap, Run};
-use bivouac::affinity::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
-use bivouac::base::rng::Rng;
-use bivouac::base::{Generation, Incarnation, Rank};
-use bivouac::catalog::Candidate;
-use bivouac::coordination::core::Message;
-use bivouac::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
-use bivouac::format::{ContainerInfo, checksum, codec};
-use bivouac::segment::{SealInfo, Segment, SegmentSpec};
+use bivouac_core::affinity::machine::{Cpu, Machine, Node, PciDevice, PciKind};
+use bivouac_core::affinity::pages::{PageMap, Run};
+use bivouac_core::affinity::record::{Policy, Record, RegionPlace, Role, ThreadPlace};
+use bivouac_core::base::rng::Rng;
+use bivouac_core::base::{Generation, Incarnation, Rank};
+use bivouac_core::catalog::Candidate;
+use bivouac_core::coordination::core::Message;
+use bivouac_core::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
+use bivouac_core::format::{ContainerInfo, checksum, codec};
+use bivouac_core::segment::{SealInfo, Segment, SegmentSpec};
 use fuzz_targets::Reached;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -360,7 +360,7 @@ fn hostile_messages_neither_panic_nor_allocate() {
 
 #[test]
 fn hostile_configurations_neither_panic_nor_allocate() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/bivouac.toml");
+    let path = std::path::Path::new(env!("WORKSPACE_ROOT")).join("config/bivouac.toml");
     let sample = std::fs::read(path).expect("the sample");
     let short =
         b"[job]\nname = \"x\"\n[local]\nkeep_last = 3\nevery_seconds = \"5 min\"\n[exit]\nsignal = \"USR1\"\n".to_vec();
@@ -369,7 +369,7 @@ fn hostile_configurations_neither_panic_nor_allocate() {
 
 #[test]
 fn hostile_topologies_neither_panic_nor_allocate() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/topology.toml");
+    let path = std::path::Path::new(env!("WORKSPACE_ROOT")).join("config/topology.toml");
     let sample = std::fs::read(path).expect("the sample");
     let short = b"[rack]\na = 'node[1-4,7],x'\nb = ['node[08-17]', 'y[1-9]z[1-9]']\n".to_vec();
     let slurm =

@@ -12,18 +12,18 @@
 
 mod golden_files;
 
-use bivouac::base::Rank;
-use bivouac::base::digest::digest_bytes;
-use bivouac::config::Direct;
-use bivouac::format::container::{FOOTER_LEN, Footer};
-use bivouac::format::shard::Head;
-use bivouac::format::{Container, Content, ElementType, Manifest, RegionKind};
-use bivouac::redundancy::part::set_of;
-use bivouac::tier::directory::DirectoryTier;
-use bivouac::tier::names::Series;
-use bivouac::tier::posix::PosixStorage;
-use bivouac::tier::source::Source;
-use bivouac::tier::{Tier, TierId};
+use bivouac_core::base::Rank;
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::config::Direct;
+use bivouac_core::format::container::{FOOTER_LEN, Footer};
+use bivouac_core::format::shard::Head;
+use bivouac_core::format::{Container, Content, ElementType, Manifest, RegionKind};
+use bivouac_core::redundancy::part::set_of;
+use bivouac_core::tier::directory::DirectoryTier;
+use bivouac_core::tier::names::Series;
+use bivouac_core::tier::posix::PosixStorage;
+use bivouac_core::tier::source::Source;
+use bivouac_core::tier::{Tier, TierId};
 use golden_files::{
     CONTAINER, MANIFEST, PARITY, SINGLE, container, field, folder, key, manifest, parity_container, read, set, shard,
 };
@@ -59,7 +59,7 @@ fn todays_writer_makes_the_golden_bytes() {
 fn shards(file: &[u8]) -> Vec<(Head, Vec<u8>)> {
     let footer = Footer::decode(&file[file.len() - FOOTER_LEN..], file.len() as u64).expect("a footer");
     let container = Container::decode(&footer, &file[footer.index_offset as usize..]).expect("an index");
-    let shard = |entry: &bivouac::format::ContainerEntry| {
+    let shard = |entry: &bivouac_core::format::ContainerEntry| {
         let bytes = file[entry.offset as usize..(entry.offset + entry.length) as usize].to_vec();
         let head = Head::decode(&bytes).expect("a head");
         assert_eq!((head.header.key, head.header.rank), (entry.key, entry.rank));
@@ -135,7 +135,7 @@ fn the_golden_manifest_decodes_to_the_expected_values() {
     let manifest = Manifest::decode(&read(MANIFEST)).expect("a manifest");
     assert_eq!((manifest.job.as_str(), manifest.group.as_str(), manifest.name.as_str()), ("golden", "world", "heat"));
     assert_eq!((manifest.key, manifest.agreement, manifest.group_size), (key(), 0x00c0_ffee, 2));
-    assert_eq!((manifest.origin, manifest.level), (golden_files::ORIGIN, bivouac::Level::System));
+    assert_eq!((manifest.origin, manifest.level), (golden_files::ORIGIN, bivouac_core::Level::System));
     let [only] = manifest.containers.as_slice() else { panic!("{:?}", manifest.containers) };
     assert_eq!((only.file.as_str(), only.bytes), (CONTAINER, read(CONTAINER).len() as u64));
     assert_eq!(only.ranks, [Rank(0), Rank(1)]);

@@ -4,13 +4,13 @@
 #[path = "common/limit.rs"]
 mod limit;
 
-use bivouac::base::ids::{Generation, Incarnation};
-use bivouac::base::rng;
-use bivouac::cache::{Keep, Tier};
-use bivouac::device::host::{HostDevice, HostModel};
-use bivouac::device::{Device, DeviceSpan, Priority, Stream};
-use bivouac::segment::{Segment, SegmentSpec};
-use bivouac::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Operation, Return};
+use bivouac_core::base::ids::{Generation, Incarnation};
+use bivouac_core::base::rng;
+use bivouac_core::cache::{Keep, Tier};
+use bivouac_core::device::host::{HostDevice, HostModel};
+use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
+use bivouac_core::segment::{Segment, SegmentSpec};
+use bivouac_core::transfer::history::{CacheConfig, Caches, Field, FieldMut, History, HistoryError, Operation, Return};
 use limit::wait_until;
 use std::ops::Range;
 use std::sync::Arc;

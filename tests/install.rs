@@ -292,7 +292,7 @@ fn mistakes_are_told_before_anything_is_written() {
     assert!(said(&[at, "--debgu"], 2).contains("there is no option --debgu"));
     assert!(said(&[at, "--built"], 2).contains("--built needs a value"));
     assert!(said(&[at, "--features", "cuda"], 2).contains("needs mpi"));
-    assert!(said(&[at, "--built", folder.path().to_str().expect("UTF-8")], 1).contains("has no libbivouac.so"));
+    assert!(said(&[at, "--built", folder.path().to_str().expect("UTF-8")], 1).contains("has no libbivouac_capi.so"));
     // Nothing could be built from that folder, so that nothing is written here should this go wrong.
     let (sources, empty) = (interfaces::root().to_str().expect("UTF-8"), folder.path().to_str().expect("UTF-8"));
     assert!(said(&[sources, "--built", empty], 2).contains("is this source tree"));

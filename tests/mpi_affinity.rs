@@ -5,7 +5,7 @@
 
 mod common;
 
-use bivouac::base::units::parse_cpus;
+use bivouac_core::base::units::parse_cpus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output};

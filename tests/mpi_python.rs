@@ -29,7 +29,7 @@ fn run(python: &str, ranks: usize, folder: &Path, program: &str, options: &[&str
     command
         .env("PYTHONPATH", root().join("src/capi/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("BIVOUAC_LIBRARY", library_folder().join("libbivouac.so"));
+        .env("BIVOUAC_LIBRARY", library_folder().join(interfaces::LIBRARY));
     command
 }
 

@@ -239,7 +239,7 @@ fn a_program_compiled_against_either_header_is_the_same_program() {
     };
     let defined = symbols(&bed.path("lib/libveloc-client.so"));
     assert_eq!(defined.lines().filter(|line| line.contains(" T VELOC_")).count(), 25 + 4, "{defined}");
-    assert!(!symbols(&library_folder().join("libbivouac.so")).contains("VELOC_"));
+    assert!(!symbols(&library_folder().join(interfaces::LIBRARY)).contains("VELOC_"));
 }
 
 fn library_path(bed: &Bed) -> String {

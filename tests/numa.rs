@@ -83,7 +83,7 @@ fn a_machine_is_as_it_was_asked_for_and_passes_statuses_on() {
          cat /sys/devices/system/node/node0/distance /proc/sys/kernel/numa_balancing \
              /sys/kernel/mm/transparent_hugepage/enabled; \
          echo kept > {shared}/file; touch {0}/not-kept; echo said >&2; exit 7",
-        env!("CARGO_MANIFEST_DIR")
+        env!("WORKSPACE_ROOT")
     );
     let options = ["--nodes", "4", "--memoryless", "1", "--ring", "--huge", "never", "--share", shared, "--"];
     let output = machine(&[&options[..], &["bash", "-c", &look]].concat());
@@ -93,7 +93,7 @@ fn a_machine_is_as_it_was_asked_for_and_passes_statuses_on() {
     // The first machine after a change of its parts says before that it is made.
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().last(), Some("said"));
     assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "kept\n");
-    assert!(!Path::new(env!("CARGO_MANIFEST_DIR")).join("not-kept").exists());
+    assert!(!Path::new(env!("WORKSPACE_ROOT")).join("not-kept").exists());
     std::fs::remove_dir_all(&folder).unwrap();
     let over = machine(&["--nodes", "1", "--cpus", "1", "--memory", "256", "--limit", "1", "--", "sleep", "99"]);
     assert_eq!(over.status.code(), Some(124), "{}", text(&over));

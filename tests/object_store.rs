@@ -6,11 +6,11 @@ mod limit;
 mod object;
 
 use assert_cmd::Command;
-use bivouac::comm::threads::world;
-use bivouac::session::place::{Place, Workers};
-use bivouac::tier::object::ObjectTier;
-use bivouac::tier::{Tier, TierId, Writers};
-use bivouac::{Config, Error, Level, Session, Stats};
+use bivouac_core::comm::threads::world;
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::tier::object::ObjectTier;
+use bivouac_core::tier::{Tier, TierId, Writers};
+use bivouac_core::{Config, Error, Level, Session, Stats};
 use object::proxy::{Fault, Proxy};
 use object::{BUCKET, SECRET, Server, environment, url};
 use std::collections::BTreeSet;
@@ -81,7 +81,7 @@ impl Machine {
         config.job.object_endpoint = Some(self.endpoint.clone());
         config.job.timeouts.abandon = Duration::from_secs(40);
         config.job.timeouts.room = Duration::from_secs(2);
-        config.node.memory_budget = bivouac::config::Budget::Bytes(256 << 20);
+        config.node.memory_budget = bivouac_core::config::Budget::Bytes(256 << 20);
         config.node.memory_directory = self.folder("memory", node);
         config.node.local_directory = Some(self.folder("local", node));
         config.node.local_allow_tmpfs = true;
@@ -137,9 +137,9 @@ impl Machine {
         let series = tier.all_series().expect("listed").into_iter().find(|series| series.name == NAME).expect("there");
         let mut folders = tier.survey(&series).expect("surveyed");
         folders.sort_by_key(|folder| folder.version);
-        let names = |folder: &bivouac::catalog::Folder| {
-            let bivouac::catalog::Folder { generation, version, operation, .. } = *folder;
-            let key = bivouac::base::CheckpointKey { generation, version, operation, ..Default::default() };
+        let names = |folder: &bivouac_core::catalog::Folder| {
+            let bivouac_core::catalog::Folder { generation, version, operation, .. } = *folder;
+            let key = bivouac_core::base::CheckpointKey { generation, version, operation, ..Default::default() };
             let entries = tier.entries(&tier.folder_path(&series, &key)).expect("listed");
             (version, entries.into_iter().map(|entry| entry.name).collect())
         };

@@ -7,11 +7,11 @@
 mod limit;
 mod store;
 
-use bivouac::Level;
-use bivouac::config::Config;
-use bivouac::session::place::segment_prefix;
-use bivouac::tier::ours::{self, Trust};
-use bivouac::tier::run_directory::RunDirectory;
+use bivouac_core::Level;
+use bivouac_core::config::Config;
+use bivouac_core::session::place::segment_prefix;
+use bivouac_core::tier::ours::{self, Trust};
+use bivouac_core::tier::run_directory::RunDirectory;
 use rustix::process::{Gid, Uid};
 use serde_json::Value;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};

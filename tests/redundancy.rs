@@ -4,14 +4,14 @@
 #[path = "common/limit.rs"]
 mod limit;
 
-use bivouac::base::{CheckpointKey, Generation};
-use bivouac::comm::threads::world;
-use bivouac::config::{PartStore, Scheme};
-use bivouac::format::shard::Head;
-use bivouac::segment::{OldSegment, SlotState};
-use bivouac::session::place::{Place, Workers};
-use bivouac::tier::TierId;
-use bivouac::{Config, Level, Pending, Session, Stats};
+use bivouac_core::base::{CheckpointKey, Generation};
+use bivouac_core::comm::threads::world;
+use bivouac_core::config::{PartStore, Scheme};
+use bivouac_core::format::shard::Head;
+use bivouac_core::segment::{OldSegment, SlotState};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::tier::TierId;
+use bivouac_core::{Config, Level, Pending, Session, Stats};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ impl Machine {
         config.job.global_directory = self.root.path().join("global");
         config.job.timeouts.abandon = limit::LIMIT;
         config.job.timeouts.room = Duration::from_secs(2);
-        config.node.memory_budget = bivouac::config::Budget::Bytes((self.memory_bytes)(node));
+        config.node.memory_budget = bivouac_core::config::Budget::Bytes((self.memory_bytes)(node));
         config.node.memory_directory = self.memory(node);
         config.node.local_directory = Some(self.local(node));
         config.node.local_allow_tmpfs = true;

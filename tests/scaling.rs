@@ -9,13 +9,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use bivouac::base::{CheckpointKey, Generation, Origin, Rank};
-use bivouac::catalog::{Candidate, WINDOW};
-use bivouac::config::Timeouts;
-use bivouac::coordination::core::{Effect, Event, Message};
-use bivouac::coordination::{Ballot, Core, Outcome, Payload, Phase, Round};
-use bivouac::format::ContainerInfo;
-use bivouac::format::codec;
+use bivouac_core::base::{CheckpointKey, Generation, Origin, Rank};
+use bivouac_core::catalog::{Candidate, WINDOW};
+use bivouac_core::config::Timeouts;
+use bivouac_core::coordination::core::{Effect, Event, Message};
+use bivouac_core::coordination::{Ballot, Core, Outcome, Payload, Phase, Round};
+use bivouac_core::format::ContainerInfo;
+use bivouac_core::format::codec;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -168,7 +168,7 @@ fn a_checkpoint_and_an_election_cost_a_few_messages_per_rank_and_logarithmic_tim
     }
     println!("{table}{plot}");
     if std::env::var_os("BIVOUAC_TEST_WRITE_RESULTS").is_some() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results");
+        let folder = std::path::Path::new(env!("WORKSPACE_ROOT")).join("benches/results");
         std::fs::create_dir_all(&folder).expect("the package's folder is writable");
         std::fs::write(folder.join("scaling_messages.csv"), format!("{table}{plot}")).expect("it is writable");
     }

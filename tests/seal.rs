@@ -6,12 +6,12 @@
 mod limit;
 mod machine;
 
-use bivouac::base::digest::digest_bytes;
-use bivouac::cache::Keep;
-use bivouac::device::Priority;
-use bivouac::device::host::HostModel;
-use bivouac::transfer::history::Return;
-use bivouac::{Caches, Error, Field, FieldMut, History, Level, LoadError, Pending, Session};
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::cache::Keep;
+use bivouac_core::device::Priority;
+use bivouac_core::device::host::HostModel;
+use bivouac_core::transfer::history::Return;
+use bivouac_core::{Caches, Error, Field, FieldMut, History, Level, LoadError, Pending, Session};
 use machine::{MIB, Machine, Rank, VICTIM, content, damage};
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl Rank {
     }
 }
 
-fn seal(session: &Session, version: u64, history: &History) -> bivouac::Result<Pending> {
+fn seal(session: &Session, version: u64, history: &History) -> bivouac_core::Result<Pending> {
     let mut checkpoint = session.checkpoint(NAME, version)?;
     checkpoint.save_history(history)?;
     checkpoint.value("left", &LEFT)?;

@@ -6,10 +6,10 @@
 #[path = "common/limit.rs"]
 mod limit;
 
-use bivouac::base::ids::{Generation, Incarnation, Level};
-use bivouac::base::rng::Rng;
-use bivouac::base::units::{KIB, MIB};
-use bivouac::segment::{
+use bivouac_core::base::ids::{Generation, Incarnation, Level};
+use bivouac_core::base::rng::Rng;
+use bivouac_core::base::units::{KIB, MIB};
+use bivouac_core::segment::{
     OldSegment, Order, Refusal, SealInfo, Segment, SegmentError, SegmentSpec, SlotState, Token, TokenGuard, list,
 };
 use limit::{LIMIT, wait_until};

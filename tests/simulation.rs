@@ -26,12 +26,12 @@
 
 mod world;
 
-use bivouac::base::Level;
-use bivouac::base::rng::Rng;
-use bivouac::comm::faulty::FaultPlan;
-use bivouac::config::{PartStore, Scheme};
-use bivouac::redundancy::placement::place;
-use bivouac::tier::simulated::Fault;
+use bivouac_core::base::Level;
+use bivouac_core::base::rng::Rng;
+use bivouac_core::comm::faulty::FaultPlan;
+use bivouac_core::config::{PartStore, Scheme};
+use bivouac_core::redundancy::placement::place;
+use bivouac_core::tier::simulated::Fault;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ struct Job {
     rng: Rng,
     ranks: u32,
     per_machine: u32,
-    config: bivouac::Config,
+    config: bivouac_core::Config,
     series: usize,
     large: bool,
     budget: u64,
@@ -294,9 +294,10 @@ impl Job {
             let (file, folder, series) = (names.next(), names.next(), names.next());
             let (Some(file), Some(folder), Some(series)) = (file, folder, series) else { continue };
             // A manifest is only a record; the shards are the checkpoint.
-            if let (Some((generation, version, _)), true) =
-                (bivouac::base::CheckpointKey::parse_folder(&folder), file.ends_with(".bvs") || file.ends_with(".bvc"))
-            {
+            if let (Some((generation, version, _)), true) = (
+                bivouac_core::base::CheckpointKey::parse_folder(&folder),
+                file.ends_with(".bvs") || file.ends_with(".bvc"),
+            ) {
                 let key = (series, (generation.0, version));
                 let set = if is_local { &mut self.truth.local_damaged } else { &mut self.truth.global_damaged };
                 set.insert(key);
@@ -509,7 +510,7 @@ impl Job {
                 running.tasks.iter().zip(&self.machines).filter(|(_, on)| **on == machine).map(|(id, _)| *id).collect();
             let (lose, is_lost, others) = (self.world.loss_of(machine), is_lost.clone(), running.group);
             baton.spawn(group, move |seat| {
-                use bivouac::base::Clock;
+                use bivouac_core::base::Clock;
                 seat.sleep(at);
                 victims.iter().for_each(|victim| seat.baton().doom_at(*victim, 0));
                 while !victims.iter().all(|victim| seat.baton().is_finished(*victim)) {
@@ -524,7 +525,7 @@ impl Job {
         for (from, length, top, fault) in trouble.faults.clone() {
             let disk = self.world.disk.clone();
             let storm = move |seat: &world::baton::Seat| {
-                use bivouac::base::Clock;
+                use bivouac_core::base::Clock;
                 seat.sleep(from);
                 disk.inject(Path::new(&top), fault).expect("it is a path");
                 seat.sleep(length);
@@ -535,7 +536,7 @@ impl Job {
         if let Some(at) = trouble.kill_all_at {
             let victims = running.group;
             baton.spawn(group, move |seat| {
-                use bivouac::base::Clock;
+                use bivouac_core::base::Clock;
                 seat.sleep(at);
                 seat.baton().doom(victims);
             });
@@ -544,7 +545,7 @@ impl Job {
             let (victim, others) = (running.tasks[rank as usize], running.group);
             baton.doom_at(victim, point);
             baton.spawn(group, move |seat| {
-                use bivouac::base::Clock;
+                use bivouac_core::base::Clock;
                 while !seat.baton().is_finished(victim) {
                     seat.sleep(Duration::from_millis(3));
                 }

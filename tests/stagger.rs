@@ -7,17 +7,17 @@
 #[path = "common/limit.rs"]
 mod limit;
 
-use bivouac::base::Digest;
-use bivouac::base::ids::{Generation, Incarnation};
-use bivouac::cache::Keep;
-use bivouac::config::{BurstOrder, FlushRate, StaggerConfig};
-use bivouac::device::host::{HostDevice, HostModel};
-use bivouac::device::{
+use bivouac_core::base::Digest;
+use bivouac_core::base::ids::{Generation, Incarnation};
+use bivouac_core::cache::Keep;
+use bivouac_core::config::{BurstOrder, FlushRate, StaggerConfig};
+use bivouac_core::device::host::{HostDevice, HostModel};
+use bivouac_core::device::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
     upload_and_digest,
 };
-use bivouac::segment::{Order, Segment, SegmentSpec, Token};
-use bivouac::transfer::history::{CacheConfig, Caches, Field, History};
+use bivouac_core::segment::{Order, Segment, SegmentSpec, Token};
+use bivouac_core::transfer::history::{CacheConfig, Caches, Field, History};
 use limit::wait_until;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

@@ -10,14 +10,14 @@
 #![forbid(unsafe_code)]
 
 use crate::planning::micros;
-use bivouac::affinity::cpus::{self, Cpus};
-use bivouac::affinity::keeper::{Keeper, Settings, Whereabouts};
-use bivouac::affinity::machine::Machine;
-use bivouac::affinity::placing::{self, Wanted};
-use bivouac::affinity::{numa, scan, threads};
-use bivouac::base::rng::Rng;
-use bivouac::config::{AffinityConfig, AffinityMode, Budget};
-use bivouac::{Config, Level, Session};
+use bivouac_core::affinity::cpus::{self, Cpus};
+use bivouac_core::affinity::keeper::{Keeper, Settings, Whereabouts};
+use bivouac_core::affinity::machine::Machine;
+use bivouac_core::affinity::placing::{self, Wanted};
+use bivouac_core::affinity::{numa, scan, threads};
+use bivouac_core::base::rng::Rng;
+use bivouac_core::config::{AffinityConfig, AffinityMode, Budget};
+use bivouac_core::{Config, Level, Session};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 use serde_json::json;
@@ -190,7 +190,7 @@ impl Bench<'_> {
         session
     }
 
-    fn capture(&self, session: &Session, version: u64, data: &[f64]) -> bivouac::Pending {
+    fn capture(&self, session: &Session, version: u64, data: &[f64]) -> bivouac_core::Pending {
         let mut checkpoint = session.checkpoint("bench", version).expect("the name is fine");
         checkpoint.save("data", data).expect("the region is fine");
         checkpoint.capture().expect("there is room")

@@ -6,10 +6,10 @@
 //!   in four pieces each; `interleaved`: a region of 1 GiB whose pages alternate between four nodes one by one.
 #![forbid(unsafe_code)]
 
-use bivouac::affinity::machine::{Cpu, Machine, Node};
-use bivouac::affinity::mapping::{Mapping, Now};
-use bivouac::affinity::pages::{PageMap, Run};
-use bivouac::affinity::record::{Record, RegionPlace, Role, ThreadPlace};
+use bivouac_core::affinity::machine::{Cpu, Machine, Node};
+use bivouac_core::affinity::mapping::{Mapping, Now};
+use bivouac_core::affinity::pages::{PageMap, Run};
+use bivouac_core::affinity::record::{Record, RegionPlace, Role, ThreadPlace};
 use serde_json::json;
 use std::hint::black_box;
 use std::time::Instant;

@@ -8,10 +8,10 @@
 
 use crate::kernels::{self, Kernel};
 use crate::team::Team;
-use bivouac::affinity::machine::Machine;
-use bivouac::affinity::{cpus, numa, threads};
-use bivouac::config::{AffinityMode, Budget};
-use bivouac::{Checkpoint, Config, Level, Restorer, Session};
+use bivouac_core::affinity::machine::Machine;
+use bivouac_core::affinity::{cpus, numa, threads};
+use bivouac_core::config::{AffinityMode, Budget};
+use bivouac_core::{Checkpoint, Config, Level, Restorer, Session};
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
@@ -155,7 +155,7 @@ fn open(world: &SimpleCommunicator, work: &Work, points: u64) -> Session {
     Session::open(world, config).expect("the session opens")
 }
 
-fn load(restorer: &mut Restorer, kernel: &dyn Kernel) -> bivouac::Result<()> {
+fn load(restorer: &mut Restorer, kernel: &dyn Kernel) -> bivouac_core::Result<()> {
     for (name, parts) in kernel.reals() {
         for thread in 0..parts.count() {
             restorer.load(&format!("{name}.{thread}"), &mut parts.part_mut(thread))?;

@@ -1,4 +1,4 @@
-//! Algorithm 1 of HPDC'23, section 4: the peer of [`bivouac::cache::evict::choose`] for caches in which a version lies in one
+//! Algorithm 1 of HPDC'23, section 4: the peer of [`bivouac_core::cache::evict::choose`] for caches in which a version lies in one
 //! contiguous range. A window slides over the copies and gaps in the order of their addresses; of the windows that are large
 //! enough it takes the one with the shortest wait (the p-score), among those the one whose copies are used latest (the s-score).
 //!
@@ -6,7 +6,7 @@
 //! fragments look farther away than a single far one; here each hinted byte counts with its nearness. And the paper's loop ends
 //! when the window has reached the end of the table, before the windows that start later; here every window is scored.
 
-use bivouac::cache::evict::{Candidate, Use};
+use bivouac_core::cache::evict::{Candidate, Use};
 
 /// A range of a tier.
 #[derive(Clone, Copy, Debug)]

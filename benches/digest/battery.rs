@@ -6,8 +6,8 @@
 
 use super::families::{Change, FAMILIES};
 use super::states::{BLOCK, State};
-use bivouac::base::digest::{Sums, digest_bytes};
-use bivouac::base::rng::Rng;
+use bivouac_core::base::digest::{Sums, digest_bytes};
+use bivouac_core::base::rng::Rng;
 use std::collections::HashSet;
 
 /// Lengths of truncated digests, in bits.
@@ -65,7 +65,7 @@ pub fn judge(digests: &[[u64; 2]]) -> Found {
     found
 }
 
-fn halves(digest: bivouac::base::digest::Digest) -> [u64; 2] {
+fn halves(digest: bivouac_core::base::digest::Digest) -> [u64; 2] {
     let word = |from: usize| u64::from_le_bytes(std::array::from_fn(|at| digest.0[from + at]));
     [word(0), word(8)]
 }

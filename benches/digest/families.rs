@@ -3,7 +3,7 @@
 //! Each draws one change and makes it in place. Structured changes decide about a digest whose sums commute: random ones never cancel.
 
 use super::states::{BLOCK, State};
-use bivouac::base::rng::Rng;
+use bivouac_core::base::rng::Rng;
 
 /// Changes `block`, a copy of the state's `now`.
 pub type Change = fn(&State, &mut [u8], &mut Rng);

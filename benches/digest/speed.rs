@@ -7,7 +7,7 @@
 //!
 //! The others are the plain loops that `base::digest` runs for its own, without stores past the cache.
 
-use bivouac::base::digest::{copy_digest, copy_streaming, digest_bytes, store_fence};
+use bivouac_core::base::digest::{copy_digest, copy_streaming, digest_bytes, store_fence};
 use serde_json::json;
 use std::hint::black_box;
 use std::sync::{Barrier, Mutex, PoisonError};

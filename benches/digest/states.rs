@@ -3,7 +3,7 @@
 use super::model::{Grid, Ground, SURFACE_ROW, Shape, Survey};
 use super::plate;
 use super::stencil;
-use bivouac::base::rng::Rng;
+use bivouac_core::base::rng::Rng;
 
 /// Bytes of every block of the battery.
 pub const BLOCK: usize = 64 << 10;

@@ -1,4 +1,4 @@
-// The block digest of src/base/digest.rs on a GPU: is it the same value, does it keep up with memory, and did other candidates?
+// The block digest of src/core/base/digest.rs on a GPU: is it the same value, does it keep up with memory, and did other candidates?
 //
 //   nvcc -O3 -arch=sm_90 -o digest benches/gpu/digest.cu && ./digest
 //

@@ -1,6 +1,6 @@
 //! What the application does between two versions.
 
-use bivouac::device::cuda::CudaDevice;
+use bivouac_core::device::cuda::CudaDevice;
 use cudarc::driver::{CudaEvent, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::compile_ptx;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! What the benches with GPUs and ranks have in common.
 
-use bivouac::base::ids::{Generation, Incarnation};
-use bivouac::device::cuda::CudaDevice;
-use bivouac::segment::{Segment, SegmentSpec};
+use bivouac_core::base::ids::{Generation, Incarnation};
+use bivouac_core::device::cuda::CudaDevice;
+use bivouac_core::segment::{Segment, SegmentSpec};
 use cudarc::driver::CudaContext;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;

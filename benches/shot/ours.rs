@@ -1,10 +1,10 @@
 //! The engine that is measured.
 
 use super::shot::{Engine, Figures, Options, PinKind, Setup, TouchKind, gib};
-use bivouac::cache::Keep;
-use bivouac::config::{PinOrder, Touch};
-use bivouac::device::{DeviceSpan, Stream};
-use bivouac::transfer::history::{
+use bivouac_core::cache::Keep;
+use bivouac_core::config::{PinOrder, Touch};
+use bivouac_core::device::{DeviceSpan, Stream};
+use bivouac_core::transfer::history::{
     CacheConfig, Caches, Field, FieldMut, History, HistoryStats, Operation, Return, Step,
 };
 use std::sync::Arc;

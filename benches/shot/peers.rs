@@ -1,7 +1,7 @@
 //! The peers of the shot: what an application would do without Bivouac, with the same memory.
 
 use super::shot::{Engine, Setup};
-use bivouac::device::{Device, DeviceSpan, HostRange, Run, Stream};
+use bivouac_core::device::{Device, DeviceSpan, HostRange, Run, Stream};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, VecDeque};

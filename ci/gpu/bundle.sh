@@ -37,7 +37,7 @@ for line in sys.stdin:
 done
 
 # The library under the name that programs record, and programs that find it beside them.
-library=${CARGO_TARGET_DIR:-target}/release/libbivouac.so
+library=${CARGO_TARGET_DIR:-target}/release/libbivouac_capi.so
 soname=$(readelf -d "$library" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')
 cp "$library" "$folder/lib/$soname"
 cc=("${MPICC:-mpicc}" -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -O1 -I include '-Wl,-rpath,$ORIGIN/lib:$ORIGIN')

@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use super::model::Grid;
-use bivouac::base::digest::digest_bytes;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// The part of the pixels that is drawn brighter or darker than the picture can show, because the strongest are many times as
 /// strong as the reflectors.
@@ -32,7 +32,7 @@ impl Image {
 
     /// A digest of all bits.
     pub fn digest(&self) -> String {
-        digest_bytes(bytemuck::cast_slice(&self.pixels)).to_string()
+        format!("{:032x}", xxh3_128(bytemuck::cast_slice(&self.pixels)))
     }
 
     /// Minus the Laplacian: what varies slowly, which is where source and receivers look along the same path, goes away. It is

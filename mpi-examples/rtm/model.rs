@@ -5,7 +5,6 @@
 //! east, one below the other.
 #![forbid(unsafe_code)]
 
-use bivouac::base::rng::Rng;
 use std::f64::consts::{PI, TAU};
 use std::fmt;
 use std::str::FromStr;
@@ -122,9 +121,14 @@ impl Ground {
     /// Six wavy layers, the deeper the faster, and a slow lens in the middle. Equal seeds make equal ground.
     pub fn layered(grid: Grid, seed: u64) -> Ground {
         const LAYERS: usize = 6;
-        let mut rng = Rng::new(seed);
-        // From -1 to 1.
-        let mut any = || rng.below(2001) as f64 / 1000.0 - 1.0;
+        // From -1 to 1, by SplitMix64: the same ground on every machine.
+        let mut state = seed;
+        let mut any = || {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((z ^ (z >> 31)) % 2001) as f64 / 1000.0 - 1.0
+        };
         let (nx, nz) = (grid.nx as f64, grid.nz as f64);
         let spacing = nz / LAYERS as f64;
         let layers: Vec<[f64; 5]> = (0..LAYERS)

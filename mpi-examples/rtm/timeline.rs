@@ -5,7 +5,7 @@
 //! leave a barrier together.
 #![forbid(unsafe_code)]
 
-use bivouac::transfer::history::{HistoryStats, Span};
+use bivouac::history::{HistoryStats, Span};
 use serde_json::{Value, json};
 use std::time::Instant;
 

@@ -6,9 +6,9 @@
 
 use super::machine::Machine;
 use super::timeline::Counts;
-use bivouac::cache::Keep;
 use bivouac::device::DeviceSpan;
-use bivouac::transfer::history::Span;
+use bivouac::history::Keep;
+use bivouac::history::Span;
 use bivouac::{Caches, Field, FieldMut, History};
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! C text, memory and structures to checked values.
 
 use super::status::{Failure, Outcome};
-use crate::format::ElementType;
+use bivouac_core::format::ElementType;
 use std::ffi::{CStr, c_char, c_int};
 
 /// Unsigned bytes without further meaning. A negative type is a record of the application's own, of that many bytes:

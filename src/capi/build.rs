@@ -9,5 +9,5 @@ fn main() {
     let version = if major == "0" { format!("0.{minor}") } else { major };
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libbivouac.so.{version}");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
-    println!("cargo::rerun-if-changed=src/capi/build.rs");
+    println!("cargo::rerun-if-changed=build.rs");
 }

@@ -7,9 +7,9 @@ use super::regions::{Region, Regions, only_gpu};
 use super::restart::BVK_NEWEST;
 use super::session::{self, SessionHandle, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
-use crate::base::units::page_ceil;
-use crate::format;
-use crate::session::{Checkpoint, Error, Pending};
+use bivouac_core::base::units::page_ceil;
+use bivouac_core::format;
+use bivouac_core::session::{Checkpoint, Error, Pending};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn bvk_save_shaped(
         let region = unsafe { described(name, data, kind, dimensions, shape) }?;
         let begun = &mut open.begun[at].1;
         if begun.regions.has(&region.name) || begun.held(&region.name).is_some_and(|held| !region.is_like(held)) {
-            return Err(Error::from(crate::region::RegionError::Twice { name: region.name }).into());
+            return Err(Error::from(bivouac_core::region::RegionError::Twice { name: region.name }).into());
         }
         begun.regions.put(region);
         Ok(BVK_OK)

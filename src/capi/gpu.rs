@@ -1,11 +1,11 @@
 //! Device memory of the application by its address: whose it is, and the caches of that device.
 
 use super::status::{Failure, Outcome};
-use crate::base::units::MIB;
-use crate::device::host::{HostDevice, HostModel};
-use crate::device::{self, Device, DeviceError, DeviceSpan, Priority, Stream};
-use crate::session::Session;
-use crate::transfer::history::Caches;
+use bivouac_core::base::units::MIB;
+use bivouac_core::device::host::{HostDevice, HostModel};
+use bivouac_core::device::{self, Device, DeviceError, DeviceSpan, Priority, Stream};
+use bivouac_core::session::Session;
+use bivouac_core::transfer::history::Caches;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const TWIN_BYTES_MIN: u64 = 64 * MIB;
 /// The GPU whose memory a pointer leads to; `None` for host memory. Memory that moves on its own counts as host memory.
 pub(super) fn of_pointer(data: *const c_void) -> device::Result<Option<usize>> {
     #[cfg(feature = "cuda")]
-    return crate::device::cuda::ordinal_of(data.addr() as u64);
+    return bivouac_core::device::cuda::ordinal_of(data.addr() as u64);
     #[cfg(not(feature = "cuda"))]
     {
         _ = data;
@@ -28,8 +28,8 @@ pub(super) fn of_pointer(data: *const c_void) -> device::Result<Option<usize>> {
 
 /// Keeps the application's current context over a call that may touch a device.
 #[cfg(feature = "cuda")]
-pub(super) fn keep_context() -> crate::device::cuda::KeptContext {
-    crate::device::cuda::KeptContext::here()
+pub(super) fn keep_context() -> bivouac_core::device::cuda::KeptContext {
+    bivouac_core::device::cuda::KeptContext::here()
 }
 
 /// Without CUDA there is nothing to keep.
@@ -42,13 +42,13 @@ pub(super) struct Gpu {
     /// The stream of the twin in host memory, which the application cannot name.
     stream: Option<Arc<dyn Stream>>,
     #[cfg(feature = "cuda")]
-    cuda: Option<Arc<crate::device::cuda::CudaDevice>>,
+    cuda: Option<Arc<bivouac_core::device::cuda::CudaDevice>>,
 }
 
 impl Gpu {
     /// Opens the caches of GPU number `ordinal`, or of the twin in host memory.
     pub(super) fn open(session: &Session, ordinal: Option<usize>) -> Outcome<Gpu> {
-        let failure = |error: crate::session::Error| Failure::from(error);
+        let failure = |error: bivouac_core::session::Error| Failure::from(error);
         let Some(ordinal) = ordinal else {
             // Its memory is this process's own: `device.budget` in percent is one of the rank's part of node memory.
             let memory_bytes = session.memory_share().max(TWIN_BYTES_MIN);
@@ -65,7 +65,7 @@ impl Gpu {
         };
         #[cfg(feature = "cuda")]
         {
-            let cuda = Arc::new(crate::device::cuda::CudaDevice::open(ordinal)?);
+            let cuda = Arc::new(bivouac_core::device::cuda::CudaDevice::open(ordinal)?);
             let caches = session.caches(cuda.clone()).map_err(failure)?;
             Ok(Gpu { caches, stream: None, cuda: Some(cuda) })
         }

@@ -2,8 +2,8 @@
 
 use super::open::Open;
 use super::status::{BVK_ERR_HANDLE, Failure, Outcome};
-use crate::base::sync::{Guard, Lock};
-use crate::session::{Error, Pending};
+use bivouac_core::base::sync::{Guard, Lock};
+use bivouac_core::session::{Error, Pending};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -112,7 +112,7 @@ pub(super) fn lock(shared: &Lock<Option<Open>>) -> Outcome<Locked<'_>> {
 
 /// Refuses a thread that may not call MPI: a message sent or received there would end the session.
 pub(super) fn check_thread() -> Outcome<()> {
-    crate::comm::mpi::wrong_thread().map_or(Ok(()), |error| Err(Error::from(error).into()))
+    bivouac_core::comm::mpi::wrong_thread().map_or(Ok(()), |error| Err(Error::from(error).into()))
 }
 
 /// Takes a session out of reach of all handles, to end it.

@@ -7,9 +7,9 @@ use super::open::{Open, Past, described, insert_part};
 use super::regions::{Region, only_gpu};
 use super::session::SessionHandle;
 use super::status::{BVK_OK, Failure, Outcome, call};
-use crate::cache::Keep;
-use crate::session::{Error, Session};
-use crate::transfer::history::{Field, FieldMut};
+use bivouac_core::cache::Keep;
+use bivouac_core::session::{Error, Session};
+use bivouac_core::transfer::history::{Field, FieldMut};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -130,7 +130,7 @@ impl Past {
 
     /// # Safety
     /// As [`Past::append`].
-    unsafe fn spans(&self, gpu: &Gpu) -> Outcome<Vec<Option<crate::device::DeviceSpan>>> {
+    unsafe fn spans(&self, gpu: &Gpu) -> Outcome<Vec<Option<bivouac_core::device::DeviceSpan>>> {
         // SAFETY: as the caller says.
         let span = |field: &Region| field.gpu().map(|_| unsafe { field.span(gpu) }).transpose();
         self.fields.iter().map(span).collect()

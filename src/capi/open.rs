@@ -5,9 +5,9 @@ use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock};
 use super::regions::{Region, Regions};
 use super::status::{Failure, Outcome, call};
-use crate::session::{Attempt, Checkpoint, Session};
-use crate::transfer::Report;
-use crate::transfer::history::History;
+use bivouac_core::session::{Attempt, Checkpoint, Session};
+use bivouac_core::transfer::Report;
+use bivouac_core::transfer::history::History;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -72,13 +72,13 @@ impl Open {
     }
 
     /// Ends everything and the session.
-    pub(super) fn close(self) -> crate::session::Result<()> {
+    pub(super) fn close(self) -> bivouac_core::session::Result<()> {
         let limit = self.session.engine().config().job.timeouts.drain;
         self.close_within(limit)
     }
 
     /// The same with a limit for what is being written.
-    pub(super) fn close_within(self, limit: Duration) -> crate::session::Result<()> {
+    pub(super) fn close_within(self, limit: Duration) -> bivouac_core::session::Result<()> {
         let Open { attempt, begun, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
             running.give_up(&session);
@@ -180,7 +180,7 @@ pub(super) unsafe fn described(
 }
 
 /// The kinds of element numbers, for the size of a region.
-pub(super) fn kind_of(region: &crate::format::Region) -> (u64, c_int) {
+pub(super) fn kind_of(region: &bivouac_core::format::Region) -> (u64, c_int) {
     (region.bytes / region.element.bytes().max(1), number(region.element))
 }
 

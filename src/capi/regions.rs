@@ -3,11 +3,11 @@
 use super::arguments::element;
 use super::gpu::{self, Gpu};
 use super::status::{Failure, Outcome};
-use crate::base::units::page_ceil;
-use crate::device::DeviceSpan;
-use crate::format::ElementType;
-use crate::region::{self, RegionData, SavedRegion};
-use crate::session::Error;
+use bivouac_core::base::units::page_ceil;
+use bivouac_core::device::DeviceSpan;
+use bivouac_core::format::ElementType;
+use bivouac_core::region::{self, RegionData, SavedRegion};
+use bivouac_core::session::Error;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -82,7 +82,7 @@ impl Region {
     }
 
     /// Is this a region on the host of that type and shape?
-    pub(super) fn is_like(&self, other: &crate::format::Region) -> bool {
+    pub(super) fn is_like(&self, other: &bivouac_core::format::Region) -> bool {
         self.gpu.is_none() && self.element == other.element && self.shape == other.shape
     }
 

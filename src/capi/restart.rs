@@ -6,10 +6,10 @@ use super::open::{Open, Running, described, insert_part, kind_of, with as with_s
 use super::regions::{Region, only_gpu};
 use super::session::SessionHandle;
 use super::status::{BVK_AGAIN, BVK_ERR_LOAD, BVK_ERR_STATE, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
-use crate::base::text::list;
-use crate::format::RegionKind;
-use crate::recovery::{LoadError, Restorer, Want};
-use crate::session::{AttemptEnd, Error, Restored, Session};
+use bivouac_core::base::text::list;
+use bivouac_core::format::RegionKind;
+use bivouac_core::recovery::{LoadError, Restorer, Want};
+use bivouac_core::session::{AttemptEnd, Error, Restored, Session};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

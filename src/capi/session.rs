@@ -5,16 +5,16 @@ use super::handles::{self, Entry, Id, to_pointer};
 use super::open::{Open, described, with};
 use super::regions::{Region, Regions};
 use super::status::{BVK_ERR_OPEN, BVK_ERR_REGION, BVK_NOTHING, BVK_OK, Failure, Outcome, call};
-use crate::affinity::pinning::Pin;
-use crate::base::Level;
-use crate::base::log;
-use crate::base::sync::{Lock, Order};
-use crate::comm::mpi::MpiComm;
-use crate::config::{AffinityMode, Config, ConfigSource, LogLevel};
-use crate::session::{Session, prepare_to_wait};
-use crate::tier::PerTier;
-use crate::transfer::LevelVerdict;
 use ::mpi::ffi::MPI_Comm;
+use bivouac_core::affinity::pinning::Pin;
+use bivouac_core::base::Level;
+use bivouac_core::base::log;
+use bivouac_core::base::sync::{Lock, Order};
+use bivouac_core::comm::mpi::MpiComm;
+use bivouac_core::config::{AffinityMode, Config, ConfigSource, LogLevel};
+use bivouac_core::session::{Session, prepare_to_wait};
+use bivouac_core::tier::PerTier;
+use bivouac_core::transfer::LevelVerdict;
 use std::collections::HashSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
@@ -192,7 +192,7 @@ unsafe fn configure(options: *const Options) -> Result<Config, String> {
 pub(super) unsafe fn open(comm: MPI_Comm, config: Result<Config, String>) -> Outcome<Id> {
     // SAFETY: as the caller says.
     let comm = unsafe { MpiComm::duplicate_raw(comm, &prepare_to_wait(config.as_ref())) }
-        .map_err(|error| Failure::from(crate::session::Error::from(error)))?;
+        .map_err(|error| Failure::from(bivouac_core::session::Error::from(error)))?;
     let session = Session::open_on_mpi(comm, config)?;
     Ok(handles::insert(Entry::Session(Arc::new(Lock::at(Order::Call, Some(Open::new(session)))))))
 }
@@ -242,7 +242,8 @@ pub unsafe extern "C" fn bvk_open_f(comm: c_int, options: *const Options, sessio
     unsafe { put(session, std::ptr::null_mut()) };
     let looked = call(|| {
         found = Some(
-            crate::comm::mpi::from_fortran(comm).map_err(|error| Failure::from(crate::session::Error::from(error)))?,
+            bivouac_core::comm::mpi::from_fortran(comm)
+                .map_err(|error| Failure::from(bivouac_core::session::Error::from(error)))?,
         );
         Ok(BVK_OK)
     });
@@ -536,7 +537,7 @@ pub unsafe extern "C" fn bvk_should_exit(session: *mut SessionHandle, yes: *mut 
 unsafe fn decide(
     session: *mut SessionHandle,
     yes: *mut c_int,
-    ask: fn(&Session) -> crate::session::Result<bool>,
+    ask: fn(&Session) -> bivouac_core::session::Result<bool>,
 ) -> c_int {
     // SAFETY: as the caller says.
     unsafe { put(yes, 0) };

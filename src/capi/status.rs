@@ -1,7 +1,7 @@
 //! What a call returns, and the guard around every call.
 
-use crate::base::text::message;
-use crate::session::Error;
+use bivouac_core::base::text::message;
+use bivouac_core::session::Error;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,13 +85,15 @@ impl From<Error> for Failure {
             Error::Disagreed { .. } => BVK_ERR_DISAGREED,
             Error::Failed { .. } => BVK_ERR_FAILED,
             Error::Undrained { .. } => BVK_ERR_UNDRAINED,
+            // A kind that has come since; its text says which.
+            _ => BVK_ERR_FAILED,
         };
         Failure::new(status, error.to_string())
     }
 }
 
-impl From<crate::device::DeviceError> for Failure {
-    fn from(error: crate::device::DeviceError) -> Failure {
+impl From<bivouac_core::device::DeviceError> for Failure {
+    fn from(error: bivouac_core::device::DeviceError) -> Failure {
         Failure::new(BVK_ERR_DEVICE, error.to_string())
     }
 }

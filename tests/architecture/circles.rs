@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Files in one circle.
 const CIRCLE_MAX: usize = 3;
 
-/// A path of modules from the crate's root; the command is a crate of its own.
+/// A path of modules behind the folder of their crate.
 type Path = Vec<String>;
 
 /// What a file says of others.
@@ -52,20 +52,9 @@ fn expand(tokens: &[Token], mut at: usize, mut prefix: Path, found: &mut Vec<Pat
     if starts(tokens, at, "as") { at + 2 } else { at }
 }
 
-/// The module of a file, with a root of its own for the command.
-fn module_of(source: &Source) -> Path {
-    let mut module = source.module();
-    if module.len() > 1 && module[..2] == ["bin", "bivouac"] {
-        module.drain(..2);
-        module.insert(0, "the command".into());
-        module.retain(|name| name != "main");
-    }
-    module
-}
-
 fn names(source: &Source, modules: &BTreeSet<Path>) -> Names {
-    let (tokens, module) = (&source.tokens, module_of(source));
-    let root: Path = module.iter().take(1).filter(|first| *first == "the command").cloned().collect();
+    let (tokens, module) = (&source.tokens, source.place());
+    let root = vec![source.crate_folder().to_owned()];
     let mut names = Names::default();
     let (mut depth, mut inline) = (0usize, Vec::new());
     for at in (0..tokens.len()).filter(|at| !source.in_test[*at]) {
@@ -116,9 +105,8 @@ fn split<'p>(path: &'p Path, modules: &BTreeSet<Path>) -> Option<(Path, Option<&
 /// Which file imports which.
 fn imports(sources: &[Source]) -> BTreeMap<Path, BTreeSet<Path>> {
     let files: Vec<&Source> = sources.iter().filter(|source| !source.in_test.iter().all(|test| *test)).collect();
-    let modules: BTreeSet<Path> = files.iter().map(|source| module_of(source)).collect();
-    let named: BTreeMap<Path, Names> =
-        files.iter().map(|source| (module_of(source), names(source, &modules))).collect();
+    let modules: BTreeSet<Path> = files.iter().map(|source| source.place()).collect();
+    let named: BTreeMap<Path, Names> = files.iter().map(|source| (source.place(), names(source, &modules))).collect();
     let mut passed_on: BTreeMap<(Path, String), Path> = BTreeMap::new();
     for (module, names) in &named {
         for path in &names.passed_on {
@@ -182,21 +170,30 @@ fn circles_are_noticed_in_every_form() {
         let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
         circles(&sources).into_iter().map(|circle| Vec::from_iter(circle).join(" ")).collect::<Vec<_>>()
     };
-    let top = ("src/a/mod.rs", "mod b; mod c; mod d; pub use b::B; pub use c::{C, Other};");
-    let knot =
-        |b: &str, c: &str| circles(&[top, ("src/a/b.rs", b), ("src/a/c.rs", c), ("src/a/d.rs", "pub struct D;")]);
-    assert_eq!(knot("use super::c::C;", "use super::b::B;"), ["a::b a::c"]);
-    assert_eq!(knot("use super::{C, d::D};", "use crate::a::b::{self, B};"), ["a::b a::c"], "through re-exports");
-    assert_eq!(knot("fn f() { super::c::g() }", "fn g() { crate::a::b::f() }"), ["a::b a::c"], "in code");
+    let top = ("src/core/a/mod.rs", "mod b; mod c; mod d; pub use b::B; pub use c::{C, Other};");
+    let knot = |b: &str, c: &str| {
+        circles(&[top, ("src/core/a/b.rs", b), ("src/core/a/c.rs", c), ("src/core/a/d.rs", "pub struct D;")])
+    };
+    assert_eq!(knot("use super::c::C;", "use super::b::B;"), ["src/core/::a::b src/core/::a::c"]);
+    assert_eq!(
+        knot("use super::{C, d::D};", "use crate::a::b::{self, B};"),
+        ["src/core/::a::b src/core/::a::c"],
+        "through re-exports"
+    );
+    assert_eq!(
+        knot("fn f() { super::c::g() }", "fn g() { crate::a::b::f() }"),
+        ["src/core/::a::b src/core/::a::c"],
+        "in code"
+    );
     assert_eq!(knot("use super::c::C;", "use super::d::D;"), [""; 0]);
     assert_eq!(knot("use super::c::C;", "// super::b::B\n#[cfg(test)] mod tests { use super::super::b::B; }"), [""; 0]);
     // A parent that uses what its children define, and they it.
-    let parent = ("src/e/mod.rs", "mod f; use f::F; struct E(F);");
-    assert_eq!(circles(&[parent, ("src/e/f.rs", "use super::E;")]), ["e e::f"]);
-    assert_eq!(circles(&[parent, ("src/e/f.rs", "struct F;")]), [""; 0]);
-    let command = ("src/bin/bivouac/main.rs", "mod ls; use ls::list;");
+    let parent = ("src/core/e/mod.rs", "mod f; use f::F; struct E(F);");
+    assert_eq!(circles(&[parent, ("src/core/e/f.rs", "use super::E;")]), ["src/core/::e src/core/::e::f"]);
+    assert_eq!(circles(&[parent, ("src/core/e/f.rs", "struct F;")]), [""; 0]);
+    let command = ("src/command/bivouac/main.rs", "mod ls; use ls::list;");
     assert_eq!(
-        circles(&[command, ("src/bin/bivouac/ls.rs", "use crate::Args; pub fn list() {}")]),
-        ["the command the command::ls"]
+        circles(&[command, ("src/command/bivouac/ls.rs", "use crate::Args; pub fn list() {}")]),
+        ["src/command/bivouac/ src/command/bivouac/::ls"]
     );
 }

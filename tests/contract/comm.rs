@@ -2,8 +2,8 @@
 //! of a fresh communicator. The bodies use nothing but the trait, so the same ones run on threads and under `mpirun`.
 
 use crate::limit::LIMIT;
-use bivouac::base::Rank;
-use bivouac::comm::{Comm, CommError, Label, MAX_MESSAGE_BYTES, MAX_PARCEL_BYTES, Parcel, SharedBytes, Slice};
+use bivouac_core::base::Rank;
+use bivouac_core::comm::{Comm, CommError, Label, MAX_MESSAGE_BYTES, MAX_PARCEL_BYTES, Parcel, SharedBytes, Slice};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;

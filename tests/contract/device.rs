@@ -1,8 +1,8 @@
 //! What every device does.
 
-use bivouac::base::Digest;
-use bivouac::base::digest::digest_bytes;
-use bivouac::device::{Device, DeviceError, DeviceSpan, HostRange, Priority, Run, Stream};
+use bivouac_core::base::Digest;
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::device::{Device, DeviceError, DeviceSpan, HostRange, Priority, Run, Stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,11 +1,11 @@
 //! Where to hit: the places of a shard, a container, a manifest and a segment, found by reading them as a reader would.
 
 use crate::case::Case;
-use bivouac::base::rng::Rng;
-use bivouac::format::container::{FOOTER_LEN, Footer};
-use bivouac::format::shard::Head;
-use bivouac::format::{Container, Region, ShardHeader};
-use bivouac::segment::OldSegment;
+use bivouac_core::base::rng::Rng;
+use bivouac_core::format::container::{FOOTER_LEN, Footer};
+use bivouac_core::format::shard::Head;
+use bivouac_core::format::{Container, Region, ShardHeader};
+use bivouac_core::segment::OldSegment;
 use std::fs::{self, File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -130,7 +130,7 @@ pub fn flip_slot_entry(case: &Case, rank: usize, rng: &mut Rng) -> String {
     let name = path.file_name().unwrap().to_str().unwrap();
     let segment = OldSegment::open(&case.tier("memory"), name).unwrap();
     let slot = segment.slots().iter().find(|slot| slot.node_rank == rank as u32 && slot.intact).unwrap();
-    // `src/segment/layout.rs`: 64 entries of 128 bytes per rank behind the first page; words 1 to 5 say where and what.
+    // `src/core/segment/layout.rs`: 64 entries of 128 bytes per rank behind the first page; words 1 to 5 say where and what.
     let at = 4096 + (u64::from(slot.node_rank) * 64 + u64::from(slot.index)) * 128;
     flip(&path, at + 8..at + 48, rng)
 }

@@ -3,12 +3,12 @@
 use crate::device::{ALWAYS, Call, Fault, FaultyDevice};
 use crate::logs;
 use crate::machine::*;
-use bivouac::cache::Keep;
-use bivouac::device::Priority::{High, Low};
-use bivouac::device::{Device, DeviceSpan};
-use bivouac::tier::TierId;
-use bivouac::transfer::history::{Field, FieldMut, Return};
-use bivouac::{Caches, Level, Session};
+use bivouac_core::cache::Keep;
+use bivouac_core::device::Priority::{High, Low};
+use bivouac_core::device::{Device, DeviceSpan};
+use bivouac_core::tier::TierId;
+use bivouac_core::transfer::history::{Field, FieldMut, Return};
+use bivouac_core::{Caches, Level, Session};
 use std::time::{Duration, Instant};
 
 /// The same rank with its device behind switches.

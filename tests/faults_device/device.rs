@@ -4,9 +4,9 @@
 //! and does nothing, or it does what it should and delivers one wrong byte, or the whole device is lost in it. Calls of the
 //! application's streams (high priority) are told from those of the caches' threads (low priority).
 
-use bivouac::base::Digest;
-use bivouac::device::host::HostDevice;
-use bivouac::device::{
+use bivouac_core::base::Digest;
+use bivouac_core::device::host::HostDevice;
+use bivouac_core::device::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
     upload_and_digest,
 };

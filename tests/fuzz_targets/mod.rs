@@ -5,17 +5,17 @@
 //! says how far it came, so that a fuzzer which never gets past a checksum is noticed.
 #![allow(dead_code)] // Each program uses a part of this.
 
-use bivouac::Config;
-use bivouac::affinity::machine::{Cpu, Machine, Node};
-use bivouac::affinity::mapping::{Mapping, Now, Target};
-use bivouac::affinity::record::{Record, RegionPlace};
-use bivouac::coordination::core::Message;
-use bivouac::format::container::{FOOTER_LEN, Footer};
-use bivouac::format::shard::Head;
-use bivouac::format::{Container, FormatError, Manifest, codec};
-use bivouac::redundancy::domains::{Topology, TopologyError, domains_of};
-use bivouac::redundancy::part::{parity_region, set_of};
-use bivouac::segment::{OldSegment, SegmentError};
+use bivouac_core::Config;
+use bivouac_core::affinity::machine::{Cpu, Machine, Node};
+use bivouac_core::affinity::mapping::{Mapping, Now, Target};
+use bivouac_core::affinity::record::{Record, RegionPlace};
+use bivouac_core::coordination::core::Message;
+use bivouac_core::format::container::{FOOTER_LEN, Footer};
+use bivouac_core::format::shard::Head;
+use bivouac_core::format::{Container, FormatError, Manifest, codec};
+use bivouac_core::redundancy::domains::{Topology, TopologyError, domains_of};
+use bivouac_core::redundancy::part::{parity_region, set_of};
+use bivouac_core::segment::{OldSegment, SegmentError};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;

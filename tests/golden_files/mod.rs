@@ -1,14 +1,16 @@
 //! The golden files: where they are, and how they are made. Shared by the tests that read them.
 #![allow(dead_code)] // Each test program uses a part of this.
 
-use bivouac::base::digest::digest_bytes;
-use bivouac::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Origin, Rank};
-use bivouac::format::container::encode_tail;
-use bivouac::format::shard::{Layout, ShardHeader, encode_head};
-use bivouac::format::{ContainerEntry, ContainerInfo, Content, ElementType, Manifest, Region, RegionKind, ShardMeta};
-use bivouac::redundancy::part;
-use bivouac::redundancy::stripes::SetInfo;
-use bivouac::tier::names::Series;
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Origin, Rank};
+use bivouac_core::format::container::encode_tail;
+use bivouac_core::format::shard::{Layout, ShardHeader, encode_head};
+use bivouac_core::format::{
+    ContainerEntry, ContainerInfo, Content, ElementType, Manifest, Region, RegionKind, ShardMeta,
+};
+use bivouac_core::redundancy::part;
+use bivouac_core::redundancy::stripes::SetInfo;
+use bivouac_core::tier::names::Series;
 use std::path::{Path, PathBuf};
 
 /// The container of both ranks.
@@ -22,7 +24,7 @@ pub const MANIFEST: &str = "manifest";
 
 /// Where they are.
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1")
+    Path::new(env!("WORKSPACE_ROOT")).join("tests/golden/v1")
 }
 
 /// Reads one.

@@ -10,7 +10,7 @@
 
 use crate::common;
 use crate::common::limit::{lines_written_to, wait_until};
-use bivouac::base::rng::Rng;
+use bivouac_core::base::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ pub const FIRST_HOSTS: [&str; 4] = ["node1", "node2", "node3", "node4"];
 
 /// The folder of the scripts.
 pub fn scripts() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts")
+    Path::new(env!("WORKSPACE_ROOT")).join("tests/hosts")
 }
 
 /// A program that Cargo builds beside the tests: `target/<profile>/examples/NAME`.

@@ -3,10 +3,10 @@
 
 use crate::bed::{Attempt, Hosts, random};
 use crate::checks::{calm_digest, protected, restored_by_all};
-use bivouac::base::rng::Rng;
-use bivouac::format::ShardHeader;
-use bivouac::format::shard::{Content, Head};
-use bivouac::segment::OldSegment;
+use bivouac_core::base::rng::Rng;
+use bivouac_core::format::ShardHeader;
+use bivouac_core::format::shard::{Content, Head};
+use bivouac_core::segment::OldSegment;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 

@@ -2,7 +2,7 @@
 
 use crate::bed::{Attempt, FIRST_HOSTS, Hosts, Job, RANKS_PER_HOST, random};
 use crate::checks::{calm_digest, check_attempts, check_counters, protected, restored_by_all, wait_for_protected};
-use bivouac::base::rng::Rng;
+use bivouac_core::base::rng::Rng;
 use std::time::Duration;
 
 fn ranks_of(host: &str) -> std::ops::Range<usize> {

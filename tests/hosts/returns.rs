@@ -2,7 +2,7 @@
 
 use crate::bed::{Hosts, Job, RANKS, Run, files, random, seconds};
 use crate::checks::{calm_digest, check_counters, protected, restored_by_all, wait_for_protected};
-use bivouac::base::digest::digest_bytes;
+use bivouac_core::base::digest::digest_bytes;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;

@@ -155,7 +155,7 @@ impl Batch<'_> {
 
 /// What a user does with the template: changes the line of resources, and the line of the program.
 pub fn copy_of_template(job: &Job, resources: &str, program: &[String]) -> String {
-    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/slurm/job.sbatch");
+    let template = Path::new(env!("WORKSPACE_ROOT")).join("launch/slurm/job.sbatch");
     let text = fs::read_to_string(&template).unwrap();
     let words: Vec<String> = program.iter().map(|word| format!("'{word}'")).collect();
     let (resources, program) = (format!("#SBATCH {resources}"), format!("program=({})", words.join(" ")));

@@ -78,7 +78,7 @@ fn the_epilog_saves_what_a_dead_job_left_in_memory_and_removes_it() {
     };
     assert!(FIRST_HOSTS.iter().all(|host| segments(host) == 1), "there is nothing to save");
 
-    let epilog = concat!(env!("CARGO_MANIFEST_DIR"), "/launch/slurm/epilog.sh");
+    let epilog = concat!(env!("WORKSPACE_ROOT"), "/launch/slurm/epilog.sh");
     let own = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap();
     let path = format!("PATH={}:{}", own.display(), std::env::var("PATH").unwrap());
     let global = format!("EPILOG_GLOBAL={}", job.global().display());
@@ -172,7 +172,7 @@ fn the_demo_tells_its_story() {
         return;
     }
     let _alone = crate::common::one_at_a_time();
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/demo-node-loss.sh");
+    let demo = Path::new(env!("WORKSPACE_ROOT")).join("launch/demo-node-loss.sh");
     let programs = Path::new(env!("CARGO_BIN_EXE_bivouac")).parent().unwrap();
     let mut command = Command::new(demo);
     command.args(["--scheme", "partner(1)"]).env("DEMO_PROGRAMS", programs).env("DEMO_STEPS", "1200");

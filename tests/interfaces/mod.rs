@@ -9,8 +9,11 @@ use std::process::{Command, Output};
 
 /// The package's folder.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("WORKSPACE_ROOT"))
 }
+
+/// The name that Cargo gives the shared library, which is installed as `libbivouac.so`.
+pub const LIBRARY: &str = "libbivouac_capi.so";
 
 /// Where Cargo puts the shared library when it builds the tests.
 pub fn library_folder() -> PathBuf {
@@ -67,7 +70,7 @@ pub fn compile_with(
         .args(sources)
         .args(libraries_before);
     command.arg("-L").arg(&libraries).arg(format!("-Wl,-rpath,{}", libraries.display())).args([
-        "-lbivouac",
+        "-l:libbivouac_capi.so",
         "-lm",
         "-o",
     ]);
@@ -110,7 +113,7 @@ pub fn with_soname(folder: &Path) -> std::ffi::OsString {
     std::fs::create_dir_all(&names).expect("made");
     let link = names.join(format!("libbivouac.so.{version}"));
     if !link.exists() {
-        std::os::unix::fs::symlink(library_folder().join("libbivouac.so"), link).expect("linked");
+        std::os::unix::fs::symlink(library_folder().join(LIBRARY), link).expect("linked");
     }
     let mut path = names.into_os_string();
     if let Some(more) = std::env::var_os("LD_LIBRARY_PATH").filter(|more| !more.is_empty()) {

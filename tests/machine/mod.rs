@@ -2,12 +2,12 @@
 //! can be slow and which can be lost. And the regions, on host and device, that the ranks of a test save and load.
 #![allow(dead_code)] // Each test program uses a part of this.
 
-use bivouac::comm::threads::world;
-use bivouac::config::{Budget, StaggerConfig};
-use bivouac::device::host::{HostDevice, HostModel};
-use bivouac::device::{Device, DeviceSpan, Priority, Stream};
-use bivouac::session::place::{Place, Workers};
-use bivouac::{Caches, Config, Level, Pending, Restorer, Session};
+use bivouac_core::comm::threads::world;
+use bivouac_core::config::{Budget, StaggerConfig};
+use bivouac_core::device::host::{HostDevice, HostModel};
+use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::{Caches, Config, Level, Pending, Restorer, Session};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -179,7 +179,7 @@ impl Rank {
 
     /// Captures regions on host and device; on odd ranks `q` is in host memory. What was captured is overwritten at once by
     /// work on the same stream.
-    pub fn capture(&self, session: &Session, caches: &Caches, version: u64) -> bivouac::Result<Pending> {
+    pub fn capture(&self, session: &Session, caches: &Caches, version: u64) -> bivouac_core::Result<Pending> {
         let rank = self.rank;
         let p = self.span(&content(rank, version, 1, P_BYTES));
         let (q, mesh) = (content(rank, version, 2, Q_BYTES), content(rank, version, 3, MESH_BYTES));
@@ -200,7 +200,7 @@ impl Rank {
     }
 
     /// Loads all regions into device memory, and all of them into host memory.
-    pub fn load(&self, restorer: &mut Restorer) -> bivouac::Result<()> {
+    pub fn load(&self, restorer: &mut Restorer) -> bivouac_core::Result<()> {
         let version: u64 = restorer.value("version")?;
         for (name, what, bytes) in [("p", 1, P_BYTES), ("q", 2, Q_BYTES), ("mesh", 3, MESH_BYTES), ("empty", 4, 0)] {
             let expected = content(self.rank, version, what, bytes);
@@ -244,12 +244,12 @@ impl Rank {
     }
 }
 
-pub fn committed(pending: bivouac::Result<Pending>, level: Level) -> Result<Level, String> {
+pub fn committed(pending: bivouac_core::Result<Pending>, level: Level) -> Result<Level, String> {
     pending.and_then(|pending| pending.wait(level)).map_err(|error| error.to_string())
 }
 
 /// It is committed at the level. The first checkpoint of a run goes to every tier, so it may be at a higher one already.
-pub fn reaches(pending: bivouac::Result<Pending>, level: Level) {
+pub fn reaches(pending: bivouac_core::Result<Pending>, level: Level) {
     assert!(committed(pending, level).expect("committed") >= level);
 }
 

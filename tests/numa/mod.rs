@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 /// The script that boots a machine.
 pub fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/numa/machine.sh")
+    Path::new(env!("WORKSPACE_ROOT")).join("tests/numa/machine.sh")
 }
 
 /// A program of the build tree.

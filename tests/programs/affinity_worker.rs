@@ -24,8 +24,8 @@
 #[path = "../common/limit.rs"]
 mod limit;
 
-use bivouac::config::AffinityMode;
-use bivouac::{Config, Level, Pin, Session};
+use bivouac_core::config::AffinityMode;
+use bivouac_core::{Config, Level, Pin, Session};
 use clap::{Parser, Subcommand};
 use hwlocality::Topology;
 use hwlocality::memory::binding::MemoryBindingFlags;

@@ -29,9 +29,9 @@
 //! In `restore` every line begins with `case=NAME `.
 #![forbid(unsafe_code)]
 
-use bivouac::base::digest::digest_bytes;
-use bivouac::tier::TierId;
-use bivouac::{Config, Level, LevelVerdict, Pending, Restorer, Session, Stats};
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::tier::TierId;
+use bivouac_core::{Config, Level, LevelVerdict, Pending, Restorer, Session, Stats};
 use clap::{Args, Parser};
 use mpi::Threading;
 use mpi::topology::SimpleCommunicator;
@@ -208,7 +208,7 @@ impl Data {
         self.varying = (0..length as u32).map(|index| index ^ seed as u32).collect();
     }
 
-    fn load(&mut self, r: &mut Restorer) -> bivouac::Result<()> {
+    fn load(&mut self, r: &mut Restorer) -> bivouac_core::Result<()> {
         r.load("main", &mut self.main)?;
         r.load("bytes", &mut self.bytes)?;
         r.load("one", &mut self.one)?;
@@ -218,7 +218,7 @@ impl Data {
         Ok(())
     }
 
-    fn capture(&self, session: &Session) -> bivouac::Result<Pending> {
+    fn capture(&self, session: &Session) -> bivouac_core::Result<Pending> {
         let mut checkpoint = session.checkpoint(NAME, self.version)?;
         checkpoint.save("main", &self.main)?;
         checkpoint.save("bytes", &self.bytes)?;

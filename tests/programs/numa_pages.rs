@@ -3,11 +3,11 @@
 //!
 //! The scenario `time` needs no second node: it says what asking and populating cost where it runs.
 
-use bivouac::affinity::cpus::{self, Cpus};
-use bivouac::affinity::pages::{PAGE_BYTES, Run};
-use bivouac::affinity::placing::{PlaceReport, Reason, Wanted, place, verify};
-use bivouac::affinity::record::Policy;
-use bivouac::affinity::{Node, numa, scan, with_preferred};
+use bivouac_core::affinity::cpus::{self, Cpus};
+use bivouac_core::affinity::pages::{PAGE_BYTES, Run};
+use bivouac_core::affinity::placing::{PlaceReport, Reason, Wanted, place, verify};
+use bivouac_core::affinity::record::Policy;
+use bivouac_core::affinity::{Node, numa, scan, with_preferred};
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;

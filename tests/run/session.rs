@@ -2,13 +2,13 @@
 
 use super::bed::Bed;
 use super::common::limit::wait_until;
-use bivouac::base::units::MIB;
-use bivouac::comm::threads;
-use bivouac::config::{Budget, Config};
-use bivouac::format::supervision::Status;
-use bivouac::session::place::{Place, Workers};
-use bivouac::tier::run_directory::RunDirectory;
-use bivouac::{Level, Session};
+use bivouac_core::base::units::MIB;
+use bivouac_core::comm::threads;
+use bivouac_core::config::{Budget, Config};
+use bivouac_core::format::supervision::Status;
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::tier::run_directory::RunDirectory;
+use bivouac_core::{Level, Session};
 use std::fs;
 use std::time::Duration;
 

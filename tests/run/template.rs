@@ -50,7 +50,7 @@ fn bed(supervisor: &str) -> Bed {
 
 /// Runs the template, which is `sbatch`ed with these variables, to its end.
 fn run(bed: &Bed, variables: &[(&str, &str)]) -> Output {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/slurm/job.sbatch");
+    let script = Path::new(env!("WORKSPACE_ROOT")).join("launch/slurm/job.sbatch");
     let mut command = Command::new("bash");
     command.arg(script).current_dir(bed.path()).env_clear().env("PATH", bed.search_path());
     command.env("SLURM_SUBMIT_DIR", bed.path()).env("SLURM_JOB_NAME", "heat").env("SLURM_JOB_ID", "42");
@@ -154,7 +154,7 @@ fn the_epilog_looks_for_the_global_directory_as_its_owner() {
             ),
         );
         // Something is left in the memory of the node.
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("launch/slurm/epilog.sh");
+        let script = Path::new(env!("WORKSPACE_ROOT")).join("launch/slurm/epilog.sh");
         let mut command = Command::new("bash");
         command.args(["-c", "compgen() { true; }; . \"$0\""]).arg(script).env("PATH", bed.search_path());
         command.env("SLURM_JOB_USER", "me").env("EPILOG_GLOBAL", "/squashed");

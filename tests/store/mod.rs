@@ -8,11 +8,11 @@
 
 use crate::limit::wait_until;
 use assert_cmd::Command;
-use bivouac::base::units::MIB;
-use bivouac::comm::threads;
-use bivouac::config::{Budget, Config};
-use bivouac::session::place::{Place, Workers};
-use bivouac::{Level, Session};
+use bivouac_core::base::units::MIB;
+use bivouac_core::comm::threads;
+use bivouac_core::config::{Budget, Config};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::{Level, Session};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -117,7 +117,7 @@ impl Store {
         let claims =
             std::fs::read_dir(self.global()).into_iter().flatten().flatten().map(|job| job.path().join("world/claims"));
         let mut files = claims.filter(|folder| folder.is_dir()).flat_map(|folder| entries(&folder));
-        names.any(|(folder, name)| bivouac::segment::is_held(&folder, &name).is_ok_and(|held| held))
+        names.any(|(folder, name)| bivouac_core::segment::is_held(&folder, &name).is_ok_and(|held| held))
             || files.any(|path| std::fs::File::open(path).is_ok_and(|file| file.try_lock().is_err()))
     }
 

@@ -1,17 +1,17 @@
 //! Stores whose shards have affinity records of machines that are not at hand: sessions write only what they find.
 #![allow(dead_code)]
 
-use bivouac::affinity::cpus::Cpus;
-use bivouac::affinity::machine::{Cpu, Machine, Node, PciDevice, PciKind};
-use bivouac::affinity::pages::{PAGE_BYTES, PageMap, Run};
-use bivouac::affinity::record::{Record, RegionPlace, Role, ThreadPlace};
-use bivouac::base::digest::digest_bytes;
-use bivouac::base::units::MIB;
-use bivouac::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
-use bivouac::format::container::encode_tail;
-use bivouac::format::shard::{Layout, encode_head};
-use bivouac::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
-use bivouac::region::AFFINITY;
+use bivouac_core::affinity::cpus::Cpus;
+use bivouac_core::affinity::machine::{Cpu, Machine, Node, PciDevice, PciKind};
+use bivouac_core::affinity::pages::{PAGE_BYTES, PageMap, Run};
+use bivouac_core::affinity::record::{Record, RegionPlace, Role, ThreadPlace};
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::base::units::MIB;
+use bivouac_core::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
+use bivouac_core::format::container::encode_tail;
+use bivouac_core::format::shard::{Layout, encode_head};
+use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use bivouac_core::region::AFFINITY;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use crate::Bed;
 use crate::case::{Case, files};
 use crate::limit::LIMIT;
 use crate::spots::{self, SHARD_PARTS, Shard, flip_slot_entry, spoil};
-use bivouac::base::rng::Rng;
+use bivouac_core::base::rng::Rng;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -8,8 +8,8 @@
 //! have ended. A task that is doomed ends at its next turn by a panic that nobody hears: what runs is what would run
 //! in `Drop` of a process that is unwinding, which the session keeps free of messages and file operations.
 
-use bivouac::base::Clock;
-use bivouac::base::rng::Rng;
+use bivouac_core::base::Clock;
+use bivouac_core::base::rng::Rng;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;

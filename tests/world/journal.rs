@@ -1,7 +1,7 @@
 //! What ranks write down while they work, for the checkers to read afterwards; and what their data should be.
 
-use bivouac::base::Level;
-use bivouac::base::rng::Rng;
+use bivouac_core::base::Level;
+use bivouac_core::base::rng::Rng;
 use std::sync::{Arc, Mutex};
 
 /// Generation and version of a checkpoint.

@@ -1,7 +1,7 @@
 //! A simulated machine for the real session: ranks, nodes, disks, memory, and what goes wrong with them.
 //!
 //! - [`baton`]: one thread at a time, simulated time, death.
-//! - [`rank`]: the application, on the real [`bivouac::Session`].
+//! - [`rank`]: the application, on the real [`bivouac_core::Session`].
 //! - [`journal`]: what ranks write down, and what their data should be.
 //! - [`truth`]: the checkers.
 //! - this file: machines, and one run of the application on them.
@@ -17,18 +17,18 @@ pub mod rank;
 pub mod truth;
 
 use baton::{Baton, Seat, TaskId, WallClock};
-use bivouac::Config;
-use bivouac::base::Incarnation;
-use bivouac::base::rng::Rng;
-use bivouac::comm::Comm;
-use bivouac::comm::faulty::{FaultPlan, Faulty};
-use bivouac::comm::threads;
-use bivouac::config::Budget;
-use bivouac::format::shard::Head;
-use bivouac::session::place::{Place, Workers};
-use bivouac::tier::simulated::Simulated;
-use bivouac::tier::storage::Storage;
-use bivouac::tier::wrappers::Watched;
+use bivouac_core::Config;
+use bivouac_core::base::Incarnation;
+use bivouac_core::base::rng::Rng;
+use bivouac_core::comm::Comm;
+use bivouac_core::comm::faulty::{FaultPlan, Faulty};
+use bivouac_core::comm::threads;
+use bivouac_core::config::Budget;
+use bivouac_core::format::shard::Head;
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::tier::simulated::Simulated;
+use bivouac_core::tier::storage::Storage;
+use bivouac_core::tier::wrappers::Watched;
 use journal::Journal;
 use rank::{Hands, Overheard, Rank, Script};
 use std::os::unix::fs::FileExt;

@@ -2,12 +2,12 @@
 
 use super::baton::Seat;
 use super::journal::{Data, Entry, Heard, Journal, Restart, contents};
-use bivouac::base::{Clock, Level};
-use bivouac::comm::{Comm, CommError, Label, Parcel, Slice};
-use bivouac::recovery::RestartError;
-use bivouac::session::place::Place;
-use bivouac::tier::wrappers::{Call, Observer};
-use bivouac::{Config, Error, LevelVerdict, Pending, Session};
+use bivouac_core::base::{Clock, Level};
+use bivouac_core::comm::{Comm, CommError, Label, Parcel, Slice};
+use bivouac_core::recovery::RestartError;
+use bivouac_core::session::place::Place;
+use bivouac_core::tier::wrappers::{Call, Observer};
+use bivouac_core::{Config, Error, LevelVerdict, Pending, Session};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub struct Overheard<C> {
 }
 
 impl<C: Comm> Comm for Overheard<C> {
-    fn rank(&self) -> bivouac::base::Rank {
+    fn rank(&self) -> bivouac_core::base::Rank {
         self.inner.rank()
     }
     fn size(&self) -> u32 {
@@ -75,24 +75,24 @@ impl<C: Comm> Comm for Overheard<C> {
     fn nodes(&self) -> &[u32] {
         self.inner.nodes()
     }
-    fn send(&mut self, to: bivouac::base::Rank, bytes: &[u8]) -> Result<(), CommError> {
+    fn send(&mut self, to: bivouac_core::base::Rank, bytes: &[u8]) -> Result<(), CommError> {
         self.seat.touch();
         self.inner.send(to, bytes)
     }
-    fn receive(&mut self) -> Result<Option<(bivouac::base::Rank, Vec<u8>)>, CommError> {
+    fn receive(&mut self) -> Result<Option<(bivouac_core::base::Rank, Vec<u8>)>, CommError> {
         let message = self.inner.receive()?;
         if message.is_some() {
             self.seat.touch();
         }
         Ok(message)
     }
-    fn put_back(&mut self, from: bivouac::base::Rank, bytes: Vec<u8>) {
+    fn put_back(&mut self, from: bivouac_core::base::Rank, bytes: Vec<u8>) {
         self.inner.put_back(from, bytes);
     }
     fn unfinished(&self) -> usize {
         self.inner.unfinished()
     }
-    fn send_parcel(&mut self, to: bivouac::base::Rank, label: Label, body: Slice) -> Result<(), CommError> {
+    fn send_parcel(&mut self, to: bivouac_core::base::Rank, label: Label, body: Slice) -> Result<(), CommError> {
         self.seat.touch();
         self.inner.send_parcel(to, label, body)
     }
@@ -184,7 +184,7 @@ impl Application<'_> {
     fn restart_series(&mut self, series: &'static str, version: Option<u64>) -> bool {
         let mut run = 0;
         let (rank, script) = (self.own.rank, &self.own.script);
-        let load = |restorer: &mut bivouac::Restorer| {
+        let load = |restorer: &mut bivouac_core::Restorer| {
             run = restorer.value::<u64>("run")?;
             let version = restorer.version();
             let expected = contents(script.seed, run, series, version, rank, script.large);

@@ -5,7 +5,7 @@
 
 use super::journal::{Entry, Heard, Journal, Key, Restart};
 use super::rank::SERIES;
-use bivouac::base::Level;
+use bivouac_core::base::Level;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A checkpoint that some rank was told to be committed.

@@ -1,12 +1,12 @@
 //! Versions that were announced with `VELOC_Prefetch_enqueue`: a history of this rank, in the place of checkpoints.
 
-use crate::cache::Keep;
-use crate::capi::handles::Id;
-use crate::capi::open::Open;
-use crate::capi::open::Past;
-use crate::capi::regions::{Region, only_gpu};
-use crate::capi::status::{Failure, Outcome};
-use crate::session::Error;
+use crate::handles::Id;
+use crate::open::Open;
+use crate::open::Past;
+use crate::regions::{Region, only_gpu};
+use crate::status::{Failure, Outcome};
+use bivouac_core::cache::Keep;
+use bivouac_core::session::Error;
 use std::collections::BTreeMap;
 
 /// The history's number among those of its session: those of handles begin with 1.

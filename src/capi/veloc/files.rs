@@ -5,20 +5,20 @@
 //! ```
 //!
 //! Other users may write to the scratch directory of many sites. So the tree begins in a directory of this user
-//! ([`crate::tier::ours`]), its folders have mode 0700, and no link is followed on the way. What the application
+//! ([`bivouac_core::tier::ours`]), its folders have mode 0700, and no link is followed on the way. What the application
 //! creates there has the mode that it wants; what is brought back for it has mode 0600, and nobody else gets as far as
 //! that.
 #![forbid(unsafe_code)]
 
 use super::names;
-use crate::base::Digest;
-use crate::base::digest::digest_bytes;
-use crate::base::log;
-use crate::config::Direct;
-use crate::region::ReadBlocks;
-use crate::tier::ours::{self, Trust};
-use crate::tier::posix::PosixStorage;
-use crate::tier::storage::{Create, Storage};
+use bivouac_core::base::Digest;
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::base::log;
+use bivouac_core::config::Direct;
+use bivouac_core::region::ReadBlocks;
+use bivouac_core::tier::ours::{self, Trust};
+use bivouac_core::tier::posix::PosixStorage;
+use bivouac_core::tier::storage::{Create, Storage};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -4,7 +4,7 @@
 //! key is overridden by the environment variable `VELOC_` and the key in upper case. docs/VELOC.md has the table.
 #![forbid(unsafe_code)]
 
-use crate::base::ids::text_hash;
+use bivouac_core::base::ids::text_hash;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use toml::{Table, Value};
@@ -257,8 +257,8 @@ fn resolved(directory: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
-    use crate::config::{Config as Ours, Scheme};
+    use bivouac_core::config;
+    use bivouac_core::config::{Config as Ours, Scheme};
     use std::time::Duration;
 
     const LEAST: &str = "scratch = /tmp/s\npersistent = /lus/p\n";

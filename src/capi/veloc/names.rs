@@ -1,7 +1,7 @@
 //! Names and numbers of the VELOC interface in ours. Pure.
 #![forbid(unsafe_code)]
 
-use crate::base::ids::text_hash;
+use bivouac_core::base::ids::text_hash;
 use std::ffi::c_int;
 
 /// The longest name of a checkpoint.
@@ -110,7 +110,7 @@ mod tests {
         }
         for taken in [".", "..", ".x", "claims"] {
             let series = series(taken).unwrap();
-            assert!(crate::tier::names::is_component(&series) && series.contains('-'), "{series}");
+            assert!(bivouac_core::tier::names::is_component(&series) && series.contains('-'), "{series}");
         }
         assert!(version(-1).is_err() && version(c_int::MAX).is_ok());
     }
@@ -130,9 +130,9 @@ mod tests {
         let long = [b'x'; 1000];
         for bytes in [&b"a/b.dat"[..], b"", b"\xff\xfe\x01", &long, "é".repeat(500).as_bytes()] {
             let original = original(bytes);
-            assert!(crate::region::check_name(&file_region(&original)).is_ok(), "{original:?}");
+            assert!(bivouac_core::region::check_name(&file_region(&original)).is_ok(), "{original:?}");
             let routed = routed(&original);
-            assert!(crate::tier::names::is_component(&routed) && routed.is_ascii(), "{routed:?}");
+            assert!(bivouac_core::tier::names::is_component(&routed) && routed.is_ascii(), "{routed:?}");
         }
         assert_ne!(routed("a/x.dat"), routed("b/x.dat"));
         assert_ne!(original(&[b'x'; 999]), original(&long));

@@ -3,8 +3,8 @@
 
 use super::names;
 use super::old::{COUNT_BYTES, OldRegion, decode, list_bytes};
-use crate::base::log;
-use crate::tier::ours;
+use bivouac_core::base::log;
+use bivouac_core::tier::ours;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;

@@ -7,14 +7,14 @@ use super::choice::{self, Mode};
 use super::names;
 use super::old_files::{self, OldFile};
 use super::state::{Key, Phase, State, sizes};
-use crate::base::log;
-use crate::capi::open::Open;
-use crate::capi::regions::Region;
-use crate::capi::restart::load_region;
-use crate::capi::status::{BVK_ERR_LOAD, BVK_ERR_RESTART, Failure, Outcome};
-use crate::coordination::Payload;
-use crate::recovery::{RestartError, Restorer, Want};
-use crate::session::{Attempt, Error, Loaded, Session, UncountedEnd};
+use crate::open::Open;
+use crate::regions::Region;
+use crate::restart::load_region;
+use crate::status::{BVK_ERR_LOAD, BVK_ERR_RESTART, Failure, Outcome};
+use bivouac_core::base::log;
+use bivouac_core::coordination::Payload;
+use bivouac_core::recovery::{RestartError, Restorer, Want};
+use bivouac_core::session::{Attempt, Error, Loaded, Session, UncountedEnd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -648,7 +648,7 @@ impl State {
 
 /// The regions of a shard and their bytes.
 fn list(restorer: &mut Restorer) -> Result<BTreeMap<String, u64>, Unloaded> {
-    let damaged = |error: crate::recovery::LoadError| (error.to_string(), error.is_damage());
+    let damaged = |error: bivouac_core::recovery::LoadError| (error.to_string(), error.is_damage());
     let mut found = BTreeMap::new();
     for (name, _) in restorer.regions().map_err(damaged)? {
         let region = restorer.describe(&name).map_err(damaged)?;

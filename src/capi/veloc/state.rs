@@ -7,18 +7,18 @@ use super::files::Folder;
 use super::ini::{self, Settings};
 use super::names;
 use super::restart::Restarting;
-use crate::base::{CheckpointKey, Level};
-use crate::capi::arguments::{BVK_U8, text};
-use crate::capi::open::Open;
-use crate::capi::regions::{Region, Regions};
-use crate::capi::status::{Failure, Outcome};
-use crate::comm::mpi::MpiComm;
-use crate::comm::{CommError, Unusable, threads};
-use crate::config::{Config, ConfigSource};
-use crate::session::place::{Place, Workers};
-use crate::session::{Error, Pending, Session, prepare_to_wait};
-use crate::tier::source::Source;
+use crate::arguments::{BVK_U8, text};
+use crate::open::Open;
+use crate::regions::{Region, Regions};
+use crate::status::{Failure, Outcome};
 use ::mpi::ffi::MPI_Comm;
+use bivouac_core::base::{CheckpointKey, Level};
+use bivouac_core::comm::mpi::MpiComm;
+use bivouac_core::comm::{CommError, Unusable, threads};
+use bivouac_core::config::{Config, ConfigSource};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::session::{Error, Pending, Session, prepare_to_wait};
+use bivouac_core::tier::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -131,8 +131,7 @@ impl State {
     pub(super) unsafe fn open_single(id: u32, path: *const c_char) -> Outcome<State> {
         // SAFETY: as the caller says.
         let configured = unsafe { configure(path) };
-        let (settings, mut config) =
-            configured.map_err(|text| Failure::new(crate::capi::status::BVK_ERR_OPEN, text))?;
+        let (settings, mut config) = configured.map_err(|text| Failure::new(crate::status::BVK_ERR_OPEN, text))?;
         config.job.group.get_or_insert_with(|| format!("single-{id}"));
         // SAFETY: the handle is a constant of the MPI library, and the call looks whether MPI can be used before it uses it.
         let comm = unsafe { MpiComm::duplicate_raw(::mpi::ffi::RSMPI_COMM_SELF, &prepare_to_wait(Ok(&config))) };

@@ -1,24 +1,28 @@
 //! `should_checkpoint` and `should_exit`: the calls at which they say yes.
 
 use crate::support::{Job, NAME, config, folder, take};
-use bivouac::{Config, Session};
+use bivouac_core::{Config, Session};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Asks `calls` times, at the ranks' own uneven pace; the calls with a yes.
-fn ask(job: &Job, calls: u64, question: impl FnMut(u64) -> bivouac::Result<bool>) -> bivouac::Result<String> {
+fn ask(job: &Job, calls: u64, question: impl FnMut(u64) -> bivouac_core::Result<bool>) -> bivouac_core::Result<String> {
     ask_while(job, |call, _| call < calls, question)
 }
 
 /// Asks so often at least, and until there was a yes, or it is clear that there will be none.
-fn ask_until_yes(job: &Job, calls: u64, question: impl FnMut(u64) -> bivouac::Result<bool>) -> bivouac::Result<String> {
+fn ask_until_yes(
+    job: &Job,
+    calls: u64,
+    question: impl FnMut(u64) -> bivouac_core::Result<bool>,
+) -> bivouac_core::Result<String> {
     ask_while(job, |call, yes| call < calls || (yes.is_empty() && call < 50_000), question)
 }
 
 fn ask_while(
     job: &Job,
     goes_on: impl Fn(u64, &[String]) -> bool,
-    mut question: impl FnMut(u64) -> bivouac::Result<bool>,
-) -> bivouac::Result<String> {
+    mut question: impl FnMut(u64) -> bivouac_core::Result<bool>,
+) -> bivouac_core::Result<String> {
     let mut yes = Vec::new();
     let mut calls = 0..;
     while let Some(call) = calls.next().filter(|call| goes_on(*call, &yes)) {

@@ -2,11 +2,11 @@
 
 use crate::limit::wait_until;
 use crate::support::{Job, NAME, commit, config, field, folder, restore, take};
-use bivouac::{Checkpoint, Config, Level, Pending, Restorer, Session};
+use bivouac_core::{Checkpoint, Config, Level, Pending, Restorer, Session};
 use std::time::{Duration, Instant};
 
 /// What the culprit does instead of the checkpoint that the others take.
-fn wrong_call(session: &Session, kind: &str, version: u64, rank: i32) -> bivouac::Result<Pending> {
+fn wrong_call(session: &Session, kind: &str, version: u64, rank: i32) -> bivouac_core::Result<Pending> {
     let data = field(1, version, rank);
     let (floats, _) = data.split_at(100);
     let integers: Vec<i64> = floats.iter().map(|value| *value as i64).collect();
@@ -41,7 +41,7 @@ fn wrong_call(session: &Session, kind: &str, version: u64, rank: i32) -> bivouac
         }
         "given-up" => {
             drop(session.checkpoint(NAME, version)?);
-            Err(bivouac::Error::application("gave it up"))
+            Err(bivouac_core::Error::application("gave it up"))
         }
         "other-call" => match session.versions(NAME) {
             Ok(versions) => panic!("a call that nobody else made succeeded: {versions:?}"),
@@ -161,9 +161,9 @@ pub fn configuration(job: &Job, garbage: &str) {
         try_open(&format!("invalid-{culprit}"), invalid);
     }
     let loaded = Config::load(folder().join(garbage)).map(|_| "loaded");
-    job.tell("garbage", loaded.map_err(bivouac::Error::from));
+    job.tell("garbage", loaded.map_err(bivouac_core::Error::from));
     let unknown = Config::from_toml("[local]\nkeep_lst = 3\n").map(|_| "loaded");
-    job.tell("unknown", unknown.map_err(bivouac::Error::from));
+    job.tell("unknown", unknown.map_err(bivouac_core::Error::from));
     let session = job.open();
     job.tell("right", commit(&session, NAME, 1, 1, job.rank));
     job.tell("close", session.close().map(|()| "closed"));
@@ -172,7 +172,7 @@ pub fn configuration(job: &Job, garbage: &str) {
 /// Reads the configuration and opens; says what came of it.
 pub fn open_only(job: &Job) {
     let opened = Config::from_env()
-        .map_err(bivouac::Error::from)
+        .map_err(bivouac_core::Error::from)
         .and_then(|config| Session::open(&job.world, config))
         .and_then(Session::close);
     job.tell("opened", opened.map(|()| "closed"));
@@ -229,7 +229,7 @@ pub fn names(job: &Job) {
     job.tell("restart-slash", session.restart("a/b", |_| Ok(())).map(|_| "restarted"));
     job.tell("versions-slash", session.versions("a/b").map(|_| "listed"));
 
-    let twice = || -> bivouac::Result<Level> {
+    let twice = || -> bivouac_core::Result<Level> {
         let data = [job.rank as f64; 10];
         let mut ckpt = session.checkpoint(NAME, 1)?;
         ckpt.save("field", &data)?;
@@ -244,7 +244,7 @@ pub fn names(job: &Job) {
     let restored = session.restart("none", |_| Ok(()));
     job.tell("zero-regions-restored", restored.map(|r| r.map_or(0, |r| r.version)));
 
-    let empty = || -> bivouac::Result<Level> {
+    let empty = || -> bivouac_core::Result<Level> {
         let mut ckpt = session.checkpoint("empty", 3)?;
         ckpt.save::<f64>("nothing", &[])?;
         ckpt.save_shaped::<u8>("flat", &[], &[5, 0, 7])?;
@@ -265,7 +265,7 @@ pub fn names(job: &Job) {
 fn many_tiny_regions(job: &Job, session: &Session) {
     const COUNT: usize = 10_000;
     let values: Vec<[u32; 1]> = (0..COUNT).map(|index| [(index as u32) * 7 + job.rank as u32]).collect();
-    let many = || -> bivouac::Result<Level> {
+    let many = || -> bivouac_core::Result<Level> {
         let mut ckpt = session.checkpoint("many", 4)?;
         for (index, value) in values.iter().enumerate() {
             ckpt.save(&format!("region {index}"), value)?;

@@ -18,7 +18,7 @@ pub fn end(job: Job, universe: Option<Universe>, how: &str, version: u64) {
             drop(universe);
             // The comm thread is gone; what is asked now is answered, if only by an error.
             if let Ok(pending) = pending {
-                job.tell("pending", pending.wait(bivouac::Level::System));
+                job.tell("pending", pending.wait(bivouac_core::Level::System));
             }
             job.tell("close", session.close().map(|()| "closed"));
         }
@@ -63,7 +63,7 @@ fn threads_named(prefix: &str) -> Vec<String> {
 
 /// CPUs that a list such as `0-2,5` names.
 fn cpus(list: &str) -> BTreeSet<usize> {
-    bivouac::base::units::parse_cpus(list).expect("a list of CPUs")
+    bivouac_core::base::units::parse_cpus(list).expect("a list of CPUs")
 }
 
 /// Our threads take no signal, and run where no process of the job was put, if the launcher had CPUs left, or else where this one was.

@@ -1,7 +1,7 @@
 //! Several sessions in one job, and several jobs on one store.
 
 use crate::support::{Job, NAME, commit, config, folder, load, restore};
-use bivouac::Session;
+use bivouac_core::Session;
 use mpi::topology::{Color, Key, SimpleCommunicator};
 use mpi::traits::*;
 use std::time::Duration;

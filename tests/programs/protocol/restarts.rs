@@ -2,7 +2,7 @@
 
 use crate::limit::LIMIT;
 use crate::support::{Job, NAME, commit, load, restore, take};
-use bivouac::{Level, LevelVerdict, Restorer, Session};
+use bivouac_core::{Level, LevelVerdict, Restorer, Session};
 use std::time::Instant;
 
 /// Restores what there is, takes the versions `1..=more` after it, and ends as `how` says.
@@ -52,7 +52,7 @@ pub fn look(job: &Job) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-fn listed(session: &Session) -> bivouac::Result<String> {
+fn listed(session: &Session) -> bivouac_core::Result<String> {
     let versions = session.versions(NAME)?;
     let words = versions.iter().map(|v| {
         let mark = if v.left_behind { "-left" } else { "" };
@@ -65,7 +65,7 @@ fn listed(session: &Session) -> bivouac::Result<String> {
 pub fn mismatch(job: &Job) {
     let session = job.open();
     let data: Vec<f64> = (0..100 + job.rank).map(f64::from).collect();
-    let taken = || -> bivouac::Result<Level> {
+    let taken = || -> bivouac_core::Result<Level> {
         let mut ckpt = session.checkpoint(NAME, 1)?;
         ckpt.save("temperature", &data)?;
         ckpt.save("flags", &[7i32; 10])?;
@@ -105,7 +105,7 @@ pub fn mismatch(job: &Job) {
     job.tell("close", session.close().map(|()| "closed"));
 }
 
-fn all(r: &mut Restorer, data: &[f64]) -> bivouac::Result<()> {
+fn all(r: &mut Restorer, data: &[f64]) -> bivouac_core::Result<()> {
     let mut loaded = vec![0.0f64; data.len()];
     r.load("temperature", &mut loaded)?;
     assert_eq!(loaded, data);

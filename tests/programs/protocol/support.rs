@@ -1,6 +1,6 @@
 //! Starting MPI in each of its ways, printing, and data that tells whose it is.
 
-use bivouac::{Config, Level, Pending, Restorer, Session};
+use bivouac_core::{Config, Level, Pending, Restorer, Session};
 use mpi::environment::Universe;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -40,7 +40,7 @@ impl Job {
     }
 
     /// Prints a result: `ok VALUE`, or `error TEXT`.
-    pub fn tell<T: Display>(&self, label: &str, result: bivouac::Result<T>) {
+    pub fn tell<T: Display>(&self, label: &str, result: bivouac_core::Result<T>) {
         match result {
             Ok(value) => self.say(label, format!("ok {value}")),
             Err(error) => self.say(label, format!("error {error}")),
@@ -118,7 +118,7 @@ pub fn field(seed: u64, version: u64, rank: i32) -> Vec<f64> {
 }
 
 /// Takes a checkpoint of [`field`].
-pub fn take(session: &Session, name: &str, seed: u64, version: u64, rank: i32) -> bivouac::Result<Pending> {
+pub fn take(session: &Session, name: &str, seed: u64, version: u64, rank: i32) -> bivouac_core::Result<Pending> {
     let data = field(seed, version, rank);
     let mut ckpt = session.checkpoint(name, version)?;
     ckpt.save("field", &data)?;
@@ -127,12 +127,12 @@ pub fn take(session: &Session, name: &str, seed: u64, version: u64, rank: i32) -
 }
 
 /// Takes a checkpoint and waits until it has reached the highest level.
-pub fn commit(session: &Session, name: &str, seed: u64, version: u64, rank: i32) -> bivouac::Result<Level> {
+pub fn commit(session: &Session, name: &str, seed: u64, version: u64, rank: i32) -> bivouac_core::Result<Level> {
     take(session, name, seed, version, rank)?.wait(Level::System)
 }
 
 /// Loads and checks what [`take`] saved; the seed.
-pub fn load(r: &mut Restorer, rank: i32) -> bivouac::Result<u64> {
+pub fn load(r: &mut Restorer, rank: i32) -> bivouac_core::Result<u64> {
     let seed: u64 = r.value("seed")?;
     let data: Vec<f64> = r.load_vec("field")?;
     assert!(data == field(seed, r.version(), rank), "rank {rank}: the field is not that of version {}", r.version());
@@ -140,7 +140,7 @@ pub fn load(r: &mut Restorer, rank: i32) -> bivouac::Result<u64> {
 }
 
 /// Restores the newest checkpoint, or a named version, and says which in words.
-pub fn restore(session: &Session, name: &str, version: Option<u64>, rank: i32) -> bivouac::Result<String> {
+pub fn restore(session: &Session, name: &str, version: Option<u64>, rank: i32) -> bivouac_core::Result<String> {
     let mut seed = 0;
     let loading = |r: &mut Restorer| {
         seed = load(r, rank)?;

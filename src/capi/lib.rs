@@ -1,0 +1,36 @@
+//! The C interface: what `include/bivouac.h` declares, generated from the functions of this module.
+//!
+//! It is the Rust interface with handles. A handle is a number in the shape of a pointer, looked up in [`handles`], so that one
+//! that was closed, or never was one, is an error and not a crash. Every function returns a status, keeps the text of what went
+//! wrong for the calling thread ([`status`]), and lets no panic out.
+//!
+//! | part | is |
+//! |---|---|
+//! | [`status`] | status codes, the last error of a thread, the guard around every call |
+//! | [`handles`] | handles to values and back |
+//! | [`arguments`] | C text, options and memory to checked values |
+//! | [`open`] | an open session, and what was made from it |
+//! | [`session`] | opening, configuration, decisions, statistics |
+//! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
+//! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
+//! | [`gpu`] | device memory by its address: the caches of its device |
+//! | [`veloc`] | what `libveloc-client.so` forwards to: VELOC's interface on the same parts |
+//!
+//! **Collective calls and mistakes.** A call with a bad argument still takes part in what the others do, wherever the session is
+//! known: the others hear that this rank said no, and numbers of operations stay in step.
+//!
+//! **Threads.** A session and what was made from it belong to one thread at a time; calls from several wait for each
+//! other on the session's lock. Handles of pending checkpoints have no such lock.
+#![cfg(feature = "mpi")]
+
+pub mod arguments;
+pub mod checkpoint;
+pub mod gpu;
+pub mod handles;
+pub mod history;
+pub mod open;
+pub mod regions;
+pub mod restart;
+pub mod session;
+pub mod status;
+pub mod veloc;

@@ -1,0 +1,237 @@
+//! `bivouac export`: a region of a checkpoint as an array for NumPy.
+//!
+//! [`parts`] finds the shards that hold it and says how they fit together, [`npy`] writes the header. Here the bytes are copied, a
+//! piece at a time, each block compared with its digest, into a file that gets its name when all of it is good.
+#![forbid(unsafe_code)]
+
+mod npy;
+mod parts;
+
+use crate::ending::{self, Ending, Problem};
+use crate::output::{self, SCHEMA, complain, plain, print, print_json};
+use crate::verify::{READ_BYTES, damaged_blocks};
+use bivouac_core::format::ElementType;
+use bivouac_core::tier::source::FileShard;
+use bivouac_core::tier::storage::ReadFile;
+use bivouac_core::tier::{Tier, TierError};
+use indicatif::ProgressBar;
+use parts::{Part, find, joined};
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What stands for the rank in a file name.
+const RANK: &str = "{rank}";
+
+/// What `export` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac export bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 field -o field.npy       all ranks, one array
+  bivouac export bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 field -o field.npy --rank 3
+  bivouac export bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007 field -o 'field-{rank}.npy'
+  python3 -c 'import numpy; print(numpy.load(\"field.npy\", mmap_mode=\"r\").shape)'
+
+FOLDER is a checkpoint folder of the global or the local tier, or a container file; `bivouac inspect --summary` shows the regions.
+
+The parts of all ranks are put one behind the other in ascending order of the ranks, along the first axis, as numpy.concatenate does: a
+region of shape (30, 50) on 4 ranks becomes (120, 50). The other axes and the element types must be equal. With {rank} in
+FILE each rank's part becomes a file of its own. A shape is the one that the program gave, in the order of C; without one it is the number of elements.
+Records become bytes of their length (V16), which view() makes anything of. Values that Rust programs have encoded are refused.
+
+Every block is compared with the digest that was made at capture. If one is damaged, no file is left or replaced.
+
+Exit status: 0 done; 1 something is damaged; 2 wrong usage, not readable, or not writable; 3 no such checkpoint, rank or region.")]
+pub struct Args {
+    /// The checkpoint
+    folder: PathBuf,
+    /// The name of the region
+    region: String,
+    /// The file to write; with {rank} in its name, one for each rank
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Only the part of this rank
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `export --json`.
+#[derive(Serialize)]
+struct Document {
+    schema: u32,
+    command: &'static str,
+    region: String,
+    files: Vec<Written>,
+}
+
+/// A file that was written.
+#[derive(Serialize)]
+struct Written {
+    path: String,
+    /// NumPy's word for the element type.
+    dtype: String,
+    shape: Vec<u64>,
+    /// Whose parts it holds, in order.
+    ranks: Vec<u32>,
+}
+
+/// A file that is to be written.
+struct Wanted<'a> {
+    path: PathBuf,
+    element: ElementType,
+    shape: Vec<u64>,
+    parts: Vec<&'a Part>,
+}
+
+/// Exports.
+pub fn run(args: &Args) -> Ending {
+    let files = match export(args) {
+        Ok(files) => files,
+        Err(problem) => {
+            complain(&problem.text);
+            return problem.ending;
+        }
+    };
+    if args.json {
+        print_json(&Document { schema: SCHEMA, command: "export", region: args.region.clone(), files });
+    } else {
+        let line = |Written { path, dtype, shape, ranks }: &Written| {
+            let ranks = output::ranks(ranks.iter().copied());
+            format!("{}: {dtype} {}, ranks {ranks}\n", plain(path), npy::tuple(shape))
+        };
+        print(&files.iter().map(line).collect::<String>());
+    }
+    Ending::Good
+}
+
+fn export(args: &Args) -> Result<Vec<Written>, Problem> {
+    let found = find(&args.folder, &args.region, args.rank)?;
+    let alone = |part| {
+        let path = named(&args.output, part);
+        Wanted { path, element: part.region.element, shape: part.shape(), parts: vec![part] }
+    };
+    let wanted: Vec<Wanted<'_>> = match (args.rank, args.output.to_string_lossy().contains(RANK)) {
+        (None, false) => {
+            let (element, shape) = joined(&found)?;
+            vec![Wanted { path: args.output.clone(), element, shape, parts: found.parts.iter().collect() }]
+        }
+        _ => found.parts.iter().map(alone).collect(),
+    };
+    let bar = output::bar(found.parts.iter().map(|part| part.region.bytes).sum(), args.json);
+    let drafts: Result<Vec<Draft>, Problem> =
+        wanted.iter().map(|wanted| write(&found.tier, wanted, &args.region, &bar)).collect();
+    bar.finish_and_clear();
+    // None gets its name unless all are good.
+    for draft in drafts? {
+        draft.publish()?;
+    }
+    let written = |wanted: &Wanted<'_>| Written {
+        path: wanted.path.display().to_string(),
+        dtype: npy::descr(wanted.element),
+        shape: wanted.shape.clone(),
+        ranks: wanted.parts.iter().map(|part| part.rank).collect(),
+    };
+    Ok(wanted.iter().map(written).collect())
+}
+
+/// The file of a rank.
+fn named(pattern: &Path, part: &Part) -> PathBuf {
+    match pattern.to_str() {
+        Some(text) => text.replace(RANK, &part.rank.to_string()).into(),
+        None => pattern.to_owned(),
+    }
+}
+
+fn write(tier: &Arc<dyn Tier>, wanted: &Wanted<'_>, region: &str, bar: &ProgressBar) -> Result<Draft, Problem> {
+    let (draft, mut file) = Draft::create(&wanted.path)?;
+    let failed = |error: std::io::Error| draft.failed("write", &error);
+    file.write_all(&npy::header(wanted.element, &wanted.shape)).map_err(failed)?;
+    for part in &wanted.parts {
+        copy(tier, part, region, &mut |bytes| {
+            bar.inc(bytes.len() as u64);
+            file.write_all(bytes).map_err(|error| failed(error).into())
+        })?;
+    }
+    file.sync_all().map_err(failed)?;
+    Ok(draft)
+}
+
+/// Reads a part piece by piece, checks each block, and hands on the data.
+fn copy(
+    tier: &Arc<dyn Tier>,
+    part: &Part,
+    name: &str,
+    take: &mut dyn FnMut(&[u8]) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let wrong = |error: TierError| Problem {
+        ending: ending::of_tier(&error),
+        text: format!("{error} (region {:?} of {})", output::short(name), parts::title(part)),
+    };
+    let opened = tier.open(&part.path);
+    let file: Arc<dyn ReadFile> =
+        opened.map_err(|source| wrong(TierError::io(tier.kind(), "open", &part.path, source)))?.into();
+    let shard = FileShard::open_any(tier.kind(), part.path.clone(), file, &part.entry).map_err(wrong)?;
+    let head = shard.head();
+    let region = head.region(name).filter(|region| **region == part.region);
+    let Some(region) = region else {
+        return Err(format!("{} was replaced while it was read: try again", part.path.display()).into());
+    };
+    let start = head.header.body_offset + region.offset;
+    let mut buffer = Vec::new();
+    let mut at = 0;
+    while at < region.bytes {
+        let length = READ_BYTES.min(region.bytes - at);
+        buffer.resize(length as usize, 0);
+        shard.read_raw(start + at, &mut buffer).map_err(wrong)?;
+        if let Some(finding) = damaged_blocks(&part.path, head, region, at, &buffer).into_iter().next() {
+            let advice = "another tier may have a good copy, and bivouac verify names the newest good version";
+            return Err(Problem::damage(format!("{} tier: {}; {advice}", tier.kind(), finding.message)));
+        }
+        take(&buffer)?;
+        at += length;
+    }
+    Ok(())
+}
+
+/// A file that has not got its name yet. What is given up leaves nothing behind.
+struct Draft {
+    /// The name that it has so far; none when it has its own.
+    temp: Option<PathBuf>,
+    path: PathBuf,
+}
+
+impl Draft {
+    fn create(path: &Path) -> Result<(Draft, File), String> {
+        let name = path.file_name().ok_or_else(|| format!("{} is no file name", path.display()))?.to_string_lossy();
+        let temp = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+        let mut draft = Draft { temp: None, path: path.to_owned() };
+        let file = File::options().write(true).create_new(true).open(&temp);
+        let file = file.map_err(|error| draft.failed("write", &error))?;
+        draft.temp = Some(temp);
+        Ok((draft, file))
+    }
+
+    fn failed(&self, action: &str, error: &std::io::Error) -> String {
+        format!("cannot {action} {}: {error}. Is the folder there, writable, and has it room?", self.path.display())
+    }
+
+    /// Gives it its name, in the place of what has it now.
+    fn publish(mut self) -> Result<(), String> {
+        if let Some(temp) = &self.temp {
+            std::fs::rename(temp, &self.path).map_err(|error| self.failed("rename to", &error))?;
+        }
+        self.temp = None;
+        Ok(())
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // It may be gone, and there is nobody left to tell.
+        let _ = self.temp.as_ref().map(std::fs::remove_file);
+    }
+}

@@ -1,0 +1,131 @@
+//! `bivouac`: looks at checkpoints, checks them, removes them, and helps around a job that has died. It needs no MPI.
+//!
+//! Each command takes paths: a local or global root directory, any folder below it (job, group, series, checkpoint), a
+//! container file or a manifest, a memory segment, or a folder of segments such as `/dev/shm`. [`target`] finds out
+//! which of these a path is; [`survey`] takes stock of the checkpoints below it and [`memory`] of a segment. The commands
+//! ([`ls`], [`inspect`], [`verify`], [`rm`]) work on that, and [`output`] prints tables for people, and with `--json` one
+//! document for programs. The fields of the document are those of the structures that derive `Serialize`; fields are added,
+//! never renamed, while `schema` stays the same.
+//!
+//! [`export`] writes a region as an array for other programs.
+//!
+//! [`topo`] shows where the ranks of a checkpoint, or live processes, have their threads and pages.
+//!
+//! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] brings what a dead job left on
+//! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again. [`places`] knows where the tiers are when nobody says so, [`living`]
+//! whether a job lives, and [`removal`] carries out what `rm`, `clean` and [`reset`], which forgets a job, have decided.
+//!
+//! | exit status | meaning |
+//! |---|---|
+//! | 0 | done, and all that was looked at is good |
+//! | 1 | damage was found, by whatever command; `doctor` found problems, `drain` or `rebuild` could not bring all that it should, `topo --compare` found a difference |
+//! | 2 | wrong usage, something could not be read or removed, or the command refused |
+//! | 3 | there was nothing to do it to: no checkpoint, segment or job where one was looked for |
+//!
+//! [`ending`] keeps them; `run` has more of its own.
+#![forbid(unsafe_code)]
+
+mod clean;
+mod config;
+mod doctor;
+mod drain;
+mod ending;
+mod export;
+mod generate;
+mod halt;
+mod inspect;
+mod living;
+mod ls;
+mod memory;
+mod output;
+mod places;
+mod rebuild;
+mod removal;
+mod reset;
+mod rm;
+mod run;
+mod standing;
+mod status;
+mod survey;
+mod target;
+mod topo;
+mod verify;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Looks at the checkpoints of Bivouac, checks and removes them, and helps around a job that has died.
+#[derive(Parser)]
+#[command(
+    name = "bivouac",
+    version,
+    arg_required_else_help = true,
+    after_help = "A PATH is a local or global root directory, a job, group, series or checkpoint folder below it, a \
+container file (.bvs, .bvc, .bvp) or a manifest, a memory segment (/dev/shm/bivouac-…), or a folder of segments.\n\n\
+Exit status of all commands: 0 done, and all is good; 1 damage, problems or differences found; 2 wrong usage, not readable, or \
+refused; 3 nothing there: no checkpoint, segment or job where one was looked for. `bivouac run --help` has those of a supervised job."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List checkpoints, and the slots of memory segments
+    Ls(ls::Args),
+    /// Show what checkpoints, containers, manifests and segments hold
+    Inspect(inspect::Args),
+    /// Read everything and check every digest
+    Verify(verify::Args),
+    /// Write a region of a checkpoint as an array for NumPy
+    Export(export::Args),
+    /// Remove checkpoints and dead memory segments
+    Rm(rm::Args),
+    /// Remove what dead jobs left in this node's memory
+    Clean(clean::Args),
+    /// Forget a job: its checkpoints, claims and memory, here and in the global directory
+    Reset(reset::Args),
+    /// Check this environment, and say what to change
+    Doctor(doctor::Args),
+    /// Copy what a dead job left on this node to the global directory
+    Drain(drain::Args),
+    /// Make lost shards again from what is left of the nodes, and complete a checkpoint in the global directory
+    Rebuild(rebuild::Args),
+    /// Start a job, watch it, and start it again on the nodes that are left
+    Run(Box<run::Args>),
+    /// Show how a job stands: versions by level, what is in flight, what was refused
+    Status(status::Args),
+    /// Set, list and clear the conditions under which a run ends
+    Halt(halt::Args),
+    /// Show machines, where the threads and pages of ranks are, and what differs
+    Topo(topo::Args),
+    /// Show the settings as they take effect here, and where each comes from
+    Config(config::Args),
+    /// Write the manual pages or the shell completions of this command
+    #[command(hide = true)]
+    Generate(generate::Args),
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    match Cli::parse().command {
+        Command::Ls(args) => ls::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Rm(args) => rm::run(&args),
+        Command::Clean(args) => clean::run(&args),
+        Command::Reset(args) => reset::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Drain(args) => drain::run(&args),
+        Command::Rebuild(args) => rebuild::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Halt(args) => halt::run(&args),
+        Command::Topo(args) => topo::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Generate(args) => generate::run(&args),
+    }
+    .into()
+}

@@ -1,0 +1,143 @@
+//! `bivouac reset`: forgets a job, so that its next run begins from nothing.
+//!
+//! Removing the global directory alone does not do that: what a killed run had in node memory or on node disks is still
+//! there. Nor is that ever removed, where the local tier has its default place: another store means another folder.
+//!
+//! Removed are all checkpoints and claims of the job in the global directory, in the local directories of this node (also
+//! those of stores that are gone), and its memory segments on this node. Memory and disks of other nodes are forgotten by the same
+//! command there; until then a run on the same store could restore what they hold.
+#![forbid(unsafe_code)]
+
+use crate::ending::Ending;
+use crate::living::{claimed, is_job, key_of, living_segment, no_job};
+use crate::memory::{self, Stock};
+use crate::places::{all_local_directories, no_store, own_tier, store_of};
+use crate::removal::{Doomed, How, Removal};
+use crate::survey::survey;
+use crate::target::Scope;
+use bivouac_core::base::ids::text_hash;
+use bivouac_core::config::{Config, Direct};
+use bivouac_core::segment::SegmentError;
+use bivouac_core::tier::directory::DirectoryTier;
+use bivouac_core::tier::names::is_component;
+use bivouac_core::tier::posix::PosixStorage;
+use bivouac_core::tier::{Tier, TierId};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What `reset` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac reset --job heat2d --dry-run                       what there is of the job, and where
+  bivouac reset --job heat2d --yes --global /scratch/me/run7
+  srun --ntasks-per-node=1 bivouac reset --job heat2d --yes       on all nodes of an allocation
+
+Everything of the job is removed, the newest version and the only copies, too. A job with a living run is refused, and then nothing
+is removed. The directories are those of the configuration.
+
+Exit status: 0 done; 2 wrong usage, the job lives, or something could not be removed; 3 there was nothing of that job here.")]
+pub struct Args {
+    /// The job: its name, or its key as `bivouac ls` shows it
+    #[arg(long)]
+    job: String,
+    /// The global directory (default: that of the configuration, if it is there)
+    #[arg(long, value_name = "DIR")]
+    global: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Forgets.
+pub fn run(args: &Args) -> Ending {
+    let mut removal = Removal::default();
+    if let Err(problem) = plan(args, &mut removal) {
+        removal.problems.add(problem);
+    }
+    removal.carry_out("reset", args.how)
+}
+
+fn plan(args: &Args, removal: &mut Removal) -> Result<(), String> {
+    removal.is_all_or_nothing = true;
+    let config = Config::from_env().map_err(|error| error.to_string())?;
+    let storage = || Arc::new(PosixStorage::new(Direct::Off));
+    let root = args.global.as_ref().unwrap_or(&config.job.global_directory);
+    let store = store_of(&*storage(), root)?;
+    if store.is_none() && args.global.is_some() {
+        return Err(no_store(root));
+    }
+    let memory = &config.node.memory_directory;
+    let global = store.map(|_| (TierId::GLOBAL, root.clone()));
+    let locals = all_local_directories(&config)?.into_iter().map(|local| (TierId::LOCAL, local));
+    for (kind, root) in global.into_iter().chain(locals) {
+        let tier = own_tier(kind, storage(), root)?;
+        for job in folders(tier.root())?.into_iter().filter(|job| is_job(job, &args.job)) {
+            add_tree(&tier, &job, memory, removal)?;
+        }
+    }
+    add_segments(&args.job, memory, removal)?;
+    if removal.is_empty() {
+        removal.problems.add(no_job(&args.job, "the node's memory, its local tiers and the global directory"));
+    }
+    Ok(())
+}
+
+/// The names of folders that a job or a group may have.
+///
+/// # Errors
+/// They cannot be listed.
+pub fn folders(path: &Path) -> Result<Vec<String>, String> {
+    let failed = |error| format!("cannot list {}: {error}", path.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Links are not followed.
+        if is_component(&name) && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// All checkpoints of a job on a tier, then its claims and folders.
+///
+/// # Errors
+/// It lives, or cannot be read.
+pub fn add_tree(tier: &DirectoryTier, job: &str, memory: &Path, removal: &mut Removal) -> Result<(), String> {
+    let path = tier.root().join(job);
+    let groups = folders(&path)?;
+    for group in &groups {
+        let alive = claimed(tier, job, group, "bivouac reset").or_else(|| living_segment(memory, job, group));
+        if let Some(why) = alive {
+            return Err(format!("{} is not removed: {why}", path.join(group).display()));
+        }
+    }
+    let (found, problems) = survey(&Scope { tier: Arc::new(tier.clone()), parts: vec![job.to_owned()] })
+        .map_err(|error| error.to_string())?;
+    if let Some(problem) = problems.into_iter().next() {
+        return Err(problem);
+    }
+    removal.doomed.extend(found.into_iter().map(|found| Doomed::Checkpoint(Box::new(found))));
+    removal.doomed.push(Doomed::Job { tier: tier.clone(), path, groups });
+    Ok(())
+}
+
+fn add_segments(job: &str, folder: &Path, removal: &mut Removal) -> Result<(), String> {
+    let keys: BTreeSet<u64> = [Some(text_hash(job)), key_of(job)].into_iter().flatten().collect();
+    for name in memory::names(folder).map_err(|error| error.to_string())? {
+        let is_named = keys.iter().any(|key| name.starts_with(&format!("bivouac-{:08x}-", *key as u32)));
+        match Stock::open(folder, &name) {
+            Ok(stock) if !keys.contains(&stock.segment.header().job) => {}
+            Ok(stock) if stock.is_alive => {
+                return Err(format!("{} is not removed: its run is alive", stock.segment.path().display()));
+            }
+            Ok(stock) => removal.doomed.push(Doomed::Segment(Box::new(stock))),
+            Err(SegmentError::NotFound { .. }) => {}
+            Err(_) if is_named => removal.doomed.push(Doomed::Garbage(folder.to_owned(), name)),
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}

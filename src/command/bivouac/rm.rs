@@ -1,0 +1,192 @@
+//! `bivouac rm`: removes checkpoints and dead segments, and refuses what a living run may need.
+//!
+//! First everything is looked at and a plan is made; then the plan is shown and confirmed; then it is carried out. A
+//! checkpoint loses its manifest first, so that it stops being committed before it stops being whole. Claims and the store
+//! id stay: they number the runs.
+#![forbid(unsafe_code)]
+
+use crate::ending::{Ending, Problem};
+use crate::living::{claimed, living_segment};
+use crate::memory::{self, Stock};
+use crate::output::list;
+use crate::places::nothing_in;
+use crate::removal::{Doomed, How, Removal};
+use crate::standing::{History, histories};
+use crate::survey::{Checkpoint, survey};
+use crate::target::{Scope, Target};
+use bivouac_core::catalog::{Folder, Ledger, Occasion};
+use bivouac_core::segment::SegmentError;
+use bivouac_core::tier::names::Series;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Versions that are named.
+const VERSIONS_MAX: usize = 8;
+
+/// What `rm` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac rm bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000050-o000005      one checkpoint
+  bivouac rm --dry-run bivouac/heat2d-0c7a11f2/world/heat         all but the newest committed one: only show
+  bivouac rm --yes --force bivouac/heat2d-0c7a11f2                all checkpoints of a job, the newest too
+  bivouac rm --yes /dev/shm                                       all segments of runs that have ended
+
+The newest committed checkpoint of a series stays, and so does a segment that may hold the only copy of a version; --force
+removes them too. What belongs to a living run is never removed: its claim is locked, or a process holds its
+segment. A local tier has no claims; there the segments in --memory tell.
+Claims and the store id stay, since they number the runs; `rm -r` removes those as well.
+
+Exit status: 0 done; 2 wrong usage, not readable, or refused; 3 nothing there.")]
+pub struct Args {
+    /// Directories or memory segments
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Remove the newest committed version of a series, the only copy in memory, and unreadable segments too
+    #[arg(short, long)]
+    force: bool,
+    /// Where this node's segments are, to find living runs (default: BIVOUAC_MEMORY_DIRECTORY, or /dev/shm)
+    #[arg(long, value_name = "DIR")]
+    memory: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+impl Args {
+    fn memory(&self) -> PathBuf {
+        let variable = || std::env::var_os("BIVOUAC_MEMORY_DIRECTORY").map(PathBuf::from);
+        self.memory.clone().or_else(variable).unwrap_or_else(|| "/dev/shm".into())
+    }
+}
+
+#[derive(Default)]
+struct Plan {
+    removal: Removal,
+    /// Groups that were found to have no living run, or one: asked once per group.
+    groups: BTreeMap<(PathBuf, String, String), Option<String>>,
+    seen: BTreeSet<PathBuf>,
+}
+
+/// Removes.
+pub fn run(args: &Args) -> Ending {
+    let mut plan = Plan::default();
+    for path in &args.paths {
+        if let Err(problem) = plan.add(args, path) {
+            plan.removal.problems.add(problem);
+        }
+    }
+    // A refusal concerns what the user named: nothing else is touched either.
+    plan.removal.is_all_or_nothing = true;
+    plan.removal.carry_out("rm", args.how)
+}
+
+// ------------------------------------------------------------------------------------------- the plan
+
+impl Plan {
+    fn add(&mut self, args: &Args, path: &Path) -> Result<(), Problem> {
+        match Target::of(path)? {
+            Target::Scope(scope) => self.add_scope(args, &scope, path),
+            Target::Container(path) | Target::Manifest(path) => {
+                let folder = path.parent().unwrap_or(Path::new("/")).display().to_string();
+                Err(format!(
+                    "{} is a part of a checkpoint, which would be damaged without it. To remove the checkpoint: bivouac rm {folder}",
+                    path.display()
+                )
+                .into())
+            }
+            Target::Segment(folder, name) => Ok(self.add_segment(args, &folder, &name, true)?),
+            Target::Segments(folder) => {
+                let names = memory::names(&folder)?;
+                Ok(names.iter().try_for_each(|name| self.add_segment(args, &folder, name, false))?)
+            }
+        }
+    }
+
+    fn add_scope(&mut self, args: &Args, scope: &Scope, named: &Path) -> Result<(), Problem> {
+        let is_single = scope.parts.len() == 4;
+        let Scope { tier, .. } = scope;
+        // Whose files are removed has to be this user.
+        tier.find_store().map_err(|error| error.to_string())?;
+        let (found, problems) = survey(scope)?;
+        if let Some(problem) = problems.into_iter().next() {
+            return Err(problem.into());
+        }
+        if found.is_empty() {
+            return Err(nothing_in(named));
+        }
+        let histories = histories(scope, &found)?;
+        for checkpoint in found {
+            let series = &checkpoint.series;
+            if let Some(why) = self.living_run(args, &checkpoint) {
+                return Err(format!("{} is not removed: {why}", checkpoint.path.display()).into());
+            }
+            let level = checkpoint.tier.kind().level();
+            let folder = Folder {
+                generation: checkpoint.order.0,
+                version: checkpoint.order.1,
+                operation: checkpoint.order.2,
+                committed: checkpoint.candidate.is_some(),
+            };
+            let ledger = Ledger::new(vec![folder.entry((), level)]);
+            let ruling = ledger.judge(&Occasion::Asked { newest: histories.get(series).and_then(History::newest) });
+            if ruling.iter().any(|ruling| !ruling.may_go()) && !args.force {
+                let path = checkpoint.path.display();
+                if is_single {
+                    return Err(format!(
+                        "{path} is the newest committed version of its series: --force removes it too"
+                    )
+                    .into());
+                }
+                let why = "the newest committed version of its series; --force removes it too".into();
+                self.removal.keep(&checkpoint.path, why);
+            } else if self.seen.insert(checkpoint.path.clone()) {
+                self.removal.doomed.push(Doomed::Checkpoint(Box::new(checkpoint)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Is a run of the checkpoint's job and group alive, as far as this node can tell? Then: which.
+    fn living_run(&mut self, args: &Args, checkpoint: &Checkpoint) -> Option<String> {
+        let Series { job, group, .. } = &checkpoint.series;
+        let key = (checkpoint.tier.root().to_owned(), job.clone(), group.clone());
+        self.groups
+            .entry(key)
+            .or_insert_with(|| {
+                claimed(&*checkpoint.tier, job, group, "bivouac rm")
+                    .or_else(|| living_segment(&args.memory(), job, group))
+            })
+            .clone()
+    }
+
+    fn add_segment(&mut self, args: &Args, folder: &Path, name: &str, is_named: bool) -> Result<(), String> {
+        let path = folder.join(name);
+        if self.seen.contains(&path) {
+            return Ok(());
+        }
+        let mut spare = |why: String| {
+            if is_named {
+                return Err(format!("{} is not removed: {why}", path.display()));
+            }
+            self.removal.keep(&path, why);
+            Ok(())
+        };
+        let doomed = match Stock::open(folder, name) {
+            Err(SegmentError::NotFound { .. }) => return Ok(()),
+            // One that is just being made looks unfinished, too.
+            Err(error) if !args.force => return spare(format!("{error}; --force removes it all the same")),
+            Err(_) => Doomed::Garbage(folder.to_owned(), name.to_owned()),
+            Ok(stock) if stock.is_alive => return spare("its run is alive".into()),
+            Ok(stock) => {
+                let only = stock.only_copies();
+                if !only.is_empty() && !args.force {
+                    let only = list(only.into_iter(), VERSIONS_MAX, ", ");
+                    return spare(format!("it may hold the only copy of {only}; --force removes it all the same"));
+                }
+                Doomed::Segment(Box::new(stock))
+            }
+        };
+        self.seen.insert(path);
+        self.removal.doomed.push(doomed);
+        Ok(())
+    }
+}

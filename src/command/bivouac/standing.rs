@@ -1,0 +1,81 @@
+//! Where the checkpoints of a series stand among each other, as far as one tier tells: what `ls` shows, and what `rm` asks.
+#![forbid(unsafe_code)]
+
+use crate::survey::{Checkpoint, survey};
+use crate::target::{Scope, TargetError};
+use bivouac_core::catalog::{self, Candidate, Lineage, Moment};
+use bivouac_core::tier::names::Series;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Why a checkpoint is (still) here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// A restart goes on from it: it goes only when there is a newer one.
+    Newest,
+    /// The newest descends from it: it stays as long as `keep_last` and `keep_every` say.
+    Older,
+    /// A run went back behind it, or started the series over: no restart takes it unasked.
+    LeftBehind,
+}
+
+impl Standing {
+    /// The word in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Standing::Newest => "newest",
+            Standing::Older => "older",
+            Standing::LeftBehind => "left behind",
+        }
+    }
+}
+
+/// A series, as a restart would see it if there were this tier alone.
+#[derive(Default)]
+pub struct History {
+    newest: Option<Candidate>,
+    lineage: Lineage,
+}
+
+impl History {
+    fn of<'c>(all: impl Iterator<Item = &'c Checkpoint>) -> History {
+        let usable: Vec<Candidate> = all.filter_map(|found| found.candidate).collect();
+        History { newest: catalog::newest(&usable).copied(), lineage: Lineage::of_newest(&usable, &usable) }
+    }
+
+    /// What a restart would go on from.
+    pub fn newest(&self) -> Option<Moment> {
+        self.newest.map(|newest| Moment::of(&newest.key))
+    }
+
+    /// Where one of its checkpoints stands; nowhere, if it cannot be restored.
+    pub fn standing(&self, found: &Checkpoint) -> Option<Standing> {
+        let candidate = found.candidate?;
+        Some(match self.newest {
+            Some(newest) if newest == candidate => Standing::Newest,
+            _ if self.lineage.contains(&candidate) => Standing::Older,
+            _ => Standing::LeftBehind,
+        })
+    }
+}
+
+/// The histories of all series of which a survey of `scope` has `found` something: of the whole series, also when only one of its
+/// checkpoints was asked for.
+///
+/// # Errors
+/// The series of that one cannot be listed.
+pub fn histories(scope: &Scope, found: &[Checkpoint]) -> Result<BTreeMap<Series, History>, TargetError> {
+    let Scope { tier, parts } = scope;
+    let whole;
+    let all = match parts.get(..3) {
+        Some(series) if parts.len() > 3 => {
+            whole = survey(&Scope { tier: tier.clone(), parts: series.to_vec() })?.0;
+            &whole[..]
+        }
+        _ => found,
+    };
+    let mut series: BTreeMap<&Series, Vec<&Checkpoint>> = BTreeMap::new();
+    all.iter().for_each(|checkpoint| series.entry(&checkpoint.series).or_default().push(checkpoint));
+    Ok(series.into_iter().map(|(series, all)| (series.clone(), History::of(all.into_iter()))).collect())
+}

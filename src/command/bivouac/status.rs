@@ -1,0 +1,401 @@
+//! `bivouac status`: how a job stands, from the status files that its sessions write.
+#![forbid(unsafe_code)]
+
+use crate::ending::Ending;
+use crate::output::{SCHEMA, bytes, complain, plain, print, print_json, table};
+use crate::run::{duration, record};
+use bivouac_core::Config;
+use bivouac_core::base::calendar::unix_now;
+use bivouac_core::format::supervision::{LevelStatus, Status};
+use bivouac_core::tier::run_directory::RunDirectory;
+use serde::Serialize;
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A session writes about once a second. A status that is this old tells of a session that has died or hangs.
+const STALE_SECONDS: f64 = 15.0;
+/// What `bivouac run` makes, if nobody names another directory.
+const DIRECTORY_DEFAULT: &str = "bivouac-run";
+
+/// What `status` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac status bivouac-run                     the directory of bivouac run, or the run.directory of the configuration
+  bivouac status heat                            the job of that name in the run.directory of the configuration
+  bivouac status bivouac-run --follow            again and again, until every session is closed
+  bivouac status bivouac-run --follow --openmetrics /var/lib/node_exporter/bivouac.prom
+
+Sessions write their status about once a second into the run directory: bivouac run gives them one; without it set run.directory
+(BIVOUAC_RUN_DIRECTORY). Rates and bytes are those of each group's root rank.
+
+Exit status: 0 shown; 3 no status is there; 2 wrong usage, or not readable.")]
+pub struct Args {
+    /// A run directory, or the name of a job
+    #[arg(value_name = "DIR|JOB")]
+    target: Option<String>,
+    /// Show it again and again, until every session is closed
+    #[arg(long)]
+    follow: bool,
+    /// How often
+    #[arg(long, value_name = "SECONDS", value_parser = duration, default_value = "2")]
+    every: Duration,
+    /// Write the figures to a file in the OpenMetrics format, for the textfile collector of a node exporter
+    #[arg(long, value_name = "FILE")]
+    openmetrics: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is in a run directory.
+#[derive(Serialize)]
+struct View {
+    schema: u32,
+    directory: PathBuf,
+    /// The attempt of the supervisor, from 1; absent without one.
+    attempt: Option<u32>,
+    /// How the last attempt that has ended did so.
+    last_attempt: Option<String>,
+    groups: Vec<Status>,
+    problems: Vec<String>,
+    /// When it was read, seconds since 1970.
+    unix: f64,
+}
+
+/// Shows a run directory, once or again and again.
+pub fn run(args: &Args) -> Ending {
+    let (directory, job) = match place(args.target.as_deref()) {
+        Ok(found) => found,
+        Err(problem) => {
+            complain(&problem);
+            return Ending::Trouble;
+        }
+    };
+    loop {
+        let view = View::read(&directory, job.as_deref());
+        if let Some(file) = &args.openmetrics
+            && let Err(error) = replace(file, &openmetrics(&view))
+        {
+            complain(&format!("cannot write {}: {error}", file.display()));
+            return Ending::Trouble;
+        }
+        let is_screen = args.follow && !args.json && std::io::stdout().is_terminal();
+        match args.json {
+            true => print_json(&view),
+            // From the top left corner, over what was there.
+            false if is_screen => print(&format!("\x1b[H\x1b[2J{}", text(&view))),
+            false => print(&text(&view)),
+        }
+        view.problems.iter().for_each(|problem| complain(problem));
+        if view.groups.is_empty() && !args.follow {
+            complain(&format!(
+                "{} has no status{}: bivouac run gives a job a run directory; without it set run.directory \
+                 (BIVOUAC_RUN_DIRECTORY) before the job starts",
+                directory.path().display(),
+                job.map_or_else(String::new, |job| format!(" of job {job:?}"))
+            ));
+            return if view.problems.is_empty() { Ending::Nothing } else { Ending::Trouble };
+        }
+        let is_over = !view.groups.is_empty() && view.groups.iter().all(|group| group.closed);
+        if !args.follow || is_over {
+            return if view.problems.is_empty() { Ending::Good } else { Ending::Trouble };
+        }
+        std::thread::sleep(args.every);
+    }
+}
+
+/// The run directory, and the job if one was named.
+fn place(target: Option<&str>) -> Result<(RunDirectory, Option<String>), String> {
+    if let Some(path) = target.map(Path::new).filter(|path| path.is_dir()) {
+        return Ok((RunDirectory::at(path), None));
+    }
+    let configured = Config::from_env().map_err(|error| error.to_string())?.node.run_directory;
+    let directory = configured.or_else(|| Some(PathBuf::from(DIRECTORY_DEFAULT)).filter(|path| path.is_dir()));
+    match (directory, target) {
+        (Some(directory), job) => Ok((RunDirectory::at(directory), job.map(ToOwned::to_owned))),
+        (None, Some(target)) => Err(format!(
+            "{target:?} is no directory; to look for a job of that name, set run.directory (BIVOUAC_RUN_DIRECTORY) as the job had it"
+        )),
+        (None, None) => {
+            Err("name a run directory, or set run.directory (BIVOUAC_RUN_DIRECTORY) as the job had it".into())
+        }
+    }
+}
+
+impl View {
+    fn read(directory: &RunDirectory, job: Option<&str>) -> View {
+        let (mut groups, mut problems) = directory.read_statuses();
+        groups.retain(|status| job.is_none_or(|job| is_named(&status.job, job)));
+        let attempt = match record::read(directory) {
+            Ok(record) => record.map(|record| record.attempt),
+            Err(problem) => {
+                problems.push(problem);
+                None
+            }
+        };
+        let last_attempt = record::last_outcome(directory);
+        let (directory, unix) = (directory.path().to_owned(), unix_now());
+        View { schema: SCHEMA, directory, attempt, last_attempt, groups, problems, unix }
+    }
+}
+
+/// Is this the key of the job of that name? A key is the name and eight digits.
+fn is_named(key: &str, name: &str) -> bool {
+    key == name || key.rsplit_once('-').is_some_and(|(named, _)| named == name)
+}
+
+/// What a group is doing, in a word. Pure.
+fn state(status: &Status, now: f64) -> String {
+    let age = now - status.unix;
+    match (&status.failed, status.closed) {
+        (Some(why), _) => format!("FAILED: {}", plain(why)),
+        (None, true) => "closed".into(),
+        (None, false) if age > STALE_SECONDS => format!("NO NEWS for {}: it has died, or hangs", span(age)),
+        (None, false) => "running".into(),
+    }
+}
+
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} d", s / 86400.0),
+    }
+}
+
+/// For people. Pure.
+fn text(view: &View) -> String {
+    let mut text = String::new();
+    if let Some(attempt) = view.attempt {
+        let last =
+            view.last_attempt.as_ref().map_or_else(String::new, |last| format!("; the last one: {}", plain(last)));
+        _ = writeln!(text, "attempt {attempt}{last}");
+    }
+    for status in &view.groups {
+        text += &group_text(status, view.unix);
+    }
+    text
+}
+
+fn group_text(status: &Status, now: f64) -> String {
+    let mut text = String::new();
+    _ = writeln!(
+        text,
+        "job {} group {}: {} ranks, root on {} (process {}), run {}, opened {} ago, {}",
+        plain(&status.job),
+        plain(&status.group),
+        status.ranks,
+        plain(&status.host),
+        status.pid,
+        status.generation,
+        span(now - status.opened),
+        state(status, now)
+    );
+    if let Some(restored) = &status.restored {
+        _ = writeln!(
+            text,
+            "  restored {:?} version {} from {} {} ago: {} of the root in {:.2} s",
+            restored.name,
+            restored.version,
+            restored.tier,
+            span(now - restored.unix),
+            bytes(restored.bytes),
+            restored.seconds
+        );
+    }
+    let row = |level: &LevelStatus| {
+        let rate = level.root_bytes_per_second;
+        vec![
+            format!("  {}", plain(&level.level)),
+            level.committed.to_string(),
+            format!("{:?} version {}", level.name, level.version),
+            format!("{} ago", span(now - level.newest)),
+            if rate > 0.0 { format!("{}/s", bytes(rate as u64)) } else { "-".into() },
+        ]
+    };
+    let rows: Vec<_> = status.levels.iter().map(row).collect();
+    if rows.is_empty() {
+        text += "  nothing is committed yet\n";
+    } else {
+        text += &table(&["  LEVEL", "COMMITTED", "NEWEST", "WHEN", "RATE OF THE ROOT"], &[1, 4], &rows);
+    }
+    _ = writeln!(
+        text,
+        "  in flight {}, refused {}, blocked {:.3} s at the root",
+        status.in_flight, status.refused, status.root_blocked_seconds
+    );
+    if let Some(trouble) = &status.trouble {
+        _ = writeln!(
+            text,
+            "  last refusal, {} ago: {:?} version {} at level {}: {}",
+            span(now - trouble.unix),
+            trouble.name,
+            trouble.version,
+            plain(&trouble.level),
+            plain(&trouble.reason)
+        );
+    }
+    if let Some(why) = &status.exit {
+        _ = writeln!(text, "  asked to end: {}", plain(why));
+    }
+    text
+}
+
+/// The figures in the OpenMetrics format, which the textfile collector of a node exporter reads, too. Pure.
+fn openmetrics(view: &View) -> String {
+    let mut text = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, f64)>| {
+        if samples.is_empty() {
+            return;
+        }
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        _ = writeln!(text, "# TYPE bivouac_{name} {kind}\n# HELP bivouac_{name} {help}");
+        for (labels, value) in samples {
+            _ = writeln!(text, "bivouac_{name}{suffix}{{{labels}}} {value}");
+        }
+    };
+    let of = |status: &Status| format!("job=\"{}\",group=\"{}\"", label(&status.job), label(&status.group));
+    let each = |value: &dyn Fn(&Status) -> f64| view.groups.iter().map(|status| (of(status), value(status))).collect();
+    let levels = |value: &dyn Fn(&LevelStatus) -> f64| {
+        let rows = view.groups.iter().flat_map(|status| {
+            status.levels.iter().map(move |level| (format!("{},level=\"{}\"", of(status), label(&level.level)), level))
+        });
+        rows.map(|(labels, level)| (labels, value(level))).collect()
+    };
+    let is_up = |status: &Status| {
+        f64::from(!status.closed && status.failed.is_none() && view.unix - status.unix <= STALE_SECONDS)
+    };
+    family("up", "gauge", "The session is open, has not failed, and writes its status.", each(&is_up));
+    family("ranks", "gauge", "Ranks of the group.", each(&|status| f64::from(status.ranks)));
+    family("run", "gauge", "Number of the run on its store.", each(&|status| status.generation as f64));
+    family("status_timestamp_seconds", "gauge", "When the session wrote its status.", each(&|status| status.unix));
+    family("in_flight", "gauge", "Checkpoints whose levels are not decided.", each(&|status| status.in_flight as f64));
+    family("checkpoints", "counter", "Checkpoints committed at some level.", each(&|status| status.checkpoints as f64));
+    family("refused", "counter", "Levels and checkpoints that were refused.", each(&|status| status.refused as f64));
+    family(
+        "root_blocked_seconds",
+        "counter",
+        "Time that captures blocked the root.",
+        each(&|s| s.root_blocked_seconds),
+    );
+    family("committed", "counter", "Checkpoints committed at a level.", levels(&|level| level.committed as f64));
+    family("newest_version", "gauge", "Newest version committed at a level.", levels(&|level| level.version as f64));
+    family("newest_timestamp_seconds", "gauge", "When that was committed.", levels(&|level| level.newest));
+    family(
+        "root_written_bytes",
+        "counter",
+        "Bytes that the root wrote there.",
+        levels(&|level| level.root_bytes as f64),
+    );
+    let attempts = view.attempt.map(|attempt| (String::new(), f64::from(attempt)));
+    family("attempts", "counter", "Attempts of the supervisor.", attempts.into_iter().collect());
+    text + "# EOF\n"
+}
+
+/// Text inside the quotes of a label.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Replaces a file as a whole: its reader sees the old one or the new one.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut temp = file.as_os_str().to_owned();
+    temp.push(format!(".{}.tmp", std::process::id()));
+    std::fs::write(&temp, text).and_then(|()| std::fs::rename(&temp, file)).inspect_err(|_| {
+        _ = std::fs::remove_file(&temp);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bivouac_core::format::supervision::Trouble;
+
+    fn view() -> View {
+        let level = LevelStatus {
+            level: "system".into(),
+            committed: 3,
+            newest: 990.0,
+            name: "heat".into(),
+            version: 30,
+            root_bytes: 1 << 20,
+            root_bytes_per_second: 2048.0,
+            ..LevelStatus::default()
+        };
+        let trouble = Trouble {
+            name: "heat".into(),
+            version: 20,
+            level: "node-reboot".into(),
+            reason: "abandoned (rank 3: local tier: cannot write)".into(),
+            unix: 900.0,
+        };
+        let status = Status {
+            job: "heat \"1\"-0c7a11f2".into(),
+            group: "world".into(),
+            ranks: 8,
+            host: "n1".into(),
+            unix: 999.0,
+            opened: 400.0,
+            levels: vec![level],
+            refused: 1,
+            trouble: Some(trouble),
+            in_flight: 2,
+            ..Status::new()
+        };
+        View {
+            schema: SCHEMA,
+            directory: "run".into(),
+            attempt: Some(2),
+            last_attempt: Some("exit status 1".into()),
+            groups: vec![status],
+            problems: Vec::new(),
+            unix: 1000.0,
+        }
+    }
+
+    #[test]
+    fn people_see_levels_refusals_and_attempts() {
+        let shown = text(&view());
+        for part in [
+            "attempt 2; the last one: exit status 1\n",
+            "8 ranks, root on n1",
+            "running",
+            "  system",
+            "\"heat\" version 30",
+            "10 s ago",
+            "2 KiB/s",
+            "in flight 2, refused 1",
+            "last refusal, 100 s ago: \"heat\" version 20 at level node-reboot: abandoned (rank 3: local tier: cannot write)",
+        ] {
+            assert!(shown.contains(part), "{part}:\n{shown}");
+        }
+    }
+
+    #[test]
+    fn a_session_without_news_is_told_from_one_that_runs_failed_or_was_closed() {
+        let status = view().groups.remove(0);
+        assert_eq!(state(&status, 1000.0), "running");
+        assert_eq!(state(&status, 1999.0), "NO NEWS for 17 min: it has died, or hangs");
+        assert_eq!(state(&Status { closed: true, ..status.clone() }, 1999.0), "closed");
+        assert_eq!(state(&Status { failed: Some("why".into()), ..status }, 1000.0), "FAILED: why");
+    }
+
+    #[test]
+    fn metrics_have_a_type_a_sample_and_escaped_labels() {
+        let text = openmetrics(&view());
+        let labels = "job=\"heat \\\"1\\\"-0c7a11f2\",group=\"world\"";
+        assert!(text.contains("# TYPE bivouac_refused counter\n"), "{text}");
+        assert!(text.contains(&format!("bivouac_refused_total{{{labels}}} 1\n")), "{text}");
+        assert!(text.contains(&format!("bivouac_newest_version{{{labels},level=\"system\"}} 30\n")), "{text}");
+        assert!(text.contains("bivouac_attempts_total{} 2\n") && text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn a_job_is_found_by_its_name_or_its_key() {
+        assert!(is_named("heat-0c7a11f2", "heat") && is_named("heat-0c7a11f2", "heat-0c7a11f2"));
+        assert!(!is_named("heat-0c7a11f2", "hea") && !is_named("a-heat-0c7a11f2", "heat"));
+    }
+}

@@ -1,0 +1,312 @@
+//! Taking stock of the checkpoints of a directory tier, without reading their bodies.
+//!
+//! What is committed is said by the manifest; lengths of files are compared with it, so that a missing or cut container
+//! shows at once. A folder without a manifest is incomplete, or, if all shards are there, only not written down
+//! yet: the next restart does that (roll forward).
+#![forbid(unsafe_code)]
+
+use crate::output::list;
+use crate::target::{Scope, TargetError, failed};
+use bivouac_core::base::{CheckpointKey, Generation};
+use bivouac_core::catalog::Candidate;
+use bivouac_core::format::{Content, Manifest, manifest};
+use bivouac_core::recovery::discover::candidate_of_manifest;
+use bivouac_core::tier::names::{Series, is_component, is_node_file, is_parity_file, is_rank_file, parse_rank_file};
+use bivouac_core::tier::source::FileShard;
+use bivouac_core::tier::storage::{Entry, Stat};
+use bivouac_core::tier::{Tier, TierError};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Reasons that are given why a checkpoint is not committed. Each of a thousand containers may be missing.
+const REASONS_MAX: usize = 8;
+
+/// What a checkpoint folder amounts to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// A manifest, and all files that it names, in their length.
+    Committed,
+    /// All shards are there, but no manifest; the next restart writes it.
+    Restorable,
+    /// Being written, or left behind by a crash.
+    Incomplete,
+    /// A manifest, and files that are not as it says; or an unreadable manifest.
+    Damaged,
+}
+
+impl State {
+    /// The word in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            State::Committed => "committed",
+            State::Restorable => "restorable",
+            State::Incomplete => "incomplete",
+            State::Damaged => "damaged",
+        }
+    }
+}
+
+/// One file of a checkpoint folder.
+pub struct FileFound {
+    /// Its name.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// A folder, or something else that is no file.
+    pub is_odd: bool,
+}
+
+impl FileFound {
+    /// Does its name say that it is a whole container?
+    pub fn is_container(&self) -> bool {
+        !self.is_odd && (is_rank_file(&self.name) || is_node_file(&self.name))
+    }
+
+    /// Does its name say that it is a parity part? Those belong to no manifest and are nobody's shard.
+    pub fn is_part(&self) -> bool {
+        !self.is_odd && is_parity_file(&self.name)
+    }
+}
+
+/// A checkpoint folder.
+pub struct Checkpoint {
+    /// Where it stands.
+    pub tier: Arc<dyn Tier>,
+    /// Job, group, name.
+    pub series: Series,
+    /// The folder's name.
+    pub folder: String,
+    /// Its path.
+    pub path: PathBuf,
+    /// Generation, version and operation, by the folder's name.
+    pub order: (Generation, u64, u64),
+    /// What it amounts to.
+    pub state: State,
+    /// Why, unless it is committed.
+    pub why: Option<String>,
+    /// The manifest, if it can be read.
+    pub manifest: Option<Manifest>,
+    /// What a restart would see in it, if it is committed, or but for its manifest, which the restart writes.
+    pub candidate: Option<Candidate>,
+    /// Ranks whose shards are here, ascending.
+    pub ranks: Vec<u32>,
+    /// Ranks in the group, if that is known.
+    pub group_size: Option<u32>,
+    /// All files.
+    pub files: Vec<FileFound>,
+    /// The newest change of a file.
+    pub modified: Option<SystemTime>,
+}
+
+impl Checkpoint {
+    /// Parity parts that are kept here for redundancy sets.
+    pub fn parts(&self) -> usize {
+        self.files.iter().filter(|file| file.is_part()).count()
+    }
+
+    /// Files of ranks that the local manifest does not name: whole shards that are kept here for ranks of other nodes.
+    pub fn copies(&self) -> usize {
+        let Some(manifest) = self.manifest.as_ref().filter(|_| !self.tier.kind().spec().is_shared) else { return 0 };
+        let is_copy = |file: &&FileFound| match parse_rank_file(&file.name) {
+            Some((rank, Content::Shard)) => !file.is_odd && manifest.container_of(rank).is_none(),
+            _ => false,
+        };
+        self.files.iter().filter(is_copy).count()
+    }
+
+    /// Its containers; those that the manifest names come first, because another copy of a rank's shard may be damaged.
+    pub fn containers(&self) -> impl Iterator<Item = &FileFound> {
+        let is_named = |file: &FileFound| {
+            self.manifest.iter().flat_map(|manifest| &manifest.containers).any(|container| container.file == file.name)
+        };
+        let (named, others): (Vec<_>, Vec<_>) =
+            self.files.iter().filter(|file| file.is_container()).partition(|file| is_named(file));
+        named.into_iter().chain(others)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+/// All checkpoints of a scope: by job, group and name, newest first; and what could not be looked at.
+pub fn survey(scope: &Scope) -> Result<(Vec<Checkpoint>, Vec<String>), TargetError> {
+    let Scope { tier, parts } = scope;
+    let part = |index: usize| parts.get(index).cloned();
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    let root = tier.root().to_owned();
+    for job in children(tier, root.clone(), part(0))? {
+        for group in children(tier, root.join(&job), part(1))? {
+            for name in children(tier, root.join(&job).join(&group), part(2))? {
+                let series = Series { job: job.clone(), group: group.clone(), name };
+                let folders = match part(3) {
+                    Some(folder) => Ok(CheckpointKey::parse_folder(&folder).into_iter().collect()),
+                    None => tier.folders(&series),
+                };
+                match folders {
+                    Ok(folders) => found.extend(folders.into_iter().filter_map(|order| {
+                        look(tier, &series, order, part(3)).map_err(|error| problems.push(error.to_string())).ok()
+                    })),
+                    Err(error) => problems.push(error.to_string()),
+                }
+            }
+        }
+    }
+    Ok((found, problems))
+}
+
+/// The folders in `path` that can be a job, group or series; or just the one that was named.
+fn children(tier: &Arc<dyn Tier>, path: PathBuf, named: Option<String>) -> Result<Vec<String>, TargetError> {
+    if let Some(name) = named {
+        return Ok(vec![name]);
+    }
+    let entries = tier.list(&path).map_err(failed("list", &path))?.into_iter();
+    Ok(entries.filter(|entry| entry.is_dir && is_component(&entry.name)).map(|entry| entry.name).collect())
+}
+
+/// Takes stock of one folder.
+fn look(
+    tier: &Arc<dyn Tier>,
+    series: &Series,
+    order: (Generation, u64, u64),
+    named: Option<String>,
+) -> Result<Checkpoint, TargetError> {
+    let (generation, version, operation) = order;
+    let canonical = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+    let folder = named.unwrap_or(canonical);
+    let path = tier.series_path(series).join(&folder);
+    let (files, modified) = list_files(tier, &path)?;
+    let mut checkpoint = Checkpoint {
+        tier: tier.clone(),
+        series: series.clone(),
+        path,
+        order,
+        state: State::Incomplete,
+        why: None,
+        manifest: None,
+        candidate: None,
+        ranks: Vec::new(),
+        group_size: None,
+        files,
+        modified,
+        folder,
+    };
+    match tier.read_manifest(series, &checkpoint.folder) {
+        Ok(manifest) => judge_committed(&mut checkpoint, manifest),
+        Err(error) if error.is_absent() => judge_uncommitted(&mut checkpoint),
+        Err(error) => {
+            judge_uncommitted(&mut checkpoint);
+            checkpoint.candidate = None;
+            checkpoint.state = State::Damaged;
+            checkpoint.why = Some(without_path(&error));
+        }
+    }
+    Ok(checkpoint)
+}
+
+fn list_files(
+    tier: &Arc<dyn Tier>,
+    path: &std::path::Path,
+) -> Result<(Vec<FileFound>, Option<SystemTime>), TargetError> {
+    let (mut files, mut newest) = (Vec::new(), None);
+    for Entry { name, .. } in tier.list(path).map_err(failed("list", path))? {
+        let Ok(Stat { bytes, modified, is_odd }) = tier.stat(&path.join(&name)) else { continue }; // Deleted since: a run may be at work here.
+        newest = newest.max(Some(modified));
+        files.push(FileFound { name, bytes, is_odd });
+    }
+    if files.is_empty() {
+        newest = tier.stat(path).ok().map(|stat| stat.modified);
+    }
+    Ok((files, newest))
+}
+
+fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
+    let mut wrong = Vec::new();
+    for container in &manifest.containers {
+        match checkpoint.files.iter().find(|file| file.name == container.file && !file.is_odd) {
+            None => wrong.push(format!("{} is missing", container.file)),
+            Some(file) if file.bytes != container.bytes => {
+                wrong.push(format!("{} has {} bytes instead of {}", container.file, file.bytes, container.bytes));
+            }
+            Some(_) => checkpoint.ranks.extend(container.ranks.iter().map(|rank| rank.0)),
+        }
+    }
+    checkpoint.ranks.sort_unstable();
+    if checkpoint.tier.kind().spec().is_shared && !manifest.is_complete() {
+        wrong.push("the manifest lacks ranks".into());
+    }
+    checkpoint.group_size = Some(manifest.group_size);
+    checkpoint.state = if wrong.is_empty() { State::Committed } else { State::Damaged };
+    checkpoint.candidate = wrong.is_empty().then(|| candidate_of_manifest(&manifest));
+    checkpoint.why = (!wrong.is_empty()).then(|| list(wrong.into_iter(), REASONS_MAX, "; "));
+    checkpoint.manifest = Some(manifest);
+}
+
+/// No manifest: which shards are there all the same?
+fn judge_uncommitted(checkpoint: &mut Checkpoint) {
+    let (mut ranks, mut broken) = (BTreeSet::new(), Vec::new());
+    for file in checkpoint.files.iter().filter(|file| file.is_container()) {
+        let path = checkpoint.path.join(&file.name);
+        match heads(&checkpoint.tier, &path) {
+            Ok(shards) => {
+                for shard in shards.iter().filter(|shard| shard.head().header.content == Content::Shard) {
+                    ranks.insert(shard.head().header.rank.0);
+                    checkpoint.group_size.get_or_insert(shard.head().header.group_size);
+                }
+            }
+            Err(error) => broken.push(format!("{}: {}", file.name, without_path(&error))),
+        }
+    }
+    checkpoint.ranks = ranks.into_iter().collect();
+    let is_global = checkpoint.tier.kind().spec().is_shared;
+    let reconstruct = || checkpoint.tier.reconstruct(&checkpoint.series, &checkpoint.folder).ok().flatten();
+    if let Some(manifest) = is_global.then(reconstruct).flatten() {
+        checkpoint.candidate = Some(candidate_of_manifest(&manifest));
+        checkpoint.state = State::Restorable;
+        checkpoint.why = Some("the manifest is missing; the next restart writes it".into());
+        return;
+    }
+    let mut why = vec![match (checkpoint.ranks.len(), checkpoint.group_size) {
+        (_, Some(size)) => {
+            format!("no manifest; shards of ranks {} of {size}", crate::output::ranks(checkpoint.ranks.iter().copied()))
+        }
+        _ => "no manifest, no whole shard".into(),
+    }];
+    let unfinished = checkpoint.files.iter().filter(|file| file.name.ends_with(".tmp")).count();
+    if unfinished > 0 {
+        why.push(format!("{unfinished} unfinished"));
+    }
+    why.extend(broken);
+    checkpoint.why = Some(list(why.into_iter(), REASONS_MAX, "; "));
+}
+
+/// All shards of a container, with their heads checked.
+///
+/// # Errors
+/// [`TierError`] for the container, or for the first shard that is damaged.
+pub fn heads(tier: &Arc<dyn Tier>, path: &std::path::Path) -> Result<Vec<FileShard>, TierError> {
+    let (container, file) = tier.open_container(path)?;
+    let file: Arc<dyn bivouac_core::tier::storage::ReadFile> = file.into();
+    container.entries.iter().map(|entry| FileShard::open_any(tier.kind(), path.into(), file.clone(), entry)).collect()
+}
+
+/// What is wrong, for places that name the file already.
+pub fn without_path(error: &TierError) -> String {
+    match error {
+        TierError::Format { source, .. } => source.to_string(),
+        TierError::Foreign { found, expected, .. } => format!("it holds {found}, not {expected}"),
+        TierError::Io { action, source, .. } => format!("cannot {action}: {source}"),
+        TierError::Damaged { .. } => error.to_string(),
+    }
+}
+
+/// Is this file part of what the format knows?
+pub fn is_known(file: &FileFound) -> bool {
+    !file.is_odd
+        && (file.is_container() || file.is_part() || file.name == manifest::FILE_NAME || file.name.ends_with(".tmp"))
+}

@@ -1,0 +1,108 @@
+//! `bivouac topo`: where things are. This machine, where the ranks of checkpoints had their threads and pages, where live
+//! processes have them now, and how two of these differ.
+//!
+//! A [`Snapshot`](gather::Snapshot) is what was true at one time: for each rank of a checkpoint its affinity record, or for each process what
+//! `/proc` says, in the same form ([`live`]). [`gather`] reads them, [`hosts`] sorts ranks by the machines that they were on, [`compare`]
+//! sets two of them side by side; [`view`] is the document for programs, [`text`] the tables and [`svg`] the drawing.
+#![forbid(unsafe_code)]
+
+mod compare;
+mod gather;
+mod hosts;
+mod live;
+mod svg;
+mod text;
+mod view;
+
+use crate::ending::{Ending, Problems};
+use crate::output::{complain, print, print_json};
+use bivouac_core::affinity::machine::Machine;
+use gather::Snapshot;
+use std::path::PathBuf;
+
+/// What `topo` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac topo                                this machine
+  bivouac topo bivouac                        where the ranks of the newest checkpoint had their threads and pages
+  bivouac topo --svg places.svg bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000070-o000007
+  bivouac topo --pid 4711,4712                where two processes of this node have them now
+  bivouac topo --compare OLD NEW              what differs between two checkpoints
+  bivouac topo --compare --pid 4711,4712 OLD  what differs now: the processes are the checkpoint's ranks in ascending order
+  bivouac topo --compare --pid 3=4711 OLD     process 4711 is rank 3
+  bivouac topo --json bivouac | jq '.snapshots[].ranks[] | [.rank, .threads[].cpus]'
+
+Of a folder above several checkpoints the newest of each series is shown. A thread that may use all CPUs that its job was given is not
+pinned. Pages are those of registered regions in host memory; on a machine with one NUMA node none are recorded. A node marked * holds
+pages of a rank that has no thread there. Of a process only memory without a file is counted, and only a user who may trace it
+sees that. CPUs and nodes are compared by their numbers.
+
+Exit status: 0 done, and with --compare nothing differs; 1 something differs, or is damaged; 2 wrong usage, or something could not
+be read; 3 nothing there.")]
+pub struct Args {
+    /// Directories, container files or memory segments; nothing for this machine
+    paths: Vec<PathBuf>,
+    /// Live processes of this node; with --compare in the order of the ranks, or as RANK=PID
+    #[arg(long, value_name = "[RANK=]PID", value_delimiter = ',')]
+    pid: Vec<live::Process>,
+    /// Say what differs between two checkpoints, or between a checkpoint and processes
+    #[arg(long)]
+    compare: bool,
+    /// Draw it into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows.
+pub fn run(args: &Args) -> Ending {
+    let mut problems = Problems::default();
+    let snapshots = gather(args, &mut problems);
+    let comparison = match (args.compare, snapshots.as_slice()) {
+        (false, _) => None,
+        (true, [then, now]) => Some(compare::compare(then, now)),
+        (true, several) => {
+            let found = several.len();
+            problems.add(format!(
+                "{found} checkpoints with records: --compare takes two, or one and processes. Name checkpoint folders"
+            ));
+            None
+        }
+    };
+    // Of nothing in particular: this machine.
+    let here = (args.paths.is_empty() && args.pid.is_empty()).then(Machine::here);
+    if let Some(path) = &args.svg {
+        let drawing = svg::draw(here, &snapshots);
+        drawing.notes.iter().for_each(|note| complain(note));
+        if let Err(error) = std::fs::write(path, drawing.text) {
+            problems.add(format!("cannot write {}: {error}", path.display()));
+        }
+    }
+    if comparison.as_ref().is_some_and(|comparison| !comparison.is_alike()) {
+        problems.note(Ending::Damage);
+    }
+    problems.complain();
+    if args.json {
+        print_json(&view::document(here, &snapshots, comparison.as_ref(), &problems));
+    } else {
+        print(&match &comparison {
+            Some(comparison) => text::comparison(comparison),
+            None => text::all(here, &snapshots),
+        });
+    }
+    problems.ending()
+}
+
+fn gather(args: &Args, problems: &mut Problems) -> Vec<Snapshot> {
+    let mut snapshots: Vec<Snapshot> = args.paths.iter().flat_map(|path| gather::of_path(path, problems)).collect();
+    let ranks: Vec<u32> = match (args.compare, snapshots.first()) {
+        (true, Some(first)) => first.ranks.iter().map(|placed| placed.number).collect(),
+        _ => Vec::new(),
+    };
+    if !args.pid.is_empty() {
+        snapshots.push(live::snapshot(&args.pid, args.compare.then_some(ranks.as_slice()), problems));
+    }
+    snapshots
+}

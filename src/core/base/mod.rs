@@ -1,0 +1,25 @@
+//! The words that every other module speaks: identities, units, digests, clocks and seeded randomness.
+//!
+//! Nothing here does I/O or knows what a checkpoint is made of. [`ids`] names ranks, generations and
+//! checkpoints; [`digest`] is the one block digest of the project together with the capture loop that
+//! copies and hashes in a single pass; [`clock`] and [`rng`] exist so that the simulation can replace
+//! time and chance; [`sync`] has the locks and their order, [`threads`] starts threads without signals; [`units`] reads and prints byte sizes and durations, [`calendar`] times of day; [`text`] cuts what is
+//! too long for an error text.
+
+pub mod calendar;
+pub mod clock;
+pub mod digest;
+pub mod ids;
+#[cfg(test)]
+#[path = "../../../tests/common/limit.rs"]
+pub mod limit;
+pub mod log;
+pub mod rng;
+pub mod sync;
+pub mod text;
+pub mod threads;
+pub mod units;
+
+pub use clock::Clock;
+pub use digest::Digest;
+pub use ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};

@@ -1,0 +1,36 @@
+//! The inside of the crate `bivouac`, for its command, its C interface and its tests. Nobody else should build on it: it changes in
+//! place. `src/ARCHITECTURE.md` is its map.
+
+pub mod affinity;
+pub mod base;
+pub mod cache;
+pub mod catalog;
+pub mod comm;
+pub mod config;
+pub mod coordination;
+pub mod device;
+pub mod format;
+pub mod policy;
+pub mod recovery;
+pub mod redundancy;
+pub mod region;
+pub mod segment;
+pub mod session;
+pub mod tier;
+pub mod transfer;
+
+pub use affinity::keeper::AffinityReport;
+pub use affinity::pinning::Pin;
+pub use base::Level;
+pub use config::Config;
+pub use format::ElementType;
+pub use recovery::{LoadError, RestartError, Restorer};
+pub use region::Element;
+pub use session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
+pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
+pub use transfer::{LevelVerdict, Stats};
+
+/// The guide's example is compiled with the documentation tests.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../../docs/GPU.md")]
+struct GpuGuide;

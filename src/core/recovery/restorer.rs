@@ -1,0 +1,701 @@
+//! What the application loads from, inside a restart attempt.
+
+use super::remote::Peers;
+use crate::affinity::keeper::{Keeper, Placement};
+use crate::base::log;
+use crate::base::text::{list, short};
+use crate::base::{CheckpointKey, Clock, Rank};
+use crate::device::{DeviceError, DeviceSpan, Stream};
+use crate::format::shard::Head;
+use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
+use crate::region::{self, Element, RegionError};
+#[cfg(feature = "mpi")]
+use crate::segment::SlotMut;
+use crate::tier::names::Series;
+#[cfg(feature = "mpi")]
+use crate::tier::source::MemoryShard;
+use crate::tier::source::{Source, UploadError};
+use crate::tier::storage::zeroed;
+use crate::tier::{PerTier, Tier, TierError, TierId, patiently};
+use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Why a region could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The checkpoint has no region of that name.
+    #[error("rank {rank}: {key} has no region {:?}; it has: {}", short(region), shown(present))]
+    Missing {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region asked for.
+        region: String,
+        /// The regions it has.
+        present: Vec<String>,
+    },
+    /// The region has another type or length than the application asks for.
+    #[error("rank {rank}: region {region:?} of {key} holds {found}, but {expected} was asked for")]
+    Mismatch {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// What the checkpoint holds.
+        found: String,
+        /// What the application asked for.
+        expected: String,
+    },
+    /// A value does not decode as the type asked for.
+    #[error("rank {rank}: {source}")]
+    Value {
+        /// This rank.
+        rank: Rank,
+        /// What is wrong.
+        source: RegionError,
+    },
+    /// The device did not take the region, or cannot say whether it is right.
+    #[error("rank {rank}: {what} of {key} was not loaded into device memory: {source}")]
+    Device {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region; of several that were loaded together the first, and how many more there are.
+        what: String,
+        /// What the device says.
+        source: DeviceError,
+    },
+    /// There is no memory for what the checkpoint holds.
+    #[error("rank {rank}: region {region:?} of {key} takes {bytes} bytes, and there is no memory for it")]
+    Memory {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The history did not take a version.
+    #[error("rank {rank}: a version of {key} was not loaded into the history: {source}")]
+    History {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// What the history says.
+        source: Box<HistoryError>,
+    },
+    /// Every copy that this rank can reach is damaged or gone.
+    #[error("rank {rank}: no usable copy of {what} of {key}: {}", causes.join("; "))]
+    NoCopy {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region, or the whole shard.
+        what: String,
+        /// One cause per copy.
+        causes: Vec<String>,
+    },
+}
+
+/// Regions that an error names. A checkpoint may have thousands.
+const REGIONS_MAX: usize = 10;
+
+fn shown(regions: &[String]) -> String {
+    list(regions.iter().map(|name| short(name)), REGIONS_MAX, ", ")
+}
+
+impl LoadError {
+    /// Would an older checkpoint help?
+    pub fn is_damage(&self) -> bool {
+        matches!(self, LoadError::NoCopy { .. })
+    }
+}
+
+/// One attempt to load one checkpoint on one rank.
+pub struct Restorer {
+    rank: Rank,
+    clock: Arc<dyn Clock>,
+    key: CheckpointKey,
+    series: Series,
+    /// Copies that are still trusted, nearest first.
+    sources: Vec<Source>,
+    /// Copies on other nodes, until they have been opened.
+    peers: Option<Peers>,
+    /// The tiers that all nodes share, nearest first, until they have been opened.
+    shared: VecDeque<(Arc<dyn Tier>, Manifest)>,
+    causes: Vec<String>,
+    failure: Option<String>,
+    read: PerTier<u64>,
+    damaged: PerTier<u64>,
+    /// Threads are to go back to where they were with the first load: what says where that is lies on another node or in the global tier.
+    homesick: Option<Arc<Keeper>>,
+    /// Where pages of regions belong.
+    placement: Option<Placement>,
+}
+
+impl Restorer {
+    /// A restorer over the copies that this rank has, those that other nodes have, and those on tiers that all share as the last
+    /// resort.
+    pub fn new(
+        rank: Rank,
+        clock: Arc<dyn Clock>,
+        key: CheckpointKey,
+        series: Series,
+        sources: Vec<Source>,
+        peers: Option<Peers>,
+        shared: Vec<(Arc<dyn Tier>, Manifest)>,
+    ) -> Restorer {
+        Restorer {
+            rank,
+            clock,
+            key,
+            series,
+            sources,
+            peers,
+            shared: shared.into(),
+            causes: Vec::new(),
+            failure: None,
+            read: PerTier::default(),
+            damaged: PerTier::default(),
+            homesick: None,
+            placement: None,
+        }
+    }
+
+    /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
+    /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody.
+    pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
+        if self.sources.is_empty() {
+            self.homesick = Some(keeper.clone());
+        } else {
+            self.go_back_now(keeper);
+        }
+    }
+
+    fn go_back_now(&mut self, keeper: &Arc<Keeper>) {
+        // A rank that loads nothing needs no copy.
+        let failure = self.failure.clone();
+        let found = self.find(region::AFFINITY);
+        self.failure = failure;
+        let Some(region) = found.ok().filter(|region| region.bytes <= codec::LIMIT as u64) else { return };
+        let mut bytes = vec![0; region.bytes as usize];
+        // Not worth giving a copy up for: what the application loads is in other blocks.
+        let read = self.source(&region.name).map(|source| source.read_region(&region, &mut bytes));
+        match read {
+            Ok(Ok(())) => self.placement = keeper.restore(&bytes),
+            Ok(Err(error)) => log::warn!("event=affinity-unread rank={} error=\"{error}\"", self.rank),
+            Err(error) => log::warn!("event=affinity-unread rank={} error=\"{error}\"", self.rank),
+        }
+    }
+
+    /// The version that is being restored.
+    pub fn version(&self) -> u64 {
+        self.key.version
+    }
+
+    /// The checkpoint that is being restored.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn key(&self) -> CheckpointKey {
+        self.key
+    }
+
+    /// The run that took it.
+    pub fn generation(&self) -> u64 {
+        self.key.generation.0
+    }
+
+    /// Loads a region into `target`, which must have its element type and length.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, t: &mut [f64]) -> bivouac::Result<()> {
+    /// session.restart("heat", |r| Ok(r.load("temperature", t)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// On the tier that holds the copy.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`] and [`LoadError::Mismatch`] leave `target` untouched, and other regions can still be
+    /// loaded. [`LoadError::NoCopy`] leaves it with undefined content: return the error from the closure.
+    pub fn load<T: Element>(&mut self, name: &str, target: &mut [T]) -> Result<(), LoadError> {
+        self.load_bytes(name, T::TYPE, bytemuck::cast_slice_mut(target))
+    }
+
+    /// The same for a type that is known at run time only.
+    #[doc(hidden)]
+    pub fn load_bytes(&mut self, name: &str, element: ElementType, target: &mut [u8]) -> Result<(), LoadError> {
+        let region = self.find_array(name, element, target.len() as u64)?;
+        if let Some(placement) = &self.placement {
+            placement.before_load(name, target);
+        }
+        self.load_with(&region, |source, region| Ok(source.read_region(region, target)?))
+    }
+
+    /// Loads a region into device memory of exactly its length, whether it was saved from host or device memory. Its blocks
+    /// are checked on the device.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, t: &bivouac::device::DeviceSpan, stream: &dyn bivouac::device::Stream)
+    /// # -> bivouac::Result<()> {
+    /// session.restart("heat", |r| Ok(r.load_device::<f64>("temperature", t, stream)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the work that is enqueued on the stream, on the tier that holds the copy, for the transfer and the check. When it
+    /// returns the region is there for work on any stream.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`]; [`LoadError::Device`] if the device fails: another copy or an older checkpoint would not help, but
+    /// the region can still be loaded into host memory.
+    pub fn load_device<T: Element>(
+        &mut self,
+        name: &str,
+        target: &DeviceSpan,
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        self.load_span(name, T::TYPE, target, stream)
+    }
+
+    /// Loads several regions into device memory, each of exactly its length: from node memory thousands of small ones together.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, fields: &[(&str, bivouac::device::DeviceSpan)], stream: &dyn bivouac::device::Stream)
+    /// # -> bivouac::Result<()> {
+    /// session.restart("heat", |r| Ok(r.load_devices::<f64>(fields, stream)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// As [`Restorer::load_device`].
+    ///
+    /// # Errors
+    /// As [`Restorer::load_device`], for the first region that has one.
+    pub fn load_devices<T: Element>(
+        &mut self,
+        regions: &[(&str, DeviceSpan)],
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        let typed = regions.iter().map(|(name, target)| (*name, T::TYPE, target.clone()));
+        self.load_spans(&typed.collect::<Vec<_>>(), stream)
+    }
+
+    /// The same for a type that is known at run time only.
+    #[doc(hidden)]
+    pub fn load_span(
+        &mut self,
+        name: &str,
+        element: ElementType,
+        target: &DeviceSpan,
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        self.load_spans(&[(name, element, target.clone())], stream)
+    }
+
+    /// The same for several regions of types that are known at run time only.
+    #[doc(hidden)]
+    pub fn load_spans(
+        &mut self,
+        regions: &[(&str, ElementType, DeviceSpan)],
+        stream: &dyn Stream,
+    ) -> Result<(), LoadError> {
+        if regions.is_empty() {
+            return Ok(());
+        }
+        let (mut found, mut guess) = (Vec::with_capacity(regions.len()), 0);
+        // There may be thousands: none is copied.
+        let head = self.source("the region table")?.shared_head();
+        for (name, element, target) in regions {
+            let region = head.region_near(&mut guess, name).ok_or_else(|| self.missing(&head, name))?;
+            self.check_array(region, *element, target.bytes())?;
+            found.push((region, target.clone()));
+        }
+        self.load_all(found.iter().map(|(region, _)| *region), |source| source.upload_regions(&found, stream))
+    }
+
+    /// Loads a region of any length.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`].
+    pub fn load_vec<T: Element>(&mut self, name: &str) -> Result<Vec<T>, LoadError> {
+        let region = self.find(name)?;
+        let length = region.bytes / (size_of::<T>() as u64).max(1);
+        let mut target = zeroed::<T>(length).map_err(|_| self.no_memory(name, region.bytes))?;
+        self.load(name, &mut target)?;
+        Ok(target)
+    }
+
+    /// Loads a small value.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`], and [`LoadError::Value`] if it is of another type.
+    pub fn value<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
+        let region = self.find(name)?;
+        if region.kind != RegionKind::Value {
+            return Err(self.mismatch(&region, "a value".into()));
+        }
+        let mut bytes = zeroed::<u8>(region.bytes).map_err(|_| self.no_memory(name, region.bytes))?;
+        self.load_with(&region, |source, region| Ok(source.read_region(region, &mut bytes)?))?;
+        let rank = self.rank;
+        region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })
+    }
+
+    /// Appends all versions of a history that was saved under the name of `history`, in ascending order, and says how many
+    /// ([`Checkpoint::save_history`](crate::Checkpoint::save_history)). Give hints before, and let every attempt make a history of
+    /// its own:
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, caches: &bivouac::Caches) -> bivouac::Result<()> {
+    /// let mut history = None;
+    /// session.restart("adjoint", |r| {
+    ///     let loaded = caches.history("wavefield", bivouac::history::Keep::Discard);
+    ///     loaded.hint((0..r.value("step")?).rev());
+    ///     r.load_history(&loaded)?;
+    ///     history = Some(loaded);
+    ///     Ok(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// On the tier that holds the copy, and as [`History::append`]. Host memory for the largest version is used.
+    ///
+    /// # Errors
+    /// As [`Restorer::load`]; [`LoadError::Missing`] if no history of that name was saved; [`LoadError::History`] if this one does
+    /// not take a version, because it has one of that number above all. It then has some of the versions: drop it.
+    pub fn load_history(&mut self, history: &History) -> Result<u64, LoadError> {
+        let (rank, key) = (self.rank, self.key);
+        let refused = |error| LoadError::History { rank, key, source: Box::new(error) };
+        let index: Index = self.value(&index_name(history.name()))?;
+        let stream = history.stream().map_err(refused)?;
+        let mut buffer = Vec::new();
+        for (version, names) in &index {
+            let find = |name: &String| self.find(&region_name(history.name(), *version, name));
+            let regions = names.iter().map(find).collect::<Result<Vec<Region>, LoadError>>()?;
+            let bytes = regions.iter().map(|region| region.bytes).sum::<u64>() as usize;
+            let more = bytes.saturating_sub(buffer.len());
+            buffer.try_reserve_exact(more).map_err(|_| self.no_memory(history.name(), bytes as u64))?;
+            buffer.resize(bytes.max(buffer.len()), 0u8);
+            let (mut rest, mut fields) = (&mut buffer[..], Vec::new());
+            for (region, name) in regions.iter().zip(names) {
+                let (target, behind) = rest.split_at_mut(region.bytes as usize);
+                self.load_with(region, |source, region| Ok(source.read_region(region, target)?))?;
+                fields.push(Field::host_bytes(name, region.element, target));
+                rest = behind;
+            }
+            history.append(*version, &fields, &*stream).map_err(refused)?;
+        }
+        Ok(index.len() as u64)
+    }
+
+    /// Reads a whole copy that is right. One that is in a file is kept in the memory that `room` has for it, of its length, if there is any:
+    /// whoever restores it then need not read it again ([`Restorer::prefer`]).
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`].
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn verify(&mut self, room: impl Fn(u64) -> Option<SlotMut>) -> Result<Option<Source>, LoadError> {
+        loop {
+            let source = self.source("the whole shard")?;
+            let tier = source.tier();
+            let progress = |bytes| self.read[tier] += bytes;
+            let slot = match &source {
+                Source::Memory(_) => None,
+                Source::File(shard) => room(shard.head().header.total_len),
+            };
+            let read = match slot {
+                None => source.verify(progress).map(|()| None),
+                Some(mut slot) => source.read_regions(slot.as_mut_slice(), progress).map(|()| Some(slot)),
+            };
+            match read {
+                Ok(slot) => {
+                    return Ok(slot.map(|slot| Source::Memory(MemoryShard::read_from(&source, Arc::new(slot)))));
+                }
+                Err(error) => {
+                    log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
+                    self.distrust(error.to_string(), tier);
+                }
+            }
+        }
+    }
+
+    /// Loads from this copy first; the others stay behind it.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn prefer(&mut self, copy: Source) {
+        self.sources.insert(0, copy);
+    }
+
+    /// What the checkpoint says of a region.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn describe(&mut self, name: &str) -> Result<Region, LoadError> {
+        self.find(name)
+    }
+
+    /// The extents of a region.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`], [`LoadError::NoCopy`].
+    pub fn shape(&mut self, name: &str) -> Result<Vec<u64>, LoadError> {
+        Ok(self.find(name)?.shape)
+    }
+
+    /// Names and element types of all regions, in the order in which they were saved.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`].
+    pub fn regions(&mut self) -> Result<Vec<(String, ElementType)>, LoadError> {
+        let source = self.source("the region table")?;
+        let regions = source.head().meta.regions.iter().filter(|region| !region::is_reserved(&region.name));
+        Ok(regions.map(|region| (region.name.clone(), region.element)).collect())
+    }
+
+    /// Shard bytes read per tier so far.
+    pub fn read_bytes(&self) -> PerTier<u64> {
+        self.read
+    }
+
+    /// Damaged copies found per tier so far.
+    pub fn damaged(&self) -> PerTier<u64> {
+        self.damaged
+    }
+
+    /// The farthest tier that bytes came from; memory if nothing was read.
+    pub fn farthest(&self) -> TierId {
+        TierId::all().rev().find(|tier| self.read[*tier] > 0).unwrap_or(TierId::MEMORY)
+    }
+
+    /// The first damage that no copy could make good, whether or not the application passed the error on.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn find(&mut self, name: &str) -> Result<Region, LoadError> {
+        let source = self.source("the region table")?;
+        source.head().region(name).cloned().ok_or_else(|| self.missing(source.head(), name))
+    }
+
+    fn missing(&self, head: &Head, name: &str) -> LoadError {
+        let names = head.meta.regions.iter().map(|region| region.name.clone());
+        let present = names.filter(|name| !region::is_reserved(name)).collect();
+        LoadError::Missing { rank: self.rank, key: self.key, region: name.into(), present }
+    }
+
+    /// The region of that name, if it is an array of `bytes` bytes of that type.
+    fn find_array(&mut self, name: &str, element: ElementType, bytes: u64) -> Result<Region, LoadError> {
+        let region = self.find(name)?;
+        self.check_array(&region, element, bytes)?;
+        Ok(region)
+    }
+
+    /// Is it an array of `bytes` bytes of that type?
+    fn check_array(&self, region: &Region, element: ElementType, bytes: u64) -> Result<(), LoadError> {
+        if region.kind == RegionKind::Array && region.element == element && region.bytes == bytes {
+            return Ok(());
+        }
+        let expected = format!("{} x {element}", bytes / element.bytes().max(1));
+        Err(self.mismatch(region, expected))
+    }
+
+    fn mismatch(&self, region: &Region, expected: String) -> LoadError {
+        let found = match region.kind {
+            RegionKind::Value => "a value".into(),
+            RegionKind::Array => format!("{} x {}", region.bytes / region.element.bytes().max(1), region.element),
+        };
+        LoadError::Mismatch { rank: self.rank, key: self.key, region: region.name.clone(), found, expected }
+    }
+
+    fn no_memory(&self, region: &str, bytes: u64) -> LoadError {
+        LoadError::Memory { rank: self.rank, key: self.key, region: region.into(), bytes }
+    }
+
+    /// Reads a region from the nearest copy that is right.
+    fn load_with(
+        &mut self,
+        region: &Region,
+        mut read: impl FnMut(&Source, &Region) -> Result<(), UploadError>,
+    ) -> Result<(), LoadError> {
+        self.load_all(std::iter::once(region), |source| read(source, region))
+    }
+
+    /// Reads regions from the nearest copy that is right.
+    fn load_all<'a>(
+        &mut self,
+        regions: impl Iterator<Item = &'a Region> + Clone,
+        mut read: impl FnMut(&Source) -> Result<(), UploadError>,
+    ) -> Result<(), LoadError> {
+        let Some(first) = regions.clone().next() else { return Ok(()) };
+        loop {
+            let source = self.source(&first.name)?;
+            let tier = source.tier();
+            // Copies of one checkpoint have one region table; another one is damage that its checksum missed, and it
+            // must not be read by: its offsets may lie anywhere.
+            let mut guess = 0;
+            if regions.clone().any(|region| source.head().region_near(&mut guess, &region.name) != Some(region)) {
+                self.distrust(format!("{tier} tier: its region table differs"), tier);
+                continue;
+            }
+            match read(&source) {
+                Ok(()) => {
+                    self.read[tier] += regions.clone().map(|region| region.bytes).sum::<u64>();
+                    return Ok(());
+                }
+                Err(UploadError::Tier(error)) => {
+                    log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
+                    self.distrust(error.to_string(), tier);
+                }
+                Err(UploadError::Device(source)) => {
+                    let (rank, key, more) = (self.rank, self.key, regions.count() - 1);
+                    let mut what = format!("region {:?}", first.name);
+                    if more > 0 {
+                        what += &format!(" (or one of {more} more that were loaded with it)");
+                    }
+                    return Err(LoadError::Device { rank, key, what, source });
+                }
+            }
+        }
+    }
+
+    /// Drops the nearest copy.
+    fn distrust(&mut self, cause: String, tier: TierId) {
+        self.damaged[tier] += 1;
+        self.causes.push(cause);
+        self.sources.remove(0);
+    }
+
+    /// The nearest copy that is still trusted; opens farther ones when they are needed.
+    fn source(&mut self, what: &str) -> Result<Source, LoadError> {
+        if let Some(keeper) = self.homesick.take() {
+            self.go_back_now(&keeper);
+        }
+        while self.sources.is_empty()
+            && let Some(opened) = self.peers.as_mut().and_then(Peers::open_next)
+        {
+            match opened {
+                Ok(source) => self.sources.push(source),
+                Err(cause) => {
+                    log::warn!("event=peers-unusable rank={} {} error={cause}", self.rank, self.key);
+                    self.damaged[TierId::PEERS] += 1;
+                    self.causes.push(cause);
+                }
+            }
+        }
+        while self.sources.is_empty()
+            && let Some((tier, manifest)) = self.shared.pop_front()
+        {
+            match self.open_shared(&*tier, &manifest) {
+                Ok(source) => self.sources.push(source),
+                Err(cause) => {
+                    self.damaged[tier.kind()] += 1;
+                    self.causes.push(cause);
+                }
+            }
+        }
+        self.sources.first().cloned().ok_or_else(|| {
+            let causes = self.causes.clone();
+            let error = LoadError::NoCopy { rank: self.rank, key: self.key, what: what.into(), causes };
+            self.failure.get_or_insert(error.to_string());
+            error
+        })
+    }
+
+    fn open_shared(&self, tier: &dyn Tier, manifest: &Manifest) -> Result<Source, String> {
+        let kind = tier.kind();
+        let lacking = || format!("{kind} tier: the manifest does not name this rank");
+        let container = manifest.container_of(self.rank).ok_or_else(lacking)?;
+        let folder = self.key.folder();
+        let open = || tier.open_shard(&self.series, &folder, &container.file, self.rank);
+        let shard = patiently(open, |pause| self.clock.sleep(pause)).map_err(|error: TierError| error.to_string())?;
+        if shard.head().header.agreement != manifest.agreement {
+            return Err(format!("{kind} tier: the shard in {} is of another agreement", container.file));
+        }
+        Ok(Source::File(shard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::affinity::keeper::Settings;
+    use crate::base::Level;
+    use crate::base::clock::SystemClock;
+    use crate::config::{AffinityConfig, AffinityMode, Direct};
+    use crate::tier::directory::DirectoryTier;
+    use crate::tier::posix::PosixStorage;
+
+    /// A rank without a copy of its own; the global tier has none for it either, which opening it finds out.
+    fn without_copies() -> (Restorer, Arc<Keeper>) {
+        let settings =
+            Settings { mode: AffinityMode::Full, config: AffinityConfig::default(), rank: 3, neighbours: vec![3] };
+        let key = CheckpointKey::default();
+        let manifest = Manifest {
+            job: "job".into(),
+            group: "world".into(),
+            name: "series".into(),
+            key,
+            agreement: 1,
+            group_size: 4,
+            origin: None,
+            level: Level::System,
+            containers: Vec::new(),
+        };
+        let storage = Arc::new(PosixStorage::new(Direct::Off));
+        let tier: Arc<dyn Tier> = Arc::new(DirectoryTier::new(TierId::GLOBAL, storage, "nowhere".into()));
+        let series = Series { job: "job".into(), group: "world".into(), name: "series".into() };
+        let clock = Arc::new(SystemClock::default());
+        let restorer = Restorer::new(Rank(3), clock, key, series, Vec::new(), None, vec![(tier, manifest)]);
+        (restorer, Arc::new(Keeper::new(settings)))
+    }
+
+    #[test]
+    fn a_missing_region_is_told_with_some_of_those_that_are_there() {
+        let missing = |region: &str, count: usize| LoadError::Missing {
+            rank: Rank(3),
+            key: CheckpointKey::default(),
+            region: region.into(),
+            present: (0..count).map(|at| format!("r{at}")).collect(),
+        };
+        let few = missing("t", 2).to_string();
+        assert!(few.ends_with("has no region \"t\"; it has: r0, r1"), "{few}");
+        let many = missing(&"x".repeat(5000), 100).to_string();
+        assert!(many.ends_with("; it has: r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, and 90 more"), "{many}");
+        assert!(many.contains("(4940 more characters)") && many.len() < 400, "{many}");
+    }
+
+    #[test]
+    fn a_rank_that_loads_nothing_opens_nothing_to_go_back() {
+        let (mut restorer, keeper) = without_copies();
+        restorer.go_back(&keeper);
+        assert_eq!((restorer.damaged(), restorer.failure()), (PerTier::default(), None));
+        let error = restorer.load::<u8>("u", &mut [0]).expect_err("no copy");
+        assert!(matches!(&error, LoadError::NoCopy { causes, .. } if causes.len() == 1), "{error}");
+        assert_eq!(restorer.damaged()[TierId::GLOBAL], 1, "now it was looked for, once");
+        assert_eq!(restorer.failure(), Some(&*error.to_string()));
+    }
+}

@@ -1,0 +1,81 @@
+//! The caches of a session's GPU.
+#![forbid(unsafe_code)]
+
+use super::error::Result;
+use super::session::Session;
+use crate::config::Budget;
+use crate::device::Device;
+use crate::tier::TierId;
+use crate::transfer::history::{CacheConfig, Caches};
+use std::sync::Arc;
+
+impl Session {
+    /// Opens the caches of this rank on `device`, as large as the configuration says (`[device]`, `[history]`): GPU memory,
+    /// leases of the node's memory tier, and a file on the local tier. Histories are made from them, and checkpoints with regions in
+    /// device memory pass through them ([`Checkpoint::capture_on`](crate::Checkpoint::capture_on)); they live no longer than the session.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the first step of GPU memory, well below a millisecond. The rest is made ready in the background. With turns at
+    /// links (`stagger.bursts`): for a look at the node's topology, some tens of milliseconds.
+    ///
+    /// # Errors
+    /// [`Error::History`](crate::Error::History).
+    pub fn caches(&self, device: Arc<dyn Device>) -> Result<Caches> {
+        self.caches_with(device, |_| {})
+    }
+
+    /// The same with a say in what the configuration does not name, [`CacheConfig::trace`] above all: `change` gets what
+    /// the configuration makes of it last.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// As [`Session::caches`].
+    ///
+    /// # Errors
+    /// [`Error::History`](crate::Error::History).
+    pub fn caches_with(&self, device: Arc<dyn Device>, change: impl FnOnce(&mut CacheConfig)) -> Result<Caches> {
+        let config = self.engine.config();
+        let history = config.node.history;
+        let percent = |budget: Budget, of: u64| match budget {
+            Budget::Bytes(bytes) => bytes,
+            Budget::Percent(percent) => (of as f64 * percent / 100.0) as u64,
+        };
+        let segment = self.engine.memory().cloned();
+        let ranks = self.engine.identity().node_ranks.len() as u64;
+        let share = self.memory_share();
+        let directory = self.engine.tier(TierId::LOCAL).map(|tier| tier.root().to_owned());
+        let free = |path: &std::path::PathBuf| {
+            rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize / ranks.max(1))
+        };
+        let mut caches = CacheConfig {
+            device_bytes: percent(config.node.device_budget, device.info().memory_bytes),
+            host_bytes: percent(history.host_budget, share),
+            store_bytes: percent(history.store_budget, directory.as_ref().map_or(0, free)),
+            store_directory: directory,
+            block_bytes: config.job.block_bytes,
+            cpus: config.node.device_cpus,
+            touch: history.touch,
+            pin: history.pin,
+            stagger: config.job.stagger,
+            room: config.job.timeouts.room,
+            ..CacheConfig::default()
+        };
+        change(&mut caches);
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.use_device(&device.info().bus_id);
+        }
+        Ok(Caches::open_beside(device, segment, caches, self.engine.waiting.clone())?)
+    }
+
+    /// This rank's part of the node memory tier, in bytes.
+    #[doc(hidden)]
+    pub fn memory_share(&self) -> u64 {
+        let ranks = self.engine.identity().node_ranks.len() as u64;
+        self.engine.memory().map_or(0, |segment| segment.capacity() / ranks.max(1))
+    }
+}

@@ -1,0 +1,313 @@
+//! A checkpoint that is being put together.
+#![forbid(unsafe_code)]
+
+use super::error::{Error, Result};
+use super::pending::Pending;
+use crate::affinity::keeper::Whereabouts;
+use crate::base::ids::text_hash;
+use crate::device::{DeviceSpan, Stream};
+use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
+use crate::tier::names::is_component;
+#[cfg(any(feature = "mpi", test))]
+use crate::transfer::HoldSpec;
+use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
+use crate::transfer::history::{Caches, History, index_name};
+use crate::transfer::{Engine, Held};
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) fn check_name(name: &str) -> Result<()> {
+    if is_component(name) { Ok(()) } else { Err(Error::Name { what: "checkpoint name", name: name.into() }) }
+}
+
+/// A checkpoint that is being put together: regions are named, and nothing is copied yet.
+pub struct Checkpoint<'a> {
+    pub(super) engine: Arc<Engine>,
+    pub(super) operation: u64,
+    pub(super) name: String,
+    pub(super) version: u64,
+    pub(super) regions: Vec<SavedRegion<'a>>,
+    /// The hashes of their names.
+    pub(super) names: HashSet<u64>,
+    pub(super) own_regions: bool,
+    pub(super) held: Option<Held>,
+    pub(super) begun: Duration,
+    /// How long the application has waited for what is held, if anything is.
+    pub(super) held_for: Option<Duration>,
+    pub(super) done: bool,
+}
+
+impl<'a> Checkpoint<'a> {
+    /// Adds a slice as region `name`.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before.
+    pub fn save<T: Element>(&mut self, name: &str, data: &'a [T]) -> Result<()> {
+        self.save_shaped(name, data, &[data.len() as u64])
+    }
+
+    /// Adds a slice with the extents of its dimensions, slowest first.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before, or the shape does not fit the slice.
+    pub fn save_shaped<T: Element>(&mut self, name: &str, data: &'a [T], shape: &[u64]) -> Result<()> {
+        let saved = region::array(name, data, shape)?;
+        self.add(saved)
+    }
+
+    /// Adds device memory that holds elements of type `T` as region `name`. The region is recorded like a slice: it can be
+    /// loaded into host memory and into device memory. Such a checkpoint is captured with [`Checkpoint::capture_on`].
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before, or the memory ends inside an element.
+    pub fn save_device<T: Element>(&mut self, name: &str, span: &'a DeviceSpan) -> Result<()> {
+        let saved = region::device_array::<T>(name, span, None)?;
+        self.add(saved)
+    }
+
+    /// The same with the extents of its dimensions, slowest first.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_device`], and if the shape does not fit the memory.
+    pub fn save_device_shaped<T: Element>(&mut self, name: &str, span: &'a DeviceSpan, shape: &[u64]) -> Result<()> {
+        let saved = region::device_array::<T>(name, span, Some(shape))?;
+        self.add(saved)
+    }
+
+    /// Adds a small value, which is encoded now.
+    ///
+    /// # Errors
+    /// [`Error::Region`].
+    pub fn value<T: serde::Serialize>(&mut self, name: &str, value: &T) -> Result<()> {
+        let saved = region::value(name, value)?;
+        self.add(saved)
+    }
+
+    /// Adds the versions of a history that are there now, whatever tier they lie on: each field of each as a region
+    /// `<history>/<version>/<field>`, and a value `<history>/versions` that lists them. They are read when the checkpoint is
+    /// captured, stay in the history as they are, and come back with [`Restorer::load_history`](crate::Restorer::load_history). Not among them are versions that
+    /// were consumed, or whose append had returned early ([`Return::Enqueued`](crate::transfer::history::Return::Enqueued)) and failed.
+    ///
+    /// On all ranks the history has the same name, and the same versions with the same fields; lengths are free. Between this
+    /// and the capture no version may be consumed.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, history: &bivouac::History, step: u64) -> bivouac::Result<()> {
+    /// let mut ckpt = session.checkpoint("adjoint", step)?;
+    /// ckpt.save_history(history)?;
+    /// ckpt.value("step", &step)?;
+    /// ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For copies into the GPU cache that are enqueued. Then [`Checkpoint::capture`] blocks for the transfers: from GPU and host
+    /// memory, and from the file.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: a name is unusable or was used before, or a field ends inside an element. [`Error::History`] when the
+    /// device fails, or a version that another thread appends is not there after `timeouts.room`. After an error the checkpoint
+    /// is of no use: drop it. A version that turns out to be damaged on all tiers, or consumed, is an error of the capture
+    /// ([`Error::Capture`]), which all ranks hear.
+    pub fn save_history(&mut self, history: &'a History) -> Result<()> {
+        let (index, kept) = history.kept()?;
+        for field in kept {
+            self.add(region::kept_array(&field.region_name(), field.element(), field)?)?;
+        }
+        self.value(&index_name(history.name()), &index)
+    }
+
+    /// Lets each rank save regions of its own: names and types need not be equal on all ranks. To be said on all of them.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn let_regions_differ(&mut self) {
+        self.own_regions = true;
+    }
+
+    /// What the application does before the capture is not waiting for us.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn let_time_pass(&mut self) {
+        self.held_for.get_or_insert_default();
+    }
+
+    /// Gives it up before the capture, for this reason, which all ranks hear.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn refuse(mut self, why: &str) {
+        self.done = true;
+        self.engine.decline(self.operation, &self.name, self.version, why);
+    }
+
+    /// The region of that name, as it is held.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn held(&self, name: &str) -> Option<&crate::format::Region> {
+        let held = self.regions.iter().find(|saved| saved.region.name == name);
+        held.filter(|saved| matches!(saved.data, RegionData::Held { .. })).map(|saved| &saved.region)
+    }
+
+    /// Adds a region that is described already.
+    #[doc(hidden)]
+    pub fn add(&mut self, saved: SavedRegion<'a>) -> Result<()> {
+        let is_new = self.names.insert(text_hash(&saved.region.name));
+        // Two names may have one hash.
+        if !is_new && self.regions.iter().any(|known| known.region.name == saved.region.name) {
+            return Err(RegionError::Twice { name: saved.region.name }.into());
+        }
+        self.regions.push(saved);
+        Ok(())
+    }
+
+    /// Copies host regions now: the application may overwrite them at once, and goes on to the capture later. They come before those
+    /// that were added without being held, of which there are `room` bytes at most. One that is held already is copied again.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// As [`Checkpoint::capture`].
+    ///
+    /// # Errors
+    /// [`Error::Region`]: one of them was added before, or held with another type or shape; nothing has changed then.
+    /// [`Error::Capture`]: no tier could take them; the checkpoint is of no use then.
+    #[cfg(any(feature = "mpi", test))]
+    #[doc(hidden)]
+    pub fn hold(&mut self, regions: Vec<SavedRegion<'_>>, room: u64) -> Result<()> {
+        debug_assert!(
+            self.regions.iter().all(|saved| matches!(saved.data, RegionData::Held { .. })),
+            "held ones come first"
+        );
+        let started = self.engine.clock().now();
+        let mut all: Vec<SavedRegion<'_>> = self.regions.clone();
+        for saved in regions {
+            let known = all.iter_mut().find(|known| known.region.name == saved.region.name);
+            match known {
+                None => all.push(saved),
+                Some(known) if known.region == saved.region && matches!(known.data, RegionData::Held { .. }) => {
+                    *known = saved;
+                }
+                Some(_) => return Err(RegionError::Twice { name: saved.region.name }.into()),
+            }
+        }
+        let spec = HoldSpec { operation: self.operation, name: &self.name, version: self.version, regions: &all, room };
+        self.held = Some(self.engine.hold(&spec, self.held.take())?);
+        let held = all.into_iter().map(|saved| {
+            let data = match &saved.data {
+                RegionData::Held { bytes, address } => RegionData::Held { bytes: *bytes, address: *address },
+                RegionData::Host(Cow::Borrowed(bytes)) => {
+                    RegionData::Held { bytes: bytes.len() as u64, address: bytes.as_ptr().addr() }
+                }
+                other => RegionData::Held { bytes: other.bytes(), address: 0 },
+            };
+            SavedRegion { region: saved.region, data }
+        });
+        self.regions = held.collect();
+        self.names.extend(self.regions.iter().map(|saved| text_hash(&saved.region.name)));
+        let took = self.engine.clock().now().saturating_sub(started);
+        self.held_for = Some(self.held_for.unwrap_or_default() + took);
+        Ok(())
+    }
+
+    /// Copies all regions; when it returns the application may overwrite them. The checkpoint is committed at a level
+    /// only when the [`Pending`] says so.
+    ///
+    /// # Collective
+    /// All ranks; returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// For the copy. When the memory tier is full: for a flush to make room, at most `timeouts.room`. When the shard fits
+    /// into no slot: for the write to the next tier.
+    ///
+    /// # Errors
+    /// [`Error::Region`] if nothing was added. [`Error::Capture`] when no tier of this rank could take the shard, when a version of a history cannot be read, or when it
+    /// has regions in device memory ([`Checkpoint::capture_on`] takes those); the other ranks hear of it in their verdict.
+    pub fn capture(self) -> Result<Pending> {
+        self.take(None)
+    }
+
+    /// The same for a checkpoint with regions in device memory, which are complete once the work that is enqueued on `stream` has
+    /// run. They are copied into the GPU cache of `caches`, and from there to node memory after this call has returned; only
+    /// then does this rank vote. `caches` are of the device that the regions are on, from [`Session::caches`](crate::Session::caches).
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, device: std::sync::Arc<dyn bivouac::device::Device>,
+    /// #     stream: &dyn bivouac::device::Stream, t: &bivouac::device::DeviceSpan, step: u64) -> bivouac::Result<()> {
+    /// let caches = session.caches(device)?; // once, at the start
+    /// let mut ckpt = session.checkpoint("heat", step)?;
+    /// ckpt.save_device::<f64>("temperature", t)?;
+    /// ckpt.value("step", &step)?;
+    /// let pending = ckpt.capture_on(&caches, stream)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// All ranks, each with [`Checkpoint::capture`] or with this; returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// For the work on the stream and a copy inside the device; when it returns the application may overwrite the regions, on
+    /// whichever stream. When the GPU cache has no room that comes sooner: for the transfer to node memory. Otherwise as
+    /// [`Checkpoint::capture`].
+    ///
+    /// # Errors
+    /// [`Error::Capture`] as [`Checkpoint::capture`], and when the device fails. When it fails after this call has returned,
+    /// [`Pending::wait`] says so, on all ranks.
+    pub fn capture_on(self, caches: &Caches, stream: &dyn Stream) -> Result<Pending> {
+        self.take(Some(OnDevice { caches, stream }))
+    }
+
+    fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {
+        self.done = true;
+        if self.regions.is_empty() {
+            let error = RegionError::None { name: self.name.clone(), version: self.version };
+            self.engine.decline(self.operation, &self.name, self.version, &error.to_string());
+            return Err(error.into());
+        }
+        let called = self.engine.clock().now();
+        self.engine.reporter().beat();
+        if let Some(keeper) = self.engine.affinity() {
+            let address = device.as_ref().map_or_else(String::new, |on| on.caches.device_address());
+            let regions = self.regions.iter().filter_map(|saved| {
+                let at = match &saved.data {
+                    RegionData::Host(Cow::Borrowed(bytes)) => Whereabouts::Host(bytes.as_ptr().addr(), bytes.len()),
+                    RegionData::Held { bytes, address } if *address != 0 => {
+                        Whereabouts::Host(*address, *bytes as usize)
+                    }
+                    RegionData::Device(_) => Whereabouts::Device(&address),
+                    RegionData::Host(Cow::Owned(_)) | RegionData::Kept(_) | RegionData::Held { .. } => return None,
+                };
+                Some((saved.region.name.as_str(), at))
+            });
+            let record = region::reserved(region::AFFINITY, keeper.record(regions));
+            self.regions.push(record);
+        }
+        let spec = CaptureSpec {
+            operation: self.operation,
+            name: self.name.clone(),
+            version: self.version,
+            regions: std::mem::take(&mut self.regions),
+            held: self.held.take(),
+            own_regions: self.own_regions,
+            device,
+            // Between the copy of what is held and this call the application computes.
+            begun: self.held_for.map_or(self.begun, |took| called.saturating_sub(took)),
+        };
+        let captured = self.engine.capture(spec);
+        self.engine.settle();
+        let progress = captured?;
+        Ok(Pending { engine: self.engine.clone(), progress, name: self.name.clone(), version: self.version })
+    }
+}
+
+impl Drop for Checkpoint<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.engine.decline(self.operation, &self.name, self.version, "gave the checkpoint up before capture");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The Rust API: a session on a communicator, checkpoints taken through it, and restarts.
+//!
+//! ```no_run
+//! # #[cfg(feature = "mpi")]
+//! # fn main() -> bivouac::Result<()> {
+//! use bivouac::Session;
+//! let universe = mpi::initialize().expect("MPI is not initialised yet");
+//! let world = universe.world();
+//! let session = Session::from_env(&world)?;
+//! let (mut step, mut t) = (0u64, vec![0.0f64; 1 << 20]);
+//! session.restart("heat", |r| {
+//!     r.load("temperature", &mut t)?;
+//!     step = r.value("step")?;
+//!     Ok(())
+//! })?;
+//! while step < 1000 {
+//!     step += 1; // … compute …
+//!     if step % 100 == 0 {
+//!         let mut ckpt = session.checkpoint("heat", step)?;
+//!         ckpt.save("temperature", &t)?;
+//!         ckpt.value("step", &step)?;
+//!         ckpt.capture()?;
+//!     }
+//! }
+//! session.close()?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "mpi"))]
+//! # fn main() {}
+//! ```
+//!
+//! # Messages in flight
+//!
+//! A checkpoint is consistent if the application is: when a rank calls [`Checkpoint::capture`], its own communication
+//! that the checkpoint depends on is complete. Bivouac sees the application's memory, not its messages; one that is still
+//! on its way is in no checkpoint. Bivouac's own messages use a communicator of their own.
+#![forbid(unsafe_code)]
+#![allow(clippy::module_inception, reason = "the session is what this module is about")]
+
+mod caches;
+mod checkpoint;
+mod decide;
+mod domains;
+mod error;
+mod layer;
+mod looking;
+mod open;
+mod pending;
+pub mod place;
+mod restart;
+mod session;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::Checkpoint;
+pub use error::{Error, Result};
+#[cfg(feature = "mpi")]
+pub use layer::prepare_to_wait;
+pub use pending::Pending;
+#[cfg(feature = "mpi")]
+pub use restart::{Attempt, AttemptEnd, Loaded, UncountedEnd};
+pub use restart::{Restored, VersionInfo};
+pub use session::Session;

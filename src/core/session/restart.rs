@@ -1,0 +1,381 @@
+//! Restarts: electing a checkpoint, attempts to load it, and what all ranks have loaded.
+#![forbid(unsafe_code)]
+
+use super::checkpoint::check_name;
+use super::error::{Error, Result};
+use super::place::{segment_prefix, store_hash};
+use super::session::Session;
+use super::summary::SERIES_NAMED;
+use crate::base::calendar::unix_now;
+use crate::base::log;
+use crate::base::text::list;
+use crate::coordination::{Ballot, Outcome};
+use crate::format::supervision::RestoredFrom;
+use crate::recovery::discover::{Reach, discover, open_segments};
+use crate::recovery::election::origin_of;
+use crate::recovery::remote::Peers;
+use crate::recovery::{Elected, Election, RestartError, Restorer, Want};
+use crate::tier::TierId;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What a restart restored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Restored {
+    /// The version.
+    pub version: u64,
+    /// The run that took it.
+    pub generation: u64,
+    /// The farthest tier that this rank read from: `memory`, `local`, `peers` or `global`.
+    pub tier: &'static str,
+    /// Bytes that this rank read.
+    pub bytes: u64,
+    /// Seconds from the call to the agreement of all ranks.
+    pub seconds: f64,
+    /// How many of them had passed when the ranks had elected this checkpoint and began to load it.
+    pub elect_seconds: f64,
+    /// A later run had left this version behind; it was asked for by name.
+    pub left_behind: bool,
+}
+
+/// A version that all ranks can restore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionInfo {
+    /// The version.
+    pub version: u64,
+    /// The run that took it.
+    pub generation: u64,
+    /// A later run went back behind it: it is restored only by name.
+    pub left_behind: bool,
+}
+
+impl Session {
+    /// Restores the newest checkpoint of `name` that all ranks can restore, from the nearest copies. `load` takes what it
+    /// needs out of the [`Restorer`]; when any rank finds damage that no copy makes good, all ranks run `load` again
+    /// with the next older checkpoint, so it must be able to run more than once. `None`: there is nothing to restore.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Blocking
+    /// Until all ranks have loaded; for flushes of this session that are under way.
+    ///
+    /// # Errors
+    /// [`Error::Restart`], the same on all ranks. Nothing that a failed attempt loaded may be used.
+    pub fn restart(&self, name: &str, load: impl FnMut(&mut Restorer) -> Result<()>) -> Result<Option<Restored>> {
+        self.restore(name, Want::Newest, load)
+    }
+
+    /// The same for one version, also one that a later run left behind. Later checkpoints of this run then descend from it.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// As [`Session::restart`]; the version is missing: [`crate::RestartError::NoSuchVersion`].
+    pub fn restart_version(
+        &self,
+        name: &str,
+        version: u64,
+        load: impl FnMut(&mut Restorer) -> Result<()>,
+    ) -> Result<Option<Restored>> {
+        self.restore(name, Want::Version(version), load)
+    }
+
+    /// The versions of `name` that all ranks can restore, newest first.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// As [`Session::restart`].
+    pub fn versions(&self, name: &str) -> Result<Vec<VersionInfo>> {
+        self.check_name_together(name)?;
+        let mut election = self.election(name, Want::Newest);
+        let listed = election.list();
+        self.engine.server().stop_serving();
+        let listed = listed?;
+        if listed.is_empty() {
+            self.say_nothing_is_there(name, &election);
+        }
+        Ok(listed
+            .into_iter()
+            .map(|(candidate, left_behind)| VersionInfo {
+                version: candidate.key.version,
+                generation: candidate.key.generation.0,
+                left_behind,
+            })
+            .collect())
+    }
+
+    /// Refuses a name that cannot be used. The others may have made a call that can: they hear of the refusal in the
+    /// verdict on it, and the numbers of the calls stay in step.
+    fn check_name_together(&self, name: &str) -> Result<()> {
+        let Err(error) = check_name(name) else { return Ok(()) };
+        let refusal = self.engine.refusal(&error.to_string());
+        let decide = |ballot: &Ballot| (Outcome::Abandoned(ballot.culprits()), Vec::new());
+        if let Err(reason) = self.engine.collective(refusal, Box::new(decide)) {
+            log::debug!("event=refusal-not-heard reason={reason:?}");
+        }
+        Err(error)
+    }
+
+    pub(super) fn election(&self, name: &str, want: Want) -> Election {
+        let engine = &self.engine;
+        engine.drain(engine.config().job.timeouts.drain);
+        let identity = engine.identity();
+        let mut damage = Vec::new();
+        let segments = match engine.config().job.memory_enabled {
+            true => {
+                let prefix = segment_prefix(&identity.job, &identity.group);
+                open_segments(&engine.config().node.memory_directory, &prefix, store_hash(identity.store), &mut damage)
+            }
+            false => Vec::new(),
+        };
+        let reach = Reach {
+            series: &identity.series(name),
+            rank: identity.rank,
+            segments: &segments,
+            node_ranks: if identity.is_node_leader() { &identity.node_ranks } else { &[] },
+            tiers: engine.tiers(),
+            is_root: engine.is_root(),
+        };
+        let mut found = discover(&reach);
+        found.damaged[TierId::MEMORY] += damage.len() as u64;
+        found.damage.extend(damage);
+        engine.reporter().count(|stats| {
+            for tier in TierId::all() {
+                stats.damaged[tier] += found.damaged[tier];
+            }
+        });
+        Election::new(engine, name, want, found)
+    }
+
+    /// Nothing can be restored: a first run, or a mistyped name, or another number of ranks. The root says which it may be.
+    fn say_nothing_is_there(&self, name: &str, election: &Election) {
+        let identity = self.engine.identity();
+        if !self.engine.is_root() {
+            return;
+        }
+        let candidates = election.found().candidates();
+        if let Some(other) = candidates.iter().find(|candidate| candidate.group_size != identity.size) {
+            let (version, then, now) = (other.key.version, other.group_size, identity.size);
+            log::warn!(
+                "event=nothing-to-restore name={name:?}: version {version} was taken by {then} ranks, and these are {now}; a restart takes as many"
+            );
+            return;
+        }
+        let named =
+            self.engine.tiers().iter().flat_map(|tier| tier.names(&identity.job, &identity.group).unwrap_or_default());
+        let others: BTreeSet<String> = named.filter(|other| other != name).collect();
+        if candidates.is_empty() && !others.is_empty() {
+            let others = list(others.iter().map(|other| format!("{other:?}")), SERIES_NAMED, ", ");
+            log::warn!("event=nothing-to-restore name={name:?}: nothing of that name is there, but of {others}");
+        }
+    }
+
+    fn restore(
+        &self,
+        name: &str,
+        want: Want,
+        mut load: impl FnMut(&mut Restorer) -> Result<()>,
+    ) -> Result<Option<Restored>> {
+        let mut attempt = self.attempt(name, want)?;
+        while let Some(mut open) = attempt {
+            let failure = match load(open.restorer()) {
+                Ok(()) => None,
+                Err(Error::Load(error)) => Some((error.to_string(), error.is_damage())),
+                Err(error) => Some((error.to_string(), true)),
+            };
+            match open.end(self, failure)? {
+                AttemptEnd::Counts(restored) => return Ok(Some(restored)),
+                AttemptEnd::Again(next) => attempt = Some(*next),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Begins a restart: what [`Session::restart`] does for callers that cannot hand over a closure. The session makes no other
+    /// collective call until the attempt has ended.
+    #[doc(hidden)]
+    pub fn attempt(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
+        self.begin_attempt(name, want, true)
+    }
+
+    /// The same to look at a checkpoint only: threads stay where they are. It is ended with [`Attempt::end_uncounted`].
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn look(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
+        self.begin_attempt(name, want, false)
+    }
+
+    fn begin_attempt(&self, name: &str, want: Want, goes_back: bool) -> Result<Option<Attempt>> {
+        self.engine.reporter().beat();
+        self.check_name_together(name)?;
+        let started = self.engine.clock().now();
+        let mut election = self.election(name, want);
+        let first = election.first();
+        self.next_attempt(Course { name: name.into(), want, goes_back, started, election }, first)
+    }
+
+    fn next_attempt(&self, course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Attempt>> {
+        let Ok(Some(elected)) = next else {
+            // Nobody loads, so nobody asks any more.
+            self.engine.server().stop_serving();
+            next?;
+            self.say_nothing_is_there(&course.name, &course.election);
+            return Ok(None);
+        };
+        self.engine.reporter().beat();
+        let elect = self.engine.clock().now().saturating_sub(course.started);
+        let mut restorer = self.restorer(&course.name, &course.election, &elected);
+        if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
+            restorer.go_back(keeper);
+        }
+        Ok(Some(Attempt { course, elected, elect, restorer }))
+    }
+
+    fn restorer(&self, name: &str, election: &Election, elected: &Elected) -> Restorer {
+        let identity = self.engine.identity();
+        let copies = election.found().copies.get(&elected.candidate).cloned().unwrap_or_default();
+        let shared = elected.manifests.iter();
+        let shared = shared.filter_map(|(tier, manifest)| Some((self.engine.tier(*tier)?.clone(), manifest.clone())));
+        let shared = shared.collect();
+        let clock = self.engine.clock().clone();
+        let (key, series) = (elected.candidate.key, identity.series(name));
+        let peers = Peers::new(self.engine.clone(), series.clone(), key, elected.ways.clone());
+        Restorer::new(identity.rank, clock, key, series, copies, Some(peers), shared)
+    }
+
+    /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.
+    #[doc(hidden)]
+    pub fn count(&self, loaded: Loaded) -> Restored {
+        let Loaded { name, want, elected, has_gathered, restored } = loaded;
+        let key = elected.candidate.key;
+        if want == Want::Newest {
+            // Asked for by name, newer versions stay: nothing newer has been committed yet.
+            self.engine.forget_others(&name, &key, !elected.manifests.is_empty());
+        }
+        if has_gathered {
+            self.decisions.borrow_mut().checkpoint_soon();
+        }
+        self.engine.begin_stretch(&name, |restart| origin_of(&elected, restart));
+        log::info!(
+            "event=restored rank={} name={name:?} {key} tier={} bytes={} seconds={:.6} left_behind={}",
+            self.engine.identity().rank,
+            restored.tier,
+            restored.bytes,
+            restored.seconds,
+            restored.left_behind
+        );
+        self.engine.tell_restored(RestoredFrom {
+            name,
+            version: restored.version,
+            generation: restored.generation,
+            tier: restored.tier.to_owned(),
+            bytes: restored.bytes,
+            seconds: restored.seconds,
+            elect_seconds: restored.elect_seconds,
+            unix: unix_now(),
+        });
+        restored
+    }
+}
+
+/// What stays the same from attempt to attempt of one restart.
+struct Course {
+    name: String,
+    want: Want,
+    /// Threads and memory go back to where they were when the checkpoint was taken.
+    goes_back: bool,
+    started: Duration,
+    election: Election,
+}
+
+/// One attempt of a restart: all ranks load the checkpoint that they have elected, and then end it together.
+pub struct Attempt {
+    course: Course,
+    elected: Elected,
+    elect: Duration,
+    restorer: Restorer,
+}
+
+/// What all ranks have loaded, before it counts: see [`Session::count`].
+pub struct Loaded {
+    name: String,
+    want: Want,
+    elected: Elected,
+    has_gathered: bool,
+    restored: Restored,
+}
+
+/// How an attempt ended that does not count by itself, the same on all ranks.
+pub enum UncountedEnd {
+    /// All ranks have loaded.
+    Loaded(Box<Loaded>),
+    /// As [`AttemptEnd::Again`].
+    Again(Box<Attempt>),
+}
+
+/// How an attempt ended, the same on all ranks.
+pub enum AttemptEnd {
+    /// All ranks have loaded.
+    Counts(Restored),
+    /// Some rank has not: nothing of it may be used. The attempt at the next candidate.
+    Again(Box<Attempt>),
+}
+
+impl Attempt {
+    /// What to load from.
+    pub fn restorer(&mut self) -> &mut Restorer {
+        &mut self.restorer
+    }
+
+    /// Ends it on `session`, which began it; `failure`: why this rank has not loaded, and whether an older checkpoint would help.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub fn end(self, session: &Session, failure: Option<(String, bool)>) -> Result<AttemptEnd> {
+        Ok(match self.end_uncounted(session, failure)? {
+            UncountedEnd::Loaded(loaded) => AttemptEnd::Counts(session.count(*loaded)),
+            UncountedEnd::Again(next) => AttemptEnd::Again(next),
+        })
+    }
+
+    /// The same, and what was loaded does not count before [`Session::count`] is told so.
+    ///
+    /// # Collective
+    /// All ranks.
+    pub fn end_uncounted(self, session: &Session, failure: Option<(String, bool)>) -> Result<UncountedEnd> {
+        let Attempt { mut course, elected, elect, restorer } = self;
+        let engine = &session.engine;
+        let failure = failure.or_else(|| restorer.failure().map(|text| (text.to_owned(), true)));
+        engine.reporter().count(|stats| {
+            for tier in TierId::all() {
+                stats.restored_bytes[tier] += restorer.read_bytes()[tier];
+                stats.damaged[tier] += restorer.damaged()[tier];
+            }
+        });
+        let next = course.election.end(failure);
+        if !matches!(next, Ok(None)) {
+            let next = session.next_attempt(course, next)?;
+            return Ok(UncountedEnd::Again(Box::new(next.expect("an error or a candidate, both were looked at"))));
+        }
+        // All ranks have ended their attempts: nobody asks any more.
+        engine.server().stop_serving();
+        let took = engine.clock().now().saturating_sub(course.started);
+        let (key, read) = (elected.candidate.key, restorer.read_bytes());
+        let restored = Restored {
+            version: key.version,
+            generation: key.generation.0,
+            tier: restorer.farthest().name(),
+            bytes: read.iter().map(|(_, bytes)| bytes).sum(),
+            seconds: took.as_secs_f64(),
+            elect_seconds: elect.as_secs_f64(),
+            left_behind: elected.left_behind,
+        };
+        let has_gathered = course.election.has_gathered();
+        let Course { name, want, .. } = course;
+        Ok(UncountedEnd::Loaded(Box::new(Loaded { name, want, elected, has_gathered, restored })))
+    }
+}

@@ -1,0 +1,478 @@
+//! A session: opening, decisions, and the end.
+#![forbid(unsafe_code)]
+
+use super::checkpoint::{Checkpoint, check_name};
+use super::decide::Decisions;
+use super::error::{Error, Result};
+use super::layer::GOODBYE_LIMIT;
+#[cfg(feature = "mpi")]
+use super::layer::{layer, prepare_to_wait};
+use super::place::{Place, Workers};
+use super::{open, summary};
+use crate::affinity::keeper::AffinityReport;
+use crate::affinity::pinning::Pin;
+use crate::base::log;
+use crate::base::sync::{Lock, Order};
+use crate::base::units::page_ceil;
+use crate::comm::Comm;
+use crate::config::{AffinityMode, Config};
+use crate::coordination::{Culprit, Outcome, Payload};
+use crate::transfer::{Engine, Report, Stats, Threads};
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long `close` waits at least for the pieces of I/O in hand, when its limit has passed.
+const LAST_PIECES: Duration = Duration::from_secs(1);
+/// How long the last messages may travel when MPI is finalized under an open session.
+#[cfg(feature = "mpi")]
+const FINALIZE_LIMIT: Duration = Duration::from_secs(3);
+
+/// A group of ranks that take and restore checkpoints together.
+///
+/// All methods marked *Collective* are called by all ranks of the group in the same order. A session belongs to one
+/// thread at a time: it can be moved to another thread, but not shared.
+pub struct Session {
+    pub(super) engine: Arc<Engine>,
+    pub(super) threads: Option<Arc<Lock<Threads>>>,
+    pub(super) decisions: RefCell<Decisions>,
+    pub(super) process: u32,
+    #[cfg(feature = "mpi")]
+    pub(super) _hook: Option<crate::comm::mpi::FinalizeHook>,
+    pub(super) not_sync: PhantomData<Cell<()>>,
+}
+
+impl Session {
+    /// Opens a session on the ranks of `comm` with the configuration of the environment: the file that `BIVOUAC_CONFIG` names, and
+    /// `BIVOUAC_…` variables. A rank whose configuration has a mistake takes part, and all ranks are told whose it is and what is
+    /// wrong. `Session::open(&comm, Config::from_env()?)` would leave the others waiting for that rank.
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// As [`Session::open`].
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    #[cfg(feature = "mpi")]
+    pub fn from_env<C: mpi::traits::Communicator + ?Sized>(comm: &C) -> Result<Session> {
+        Session::open_with(comm, Config::from_env())
+    }
+
+    /// Opens a session on the ranks of `comm`, which may be any intracommunicator; MPI may have been initialised by
+    /// anybody at any thread level. A thread moves the coordination along: over MPI with `MPI_THREAD_MULTIPLE` and a processor for each rank, else (or with
+    /// `engine.progress = "sockets"`) over sockets between the ranks. Where ranks do not reach each other so, which is logged, or with `engine.progress = "stepped"`, the
+    /// session's own calls do ([`Session::progress`] helps when they are rare).
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// Until all ranks have called, at most for `timeouts.abandon`; for the file systems of the tiers; up to about ten seconds if a claim of another
+    /// host has to be watched.
+    ///
+    /// # Errors
+    /// [`Error::Open`], the same on all ranks: a configuration is invalid or they differ (ranks and keys named), or another
+    /// run of the job is alive. [`Error::Comm`], for example because ranks have not called ([`crate::comm::CommError::Absent`]
+    /// names them).
+    #[cfg(feature = "mpi")]
+    pub fn open<C: mpi::traits::Communicator + ?Sized>(comm: &C, config: Config) -> Result<Session> {
+        Session::open_with::<C, String>(comm, Ok(config))
+    }
+
+    /// The same for a program that makes or changes its configuration: what came of that on this rank.
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// As [`Session::open`].
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    #[cfg(feature = "mpi")]
+    pub fn open_with<C: mpi::traits::Communicator + ?Sized, E: std::fmt::Display>(
+        comm: &C,
+        config: std::result::Result<Config, E>,
+    ) -> Result<Session> {
+        let config = config.map_err(|mistake| mistake.to_string());
+        let timeouts = prepare_to_wait(config.as_ref());
+        Session::open_on_mpi(crate::comm::mpi::MpiComm::duplicate(comm, &timeouts)?, config)
+    }
+
+    /// Opens a session on a communicator of our own; a rank without a usable configuration fails together with the others.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn open_on_mpi(
+        comm: crate::comm::mpi::MpiComm,
+        config: std::result::Result<Config, String>,
+    ) -> Result<Session> {
+        use crate::comm::CommError;
+        use crate::comm::mpi::on_finalize;
+        let (config, mistake) = match config {
+            Ok(config) => (config, None),
+            Err(mistake) => (Config::default(), Some(mistake)),
+        };
+        let group = comm.default_group_name();
+        let (comm, workers) = layer(comm, config.node.progress, &config.job.timeouts)?;
+        let place =
+            Place::here(&config, workers, group).map_err(|error| Error::Failed { reason: error.to_string() })?;
+        let is_root = comm.rank() == crate::base::Rank::ROOT;
+        let opened = Session::open_or_fail(comm, &place, config, mistake);
+        let mut session = opened.inspect_err(|error| {
+            if is_root {
+                log::error!(target: log::SUMMARY, "{error}");
+            }
+        })?;
+        let (engine, threads) = (session.engine.clone(), session.threads.clone());
+        let hook = on_finalize(move || {
+            engine.fail("MPI was finalized before the session was closed".into());
+            if let Some(threads) = threads {
+                threads.lock().stop_comm();
+            }
+            // All ranks finalize; some MPI libraries hang in it when messages are left under way.
+            engine.end_conversation(FINALIZE_LIMIT);
+            engine.cancel_messages();
+        });
+        session._hook = Some(hook.map_err(|error: CommError| Error::Comm(error))?);
+        Ok(session)
+    }
+
+    /// Opens a session on any message layer, in any surroundings: N ranks in one process, a simulation.
+    ///
+    /// # Collective
+    /// All ranks of `comm`.
+    ///
+    /// # Blocking
+    /// As `Session::open`.
+    ///
+    /// # Errors
+    /// As `Session::open`.
+    pub fn open_on(comm: Box<dyn Comm>, place: &Place, config: Config) -> Result<Session> {
+        Session::open_or_fail(comm, place, config, None)
+    }
+
+    fn open_or_fail(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<String>) -> Result<Session> {
+        let decisions = Decisions::new(&config.job.exit)?;
+        let engine = open::open(comm, place, config, mistake)?;
+        let threads = match place.workers {
+            Workers::Inline => None,
+            workers => {
+                let started = Threads::start(&engine, workers == Workers::Threads);
+                let threads = started.map_err(|error| Error::Failed { reason: format!("no thread: {error}") })?;
+                Some(Arc::new(Lock::at(Order::Session, threads)))
+            }
+        };
+        Ok(Session {
+            engine,
+            threads,
+            decisions: RefCell::new(decisions),
+            process: std::process::id(),
+            #[cfg(feature = "mpi")]
+            _hook: None,
+            not_sync: PhantomData,
+        })
+    }
+
+    /// The number of this run on its store.
+    pub fn generation(&self) -> u64 {
+        self.engine.identity().generation.0
+    }
+
+    /// Begins a checkpoint: version `version` of the series `name`. Nothing is copied before
+    /// [`Checkpoint::capture`]; dropping it without a capture is a no of this rank, which the others hear.
+    ///
+    /// # Collective
+    /// All ranks, with the same arguments and regions; returns without waiting for anybody.
+    ///
+    /// # Errors
+    /// [`Error::Name`]; the other ranks hear of it in their verdict.
+    pub fn checkpoint<'a>(&'a self, name: &str, version: u64) -> Result<Checkpoint<'a>> {
+        self.begin(name, version)
+    }
+
+    /// The same without the compiler's help: it has to end before the session does.
+    #[doc(hidden)]
+    pub fn begin(&self, name: &str, version: u64) -> Result<Checkpoint<'static>> {
+        self.engine.reporter().step_beat();
+        self.catch_up();
+        let begun = self.engine.clock().now();
+        // The number is drawn first: a call that is refused here counts on the other ranks, and all numbers stay in step.
+        let operation = self.engine.next_operation();
+        if let Err(error) = check_name(name) {
+            self.engine.decline(operation, name, version, &error.to_string());
+            return Err(error);
+        }
+        Ok(Checkpoint {
+            engine: self.engine.clone(),
+            operation,
+            name: name.into(),
+            version,
+            regions: Vec::new(),
+            names: HashSet::new(),
+            own_regions: false,
+            held: None,
+            begun,
+            held_for: None,
+            done: false,
+        })
+    }
+
+    /// Looks whether a message of the application's own has arrived on `comm` that nobody has received: such a message is
+    /// in no checkpoint (see *Messages in flight* above). Made for debug builds, after a barrier and before
+    /// [`Session::checkpoint`]. MPI shows only messages that have arrived, so finding none proves nothing.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "mpi")]
+    /// # fn f(session: &bivouac::Session, world: &mpi::topology::SimpleCommunicator) -> bivouac::Result<()> {
+    /// use mpi::traits::CommunicatorCollectives;
+    /// if cfg!(debug_assertions) {
+    ///     world.barrier();
+    ///     session.check_no_messages(world)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local; never waits.
+    ///
+    /// # Errors
+    /// [`Error::MessageInFlight`] naming sender and tag.
+    #[cfg(feature = "mpi")]
+    pub fn check_no_messages<C: mpi::traits::Communicator>(&self, comm: &C) -> Result<()> {
+        use mpi::traits::Source;
+        match comm.any_process().immediate_probe() {
+            None => Ok(()),
+            Some(status) => {
+                Err(Error::MessageInFlight { rank: comm.rank(), from: status.source_rank(), tag: status.tag() })
+            }
+        }
+    }
+
+    /// Is it time for a checkpoint, by the configured interval (calls, seconds, or cost)? Call it once per step.
+    ///
+    /// With an interval, the first call after a restart for which the ranks looked for shards on each other's nodes says yes: what a
+    /// lost node held is protected again only by a new checkpoint.
+    ///
+    /// # Collective
+    /// All ranks, the same number of times; the answer is the same on all. By calls: no message at all. By time or cost:
+    /// the ranks look at each other only when a yes is near.
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`], [`Error::Failed`].
+    pub fn should_checkpoint(&self) -> Result<bool> {
+        self.engine.reporter().step_beat();
+        self.engine.pump();
+        self.catch_up();
+        self.decisions.borrow_mut().should_checkpoint(&self.engine)
+    }
+
+    /// Is it time to stop: the configured signal arrived on some rank, the stop file exists, the end time is near, or a halt
+    /// condition of the run directory is met (`run.directory`)?
+    ///
+    /// # Collective
+    /// As [`Session::should_checkpoint`]; the ranks look at each other about every `exit.check_every`.
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`], [`Error::Failed`].
+    pub fn should_exit(&self) -> Result<bool> {
+        self.engine.reporter().step_beat();
+        self.engine.reporter().tell_exit_asked();
+        self.engine.pump();
+        self.decisions.borrow_mut().should_exit(&self.engine)
+    }
+
+    /// Populates node memory for a checkpoint of about `bytes` per rank in the background, so that the first capture
+    /// finds it ready. Later captures are prepared for by themselves.
+    ///
+    /// # Collective
+    /// Local; never waits.
+    pub fn prepare(&self, bytes: u64) {
+        // Header, tables, padding and what the session adds come on top: 1 % covers them at any block size.
+        self.engine.prepare_room(page_ceil(bytes + bytes / 100 + 192 * 1024));
+    }
+
+    /// Moves the coordination along. Needed only where the session has no thread for that and calls are rare.
+    ///
+    /// # Collective
+    /// Local; never waits.
+    pub fn progress(&self) {
+        self.engine.reporter().beat();
+        self.engine.pump();
+    }
+
+    /// Verdicts heard since the last call, in the order of the operations that they are about; the newest 4096, if nobody asks for long.
+    ///
+    /// # Collective
+    /// Local. All ranks hear the same verdicts, though not at the same moment.
+    pub fn reports(&self) -> Vec<Report> {
+        self.engine.reporter().beat();
+        self.engine.pump();
+        self.engine.reporter().take_reports()
+    }
+
+    /// Lets threads that have started since a restart have the CPUs of their predecessors.
+    pub(super) fn catch_up(&self) {
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.catch_up();
+        }
+    }
+
+    /// What of affinity is restored from now on, whatever the configuration says. All that the configuration lets be recorded is
+    /// recorded all the same.
+    ///
+    /// # Collective
+    /// Local, but ranks that differ restore differently.
+    pub fn set_affinity(&self, mode: AffinityMode) {
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.set_mode(mode);
+        }
+    }
+
+    /// Puts the threads of this rank where `pin` says: within what the job was given on this node, of which each rank gets its share.
+    /// Threads that start later are put there by the next [`Session::checkpoint`] or [`Session::should_checkpoint`]. Does nothing where
+    /// affinity is off. Where other processes of the job than this group's ranks are on the node, or no launcher says what the job was given
+    /// and the group has several ranks here, [`Pin::Compact`] and [`Pin::Scatter`] leave threads alone, because two processes could get
+    /// the same CPUs: [`AffinityReport::losses`] says so.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session) {
+    /// session.pin(bivouac::Pin::Compact);
+    /// # }
+    /// ```
+    ///
+    /// # Collective
+    /// Local; with the same `pin` on all ranks of a node they keep out of each other's way.
+    pub fn pin(&self, pin: Pin) {
+        if let Some(keeper) = self.engine.affinity() {
+            keeper.pin(pin);
+        }
+    }
+
+    /// What is known about threads and pages of this rank: what the last restart brought back and what it could not, and what has
+    /// wandered since. `None`: affinity is off (`affinity.mode`).
+    ///
+    /// # Collective
+    /// Local.
+    pub fn affinity(&self) -> Option<AffinityReport> {
+        self.engine.affinity().map(|keeper| keeper.report())
+    }
+
+    /// Counters and times of this rank.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// Waits for all flushes that are under way and ends the session.
+    ///
+    /// The node segment is removed, unless it holds the newest checkpoint and no durable tier does.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Blocking
+    /// For what is being written, at most for `timeouts.drain`; then for ranks that have not called, at most for `timeouts.abandon`; and
+    /// some seconds for last messages.
+    ///
+    /// # Errors
+    /// [`Error::Undrained`], [`Error::Disagreed`], [`Error::Failed`]; the session is closed all the same.
+    pub fn close(self) -> Result<()> {
+        let limit = self.engine.config().job.timeouts.drain;
+        self.close_within(limit)
+    }
+
+    /// The same with a limit of its own for what is being written; zero: it is left where it is.
+    #[doc(hidden)]
+    pub fn close_within(mut self, limit: Duration) -> Result<()> {
+        let engine = self.engine.clone();
+        let started = engine.clock().now();
+        let drained = engine.drain(limit);
+        let in_flight = engine.stats().in_flight;
+        let agreed = self.agree("close", Payload::None, engine.failed()).map(drop);
+        engine.end_conversation(GOODBYE_LIMIT);
+        match &self.threads {
+            Some(threads) => {
+                let left = (started + limit).saturating_sub(engine.clock().now()).max(LAST_PIECES);
+                threads.lock().finish(left);
+            }
+            None => {
+                engine.close_claim();
+                engine.tell_closed();
+            }
+        }
+        engine.cancel_messages();
+        engine.close_memory();
+        self.process = 0;
+        let waited_s = engine.clock().now().saturating_sub(started).as_secs_f64();
+        log::debug!("event=closed rank={} waited_s={waited_s:.3} in_flight={in_flight}", engine.identity().rank);
+        if engine.is_root() {
+            let (identity, seconds) = (engine.identity(), engine.seconds_open());
+            let stats = Stats { in_flight, ..engine.stats() };
+            let line = summary::closing(&identity.job, identity.generation.0, seconds, &stats);
+            log::log!(target: log::SUMMARY, summary::importance(stats.has_losses()), "{line}");
+        }
+        // What the ranks agreed on comes first: it is the same on all of them.
+        agreed?;
+        if let Some(reason) = engine.failed() {
+            return Err(Error::Failed { reason });
+        }
+        if drained { Ok(()) } else { Err(Error::Undrained { in_flight, waited_s }) }
+    }
+
+    /// A reduction of what each rank says; fails on all ranks if one of them gives a failure or makes another call.
+    ///
+    /// # Collective
+    /// All ranks.
+    #[doc(hidden)]
+    pub fn agree(&self, call: &'static str, mine: Payload, failure: Option<String>) -> Result<Payload> {
+        let mut ballot = self.engine.ballot(call, mine);
+        if let Some(reason) = failure {
+            ballot = ballot.failed(self.engine.identity().rank, reason, false);
+        }
+        let verdict = self.engine.collective(
+            ballot,
+            Box::new(|ballot| {
+                let culprits: Vec<Culprit> = ballot.culprits();
+                let outcome = if culprits.is_empty() { Outcome::Agreed } else { Outcome::Abandoned(culprits) };
+                (outcome, Vec::new())
+            }),
+        );
+        let verdict = verdict.map_err(|reason| Error::Failed { reason })?;
+        match verdict.outcome {
+            Outcome::Agreed => Ok(verdict.payload),
+            Outcome::Abandoned(culprits) => Err(Error::Disagreed { call, culprits }),
+            Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer".into() }),
+        }
+    }
+
+    /// What works behind the session.
+    #[cfg(feature = "mpi")]
+    #[doc(hidden)]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+}
+
+impl Drop for Session {
+    /// Never communicates: stops the comm thread and leaves everything else as a killed process would. In a forked child it
+    /// does nothing.
+    fn drop(&mut self) {
+        if self.process != 0 && self.process != std::process::id() {
+            std::mem::forget(self.threads.take());
+            return;
+        }
+        if self.process != 0 {
+            log::warn!(
+                "event=not-closed rank={}: the session ends without close; what is on its way stays where it is, and other ranks that go \
+                 on wait for this one",
+                self.engine.identity().rank
+            );
+        }
+        if let Some(threads) = &self.threads {
+            threads.lock().stop_comm();
+        }
+    }
+}

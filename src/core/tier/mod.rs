@@ -1,0 +1,39 @@
+//! Places where bytes rest: directory trees (local and global tier) and the node segment (memory tier).
+//!
+//! A *directory tier* ([`directory`]) stores containers and manifests under
+//! `<root>/<job>/<group>/<name>/gNNNNNN-vNNNNNNNNNN-oNNNNNN/`; the local and the global tier are two of them that
+//! differ only in what a container holds (one rank, or the ranks of a node). The global one also keeps the store
+//! id and the claims of runs ([`claims`]). All of it goes through the [`storage`] trait: [`posix`] is the real
+//! file system, `simulated` one that loses unsynced writes, `wrappers` fail, slow down and count.
+//! [`source`] reads a shard from wherever it is, checking every block against its digest. [`run_directory`] keeps the small
+//! files that a session shares with its supervisor. [`ours`] says which directories are believed at all.
+#![forbid(unsafe_code)]
+
+pub mod beneath;
+pub mod claims;
+mod contract;
+pub mod directory;
+mod error;
+mod held;
+mod making;
+pub mod names;
+#[cfg_attr(not(feature = "object-store"), path = "object_absent.rs")]
+pub mod object;
+pub mod ours;
+pub mod owner;
+pub mod pieces;
+pub mod posix;
+pub mod records;
+pub mod run_directory;
+#[cfg(any(test, feature = "testing"))]
+pub mod simulated;
+pub mod source;
+mod spec;
+pub mod storage;
+#[cfg(any(test, feature = "testing"))]
+pub mod wrappers;
+
+pub use contract::{Around, Tier, Upload, Writers, patiently, read_whole};
+pub use error::TierError;
+pub use making::{Make, maker};
+pub use spec::{Gathering, Means, PerTier, TIERS, TierId, TierSet, TierSpec, Wish};
