@@ -390,6 +390,23 @@ fn complaints_about_imports(source: &Source) -> Vec<String> {
     complaints
 }
 
+/// The names of targets in a manifest are written out: cargo would never build, and nobody miss, one that is forgotten.
+fn undeclared(folder: &str, manifests: &[&str]) -> Vec<String> {
+    let read = |name: &&str| std::fs::read_to_string(root().join(name)).expect("it is there");
+    let declared: String = manifests.iter().map(read).collect();
+    let entries = std::fs::read_dir(root().join(folder)).expect("it is there");
+    let files = entries.filter_map(|entry| entry.expect("it can be read").file_name().into_string().ok());
+    let programs = files.filter(|file| file.ends_with(".rs")).map(|file| format!("{folder}/{file}"));
+    programs.filter(|program| !declared.contains(&format!("path = \"../../{program}\""))).collect()
+}
+
+#[test]
+fn every_test_and_bench_is_declared() {
+    assert_eq!(undeclared("tests", &["src/command/Cargo.toml"]), [""; 0]);
+    assert_eq!(undeclared("benches", &["src/core/Cargo.toml", "src/capi/Cargo.toml"]), [""; 0]);
+    assert!(undeclared("tests", &["src/core/Cargo.toml"]).contains(&"tests/architecture.rs".to_owned()));
+}
+
 #[test]
 fn the_readme_asks_for_the_mpi_crate_as_we_do() {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).expect("it is there");

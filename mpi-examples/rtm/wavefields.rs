@@ -7,8 +7,7 @@
 use super::machine::Machine;
 use super::timeline::Counts;
 use bivouac::device::DeviceSpan;
-use bivouac::history::Keep;
-use bivouac::history::Span;
+use bivouac::history::{Keep, Span};
 use bivouac::{Caches, Field, FieldMut, History};
 use std::collections::BTreeMap;
 use std::error::Error;
