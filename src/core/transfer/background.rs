@@ -220,7 +220,7 @@ impl Engine {
     // ---- The root's decision on a level.
 
     /// All ranks have it, nobody has superseded us, and the manifest is durable.
-    fn decide_level(&self, round: Round, ballot: Ballot) -> (Outcome, Vec<u8>) {
+    pub(crate) fn decide_level(&self, round: Round, ballot: Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());

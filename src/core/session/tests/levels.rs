@@ -5,6 +5,8 @@ use crate::base::Rank;
 use crate::base::clock::SimulatedClock;
 use crate::base::units::MIB;
 use crate::config::PartStore;
+use crate::coordination::{Ballot, Outcome, Payload, Phase, Round};
+use crate::format::ContainerInfo;
 use crate::segment::BOARD_OPERATIONS;
 use crate::tier::Tier;
 use crate::tier::wrappers::{Counts, Faults};
@@ -41,6 +43,18 @@ impl Bed {
         let manifest = directory.read_manifest(&series, &key.folder()).expect("a manifest");
         manifest.containers.into_iter().map(|container| (container.file, container.ranks)).collect()
     }
+}
+
+/// Communication broke down and the root gave up what it had voted for; the votes of the others came all the same.
+#[test]
+fn the_root_agrees_on_no_level_of_what_it_has_given_up() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), bed.config());
+    let round = Round { operation: 999, phase: Phase::Level(TierId::GLOBAL.index()) };
+    let payload = Payload::gathered(Vec::<ContainerInfo>::new()).expect("it has none");
+    let (outcome, _) = session.engine.decide_level(round, Ballot::of(Rank::ROOT, 0, "", payload));
+    let Outcome::Abandoned(culprits) = outcome else { panic!("agreed on a level without a manifest") };
+    assert!(culprits[0].text.contains("has given this checkpoint up"), "{culprits:?}");
 }
 
 // ------------------------------------------------------------------------------------------ memory
