@@ -12,7 +12,6 @@ use super::calendar::{unix_now, utc};
 use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::Write;
-#[cfg(any(test, feature = "mpi"))]
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -65,14 +64,12 @@ const UNASKED: u8 = u8::MAX;
 /// A [`LogLevel`], or [`UNASKED`].
 static LEVEL: AtomicU8 = AtomicU8::new(UNASKED);
 /// The program has said what is written, whatever configurations say.
-#[cfg(any(test, feature = "mpi"))]
 static IS_DECIDED: AtomicBool = AtomicBool::new(false);
 
 /// Has lines of at least the importance `level` written to standard error, unless the program has a logger; later
 /// configurations change nothing.
 ///
 /// Local, never waits, any thread.
-#[cfg(any(test, feature = "mpi"))]
 pub fn decide(level: LogLevel) {
     IS_DECIDED.store(true, Ordering::Relaxed);
     LEVEL.store(level as u8, Ordering::Relaxed);
@@ -87,7 +84,6 @@ pub(crate) fn configure(level: LogLevel) {
 }
 
 /// Writes a line to standard error unless `off` was chosen. For interfaces that tell of each failed call.
-#[cfg(feature = "mpi")]
 pub fn say(text: &str) {
     if LEVEL.load(Ordering::Relaxed) != LogLevel::Off as u8 {
         put(&format!("{text}\n"));

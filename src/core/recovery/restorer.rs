@@ -9,10 +9,8 @@ use crate::device::{DeviceError, DeviceSpan, Stream};
 use crate::format::shard::Head;
 use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
 use crate::region::{self, Element, RegionError};
-#[cfg(feature = "mpi")]
 use crate::segment::SlotMut;
 use crate::tier::names::Series;
-#[cfg(feature = "mpi")]
 use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
@@ -204,7 +202,6 @@ impl Restorer {
     }
 
     /// The checkpoint that is being restored.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn key(&self) -> CheckpointKey {
         self.key
@@ -417,7 +414,6 @@ impl Restorer {
     ///
     /// # Errors
     /// [`LoadError::NoCopy`].
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn verify(&mut self, room: impl Fn(u64) -> Option<SlotMut>) -> Result<Option<Source>, LoadError> {
         loop {
@@ -445,14 +441,12 @@ impl Restorer {
     }
 
     /// Loads from this copy first; the others stay behind it.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn prefer(&mut self, copy: Source) {
         self.sources.insert(0, copy);
     }
 
     /// What the checkpoint says of a region.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn describe(&mut self, name: &str) -> Result<Region, LoadError> {
         self.find(name)

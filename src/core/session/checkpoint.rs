@@ -123,21 +123,18 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Lets each rank save regions of its own: names and types need not be equal on all ranks. To be said on all of them.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn let_regions_differ(&mut self) {
         self.own_regions = true;
     }
 
     /// What the application does before the capture is not waiting for us.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn let_time_pass(&mut self) {
         self.held_for.get_or_insert_default();
     }
 
     /// Gives it up before the capture, for this reason, which all ranks hear.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn refuse(mut self, why: &str) {
         self.done = true;
@@ -145,7 +142,6 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// The region of that name, as it is held.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn held(&self, name: &str) -> Option<&crate::format::Region> {
         let held = self.regions.iter().find(|saved| saved.region.name == name);

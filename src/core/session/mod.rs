@@ -58,7 +58,5 @@ pub use error::{Error, Result};
 #[cfg(feature = "mpi")]
 pub use layer::prepare_to_wait;
 pub use pending::Pending;
-#[cfg(feature = "mpi")]
-pub use restart::{Attempt, AttemptEnd, Loaded, UncountedEnd};
-pub use restart::{Restored, VersionInfo};
+pub use restart::{Attempt, AttemptEnd, Loaded, Restored, UncountedEnd, VersionInfo};
 pub use session::Session;

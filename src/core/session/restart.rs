@@ -203,7 +203,6 @@ impl Session {
     }
 
     /// The same to look at a checkpoint only: threads stay where they are. It is ended with [`Attempt::end_uncounted`].
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn look(&self, name: &str, want: Want) -> Result<Option<Attempt>> {
         self.begin_attempt(name, want, false)

@@ -449,7 +449,6 @@ impl Session {
     }
 
     /// What works behind the session.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine

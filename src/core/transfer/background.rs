@@ -251,7 +251,6 @@ impl Engine {
     ///
     /// # Errors
     /// A newer run has taken over, which ends this one's commits; or it cannot be found out.
-    #[cfg(feature = "mpi")]
     pub fn check_claim(&self) -> Result<(), String> {
         match self.standing(true) {
             Standing::Newest => Ok(()),

@@ -40,7 +40,6 @@ impl<'a> Field<'a> {
     }
 
     /// The same in device memory.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> Field<'a> {
         Field { name, element, data: FieldData::Device(span) }
@@ -80,14 +79,12 @@ impl<'a> FieldMut<'a> {
     }
 
     /// Bytes of elements of a type that is known at run time only.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn host_bytes(name: &'a str, element: ElementType, bytes: &'a mut [u8]) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Host(bytes) }
     }
 
     /// The same in device memory.
-    #[cfg(feature = "mpi")]
     #[doc(hidden)]
     pub fn device_bytes(name: &'a str, element: ElementType, span: &'a DeviceSpan) -> FieldMut<'a> {
         FieldMut { name, element, data: FieldDataMut::Device(span) }
