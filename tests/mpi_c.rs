@@ -192,7 +192,7 @@ fn a_session_says_what_it_works_with_and_what_it_has_done() {
     assert!(again[0].contains("newest found: \"heat\" version 20 ("), "{again:?}");
     assert_eq!(run(&[("BIVOUAC_LOG", "off")]), "");
     let all = run(&[("BIVOUAC_LOG", "debug")]);
-    assert!(all.contains(" DEBUG bivouac_core::session"), "{all}");
+    assert!(all.contains(" DEBUG bivouac::session"), "{all}");
 
     let lost = run(&[("BIVOUAC_GLOBAL_DIRECTORY", "/proc/nope")]);
     let why = "all 3 ranks: global tier: cannot use /proc/nope: No such file or directory";
