@@ -91,11 +91,6 @@ impl SetInfo {
         (stripe + parity as usize) % self.size()
     }
 
-    /// The stripe of which a member holds parity number `parity`.
-    pub fn stripe_of_parity(&self, member: usize, parity: u32) -> usize {
-        (member + self.size() - parity as usize) % self.size()
-    }
-
     /// The bytes of a member's shard that a range of its chunk stands for; empty where the shard has ended.
     pub fn shard_range(&self, member: usize, chunk: u32, range: Range<u64>) -> Range<u64> {
         let length = self.members[member].1;
@@ -139,7 +134,8 @@ mod tests {
                     prop_assert!((0..parity).all(|p| set.parity_member(place.stripe, p) != member));
                 }
                 for p in 0..parity {
-                    prop_assert_eq!(set.parity_member(set.stripe_of_parity(member, p), p), member);
+                    let stripes = (0..n).filter(|&stripe| set.parity_member(stripe, p) == member);
+                    prop_assert_eq!(stripes.count(), 1, "each member holds each parity of one stripe");
                 }
             }
             prop_assert_eq!(places.len(), n * set.data() as usize);
@@ -180,7 +176,7 @@ mod tests {
         assert_eq!(set.place_of_chunk(3, 1), ChunkPlace { stripe: 0, data: 1 });
         assert_eq!(set.place_of_chunk(0, 1), ChunkPlace { stripe: 1, data: 1 });
         assert_eq!(set.place_of_chunk(1, 0), ChunkPlace { stripe: 3, data: 0 });
-        assert_eq!(set.stripe_of_parity(0, 1), 3);
+        assert_eq!(set.parity_member(3, 1), 0);
     }
 
     #[test]
