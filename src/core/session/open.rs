@@ -146,8 +146,6 @@ impl Bootstrap<'_> {
 pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<String>) -> Result<Arc<Engine>> {
     let (rank, size) = (comm.rank(), comm.size());
     let nodes = comm.nodes().to_vec();
-    let my_node = nodes[rank.index()];
-    let node_ranks = (0..size).map(Rank).filter(|peer| nodes[peer.index()] == my_node).collect();
     // Checked here and not before: a rank that stayed away for its own mistake would leave the others waiting.
     let mistake = mistake.or_else(|| config.check().err().map(|error| error.to_string()));
     let timeouts = if mistake.is_none() { config.job.timeouts } else { Timeouts::default() };
@@ -157,19 +155,8 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     let introduction = introduce(&mut bootstrap, rank, place, &config, mistake)?;
     let prepared = prepare(rank, place, &config, &introduction);
     let (opened, claim) = claim(&mut bootstrap, rank, size, place, &config, &introduction, &prepared)?;
-    let identity = Identity {
-        job: introduction.job.clone(),
-        group: introduction.group.clone(),
-        generation: opened.generation,
-        incarnation: introduction.incarnation,
-        store: introduction.store,
-        rank,
-        size,
-        node_ranks,
-    };
-    let wanted = TierId::files().filter(|tier| tier.wish(&config.job).is_enabled);
-    let mut lost: Vec<Lost> =
-        wanted.filter(|tier| !opened.tiers.has(*tier)).map(|tier| (tier, about(tier, &opened.notes))).collect();
+    let identity = identity_of(&introduction, opened.generation, rank, &nodes);
+    let mut lost = lost_files(&config, &opened);
     let Memory { segment: memory, old, without } = match config.job.memory_enabled {
         true => open_memory(&mut bootstrap, &identity, &config)?,
         false => Memory::default(),
@@ -186,71 +173,117 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         memory.is_some(),
         opened.tiers
     );
-    let schemes = config.job.redundancy.schemes();
-    let node_domains = node_domains(&mut bootstrap, rank, &nodes, place, &config)?;
-    let protection = Protection::new(rank, &nodes, &node_domains.domains, &schemes);
-    if rank == Rank::ROOT {
-        for note in node_domains.notes.iter().chain(&protection.notes) {
-            log::warn!("event=redundancy-reduced {note}");
-        }
-    }
+    let protection = protect(&mut bootstrap, rank, &nodes, place, &config)?;
     let teller = config.node.run_directory.as_ref().filter(|_| rank == Rank::ROOT);
     let teller = teller.map(|directory| teller_of(&place.directory.join(directory), place, &identity));
-    let records = place.is_real && place.workers != Workers::Inline && config.job.affinity != AffinityMode::Off;
-    let settings = || Settings {
-        mode: config.job.affinity,
-        config: config.node.affinity.clone(),
-        rank: rank.0,
-        neighbours: identity.node_ranks.iter().map(|rank| rank.0).collect(),
-    };
-    let kept = protection.schemes();
-    if kept.is_empty() && !schemes.is_empty() {
-        let culprit = Culprit { ranks: Ranks::all(size), text: protection.notes.join("; "), retry: true };
-        lost.push((TierId::PEERS, vec![culprit]));
-    }
-    let is_lost = |tier| lost.iter().any(|(lost, _)| *lost == tier);
-    let usable: Vec<Arc<dyn Tier>> = prepared
-        .usable
-        .into_iter()
-        .filter_map(|(_, tier)| tier.ok())
-        .filter(|tier| opened.tiers.has(tier.kind()))
-        .collect();
-    if rank == Rank::ROOT && place.is_real && log::is_on(log::Level::Warn, log::SUMMARY) {
-        let seen = look_within(LOOK, usable.clone(), &identity);
-        let opening = Opening {
-            job: &identity.job,
-            group: &identity.group,
-            ranks: size,
-            nodes: nodes.iter().max().map_or(0, |node| node + 1),
-            generation: identity.generation.0,
-            tiers: tiers(&config, memory.as_deref(), &usable, seen.as_deref(), &lost),
-            redundancy: match is_lost(TierId::PEERS) {
-                false => Ok(kept.iter().map(ToString::to_string).collect()),
-                true => Err(protection.notes.join("; ")),
-            },
-            found: seen.as_deref().map(|seen| found(seen, &old)),
-        };
-        log::log!(target: log::SUMMARY, importance(opening.is_loss()), "{}", opening.line());
-    }
-    let setup = Setup {
+    lost.extend(lost_redundancy(&config, &protection, size));
+    let mut setup = Setup {
         lost,
-        affinity: records.then(|| Arc::new(Keeper::new(settings()))),
+        affinity: None,
         supervision: Supervision::of(introduction.supervised, teller),
         identity,
         clock: place.clock.clone(),
         memory,
-        tiers: usable,
+        tiers: prepared.into_open(opened.tiers),
         protection,
         claim,
         is_inline: place.workers == Workers::Inline,
         is_stepped: place.workers == Workers::Writers,
         config,
     };
+    if rank == Rank::ROOT && place.is_real && log::is_on(log::Level::Warn, log::SUMMARY) {
+        tell_opening(&setup, &nodes, &old);
+    }
+    // It begins with the threads that are there: that of the line has ended, unless a file system is slow.
+    setup.affinity = keeper_of(place, &setup);
     let operation = bootstrap.operation;
     let engine = Engine::new(setup, bootstrap.driver, operation);
     engine.keep_until_commit(old);
     engine.write_status();
     Ok(Arc::new(engine))
+}
+
+/// Who this rank is, with all ranks' `nodes`.
+fn identity_of(introduction: &Introduction, generation: Generation, rank: Rank, nodes: &[u32]) -> Identity {
+    let size = nodes.len() as u32;
+    let my_node = nodes[rank.index()];
+    Identity {
+        job: introduction.job.clone(),
+        group: introduction.group.clone(),
+        generation,
+        incarnation: introduction.incarnation,
+        store: introduction.store,
+        rank,
+        size,
+        node_ranks: (0..size).map(Rank).filter(|peer| nodes[peer.index()] == my_node).collect(),
+    }
+}
+
+/// The tiers of files that were wanted and cannot be used.
+fn lost_files(config: &Config, opened: &Opened) -> Vec<Lost> {
+    let wanted = TierId::files().filter(|tier| tier.wish(&config.job).is_enabled);
+    wanted.filter(|tier| !opened.tiers.has(*tier)).map(|tier| (tier, about(tier, &opened.notes))).collect()
+}
+
+/// This rank's part in the redundancy sets. The root warns of what could not be kept.
+fn protect(
+    bootstrap: &mut Bootstrap<'_>,
+    rank: Rank,
+    nodes: &[u32],
+    place: &Place,
+    config: &Config,
+) -> Result<Protection> {
+    let node_domains = node_domains(bootstrap, rank, nodes, place, config)?;
+    let protection = Protection::new(rank, nodes, &node_domains.domains, &config.job.redundancy.schemes());
+    if rank == Rank::ROOT {
+        for note in node_domains.notes.iter().chain(&protection.notes) {
+            log::warn!("event=redundancy-reduced {note}");
+        }
+    }
+    Ok(protection)
+}
+
+/// What is lost if redundancy was wanted and none can be had.
+fn lost_redundancy(config: &Config, protection: &Protection, size: u32) -> Option<Lost> {
+    let is_lost = protection.schemes().is_empty() && !config.job.redundancy.schemes().is_empty();
+    is_lost.then(|| {
+        let culprit = Culprit { ranks: Ranks::all(size), text: protection.notes.join("; "), retry: true };
+        (TierId::PEERS, vec![culprit])
+    })
+}
+
+/// Writes the line for people: what the session works with, and what it has found.
+fn tell_opening(setup: &Setup, nodes: &[u32], old: &[OldSegment]) {
+    let Setup { identity, protection, lost, .. } = setup;
+    let seen = look_within(LOOK, setup.tiers.clone(), identity);
+    let opening = Opening {
+        job: &identity.job,
+        group: &identity.group,
+        ranks: identity.size,
+        nodes: nodes.iter().max().map_or(0, |node| node + 1),
+        generation: identity.generation.0,
+        tiers: tiers(&setup.config, setup.memory.as_deref(), &setup.tiers, seen.as_deref(), lost),
+        redundancy: match lost.iter().any(|(tier, _)| *tier == TierId::PEERS) {
+            false => Ok(protection.schemes().iter().map(ToString::to_string).collect()),
+            true => Err(protection.notes.join("; ")),
+        },
+        found: seen.as_deref().map(|seen| found(seen, old)),
+    };
+    log::log!(target: log::SUMMARY, importance(opening.is_loss()), "{}", opening.line());
+}
+
+/// The account of where this rank's threads and pages are, unless that is off.
+fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
+    let Setup { identity, config, .. } = setup;
+    let is_on = place.is_real && place.workers != Workers::Inline && config.job.affinity != AffinityMode::Off;
+    is_on.then(|| {
+        Arc::new(Keeper::new(Settings {
+            mode: config.job.affinity,
+            config: config.node.affinity.clone(),
+            rank: identity.rank.0,
+            neighbours: identity.node_ranks.iter().map(|rank| rank.0).collect(),
+        }))
+    })
 }
 
 fn teller_of(directory: &Path, place: &Place, identity: &Identity) -> Teller {
@@ -367,6 +400,11 @@ impl Prepared {
     /// The tiers that this rank can use.
     fn tiers(&self) -> impl Iterator<Item = &Arc<dyn Tier>> {
         self.usable.iter().filter_map(|(_, usable)| usable.as_ref().ok())
+    }
+
+    /// Those of them that all ranks can use.
+    fn into_open(self, open: TierSet) -> Vec<Arc<dyn Tier>> {
+        self.usable.into_iter().filter_map(|(_, tier)| tier.ok()).filter(|tier| open.has(tier.kind())).collect()
     }
 }
 

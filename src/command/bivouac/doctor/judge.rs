@@ -239,7 +239,7 @@ fn memory(facts: &Facts) -> Vec<Finding> {
         Budget::Bytes(_) => "lower memory.budget, or free memory",
         Budget::Percent(_) => "raise memory.budget, or free memory",
     };
-    let mut findings = vec![if !facts.memory.is_memory {
+    let tier = if !facts.memory.is_memory {
         warning(
             check,
             format!("{found}, but it is not in memory"),
@@ -263,32 +263,40 @@ fn memory(facts: &Facts) -> Vec<Finding> {
         )
     } else {
         ok(check, found)
-    }];
+    };
+    vec![tier, huge_pages(facts), segments(facts)]
+}
+
+fn huge_pages(facts: &Facts) -> Finding {
     let huge = facts.memory.huge.as_deref().unwrap_or("unknown");
     let found = format!("shmem_enabled is {huge}");
-    findings.push(match facts.kernel {
+    match facts.kernel {
         Some(kernel) if kernel < KERNEL_POPULATE => warning(
             "huge pages",
             format!("{found}, kernel {}.{}", kernel.0, kernel.1),
             "this kernel is older than 5.14: memory is populated page by page. Populate early (large first checkpoint), or use a newer one",
         ),
-        Some(kernel) if kernel < KERNEL_COLLAPSE && !matches!(huge, "always" | "advise" | "within_size" | "force") => warning(
-            "huge pages",
-            format!("{found}, kernel {}.{}", kernel.0, kernel.1),
-            "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled; populating and copying take about half the time then",
-        ),
+        Some(kernel) if kernel < KERNEL_COLLAPSE && !matches!(huge, "always" | "advise" | "within_size" | "force") => {
+            warning(
+                "huge pages",
+                format!("{found}, kernel {}.{}", kernel.0, kernel.1),
+                "as root: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled; populating and copying take about half the time then",
+            )
+        }
         _ => ok("huge pages", found),
-    });
+    }
+}
+
+fn segments(facts: &Facts) -> Finding {
     let (dead, dead_bytes) = facts.memory.dead;
-    findings.push(match dead {
+    match dead {
         0 => ok("segments", format!("none of dead runs, {} of living ones", facts.memory.alive)),
         _ => warning(
             "segments",
             format!("{dead} of dead runs take {}", bytes(dead_bytes)),
             "a restart of the job uses and removes them. If there will be none: bivouac drain, then bivouac clean --all-dead",
         ),
-    });
-    findings
+    }
 }
 
 fn space(trial: &Trial) -> String {

@@ -42,6 +42,71 @@ struct KernelRun {
     first_item: u32,
 }
 
+/// What the kernel is told of the runs of a call.
+struct Table {
+    runs: Vec<KernelRun>,
+    /// The run of each item of a table that goes through memory, where a search would take too long to find it. Empty if each run is
+    /// one item: that needs no telling.
+    owners: Vec<u32>,
+    /// Thread blocks of the call.
+    items: u32,
+}
+
+impl Table {
+    fn of(runs: &[Run], item_bytes: u64) -> Result<Table> {
+        let mut table = Vec::with_capacity(runs.len());
+        let mut items = 0u64;
+        for run in runs.iter().filter(|run| run.from.bytes() > 0) {
+            let bytes = run.from.bytes();
+            table.push(KernelRun {
+                from: run.from.address(),
+                to: run.to.as_ref().map_or(0, DeviceSpan::address),
+                bytes,
+                start: run.start,
+                region_bytes: run.region_bytes,
+                first_block: run.first_block,
+                first_item: items as u32,
+            });
+            items += (run.start + bytes).div_ceil(item_bytes) - run.start / item_bytes;
+        }
+        let too_many = DeviceError::Range { offset: 0, bytes: items, reason: "more than 2^31 items in one call" };
+        let items = i32::try_from(items).map_err(|_| too_many)? as u32;
+        let mut owners = Vec::new();
+        if table.len() > FEW && items as usize != table.len() {
+            owners.reserve_exact(items as usize);
+            let ends = table.iter().skip(1).map(|run| run.first_item).chain([items]);
+            for (index, (run, end)) in table.iter().zip(ends).enumerate() {
+                owners.resize(owners.len() + (end - run.first_item) as usize, index as u32);
+            }
+        }
+        Ok(Table { runs: table, owners, items })
+    }
+
+    /// The bytes of the runs, if the table is long and goes through memory.
+    fn runs_bytes(&self) -> usize {
+        if self.runs.len() > FEW { size_of_val(&self.runs[..]) } else { 0 }
+    }
+
+    /// The bytes of what goes through memory: the runs, and behind them their owners.
+    fn bytes(&self) -> usize {
+        self.runs_bytes() + size_of_val(&self.owners[..])
+    }
+}
+
+/// What one launch of the kernel works with.
+struct Launch<'a> {
+    table: &'a Table,
+    /// Exponents of the bytes of a block and of an item.
+    shifts: [u32; 2],
+    /// Where a long table goes.
+    memory: Option<&'a Allocation>,
+    /// The sums of the blocks.
+    sums: &'a Allocation,
+    /// Takes the digests; behind these bytes a long table comes from it.
+    pinned: &'a PinnedLoan,
+    digest_bytes: usize,
+}
+
 /// A stream: the application's, or one of ours.
 pub(super) struct GpuStream {
     pub(super) shared: Arc<Shared>,
@@ -152,6 +217,54 @@ impl GpuStream {
         let memory = Arc::new(Allocation::new(&self.shared, bytes.next_power_of_two().max(SCRATCH_MIN))?);
         scratch.table = Some(memory.clone());
         Ok(memory)
+    }
+
+    /// Two timing events, used ones where there are some.
+    fn timed_events(&self) -> Result<[Event; 2]> {
+        let used = self.events.lock().pop();
+        match used {
+            Some(pair) => Ok(pair),
+            None => Ok([Event::timed(&self.shared)?, Event::timed(&self.shared)?]),
+        }
+    }
+
+    /// Enqueues the kernel, behind its table where that is long.
+    ///
+    /// # Safety
+    /// The runs of the table lie in memory of this device, with lengths that [`check_runs`] has checked. The sums have room for all
+    /// blocks, the table's memory has room for a long table, and both are used on this stream only. The pinned loan has room for the
+    /// digests, and holds a long table behind them. All of that stays until the stream has run what is enqueued here, also if this fails.
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let Launch { table, shifts: [block_shift, item_shift], memory, sums, pinned, digest_bytes } = launch;
+        let (shared, stream) = (&self.shared, self.stream.cu_stream());
+        let mut few = [KernelRun::default(); FEW];
+        let (mut many, mut owners) = (0u64, 0u64);
+        if let Some(memory) = memory {
+            many = memory.address();
+            owners = if table.owners.is_empty() { 0 } else { many + table.runs_bytes() as u64 };
+            let from = (pinned.address() + *digest_bytes as u64) as *const c_void;
+            // SAFETY: as the caller says, the pinned loan holds the table there until the work has ended, and `many` has room for it.
+            let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(many, from, table.bytes(), stream).result() };
+            sent.map_err(|error| shared.failed("cuMemcpyHtoDAsync", error))?;
+        } else {
+            few[..table.runs.len()].copy_from_slice(&table.runs);
+        }
+        let (count, sums, digests) = (table.runs.len() as u32, sums.address(), pinned.address());
+        let mut arguments: [*mut c_void; 8] = [
+            (&raw const few).cast_mut().cast(),
+            (&raw const many).cast_mut().cast(),
+            (&raw const owners).cast_mut().cast(),
+            (&raw const count).cast_mut().cast(),
+            (&raw const *block_shift).cast_mut().cast(),
+            (&raw const *item_shift).cast_mut().cast(),
+            (&raw const sums).cast_mut().cast(),
+            (&raw const digests).cast_mut().cast(),
+        ];
+        let (function, grid, block) = (shared.copy_blocks.cu_function(), (table.items, 1, 1), (THREADS, 1, 1));
+        // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call. What they point
+        // to is as the caller says.
+        let launched = unsafe { result::launch_kernel(function, grid, block, 0, stream, &mut arguments) };
+        launched.map_err(|error| shared.failed("cuLaunchKernel", error))
     }
 
     fn check_spans<'a>(&self, mut spans: impl Iterator<Item = &'a DeviceSpan>) -> Result<()> {
@@ -275,88 +388,29 @@ impl Stream for GpuStream {
         self.check_spans(runs.iter().flat_map(|run| std::iter::once(&run.from).chain(&run.to)))?;
         let _bound = shared.bind()?;
         let item_bytes = ITEM_BYTES.min(block_bytes);
-        let (block_shift, item_shift) = (block_bytes.trailing_zeros(), item_bytes.trailing_zeros());
-        let mut table = Vec::with_capacity(runs.len());
-        let mut items = 0u64;
-        for run in runs.iter().filter(|run| run.from.bytes() > 0) {
-            let bytes = run.from.bytes();
-            table.push(KernelRun {
-                from: run.from.address(),
-                to: run.to.as_ref().map_or(0, DeviceSpan::address),
-                bytes,
-                start: run.start,
-                region_bytes: run.region_bytes,
-                first_block: run.first_block,
-                first_item: items as u32,
-            });
-            items += (run.start + bytes).div_ceil(item_bytes) - run.start / item_bytes;
-        }
-        let too_many = DeviceError::Range { offset: 0, bytes: items, reason: "more than 2^31 items in one call" };
-        let items = i32::try_from(items).map_err(|_| too_many)? as u32;
+        let table = Table::of(&runs, item_bytes)?;
         let digest_bytes = blocks as usize * 16;
-        // Long tables go through memory, with the run of each item, which a search there would take too long to find. Where each run is
-        // one item, it needs no telling.
-        let mut owners: Vec<u32> = Vec::new();
-        let has_owners = table.len() > FEW && items as usize != table.len();
-        if has_owners {
-            owners.reserve_exact(items as usize);
-            let ends = table.iter().skip(1).map(|run| run.first_item).chain([items]);
-            for (index, (run, end)) in table.iter().zip(ends).enumerate() {
-                owners.resize(owners.len() + (end - run.first_item) as usize, index as u32);
-            }
-        }
-        let runs_bytes = if table.len() > FEW { size_of_val(&table[..]) } else { 0 };
-        let table_bytes = runs_bytes + size_of_val(&owners[..]);
+        let table_bytes = table.bytes();
         let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
-        let used = self.events.lock().pop();
-        let [begin, end] = match used {
-            Some(pair) => pair,
-            None => [Event::timed(shared)?, Event::timed(shared)?],
-        };
+        let [begin, end] = self.timed_events()?;
         // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only behind it.
         let mut scratch = self.scratch.lock();
         let sums_memory = self.sums(&mut scratch, u64::from(blocks))?;
         let table_memory = if table_bytes > 0 { Some(self.table(&mut scratch, table_bytes as u64)?) } else { None };
         if table_bytes > 0 {
-            pinned.write(digest_bytes, bytemuck::cast_slice(&table));
-            pinned.write(digest_bytes + runs_bytes, bytemuck::cast_slice(&owners));
+            pinned.write(digest_bytes, bytemuck::cast_slice(&table.runs));
+            pinned.write(digest_bytes + table.runs_bytes(), bytemuck::cast_slice(&table.owners));
         }
+        let (memory, sums) = (table_memory.as_deref(), &*sums_memory);
+        let shifts = [block_bytes.trailing_zeros(), item_bytes.trailing_zeros()];
+        let launch = Launch { table: &table, shifts, memory, sums, pinned: &pinned, digest_bytes };
         let enqueue = || -> Result<()> {
             self.record(&begin)?;
-            if items > 0 {
-                let mut few = [KernelRun::default(); FEW];
-                let (mut many, mut owners_at) = (0u64, 0u64);
-                if let Some(memory) = &table_memory {
-                    many = memory.address();
-                    owners_at = if has_owners { many + runs_bytes as u64 } else { 0 };
-                    let from = (pinned.address() + digest_bytes as u64) as *const c_void;
-                    let stream = self.stream.cu_stream();
-                    // SAFETY: the pinned loan holds the table there until the work has ended, and `many` has room for it.
-                    let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(many, from, table_bytes, stream).result() };
-                    sent.map_err(|error| shared.failed("cuMemcpyHtoDAsync", error))?;
-                } else {
-                    few[..table.len()].copy_from_slice(&table);
-                }
-                let (count, sums, digests) = (table.len() as u32, sums_memory.address(), pinned.address());
-                let mut arguments: [*mut c_void; 8] = [
-                    (&raw const few).cast_mut().cast(),
-                    (&raw const many).cast_mut().cast(),
-                    (&raw const owners_at).cast_mut().cast(),
-                    (&raw const count).cast_mut().cast(),
-                    (&raw const block_shift).cast_mut().cast(),
-                    (&raw const item_shift).cast_mut().cast(),
-                    (&raw const sums).cast_mut().cast(),
-                    (&raw const digests).cast_mut().cast(),
-                ];
-                let (function, stream) = (shared.copy_blocks.cu_function(), self.stream.cu_stream());
-                // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call.
-                // The spans are memory of this device that `Enqueued` keeps alive, of the lengths that `check_runs` has
-                // checked; scratch has room for all blocks and is used on this stream only; the pinned loan has room for
-                // digests and table.
-                let launched = unsafe {
-                    result::launch_kernel(function, (items, 1, 1), (THREADS, 1, 1), 0, stream, &mut arguments)
-                };
-                launched.map_err(|error| shared.failed("cuLaunchKernel", error))?;
+            if table.items > 0 {
+                // SAFETY: `check_spans` and `check_runs` have checked the runs that the table is made of. The sums were asked for as many
+                // blocks as the runs have, the table's memory and the loan for the bytes of both. `Enqueued` keeps all of it alive until
+                // the work has ended, and `drain` waits for what a failure leaves behind; other calls use the scratch on this stream only.
+                unsafe { self.launch(&launch)? };
             }
             self.record(&end)
         };

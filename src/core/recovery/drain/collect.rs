@@ -216,62 +216,67 @@ impl Collected {
     }
 
     fn add_folder(&mut self, tier: &Arc<dyn Tier>, series: &Series, key: &CheckpointKey) -> Result<(), TierError> {
-        let (folder, path) = (key.folder(), tier.folder_path(series, key));
-        let damage = |rank, why| Damage {
-            tier: tier.kind(),
-            series: Some(series.clone()),
-            name_hash: None,
-            order: Some((key.generation, key.version, key.operation)),
-            rank,
-            why,
-        };
-        let entries = tier.entries(&path)?;
+        let folder = Folder { tier, series, key, name: key.folder(), path: tier.folder_path(series, key) };
+        let entries = tier.entries(&folder.path)?;
         let mut seen = BTreeSet::new();
         for name in entries.into_iter().filter(|entry| !entry.is_dir).map(|entry| entry.name) {
             if let Some((rank, Content::Parity)) = parse_rank_file(&name) {
-                match tier.open_any(series, &folder, &name, rank) {
-                    Ok(shard) => self.add_part(Piece {
-                        series: series.clone(),
-                        candidate: candidate_of(shard.head()),
-                        rank,
-                        bytes: shard.head().header.total_len,
-                        content: Content::Parity,
-                        place: Place::File(tier.clone(), name),
-                    }),
-                    Err(error) => self.bad_parts.push(error.to_string()),
-                }
-                continue;
-            }
-            if !is_rank_file(&name) && !is_node_file(&name) {
-                continue;
-            }
-            let (container, file) = match tier.open_container(&path.join(&name)) {
-                Ok(opened) => opened,
-                Err(error) => {
-                    let rank = rank_of_file(&name);
-                    seen.extend(rank);
-                    self.damage.push(damage(rank, error.to_string()));
-                    continue;
-                }
-            };
-            let file: Arc<dyn ReadFile> = file.into();
-            for entry in container.entries.iter().filter(|entry| entry.key.folder() == folder) {
-                seen.insert(entry.rank);
-                match FileShard::open(tier.kind(), path.join(&name), file.clone(), entry, series) {
-                    Ok(shard) if is_sane(&candidate_of(shard.head())) => self.pieces.push(Piece {
-                        series: series.clone(),
-                        candidate: candidate_of(shard.head()),
-                        rank: entry.rank,
-                        bytes: entry.length,
-                        content: Content::Shard,
-                        place: Place::File(tier.clone(), name.clone()),
-                    }),
-                    Ok(_) => self.damage.push(damage(Some(entry.rank), insane(&path.join(&name)))),
-                    Err(error) => self.damage.push(damage(Some(entry.rank), error.to_string())),
-                }
+                self.add_part_file(&folder, name, rank);
+            } else if is_rank_file(&name) || is_node_file(&name) {
+                self.add_container(&folder, &name, &mut seen);
             }
         }
-        match tier.read_manifest(series, &folder) {
+        self.add_manifest(&folder, &seen);
+        Ok(())
+    }
+
+    fn add_part_file(&mut self, folder: &Folder<'_>, name: String, rank: Rank) {
+        match folder.tier.open_any(folder.series, &folder.name, &name, rank) {
+            Ok(shard) => self.add_part(Piece {
+                series: folder.series.clone(),
+                candidate: candidate_of(shard.head()),
+                rank,
+                bytes: shard.head().header.total_len,
+                content: Content::Parity,
+                place: Place::File(folder.tier.clone(), name),
+            }),
+            Err(error) => self.bad_parts.push(error.to_string()),
+        }
+    }
+
+    /// Adds the shards of a file, and to `seen` the ranks that it has one of or should have.
+    fn add_container(&mut self, folder: &Folder<'_>, name: &str, seen: &mut BTreeSet<Rank>) {
+        let (tier, series, path) = (folder.tier, folder.series, folder.path.join(name));
+        let (container, file) = match tier.open_container(&path) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let rank = rank_of_file(name);
+                seen.extend(rank);
+                return self.damage.push(folder.damage(rank, error.to_string()));
+            }
+        };
+        let file: Arc<dyn ReadFile> = file.into();
+        for entry in container.entries.iter().filter(|entry| entry.key.folder() == folder.name) {
+            seen.insert(entry.rank);
+            match FileShard::open(tier.kind(), path.clone(), file.clone(), entry, series) {
+                Ok(shard) if is_sane(&candidate_of(shard.head())) => self.pieces.push(Piece {
+                    series: series.clone(),
+                    candidate: candidate_of(shard.head()),
+                    rank: entry.rank,
+                    bytes: entry.length,
+                    content: Content::Shard,
+                    place: Place::File(tier.clone(), name.to_owned()),
+                }),
+                Ok(_) => self.damage.push(folder.damage(Some(entry.rank), insane(&path))),
+                Err(error) => self.damage.push(folder.damage(Some(entry.rank), error.to_string())),
+            }
+        }
+    }
+
+    /// Adds what the manifest says, beside the ranks that were `seen`.
+    fn add_manifest(&mut self, folder: &Folder<'_>, seen: &BTreeSet<Rank>) {
+        let (tier, series) = (folder.tier, folder.series);
+        match tier.read_manifest(series, &folder.name) {
             Ok(manifest) => {
                 let candidate = candidate_of_manifest(&manifest);
                 if is_sane(&candidate) {
@@ -284,9 +289,9 @@ impl Collected {
                 }
                 for container in &manifest.containers {
                     for rank in container.ranks.iter().filter(|rank| !seen.contains(rank)) {
-                        let file = path.join(&container.file);
+                        let file = folder.path.join(&container.file);
                         let why = format!("{} with the shard of rank {rank} is missing", file.display());
-                        self.damage.push(damage(Some(*rank), why));
+                        self.damage.push(folder.damage(Some(*rank), why));
                     }
                 }
             }
@@ -294,7 +299,29 @@ impl Collected {
             // The shards prove what it recorded.
             Err(error) => log::warn!("event=manifest-unusable error={error}"),
         }
-        Ok(())
+    }
+}
+
+/// The folder of a checkpoint on a tier.
+struct Folder<'a> {
+    tier: &'a Arc<dyn Tier>,
+    series: &'a Series,
+    key: &'a CheckpointKey,
+    /// Its name, and all of its path.
+    name: String,
+    path: PathBuf,
+}
+
+impl Folder<'_> {
+    fn damage(&self, rank: Option<Rank>, why: String) -> Damage {
+        Damage {
+            tier: self.tier.kind(),
+            series: Some(self.series.clone()),
+            name_hash: None,
+            order: Some((self.key.generation, self.key.version, self.key.operation)),
+            rank,
+            why,
+        }
     }
 }
 

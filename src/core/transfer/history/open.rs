@@ -23,6 +23,7 @@ use crate::transfer::Waiting;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// The threads that make memory ready. The first ends when that is done; the other goes on with slots.
@@ -67,12 +68,8 @@ impl Caches {
         config: CacheConfig,
         waiting: Waiting,
     ) -> Result<Caches, HistoryError> {
-        let store_failed = |reason: String| {
-            let directory = config.store_directory.as_ref().map_or_else(String::new, |path| path.display().to_string());
-            HistoryError::Store { directory, reason }
-        };
         let spill = config.store_directory.as_ref().map(|directory| Spill::new(directory)).transpose();
-        let spill = spill.map_err(|error| store_failed(error.to_string()))?;
+        let spill = spill.map_err(|error| store_failed(&config, error.to_string()))?;
         let range = device.reserve(config.device_bytes)?;
         let host_bytes = if segment.is_some() { config.host_bytes / HOST_UNIT * HOST_UNIT } else { 0 };
         let store_bytes = if spill.is_some() { config.store_bytes / HOST_UNIT * HOST_UNIT } else { 0 };
@@ -81,21 +78,7 @@ impl Caches {
             host: TierOptions { unit: HOST_UNIT, capacity: host_bytes },
             store: TierOptions { unit: HOST_UNIT, capacity: store_bytes },
         });
-        let books = Books {
-            cache,
-            idle: [0; 4],
-            queues: Default::default(),
-            awake: [0; 4],
-            waiting: 0,
-            entries: BTreeMap::new(),
-            enqueued: VecDeque::new(),
-            late: BTreeMap::new(),
-            settling: 0,
-            landings: VecDeque::new(),
-            staged: 0,
-            shards: 0,
-            trace: Trace::new(config.trace),
-        };
+        let books = Books::new(cache, config.trace);
         let bursts = Bursts::new(&config.stagger, &*device, segment.as_ref(), waiting);
         let shared = Arc::new(Shared {
             device,
@@ -104,7 +87,7 @@ impl Caches {
             registered: Registered::default(),
             lines: Lines::default(),
             spill,
-            config: CacheConfig { host_bytes, ..config.clone() },
+            config: CacheConfig { host_bytes, ..config },
             bursts,
             is_shrinking: AtomicBool::new(false),
             is_leased: AtomicBool::new(false),
@@ -123,31 +106,8 @@ impl Caches {
         if first > 0 {
             shared.map_step(0, first)?;
         }
-        let caches = Caches { shared: shared.clone(), threads: Lock::at(Order::Session, Vec::new()) };
-        let mut threads = Vec::new();
-        let cpus = match config.cpus {
-            ThreadCpus::Near => given::for_background(&shared.device.info().bus_id),
-            ThreadCpus::Own => cpus::of_this_thread(),
-        };
-        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
-            let cpus = cpus.clone();
-            spawn(name, move || {
-                cpus::run_on(&cpus);
-                body();
-            })
-        };
-        let told = |error: std::io::Error| store_failed(format!("a thread could not be started: {error}"));
-        for (link, number) in
-            Link::ALL.into_iter().flat_map(|link| (0..IN_FLIGHT_MAX).map(move |number| (link, number)))
-        {
-            let stream = shared.device.stream(Priority::Low)?;
-            let shared = shared.clone();
-            let body = move || link_loop(&shared, link, &stream);
-            threads.push(spawn(format!("bvk-{}-{number}", name_of(link)), Box::new(body)).map_err(told)?);
-        }
-        let pinning = shared.clone();
-        threads.push(spawn(PIN_THREAD.into(), Box::new(move || pin_loop(&pinning))).map_err(told)?);
-        threads.push(spawn(MAP_THREAD.into(), Box::new(move || memory_loop(&shared, first))).map_err(told)?);
+        let caches = Caches { shared, threads: Lock::at(Order::Session, Vec::new()) };
+        let threads = start_threads(&caches.shared, first)?;
         *caches.threads.lock() = threads;
         Ok(caches)
     }
@@ -184,6 +144,62 @@ impl Caches {
     pub fn release_device_memory(&self, bytes: u64) -> u64 {
         self.shared.release(bytes)
     }
+}
+
+impl Books {
+    fn new(cache: Cache, is_traced: bool) -> Books {
+        Books {
+            cache,
+            idle: [0; 4],
+            queues: Default::default(),
+            awake: [0; 4],
+            waiting: 0,
+            entries: BTreeMap::new(),
+            enqueued: VecDeque::new(),
+            late: BTreeMap::new(),
+            settling: 0,
+            landings: VecDeque::new(),
+            staged: 0,
+            shards: 0,
+            trace: Trace::new(is_traced),
+        }
+    }
+}
+
+/// Starts the threads of the links and those that make memory ready, of which `mapped` bytes on the device are.
+///
+/// # Errors
+/// [`HistoryError::Device`], [`HistoryError::Store`] if a thread cannot be started.
+fn start_threads(shared: &Arc<Shared>, mapped: u64) -> Result<Vec<JoinHandle<()>>, HistoryError> {
+    let cpus = match shared.config.cpus {
+        ThreadCpus::Near => given::for_background(&shared.device.info().bus_id),
+        ThreadCpus::Own => cpus::of_this_thread(),
+    };
+    let start = |name: String, body: Box<dyn FnOnce() + Send>| {
+        let cpus = cpus.clone();
+        let started = spawn(name, move || {
+            cpus::run_on(&cpus);
+            body();
+        });
+        started.map_err(|error| store_failed(&shared.config, format!("a thread could not be started: {error}")))
+    };
+    let mut threads = Vec::new();
+    for (link, number) in Link::ALL.into_iter().flat_map(|link| (0..IN_FLIGHT_MAX).map(move |number| (link, number))) {
+        let stream = shared.device.stream(Priority::Low)?;
+        let shared = shared.clone();
+        let body = move || link_loop(&shared, link, &stream);
+        threads.push(start(format!("bvk-{}-{number}", name_of(link)), Box::new(body))?);
+    }
+    let (pinning, mapping) = (shared.clone(), shared.clone());
+    threads.push(start(PIN_THREAD.into(), Box::new(move || pin_loop(&pinning)))?);
+    threads.push(start(MAP_THREAD.into(), Box::new(move || memory_loop(&mapping, mapped)))?);
+    Ok(threads)
+}
+
+/// The error of the file and of the threads, which names the directory of the file.
+fn store_failed(config: &CacheConfig, reason: String) -> HistoryError {
+    let directory = config.store_directory.as_ref().map_or_else(String::new, |path| path.display().to_string());
+    HistoryError::Store { directory, reason }
 }
 
 impl Shared {

@@ -42,6 +42,24 @@ fn cuts_of(layout: &Layout, pieces: &[Piece], targets: &[usize]) -> Vec<(Cut, us
     layout.cuts(pieces).into_iter().filter_map(|cut| Some((cut, target_of[cut.field]?))).collect()
 }
 
+/// The copy of a version that a restore has chosen and holds.
+struct Held {
+    tier: Tier,
+    pieces: Vec<Piece>,
+    /// The layout and the digests of the version.
+    known: Option<(Arc<Layout>, Arc<[Digest]>)>,
+    /// Which field of the version each field of the caller is.
+    targets: Vec<usize>,
+}
+
+/// What has become of a copy that a restore holds.
+enum Taken {
+    /// It was read, for which the device took so many seconds.
+    Read(f64),
+    /// A copy from it was enqueued.
+    Enqueued(Box<dyn Copied>, Expected),
+}
+
 impl Books {
     /// Ends a read.
     fn read(&mut self, id: EntryId, tier: Tier, keep: Keep) {
@@ -146,9 +164,46 @@ impl History {
         }
         let distance = if books.trace.is_on { books.cache.prefetch_distance(self.id) } else { 0 };
         loop {
+            let held = self.hold(books, id, fields, begun)?;
+            let mut announced = None;
+            let outcome = self.read_held(version, &held, may_return, fields, stream, &mut announced);
+            books = shared.lock();
+            match outcome {
+                Ok(taken) => {
+                    let seconds = self.note_taken(&mut books, id, held.tier, stream, taken);
+                    let bytes = held.known.map_or(0, |(layout, _)| layout.bytes);
+                    let step = Step { distance, ..Step::new(version, Operation::Restore, bytes, held.tier, seconds) };
+                    books.trace.step(step, begun, shared.started);
+                    shared.changed_for(books, if held.tier == Tier::Device { &[Link::Up] } else { &Link::ALL });
+                    drop(announced);
+                    return Ok(());
+                }
+                Err(error) => {
+                    books.not_read(id, held.tier, &self.name, &error);
+                    if !error.is_of_copy() {
+                        shared.changed(books);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Holds the best copy of a version that there is, for a restore of `fields`.
+    ///
+    /// # Errors
+    /// As [`History::restore`].
+    fn hold<'a>(
+        &'a self,
+        mut books: Guard<'a, Books>,
+        id: EntryId,
+        fields: &[FieldMut<'_>],
+        begun: Instant,
+    ) -> Result<Held, HistoryError> {
+        loop {
             // A mistake in the call is no damage: it is found before the version is touched.
             let (layout, targets) = match books.entries.get(&id) {
-                Some(entry) => (Some(entry.layout.clone()), self.targets(version, &entry.layout, fields)?),
+                Some(entry) => (Some(entry.layout.clone()), self.targets(id.version, &entry.layout, fields)?),
                 None => (None, Vec::new()),
             };
             let (held, tier, pieces) =
@@ -162,51 +217,49 @@ impl History {
                 books.cache.read_undone(id, tier);
                 continue;
             }
-            drop(books);
-            let mut announced = None;
-            let mut enqueued = None;
-            let outcome = match &known {
-                Some((layout, digests)) if may_return && tier == Tier::Device => {
-                    let (layout, digests) = (layout.clone(), digests.clone());
-                    let cuts = cuts_of(&layout, &pieces, &targets);
-                    let copied = self.copy_from_device(&layout, &cuts, fields, stream);
-                    copied.map(|copied| {
-                        let (name, targets) = (self.name.clone(), targets.clone());
-                        enqueued = Some((copied, Expected { name, layout, digests, targets, noted: Noted::default() }));
-                        0.0
-                    })
-                }
-                Some((layout, digests)) => {
-                    self.read_from(tier, layout, digests, &pieces, &targets, fields, stream, &mut announced)
-                }
-                None => Err(HistoryError::Unknown { history: self.name.clone(), version }),
-            };
-            books = shared.lock();
-            match &outcome {
-                // Read it is when the copy has ended.
-                Ok(_) if enqueued.is_some() => {
-                    let noted = books.cache.note_read(id);
-                    let call = |expected| EnqueuedCall::Restore(Expected { noted, ..expected });
-                    let enqueued = enqueued.map(|(copied, expected)| Enqueued::new(id, stream, copied, call(expected)));
-                    books.enqueued.extend(enqueued);
-                }
-                Ok(_) => books.read(id, tier, self.keep),
-                Err(error) => books.not_read(id, tier, &self.name, error),
+            return Ok(Held { tier, pieces, known, targets });
+        }
+    }
+
+    /// Reads the copy that a restore holds, or enqueues that where the call may return early.
+    fn read_held<'a>(
+        &'a self,
+        version: u64,
+        held: &Held,
+        may_return: bool,
+        fields: &mut [FieldMut<'_>],
+        stream: &dyn Stream,
+        announced: &mut Option<Announced<'a>>,
+    ) -> Result<Taken, HistoryError> {
+        let Held { tier, pieces, known, targets } = held;
+        match known {
+            Some((layout, digests)) if may_return && *tier == Tier::Device => {
+                let cuts = cuts_of(layout, pieces, targets);
+                let copied = self.copy_from_device(layout, &cuts, fields, stream)?;
+                let (name, layout, digests) = (self.name.clone(), layout.clone(), digests.clone());
+                let expected = Expected { name, layout, digests, targets: targets.clone(), noted: Noted::default() };
+                Ok(Taken::Enqueued(copied, expected))
             }
-            match outcome {
-                Ok(seconds) => {
-                    let bytes = known.map_or(0, |(layout, _)| layout.bytes);
-                    let step = Step { distance, ..Step::new(version, Operation::Restore, bytes, tier, seconds) };
-                    books.trace.step(step, begun, shared.started);
-                    shared.changed_for(books, if tier == Tier::Device { &[Link::Up] } else { &Link::ALL });
-                    drop(announced);
-                    return Ok(());
-                }
-                Err(error) if !error.is_of_copy() => {
-                    shared.changed(books);
-                    return Err(error);
-                }
-                Err(_) => {}
+            Some((layout, digests)) => {
+                let read = self.read_from(*tier, layout, digests, pieces, targets, fields, stream, announced);
+                read.map(Taken::Read)
+            }
+            None => Err(HistoryError::Unknown { history: self.name.clone(), version }),
+        }
+    }
+
+    /// Notes that a copy was read, or that it will have been when what was enqueued has ended. The answer is the device's seconds.
+    fn note_taken(&self, books: &mut Books, id: EntryId, tier: Tier, stream: &dyn Stream, taken: Taken) -> f64 {
+        match taken {
+            Taken::Read(seconds) => {
+                books.read(id, tier, self.keep);
+                seconds
+            }
+            Taken::Enqueued(copied, expected) => {
+                let noted = books.cache.note_read(id);
+                let call = EnqueuedCall::Restore(Expected { noted, ..expected });
+                books.enqueued.push_back(Enqueued::new(id, stream, copied, call));
+                0.0
             }
         }
     }
