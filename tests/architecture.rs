@@ -7,6 +7,8 @@
 
 #[path = "architecture/circles.rs"]
 mod circles;
+#[path = "architecture/lengths.rs"]
+mod lengths;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
