@@ -287,16 +287,19 @@ impl Job {
             let done = done.expect("the file is there");
             self.tell(format!("{} is {done}", path.display()));
             if path == Path::new(GLOBAL_ROOT).join("store") && done != "spared" {
-                // Another id makes another store: runs leave the memory of the old one alone.
-                (0..self.world.machine_count()).for_each(|id| self.truth.lose_memory(id, self.generation_max));
+                // Another id makes another store: runs leave memory and disks of the old one alone.
+                for machine in 0..self.world.machine_count() {
+                    self.truth.lose_memory(machine, self.generation_max);
+                    self.truth.lose_local(machine, self.generation_max);
+                }
             }
             let mut names = path.iter().rev().map(|name| name.to_string_lossy().into_owned());
             let (file, folder, series) = (names.next(), names.next(), names.next());
             let (Some(file), Some(folder), Some(series)) = (file, folder, series) else { continue };
-            // A manifest is only a record; the shards are the checkpoint.
+            // A manifest is only a record; the shards are the checkpoint, and, where a node is lost, the parity.
             if let (Some((generation, version, _)), true) = (
                 bivouac_core::base::CheckpointKey::parse_folder(&folder),
-                file.ends_with(".bvs") || file.ends_with(".bvc"),
+                [".bvs", ".bvc", ".bvp"].iter().any(|ending| file.ends_with(ending)),
             ) {
                 let key = (series, (generation.0, version));
                 let set = if is_local { &mut self.truth.local_damaged } else { &mut self.truth.global_damaged };

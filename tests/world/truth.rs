@@ -181,7 +181,8 @@ impl Truth {
             || self.newest(series, Level::System).is_some_and(|newest| newest > key);
         let holders: BTreeSet<u32> = told.machines.iter().copied().collect();
         let without = |lost: &BTreeMap<u32, u64>| holders.iter().filter(|machine| !is_there(lost, **machine)).count();
-        let mut lost = without(&self.memory_lost);
+        // A run that has closed has given up what also lies in files.
+        let mut lost = if told.ended && self.is_stored { holders.len() } else { without(&self.memory_lost) };
         if self.is_stored && !weather.local_out && clean(&self.local_damaged) {
             lost = lost.min(without(&self.local_lost));
         }
