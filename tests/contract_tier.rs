@@ -41,6 +41,7 @@ fn manifest(key: CheckpointKey) -> Manifest {
         group_size: 2,
         origin: None,
         level: Level::System,
+        sources: Vec::new(),
         containers: Vec::new(),
     }
 }

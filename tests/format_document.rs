@@ -8,6 +8,7 @@ mod limit;
 
 use bivouac_core::base::digest::{Digest, digest_bytes};
 use bivouac_core::base::ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};
+use bivouac_core::format::SourceKey;
 use bivouac_core::format::container::encode_tail;
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
@@ -264,6 +265,7 @@ fn a_manifest_is_as_documented() {
         group_size: 4,
         origin: Some(Origin { generation: Generation(2), version: 60, operation: 12, restart: 3 }),
         level: Level::System,
+        sources: vec![SourceKey { key: CheckpointKey { operation: 8, ..key() }, agreement: 0xabba }],
         containers: vec![container("c000000.bvc", [0, 2]), container("c000001.bvc", [1, 3])],
     };
     let bytes = manifest.encode().unwrap();
@@ -281,6 +283,10 @@ fn a_manifest_is_as_documented() {
         assert_eq!((body.text().as_str(), body.u64(), body.u64()), (file, 12288, 2));
         assert_eq!([body.u32(), body.u32()], ranks);
     }
+    assert_eq!(body.u64(), 1);
+    let (generation, version, _, incarnation) = key_read();
+    assert_eq!(body.key(), (generation, version, 8, incarnation));
+    assert_eq!(body.u64(), 0xabba);
     body.end();
     // Without an origin one byte stands where 33 did.
     manifest.origin = None;
@@ -390,6 +396,40 @@ fn the_golden_files_are_as_documented() {
     assert_eq!(read_set(&part), (1, vec![(0, other.len()), (1, other.len())]));
     // One parity of one data member: the other's shard.
     assert_eq!((part.regions[1].0.as_str(), part.regions[1].1.as_slice()), ("parity.0", other));
+    // A packed shard, joined by hand with the shard that it refers to.
+    let (file, source) = (golden("packed.bvs"), golden("r000001.bvs"));
+    let packed = read_shard(read_container(&file)[0].1, b"BVKPACK1");
+    let names: Vec<&str> = packed.regions.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((packed.rank, names), (1, vec!["head", "sources", "extents", "bytes"]));
+    let mut sources = Reader(&packed.regions[1].1);
+    assert_eq!((sources.u64(), sources.key(), sources.u64()), (1, key_read(), 0x00c0_ffee));
+    sources.end();
+    let mut whole = packed.regions[0].1.clone();
+    let source = read_container(&source)[0].1;
+    let source_body = u64_at(source, 120) as usize;
+    let (mut extents, mut own) = (Reader(&packed.regions[2].1), &packed.regions[3].1[..]);
+    let (mut regions, mut left) = ([4800, 6, 8].into_iter(), 0);
+    for _ in 0..extents.u64() {
+        if left == 0 {
+            whole.resize(whole.len().next_multiple_of(4096), 0);
+            left = regions.next().expect("a region");
+        }
+        let length = extents.u64() as usize;
+        left -= length;
+        if extents.u32() == 0 {
+            let (bytes, rest) = own.split_at(length);
+            whole.extend(bytes);
+            own = rest;
+        } else {
+            assert_eq!(extents.u32(), 0);
+            whole.extend(&source[source_body + extents.u64() as usize..][..length]);
+        }
+    }
+    extents.end();
+    whole.resize(whole.len().next_multiple_of(4096), 0);
+    let next = read_shard(&whole, b"BVKSHRD1");
+    assert_eq!((own.len(), left, regions.next()), (0, 0, None));
+    assert_eq!(next.regions[3], ("step".to_owned(), 71u64.to_le_bytes().to_vec()));
     let bytes = &golden("manifest")[..];
     opens_with(bytes, b"BVKMANI1");
     assert_eq!(u64_at(bytes, 16), checksum_around(&bytes[..48], 16));
@@ -401,6 +441,7 @@ fn the_golden_files_are_as_documented() {
     assert_eq!((body.u32(), body.u64()), (4, 1));
     assert_eq!((body.text().as_str(), body.u64(), body.u64()), ("c000000.bvc", golden("c000000.bvc").len() as u64, 2));
     assert_eq!([body.u32(), body.u32()], [0, 1]);
+    assert_eq!(body.u64(), 0, "it refers to nothing");
     body.end();
 }
 

@@ -157,6 +157,17 @@ fn sign_part(rng: &mut Rng, bytes: &mut [u8]) {
     sign_shard_at(bytes, 0);
 }
 
+/// Half of the time something in the extents is another, or in the head that is packed, which is signed again.
+fn sign_packed(rng: &mut Rng, bytes: &mut [u8]) {
+    let body = word(bytes, 120).and_then(|body| usize::try_from(body).ok()).filter(|body| *body < bytes.len());
+    if let (Some(body), true) = (body, rng.chance(1, 2)) {
+        let at = body + rng.below((bytes.len() - body) as u64) as usize;
+        bytes[at] ^= 1 << rng.below(8);
+        sign_shard_at(bytes, body);
+    }
+    sign_shard_at(bytes, 0);
+}
+
 fn sign_shard_at(bytes: &mut [u8], start: usize) {
     let body = word(bytes, start + 120).and_then(|body| start.checked_add(usize::try_from(body).ok()?));
     if let Some(sum) = body.and_then(|body| bytes.get(start + 256..body)).map(checksum) {
@@ -281,7 +292,7 @@ fn segment() -> Vec<u8> {
 
 // ------------------------------------------------------------------------------------------- the runner
 
-const TARGETS: u64 = 9;
+const TARGETS: u64 = 10;
 /// Rounds in CI: some seconds for all targets together, in a debug build.
 const ROUNDS: u64 = 20_000;
 
@@ -340,6 +351,11 @@ fn hostile_shard_heads_neither_panic_nor_allocate() {
 #[test]
 fn hostile_parity_parts_neither_panic_nor_allocate() {
     fuzz("parity_part", &[golden_files::part()], sign_part, fuzz_targets::parity_part);
+}
+
+#[test]
+fn hostile_packed_shards_neither_panic_nor_allocate() {
+    fuzz("packed_shard", &[golden_files::packed(1)], sign_packed, fuzz_targets::packed_shard);
 }
 
 #[test]

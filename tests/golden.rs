@@ -2,7 +2,8 @@
 //!
 //! The fixtures in `tests/golden/v1` are one small checkpoint of two ranks: `c000000.bvc`, a container with both shards as the
 //! global tier has it; `r000001.bvs`, the container of rank 1 alone as its local tier has it; `p000000.bvp`, the container of
-//! the parity part that rank 0 keeps of the set of both; and the `manifest` of the global tier. A reader of any later version must read them; as long as the format version is 1, the writer must make the
+//! the parity part that rank 0 keeps of the set of both; `packed.bvs`, the container of what a file holds of rank 1's shard in the next
+//! checkpoint, which refers to this one; and the `manifest` of the global tier. A reader of any later version must read them; as long as the format version is 1, the writer must make the
 //! very same bytes.
 //!
 //! After a change of the format (document, code and fixtures in one commit) they are made again by
@@ -12,8 +13,8 @@
 
 mod golden_files;
 
-use bivouac_core::base::Rank;
 use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::base::{CheckpointKey, Rank};
 use bivouac_core::config::Direct;
 use bivouac_core::format::container::{FOOTER_LEN, Footer};
 use bivouac_core::format::shard::Head;
@@ -25,7 +26,8 @@ use bivouac_core::tier::posix::PosixStorage;
 use bivouac_core::tier::source::Source;
 use bivouac_core::tier::{Tier, TierId};
 use golden_files::{
-    CONTAINER, MANIFEST, PARITY, SINGLE, container, field, folder, key, manifest, parity_container, read, set, shard,
+    CONTAINER, MANIFEST, PACKED, PARITY, SINGLE, container, field, folder, key, manifest, next_key, next_shard,
+    packed_container, parity_container, read, set, shard,
 };
 use std::sync::Arc;
 
@@ -35,6 +37,7 @@ fn todays_writer_makes_the_golden_bytes() {
         (CONTAINER, container(&[0, 1])),
         (SINGLE, container(&[1])),
         (PARITY, parity_container()),
+        (PACKED, packed_container()),
         (MANIFEST, manifest()),
     ];
     if std::env::var_os("BIVOUAC_TEST_WRITE_GOLDEN").is_some() {
@@ -139,6 +142,27 @@ fn the_golden_manifest_decodes_to_the_expected_values() {
     let [only] = manifest.containers.as_slice() else { panic!("{:?}", manifest.containers) };
     assert_eq!((only.file.as_str(), only.bytes), (CONTAINER, read(CONTAINER).len() as u64));
     assert_eq!(only.ranks, [Rank(0), Rank(1)]);
+}
+
+#[test]
+fn the_golden_packed_shard_is_the_next_one_where_its_source_is() {
+    let root = tempfile::tempdir().expect("a directory");
+    let series = Series { job: "golden".into(), group: "world".into(), name: "heat".into() };
+    let tier = DirectoryTier::new(TierId::LOCAL, Arc::new(PosixStorage::new(Direct::Off)), root.path().to_owned());
+    let put = |key: &CheckpointKey, file: &str| {
+        let path = tier.folder_path(&series, key);
+        std::fs::create_dir_all(&path).expect("made");
+        std::fs::write(path.join(SINGLE), read(file)).expect("written");
+    };
+    put(&next_key(), PACKED);
+    let open = || tier.open_shard(&series, &next_key().folder(), SINGLE, Rank(1));
+    assert!(open().is_err(), "without its source");
+    put(&key(), SINGLE);
+    let shard = open().expect("both are there");
+    let mut bytes = vec![0xee; next_shard(1).len()];
+    shard.read_raw(0, &mut bytes).expect("read");
+    assert!(bytes == next_shard(1));
+    Source::File(shard).verify(|_| ()).expect("sound");
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub mod device;
 pub mod format;
 pub mod policy;
 pub mod recovery;
+pub mod reduction;
 pub mod redundancy;
 pub mod region;
 pub mod segment;

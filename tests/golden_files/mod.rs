@@ -4,6 +4,7 @@
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Origin, Rank};
 use bivouac_core::format::container::encode_tail;
+use bivouac_core::format::packed::{Extent, SourceKey, Stored};
 use bivouac_core::format::shard::{Layout, ShardHeader, encode_head};
 use bivouac_core::format::{
     ContainerEntry, ContainerInfo, Content, ElementType, Manifest, Region, RegionKind, ShardMeta,
@@ -11,7 +12,10 @@ use bivouac_core::format::{
 use bivouac_core::redundancy::part;
 use bivouac_core::redundancy::stripes::SetInfo;
 use bivouac_core::tier::names::Series;
+use bivouac_core::tier::packing::pack;
+use bivouac_core::tier::source::MemoryShard;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The container of both ranks.
 pub const CONTAINER: &str = "c000000.bvc";
@@ -19,6 +23,8 @@ pub const CONTAINER: &str = "c000000.bvc";
 pub const SINGLE: &str = "r000001.bvs";
 /// The container of the parity part that rank 0 keeps of the two ranks' set.
 pub const PARITY: &str = "p000000.bvp";
+/// The container of the packed shard that rank 1 has in the checkpoint after that.
+pub const PACKED: &str = "packed.bvs";
 /// The manifest of the global tier.
 pub const MANIFEST: &str = "manifest";
 
@@ -52,6 +58,45 @@ fn bodies(rank: u32) -> [Vec<u8>; 4] {
 
 /// The shard of a rank.
 pub fn shard(rank: u32) -> Vec<u8> {
+    shard_of(key(), rank, &bodies(rank))
+}
+
+/// The key of the checkpoint that comes after the golden one.
+pub fn next_key() -> CheckpointKey {
+    CheckpointKey { version: 71, operation: 10, ..key() }
+}
+
+/// The shard of a rank in that: one number of its field is another, and so is its step.
+pub fn next_shard(rank: u32) -> Vec<u8> {
+    let mut bodies = bodies(rank);
+    bodies[0][16..24].copy_from_slice(&(-1.5f64).to_le_bytes());
+    bodies[3] = 71u64.to_le_bytes().to_vec();
+    shard_of(next_key(), rank, &bodies)
+}
+
+/// What a file holds of it that refers to the golden checkpoint.
+pub fn packed(rank: u32) -> Vec<u8> {
+    let shard = MemoryShard::open_any(Path::new("memory"), Arc::new(next_shard(rank))).expect("a shard");
+    let taken = |length, offset| Extent { length, stored: Stored::In { source: 0, offset } };
+    let own = |length| Extent { length, stored: Stored::Own };
+    let extents = [own(4096), taken(704, 4096), taken(6, 8192), own(8)];
+    let source = SourceKey { key: key(), agreement: 0x00c0_ffee };
+    let packed = pack(&shard, vec![source], &extents).expect("it can be packed");
+    let mut bytes = vec![0; packed.head().header.total_len as usize];
+    packed.read_raw(0, &mut bytes).expect("read");
+    bytes
+}
+
+/// The container of the packed shard.
+pub fn packed_container() -> Vec<u8> {
+    let mut bytes = packed(1);
+    let length = bytes.len() as u64;
+    let entry = ContainerEntry { key: next_key(), rank: Rank(1), offset: 0, length };
+    bytes.extend(encode_tail(&[entry]).expect("an index"));
+    bytes
+}
+
+fn shard_of(key: CheckpointKey, rank: u32, bodies: &[Vec<u8>]) -> Vec<u8> {
     let region = |name: &str, kind, element: ElementType, shape: &[u64]| {
         let bytes = shape.iter().product::<u64>() * element.bytes();
         Region { name: name.into(), kind, element, shape: shape.into(), bytes, offset: 0, first_block: 0 }
@@ -68,8 +113,8 @@ pub fn shard(rank: u32) -> Vec<u8> {
         ],
     };
     let layout = Layout::new(meta, 4096).expect("a layout");
-    let header = layout.header(key(), 0x00c0_ffee, 2, Rank(rank), ORIGIN);
-    filled(&layout, &header, &bodies(rank))
+    let header = layout.header(key, 0x00c0_ffee, 2, Rank(rank), ORIGIN);
+    filled(&layout, &header, bodies)
 }
 
 fn filled(layout: &Layout, header: &ShardHeader, bodies: &[Vec<u8>]) -> Vec<u8> {
@@ -134,6 +179,7 @@ pub fn manifest() -> Vec<u8> {
         group_size: 2,
         origin: ORIGIN,
         level: Level::System,
+        sources: Vec::new(),
         containers: vec![ContainerInfo { file: CONTAINER.into(), bytes: container(&[0, 1]).len() as u64, ranks }],
     };
     manifest.encode().expect("a manifest")

@@ -121,6 +121,7 @@ pub fn write(root: &Path, version: u64, ranks: &[Recorded]) -> PathBuf {
         group_size: ranks.len() as u32,
         origin: None,
         level: Level::System,
+        sources: Vec::new(),
         containers: vec![ContainerInfo {
             file: "c000000.bvc".into(),
             bytes,

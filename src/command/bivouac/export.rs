@@ -13,7 +13,7 @@ use crate::verify::{READ_BYTES, damaged_blocks};
 use bivouac_core::format::ElementType;
 use bivouac_core::tier::source::FileShard;
 use bivouac_core::tier::storage::ReadFile;
-use bivouac_core::tier::{Tier, TierError};
+use bivouac_core::tier::{Tier, TierError, join};
 use indicatif::ProgressBar;
 use parts::{Part, find, joined};
 use serde::Serialize;
@@ -174,7 +174,8 @@ fn copy(
     let opened = tier.open(&part.path);
     let file: Arc<dyn ReadFile> =
         opened.map_err(|source| wrong(TierError::io(tier.kind(), "open", &part.path, source)))?.into();
-    let shard = FileShard::open_any(tier.kind(), part.path.clone(), file, &part.entry).map_err(wrong)?;
+    let shard = FileShard::open_any(tier.kind(), part.path.clone(), file, &part.entry);
+    let shard = shard.and_then(|shard| join(&**tier, shard)).map_err(wrong)?;
     let head = shard.head();
     let region = head.region(name).filter(|region| **region == part.region);
     let Some(region) = region else {

@@ -23,7 +23,8 @@ use std::path::{Path, PathBuf};
   bivouac ls --json /scratch/ckpt | jq '.checkpoints[] | select(.state == \"committed\") | .version'
 
 States: committed; restorable (all shards are there, the next restart writes the manifest); incomplete (being written, or
-left behind by a crash); damaged. `bivouac verify` reads the data too. RANKS: shards here / ranks in the group. AGE: since the last change.
+left behind by a crash); held (only there because files of later checkpoints refer to it); damaged. REFERS TO: the versions that it
+cannot be restored without (reduction). `bivouac verify` reads the data too. RANKS: shards here / ranks in the group. AGE: since the last change.
 STANDING, as far as this directory tells: newest (a restart goes on from it, and it goes only when there is a newer one); older
 (the newest descends from it; it stays as long as keep_last and keep_every say); left behind (a run went back behind it, or
 started the series over: a restart takes it only if it is asked for by number).
@@ -71,6 +72,10 @@ struct CheckpointRow {
     parts: usize,
     /// Bytes of all files.
     bytes: u64,
+    /// Folders of the checkpoints that its files refer to, and cannot be restored without.
+    needs: Vec<String>,
+    /// Folders of those whose files refer to it.
+    needed_by: Vec<String>,
     /// Last change, in seconds since 1970.
     modified: Option<u64>,
     #[serde(skip)]
@@ -141,7 +146,8 @@ fn add(document: &mut Document, path: &Path) -> Result<(), Problem> {
             }
             document.problems.extend(problems);
             let histories = histories(&scope, &found)?;
-            document.checkpoints.extend(found.iter().map(|found| row(found, histories.get(&found.series))));
+            let row = |one: &Checkpoint| row(one, histories.get(&one.series), needed_by(one, &found));
+            document.checkpoints.extend(found.iter().map(row));
         }
         Target::Segment(folder, name) => document.segments.push(segment(&folder, &name)?),
         Target::Segments(folder) => {
@@ -160,7 +166,7 @@ fn add(document: &mut Document, path: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-fn row(found: &Checkpoint, history: Option<&History>) -> CheckpointRow {
+fn row(found: &Checkpoint, history: Option<&History>, needed_by: Vec<String>) -> CheckpointRow {
     let Series { job, group, name } = &found.series;
     let (generation, version, operation) = found.order;
     let key = CheckpointKey { generation, version, operation, ..CheckpointKey::default() };
@@ -177,6 +183,8 @@ fn row(found: &Checkpoint, history: Option<&History>) -> CheckpointRow {
         copies: found.copies(),
         parts: found.parts(),
         bytes: found.bytes(),
+        needs: found.manifest.iter().flat_map(|manifest| &manifest.sources).map(|source| source.key.folder()).collect(),
+        needed_by,
         modified: unix(found.modified),
         age: age(found.modified),
     }
@@ -205,6 +213,10 @@ fn tables(document: &Document) -> String {
         let mut heads =
             vec!["JOB", "GROUP", "NAME", "GEN", "VERSION", "OP", "STATE", "STANDING", "RANKS", "BYTES", "AGE"];
         let mut rows: Vec<Vec<String>> = document.checkpoints.iter().map(cells).collect();
+        if document.checkpoints.iter().any(|row| !row.needs.is_empty()) {
+            heads.push("REFERS TO");
+            rows.iter_mut().zip(&document.checkpoints).for_each(|(cells, row)| cells.push(refers_to(row)));
+        }
         if document.checkpoints.iter().any(|row| row.copies + row.parts > 0) {
             heads.push("FOR OTHERS");
             rows.iter_mut().zip(&document.checkpoints).for_each(|(cells, row)| cells.push(for_others(row)));
@@ -218,6 +230,21 @@ fn tables(document: &Document) -> String {
         parts.push("no checkpoints\n".into());
     }
     parts.join("\n")
+}
+
+/// The folders of those among `all` whose files refer to it.
+fn needed_by(one: &Checkpoint, all: &[Checkpoint]) -> Vec<String> {
+    let refers = |other: &&Checkpoint| {
+        let mut sources = other.manifest.iter().flat_map(|manifest| &manifest.sources);
+        other.series == one.series && sources.any(|source| source.key.folder() == one.folder)
+    };
+    all.iter().filter(refers).map(|other| other.folder.clone()).collect()
+}
+
+/// The versions that it cannot be restored without.
+fn refers_to(row: &CheckpointRow) -> String {
+    let version = |folder: &String| CheckpointKey::parse_folder(folder).map(|(_, version, _)| version.to_string());
+    row.needs.iter().filter_map(version).collect::<Vec<_>>().join(", ")
 }
 
 fn for_others(row: &CheckpointRow) -> String {

@@ -12,7 +12,7 @@
 //! [`topo`] shows where the ranks of a checkpoint, or live processes, have their threads and pages.
 //!
 //! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] brings what a dead job left on
-//! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again. [`places`] knows where the tiers are when nobody says so, [`living`]
+//! the node to the global tier, and [`clean`] removes it; [`rebuild`] makes the shards of lost nodes again, [`unpack`] checkpoints whole that refer to others. [`places`] knows where the tiers are when nobody says so, [`living`]
 //! whether a job lives, and [`removal`] carries out what `rm`, `clean` and [`reset`], which forgets a job, have decided.
 //!
 //! | exit status | meaning |
@@ -49,6 +49,7 @@ mod status;
 mod survey;
 mod target;
 mod topo;
+mod unpack;
 mod verify;
 
 use clap::{Parser, Subcommand};
@@ -92,6 +93,8 @@ enum Command {
     Drain(drain::Args),
     /// Make lost shards again from what is left of the nodes, and complete a checkpoint in the global directory
     Rebuild(rebuild::Args),
+    /// Make checkpoints whole whose files refer to earlier ones, to copy them away
+    Unpack(unpack::Args),
     /// Start a job, watch it, and start it again on the nodes that are left
     Run(Box<run::Args>),
     /// Show how a job stands: versions by level, what is in flight, what was refused
@@ -120,6 +123,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Rebuild(args) => rebuild::run(&args),
+        Command::Unpack(args) => unpack::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Halt(args) => halt::run(&args),

@@ -178,6 +178,7 @@ pub fn content(content: Content) -> &'static str {
     match content {
         Content::Shard => "shard",
         Content::Parity => "parity",
+        Content::Packed => "packed",
     }
 }
 

@@ -12,13 +12,17 @@ use crate::output::list;
 use crate::places::nothing_in;
 use crate::removal::{Doomed, How, Removal};
 use crate::standing::{History, histories};
-use crate::survey::{Checkpoint, survey};
+use crate::survey::{Checkpoint, dependents, survey};
 use crate::target::{Scope, Target};
+use bivouac_core::base::CheckpointKey;
 use bivouac_core::catalog::{Folder, Ledger, Occasion};
 use bivouac_core::segment::SegmentError;
+use bivouac_core::tier::Tier;
 use bivouac_core::tier::names::Series;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Versions that are named.
 const VERSIONS_MAX: usize = 8;
@@ -32,7 +36,7 @@ const VERSIONS_MAX: usize = 8;
   bivouac rm --yes /dev/shm                                       all segments of runs that have ended
 
 The newest committed checkpoint of a series stays, and so does a segment that may hold the only copy of a version; --force
-removes them too. What belongs to a living run is never removed: its claim is locked, or a process holds its
+removes them too. So does a checkpoint that files of another one refer to (reduction), unless that goes, too. What belongs to a living run is never removed: its claim is locked, or a process holds its
 segment. A local tier has no claims; there the segments in --memory tell.
 Claims and the store id stay, since they number the runs; `rm -r` removes those as well.
 
@@ -44,6 +48,9 @@ pub struct Args {
     /// Remove the newest committed version of a series, the only copy in memory, and unreadable segments too
     #[arg(short, long)]
     force: bool,
+    /// Remove the checkpoints whose files refer to what is removed, too
+    #[arg(long)]
+    with_dependents: bool,
     /// Where this node's segments are, to find living runs (default: BIVOUAC_MEMORY_DIRECTORY, or /dev/shm)
     #[arg(long, value_name = "DIR")]
     memory: Option<PathBuf>,
@@ -81,6 +88,24 @@ pub fn run(args: &Args) -> Ending {
 
 // ------------------------------------------------------------------------------------------- the plan
 
+/// What was found, with all that refers to it, the newest first.
+fn with_dependents(tier: &Arc<dyn Tier>, found: Vec<Checkpoint>) -> Result<Vec<Checkpoint>, Problem> {
+    let mut all: BTreeMap<PathBuf, Checkpoint> = BTreeMap::new();
+    for checkpoint in found {
+        let Series { job, group, name } = checkpoint.series.clone();
+        let by = dependents(&**tier, &checkpoint.series).remove(&checkpoint.folder);
+        for by in by.unwrap_or_default() {
+            let parts = vec![job.clone(), group.clone(), name.clone(), by.folder()];
+            let (more, _) = survey(&Scope { tier: tier.clone(), parts })?;
+            all.extend(more.into_iter().map(|one| (one.path.clone(), one)));
+        }
+        all.insert(checkpoint.path.clone(), checkpoint);
+    }
+    let mut all: Vec<Checkpoint> = all.into_values().collect();
+    all.sort_by_key(|checkpoint| Reverse((checkpoint.order.0, checkpoint.order.2)));
+    Ok(all)
+}
+
 impl Plan {
     fn add(&mut self, args: &Args, path: &Path) -> Result<(), Problem> {
         match Target::of(path)? {
@@ -114,6 +139,17 @@ impl Plan {
             return Err(nothing_in(named));
         }
         let histories = histories(scope, &found)?;
+        // What refers to another one goes before that.
+        let mut found = found;
+        found.sort_by_key(|checkpoint| Reverse((checkpoint.order.0, checkpoint.order.2)));
+        if args.with_dependents {
+            found = with_dependents(tier, found)?;
+        }
+        let all = found.iter().map(|one| &one.series).collect::<BTreeSet<_>>().into_iter();
+        let referring: BTreeMap<Series, _> = all.map(|series| (series.clone(), dependents(&**tier, series))).collect();
+        let mut kept: BTreeSet<(Series, String)> = BTreeSet::new();
+        let named: BTreeSet<(Series, String)> =
+            found.iter().map(|one| (one.series.clone(), one.folder.clone())).collect();
         for checkpoint in found {
             let series = &checkpoint.series;
             if let Some(why) = self.living_run(args, &checkpoint) {
@@ -130,6 +166,7 @@ impl Plan {
             let ruling = ledger.judge(&Occasion::Asked { newest: histories.get(series).and_then(History::newest) });
             if ruling.iter().any(|ruling| !ruling.may_go()) && !args.force {
                 let path = checkpoint.path.display();
+                kept.insert((series.clone(), checkpoint.folder.clone()));
                 if is_single {
                     return Err(format!(
                         "{path} is the newest committed version of its series: --force removes it too"
@@ -137,6 +174,22 @@ impl Plan {
                     .into());
                 }
                 let why = "the newest committed version of its series; --force removes it too".into();
+                self.removal.keep(&checkpoint.path, why);
+                continue;
+            }
+            let by = &referring[series];
+            let by = by.get(&checkpoint.folder).map(Vec::as_slice).unwrap_or_default();
+            let stays = |key: &&CheckpointKey| {
+                let place = (series.clone(), key.folder());
+                kept.contains(&place) || !named.contains(&place)
+            };
+            if let Some(by) = by.iter().find(stays) {
+                let (path, by) = (checkpoint.path.display(), by.folder());
+                kept.insert((series.clone(), checkpoint.folder.clone()));
+                let why = format!("files of {by} refer to it; --with-dependents removes that too");
+                if is_single {
+                    return Err(format!("{path} is not removed: {why}").into());
+                }
                 self.removal.keep(&checkpoint.path, why);
             } else if self.seen.insert(checkpoint.path.clone()) {
                 self.removal.doomed.push(Doomed::Checkpoint(Box::new(checkpoint)));

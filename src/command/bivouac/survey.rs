@@ -16,7 +16,7 @@ use bivouac_core::tier::source::FileShard;
 use bivouac_core::tier::storage::{Entry, Stat};
 use bivouac_core::tier::{Tier, TierError};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -34,6 +34,8 @@ pub enum State {
     Restorable,
     /// Being written, or left behind by a crash.
     Incomplete,
+    /// Files of others refer to it; what it refers to itself has gone, so that it can no longer be restored.
+    Held,
     /// A manifest, and files that are not as it says; or an unreadable manifest.
     Damaged,
 }
@@ -45,6 +47,7 @@ impl State {
             State::Committed => "committed",
             State::Restorable => "restorable",
             State::Incomplete => "incomplete",
+            State::Held => "held",
             State::Damaged => "damaged",
         }
     }
@@ -148,12 +151,14 @@ pub fn survey(scope: &Scope) -> Result<(Vec<Checkpoint>, Vec<String>), TargetErr
                     Some(folder) => Ok(CheckpointKey::parse_folder(&folder).into_iter().collect()),
                     None => tier.folders(&series),
                 };
+                let first = found.len();
                 match folders {
                     Ok(folders) => found.extend(folders.into_iter().filter_map(|order| {
                         look(tier, &series, order, part(3)).map_err(|error| problems.push(error.to_string())).ok()
                     })),
                     Err(error) => problems.push(error.to_string()),
                 }
+                found[first..].iter_mut().for_each(judge_sources);
             }
         }
     }
@@ -247,6 +252,46 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     checkpoint.manifest = Some(manifest);
 }
 
+/// Are the checkpoints there that its files refer to?
+fn judge_sources(checkpoint: &mut Checkpoint) {
+    let Some(manifest) = &checkpoint.manifest else { return };
+    let series = checkpoint.tier.series_path(&checkpoint.series);
+    let is_gone = |key: &CheckpointKey| {
+        let stat = checkpoint.tier.stat(&series.join(key.folder()));
+        stat.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    };
+    let gone: Vec<u64> =
+        manifest.sources.iter().filter(|source| is_gone(&source.key)).map(|source| source.key.version).collect();
+    if gone.is_empty() {
+        return;
+    }
+    let named = |versions: Vec<u64>| list(versions.iter().map(u64::to_string), REASONS_MAX, ", ");
+    let versions = named(gone);
+    let by = dependents(&*checkpoint.tier, &checkpoint.series).remove(&checkpoint.folder);
+    let (state, why) = match by {
+        Some(by) => {
+            let by = named(by.iter().map(|key| key.version).collect());
+            (State::Held, format!("for version {by}; what it refers to itself, version {versions}, has gone"))
+        }
+        None => (State::Damaged, format!("it refers to version {versions}, which is not there")),
+    };
+    (checkpoint.state, checkpoint.candidate, checkpoint.why) = (state, None, Some(why));
+}
+
+/// The folders of a series on a tier that files of others refer to, with those others, oldest first.
+pub fn dependents(tier: &dyn Tier, series: &Series) -> BTreeMap<String, Vec<CheckpointKey>> {
+    let mut by: BTreeMap<String, Vec<CheckpointKey>> = BTreeMap::new();
+    for (generation, version, operation) in tier.folders(series).unwrap_or_default() {
+        let name = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+        let Ok(manifest) = tier.read_manifest(series, &name) else { continue };
+        for source in &manifest.sources {
+            by.entry(source.key.folder()).or_default().push(manifest.key);
+        }
+    }
+    by.values_mut().for_each(|keys| keys.sort_unstable_by_key(|key| (key.generation, key.operation)));
+    by
+}
+
 /// No manifest: which shards are there all the same?
 fn judge_uncommitted(checkpoint: &mut Checkpoint) {
     let (mut ranks, mut broken) = (BTreeSet::new(), Vec::new());
@@ -254,7 +299,7 @@ fn judge_uncommitted(checkpoint: &mut Checkpoint) {
         let path = checkpoint.path.join(&file.name);
         match heads(&checkpoint.tier, &path) {
             Ok(shards) => {
-                for shard in shards.iter().filter(|shard| shard.head().header.content == Content::Shard) {
+                for shard in shards.iter().filter(|shard| shard.head().header.content != Content::Parity) {
                     ranks.insert(shard.head().header.rank.0);
                     checkpoint.group_size.get_or_insert(shard.head().header.group_size);
                 }
@@ -301,6 +346,7 @@ pub fn without_path(error: &TierError) -> String {
         TierError::Format { source, .. } => source.to_string(),
         TierError::Foreign { found, expected, .. } => format!("it holds {found}, not {expected}"),
         TierError::Io { action, source, .. } => format!("cannot {action}: {source}"),
+        TierError::Source { key, cause, .. } => format!("it refers to {key}: {cause}"),
         TierError::Damaged { .. } => error.to_string(),
     }
 }

@@ -21,7 +21,7 @@ use bivouac_core::segment::{OldSlot, SegmentError, SlotState};
 use bivouac_core::tier::names::{Series, is_parity_file};
 use bivouac_core::tier::source::{FileShard, Source};
 use bivouac_core::tier::storage::ReadFile;
-use bivouac_core::tier::{Tier, TierError, TierId, read_whole};
+use bivouac_core::tier::{Tier, TierError, TierId, join, read_whole};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -255,13 +255,15 @@ struct Expected {
     manifest: Option<Arc<Manifest>>,
     /// The container's entry there.
     record: Option<ContainerInfo>,
+    /// What it refers to has gone, and it is only there for what others refer to.
+    is_held: bool,
 }
 
 impl Expected {
     fn new(series: Series, folder: String, manifest: Option<Arc<Manifest>>, file: &Path) -> Expected {
         let is_it = |entry: &&ContainerInfo| file.file_name().is_some_and(|name| name == entry.file.as_str());
         let record = manifest.as_ref().and_then(|whole| whole.containers.iter().find(is_it)).cloned();
-        Expected { series, folder, manifest, record }
+        Expected { series, folder, manifest, record, is_held: false }
     }
 
     /// Does the manifest take this shard (or, without a rank, every shard) from another file? Such a copy was damaged, and
@@ -488,7 +490,9 @@ impl Plan {
             if !file.is_container() && !file.is_part() {
                 continue;
             }
-            let expected = Some(Expected::new(series.clone(), folder.clone(), whole.clone(), &path));
+            let is_held = checkpoint.state == State::Held;
+            let expected = Expected { is_held, ..Expected::new(series.clone(), folder.clone(), whole.clone(), &path) };
+            let expected = Some(expected);
             self.items.push(Item::Container { tier: tier.clone(), path, bytes: file.bytes, expected });
         }
     }
@@ -648,8 +652,20 @@ fn check_container(
             Ok(())
         };
         check_bodies(path, shard.head(), read, outcome, bar);
+        if shard.head().header.content == Content::Packed && !expected.is_some_and(|expected| expected.is_held) {
+            check_join(&**tier, path, shard, outcome);
+        }
     }
     Ok(())
+}
+
+/// Is a packed shard, joined with what it refers to, the one that was captured?
+fn check_join(tier: &dyn Tier, path: &Path, shard: FileShard, outcome: &mut Outcome) {
+    let rank = shard.head().header.rank;
+    let joined = join(tier, shard).and_then(|joined| Source::File(joined).verify(|_| ()));
+    if let Err(error) = joined {
+        outcome.findings.push(Finding::of(path, &error).of_rank(rank));
+    }
 }
 
 /// How long a file is, and how long its manifest says it should be, if they differ. Without a manifest nobody knows.
@@ -717,7 +733,7 @@ fn check_bodies(
     bar: &ProgressBar,
 ) {
     match head.header.content {
-        Content::Shard => outcome.checked.shards += 1,
+        Content::Shard | Content::Packed => outcome.checked.shards += 1,
         Content::Parity => outcome.checked.parts += 1,
     }
     outcome.checked.bytes += head.header.total_len;

@@ -20,6 +20,7 @@ const AT_INDEX_OFFSET: usize = 24;
 const AT_INDEX_LEN: usize = 32;
 const AT_INDEX_CHECKSUM: usize = 40;
 const AT_FILE_LEN: usize = 48;
+const AT_FLAGS: usize = 56;
 
 /// Where one shard stands.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -80,7 +81,7 @@ impl Footer {
     pub fn decode(bytes: &[u8], file_len: u64) -> Result<Self, FormatError> {
         let fields = Fields::open(WHAT, bytes, FOOTER_LEN, MAGIC)?;
         fields.verify(AT_CHECKSUM)?;
-        fields.expect_zeros(AT_FILE_LEN + 8..FOOTER_LEN)?;
+        fields.check_flags(AT_FLAGS)?;
         if fields.u64(AT_FILE_LEN) != file_len {
             let need = fields.u64(AT_FILE_LEN);
             return Err(FormatError::Short { what: "container", need, have: file_len });

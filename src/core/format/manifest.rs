@@ -3,6 +3,7 @@
 //! A checkpoint is committed when all its shards are present, complete and equal; the manifest records that and
 //! saves a reader from opening every container. Recovery writes a missing one from the shards (roll forward).
 
+use super::packed::{SourceKey, check_sources};
 use super::{Fields, FormatError, checksum, codec, header, put_u64, verify_checksum};
 use crate::base::ids::{CheckpointKey, Level, Origin, Rank};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ const HEADER_LEN: usize = 48;
 const AT_CHECKSUM: usize = 16;
 const AT_PAYLOAD_LEN: usize = 24;
 const AT_PAYLOAD_CHECKSUM: usize = 32;
+const AT_FLAGS: usize = 40;
 
 /// One container file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,6 +51,8 @@ pub struct Manifest {
     pub level: Level,
     /// The containers: all of them (global), or those on this node (local).
     pub containers: Vec<ContainerInfo>,
+    /// Earlier checkpoints of the run that files of this one refer to, ascending.
+    pub sources: Vec<SourceKey>,
 }
 
 impl Manifest {
@@ -79,7 +83,7 @@ impl Manifest {
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let fields = Fields::open(WHAT, bytes, HEADER_LEN, MAGIC)?;
         fields.verify(AT_CHECKSUM)?;
-        fields.expect_zeros(AT_PAYLOAD_CHECKSUM + 8..HEADER_LEN)?;
+        fields.check_flags(AT_FLAGS)?;
         let payload = &bytes[HEADER_LEN..];
         let need = fields.u64(AT_PAYLOAD_LEN);
         if payload.len() as u64 != need {
@@ -102,6 +106,10 @@ impl Manifest {
     }
 
     fn check(&self) -> Result<(), FormatError> {
+        check_sources(WHAT, &self.key, &self.sources)?;
+        if !self.sources.is_sorted() {
+            return Err(FormatError::invalid(WHAT, "sources are not in order"));
+        }
         let mut seen = std::collections::HashSet::new();
         for container in &self.containers {
             let plain = !container.file.is_empty() && !container.file.contains('/') && !container.file.starts_with('.');
@@ -144,6 +152,7 @@ mod tests {
             origin: None,
             level: Level::System,
             containers: vec![container("c000000.bvc", &[0, 2]), container("c000001.bvc", &[1, 3])],
+            sources: Vec::new(),
         }
     }
 
@@ -175,6 +184,23 @@ mod tests {
         manifest.containers[1].ranks = vec![Rank(2), Rank(3)];
         assert!(manifest.encode().is_err());
         assert!(Manifest::decode(&unchecked(&manifest)).is_err());
+    }
+
+    #[test]
+    fn sources_are_earlier_checkpoints_of_the_run_in_order() {
+        let at = |operation| CheckpointKey { operation, ..CheckpointKey::default() };
+        let sample = |sources: &[CheckpointKey]| {
+            let sources = sources.iter().map(|key| SourceKey { key: *key, agreement: 5 }).collect();
+            Manifest { key: at(9), sources, ..sample() }
+        };
+        let other_run = CheckpointKey { incarnation: crate::base::Incarnation([1; 16]), ..at(2) };
+        let many: Vec<CheckpointKey> = (0..9).chain(10..40).map(at).collect();
+        for bad in [&[at(9)][..], &[at(10)], &[at(2), at(2)], &[at(3), at(2)], &[other_run], &many] {
+            assert!(sample(bad).encode().is_err(), "{bad:?}");
+            assert!(Manifest::decode(&unchecked(&sample(bad))).is_err(), "{bad:?}");
+        }
+        let good = sample(&[at(2), at(8)]);
+        assert_eq!(Manifest::decode(&good.encode().unwrap()).unwrap(), good);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! No function here does I/O. A *shard* ([`shard`]) is one rank's part of a checkpoint: header, region table,
 //! block index, page-aligned bodies. The same bytes rest in a memory slot and in a file. A *container*
 //! ([`container`]) is a file of shards with an index and a footer. A *manifest* ([`manifest`]) says which
-//! containers hold which ranks of a committed checkpoint. [`codec`] is the only place that calls `bincode`.
+//! containers hold which ranks of a committed checkpoint. A *packed shard* ([`packed`]) stands for a shard in a file, and refers to files of earlier
+//! checkpoints for what they hold already. [`codec`] is the only place that calls `bincode`.
 //! [`supervision`] has the JSON files that a session shares with its supervisor.
 //!
 //! Every decoder takes hostile bytes: lengths are bounded before anything is allocated, checksums are
@@ -13,11 +14,13 @@
 pub mod codec;
 pub mod container;
 pub mod manifest;
+pub mod packed;
 pub mod shard;
 pub mod supervision;
 
 pub use container::{Container, ContainerEntry};
 pub use manifest::{ContainerInfo, Manifest};
+pub use packed::SourceKey;
 pub use shard::{Content, ElementType, Region, RegionKind, ShardHeader, ShardMeta};
 
 /// The version of all three formats; a reader refuses any other.
@@ -131,6 +134,14 @@ impl<'a> Fields<'a> {
             (_, mark) if mark == ENDIAN_MARK.swap_bytes() => Err(FormatError::Endian { what }),
             (found, ENDIAN_MARK) => Err(FormatError::Version { what, found }),
             (_, mark) => Err(FormatError::invalid(what, format!("byte-order mark {mark:#x}"))),
+        }
+    }
+
+    /// Checks the two words of flags at `at`: of what a reader must understand this one understands nothing yet; what it may ignore it does.
+    pub(crate) fn check_flags(&self, at: usize) -> Result<(), FormatError> {
+        match self.u32(at) {
+            0 => Ok(()),
+            flags => Err(FormatError::invalid(self.what, format!("it needs a newer reader (flags {flags:#x})"))),
         }
     }
 

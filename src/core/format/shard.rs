@@ -23,6 +23,7 @@ pub const SPARE_HEAD_MAX: u64 = MIB;
 
 const MAGIC: &[u8; 8] = b"BVKSHRD1";
 const MAGIC_PARITY: &[u8; 8] = b"BVKPRTY1";
+const MAGIC_PACKED: &[u8; 8] = b"BVKPACK1";
 const WHAT: &str = "shard header";
 const WHAT_TABLE: &str = "shard region table";
 
@@ -46,6 +47,7 @@ const AT_TOTAL_LEN: usize = 128;
 const AT_TABLE_CHECKSUM: usize = 136;
 const AT_ORIGIN_OPERATION: usize = 144;
 const AT_ORIGIN_RESTART: usize = 152;
+const AT_FLAGS: usize = 160;
 
 /// The element type of a region, checked when it is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
@@ -152,6 +154,20 @@ pub enum Content {
     Shard,
     /// A rank's part of the parity of its redundancy set; the header's rank is the one that holds it.
     Parity,
+    /// The regions of a rank as far as no earlier file has them ([`super::packed`]).
+    Packed,
+}
+
+impl Content {
+    const ALL: [Content; 3] = [Content::Shard, Content::Parity, Content::Packed];
+
+    fn magic(self) -> &'static [u8; 8] {
+        match self {
+            Content::Shard => MAGIC,
+            Content::Parity => MAGIC_PARITY,
+            Content::Packed => MAGIC_PACKED,
+        }
+    }
 }
 
 /// The fixed header.
@@ -189,11 +205,12 @@ impl ShardHeader {
     /// # Errors
     /// [`FormatError`] if the bytes are short, damaged, of another format, or inconsistent.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let is_parity = bytes.get(..MAGIC.len()) == Some(MAGIC_PARITY);
-        let (content, magic) = if is_parity { (Content::Parity, MAGIC_PARITY) } else { (Content::Shard, MAGIC) };
-        let fields = Fields::open(WHAT, bytes, HEADER_LEN, magic)?;
+        let has_magic = |content: &Content| bytes.get(..MAGIC.len()) == Some(content.magic());
+        let content = Content::ALL.into_iter().find(has_magic).unwrap_or_default();
+        let fields = Fields::open(WHAT, bytes, HEADER_LEN, content.magic())?;
         fields.verify(AT_CHECKSUM)?;
-        fields.expect_zeros(AT_ORIGIN_RESTART + 8..HEADER_LEN)?;
+        fields.check_flags(AT_FLAGS)?;
+        fields.expect_zeros(AT_FLAGS + 8..HEADER_LEN)?;
         let digest_id = fields.u32(AT_DIGEST_ID);
         if digest_id != DIGEST_ID {
             return Err(FormatError::invalid(WHAT, format!("digest algorithm {digest_id} is not known")));
@@ -246,11 +263,7 @@ impl ShardHeader {
     }
 
     fn encode(&self) -> [u8; HEADER_LEN] {
-        let magic = match self.content {
-            Content::Shard => MAGIC,
-            Content::Parity => MAGIC_PARITY,
-        };
-        let mut bytes: [u8; HEADER_LEN] = header(magic);
+        let mut bytes: [u8; HEADER_LEN] = header(self.content.magic());
         put_u64(&mut bytes, AT_GENERATION, self.key.generation.0);
         put_u64(&mut bytes, AT_VERSION, self.key.version);
         put_u64(&mut bytes, AT_OPERATION, self.key.operation);

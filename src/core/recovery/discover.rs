@@ -12,8 +12,8 @@ use crate::redundancy::stripes::SetInfo;
 use crate::segment::{OldBytes, OldSegment, OldSlot, SegmentError, SlotState, list};
 use crate::tier::names::{Series, rank_file};
 use crate::tier::source::{MemoryShard, Source};
-use crate::tier::{PerTier, Tier, TierId};
-use std::collections::HashMap;
+use crate::tier::{PerTier, Tier, TierError, TierId, mend};
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -150,19 +150,30 @@ fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
             return;
         }
     };
-    for (generation, version, operation) in folders {
+    let mut read = |(generation, version, operation)| {
         let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-        let manifest = match tier.read_manifest(reach.series, &folder) {
-            Ok(manifest) => Some(manifest),
-            Err(error) => {
-                if !error.is_absent() {
-                    found.unusable(tier.kind(), error.to_string());
-                }
-                None
+        let manifest = tier.read_manifest(reach.series, &folder);
+        if let Some(error) = manifest.as_ref().err().filter(|error| !error.is_absent()) {
+            found.unusable(tier.kind(), error.to_string());
+        }
+        (folder, manifest.ok())
+    };
+    let folders: Vec<(String, Option<Manifest>)> = folders.into_iter().map(&mut read).collect();
+    let held = referred_to(folders.iter().filter_map(|(_, manifest)| manifest.as_ref()));
+    for (folder, manifest) in folders {
+        let opened = tier.open_shard(reach.series, &folder, &rank_file(reach.rank), reach.rank);
+        let opened = match opened {
+            Err(error @ TierError::Source { .. }) if !held.contains(&folder) => {
+                let path = tier.series_path(reach.series).join(&folder).join(rank_file(reach.rank));
+                mend(tier, reach.tiers, &path, reach.rank).and_then(|mended| mended.ok_or(error))
             }
+            opened => opened,
         };
-        match tier.open_shard(reach.series, &folder, &rank_file(reach.rank), reach.rank) {
+        match opened {
             Ok(shard) => found.add(Source::File(shard), manifest.is_some()),
+            Err(TierError::Source { cause, .. }) if cause.is_absent() && held.contains(&folder) => {
+                log::debug!("event=held tier={} folder={folder} error={cause}", tier.kind());
+            }
             Err(error) => {
                 let recorded = manifest.filter(|manifest| manifest.container_of(reach.rank).is_some());
                 if let Some(manifest) = &recorded {
@@ -257,18 +268,41 @@ fn discover_shared(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
             return;
         }
     };
-    for (generation, version, operation) in folders {
-        let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-        match read_or_complete(tier, reach.series, &folder) {
-            Ok(Some(manifest)) => {
-                let candidate = candidate_of_manifest(&manifest);
-                found.committed.push(candidate);
-                found.manifests.entry(candidate).or_default().push((tier.kind(), manifest));
-            }
-            Ok(None) => {}
+    let name = |(generation, version, operation)| {
+        CheckpointKey { generation, version, operation, ..Default::default() }.folder()
+    };
+    let folders: Vec<String> = folders.into_iter().map(name).collect();
+    let mut manifests = Vec::new();
+    for folder in &folders {
+        match read_or_complete(tier, reach.series, folder) {
+            Ok(manifest) => manifests.extend(manifest),
             Err(error) => found.unusable(tier.kind(), error),
         }
     }
+    let held = referred_to(&manifests);
+    for manifest in manifests {
+        let candidate = candidate_of_manifest(&manifest);
+        let lacking = manifest.sources.iter().map(|source| source.key).find(|key| !folders.contains(&key.folder()));
+        match lacking {
+            None => {
+                found.committed.push(candidate);
+                found.manifests.entry(candidate).or_default().push((tier.kind(), manifest));
+            }
+            // What of it others refer to is there; it was let go itself.
+            Some(_) if held.contains(&candidate.key.folder()) => {}
+            Some(source) => {
+                let path = tier.folder_path(reach.series, &candidate.key);
+                let (kind, path) = (tier.kind(), path.display());
+                found.unusable(kind, format!("{kind} tier: {path}: it refers to {source}, which is not there"));
+            }
+        }
+    }
+}
+
+/// The folders of the checkpoints that files of others refer to.
+fn referred_to<'m>(manifests: impl IntoIterator<Item = &'m Manifest>) -> HashSet<String> {
+    let sources = manifests.into_iter().flat_map(|manifest| &manifest.sources);
+    sources.map(|source| source.key.folder()).collect()
 }
 
 /// The manifest of a folder; one that is missing or damaged is put together from the shards, if they are all there, and

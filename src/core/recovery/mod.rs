@@ -5,6 +5,9 @@
 //! checkpoint that all ranks can restore, and decides after each attempt whether it counts. [`restorer`] is what the
 //! application loads from inside an attempt: it takes each region from the nearest copy whose digests are right.
 //!
+//! Two tools work without a run: [`drain`] brings what a dead job left to the global tier, [`unpack`] makes checkpoints whole whose files refer
+//! to others.
+//!
 //! A restart is an attempt: it counts only if all ranks loaded everything they asked for. Damage found on the way sends
 //! all ranks to the next older candidate together; a region that the checkpoint does not have as the application asks
 //! for it (name, type, length) is the application's disagreement with the checkpoint, which no older version mends: it ends
@@ -16,6 +19,7 @@ pub mod drain;
 pub mod election;
 pub mod remote;
 pub mod restorer;
+pub mod unpack;
 
 pub use election::{Elected, Election, RestartError, Tried, Want};
-pub use restorer::{LoadError, Restorer};
+pub use restorer::{Copies, LoadError, Restorer};

@@ -14,10 +14,11 @@ use crate::tier::names::Series;
 use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
-use crate::tier::{PerTier, Tier, TierError, TierId, patiently};
+use crate::tier::{PerTier, Tier, TierError, TierId, mend, patiently};
 use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Why a region could not be loaded.
@@ -131,6 +132,10 @@ pub struct Restorer {
     peers: Option<Peers>,
     /// The tiers that all nodes share, nearest first, until they have been opened.
     shared: VecDeque<(Arc<dyn Tier>, Manifest)>,
+    /// All tiers in use, for other copies of what files refer to.
+    tiers: Vec<Arc<dyn Tier>>,
+    /// Files that were joined with such copies already.
+    mended: Vec<PathBuf>,
     causes: Vec<String>,
     failure: Option<String>,
     read: PerTier<u64>,
@@ -141,18 +146,23 @@ pub struct Restorer {
     placement: Option<Placement>,
 }
 
+/// Where a rank finds a checkpoint.
+pub struct Copies {
+    /// Those that it has, nearest first.
+    pub own: Vec<Source>,
+    /// Those that other nodes have.
+    pub peers: Option<Peers>,
+    /// Those on tiers that all nodes share, nearest first.
+    pub shared: Vec<(Arc<dyn Tier>, Manifest)>,
+    /// All tiers in use, for what files refer to.
+    pub tiers: Vec<Arc<dyn Tier>>,
+}
+
 impl Restorer {
     /// A restorer over the copies that this rank has, those that other nodes have, and those on tiers that all share as the last
     /// resort.
-    pub fn new(
-        rank: Rank,
-        clock: Arc<dyn Clock>,
-        key: CheckpointKey,
-        series: Series,
-        sources: Vec<Source>,
-        peers: Option<Peers>,
-        shared: Vec<(Arc<dyn Tier>, Manifest)>,
-    ) -> Restorer {
+    pub fn new(rank: Rank, clock: Arc<dyn Clock>, key: CheckpointKey, series: Series, copies: Copies) -> Restorer {
+        let Copies { own: sources, peers, shared, tiers } = copies;
         Restorer {
             rank,
             clock,
@@ -161,6 +171,8 @@ impl Restorer {
             sources,
             peers,
             shared: shared.into(),
+            tiers,
+            mended: Vec::new(),
             causes: Vec::new(),
             failure: None,
             read: PerTier::default(),
@@ -576,11 +588,25 @@ impl Restorer {
         }
     }
 
-    /// Drops the nearest copy.
+    /// Drops the nearest copy; where the damage is in a file that it refers to, a good copy of that on another tier takes its place.
     fn distrust(&mut self, cause: String, tier: TierId) {
         self.damaged[tier] += 1;
         self.causes.push(cause);
-        self.sources.remove(0);
+        let Source::File(shard) = self.sources.remove(0) else { return };
+        let path = shard.path().to_owned();
+        if shard.sources().is_empty() || self.mended.contains(&path) {
+            return;
+        }
+        self.mended.push(path.clone());
+        let own = self.tiers.iter().find(|other| other.kind() == tier);
+        match own.map(|own| mend(&**own, &self.tiers, &path, self.rank)) {
+            Some(Ok(Some(mended))) => {
+                log::warn!("event=source-replaced rank={} {} path={}", self.rank, self.key, path.display());
+                self.sources.insert(0, Source::File(mended));
+            }
+            Some(Err(error)) => self.causes.push(error.to_string()),
+            Some(Ok(None)) | None => {}
+        }
     }
 
     /// The nearest copy that is still trusted; opens farther ones when they are needed.
@@ -625,7 +651,14 @@ impl Restorer {
         let container = manifest.container_of(self.rank).ok_or_else(lacking)?;
         let folder = self.key.folder();
         let open = || tier.open_shard(&self.series, &folder, &container.file, self.rank);
-        let shard = patiently(open, |pause| self.clock.sleep(pause)).map_err(|error: TierError| error.to_string())?;
+        let opened = match patiently(open, |pause| self.clock.sleep(pause)) {
+            Err(error @ TierError::Source { .. }) => {
+                let path = tier.series_path(&self.series).join(&folder).join(&container.file);
+                mend(tier, &self.tiers, &path, self.rank).and_then(|mended| mended.ok_or(error))
+            }
+            opened => opened,
+        };
+        let shard = opened.map_err(|error: TierError| error.to_string())?;
         if shard.head().header.agreement != manifest.agreement {
             return Err(format!("{kind} tier: the shard in {} is of another agreement", container.file));
         }
@@ -657,13 +690,15 @@ mod tests {
             group_size: 4,
             origin: None,
             level: Level::System,
+            sources: Vec::new(),
             containers: Vec::new(),
         };
         let storage = Arc::new(PosixStorage::new(Direct::Off));
         let tier: Arc<dyn Tier> = Arc::new(DirectoryTier::new(TierId::GLOBAL, storage, "nowhere".into()));
         let series = Series { job: "job".into(), group: "world".into(), name: "series".into() };
         let clock = Arc::new(SystemClock::default());
-        let restorer = Restorer::new(Rank(3), clock, key, series, Vec::new(), None, vec![(tier, manifest)]);
+        let copies = Copies { own: Vec::new(), peers: None, shared: vec![(tier, manifest)], tiers: Vec::new() };
+        let restorer = Restorer::new(Rank(3), clock, key, series, copies);
         (restorer, Arc::new(Keeper::new(settings)))
     }
 

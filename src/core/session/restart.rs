@@ -14,7 +14,7 @@ use crate::format::supervision::RestoredFrom;
 use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
 use crate::recovery::remote::Peers;
-use crate::recovery::{Elected, Election, RestartError, Restorer, Want};
+use crate::recovery::{Copies, Elected, Election, RestartError, Restorer, Want};
 use crate::tier::TierId;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -236,14 +236,15 @@ impl Session {
 
     fn restorer(&self, name: &str, election: &Election, elected: &Elected) -> Restorer {
         let identity = self.engine.identity();
-        let copies = election.found().copies.get(&elected.candidate).cloned().unwrap_or_default();
+        let own = election.found().copies.get(&elected.candidate).cloned().unwrap_or_default();
         let shared = elected.manifests.iter();
         let shared = shared.filter_map(|(tier, manifest)| Some((self.engine.tier(*tier)?.clone(), manifest.clone())));
         let shared = shared.collect();
         let clock = self.engine.clock().clone();
         let (key, series) = (elected.candidate.key, identity.series(name));
         let peers = Peers::new(self.engine.clone(), series.clone(), key, elected.ways.clone());
-        Restorer::new(identity.rank, clock, key, series, copies, Some(peers), shared)
+        let copies = Copies { own, peers: Some(peers), shared, tiers: self.engine.tiers().to_vec() };
+        Restorer::new(identity.rank, clock, key, series, copies)
     }
 
     /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.

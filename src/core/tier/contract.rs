@@ -6,15 +6,17 @@
 #![forbid(unsafe_code)]
 
 use super::error::TierError;
+use super::joined::join;
 use super::names::{Series, is_component, is_node_file, is_rank_file, parse_rank_file};
 use super::records::Records;
-use super::source::FileShard;
+use super::source::{FileShard, check_identity};
 use super::spec::TierId;
 use super::storage::{Entry, ReadFile, Stat, Storage, read_range};
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Rank};
 use crate::catalog::Folder;
 use crate::config::Config;
 use crate::format::container::{FOOTER_LEN, Footer};
+use crate::format::packed::unite_sources;
 use crate::format::{Container, ContainerEntry, ContainerInfo, Content, FormatError, Manifest, manifest};
 use std::collections::HashSet;
 use std::io;
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A manifest lists ranks at four bytes each: 64 MiB is the metadata limit of the format.
-const MANIFEST_MAX: u64 = 64 << 20;
+pub(super) const MANIFEST_MAX: u64 = 64 << 20;
 
 /// What a tier is made from.
 pub struct Around<'a> {
@@ -332,24 +334,48 @@ pub trait Tier: Send + Sync {
         Ok(named.filter_map(|entry| parse_rank_file(&entry.name).map(|(rank, c)| (entry.name, rank, c))).collect())
     }
 
-    /// Opens whatever the container file holds of `rank`: a shard or a parity part, of whatever job.
+    /// Opens whatever the container file holds of `rank`, as it lies: a shard, a packed shard or a parity part, of whatever job.
     ///
     /// # Errors
     /// [`TierError`] if the file is absent, cut short or damaged, or holds nothing of that rank and checkpoint.
-    fn open_any(&self, series: &Series, folder: &str, file: &str, rank: Rank) -> Result<FileShard, TierError> {
+    fn open_raw(&self, series: &Series, folder: &str, file: &str, rank: Rank) -> Result<FileShard, TierError> {
         let path = self.series_path(series).join(folder).join(file);
         let (handle, entry) = self.open_entry(path.clone(), folder, rank)?;
         FileShard::open_any(self.kind(), path, handle.into(), &entry)
     }
 
+    /// Opens what the container file holds of `rank`: a shard, joined with its sources if it is packed, or a parity part, of whatever job.
+    ///
+    /// # Errors
+    /// As [`Tier::open_raw`], and if a source cannot be opened.
+    fn open_any(&self, series: &Series, folder: &str, file: &str, rank: Rank) -> Result<FileShard, TierError> {
+        join(self, self.open_raw(series, folder, file, rank)?)
+    }
+
     /// Opens the shard of `rank` in a container file and checks everything before its bodies.
     ///
     /// # Errors
-    /// [`TierError`] if the file is absent, cut short, damaged, or of another checkpoint, rank or job.
+    /// [`TierError`] if the file is absent, cut short, damaged, or of another checkpoint, rank or job, or a source cannot be opened.
     fn open_shard(&self, series: &Series, folder: &str, file: &str, rank: Rank) -> Result<FileShard, TierError> {
         let path = self.series_path(series).join(folder).join(file);
         let (handle, entry) = self.open_entry(path.clone(), folder, rank)?;
-        FileShard::open(self.kind(), path, handle.into(), &entry, series)
+        self.open_placed(series, path, handle.into(), &entry)
+    }
+
+    /// Opens the shard that `entry` places in a container file, as [`Tier::open_shard`] does.
+    ///
+    /// # Errors
+    /// As [`Tier::open_shard`].
+    fn open_placed(
+        &self,
+        series: &Series,
+        path: PathBuf,
+        file: Arc<dyn ReadFile>,
+        entry: &ContainerEntry,
+    ) -> Result<FileShard, TierError> {
+        let shard = join(self, FileShard::open_any(self.kind(), path, file, entry)?)?;
+        check_identity(self.kind(), shard.path(), shard.head(), series, &entry.key, entry.rank)?;
+        Ok(shard)
     }
 
     /// Opens a container file, and finds the entry of a rank in it.
@@ -418,9 +444,7 @@ pub trait Tier: Send + Sync {
             let bytes = file.len().map_err(|source| TierError::io(self.kind(), "read", &path, source))?;
             let mut ranks = Vec::new();
             for entry in container.entries.iter().filter(|entry| entry.key.folder() == folder) {
-                let Ok(shard) = FileShard::open(self.kind(), path.join(&name), file.clone(), entry, series) else {
-                    continue;
-                };
+                let Ok(shard) = self.open_placed(series, path.join(&name), file.clone(), entry) else { continue };
                 let header = &shard.head().header;
                 let whole = manifest.get_or_insert_with(|| Manifest {
                     job: series.job.clone(),
@@ -432,6 +456,7 @@ pub trait Tier: Send + Sync {
                     origin: header.origin,
                     level: self.kind().level(),
                     containers: Vec::new(),
+                    sources: Vec::new(),
                 });
                 let equal =
                     (whole.key, whole.agreement, whole.group_size) == (header.key, header.agreement, header.group_size);
@@ -440,6 +465,7 @@ pub trait Tier: Send + Sync {
                 }
                 if placed.insert(entry.rank) {
                     ranks.push(entry.rank);
+                    unite_sources(whole, shard.sources());
                 }
             }
             ranks.sort_unstable();

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::TierId;
-use crate::base::{Digest, Rank};
+use crate::base::{CheckpointKey, Digest, Rank};
 use crate::format::FormatError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,6 +65,20 @@ pub enum TierError {
         /// What was looked for.
         expected: String,
     },
+    /// A file refers to an earlier checkpoint that is not there, or not as it was.
+    #[error("{tier} tier: {}: the shard of rank {rank} refers to {key}: {cause}", path.display())]
+    Source {
+        /// Which tier.
+        tier: TierId,
+        /// Which file.
+        path: PathBuf,
+        /// Whose shard.
+        rank: Rank,
+        /// The checkpoint that it refers to.
+        key: CheckpointKey,
+        /// What is wrong there.
+        cause: Box<TierError>,
+    },
 }
 
 impl TierError {
@@ -77,6 +91,7 @@ impl TierError {
     pub fn errno(&self) -> Option<i32> {
         match self {
             TierError::Io { source, .. } => source.raw_os_error(),
+            TierError::Source { cause, .. } => cause.errno(),
             _ => None,
         }
     }
@@ -85,6 +100,7 @@ impl TierError {
     pub fn damaged(&self) -> Option<TierId> {
         match self {
             TierError::Damaged { tier, .. } | TierError::Format { tier, .. } => Some(*tier),
+            TierError::Source { cause, .. } => cause.damaged(),
             TierError::Io { .. } | TierError::Foreign { .. } => None,
         }
     }

@@ -15,12 +15,14 @@ mod contract;
 pub mod directory;
 mod error;
 mod held;
+mod joined;
 mod making;
 pub mod names;
 #[cfg_attr(not(feature = "object-store"), path = "object_absent.rs")]
 pub mod object;
 pub mod ours;
 pub mod owner;
+pub mod packing;
 pub mod pieces;
 pub mod posix;
 pub mod records;
@@ -35,5 +37,6 @@ pub mod wrappers;
 
 pub use contract::{Around, Tier, Upload, Writers, patiently, read_whole};
 pub use error::TierError;
+pub use joined::{join, mend, open_source, packing_of};
 pub use making::{Make, maker};
 pub use spec::{Gathering, Means, PerTier, TIERS, TierId, TierSet, TierSpec, Wish};

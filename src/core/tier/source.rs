@@ -11,6 +11,7 @@ use crate::base::units::{PAGE, page_ceil};
 use crate::base::{CheckpointKey, Rank};
 use crate::comm::Slice;
 use crate::device::{DeviceError, DeviceSpan, Run, Stream};
+use crate::format::packed::{Packing, SourceKey};
 use crate::format::shard::Head;
 use crate::format::{ContainerEntry, Content, FormatError, Region, ShardHeader};
 use std::ops::Range;
@@ -41,6 +42,8 @@ pub struct FileShard {
     file: Arc<dyn ReadFile>,
     offset: u64,
     head: Arc<Head>,
+    /// What of it lies in other files, if any does.
+    packing: Option<Arc<Packing>>,
 }
 
 impl FileShard {
@@ -76,19 +79,66 @@ impl FileShard {
         let mut first = vec![0; (PAGE.min(entry.length)) as usize];
         file.read_at(entry.offset, &mut first).map_err(io)?;
         let header = ShardHeader::decode(&first).map_err(format)?;
-        if header.total_len != entry.length {
+        // The place of a packed shard is that of the whole one where the ranks of a node write one container.
+        let fits =
+            header.total_len == entry.length || (header.content == Content::Packed && header.total_len < entry.length);
+        if !fits {
             let (need, have) = (header.total_len, entry.length);
             return Err(format(FormatError::Short { what: "shard", need, have }));
         }
         // Inside the entry, which the container's own checks keep inside the file.
         let bytes = read_range(&*file, entry.offset..entry.offset + header.body_offset).map_err(io)?;
         let head = Head::decode(&bytes).map_err(format)?;
-        Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into() })
+        Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into(), packing: None })
     }
 
     /// The shard at `offset` of a file that this process has just written, with that head.
     pub fn written(tier: TierId, path: PathBuf, file: Arc<dyn ReadFile>, offset: u64, head: Head) -> FileShard {
-        FileShard { tier, path, file, offset, head: head.into() }
+        FileShard { tier, path, file, offset, head: head.into(), packing: None }
+    }
+
+    /// The shard in `file`, of which that packing tells: the packed one, or the one that it stands for.
+    pub(super) fn with_packing(
+        tier: TierId,
+        path: PathBuf,
+        file: Arc<dyn ReadFile>,
+        head: Head,
+        packing: Arc<Packing>,
+    ) -> FileShard {
+        FileShard { tier, path, file, offset: 0, head: head.into(), packing: Some(packing) }
+    }
+
+    /// The checkpoints whose files it takes bytes from.
+    pub fn sources(&self) -> &[SourceKey] {
+        self.packing.as_ref().map_or(&[], |packing| &packing.sources)
+    }
+
+    /// On which tier it is.
+    pub fn tier(&self) -> TierId {
+        self.tier
+    }
+
+    /// Which file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file(&self) -> &dyn ReadFile {
+        &*self.file
+    }
+
+    /// Where it begins in the file.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn readers(&self) -> usize {
+        self.file.readers()
+    }
+
+    /// It breaks a rule of the format.
+    pub(super) fn wrong(&self, source: FormatError) -> TierError {
+        TierError::Format { tier: self.tier, path: self.path.clone(), source }
     }
 
     /// The decoded head.

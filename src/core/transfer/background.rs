@@ -267,14 +267,14 @@ impl Engine {
         let format = |source| TierError::Format { tier, path: directory.root().to_owned(), source };
         let mut containers = payload.values::<ContainerInfo>().map_err(format)?;
         containers.sort_by(|a, b| a.file.cmp(&b.file));
-        directory.write_manifest(&facts.series, &self.setup.manifest(facts, tier.level(), containers))
+        directory.write_manifest(&facts.series, &self.setup.manifest(facts, tier.level(), containers, Vec::new()))
     }
 
     /// The manifest on a tier of the node only records a fact that the shards prove: failing to write it is no failure of the level.
     fn write_node_manifest(&self, tier: TierId, facts: &Facts) {
         let Some(directory) = self.tier(tier) else { return };
         let folder = directory.folder_path(&facts.series, &facts.key);
-        let mut manifest = self.setup.manifest(facts, tier.level(), Vec::new());
+        let mut manifest = self.setup.manifest(facts, tier.level(), Vec::new(), Vec::new());
         for rank in &self.setup.identity.node_ranks {
             let file = rank_file(*rank);
             if let Ok(found) = directory.stat(&folder.join(&file)) {

@@ -252,7 +252,7 @@ impl LevelWork for Peers {
         let header = &shard.head().header;
         let (rank, length) = (header.rank, header.total_len);
         let file = match header.content {
-            Content::Shard => rank_file(rank),
+            Content::Shard | Content::Packed => rank_file(rank),
             Content::Parity => parity_file(rank),
         };
         let upload = directory.begin(&directory.folder_path(&facts.series, &facts.key).join(&file), Writers::One)?;

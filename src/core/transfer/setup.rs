@@ -7,7 +7,7 @@ use crate::affinity::keeper::Keeper;
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
 use crate::config::{Config, PartStore};
 use crate::coordination::Culprit;
-use crate::format::{ContainerInfo, Manifest};
+use crate::format::{ContainerInfo, Manifest, SourceKey};
 use crate::redundancy::Protection;
 use crate::redundancy::exchange::Role;
 use crate::segment::Segment;
@@ -126,7 +126,13 @@ impl Setup {
     }
 
     /// What a manifest says of a checkpoint.
-    pub fn manifest(&self, of: &Facts, level: Level, containers: Vec<ContainerInfo>) -> Manifest {
+    pub fn manifest(
+        &self,
+        of: &Facts,
+        level: Level,
+        containers: Vec<ContainerInfo>,
+        sources: Vec<SourceKey>,
+    ) -> Manifest {
         Manifest {
             job: of.series.job.clone(),
             group: of.series.group.clone(),
@@ -137,6 +143,7 @@ impl Setup {
             origin: of.origin,
             level,
             containers,
+            sources,
         }
     }
 }

@@ -13,7 +13,7 @@ use bivouac_core::format::{ContainerEntry, ElementType, Manifest, Region, Region
 use bivouac_core::tier::names::Series;
 use bivouac_core::tier::source::FileShard;
 use bivouac_core::tier::storage::ReadFile;
-use bivouac_core::tier::{Tier, TierError, TierId};
+use bivouac_core::tier::{Tier, TierError, TierId, join};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -186,10 +186,10 @@ impl Place {
     }
 
     fn open(&self, path: &Path, file: Arc<dyn ReadFile>, entry: &ContainerEntry) -> Result<FileShard, TierError> {
-        let (kind, path) = (self.tier.kind(), path.to_owned());
+        let path = path.to_owned();
         match &self.series {
-            Some(series) => FileShard::open(kind, path, file, entry, series),
-            None => FileShard::open_any(kind, path, file, entry),
+            Some(series) => self.tier.open_placed(series, path, file, entry),
+            None => join(&*self.tier, FileShard::open_any(self.tier.kind(), path, file, entry)?),
         }
     }
 

@@ -18,7 +18,7 @@ use bivouac_core::region::AFFINITY;
 use bivouac_core::segment::SlotState;
 use bivouac_core::tier::source::FileShard;
 use bivouac_core::tier::storage::ReadFile;
-use bivouac_core::tier::{Tier, TierError};
+use bivouac_core::tier::{Tier, TierError, join};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -217,7 +217,8 @@ fn add_container(snapshot: &mut Snapshot, tier: &Arc<dyn Tier>, path: &Path, pro
     };
     let file: Arc<dyn ReadFile> = file.into();
     for entry in &container.entries {
-        let shard = match FileShard::open_any(tier.kind(), path.into(), file.clone(), entry) {
+        let opened = FileShard::open_any(tier.kind(), path.into(), file.clone(), entry);
+        let shard = match opened.and_then(|shard| join(&**tier, shard)) {
             Ok(shard) => shard,
             Err(error) => {
                 problems.add(wrong(format!("{}: rank {}", path.display(), entry.rank), &error));

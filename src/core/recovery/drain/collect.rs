@@ -12,7 +12,6 @@ use crate::redundancy::part::Part;
 use crate::redundancy::stripes::SetInfo;
 use crate::segment::{OldSegment, OldSlot, SegmentError, SlotState, list};
 use crate::tier::names::{Series, is_component, is_node_file, is_rank_file, parse_rank_file};
-use crate::tier::source::FileShard;
 use crate::tier::storage::ReadFile;
 use crate::tier::{Tier, TierError, TierId};
 use std::collections::BTreeSet;
@@ -86,6 +85,9 @@ pub struct Collected {
     pub parts: Vec<(Piece, SetInfo)>,
     /// Parity parts that cannot be used, and why. They are no loss as long as the shards are there.
     pub bad_parts: Vec<String>,
+    /// Of the series that is just looked at: folders that others refer to, and damage of those that lack what they refer to.
+    pub(super) referred_to: BTreeSet<String>,
+    pub(super) lacking: Vec<(String, Damage)>,
 }
 
 /// Looks through the memory segments of this user in `memory` and through local tiers, for the series that are `wanted`.
@@ -200,6 +202,10 @@ impl Collected {
                     self.problems.push(error.to_string());
                 }
             }
+            // What others refer to may have lost what it referred to itself: it is there for them alone.
+            let referred_to = std::mem::take(&mut self.referred_to);
+            let lacking = std::mem::take(&mut self.lacking).into_iter();
+            self.damage.extend(lacking.filter(|(folder, _)| !referred_to.contains(folder)).map(|(_, damage)| damage));
         }
         Ok(())
     }
@@ -258,16 +264,20 @@ impl Collected {
         let file: Arc<dyn ReadFile> = file.into();
         for entry in container.entries.iter().filter(|entry| entry.key.folder() == folder.name) {
             seen.insert(entry.rank);
-            match FileShard::open(tier.kind(), path.clone(), file.clone(), entry, series) {
+            match tier.open_placed(series, path.clone(), file.clone(), entry) {
                 Ok(shard) if is_sane(&candidate_of(shard.head())) => self.pieces.push(Piece {
                     series: series.clone(),
                     candidate: candidate_of(shard.head()),
                     rank: entry.rank,
-                    bytes: entry.length,
+                    bytes: shard.head().header.total_len,
                     content: Content::Shard,
                     place: Place::File(tier.clone(), name.to_owned()),
                 }),
                 Ok(_) => self.damage.push(folder.damage(Some(entry.rank), insane(&path))),
+                Err(TierError::Source { cause, .. }) if cause.is_absent() => {
+                    let why = format!("{}: it refers to what is not there: {cause}", path.display());
+                    self.lacking.push((folder.name.clone(), folder.damage(Some(entry.rank), why)));
+                }
                 Err(error) => self.damage.push(folder.damage(Some(entry.rank), error.to_string())),
             }
         }
@@ -278,6 +288,7 @@ impl Collected {
         let (tier, series) = (folder.tier, folder.series);
         match tier.read_manifest(series, &folder.name) {
             Ok(manifest) => {
+                self.referred_to.extend(manifest.sources.iter().map(|source| source.key.folder()));
                 let candidate = candidate_of_manifest(&manifest);
                 if is_sane(&candidate) {
                     self.committed.insert((series.clone(), tier.kind(), candidate));
@@ -372,7 +383,7 @@ fn look_at_slot(segment: &Arc<OldSegment>, slot: &OldSlot) -> Looked {
     let content = head.header.content;
     let piece = Box::new(Piece { series, candidate, rank: head.header.rank, bytes: slot.length, content, place });
     match content {
-        Content::Shard => Looked::Shard(piece),
+        Content::Shard | Content::Packed => Looked::Shard(piece),
         Content::Parity => Looked::Part(piece),
     }
 }

@@ -430,7 +430,7 @@ impl Drain<'_> {
             return Ok(0);
         }
         let file = match source.head().header.content {
-            Content::Shard => rank_file(rank),
+            Content::Shard | Content::Packed => rank_file(rank),
             Content::Parity => parity_file(rank),
         };
         let upload = self.begin_rival(&chosen.series, &key, &file)?;
@@ -482,7 +482,8 @@ pub(super) fn tier_of(error: &TierError) -> TierId {
         TierError::Io { tier, .. }
         | TierError::Format { tier, .. }
         | TierError::Damaged { tier, .. }
-        | TierError::Foreign { tier, .. } => *tier,
+        | TierError::Foreign { tier, .. }
+        | TierError::Source { tier, .. } => *tier,
     }
 }
 

@@ -520,6 +520,7 @@ mod tests {
             group_size: SIZE,
             origin: None,
             level: Level::System,
+            sources: Vec::new(),
             containers: Vec::new(),
         };
         let mut view = three([false, true, true]);

@@ -1,0 +1,146 @@
+//! `bivouac unpack`: makes checkpoints whole whose files refer to earlier ones, to copy them away.
+#![forbid(unsafe_code)]
+
+use crate::ending::{self, Ending, Problem, Problems};
+use crate::living::{claimed, living_segment};
+use crate::output::{self, SCHEMA, print, print_json};
+use crate::places::nothing_in;
+use crate::survey::{Checkpoint, State, survey};
+use crate::target::Target;
+use bivouac_core::recovery::unpack::unpack;
+use bivouac_core::tier::names::Series;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What `unpack` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac unpack bivouac/heat2d-0c7a11f2/world/heat/g000001-v0000000050-o000005      one checkpoint
+  bivouac unpack --dry-run bivouac                                                   what refers to others, and to which
+
+With reduction.method a checkpoint's files refer to files of earlier ones (`bivouac ls`: REFERS TO). Afterwards they hold all of it, in
+their place, and it can be copied away by itself. It may be killed and started again. What belongs to a living run is refused.
+
+Exit status: 0 done, or all is whole already; 1 something is damaged or missing; 2 wrong usage, not readable, or refused; 3 nothing there.")]
+pub struct Args {
+    /// Checkpoint folders, or directories with checkpoints
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Where this node's segments are, to find living runs (default: BIVOUAC_MEMORY_DIRECTORY, or /dev/shm)
+    #[arg(long, value_name = "DIR")]
+    memory: Option<PathBuf>,
+    /// Only say what would be written
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `unpack --json`.
+#[derive(Serialize)]
+struct Document {
+    schema: u32,
+    command: &'static str,
+    dry_run: bool,
+    checkpoints: Vec<Row>,
+    problems: Problems,
+}
+
+/// A checkpoint that referred to others.
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    /// Folders of the checkpoints that it referred to.
+    needed: Vec<String>,
+    /// Bytes written.
+    bytes: u64,
+}
+
+/// Makes whole.
+pub fn run(args: &Args) -> Ending {
+    let mut document = Document {
+        schema: SCHEMA,
+        command: "unpack",
+        dry_run: args.dry_run,
+        checkpoints: Vec::new(),
+        problems: Problems::default(),
+    };
+    for path in &args.paths {
+        if let Err(problem) = add(args, &mut document, path) {
+            document.problems.add(problem);
+        }
+    }
+    document.problems.complain();
+    if args.json {
+        print_json(&document);
+    } else {
+        print(&text(&document));
+    }
+    document.problems.ending()
+}
+
+fn add(args: &Args, document: &mut Document, path: &Path) -> Result<(), Problem> {
+    let Target::Scope(scope) = Target::of(path)? else {
+        return Err(format!("{} is no folder of checkpoints", path.display()).into());
+    };
+    scope.tier.find_store().map_err(|error| error.to_string())?;
+    let (found, problems) = survey(&scope)?;
+    if found.is_empty() && problems.is_empty() {
+        return Err(nothing_in(path));
+    }
+    document.problems.extend(problems);
+    // The oldest first: nothing that another one refers to is changed in what it stores itself.
+    for checkpoint in found.iter().rev() {
+        match make_whole(args, checkpoint) {
+            Ok(row) => document.checkpoints.extend(row),
+            Err(problem) => document.problems.add(problem),
+        }
+    }
+    Ok(())
+}
+
+/// Makes one whole, if it is not, and can be restored.
+fn make_whole(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Row>, Problem> {
+    let Checkpoint { tier, series, path, state, .. } = checkpoint;
+    let Some(manifest) = checkpoint.manifest.as_ref().filter(|manifest| !manifest.sources.is_empty()) else {
+        return Ok(None);
+    };
+    match state {
+        State::Held => return Ok(None),
+        State::Damaged => {
+            let why = checkpoint.why.as_deref().unwrap_or("damaged");
+            return Err(Problem::damage(format!("{} is not made whole: {why}", path.display())));
+        }
+        _ => {}
+    }
+    let Series { job, group, .. } = series;
+    let variable = || std::env::var_os("BIVOUAC_MEMORY_DIRECTORY").map(PathBuf::from);
+    let memory = args.memory.clone().or_else(variable).unwrap_or_else(|| "/dev/shm".into());
+    let living = claimed(&**tier, job, group, "bivouac unpack").or_else(|| living_segment(&memory, job, group));
+    if let Some(why) = living {
+        return Err(format!("{} is not made whole: {why}", path.display()).into());
+    }
+    let needed = manifest.sources.iter().map(|source| source.key.folder()).collect();
+    let unique = format!("unpack-{}", std::process::id());
+    let written = if args.dry_run { Ok(0) } else { unpack(&**tier, series, manifest, &unique) };
+    let bytes = written.map_err(|error| Problem {
+        ending: ending::of_tier(&error),
+        text: format!("{} is not made whole: {error}", path.display()),
+    })?;
+    Ok(Some(Row { path: path.display().to_string(), needed, bytes }))
+}
+
+fn text(document: &Document) -> String {
+    if document.checkpoints.is_empty() && document.problems.ending() == Ending::Good {
+        return "all is whole already\n".into();
+    }
+    let line = |row: &Row| {
+        let (path, needed) = (output::plain(&row.path), row.needed.join(", "));
+        match document.dry_run {
+            true => format!("{path} refers to {needed}\n"),
+            false => format!("{path} is whole: {} written; it referred to {needed}\n", output::bytes(row.bytes)),
+        }
+    };
+    document.checkpoints.iter().map(line).collect()
+}

@@ -1,0 +1,250 @@
+//! A shard as a file may hold it: its own bytes, and references to bytes that files of earlier checkpoints hold.
+//!
+//! A *packed shard* has the form of a shard, as a parity part has, with the magic `BVKPACK1`. Its regions are the head of the shard that it
+//! stands for, the checkpoints that it refers to (its *sources*), the *extents*, and the bytes that it stores itself. Joined with its sources
+//! it is that shard, byte for byte. A reference names a range of the bodies of the same rank's shard of the source, which the source's file
+//! stores itself: one hop, whatever form that file has.
+
+use super::codec;
+use super::shard::{Content, ElementType, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
+use super::{FormatError, Manifest};
+use crate::base::ids::CheckpointKey;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// The most sources that a packed shard may have.
+pub const SOURCES_MAX: usize = 32;
+
+/// The names of the regions, in their order.
+pub const REGIONS: [&str; 4] = ["head", "sources", "extents", "bytes"];
+
+const WHAT: &str = "packed shard";
+
+/// A checkpoint that another one refers to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct SourceKey {
+    /// Which it is.
+    pub key: CheckpointKey,
+    /// The agreement hash of its shards.
+    pub agreement: u64,
+}
+
+/// Where the bytes of an extent are stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Stored {
+    /// In the packed shard itself, behind those of the extents before it.
+    Own,
+    /// In a source.
+    In {
+        /// Which, by its place in the list.
+        source: u32,
+        /// From this byte on of its bodies.
+        offset: u64,
+    },
+}
+
+/// A range of a region's bytes. Extents stand in the order of the regions and of the bytes in each, and every byte is in one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Extent {
+    /// How many bytes; an extent ends with its region at the latest.
+    pub length: u64,
+    /// Where they are stored.
+    pub stored: Stored,
+}
+
+/// An extent in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// Its first byte, counted from the start of the bodies.
+    pub at: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// Where they are stored.
+    pub stored: Stored,
+    /// The bytes that the packed shard stores itself of the extents before it.
+    pub own_before: u64,
+}
+
+impl Placed {
+    /// The byte behind its last one.
+    pub fn end(&self) -> u64 {
+        self.at + self.length
+    }
+}
+
+/// What a packed shard says.
+#[derive(Clone, Debug)]
+pub struct Packing {
+    /// Everything before the bodies of the shard that it stands for.
+    pub head: Head,
+    /// The same as it is encoded.
+    pub head_bytes: Vec<u8>,
+    /// The checkpoints that it refers to.
+    pub sources: Vec<SourceKey>,
+    /// All extents.
+    pub extents: Vec<Placed>,
+    own_bytes: u64,
+}
+
+impl Packing {
+    /// Of the encoded head of a shard, the sources, and extents that cover its regions.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] for a rule that a reader would find broken.
+    pub fn new(head_bytes: Vec<u8>, sources: Vec<SourceKey>, extents: &[Extent]) -> Result<Packing, FormatError> {
+        let head = Head::decode(&head_bytes)?;
+        let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
+        rule(head_bytes.len() as u64 == head.header.body_offset, "bytes follow the head")?;
+        rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
+        check_sources(WHAT, &head.header.key, &sources)?;
+        let (extents, own_bytes) = place(&head, extents, sources.len())?;
+        Ok(Packing { head, head_bytes, sources, extents, own_bytes })
+    }
+
+    /// Of the first three regions of a packed shard with that head.
+    ///
+    /// # Errors
+    /// [`FormatError`] if they break a rule, or do not belong to it.
+    pub fn decode(packed: &Head, head: Vec<u8>, sources: &[u8], extents: &[u8]) -> Result<Packing, FormatError> {
+        let sources: Vec<SourceKey> = codec::decode(WHAT, sources)?;
+        let extents: Vec<Extent> = codec::decode(WHAT, extents)?;
+        let packing = Packing::new(head, sources, &extents)?;
+        let (outer, inner) = (&packed.header, &packing.head.header);
+        let identity = |header: &ShardHeader| {
+            (header.key, header.agreement, header.group_size, header.rank, header.origin, header.block_size)
+        };
+        let names = |meta: &ShardMeta| (meta.job.clone(), meta.group.clone(), meta.name.clone());
+        if identity(outer) != identity(inner) || names(&packed.meta) != names(&packing.head.meta) {
+            return Err(FormatError::invalid(WHAT, "it stands for the shard of another checkpoint or rank"));
+        }
+        let own = regions_of(packed)?[3];
+        if own.bytes != packing.own_bytes {
+            let why = format!("it has {} bytes of its own, and its extents {}", own.bytes, packing.own_bytes);
+            return Err(FormatError::invalid(WHAT, why));
+        }
+        Ok(packing)
+    }
+
+    /// The bytes that it stores itself.
+    pub fn own_bytes(&self) -> u64 {
+        self.own_bytes
+    }
+
+    /// The bodies of its first three regions.
+    ///
+    /// # Errors
+    /// [`FormatError`] if there are more extents than metadata may have.
+    pub fn encode(&self) -> Result<[Vec<u8>; 3], FormatError> {
+        let plain = |placed: &Placed| Extent { length: placed.length, stored: placed.stored };
+        let extents: Vec<Extent> = self.extents.iter().map(plain).collect();
+        Ok([self.head_bytes.clone(), codec::encode(WHAT, &self.sources)?, codec::encode(WHAT, &extents)?])
+    }
+
+    /// Where everything goes in the packed shard with these bodies, and its header, whose table checksum is still to be filled in.
+    ///
+    /// # Errors
+    /// As [`Layout::new`].
+    pub fn layout(&self, encoded: &[Vec<u8>; 3]) -> Result<(Layout, ShardHeader), FormatError> {
+        let [head, sources, extents] = encoded.each_ref().map(|body| body.len() as u64);
+        let region = |(name, bytes): (&str, u64)| Region {
+            name: name.to_owned(),
+            kind: RegionKind::Array,
+            element: ElementType::U8,
+            shape: vec![bytes],
+            bytes,
+            offset: 0,
+            first_block: 0,
+        };
+        let regions = REGIONS.into_iter().zip([head, sources, extents, self.own_bytes]).map(region).collect();
+        let ShardMeta { job, group, name, .. } = (*self.head.meta).clone();
+        let inner = &self.head.header;
+        let layout = Layout::new(ShardMeta { job, group, name, regions }, inner.block_size.into())?;
+        let header = layout.header(inner.key, inner.agreement, inner.group_size, inner.rank, inner.origin);
+        Ok((layout, ShardHeader { content: Content::Packed, ..header }))
+    }
+
+    /// The extents that hold any of these bytes of the bodies.
+    pub fn extents_in(&self, range: Range<u64>) -> &[Placed] {
+        let first = self.extents.partition_point(|extent| extent.end() <= range.start);
+        let count = self.extents[first..].partition_point(|extent| extent.at < range.end);
+        &self.extents[first..first + count]
+    }
+
+    /// From where on in its own bytes a range of the bodies is stored, if it is stored there as a whole.
+    pub fn own_range(&self, range: Range<u64>) -> Option<u64> {
+        let extents = self.extents_in(range.clone());
+        let (first, last) = (extents.first()?, extents.last()?);
+        let is_whole = first.at <= range.start
+            && last.end() >= range.end
+            && extents.iter().all(|extent| extent.stored == Stored::Own)
+            && extents.windows(2).all(|pair| pair[0].end() == pair[1].at);
+        is_whole.then(|| first.own_before + (range.start - first.at))
+    }
+}
+
+/// The regions of a packed shard.
+///
+/// # Errors
+/// [`FormatError::Invalid`] if they are others.
+pub fn regions_of(packed: &Head) -> Result<[&Region; 4], FormatError> {
+    let found: Vec<&Region> = packed.meta.regions.iter().collect();
+    let named = |regions: [&Region; 4]| regions.map(|region| region.name.as_str()) == REGIONS;
+    <[&Region; 4]>::try_from(found)
+        .ok()
+        .filter(|regions| named(*regions))
+        .ok_or_else(|| FormatError::invalid(WHAT, "its regions are not those of a packed shard"))
+}
+
+/// What holds of all sources of a checkpoint: they are earlier ones of the same run, not too many, each once.
+pub(super) fn check_sources(what: &'static str, of: &CheckpointKey, sources: &[SourceKey]) -> Result<(), FormatError> {
+    let is_earlier = |source: &SourceKey| {
+        let key = source.key;
+        (key.generation, key.incarnation) == (of.generation, of.incarnation) && key.operation < of.operation
+    };
+    if sources.len() > SOURCES_MAX {
+        return Err(FormatError::invalid(what, format!("{} sources, and {SOURCES_MAX} are the most", sources.len())));
+    }
+    if let Some(source) = sources.iter().find(|source| !is_earlier(source)) {
+        return Err(FormatError::invalid(what, format!("its source {} is no earlier one of the run", source.key)));
+    }
+    let mut operations: Vec<u64> = sources.iter().map(|source| source.key.operation).collect();
+    operations.sort_unstable();
+    if operations.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(FormatError::invalid(what, "a source occurs twice"));
+    }
+    Ok(())
+}
+
+/// Gives extents their places, and says how many bytes are stored with them.
+fn place(head: &Head, extents: &[Extent], sources: usize) -> Result<(Vec<Placed>, u64), FormatError> {
+    let bad = |why: &str| FormatError::invalid(WHAT, why);
+    let mut placed = Vec::with_capacity(extents.len());
+    let (mut own_before, mut rest) = (0u64, extents.iter());
+    for region in &head.meta.regions {
+        let (mut at, end) = (region.offset, region.offset + region.bytes);
+        while at < end {
+            let Extent { length, stored } = *rest.next().ok_or_else(|| bad("its extents end before its regions"))?;
+            if length == 0 || length > end - at {
+                return Err(bad("an extent is empty, or longer than its region"));
+            }
+            if let Stored::In { source, offset } = stored {
+                let is_sound = (source as usize) < sources && offset.checked_add(length).is_some();
+                is_sound.then_some(()).ok_or_else(|| bad("an extent refers to what cannot be"))?;
+            }
+            placed.push(Placed { at, length, stored, own_before });
+            at += length;
+            own_before += if stored == Stored::Own { length } else { 0 };
+        }
+    }
+    if rest.next().is_some() {
+        return Err(bad("extents follow its last region"));
+    }
+    Ok((placed, own_before))
+}
+
+/// The sources of a checkpoint whose manifest is put together from its shards: those of any of them.
+pub fn unite_sources(manifest: &mut Manifest, sources: &[SourceKey]) {
+    manifest.sources.extend(sources);
+    manifest.sources.sort_unstable();
+    manifest.sources.dedup();
+}

@@ -1,0 +1,273 @@
+//! Shards that refer to files of earlier checkpoints, read as what they stand for ([`crate::format::packed`]).
+//!
+//! [`join`] opens the sources of a packed shard on the same tier, and makes a [`FileShard`] of the whole shard: to whoever reads it, it is one
+//! that lies in a file. Its digests are those of the capture, so what a source lacks or has wrong is found like any damage.
+#![forbid(unsafe_code)]
+
+use super::TierError;
+use super::contract::{MANIFEST_MAX, Tier, read_whole};
+use super::names::{Series, is_node_file, rank_file};
+use super::source::{FileShard, Source};
+use super::storage::{ReadFile, read_range};
+use crate::base::Rank;
+use crate::base::digest::digest_bytes;
+use crate::format::packed::{Packing, Placed, SourceKey, Stored, regions_of};
+use crate::format::shard::Head;
+use crate::format::{Content, FormatError, Manifest, Region, ShardMeta, manifest};
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A file that holds bytes of a shard's bodies.
+struct Store {
+    shard: FileShard,
+    /// Where its own bytes begin, and which they are; `None`: it holds the whole shard.
+    packed: Option<(u64, Arc<Packing>)>,
+}
+
+impl Store {
+    /// Reads what a raw shard says of itself, if it is packed.
+    fn of(shard: FileShard) -> Result<Store, TierError> {
+        let packed = match shard.head().header.content {
+            Content::Packed => Some((own_at(&shard)?, Arc::new(packing_of(&shard)?))),
+            Content::Shard | Content::Parity => None,
+        };
+        Ok(Store { shard, packed })
+    }
+
+    /// Where in the file a range of the bodies is stored as a whole.
+    fn find(&self, range: Range<u64>) -> Option<u64> {
+        match &self.packed {
+            Some((own_at, packing)) => packing.own_range(range).map(|from| own_at + from),
+            None => {
+                let header = &self.shard.head().header;
+                let start = header.body_offset.checked_add(range.start)?;
+                let end = header.body_offset.checked_add(range.end)?;
+                (end <= header.total_len).then_some(start)
+            }
+        }
+    }
+}
+
+/// A packed shard with its sources, read as the shard that it stands for.
+struct Joined {
+    own: FileShard,
+    own_at: u64,
+    packing: Arc<Packing>,
+    sources: Vec<Store>,
+}
+
+impl Joined {
+    /// The range of an extent, in its file.
+    fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(&FileShard, u64)> {
+        let inside = range.start - extent.at;
+        match extent.stored {
+            Stored::Own => Some((&self.own, self.own_at + extent.own_before + inside)),
+            Stored::In { source, offset } => {
+                let store = self.sources.get(source as usize)?;
+                let start = offset.checked_add(inside)?;
+                let end = start.checked_add(range.end - range.start)?;
+                store.find(start..end).map(|at| (&store.shard, at))
+            }
+        }
+    }
+}
+
+impl ReadFile for Joined {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.packing.head.header.total_len)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let header = &self.packing.head.header;
+        let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= header.total_len);
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        // Between the regions there are zeros.
+        buffer.fill(0);
+        let body = header.body_offset;
+        if offset < body {
+            let head = &self.packing.head_bytes[offset as usize..end.min(body) as usize];
+            buffer[..head.len()].copy_from_slice(head);
+        }
+        let bodies = offset.max(body) - body..end.max(body) - body;
+        for extent in self.packing.extents_in(bodies.clone()) {
+            let range = extent.at.max(bodies.start)..extent.end().min(bodies.end);
+            let (shard, at) = self.place(extent, range.clone()).ok_or(io::ErrorKind::InvalidData)?;
+            let from = (body + range.start - offset) as usize;
+            let part = &mut buffer[from..from + (range.end - range.start) as usize];
+            shard.read_raw(at, part).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    fn readers(&self) -> usize {
+        self.own.readers()
+    }
+}
+
+/// Makes the shard that a raw one stands for: itself, unless it is packed. Its sources are looked for beside its own folder.
+///
+/// # Errors
+/// [`TierError::Format`] if it is damaged or refers to what its source does not store itself; [`TierError::Source`] if a source cannot be opened.
+///
+/// # Blocking
+/// On the tier.
+pub fn join<T: Tier + ?Sized>(tier: &T, raw: FileShard) -> Result<FileShard, TierError> {
+    if raw.head().header.content != Content::Packed {
+        return Ok(raw);
+    }
+    let packing = Arc::new(packing_of(&raw)?);
+    let (path, rank, series) = (raw.path().to_owned(), raw.head().header.rank, series_of(&raw));
+    let beside = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+    let open = |source: &SourceKey| {
+        let opened = open_source(tier, &series, beside, source, rank).and_then(Store::of);
+        opened.map_err(|cause| lacks(&raw, source, cause))
+    };
+    let sources = packing.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    joined(raw, packing, sources)
+}
+
+/// Joins a packed shard of whose sources one is missing or damaged on its own tier, with good copies of them on any of `tiers`. `None` if
+/// that is no help: it is not packed, or all are good where it lies.
+///
+/// # Errors
+/// As [`join`]: no tier has a good copy of a source.
+///
+/// # Blocking
+/// On the tiers: each copy of a source is read as a whole.
+pub fn mend(own: &dyn Tier, tiers: &[Arc<dyn Tier>], path: &Path, rank: Rank) -> Result<Option<FileShard>, TierError> {
+    let folder = path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+    let (handle, entry) = own.open_entry(path.to_owned(), folder, rank)?;
+    let raw = FileShard::open_any(own.kind(), path.to_owned(), handle.into(), &entry)?;
+    if raw.head().header.content != Content::Packed {
+        return Ok(None);
+    }
+    let packing = Arc::new(packing_of(&raw)?);
+    let series = series_of(&raw);
+    let mut is_help = false;
+    let mut open = |source: &SourceKey| {
+        let good = |tier: &dyn Tier| {
+            let shard = open_source(tier, &series, &tier.series_path(&series), source, rank)?;
+            Source::File(shard.clone()).verify(|_| ())?;
+            Store::of(shard)
+        };
+        good(own).or_else(|cause| {
+            is_help = true;
+            let others = tiers.iter().filter(|tier| tier.kind() != own.kind());
+            others.filter_map(|tier| good(&**tier).ok()).next().ok_or_else(|| lacks(&raw, source, cause))
+        })
+    };
+    let sources = packing.sources.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
+    if is_help { joined(raw, packing, sources).map(Some) } else { Ok(None) }
+}
+
+fn series_of(raw: &FileShard) -> Series {
+    let ShardMeta { job, group, name, .. } = &*raw.head().meta;
+    Series { job: job.clone(), group: group.clone(), name: name.clone() }
+}
+
+fn lacks(raw: &FileShard, source: &SourceKey, cause: TierError) -> TierError {
+    let (tier, path, rank) = (raw.tier(), raw.path().to_owned(), raw.head().header.rank);
+    TierError::Source { tier, path, rank, key: source.key, cause: Box::new(cause) }
+}
+
+/// A packed shard and its sources, all opened.
+fn joined(raw: FileShard, packing: Arc<Packing>, sources: Vec<Store>) -> Result<FileShard, TierError> {
+    let (kind, path, own_at) = (raw.tier(), raw.path().to_owned(), own_at(&raw)?);
+    let joined = Joined { own: raw, own_at, packing: packing.clone(), sources };
+    if let Some(extent) = packing.extents.iter().find(|extent| joined.place(extent, extent.at..extent.end()).is_none())
+    {
+        let why = format!("its bytes from {} on refer to what their source does not store itself", extent.at);
+        return Err(TierError::Format { tier: kind, path, source: FormatError::invalid("packed shard", why) });
+    }
+    Ok(FileShard::with_packing(kind, path, Arc::new(joined), packing.head.clone(), packing))
+}
+
+/// Opens the file with a rank's shard of a source, as it lies; the folders of the series are in `folders`.
+///
+/// # Errors
+/// [`TierError`] if there is none, or one of another checkpoint.
+///
+/// # Blocking
+/// On the tier.
+pub fn open_source<T: Tier + ?Sized>(
+    tier: &T,
+    series: &Series,
+    folders: &Path,
+    source: &SourceKey,
+    rank: Rank,
+) -> Result<FileShard, TierError> {
+    let folder = folders.join(source.key.folder());
+    let open = |file: &str| {
+        let path = folder.join(file);
+        let (handle, entry) = tier.open_entry(path.clone(), &source.key.folder(), rank)?;
+        FileShard::open_any(tier.kind(), path, handle.into(), &entry)
+    };
+    let shard = match open(&rank_file(rank)) {
+        Err(absent) if absent.is_absent() => open(&container_of(tier, &folder, rank)?.ok_or(absent)?)?,
+        opened => opened?,
+    };
+    let Head { header, meta, .. } = shard.head();
+    let is_it = (header.key, header.agreement, header.rank) == (source.key, source.agreement, rank)
+        && header.content != Content::Parity
+        && (&meta.job, &meta.group, &meta.name) == (&series.job, &series.group, &series.name);
+    if is_it {
+        return Ok(shard);
+    }
+    let found = format!("rank {} of {}/{}/{} {}", header.rank, meta.job, meta.group, meta.name, header.key);
+    let expected = format!("rank {rank} of {}/{}/{} {}", series.job, series.group, series.name, source.key);
+    Err(TierError::Foreign { tier: tier.kind(), path: shard.path().to_owned(), found, expected })
+}
+
+/// The container in which a rank stands with those of its node: the manifest names it, or, where that cannot be read, a look into each shows it.
+fn container_of<T: Tier + ?Sized>(tier: &T, folder: &Path, rank: Rank) -> Result<Option<String>, TierError> {
+    let manifest = tier.open(&folder.join(manifest::FILE_NAME)).and_then(|file| read_whole(&*file, MANIFEST_MAX));
+    let manifest = manifest.ok().and_then(|bytes| Manifest::decode(&bytes).ok());
+    if let Some(container) = manifest.as_ref().and_then(|manifest| manifest.container_of(rank)) {
+        return Ok(Some(container.file.clone()));
+    }
+    let names = tier.entries(folder)?.into_iter().map(|entry| entry.name).filter(|name| is_node_file(name));
+    let holds = |name: &String| {
+        let opened = tier.open_container(&folder.join(name));
+        opened.is_ok_and(|(container, _)| container.entries.iter().any(|entry| entry.rank == rank))
+    };
+    Ok(names.into_iter().find(holds))
+}
+
+/// Where the own bytes of a packed shard begin.
+fn own_at(raw: &FileShard) -> Result<u64, TierError> {
+    let [.., own] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
+    Ok(raw.head().header.body_offset + own.offset)
+}
+
+/// Reads and checks what a packed shard says of itself.
+///
+/// # Errors
+/// [`TierError`] if it cannot be read, or is damaged.
+///
+/// # Blocking
+/// On the tier.
+pub fn packing_of(raw: &FileShard) -> Result<Packing, TierError> {
+    let head = raw.head();
+    let [first, sources, extents, _] = regions_of(head).map_err(|error| raw.wrong(error))?;
+    let read = |region: &Region| -> Result<Vec<u8>, TierError> {
+        let start = raw.offset() + head.header.body_offset + region.offset;
+        let bytes = read_range(raw.file(), start..start + region.bytes);
+        let bytes = bytes.map_err(|source| TierError::io(raw.tier(), "read", raw.path(), source))?;
+        let block = head.header.block_size as usize;
+        for ((at, _, expected), bytes) in head.region_blocks(region).zip(bytes.chunks(block)) {
+            let found = digest_bytes(bytes);
+            if found != expected {
+                let (tier, path, rank) = (raw.tier(), raw.path().to_owned(), head.header.rank);
+                let at = at - head.header.body_offset - region.offset;
+                return Err(TierError::Damaged { tier, path, rank, region: region.name.clone(), at, expected, found });
+            }
+        }
+        Ok(bytes)
+    };
+    Packing::decode(head, read(first)?, &read(sources)?, &read(extents)?).map_err(|error| raw.wrong(error))
+}
+
+#[cfg(test)]
+mod tests;
