@@ -11,7 +11,7 @@ mod store;
 use bivouac_core::base::ids::Generation;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::base::{CheckpointKey, Digest, Rank};
-use bivouac_core::config::Config;
+use bivouac_core::config::{Config, Method};
 use bivouac_core::format::container::encode_tail;
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ElementType, Region, RegionKind, ShardMeta};
@@ -625,4 +625,124 @@ fn a_reader_that_goes_away_is_no_crash() {
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("ends");
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+// ------------------------------------------------------------------------------------------- reduction
+
+/// Versions 10, 20 and 30, of which the files of each refer to those before it.
+fn referring() -> Store {
+    let store = Store::empty();
+    let change = |config: &mut Config| {
+        config.job.reduction.method = Method::Basic;
+        (config.job.local.keep_last, config.job.global.keep_last) = (1, 1);
+    };
+    store.run(change, |session, rank| {
+        let mut array = vec![rank as u8; 40 * 4096];
+        for version in [10, 20, 30] {
+            array[version * 4096] = 1 + version as u8;
+            let version = version as u64;
+            let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+            checkpoint.save("array", &array).expect("a region");
+            let pending = checkpoint.capture().expect("captured");
+            // All levels: what is still on its way to a tier is not referred to.
+            limit::wait_until("all levels end", || pending.poll());
+        }
+    });
+    store
+}
+
+#[test]
+fn what_files_refer_to_is_shown_and_checked_and_goes_only_with_what_refers_to_it() {
+    let store = referring();
+    for root in [store.global(), store.local()] {
+        let folders = store.folders(&root);
+        let names: Vec<_> = folders.iter().map(|path| path.file_name().expect("a name").to_string_lossy()).collect();
+        let listed = with_path(&["ls", "--json"], &root);
+        let document = listed.json();
+        assert_eq!((listed.status, verify(&root).0), (0, 0), "{}", listed.err);
+        let needs = |row: usize, field: &str| document["checkpoints"][row][field].clone();
+        assert_eq!(needs(0, "needs"), serde_json::json!([names[0], names[1]]));
+        assert_eq!(needs(2, "needed_by"), serde_json::json!([names[2], names[1]]));
+        let text = with_path(&["ls"], &root).out;
+        assert!(text.contains("REFERS TO") && text.contains("10, 20"), "{text}");
+        let refused = with_path(&["rm", "--yes"], &folders[0]);
+        assert_eq!(refused.status, 2);
+        let words = ["is not removed", &names[1], "--with-dependents"];
+        assert!(words.iter().all(|word| refused.err.contains(word)), "{}", refused.err);
+        // All but the newest: what that refers to stays with it.
+        assert_eq!(with_path(&["rm", "--yes"], &store.series(&root)).status, 0);
+        assert_eq!(store.folders(&root).len(), 3);
+        // The newest would go as well, and that one stays.
+        assert_eq!(with_path(&["rm", "--yes", "--with-dependents"], &folders[1]).status, 2);
+        assert_eq!(store.folders(&root).len(), 3);
+        let ran = with_path(&["rm", "--yes", "--with-dependents", "--force"], &folders[1]);
+        assert_eq!((ran.status, store.folders(&root).len()), (0, 1), "{}", ran.err);
+        assert_eq!(verify(&root).0, 0);
+    }
+}
+
+#[test]
+fn a_checkpoint_whose_source_is_gone_is_held_for_others_or_damaged() {
+    let store = referring();
+    let folders = store.folders(&store.global());
+    std::fs::remove_dir_all(&folders[0]).expect("removed");
+    let ran = with_path(&["ls", "--json"], &store.global());
+    let states: Vec<Value> =
+        ran.json()["checkpoints"].as_array().expect("a list").iter().map(|row| row["state"].clone()).collect();
+    assert_eq!((ran.status, states), (1, vec!["damaged".into(), "held".into()]));
+    let text = with_path(&["ls"], &store.global()).out;
+    for part in ["it refers to version 10, which is not there", "held (for version 30;"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let (status, document) = verify(&store.global());
+    let found = damage(&document);
+    // Rank by rank, of version 30 alone.
+    assert_eq!((status, found.len()), (1, RANKS as usize), "{document}");
+    assert!(found.iter().all(|finding| finding["message"].as_str().is_some_and(|text| text.contains("refers to"))));
+}
+
+#[test]
+fn what_was_made_whole_needs_no_other_and_a_flip_in_a_source_is_no_longer_its_own() {
+    let store = referring();
+    for root in [store.global(), store.local()] {
+        let folders = store.folders(&root);
+        let dry = with_path(&["unpack", "--dry-run"], &root);
+        assert_eq!((dry.status, dry.out.matches("refers to").count()), (0, 2), "{}", dry.out);
+        let ran = with_path(&["unpack", "--json"], &folders[2]);
+        assert_eq!(ran.status, 0, "{}", ran.err);
+        let row = &ran.json()["checkpoints"][0];
+        assert_eq!(row["needed"].as_array().map(Vec::len), Some(2));
+        assert!(row["bytes"].as_u64() > Some(2 * 40 * 4096), "{row}");
+        assert_eq!(with_path(&["unpack"], &folders[2]).out, "all is whole already\n");
+        assert_eq!(verify(&root).0, 0);
+        for folder in &folders[..2] {
+            std::fs::remove_dir_all(folder).expect("removed");
+        }
+        assert_eq!((verify(&root).0, with_path(&["ls"], &root).status), (0, 0));
+    }
+    store.run(
+        |_| (),
+        |session, rank| {
+            let mut array = Vec::new();
+            let load = |r: &mut bivouac_core::Restorer| {
+                array = r.load_vec::<u8>("array")?;
+                Ok(())
+            };
+            session.restart("heat", load).expect("restored").expect("version 30");
+            let value = |at: usize| array[at * 4096];
+            assert_eq!((value(10), value(20), value(30), value(31)), (11, 21, 31, rank as u8));
+        },
+    );
+}
+
+#[test]
+fn nothing_of_a_living_run_is_made_whole() {
+    let store = referring();
+    let change = |config: &mut Config| config.job.reduction.method = Method::Basic;
+    store.run(change, |_, rank| {
+        if rank == 0 {
+            let refused = with_path(&["unpack"], &store.global());
+            assert!(refused.status == 2 && refused.err.contains("living run"), "{}", refused.err);
+        }
+    });
 }

@@ -18,6 +18,7 @@ mod world;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::base::{CheckpointKey, Level};
 use bivouac_core::comm::faulty::FaultPlan;
+use bivouac_core::config::Method;
 use bivouac_core::format::Manifest;
 use bivouac_core::tier::directory::DirectoryTier;
 use bivouac_core::tier::names::Series;
@@ -39,9 +40,11 @@ struct Shape {
     local: bool,
     global: bool,
     budget: u64,
+    reduction: Method,
 }
 
-const TWO_MACHINES: Shape = Shape { machines: [0, 1], memory: true, local: true, global: true, budget: 8 << 20 };
+const TWO_MACHINES: Shape =
+    Shape { machines: [0, 1], memory: true, local: true, global: true, budget: 8 << 20, reduction: Method::Full };
 
 /// The end that a stopped run comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +64,7 @@ fn run(shape: Shape, world: &mut World, actions: Vec<Action>) -> Run {
     config.job.global_enabled = shape.global;
     config.job.local.keep_last = 1;
     config.job.global.keep_last = 1;
+    config.job.reduction.method = shape.reduction;
     let run = world.next_run();
     let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, closes: true };
     Run { script, config, machines: shape.machines.to_vec(), messages: FaultPlan::NONE, budget: shape.budget }
@@ -111,12 +115,18 @@ fn check_manifests(world: &World) -> (u64, Vec<String>) {
     for (kind, root) in locals.chain([(TierId::GLOBAL, PathBuf::from(GLOBAL_ROOT))]) {
         let tier = DirectoryTier::new(kind, storage.clone(), root);
         for series in tier.all_series().expect("listed") {
-            for (generation, version, operation) in tier.folders(&series).expect("listed") {
-                let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-                let manifest = match tier.read_manifest(&series, &folder) {
-                    Err(error) if error.is_absent() => continue,
-                    manifest => manifest,
-                };
+            let folders = tier.folders(&series).expect("listed").into_iter();
+            let folders = folders.map(|(generation, version, operation)| {
+                CheckpointKey { generation, version, operation, ..Default::default() }.folder()
+            });
+            let manifests: Vec<_> = folders.map(|folder| (tier.read_manifest(&series, &folder), folder)).collect();
+            // What others refer to is held for the bytes that its own files store.
+            let sources = manifests.iter().flat_map(|(manifest, _)| manifest.iter().flat_map(|found| &found.sources));
+            let held: Vec<String> = sources.map(|source| source.key.folder()).collect();
+            for (manifest, folder) in manifests {
+                if manifest.as_ref().is_err_and(TierError::is_absent) || held.contains(&folder) {
+                    continue;
+                }
                 count += 1;
                 if let Err(error) = manifest.and_then(|manifest| check_promised(&tier, &series, &folder, &manifest)) {
                     problems.push(format!("FALSE MANIFEST of {folder}: {error}"));
@@ -250,6 +260,16 @@ fn cuts(ordinary: u64) -> u64 {
 #[test]
 fn a_stop_at_any_durable_step_leaves_the_last_commit_of_each_level() {
     sweep(TWO_MACHINES, cuts(2));
+}
+
+#[test]
+fn a_stop_at_any_durable_step_where_files_refer_to_earlier_ones() {
+    sweep(Shape { reduction: Method::Basic, ..TWO_MACHINES }, cuts(1));
+}
+
+#[test]
+fn a_stop_at_any_durable_step_of_shared_containers_that_refer_to_earlier_ones() {
+    sweep(Shape { machines: [0, 0], local: false, reduction: Method::Basic, ..TWO_MACHINES }, cuts(1));
 }
 
 #[test]

@@ -29,7 +29,7 @@ mod world;
 use bivouac_core::base::Level;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::comm::faulty::FaultPlan;
-use bivouac_core::config::{PartStore, Scheme};
+use bivouac_core::config::{Method, PartStore, Scheme};
 use bivouac_core::redundancy::placement::place;
 use bivouac_core::tier::simulated::Fault;
 use std::path::Path;
@@ -132,6 +132,18 @@ impl Job {
         config.job.local.keep_last = 1 + rng.below(3);
         config.job.global.keep_last = 1 + rng.below(3);
         config.job.interval.seconds = Duration::from_millis(rng.below(2) * 30);
+        // A generator of its own: the other half of the seeds is as it was.
+        let mut reduction = Rng::new(seed ^ 0x7ed0);
+        if reduction.chance(1, 2) {
+            config.job.reduction.method = Method::Basic;
+            config.job.reduction.sources = 1 + reduction.below(8);
+            config.job.reduction.live = [0.01, 0.25, 1.0][reduction.below(3) as usize];
+            config.job.reduction.whole_every = [0, 0, 3][reduction.below(3) as usize];
+            if reduction.chance(1, 2) {
+                config.job.local.every = 1 + reduction.below(5);
+                config.job.global.every = 1 + reduction.below(5);
+            }
+        }
         // Memory alone must have room; with other tiers a shard that finds none goes there.
         let is_alone = !config.job.local_enabled && !config.job.global_enabled;
         let is_roomy = rng.chance(1, 2) || is_alone;
@@ -301,9 +313,11 @@ impl Job {
                 bivouac_core::base::CheckpointKey::parse_folder(&folder),
                 [".bvs", ".bvc", ".bvp"].iter().any(|ending| file.ends_with(ending)),
             ) {
-                let key = (series, (generation.0, version));
                 let set = if is_local { &mut self.truth.local_damaged } else { &mut self.truth.global_damaged };
-                set.insert(key);
+                // Later ones of the run may refer to it.
+                let is_referred_to = self.config.job.reduction.method != Method::Full;
+                let last = if is_referred_to { version + 1000 } else { version };
+                set.extend((version..=last).map(|version| (series.clone(), (generation.0, version))));
             }
         }
     }
@@ -598,7 +612,7 @@ struct Outcome {
 fn simulate(seed: u64) -> Outcome {
     let mut job = Job::new(seed);
     let about = format!(
-        "{} ranks, {} per machine, {} every {} in {}, memory {} local {} global {}, keep {}/{}, every {}/{}, budget {} KiB",
+        "{} ranks, {} per machine, {} every {} in {}, memory {} local {} global {}, keep {}/{}, every {}/{}, budget {} KiB, {}",
         job.ranks,
         job.per_machine,
         job.config.job.redundancy.scheme,
@@ -611,7 +625,8 @@ fn simulate(seed: u64) -> Outcome {
         job.config.job.global.keep_last,
         job.config.job.local.every,
         job.config.job.global.every,
-        job.budget >> 10
+        job.budget >> 10,
+        job.config.job.reduction.method
     );
     job.tell(about);
     let runs = if job.ranks > 8 { 3 } else { 3 + job.rng.below(5) };

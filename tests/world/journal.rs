@@ -136,5 +136,22 @@ pub fn contents(seed: u64, run: u64, series: &str, version: u64, rank: u32, larg
         };
         regions.push((format!("region-{index}"), data));
     }
+    regions.push(("slow".into(), Data::Bytes(slow(hash ^ run << 40, version, rank, large))));
     regions
+}
+
+/// A region whose length stays, and of which each part changes in some versions only: files may refer to earlier ones for the rest.
+fn slow(seed: u64, version: u64, rank: u32, large: bool) -> Vec<u8> {
+    const PART: u64 = 4096;
+    let mut shape = Rng::new(seed ^ u64::from(rank) << 32);
+    let parts = shape.below(if large { 40 } else { 8 });
+    let mut bytes = Vec::new();
+    for part in 0..parts {
+        let period = 1 + shape.below(5);
+        let changed = (version + part) / period;
+        let mut rng = Rng::new(seed ^ changed << 24 ^ part << 8 ^ u64::from(rank));
+        bytes.extend((0..PART).map(|_| rng.next_u64() as u8));
+    }
+    bytes.extend((0..shape.below(100)).map(|at| (version / 3 + at) as u8));
+    bytes
 }

@@ -25,7 +25,7 @@ use super::lineage::Stretches;
 use crate::base::{CheckpointKey, Generation, Level, Origin};
 use crate::config::LevelPolicy;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// When a checkpoint was taken: later is newer. Versions are the application's numbers, and one that has gone back takes smaller ones later.
@@ -161,6 +161,8 @@ pub enum Occasion<'a> {
         policy: &'a LevelPolicy,
         /// Parts of redundancy sets lie on this tier: has this run reached the level that they are for?
         parts: Option<bool>,
+        /// Operations of this run that the root has said to stay.
+        stays: &'a BTreeSet<u64>,
     },
     /// A level was settled: what does the run's own memory no longer have to hold? The newest stays, so that a restart is quick.
     Settled,
@@ -206,6 +208,8 @@ pub enum Reason {
     NotOurs,
     /// This checkpoint cannot be restored without it.
     NeededBy(Moment),
+    /// Files of later checkpoints refer to it, or may come to.
+    Source,
 }
 
 impl fmt::Display for Reason {
@@ -220,6 +224,7 @@ impl fmt::Display for Reason {
             Reason::Last => f.write_str("among the last (keep_last)"),
             Reason::Pinned => f.write_str("kept for good (keep_every)"),
             Reason::NotOurs => f.write_str("left behind, or of a run that was not gone on from"),
+            Reason::Source => f.write_str("files of later checkpoints refer to it, or may come to"),
             Reason::NeededBy(taken) => {
                 write!(f, "needed by operation {} of run {}", taken.operation, taken.generation)
             }
@@ -330,13 +335,21 @@ impl<S: Ord + Clone> Ledger<S> {
     /// The ruling on each entry, in order.
     pub fn judge(&self, occasion: &Occasion<'_>) -> Vec<Ruling> {
         let mut rulings: Vec<Ruling> = match occasion {
-            Occasion::Retention { committed, level, stretches, policy, parts } => {
+            Occasion::Retention { committed, level, stretches, policy, parts, .. } => {
                 let (level, parts) = (*level, *parts);
                 Retention { ledger: self, committed, level, stretches, policy, parts }.judge()
             }
             _ => self.entries.iter().map(|entry| self.judge_one(entry, occasion)).collect(),
         };
         self.keep_what_is_needed(&mut rulings);
+        if let Occasion::Retention { committed, stays, .. } = occasion {
+            let stays = |entry: &LedgerEntry<S>| {
+                entry.taken.generation == committed.generation && stays.contains(&entry.taken.operation)
+            };
+            for (_, ruling) in self.entries.iter().zip(&mut rulings).filter(|(entry, _)| stays(entry)) {
+                *ruling = if ruling.may_go() { Ruling::Keep(Reason::Source) } else { *ruling };
+            }
+        }
         rulings
     }
 
@@ -373,15 +386,14 @@ impl<S: Ord + Clone> Ledger<S> {
         levels.min().is_some_and(|lowest| lowest >= Some(Level::NodeLoss))
     }
 
-    /// What a copy that stays cannot be restored without stays, too.
+    /// What a copy that stays cannot be restored without stays, too; but not what that one itself could not be restored without: of a
+    /// source only those bytes count that its own file stores.
     fn keep_what_is_needed(&self, rulings: &mut [Ruling]) {
-        let mut kept: Vec<usize> = (0..rulings.len()).filter(|at| !rulings[*at].may_go()).collect();
-        while let Some(at) = kept.pop() {
-            let by = &self.entries[at];
+        let kept: Vec<usize> = (0..rulings.len()).filter(|at| !rulings[*at].may_go()).collect();
+        for by in kept.into_iter().map(|at| &self.entries[at]).filter(|by| !by.needs.is_empty()) {
             for (index, base) in self.entries.iter().enumerate() {
                 if base.series == by.series && by.needs.contains(&base.taken) && rulings[index].may_go() {
                     rulings[index] = Ruling::Keep(Reason::NeededBy(by.taken));
-                    kept.push(index);
                 }
             }
         }

@@ -47,8 +47,14 @@ fn retention(
 ) -> Vec<Folder> {
     let ledger = Ledger::new(folders.iter().map(|folder| folder.entry((), Level::System)).collect());
     let committed = *committed;
-    let rulings =
-        ledger.judge(&Occasion::Retention { committed, level: Level::System, stretches, policy, parts: None });
+    let rulings = ledger.judge(&Occasion::Retention {
+        committed,
+        level: Level::System,
+        stretches,
+        policy,
+        parts: None,
+        stays: &BTreeSet::new(),
+    });
     folders.iter().zip(rulings).filter(|(_, ruling)| ruling.may_go()).map(|(folder, _)| *folder).collect()
 }
 
@@ -395,17 +401,17 @@ fn each_series_counts_by_itself() {
 }
 
 #[test]
-fn what_needs_a_base_keeps_it_and_what_that_needs() {
+fn what_needs_a_base_keeps_it_and_not_what_that_needed_itself() {
     let mut slots: Vec<_> = (1..=4).map(|operation| slot("heat", (1, operation), Level::Process)).collect();
     let rulings = |slots: &[LedgerEntry<&'static str>]| {
         let rulings = Ledger::new(slots.to_vec()).judge(&Occasion::Ended);
         rulings.into_iter().map(Ruling::reason).collect::<Vec<_>>()
     };
     assert_eq!(rulings(&slots), [None, None, None, Some(Reason::Newest(Level::Process))]);
-    // 4 lies as differences from 2, and 2 from 1.
+    // 4 lies as differences from 2, of which only what its own file stores counts; what 2 takes from 1 it would need to be restored.
     (slots[3].needs, slots[1].needs) = (vec![slots[1].taken], vec![slots[0].taken]);
     let needed = |by: usize| Some(Reason::NeededBy(slots[by].taken));
-    assert_eq!(rulings(&slots), [needed(1), needed(3), None, Some(Reason::Newest(Level::Process))]);
+    assert_eq!(rulings(&slots), [None, needed(3), None, Some(Reason::Newest(Level::Process))]);
     // Another series has an operation of that number.
     slots[0].series = "flow";
     assert_eq!(rulings(&slots)[0], Some(Reason::Newest(Level::Process)));
@@ -535,7 +541,14 @@ impl Past {
             entry
         };
         let ledger = Ledger::new(there.iter().map(|at| entry(&self.checkpoints[*at])).collect());
-        let rulings = ledger.judge(&Occasion::Retention { committed, level, stretches, policy, parts: None });
+        let rulings = ledger.judge(&Occasion::Retention {
+            committed,
+            level,
+            stretches,
+            policy,
+            parts: None,
+            stays: &BTreeSet::new(),
+        });
         for (at, ruling) in there.into_iter().zip(rulings) {
             let trace = &mut self.checkpoints[at];
             if ruling.may_go() {
@@ -661,4 +674,34 @@ proptest! {
         let is_plain = |trace: &&Trace| trace.in_memory && !trace.is_open && trace.unheard == Levels::NONE;
         prop_assert!(past.checkpoints.iter().filter(is_plain).count() <= 2, "{past:?}");
     }
+}
+
+/// The root's word counts whatever else a rank makes of a folder: another rank's file may refer to it.
+#[test]
+fn what_the_root_says_stays_of_this_run_and_without_what_it_needs() {
+    let folder = |generation, operation| {
+        let folder = Folder { generation: Generation(generation), version: operation, operation, committed: true };
+        folder.entry((), Level::System)
+    };
+    let mut entries: Vec<_> = (1..=4).map(|operation| folder(2, operation)).chain([folder(1, 3)]).collect();
+    entries[2].needs = vec![entries[1].taken];
+    let committed = CheckpointKey { generation: Generation(2), version: 4, operation: 4, ..CheckpointKey::default() };
+    let (stretches, policy) = (Stretches::default(), LevelPolicy { keep_last: 1, ..LevelPolicy::default() });
+    let reasons = |stays: &[u64]| {
+        let stays = stays.iter().copied().collect();
+        let occasion = Occasion::Retention {
+            committed,
+            level: Level::System,
+            stretches: &stretches,
+            policy: &policy,
+            parts: None,
+            stays: &stays,
+        };
+        let rulings = Ledger::new(entries.clone()).judge(&occasion);
+        rulings.into_iter().map(Ruling::reason).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons(&[])[..4], [None, None, None, Some(Reason::Last)]);
+    let told = reasons(&[3, 4]);
+    assert_eq!(told[..4], [None, None, Some(Reason::Source), Some(Reason::Last)]);
+    assert_ne!(told[4], Some(Reason::Source), "another run's operation of that number");
 }

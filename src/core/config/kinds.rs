@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::affinity::AffinityMode;
+use super::reduction::{Method, SOURCES_MAX};
 use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::redundancy::{PartStore, Scheme};
@@ -414,6 +415,28 @@ pub(super) const PART_STORE: Kind<PartStore> = Kind {
         _ => None,
     },
     show: |value| Raw::Text(value.name().to_owned()),
+};
+
+pub(super) const METHOD: Kind<Method> = Kind {
+    allowed: "\"full\" or \"basic\"",
+    read: |raw| {
+        [Method::Full, Method::Basic]
+            .into_iter()
+            .find(|method| raw.text().is_some_and(|text| text.trim() == method.name()))
+    },
+    show: |value| Raw::Text(value.name().to_owned()),
+};
+
+pub(super) const SOURCES: Kind<u64> = Kind {
+    allowed: "a whole number from 1 to 32",
+    read: |raw| raw.integer().filter(|value| (1..=SOURCES_MAX).contains(value)),
+    show: show_integer,
+};
+
+pub(super) const LIVE: Kind<f64> = Kind {
+    allowed: "a number above 0, up to 1",
+    read: |raw| raw.float().filter(|value| *value > 0.0 && *value <= 1.0),
+    show: |value| Raw::Float(*value),
 };
 
 pub(super) const DOMAINS: Kind<DomainSource> = Kind {

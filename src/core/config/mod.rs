@@ -41,6 +41,7 @@ mod keys;
 mod kinds;
 mod load;
 mod nearest;
+mod reduction;
 mod redundancy;
 mod stagger;
 mod text;
@@ -52,6 +53,7 @@ pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
 pub use kinds::OBJECT_SCHEMES;
 pub use load::{ConfigSource, Effective};
+pub use reduction::{Method, ReductionConfig};
 pub use redundancy::{
     DomainSource, NamePolicies, NamePolicy, NotAScheme, NotNamePolicies, PartStore, RedundancyConfig, Scheme,
 };

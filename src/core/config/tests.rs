@@ -70,6 +70,7 @@ fn unusual() -> Config {
                 store: PartStore::Local,
                 domains: DomainSource::File("/etc/racks.toml".into()),
             },
+            reduction: ReductionConfig { method: Method::Basic, sources: 32, live: 1.0, whole_every: 7 },
             interval: Interval { steps: u64::MAX, seconds: Duration::from_nanos(1), overhead_percent: 0.1 },
             exit: ExitConfig {
                 signal: Some("XCPU".into()),
@@ -234,6 +235,11 @@ domains = "/etc/racks.toml"
 write = "1 GiB"
 writers = 64
 progress = "stepped"
+[reduction]
+method = "basic"
+sources = 32
+live = 1.0
+whole_every = 7
 [run]
 directory = 'run'
 [device]
@@ -376,6 +382,10 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("redundancy.names", vec!["''", "'mesh'", "'mesh: none; mesh: xor'", "7", "['mesh: none']"]),
         ("redundancy.store", vec!["'global'", "''"]),
         ("redundancy.domains", vec!["''", "1", "\"a\\u0000b\""]),
+        ("reduction.method", vec!["'tree2'", "1", "''"]),
+        ("reduction.sources", vec!["0", "33", "'8'"]),
+        ("reduction.live", vec!["0", "-0.1", "1.01", "nan", "'1'"]),
+        ("reduction.whole_every", vec!["-1"]),
         ("engine.writers", vec!["0", "65", "4294967297"]),
         ("engine.write", vec!["4096", "65537", "'2 GiB'", "'4 MB'"]),
         ("engine.progress", vec!["'Sockets'", "'thread'"]),

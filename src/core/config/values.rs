@@ -2,6 +2,7 @@
 
 use super::affinity::{AffinityConfig, AffinityMode};
 use super::kinds;
+use super::reduction::ReductionConfig;
 use super::redundancy::RedundancyConfig;
 use super::stagger::StaggerConfig;
 use crate::base::log::LogLevel;
@@ -82,6 +83,8 @@ pub struct JobConfig {
     pub object: LevelPolicy,
     /// Which checkpoints are protected against the loss of nodes, and how.
     pub redundancy: RedundancyConfig,
+    /// Whether files refer to earlier ones for what these hold already.
+    pub reduction: ReductionConfig,
     /// When `should_checkpoint` says yes.
     pub interval: Interval,
     /// When `should_exit` says yes.
@@ -115,6 +118,7 @@ impl Default for JobConfig {
             global: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
             object: LevelPolicy { keep_last: 3, ..LevelPolicy::default() },
             redundancy: RedundancyConfig::default(),
+            reduction: ReductionConfig::default(),
             interval: Interval::default(),
             exit: ExitConfig::default(),
             timeouts: Timeouts::default(),

@@ -274,6 +274,8 @@ pub struct Ballot {
     pub notes: Alike,
     /// The reduced part.
     pub payload: Payload,
+    /// Numbers that are added up over all ranks, by a key of the callers, ascending.
+    pub sums: Vec<(u64, u64)>,
 }
 
 impl Ballot {
@@ -300,6 +302,18 @@ impl Ballot {
         self
     }
 
+    /// The same with numbers that are added up, each key once.
+    pub fn with_sums(mut self, mut sums: Vec<(u64, u64)>) -> Ballot {
+        sums.sort_unstable();
+        self.sums = sums;
+        self
+    }
+
+    /// The sum of a key over all ranks.
+    pub fn sum(&self, key: u64) -> u64 {
+        self.sums.iter().find(|(other, _)| *other == key).map_or(0, |(_, sum)| *sum)
+    }
+
     /// What the ranks have to say besides.
     pub fn notes(&self) -> Vec<Culprit> {
         rounded(self.notes.listed.clone(), self.votes, self.notes.cut)
@@ -322,6 +336,12 @@ impl Ballot {
         self.failures.join(other.failures);
         self.notes.join(other.notes);
         self.payload = self.payload.merge(other.payload);
+        for (key, number) in other.sums {
+            match self.sums.binary_search_by_key(&key, |(key, _)| *key) {
+                Ok(at) => self.sums[at].1 = self.sums[at].1.saturating_add(number),
+                Err(at) => self.sums.insert(at, (key, number)),
+            }
+        }
         self
     }
 

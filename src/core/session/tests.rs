@@ -27,6 +27,7 @@ mod hangs;
 mod held;
 mod levels;
 mod lookups;
+mod reduction;
 
 /// One disk with `/local` and `/global`, a folder for segments, and a clock.
 struct Bed {

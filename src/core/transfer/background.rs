@@ -1,7 +1,7 @@
 //! What is done in the background: which piece of work is next, and its doing.
 #![forbid(unsafe_code)]
 
-use super::core::Facts;
+use super::core::{Facts, tier_of};
 use super::engine::Engine;
 use super::fence::Standing;
 use super::lanes::{NEAREST, Step};
@@ -12,15 +12,16 @@ use crate::affinity::{Node, with_preferred};
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::{CheckpointKey, Level};
-use crate::catalog::{Folder, Ledger, Occasion, Ruling, started_over};
+use crate::catalog::{Folder, Ledger, LedgerEntry, Moment, Occasion, Ruling, started_over};
 use crate::config::PartStore;
 use crate::coordination::core::Event;
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Round};
-use crate::format::ContainerInfo;
+use crate::format::{ContainerInfo, SourceKey};
 use crate::tier::claims::HEARTBEAT;
-use crate::tier::names::rank_file;
+use crate::tier::names::{Series, rank_file};
 use crate::tier::posix::PageBuffer;
-use crate::tier::{TierError, TierId, TierSet};
+use crate::tier::{Tier, TierError, TierId, TierSet};
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -244,7 +245,20 @@ impl Engine {
                 return blame(error.to_string());
             }
         }
-        (Outcome::Agreed, Vec::new())
+        // What stays there from now on, whoever has heard what: files refer to it.
+        let stay = tier_of(round.phase).and_then(|tier| {
+            let mut books = self.books();
+            let facts = books.facts(round.operation)?;
+            Some(books.references().stay(&facts, tier))
+        });
+        let stay = stay.unwrap_or_default();
+        if stay.is_empty() { (Outcome::Agreed, Vec::new()) } else { Outcome::agreed("what stays", &stay) }
+    }
+
+    /// What a manifest says that the files of a checkpoint on a tier may refer to.
+    fn sources_of(&self, facts: &Facts, tier: TierId) -> Vec<SourceKey> {
+        let mut books = self.books();
+        books.references().sources(&facts.series.name, facts.key.operation, tier).unwrap_or_default().to_vec()
     }
 
     /// Is this run still the newest of its job? The root knows; the other ranks have no claim to compare, and no objection.
@@ -267,14 +281,17 @@ impl Engine {
         let format = |source| TierError::Format { tier, path: directory.root().to_owned(), source };
         let mut containers = payload.values::<ContainerInfo>().map_err(format)?;
         containers.sort_by(|a, b| a.file.cmp(&b.file));
-        directory.write_manifest(&facts.series, &self.setup.manifest(facts, tier.level(), containers, Vec::new()))
+        directory.write_manifest(
+            &facts.series,
+            &self.setup.manifest(facts, tier.level(), containers, self.sources_of(facts, tier)),
+        )
     }
 
     /// The manifest on a tier of the node only records a fact that the shards prove: failing to write it is no failure of the level.
     fn write_node_manifest(&self, tier: TierId, facts: &Facts) {
         let Some(directory) = self.tier(tier) else { return };
         let folder = directory.folder_path(&facts.series, &facts.key);
-        let mut manifest = self.setup.manifest(facts, tier.level(), Vec::new(), Vec::new());
+        let mut manifest = self.setup.manifest(facts, tier.level(), Vec::new(), self.sources_of(facts, tier));
         for rank in &self.setup.identity.node_ranks {
             let file = rank_file(*rank);
             if let Ok(found) = directory.stat(&folder.join(&file)) {
@@ -311,20 +328,33 @@ impl Engine {
                 return;
             }
         };
-        let (ledger, stretches, reached) = {
-            let books = self.books();
-            let entries = folders.iter().map(|folder| books.folder(folder, tier, key)).collect();
+        let needs = self.needs(&**directory, series, key, &folders);
+        let (ledger, stretches, reached, stays) = {
+            let mut books = self.books();
+            let entries = folders.iter().zip(needs);
+            let entries = entries.map(|(folder, needs)| LedgerEntry { needs, ..books.folder(folder, tier, key) });
+            let ledger = Ledger::new(entries.collect());
             let stretches = books.stretches(&series.name).cloned().unwrap_or_default();
-            (Ledger::new(entries), stretches, books.reached(text_hash(&series.name)))
+            let stays = books.references().stays(&series.name, tier);
+            (ledger, stretches, books.reached(text_hash(&series.name)), stays)
         };
         if let Some(newest) = started_over(&folders, key.generation, &stretches) {
             self.desk.note_started_over(&series.name, newest);
         }
         let has_parts = !tier.spec().is_shared && self.setup.has_stored_parts();
         let parts = has_parts.then(|| reached.is_some_and(|level| level >= Level::NodeLoss));
-        let occasion =
-            Occasion::Retention { committed: *key, level: tier.level(), stretches: &stretches, policy: &policy, parts };
-        for (gone, ruling) in folders.iter().zip(ledger.judge(&occasion)) {
+        let occasion = Occasion::Retention {
+            committed: *key,
+            level: tier.level(),
+            stretches: &stretches,
+            policy: &policy,
+            parts,
+            stays: &stays,
+        };
+        // The newest first: what refers to another one goes before that.
+        let mut rulings: Vec<(&Folder, Ruling)> = folders.iter().zip(ledger.judge(&occasion)).collect();
+        rulings.sort_by_key(|(folder, _)| Reverse(folder.taken()));
+        for (gone, ruling) in rulings {
             let Folder { generation, version, operation, .. } = *gone;
             let folder = CheckpointKey { generation, version, operation, ..CheckpointKey::default() }.folder();
             if let Ruling::Keep(reason) = ruling {
@@ -333,9 +363,39 @@ impl Engine {
             }
             match directory.remove(series, &folder) {
                 Ok(()) => log::info!("event=removed rank={} tier={tier} folder={folder}", self.setup.rank()),
-                Err(error) => log::warn!("event=not-removed tier={tier} error={error}"),
+                Err(error) => {
+                    log::warn!("event=not-removed tier={tier} error={error}");
+                    return;
+                }
             }
         }
+    }
+
+    /// What each of these checkpoints of a series cannot be restored without. Of one whose manifest cannot be read nobody knows: everything
+    /// older of its run.
+    fn needs(&self, tier: &dyn Tier, series: &Series, ours: &CheckpointKey, folders: &[Folder]) -> Vec<Vec<Moment>> {
+        let told = |folder: &Folder| {
+            if folder.generation != ours.generation {
+                return None;
+            }
+            let mut books = self.books();
+            let references = books.references();
+            if !references.is_on() {
+                return Some(Vec::new());
+            }
+            let sources = references.sources(&series.name, folder.operation, tier.kind())?;
+            Some(sources.iter().map(|source| Moment::of(&source.key)).collect())
+        };
+        let older = |folder: &Folder| {
+            let is_older = |other: &&Folder| other.generation == folder.generation && other.taken() < folder.taken();
+            folders.iter().filter(is_older).map(Folder::taken).collect()
+        };
+        let needs = |folder: &Folder| match told(folder) {
+            Some(needs) => needs,
+            None if !folder.committed => Vec::new(),
+            None => self.manifests.needs(tier, series, folder).unwrap_or_else(|| older(folder)),
+        };
+        folders.iter().map(needs).collect()
     }
 
     /// Removes segments of older runs of whose series this run has committed something at the same level or a higher one; others stay.

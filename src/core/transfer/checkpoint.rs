@@ -526,7 +526,8 @@ impl Engine {
     }
 
     pub(super) fn vote_on(&self, agreement: u64, call: &str, placed: &Placed) -> Ballot {
-        Ballot::of(self.setup.rank(), agreement, call, placed.payload())
+        let uses = self.reducer.captured(&placed.source);
+        Ballot::of(self.setup.rank(), agreement, call, placed.payload()).with_sums(uses)
     }
 }
 

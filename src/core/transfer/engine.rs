@@ -4,7 +4,7 @@
 //! lock of the books is held meanwhile, and nobody of those who perform does I/O or sends a message then. What their work comes to
 //! they tell as `Done`.
 
-use super::core::{Books, Captured, Effect, Facts, Wishes, call, plan};
+use super::core::{Books, Captured, Effect, Facts, Plan, Wishes, call, plan};
 use super::desk::{Decision, Desk};
 use super::fence::{Fence, Standing};
 use super::fetch::Fetches;
@@ -15,6 +15,7 @@ use super::level::{Done, LevelWork};
 use super::mail::Mail;
 use super::peers::Peers;
 use super::progress::{LevelVerdict, Progress};
+use super::reducer::{Manifests, Reducer};
 use super::report::Reporter;
 use super::setup::{Identity, Setup};
 use super::shards::{Placed, Shards};
@@ -56,6 +57,8 @@ pub struct Engine {
     books: Lock<Books<SlotId>>,
     pub(super) desk: Desk,
     shards: Arc<Shards>,
+    pub(super) reducer: Arc<Reducer>,
+    pub(super) manifests: Manifests,
     pub(super) lanes: Arc<Lanes>,
     pub(super) mail: Arc<Mail>,
     pub(super) files: Vec<Arc<FileLevel>>,
@@ -91,7 +94,8 @@ impl Engine {
         let reporter = Arc::new(Reporter::new(&setup, supervision));
         let setup = Arc::new(setup);
         let (shards, lanes, mail) = (Arc::<Shards>::default(), Arc::<Lanes>::default(), Arc::<Mail>::default());
-        let file_level = |tier| Arc::new(FileLevel::new(&setup, tier, &shards, &lanes, &reporter));
+        let reducer = Arc::new(Reducer::new(&setup.config.job));
+        let file_level = |tier| Arc::new(FileLevel::new(&setup, tier, &shards, &reducer, &lanes, &reporter));
         let files: Vec<Arc<FileLevel>> = setup.tiers.iter().map(file_level).collect();
         let peers = Arc::new(Peers::new(&setup, &shards, &lanes, &mail, &reporter));
         let mut levels: PerTier<Option<Arc<dyn LevelWork>>> = PerTier::default();
@@ -99,7 +103,7 @@ impl Engine {
         for (tier, level) in setup.tiers.iter().zip(&files) {
             levels[tier.kind()] = Some(level.clone());
         }
-        let books = Books::new(setup.rank(), setup.has_stored_parts());
+        let books = Books::new(setup.rank(), &setup.config.job);
         Engine {
             opened: setup.now(),
             config_hash: setup.config.job.hash(),
@@ -109,6 +113,8 @@ impl Engine {
             desk: Desk::default(),
             fetches: Fetches::new(setup.rank(), &mail),
             shards,
+            reducer,
+            manifests: Manifests::default(),
             lanes,
             mail,
             files,
@@ -261,14 +267,20 @@ impl Engine {
                 }
             }
             Effect::Forget(operation) => {
+                self.reducer.written(operation);
                 if let Some(upload) = self.shards.forget(operation) {
                     self.lanes.push(Task::Discard(upload));
                 }
             }
             Effect::Planned(operation, plan) => self.reporter.on_planned(operation, plan),
+            Effect::Refer(operation, sources) => self.reducer.chosen(operation, sources),
+            Effect::OfUse(name, operations) => self.reducer.keep(&name, &operations),
             Effect::Heard(facts, tier, verdict) => self.hear(&facts, tier, verdict),
             Effect::Finished(operation) => self.reporter.on_finished(operation),
-            Effect::Gone(operation) => self.reporter.on_gone(operation),
+            Effect::Gone(operation) => {
+                self.reducer.written(operation);
+                self.reporter.on_gone(operation);
+            }
             Effect::Mark(slots, level) => self.mark(&slots, level),
             Effect::LetPass(slot) => {
                 if let Some(Err(error)) = self.setup.memory.as_ref().map(|segment| segment.let_pass(slot)) {
@@ -382,7 +394,7 @@ impl Engine {
                 }
                 let (outcome, decision) = match self.desk.take_decider(&round) {
                     Some(Decision::Custom(decide)) => decide(&ballot),
-                    Some(Decision::Checkpoint { name }) => self.plan_checkpoint(&name, &ballot),
+                    Some(Decision::Checkpoint { name }) => self.plan_checkpoint(round.operation, &name, &ballot),
                     None => return self.lanes.push(Task::Decide { round, ballot }),
                 };
                 self.desk.push(Event::Decided { round, outcome, decision });
@@ -398,8 +410,8 @@ impl Engine {
         }
     }
 
-    /// The root's decision on a checkpoint call: which levels it gets.
-    fn plan_checkpoint(&self, name: &str, ballot: &Ballot) -> (Outcome, Vec<u8>) {
+    /// The root's decision on a checkpoint call: which levels it gets, and what its files may refer to.
+    fn plan_checkpoint(&self, operation: u64, name: &str, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
@@ -413,7 +425,11 @@ impl Engine {
             now: self.setup.now(),
         };
         let (held, written) = (TierSet::from_bits(*all), TierSet::from_bits(*any));
-        Outcome::agreed("plan", &plan(self.books().history(name), name, held, written, &wishes))
+        let mut books = self.books();
+        let tiers = plan(books.history(name), name, held, written, &wishes);
+        let facts = books.facts(operation);
+        let sources = facts.map(|facts| books.references().choose(&facts, tiers, &ballot.sums)).unwrap_or_default();
+        Outcome::agreed("plan", &Plan { tiers, sources })
     }
 
     fn on_settled(&self, verdict: Verdict) {

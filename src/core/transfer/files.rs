@@ -1,22 +1,26 @@
 //! The level of a tier of files: this rank's shard in a file of its own, or in a container with those of its node.
 #![forbid(unsafe_code)]
 
-use super::core::Facts;
+use super::core::{Facts, References};
 use super::lanes::Lanes;
 use super::level::{Done, LevelWork, Opened};
 use super::node::NodeContainer;
+use super::reducer::Reducer;
 use super::report::Reporter;
 use super::setup::{Identity, Setup};
 use super::shards::Shards;
+use super::stats::Stats;
 use super::work::Task;
 use super::write::{Together, WriteJob, WriteSpec, Written};
 use crate::base::Rank;
 use crate::base::sync::Lock;
+use crate::config::Method;
+use crate::format::shard::Head;
 use crate::format::{ContainerEntry, ContainerInfo, Content};
 use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
 use crate::tier::names::{node_file, rank_file};
-use crate::tier::source::{MemoryShard, Source};
-use crate::tier::{Gathering, Tier, TierError, TierId, Upload, Writers};
+use crate::tier::source::{FileShard, MemoryShard, Source};
+use crate::tier::{Gathering, Tier, TierError, TierId, Upload, Writers, open_source};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +31,7 @@ pub(super) struct FileLevel {
     setup: Arc<Setup>,
     tier: Arc<dyn Tier>,
     shards: Arc<Shards>,
+    reducer: Arc<Reducer>,
     lanes: Arc<Lanes>,
     reporter: Arc<Reporter>,
     /// Node containers on which this rank waits for others of the node, and since when.
@@ -38,6 +43,7 @@ impl FileLevel {
         setup: &Arc<Setup>,
         tier: &Arc<dyn Tier>,
         shards: &Arc<Shards>,
+        reducer: &Arc<Reducer>,
         lanes: &Arc<Lanes>,
         reporter: &Arc<Reporter>,
     ) -> FileLevel {
@@ -45,6 +51,7 @@ impl FileLevel {
             setup: setup.clone(),
             tier: tier.clone(),
             shards: shards.clone(),
+            reducer: reducer.clone(),
             lanes: lanes.clone(),
             reporter: reporter.clone(),
             awaited: Lock::default(),
@@ -160,6 +167,40 @@ impl FileLevel {
         entries.iter().map(shard_of).collect()
     }
 
+    /// The shard as its file is going to hold it: packed, where earlier files on this tier hold a part of it. All of them can be opened now.
+    fn reduced(&self, of: &Facts, source: Source) -> Result<Source, TierError> {
+        let Source::Memory(shard) = &source else { return Ok(source) };
+        if !References::refers_on(self.kind()) {
+            return Ok(source);
+        }
+        let packed = self.reducer.packed(&of.series.name, of.key.operation, shard)?;
+        self.count(shard.head(), packed.as_ref().map(FileShard::head));
+        let Some(packed) = packed else { return Ok(source) };
+        let rank = self.setup.rank();
+        let folders = self.tier.series_path(&of.series);
+        for source in packed.sources() {
+            open_source(&*self.tier, &of.series, &folders, source, rank).map_err(|cause| TierError::Source {
+                tier: self.kind(),
+                path: self.tier.folder_path(&of.series, &of.key),
+                rank,
+                key: source.key,
+                cause: Box::new(cause),
+            })?;
+        }
+        Ok(Source::File(packed))
+    }
+
+    fn count(&self, whole: &Head, packed: Option<&Head>) {
+        if self.setup.config.job.reduction.method == Method::Full {
+            return;
+        }
+        self.reporter.count(|Stats { reduction, .. }| {
+            *(if packed.is_some() { &mut reduction.packed } else { &mut reduction.whole }) += 1;
+            reduction.shard_bytes += whole.header.total_len;
+            reduction.stored_bytes += packed.unwrap_or(whole).header.total_len;
+        });
+    }
+
     /// The write of this rank's shard to a file of its own.
     fn open_alone(&self, of: &Facts, source: Source) -> Result<Opened, TierError> {
         let rank = self.setup.rank();
@@ -246,6 +287,7 @@ impl LevelWork for FileLevel {
             Source::Memory(_) => self.node_container(&facts),
             Source::File(_) => None,
         };
+        let source = self.reduced(&facts, source)?;
         match together {
             Some((together, entries)) => self.open_together(&facts, &together, &entries, source),
             None => self.open_alone(&facts, source),

@@ -16,7 +16,7 @@
 //! | `checkpoint`, `capture`, `held`, `landing` | captures: the regions to a slot or a file, and the vote |
 //! | `fetch`, `mail`, `desk` | requests of other ranks; bulk data on its way; rounds that wait to be stepped |
 //! | `report`, `status` | what the application, the log and the supervisor are told |
-//! | `fence`, `inherited`, `shards`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures; containers of a node; pieces of writes; the pace |
+//! | `fence`, `inherited`, `shards`, `reducer`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
 //! | `calls` | what calls of the application need: questions to all ranks, waiting, the end |
 //!
 //! Threads are listed in `src/ARCHITECTURE.md`, locks and their order in [`crate::base::sync`].
@@ -44,6 +44,7 @@ pub mod node;
 pub mod pacing;
 mod peers;
 pub mod progress;
+mod reducer;
 pub mod report;
 mod setup;
 mod shards;

@@ -41,6 +41,8 @@ pub struct Stats {
     pub flushed_bytes: PerTier<u64>,
     /// Time spent writing them, per tier, from the first byte to the rename.
     pub flushed_time: PerTier<Duration>,
+    /// What files left to earlier ones (`reduction.method`).
+    pub reduction: Reduction,
     /// Shard bytes read from each tier by restarts.
     pub restored_bytes: PerTier<u64>,
     /// Copies of shards or blocks that were found damaged.
@@ -54,6 +56,20 @@ pub struct Stats {
     pub pages_wandered: u64,
     /// Checkpoints whose levels have not all come to an end.
     pub in_flight: u64,
+}
+
+/// What files left to earlier ones, over all tiers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Reduction {
+    /// Files that refer to earlier ones.
+    pub packed: u64,
+    /// Files that could have and do not: the first of a run or after a restart, or nothing was worth it.
+    pub whole: u64,
+    /// Bytes of the shards that these files stand for.
+    pub shard_bytes: u64,
+    /// Bytes that they store themselves.
+    pub stored_bytes: u64,
 }
 
 impl Stats {

@@ -94,11 +94,16 @@ impl WriteJob {
     /// [`TierError::Io`] when there is no room.
     pub fn new(spec: WriteSpec) -> Result<WriteJob, Refused> {
         let end = spec.entries.last().map_or(0, |last| last.offset + last.length);
-        let base = |rank: Rank| spec.entries.iter().find(|entry| entry.rank == rank).map_or(0, |entry| entry.offset);
-        let sources: Vec<(Source, u64)> = spec.sources.into_iter().map(|(rank, source)| (source, base(rank))).collect();
-        if let Err(error) = spec.upload.reserve(end) {
+        // A packed shard leaves a hole in the place of the whole one, which costs nothing.
+        let place = |rank: Rank| spec.entries.iter().find(|entry| entry.rank == rank).map_or(0, |entry| entry.length);
+        let fills = |(rank, source): &(Rank, Source)| source.head().header.total_len == place(*rank);
+        if spec.sources.iter().all(fills)
+            && let Err(error) = spec.upload.reserve(end)
+        {
             return Err(Box::new((error, spec.upload)));
         }
+        let base = |rank: Rank| spec.entries.iter().find(|entry| entry.rank == rank).map_or(0, |entry| entry.offset);
+        let sources: Vec<(Source, u64)> = spec.sources.into_iter().map(|(rank, source)| (source, base(rank))).collect();
         let of = |(at, (source, _)): (usize, &(Source, u64))| {
             pieces(source.head(), spec.write_bytes).into_iter().map(move |piece| (at, piece))
         };

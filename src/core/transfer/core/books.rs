@@ -2,12 +2,15 @@
 
 use super::flow::{FlowEffect, LevelState, Settled};
 use super::life::Life;
+use super::plan::Plan;
+use super::references::References;
 use super::tier_of;
 use crate::base::ids::text_hash;
 use crate::base::{CheckpointKey, Generation, Level, Origin, Rank};
 use crate::catalog::{Folder, Ledger, LedgerEntry, Levels, Moment, Occasion, Place, Stretches};
+use crate::config::{JobConfig, PartStore};
 use crate::coordination::{Ballot, Outcome, Payload, Phase, Round, Verdict};
-use crate::format::{ContainerInfo, codec};
+use crate::format::{ContainerInfo, SourceKey, codec};
 use crate::policy::History;
 use crate::tier::names::Series;
 use crate::tier::{PerTier, TierId, TierSet};
@@ -53,6 +56,10 @@ pub enum Effect<S> {
     Forget(u64),
     /// All ranks have it; it goes to these tiers.
     Planned(u64, TierSet),
+    /// Its files may refer to these checkpoints.
+    Refer(u64, Vec<SourceKey>),
+    /// Files may still come to refer to these checkpoints of a series, and to later ones.
+    OfUse(String, Vec<u64>),
     /// The verdict on a level, or on the call.
     Heard(Arc<Facts>, Option<TierId>, LevelVerdict),
     /// All levels have come to an end.
@@ -96,6 +103,8 @@ pub struct Books<S> {
     reached: HashMap<u64, Level>,
     /// What this run restored of each series, by name, and when.
     stretches: HashMap<String, Stretches>,
+    /// What refers to what.
+    references: References,
     /// Why nothing more is committed.
     failure: Option<String>,
     /// That is because a newer run has taken over: the ranks still hear each other.
@@ -106,10 +115,11 @@ type Effects<S> = Vec<Effect<S>>;
 
 impl<S: Copy> Books<S> {
     /// Without checkpoints.
-    pub fn new(rank: Rank, has_stored_parts: bool) -> Books<S> {
+    pub fn new(rank: Rank, job: &JobConfig) -> Books<S> {
         Books {
             rank,
-            has_stored_parts,
+            has_stored_parts: job.redundancy.store == PartStore::Local,
+            references: References::new(job),
             entries: BTreeMap::new(),
             held: HashSet::new(),
             histories: HashMap::new(),
@@ -179,12 +189,15 @@ impl<S: Copy> Books<S> {
         };
         let mut effects = Vec::new();
         match (tier_of(verdict.round.phase), heard) {
-            (None, LevelVerdict::Committed) => match codec::decode::<TierSet>("plan", &verdict.decision) {
+            (None, LevelVerdict::Committed) => match codec::decode::<Plan>("plan", &verdict.decision) {
                 Ok(plan) => self.agree(operation, plan, &mut effects),
                 Err(error) => self.give_up(operation, LevelVerdict::Unknown(error.to_string()), &mut effects),
             },
             (None, heard) => self.give_up(operation, heard, &mut effects),
-            (Some(tier), heard) => self.settle_level(operation, tier, heard, &mut effects),
+            (Some(tier), heard) => {
+                let stay = codec::decode::<Vec<u64>>("what stays", &verdict.decision).unwrap_or_default();
+                self.settle_level(operation, tier, heard, &stay, &mut effects);
+            }
         }
         self.settle_memory(&mut effects);
         effects
@@ -302,6 +315,11 @@ impl<S: Copy> Books<S> {
     /// Root: what it remembers of a series, to be counted by a plan.
     pub fn history(&mut self, name: &str) -> &mut PerTier<History> {
         self.histories.entry(name.to_owned()).or_default()
+    }
+
+    /// What refers to what, to choose and to ask.
+    pub fn references(&mut self) -> &mut References {
+        &mut self.references
     }
 
     // ---- What is asked.
@@ -424,10 +442,15 @@ impl<S: Copy> Books<S> {
         effects
     }
 
-    fn agree(&mut self, operation: u64, plan: TierSet, effects: &mut Effects<S>) {
+    fn agree(&mut self, operation: u64, plan: Plan, effects: &mut Effects<S>) {
         let Some(entry) = self.entries.get_mut(&operation) else { return };
+        let Plan { tiers: plan, sources } = plan;
         let next = entry.life.on_agreed(plan);
         effects.push(Effect::Planned(operation, plan));
+        if self.references.is_on() {
+            self.references.planned(&entry.facts, plan, &sources);
+            effects.push(Effect::Refer(operation, sources));
+        }
         if plan.has(TierId::MEMORY) {
             entry.mark(effects);
             let facts = entry.facts.clone();
@@ -449,14 +472,24 @@ impl<S: Copy> Books<S> {
         }
         let next = match &heard {
             LevelVerdict::Unknown(_) => entry.life.on_lost(),
-            _ => entry.life.on_refused(),
+            _ => {
+                self.references.refused(&entry.facts);
+                entry.life.on_refused()
+            }
         };
         effects.push(Effect::Heard(entry.facts.clone(), None, heard));
         entry.stop_exchange(operation, effects);
         self.follow(operation, next, effects);
     }
 
-    fn settle_level(&mut self, operation: u64, tier: TierId, heard: LevelVerdict, effects: &mut Effects<S>) {
+    fn settle_level(
+        &mut self,
+        operation: u64,
+        tier: TierId,
+        heard: LevelVerdict,
+        stay: &[u64],
+        effects: &mut Effects<S>,
+    ) {
         let Some(entry) = self.entries.get_mut(&operation) else { return };
         let end = match &heard {
             LevelVerdict::Committed => Settled::Committed,
@@ -464,6 +497,10 @@ impl<S: Copy> Books<S> {
             LevelVerdict::Abandoned(_) | LevelVerdict::Off(_) => Settled::Abandoned,
         };
         let facts = entry.facts.clone();
+        let is_committed = end == Settled::Committed;
+        if let Some(of_use) = self.references.settled(&facts, tier, is_committed.then_some(stay)) {
+            effects.push(Effect::OfUse(facts.series.name.clone(), of_use));
+        }
         effects.push(Effect::Heard(facts.clone(), Some(tier), heard));
         let next = match &mut entry.life {
             Life::Agreed(flow) => flow.on_settled(tier, end),
@@ -596,7 +633,9 @@ mod tests {
     type Book = Books<u32>;
 
     fn books(has_stored_parts: bool) -> Book {
-        Books::new(Rank(1), has_stored_parts)
+        let mut job = JobConfig::default();
+        job.redundancy.store = if has_stored_parts { PartStore::Local } else { PartStore::Memory };
+        Books::new(Rank(1), &job)
     }
 
     fn facts(operation: u64) -> Arc<Facts> {
@@ -616,7 +655,7 @@ mod tests {
 
     fn verdict(operation: u64, tier: Option<TierId>, outcome: Outcome, plan: &[TierId]) -> Verdict {
         let phase = tier.map_or(Phase::Call, |tier| Phase::Level(tier.index()));
-        let plan: TierSet = plan.iter().copied().collect();
+        let plan = Plan { tiers: plan.iter().copied().collect(), sources: Vec::new() };
         let decision = codec::encode("plan", &plan).unwrap();
         Verdict { round: Round { operation, phase }, outcome, payload: Payload::None, decision }
     }

@@ -38,6 +38,7 @@ mod flow;
 mod life;
 mod outages;
 mod plan;
+mod references;
 
 use crate::coordination::{Phase, Round};
 use crate::tier::TierId;
@@ -46,7 +47,8 @@ pub use books::{Books, Captured, Effect, Facts};
 pub use flow::{Flow, FlowEffect, LevelState, Settled};
 pub use life::Life;
 pub use outages::Outages;
-pub use plan::{Wishes, plan};
+pub use plan::{Plan, Wishes, plan};
+pub use references::References;
 
 /// The tier that a phase of a checkpoint is about; `None`: the call.
 pub(super) fn tier_of(phase: Phase) -> Option<TierId> {

@@ -1,9 +1,20 @@
 //! Where a checkpoint goes: the root's decision on a call that all ranks made and captured.
 
 use crate::config::{JobConfig, LevelPolicy, PartStore};
+use crate::format::SourceKey;
 use crate::policy::{History, is_due};
 use crate::tier::{PerTier, TierId, TierSet};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+/// What all ranks have agreed on with the call of a checkpoint.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Plan {
+    /// The tiers that it goes to.
+    pub tiers: TierSet,
+    /// The earlier checkpoints that its files may refer to, ascending.
+    pub sources: Vec<SourceKey>,
+}
 
 /// What the root knows when it decides.
 pub struct Wishes<'a> {

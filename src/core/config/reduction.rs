@@ -1,0 +1,51 @@
+//! The section `[reduction]`: whether files refer to earlier ones for what these hold already.
+
+use std::fmt;
+
+/// The most that [`ReductionConfig::sources`] may be: what the format allows.
+pub const SOURCES_MAX: u64 = 32;
+
+/// What of a shard files leave to earlier files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Method {
+    /// Nothing: each file holds whole shards.
+    #[default]
+    Full,
+    /// Blocks that have not changed.
+    Basic,
+}
+
+impl Method {
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Full => "full",
+            Method::Basic => "basic",
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Whether files refer to earlier ones, and to how many.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReductionConfig {
+    /// What they leave to earlier files.
+    pub method: Method,
+    /// The most checkpoints that one may refer to, 1 to 32.
+    pub sources: u64,
+    /// A checkpoint of whose own bytes less than this part is still in use is not referred to any longer, above 0 and up to 1.
+    pub live: f64,
+    /// Every n-th checkpoint of a name that goes to files is whole. Zero: none for that reason.
+    pub whole_every: u64,
+}
+
+impl Default for ReductionConfig {
+    fn default() -> Self {
+        ReductionConfig { method: Method::Full, sources: 8, live: 0.25, whole_every: 0 }
+    }
+}

@@ -1,0 +1,315 @@
+//! Files that refer to earlier ones: what they hold, what stays for them, and what a restart makes of them.
+
+use super::*;
+use crate::base::Rank;
+use crate::base::rng::Rng;
+use crate::config::Method;
+use crate::format::container::encode_tail;
+use crate::format::{ContainerEntry, Manifest};
+use crate::recovery::unpack::unpack;
+use crate::tier::names::rank_file;
+use crate::tier::source::FileShard;
+use crate::tier::wrappers::Call;
+use crate::tier::{Tier, Writers};
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 64;
+
+fn reduced(bed: &Bed) -> Config {
+    let mut config = bed.config();
+    config.job.reduction.method = Method::Basic;
+    (config.job.local.keep_last, config.job.global.keep_last) = (1, 1);
+    config
+}
+
+/// Takes a version of which one block is its own, and waits until it is everywhere.
+fn take_changed(session: &Session, version: u64) {
+    let array = array(version);
+    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    checkpoint.save("array", &array).expect("saved");
+    checkpoint.value("step", &version).expect("saved");
+    let pending = checkpoint.capture().expect("captured");
+    assert_eq!(levels(&ended(&pending), false), [], "all are committed");
+}
+
+fn array(version: u64) -> Vec<u8> {
+    let mut array = vec![7; BLOCK * BLOCKS + 100];
+    for earlier in 1..=version {
+        array[earlier as usize * BLOCK + 5] = earlier as u8 + 100;
+    }
+    array
+}
+
+impl Bed {
+    /// The manifests of a tier, oldest first.
+    fn manifests(&self, kind: TierId, root: &str) -> Vec<Manifest> {
+        let tier = DirectoryTier::new(kind, Arc::new(self.disk.clone()), PathBuf::from(root));
+        let series = tier.all_series().expect("listed").remove(0);
+        let folders = tier.folders(&series).expect("listed").into_iter();
+        let read = |(generation, version, operation)| {
+            let key = CheckpointKey { generation, version, operation, ..CheckpointKey::default() };
+            tier.read_manifest(&series, &key.folder()).expect("a manifest")
+        };
+        let mut manifests: Vec<Manifest> = folders.map(read).collect();
+        manifests.sort_by_key(|manifest| manifest.key.operation);
+        manifests
+    }
+}
+
+fn versions(manifests: &[Manifest]) -> Vec<u64> {
+    manifests.iter().map(|manifest| manifest.key.version).collect()
+}
+
+fn sources(manifest: &Manifest) -> Vec<u64> {
+    manifest.sources.iter().map(|source| source.key.version).collect()
+}
+
+#[test]
+fn a_file_holds_what_has_changed_and_what_it_refers_to_stays_as_long_as_it_does() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), reduced(&bed));
+    for version in 1..=4 {
+        take_changed(&session, version);
+    }
+    let stats = session.stats();
+    // On two tiers each: the first is whole, and each of the others a head, a table and a few blocks.
+    assert_eq!((stats.reduction.packed, stats.reduction.whole), (6, 2));
+    assert!(stats.reduction.stored_bytes * 2 < stats.reduction.shard_bytes, "{:?}", stats.reduction);
+    session.close().expect("closes");
+    for (kind, root) in [(TierId::LOCAL, "/local"), (TierId::GLOBAL, "/global")] {
+        let manifests = bed.manifests(kind, root);
+        // Each of 2 and 3 stores a block that 4 has as well.
+        assert_eq!(versions(&manifests), [1, 2, 3, 4], "{root}");
+        assert_eq!(manifests.iter().map(sources).collect::<Vec<_>>(), [vec![], vec![1], vec![1, 2], vec![1, 2, 3]]);
+        let bytes: Vec<u64> = manifests.iter().map(|manifest| manifest.containers[0].bytes).collect();
+        let slack = if kind == TierId::LOCAL { 10 * BLOCK as u64 } else { bytes[0] };
+        assert!(bytes[1..].iter().all(|bytes| *bytes <= slack), "{root}: {bytes:?}");
+    }
+}
+
+#[test]
+fn a_restart_reads_what_files_refer_to_and_begins_whole() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), reduced(&bed));
+    (1..=3).for_each(|version| take_changed(&session, version));
+    session.close().expect("closes");
+    for root in ["/local", "/global"] {
+        let mut config = reduced(&bed);
+        config.job.memory_enabled = false;
+        config.job.local_enabled = root == "/local";
+        let session = bed.open(&bed.place(), config);
+        let mut loaded = Vec::new();
+        let restored = session.restart("heat", |r| {
+            loaded = r.load_vec::<u8>("array")?;
+            Ok(())
+        });
+        let restored = restored.expect("restored").expect("version 3");
+        assert_eq!((restored.version, loaded == array(3)), (3, true), "{root}");
+        session.close().expect("closes");
+    }
+    let session = bed.open(&bed.place(), reduced(&bed));
+    session.restart("heat", |_| Ok(())).expect("restored");
+    take_changed(&session, 4);
+    assert_eq!(session.stats().reduction.packed, 0);
+    session.close().expect("closes");
+    assert_eq!(versions(&bed.manifests(TierId::GLOBAL, "/global")), [4], "nobody needs the older run's any more");
+}
+
+/// Without that everything would stay for ever: of what is hardly in use the rest is stored again.
+#[test]
+fn what_a_run_keeps_is_bounded() {
+    let bed = Bed::new();
+    let mut config = reduced(&bed);
+    config.job.reduction.sources = 3;
+    let session = bed.open(&bed.place(), config);
+    (1..=40).for_each(|version| take_changed(&session, version));
+    let reduction = session.stats().reduction;
+    assert!(reduction.packed > 40 && reduction.stored_bytes < reduction.shard_bytes * 3 / 4, "{reduction:?}");
+    session.close().expect("closes");
+    for (kind, root) in [(TierId::LOCAL, "/local"), (TierId::GLOBAL, "/global")] {
+        let manifests = bed.manifests(kind, root);
+        let (newest, kept) = (manifests.last().expect("version 40"), versions(&manifests));
+        assert!(kept.len() <= 4 && newest.key.version == 40, "{kept:?}");
+        assert!(sources(newest).iter().all(|version| kept.contains(version)));
+    }
+}
+
+// ------------------------------------------------------------------------------------------ damage
+
+impl Bed {
+    fn tier(&self, kind: TierId) -> DirectoryTier {
+        let root = if kind == TierId::LOCAL { "/local" } else { "/global" };
+        DirectoryTier::new(kind, Arc::new(self.disk.clone()), root.into())
+    }
+
+    /// The file of a version on a tier, and what is in it as it lies.
+    fn file(&self, kind: TierId, version: u64) -> (PathBuf, FileShard) {
+        let tier = self.tier(kind);
+        let series = tier.all_series().expect("listed").remove(0);
+        let manifests = self.manifests(kind, &tier.root().to_string_lossy());
+        let manifest = manifests.iter().find(|manifest| manifest.key.version == version).expect("it is there");
+        let (folder, file) = (manifest.key.folder(), &manifest.containers[0].file);
+        let path = tier.series_path(&series).join(&folder).join(file);
+        (path, tier.open_raw(&series, &folder, file, Rank(0)).expect("opened"))
+    }
+
+    /// Three versions, of which the later ones refer to the earlier ones.
+    fn with_three() -> Bed {
+        let bed = Bed::new();
+        let session = bed.open(&bed.place(), reduced(&bed));
+        (1..=3).for_each(|version| take_changed(&session, version));
+        session.close().expect("closes");
+        bed
+    }
+
+    /// What a restart without node memory takes, and the copies that it found damaged.
+    fn restart(&self) -> Result<(u64, TierId, u64), String> {
+        let mut config = reduced(self);
+        config.job.memory_enabled = false;
+        let session = self.open(&self.place(), config);
+        let mut loaded = Vec::new();
+        let restored = session.restart("heat", |r| {
+            loaded = r.load_vec::<u8>("array")?;
+            Ok(())
+        });
+        let damaged = session.stats().damaged.iter().map(|(_, count)| *count).sum();
+        session.close().expect("closes");
+        let restored = restored.map_err(|error| error.to_string())?.ok_or("nothing is there")?;
+        assert!(loaded == array(restored.version), "wrong data");
+        let tier = TierId::all().find(|tier| tier.name() == restored.tier).expect("a tier");
+        Ok((restored.version, tier, damaged))
+    }
+}
+
+#[test]
+fn a_flip_anywhere_in_a_packed_shard_is_found_and_the_copy_of_another_tier_is_taken() {
+    for region in ["head", "sources", "extents", "bytes"] {
+        let bed = Bed::with_three();
+        let flip = |kind| {
+            let (path, packed) = bed.file(kind, 3);
+            let head = packed.head();
+            let place = head.region(region).expect("it has these");
+            let at = head.header.body_offset + place.offset + place.bytes / 2;
+            bed.disk.flip_bit(&path, at * 8 + 3).expect("it is there");
+        };
+        assert_eq!(bed.restart(), Ok((3, TierId::LOCAL, 0)));
+        flip(TierId::LOCAL);
+        let (version, tier, damaged) = bed.restart().expect("the other copy");
+        assert_eq!((version, tier, damaged > 0), (3, TierId::GLOBAL, true), "{region}");
+        flip(TierId::GLOBAL);
+        assert_eq!(bed.restart().expect("an older version").0, 2, "{region}");
+    }
+}
+
+#[test]
+fn a_source_that_is_gone_or_damaged_is_taken_from_another_tier_and_named_where_there_is_none() {
+    for is_lost in [true, false] {
+        let bed = Bed::with_three();
+        let harm = |kind| {
+            let (path, shard) = bed.file(kind, 1);
+            let region = shard.head().region("array").expect("it is whole");
+            let at = shard.head().header.body_offset + region.offset + 40 * BLOCK as u64;
+            match is_lost {
+                true => bed.disk.lose(&path).expect("it is there"),
+                false => bed.disk.flip_bit(&path, at * 8).expect("it is there"),
+            }
+        };
+        harm(TierId::LOCAL);
+        let (version, tier, _) = bed.restart().expect("the source is on the global tier as well");
+        assert_eq!((version, tier), (3, TierId::LOCAL), "lost: {is_lost}");
+        harm(TierId::GLOBAL);
+        let error = bed.restart().expect_err("nothing is whole any more");
+        let words = if is_lost { vec!["version 1 of generation 1"] } else { vec!["rank 0", "damaged", "array"] };
+        for word in words {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_source_whose_manifest_is_damaged_or_that_was_made_whole_is_a_source_still() {
+    let bed = Bed::with_three();
+    for kind in [TierId::LOCAL, TierId::GLOBAL] {
+        let (path, packed) = bed.file(kind, 2);
+        let manifest = path.with_file_name("manifest");
+        bed.disk.flip_bit(&manifest, 60 * 8).expect("it is there");
+        // As a drain leaves it: a file of the rank alone, with the whole shard.
+        let tier = bed.tier(kind);
+        let head = packed.head().header.clone();
+        let whole = crate::tier::join(&tier, packed).expect("its source is there");
+        let mut bytes = vec![0; whole.head().header.total_len as usize];
+        whole.read_raw(0, &mut bytes).expect("read");
+        let entry = ContainerEntry { key: head.key, rank: head.rank, offset: 0, length: bytes.len() as u64 };
+        bytes.extend(encode_tail(&[entry]).expect("an index"));
+        let upload = tier.begin(&path.with_file_name(rank_file(Rank(0))), Writers::One).expect("begun");
+        upload.write_at(0, &bytes).and_then(|()| upload.sync()).and_then(|()| upload.publish()).expect("written");
+    }
+    assert_eq!(bed.restart().map(|(version, tier, _)| (version, tier)), Ok((3, TierId::LOCAL)));
+}
+
+// ------------------------------------------------------------------------------------------ unpack
+
+/// Lets so many calls pass that change something, and none after that.
+struct Stop(AtomicU64);
+
+impl Observer for Stop {
+    fn before(&self, call: Call, _: &Path, _: u64) -> io::Result<()> {
+        let changes = [Call::OpenWrite, Call::WriteAt, Call::Sync, Call::Rename, Call::SyncDir, Call::RemoveFile];
+        if !changes.contains(&call) {
+            return Ok(());
+        }
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        left.map(|_| ()).map_err(|_| io::Error::other("stopped"))
+    }
+}
+
+impl Bed {
+    /// Makes version 3 whole on a tier, stopped after so many steps. Did it come to its end?
+    fn unpack(&self, kind: TierId, steps: u64) -> Result<(), String> {
+        let plain = self.tier(kind);
+        let disk: Arc<dyn Storage> = Arc::new(self.disk.process(7000));
+        let watched = Arc::new(Watched::new(disk, Arc::new(Stop(AtomicU64::new(steps)))));
+        let tier = DirectoryTier::new(kind, watched, plain.root().to_owned());
+        let series = plain.all_series().expect("listed").remove(0);
+        let manifests = self.manifests(kind, &plain.root().to_string_lossy());
+        let manifest = manifests.iter().find(|manifest| manifest.key.version == 3).expect("it is there");
+        unpack(&tier, &series, manifest, "test").map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Another tier's copies, and the versions that 3 refers to, are gone.
+    fn leave_alone(&self, kind: TierId) {
+        for (path, _) in self.disk.files(Path::new("/")) {
+            let text = path.to_string_lossy();
+            let is_other = text.starts_with(if kind == TierId::LOCAL { "/global/" } else { "/local/" });
+            let is_file = text.ends_with(".bvs") || text.ends_with(".bvc") || text.ends_with("manifest");
+            if is_file && (is_other || !text.contains("-v0000000003-")) {
+                self.disk.lose(&path).expect("it is there");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_was_made_whole_needs_no_other_and_one_stopped_on_the_way_is_what_it_was() {
+    for kind in [TierId::LOCAL, TierId::GLOBAL] {
+        let mut steps = 0;
+        loop {
+            let bed = Bed::with_three();
+            let is_done = bed.unpack(kind, steps).is_ok();
+            if steps % 2 == 1 {
+                bed.disk.power_cut(&mut Rng::new(steps));
+            }
+            assert_eq!(bed.restart().expect("restored").0, 3, "{kind} stopped after {steps} steps");
+            assert_eq!(bed.unpack(kind, u64::MAX), Ok(()), "{kind} again after {steps} steps");
+            bed.leave_alone(kind);
+            assert_eq!(bed.restart().map(|(version, tier, _)| (version, tier)), Ok((3, kind)), "after {steps} steps");
+            if is_done {
+                break;
+            }
+            steps += 1;
+        }
+        assert!(steps > 8, "{kind}: {steps}");
+    }
+}

@@ -1,0 +1,347 @@
+//! Which checkpoints of a series the files of a new one may refer to, and which stay because files refer to them.
+//!
+//! The root chooses ([`References::choose`]) among what is committed on every tier that the new one goes to and stays there, and says so with
+//! its plan. With each commit it says what stays on that tier ([`References::stay`]): the last ones that retention keeps, their sources, and the
+//! sources of what has been agreed and not settled there. All ranks remember that, and delete nothing of it. So nothing that another rank's
+//! file refers to can go, whatever a rank has not heard yet.
+
+use super::books::Facts;
+use crate::base::Origin;
+use crate::config::{JobConfig, Method};
+use crate::format::SourceKey;
+use crate::tier::{Gathering, Means, PerTier, TierId, TierSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A checkpoint that goes to files.
+struct Version {
+    key: SourceKey,
+    origin: Option<Origin>,
+    sources: Vec<SourceKey>,
+    /// The tiers whose files may refer, of those that it goes to.
+    planned: TierSet,
+    committed: TierSet,
+    settled: TierSet,
+    /// Root: bytes of the bodies that its files store, over all ranks.
+    stored: u64,
+}
+
+#[derive(Default)]
+struct Series {
+    versions: BTreeMap<u64, Version>,
+    /// What was last said to stay.
+    stays: PerTier<BTreeSet<u64>>,
+    /// Root: how many since the last whole one, which counts.
+    since_whole: u64,
+}
+
+/// What refers to what, of all series of a run.
+pub struct References {
+    job: JobConfig,
+    series: HashMap<String, Series>,
+}
+
+/// The tiers whose files may refer to earlier ones: where one rank writes for all, it has the others' bytes only.
+fn referring() -> TierSet {
+    let refers = |tier: &TierId| tier.spec().means == Means::Files && tier.spec().gathering != Gathering::ByOne;
+    TierId::all().filter(refers).collect()
+}
+
+impl References {
+    /// Without checkpoints.
+    pub fn new(job: &JobConfig) -> References {
+        References { job: job.clone(), series: HashMap::new() }
+    }
+
+    /// May files of a tier refer to earlier ones?
+    pub fn refers_on(tier: TierId) -> bool {
+        referring().has(tier)
+    }
+
+    /// May files refer to earlier ones at all?
+    pub fn is_on(&self) -> bool {
+        self.job.reduction.method != Method::Full
+    }
+
+    /// Does the policy of a tier keep that version for good?
+    fn is_pinned(&self, tier: TierId, version: u64) -> bool {
+        let every = tier.wish(&self.job).policy.map_or(0, |policy| policy.keep_every);
+        every > 0 && version.is_multiple_of(every)
+    }
+
+    /// Root: what files of a checkpoint may refer to that goes to these tiers. `uses` has the bytes of its bodies over all ranks under its own
+    /// operation, and how many of them the files of which earlier one store.
+    pub fn choose(&mut self, facts: &Facts, plan: TierSet, uses: &[(u64, u64)]) -> Vec<SourceKey> {
+        let planned = plan.and(referring());
+        if !self.is_on() || planned.is_empty() {
+            return Vec::new();
+        }
+        let reduction = self.job.reduction.clone();
+        let is_pinned = planned.iter().any(|tier| self.is_pinned(tier, facts.key.version));
+        let series = self.series.entry(facts.series.name.clone()).or_default();
+        series.since_whole += 1;
+        let is_whole = is_pinned || (reduction.whole_every > 0 && series.since_whole >= reduction.whole_every);
+        let use_of = |operation: u64| uses.iter().find(|(other, _)| *other == operation).map_or(0, |(_, bytes)| *bytes);
+        let stays = |operation| planned.iter().all(|tier| series.stays[tier].contains(&operation));
+        let may = |version: &&Version| {
+            let operation = version.key.key.operation;
+            let used = use_of(operation);
+            let is_live = used > 0 && used as f64 >= reduction.live * version.stored as f64;
+            version.origin == facts.origin && version.committed.and(planned) == planned && is_live && stays(operation)
+        };
+        let mut sources: Vec<SourceKey> = match is_whole {
+            true => Vec::new(),
+            false => series.versions.values().filter(may).map(|version| version.key).collect(),
+        };
+        sources.sort_by_key(|source| std::cmp::Reverse(use_of(source.key.operation)));
+        sources.truncate(reduction.sources as usize);
+        sources.sort_unstable();
+        let used: u64 = sources.iter().map(|source| use_of(source.key.operation)).sum();
+        let stored = use_of(facts.key.operation).saturating_sub(used);
+        if sources.is_empty() {
+            series.since_whole = 0;
+        }
+        series.enter(facts, planned, sources.clone(), stored);
+        sources
+    }
+
+    /// All ranks have agreed on a checkpoint, on what its files may refer to, and on where it goes.
+    pub fn planned(&mut self, facts: &Facts, plan: TierSet, sources: &[SourceKey]) {
+        let planned = plan.and(referring());
+        if self.is_on() && !planned.is_empty() {
+            let series = self.series.entry(facts.series.name.clone()).or_default();
+            if !series.versions.contains_key(&facts.key.operation) {
+                series.enter(facts, planned, sources.to_vec(), 0);
+            }
+        }
+    }
+
+    /// Root: what stays on a tier when that checkpoint is committed there. From now on nothing else is chosen.
+    pub fn stay(&mut self, facts: &Facts, tier: TierId) -> Vec<u64> {
+        if !self.is_on() || !referring().has(tier) {
+            return Vec::new();
+        }
+        let keep_last = tier.wish(&self.job).policy.map_or(1, |policy| policy.keep_last).max(1);
+        let current = facts.key.operation;
+        let Some(series) = self.series.get_mut(&facts.series.name) else { return vec![current] };
+        let on_tier = |version: &&Version| version.committed.has(tier) || version.key.key.operation == current;
+        let mut stay: BTreeSet<u64> = BTreeSet::new();
+        for version in series.versions.values().rev().filter(on_tier).take(keep_last as usize) {
+            stay.insert(version.key.key.operation);
+            stay.extend(version.sources.iter().map(|source| source.key.operation));
+        }
+        // A plan that was agreed on refers to them, and may still be committed.
+        let is_open = |version: &&Version| version.planned.has(tier) && !version.settled.has(tier);
+        for version in series.versions.values().filter(is_open) {
+            stay.extend(version.sources.iter().map(|source| source.key.operation));
+        }
+        stay.insert(current);
+        series.stays[tier].clone_from(&stay);
+        stay.into_iter().collect()
+    }
+
+    /// A level of a checkpoint has come to its end; if it is committed, these stay on its tier. Returns what is still of use of the series.
+    pub fn settled(&mut self, facts: &Facts, tier: TierId, stay: Option<&[u64]>) -> Option<Vec<u64>> {
+        let series = self.series.get_mut(&facts.series.name)?;
+        if let Some(version) = series.versions.get_mut(&facts.key.operation) {
+            version.settled.insert(tier);
+            if stay.is_some() {
+                version.committed.insert(tier);
+            }
+        }
+        if let Some(stay) = stay {
+            series.stays[tier] = stay.iter().copied().collect();
+        }
+        let stays = &series.stays;
+        let is_of_use = |operation: &u64, version: &mut Version| {
+            version.settled.and(version.planned) != version.planned
+                || stays.iter().any(|(_, stay)| stay.contains(operation))
+        };
+        series.versions.retain(is_of_use);
+        Some(series.versions.keys().copied().collect())
+    }
+
+    /// It was never agreed on.
+    pub fn refused(&mut self, facts: &Facts) {
+        if let Some(series) = self.series.get_mut(&facts.series.name) {
+            series.versions.remove(&facts.key.operation);
+        }
+    }
+
+    /// What stays of a series on a tier because the root says so.
+    pub fn stays(&self, name: &str, tier: TierId) -> BTreeSet<u64> {
+        self.series.get(name).map(|series| series.stays[tier].clone()).unwrap_or_default()
+    }
+
+    /// What the files of a checkpoint on a tier may refer to, as far as it is remembered.
+    pub fn sources(&self, name: &str, operation: u64, tier: TierId) -> Option<&[SourceKey]> {
+        let version = self.series.get(name)?.versions.get(&operation)?;
+        Some(if version.planned.has(tier) { &version.sources } else { &[] })
+    }
+}
+
+impl Series {
+    fn enter(&mut self, facts: &Facts, planned: TierSet, sources: Vec<SourceKey>, stored: u64) {
+        let key = SourceKey { key: facts.key, agreement: facts.agreement };
+        let (committed, settled) = (TierSet::NONE, TierSet::NONE);
+        let version = Version { key, origin: facts.origin, sources, planned, committed, settled, stored };
+        self.versions.insert(facts.key.operation, version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{CheckpointKey, Generation, Incarnation};
+
+    const LOCAL: TierId = TierId::LOCAL;
+    const GLOBAL: TierId = TierId::GLOBAL;
+
+    fn both() -> TierSet {
+        [LOCAL, GLOBAL].into_iter().collect()
+    }
+
+    fn facts(operation: u64) -> Facts {
+        let key = CheckpointKey {
+            generation: Generation(2),
+            version: operation,
+            operation,
+            incarnation: Incarnation([3; 16]),
+        };
+        let series = crate::tier::names::Series { job: "j".into(), group: "g".into(), name: "heat".into() };
+        Facts { key, series, agreement: 7, origin: None }
+    }
+
+    fn references(change: impl FnOnce(&mut JobConfig)) -> References {
+        let mut job = JobConfig::default();
+        job.reduction.method = Method::Basic;
+        (job.local.keep_last, job.global.keep_last) = (1, 1);
+        change(&mut job);
+        References::new(&job)
+    }
+
+    fn operations(sources: &[SourceKey]) -> Vec<u64> {
+        sources.iter().map(|source| source.key.operation).collect()
+    }
+
+    /// A checkpoint of 1000 bytes, of which files of others store these: what it may refer to.
+    fn choose(references: &mut References, operation: u64, plan: TierSet, uses: &[(u64, u64)]) -> Vec<u64> {
+        let uses: Vec<(u64, u64)> = uses.iter().copied().chain([(operation, 1000)]).collect();
+        operations(&references.choose(&facts(operation), plan, &uses))
+    }
+
+    fn commit(references: &mut References, operation: u64, tier: TierId) -> Vec<u64> {
+        let stay = references.stay(&facts(operation), tier);
+        references.settled(&facts(operation), tier, Some(&stay));
+        stay
+    }
+
+    #[test]
+    fn files_refer_to_what_is_committed_on_every_tier_that_they_go_to() {
+        let mut references = references(|_| ());
+        assert_eq!(choose(&mut references, 1, both(), &[]), [0; 0]);
+        assert_eq!(choose(&mut references, 2, both(), &[(1, 900)]), [0; 0], "in flight");
+        commit(&mut references, 1, LOCAL);
+        assert_eq!(choose(&mut references, 3, both(), &[(1, 900)]), [0; 0], "not on the global tier");
+        assert_eq!(choose(&mut references, 4, TierSet::of(LOCAL), &[(1, 900)]), [1]);
+        references.settled(&facts(1), GLOBAL, None);
+        assert_eq!(choose(&mut references, 5, both(), &[(1, 900)]), [0; 0], "given up there");
+    }
+
+    #[test]
+    fn nothing_is_chosen_that_may_be_gone_and_what_was_chosen_stays_until_it_is_settled() {
+        let mut references = references(|_| ());
+        let local = TierSet::of(LOCAL);
+        choose(&mut references, 1, local, &[]);
+        assert_eq!(commit(&mut references, 1, LOCAL), [1]);
+        assert_eq!(choose(&mut references, 2, local, &[(1, 900)]), [1]);
+        // A whole one is committed meanwhile, of which retention keeps only that: the plan before it still refers to 1.
+        choose(&mut references, 3, local, &[]);
+        assert_eq!(commit(&mut references, 3, LOCAL), [1, 3]);
+        references.settled(&facts(2), LOCAL, None);
+        choose(&mut references, 4, local, &[]);
+        assert_eq!(commit(&mut references, 4, LOCAL), [4]);
+        // 1 and 3 may be gone now.
+        assert_eq!(choose(&mut references, 5, local, &[(1, 300), (3, 300), (4, 300)]), [4]);
+    }
+
+    /// The word is on its way: from then on nothing else is chosen, though no rank has heard it.
+    #[test]
+    fn what_is_about_to_go_is_not_chosen_any_more() {
+        let mut references = references(|_| ());
+        let local = TierSet::of(LOCAL);
+        choose(&mut references, 1, local, &[]);
+        commit(&mut references, 1, LOCAL);
+        choose(&mut references, 2, local, &[]);
+        assert_eq!(references.stay(&facts(2), LOCAL), [2]);
+        assert_eq!(choose(&mut references, 3, local, &[(1, 900)]), [0; 0]);
+    }
+
+    #[test]
+    fn the_sources_of_what_retention_keeps_stay_and_not_the_sources_of_these() {
+        let mut references = references(|job| job.local.keep_last = 2);
+        let local = TierSet::of(LOCAL);
+        let mut stay = Vec::new();
+        for operation in 1..=4 {
+            let uses: &[(u64, u64)] = if operation > 1 { &[(operation - 1, 400)] } else { &[] };
+            let expected: &[u64] = if operation > 1 { &[operation - 1] } else { &[] };
+            assert_eq!(choose(&mut references, operation, local, uses), expected);
+            stay = commit(&mut references, operation, LOCAL);
+        }
+        // 4 and 3 are kept, and 2 for 3; what 2 refers to goes.
+        assert_eq!(stay, [2, 3, 4]);
+        assert_eq!(references.stays("heat", LOCAL), stay.into_iter().collect());
+        assert_eq!(references.sources("heat", 4, LOCAL).map(operations), Some(vec![3]));
+        assert_eq!(references.sources("heat", 4, GLOBAL).map(operations), Some(Vec::new()));
+        assert_eq!(references.sources("heat", 1, LOCAL), None, "forgotten");
+    }
+
+    #[test]
+    fn what_is_hardly_in_use_is_stored_again_and_of_too_many_the_most_used_are_taken() {
+        let mut references = references(|job| {
+            job.local.keep_last = 10;
+            job.reduction.sources = 2;
+        });
+        let local = TierSet::of(LOCAL);
+        for operation in 1..=3 {
+            choose(&mut references, operation, local, &[]);
+            commit(&mut references, operation, LOCAL);
+        }
+        assert_eq!(choose(&mut references, 4, local, &[(1, 249), (2, 250), (3, 0)]), [2]);
+        commit(&mut references, 4, LOCAL);
+        // 4 stores 750 itself, so 190 of it are in use enough.
+        assert_eq!(choose(&mut references, 5, local, &[(1, 260), (2, 300), (4, 190)]), [1, 2]);
+        assert_eq!(choose(&mut references, 6, local, &[(2, 300), (4, 187)]), [2]);
+        assert_eq!(choose(&mut references, 7, local, &[(2, 300), (4, 188)]), [2, 4]);
+    }
+
+    #[test]
+    fn what_is_kept_for_good_and_every_so_many_are_whole_and_so_is_the_first_after_a_restart() {
+        let mut references = references(|job| {
+            job.local.keep_every = 4;
+            job.reduction.whole_every = 3;
+        });
+        let local = TierSet::of(LOCAL);
+        let mut chosen = Vec::new();
+        for operation in 1..=9u64 {
+            chosen.push(choose(&mut references, operation, local, &[(operation.saturating_sub(1), 900)]).is_empty());
+            commit(&mut references, operation, LOCAL);
+        }
+        // 1 is the first; 4 and 8 are kept for good; 7 is the third since 4.
+        assert_eq!(chosen, [true, false, false, true, false, false, true, true, false]);
+        let origin = Origin { generation: Generation(2), version: 8, operation: 8, restart: 9 };
+        let later = Facts { origin: Some(origin), ..facts(10) };
+        assert_eq!(references.choose(&later, local, &[(9, 900), (10, 1000)]), Vec::new());
+    }
+
+    #[test]
+    fn nothing_is_chosen_where_it_is_off_or_no_file_may_refer() {
+        let mut off = references(|job| job.reduction.method = Method::Full);
+        choose(&mut off, 1, both(), &[]);
+        assert_eq!(off.stay(&facts(1), LOCAL), [0; 0]);
+        let mut references = references(|_| ());
+        let object = TierSet::of(TierId::OBJECT);
+        choose(&mut references, 1, object, &[]);
+        assert_eq!(commit(&mut references, 1, TierId::OBJECT), [0; 0]);
+        assert_eq!(choose(&mut references, 2, object, &[(1, 900)]), [0; 0]);
+    }
+}
