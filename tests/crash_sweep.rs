@@ -264,7 +264,7 @@ fn a_stop_at_any_durable_step_leaves_the_last_commit_of_each_level() {
 
 #[test]
 fn a_stop_at_any_durable_step_where_files_refer_to_earlier_ones() {
-    sweep(Shape { reduction: Method::Basic, ..TWO_MACHINES }, cuts(1));
+    sweep(Shape { reduction: Method::Tree, ..TWO_MACHINES }, cuts(1));
 }
 
 #[test]

@@ -29,7 +29,7 @@ mod world;
 use bivouac_core::base::Level;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::comm::faulty::FaultPlan;
-use bivouac_core::config::{Method, PartStore, Scheme};
+use bivouac_core::config::{Budget, Method, PartStore, Scheme};
 use bivouac_core::redundancy::placement::place;
 use bivouac_core::tier::simulated::Fault;
 use std::path::Path;
@@ -135,7 +135,9 @@ impl Job {
         // A generator of its own: the other half of the seeds is as it was.
         let mut reduction = Rng::new(seed ^ 0x7ed0);
         if reduction.chance(1, 2) {
-            config.job.reduction.method = Method::Basic;
+            config.job.reduction.method = [Method::Basic, Method::List, Method::Tree][reduction.below(3) as usize];
+            config.job.reduction.chunk = [None, Some(64), Some(1024)][reduction.below(3) as usize];
+            config.node.reduction_budget = Budget::Bytes([1 << 20, 30_000][reduction.below(2) as usize]);
             config.job.reduction.sources = 1 + reduction.below(8);
             config.job.reduction.live = [0.01, 0.25, 1.0][reduction.below(3) as usize];
             config.job.reduction.whole_every = [0, 0, 3][reduction.below(3) as usize];

@@ -134,6 +134,8 @@ pub(super) const KEYS: &[Key] = &[
     key!("redundancy.store", job.redundancy.store, PART_STORE),
     key!("redundancy.domains", job.redundancy.domains, DOMAINS),
     key!("reduction.method", job.reduction.method, METHOD),
+    key!("reduction.chunk", job.reduction.chunk, CHUNK),
+    key!("reduction.host_budget", node.reduction_budget, BUDGET),
     key!("reduction.sources", job.reduction.sources, SOURCES),
     key!("reduction.live", job.reduction.live, LIVE),
     key!("reduction.whole_every", job.reduction.whole_every, FROM_ZERO),

@@ -418,13 +418,18 @@ pub(super) const PART_STORE: Kind<PartStore> = Kind {
 };
 
 pub(super) const METHOD: Kind<Method> = Kind {
-    allowed: "\"full\" or \"basic\"",
-    read: |raw| {
-        [Method::Full, Method::Basic]
-            .into_iter()
-            .find(|method| raw.text().is_some_and(|text| text.trim() == method.name()))
-    },
+    allowed: "\"full\", \"basic\", \"list\" or \"tree\"",
+    read: |raw| Method::ALL.into_iter().find(|method| raw.text().is_some_and(|text| text.trim() == method.name())),
     show: |value| Raw::Text(value.name().to_owned()),
+};
+
+pub(super) const CHUNK: Kind<Option<u64>> = Kind {
+    allowed: "\"auto\", or a number of bytes: a power of two from 32 to 4096",
+    read: |raw| match raw.text().map(str::trim) {
+        Some("auto") => Some(None),
+        _ => size(raw).filter(|bytes| bytes.is_power_of_two() && (32..=4096).contains(bytes)).map(Some),
+    },
+    show: |value| value.as_ref().map_or_else(|| Raw::Text("auto".into()), show_integer),
 };
 
 pub(super) const SOURCES: Kind<u64> = Kind {

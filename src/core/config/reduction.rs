@@ -13,14 +13,23 @@ pub enum Method {
     Full,
     /// Blocks that have not changed.
     Basic,
+    /// Chunks that have not changed, and those that files store at another place.
+    List,
+    /// The same in as few ranges as a tree finds.
+    Tree,
 }
 
 impl Method {
+    /// All of them.
+    pub const ALL: [Method; 4] = [Method::Full, Method::Basic, Method::List, Method::Tree];
+
     /// The word in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Method::Full => "full",
             Method::Basic => "basic",
+            Method::List => "list",
+            Method::Tree => "tree",
         }
     }
 }
@@ -36,6 +45,8 @@ impl fmt::Display for Method {
 pub struct ReductionConfig {
     /// What they leave to earlier files.
     pub method: Method,
+    /// Bytes of a chunk, a power of two from 32 to 4096; `None`: the shortest from 128 for which there is room.
+    pub chunk: Option<u64>,
     /// The most checkpoints that one may refer to, 1 to 32.
     pub sources: u64,
     /// A checkpoint of whose own bytes less than this part is still in use is not referred to any longer, above 0 and up to 1.
@@ -46,6 +57,6 @@ pub struct ReductionConfig {
 
 impl Default for ReductionConfig {
     fn default() -> Self {
-        ReductionConfig { method: Method::Full, sources: 8, live: 0.25, whole_every: 0 }
+        ReductionConfig { method: Method::Full, chunk: None, sources: 8, live: 0.25, whole_every: 0 }
     }
 }

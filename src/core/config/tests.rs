@@ -70,7 +70,13 @@ fn unusual() -> Config {
                 store: PartStore::Local,
                 domains: DomainSource::File("/etc/racks.toml".into()),
             },
-            reduction: ReductionConfig { method: Method::Basic, sources: 32, live: 1.0, whole_every: 7 },
+            reduction: ReductionConfig {
+                method: Method::Tree,
+                chunk: Some(64),
+                sources: 32,
+                live: 1.0,
+                whole_every: 7,
+            },
             interval: Interval { steps: u64::MAX, seconds: Duration::from_nanos(1), overhead_percent: 0.1 },
             exit: ExitConfig {
                 signal: Some("XCPU".into()),
@@ -110,6 +116,7 @@ fn unusual() -> Config {
                 touch: Touch::Between,
                 pin: PinOrder::Never,
             },
+            reduction_budget: Budget::Bytes(1 << 30),
             affinity: AffinityConfig { cpus: Some([0, 1, 2, 8].into()), check_every: Duration::from_millis(1500) },
         },
         notes: Vec::new(),
@@ -236,7 +243,9 @@ write = "1 GiB"
 writers = 64
 progress = "stepped"
 [reduction]
-method = "basic"
+method = "tree"
+chunk = 64
+host_budget = "1 GiB"
 sources = 32
 live = 1.0
 whole_every = 7
@@ -383,6 +392,8 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("redundancy.store", vec!["'global'", "''"]),
         ("redundancy.domains", vec!["''", "1", "\"a\\u0000b\""]),
         ("reduction.method", vec!["'tree2'", "1", "''"]),
+        ("reduction.chunk", vec!["16", "8192", "96", "'big'", "1.5", "''"]),
+        ("reduction.host_budget", vec!["0", "'101%'"]),
         ("reduction.sources", vec!["0", "33", "'8'"]),
         ("reduction.live", vec!["0", "-0.1", "1.01", "nan", "'1'"]),
         ("reduction.whole_every", vec!["-1"]),

@@ -244,6 +244,8 @@ pub struct NodeConfig {
     pub device_cpus: ThreadCpus,
     /// The caches of histories.
     pub history: HistoryConfig,
+    /// Memory for the tables of chunks of each rank and name; a percentage is one of the rank's equal share of the memory tier.
+    pub reduction_budget: Budget,
     /// Where threads go after a restart, and how often they are looked at.
     pub affinity: AffinityConfig,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
@@ -267,6 +269,7 @@ impl Default for NodeConfig {
             device_budget: Budget::Percent(10.0),
             device_cpus: ThreadCpus::default(),
             history: HistoryConfig::default(),
+            reduction_budget: Budget::Percent(5.0),
             affinity: AffinityConfig::default(),
             run_directory: None,
         }

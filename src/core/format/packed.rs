@@ -41,6 +41,11 @@ pub enum Stored {
         /// From this byte on of its bodies.
         offset: u64,
     },
+    /// In the packed shard itself, for another extent.
+    Same {
+        /// From this byte on of the bodies.
+        offset: u64,
+    },
 }
 
 /// A range of a region's bytes. Extents stand in the order of the regions and of the bytes in each, and every byte is in one.
@@ -50,6 +55,20 @@ pub struct Extent {
     pub length: u64,
     /// Where they are stored.
     pub stored: Stored,
+}
+
+impl Extent {
+    /// Does what is stored there follow it?
+    pub fn is_continued(&self, stored: Stored) -> bool {
+        match (self.stored, stored) {
+            (Stored::Own, Stored::Own) => true,
+            (Stored::In { source, offset }, Stored::In { source: next, offset: at }) => {
+                source == next && offset + self.length == at
+            }
+            (Stored::Same { offset }, Stored::Same { offset: at }) => offset + self.length == at,
+            _ => false,
+        }
+    }
 }
 
 /// An extent in its place.
@@ -98,7 +117,13 @@ impl Packing {
         rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
         check_sources(WHAT, &head.header.key, &sources)?;
         let (extents, own_bytes) = place(&head, extents, sources.len())?;
-        Ok(Packing { head, head_bytes, sources, extents, own_bytes })
+        let packing = Packing { head, head_bytes, sources, extents, own_bytes };
+        let is_stored = |extent: &Placed| match extent.stored {
+            Stored::Same { offset } => packing.own_range(offset..offset + extent.length).is_some(),
+            Stored::Own | Stored::In { .. } => true,
+        };
+        rule(packing.extents.iter().all(is_stored), "an extent refers to bytes that it does not store itself")?;
+        Ok(packing)
     }
 
     /// Of the first three regions of a packed shard with that head.
@@ -227,10 +252,12 @@ fn place(head: &Head, extents: &[Extent], sources: usize) -> Result<(Vec<Placed>
             if length == 0 || length > end - at {
                 return Err(bad("an extent is empty, or longer than its region"));
             }
-            if let Stored::In { source, offset } = stored {
-                let is_sound = (source as usize) < sources && offset.checked_add(length).is_some();
-                is_sound.then_some(()).ok_or_else(|| bad("an extent refers to what cannot be"))?;
-            }
+            let is_sound = match stored {
+                Stored::Own => true,
+                Stored::In { source, offset } => (source as usize) < sources && offset.checked_add(length).is_some(),
+                Stored::Same { offset } => offset.checked_add(length).is_some(),
+            };
+            is_sound.then_some(()).ok_or_else(|| bad("an extent refers to what cannot be"))?;
             placed.push(Placed { at, length, stored, own_before });
             at += length;
             own_before += if stored == Stored::Own { length } else { 0 };

@@ -20,6 +20,8 @@ struct Version {
     head: Arc<Head>,
     /// Which blocks its file stores itself; `None`: that is not decided.
     own: Option<Vec<bool>>,
+    /// Bytes of its bodies that its file stores itself.
+    stored: u64,
 }
 
 impl Version {
@@ -35,21 +37,47 @@ impl Version {
     }
 }
 
-/// The versions of a series, by operation.
+/// In what a rank says of an earlier checkpoint ([`Versions::uses`]) the bytes that its file stores are under its operation with this bit.
+pub const STORED: u64 = 1 << 63;
+
+/// The versions of a series.
 #[derive(Default)]
-pub struct Versions(BTreeMap<u64, Version>);
+pub struct Versions {
+    /// By operation.
+    list: BTreeMap<u64, Version>,
+    /// The last one that was decided by chunks, and the bytes that it takes from each of its sources.
+    last: Option<(u64, BTreeMap<u64, u64>)>,
+    by_chunks: bool,
+    /// How many were captured, and how many of the last ones have found nothing in what they might have referred to.
+    captured: u64,
+    misses: u32,
+}
+
+/// So many doublings apart are attempts at most that have found nothing before.
+const MISSES_MAX: u32 = 4;
 
 impl Versions {
-    /// A shard was captured. Its file stores all of it (`is_whole`), or that is still to be decided.
-    pub fn captured(&mut self, key: SourceKey, head: Arc<Head>, is_whole: bool) {
-        let own = is_whole.then(|| vec![true; head.digests.len()]);
-        self.0.insert(key.key.operation, Version { key, head, own });
+    /// Without any; `by_chunks`: more than unchanged blocks is going to be found.
+    pub fn new(by_chunks: bool) -> Versions {
+        Versions { by_chunks, ..Versions::default() }
     }
 
-    /// How many bytes of a shard the files of earlier ones store: by operation, each byte counted at the latest that has it.
+    /// A shard was captured. Its file stores all of it (`is_whole`), or that is still to be decided.
+    pub fn captured(&mut self, key: SourceKey, head: Arc<Head>, is_whole: bool) {
+        let operation = key.key.operation;
+        self.captured += 1;
+        self.list.insert(operation, Version { key, head, own: None, stored: 0 });
+        if is_whole {
+            self.whole(operation);
+        }
+    }
+
+    /// What this rank says of a shard before anybody has chosen what its file may refer to: by operation, how many of its bytes the files of
+    /// each earlier one store, and (with [`STORED`]) how many these store in all. Each byte counts at the latest that has it. What chunks will
+    /// find is not known yet: as much as the time before, and all that the last one stores.
     pub fn uses(&self, operation: u64) -> Vec<(u64, u64)> {
-        let Some(version) = self.0.get(&operation) else { return Vec::new() };
-        let earlier: Vec<&Version> = self.0.range(..operation).rev().map(|(_, earlier)| earlier).collect();
+        let Some(version) = self.list.get(&operation) else { return Vec::new() };
+        let earlier: Vec<&Version> = self.list.range(..operation).rev().map(|(_, earlier)| earlier).collect();
         let mut uses: BTreeMap<u64, u64> = BTreeMap::new();
         let owners = owners(&version.head, &earlier);
         for ((_, length, _), owner) in version.head.blocks().zip(owners) {
@@ -57,36 +85,125 @@ impl Versions {
                 *uses.entry(earlier[owner].key.key.operation).or_default() += length;
             }
         }
-        uses.into_iter().collect()
+        let decided = self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());
+        let stored: BTreeMap<u64, u64> = decided.map(|(operation, earlier)| (*operation, earlier.stored)).collect();
+        // What it refers to stays, so an attempt that finds nothing has its price.
+        if let Some((last, expected)) = self.last.as_ref().filter(|_| self.is_hopeful(self.captured)) {
+            let all = stored.get(last).map(|bytes| (*last, *bytes));
+            for (source, bytes) in expected.iter().map(|(source, bytes)| (*source, *bytes)).chain(all) {
+                let known = uses.entry(source).or_default();
+                *known = bytes.max(*known);
+            }
+        }
+        uses.into_iter().chain(stored.into_iter().map(|(operation, bytes)| (operation | STORED, bytes))).collect()
+    }
+
+    /// Is that one of those that attempt to find chunks, after attempts that have found none?
+    fn is_hopeful(&self, captured: u64) -> bool {
+        captured.is_multiple_of(1 << self.misses.min(MISSES_MAX))
+    }
+
+    /// Are the chunks of a shard that is stored whole worth looking at? Only for the next attempt to find them again.
+    pub fn is_worth_a_look(&self) -> bool {
+        self.misses == 0 || self.is_hopeful(self.captured + 1)
+    }
+
+    /// Its file stores all of it, and nobody has looked at its chunks.
+    pub fn passed_over(&mut self, operation: u64) {
+        self.whole(operation);
+        self.last = None;
+    }
+
+    /// Those of the checkpoints that files may refer to of which this rank knows what their files store.
+    pub fn known(&self, allowed: &[SourceKey]) -> Vec<SourceKey> {
+        let is_known = |source: &&SourceKey| {
+            let version = self.list.get(&source.key.operation);
+            version.is_some_and(|version| version.key == **source && version.own.is_some())
+        };
+        allowed.iter().filter(is_known).copied().collect()
     }
 
     /// Files may refer to these checkpoints: decides which blocks the file of a shard stores itself. `None`: all of them.
     pub fn decide(&mut self, operation: u64, allowed: &[SourceKey]) -> Option<Extents> {
-        let version = self.0.get(&operation).filter(|version| version.own.is_none())?;
-        let mut sources: Vec<&Version> = allowed
-            .iter()
-            .filter_map(|source| self.0.get(&source.key.operation).filter(|version| version.key == *source))
-            .collect();
+        let version = self.list.get(&operation).filter(|version| version.own.is_none())?;
+        let mut sources: Vec<&Version> =
+            self.known(allowed).iter().filter_map(|source| self.list.get(&source.key.operation)).collect();
         sources.sort_unstable_by_key(|version| std::cmp::Reverse(version.key.key.operation));
         let owners = owners(&version.head, &sources);
         let extents = extents(&version.head, &owners, &sources);
-        let own = owners.iter().map(Option::is_none).collect();
-        self.0.get_mut(&operation)?.own = Some(own);
+        let own: Vec<bool> = owners.iter().map(Option::is_none).collect();
+        let lengths = version.head.blocks().zip(&own).filter(|(_, own)| **own).map(|((_, length, _), _)| length);
+        let stored = lengths.sum();
+        let version = self.list.get_mut(&operation)?;
+        (version.own, version.stored) = (Some(own), stored);
         extents
+    }
+
+    /// The same where chunks were looked at: the extents refer to `allowed` checkpoints, all of which are known. Those that are not in use
+    /// are left out.
+    pub fn decided(&mut self, operation: u64, allowed: &[SourceKey], mut extents: Vec<Extent>) -> Option<Extents> {
+        let version = self.list.get_mut(&operation).filter(|version| version.own.is_none())?;
+        let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut stored = 0;
+        for extent in &extents {
+            match extent.stored {
+                Stored::Own => stored += extent.length,
+                Stored::In { source, .. } => *bytes.entry(source).or_default() += extent.length,
+                Stored::Same { .. } => {}
+            }
+        }
+        (version.own, version.stored) = (Some(own_blocks(&version.head, &extents)), stored);
+        let places: BTreeMap<u32, u32> = bytes.keys().copied().zip(0..).collect();
+        for extent in &mut extents {
+            if let Stored::In { source, .. } = &mut extent.stored {
+                *source = places[source];
+            }
+        }
+        let operation_of = |source: &u32| allowed[*source as usize].key.operation;
+        self.misses = 0;
+        self.last = Some((operation, bytes.iter().map(|(source, bytes)| (operation_of(source), *bytes)).collect()));
+        let sources = bytes.keys().map(|source| allowed[*source as usize]).collect();
+        Some(Extents { sources, extents })
     }
 
     /// Its file stores all of it after all.
     pub fn whole(&mut self, operation: u64) {
-        if let Some(version) = self.0.get_mut(&operation) {
+        if let Some(version) = self.list.get_mut(&operation) {
             version.own = Some(vec![true; version.head.digests.len()]);
+            version.stored = version.head.meta.regions.iter().map(|region| region.bytes).sum();
         }
+        self.last = self.by_chunks.then(|| (operation, BTreeMap::new()));
+    }
+
+    /// Files might have referred to earlier ones, and chunks have found nothing there.
+    pub fn missed(&mut self) {
+        self.misses = self.misses.saturating_add(1);
     }
 
     /// Only these are still of use, and later ones than the last of them.
     pub fn keep(&mut self, operations: &[u64]) {
         let last = operations.iter().max().copied().unwrap_or_default();
-        self.0.retain(|operation, _| *operation > last || operations.contains(operation));
+        self.list.retain(|operation, _| *operation > last || operations.contains(operation));
     }
+}
+
+/// The blocks of a shard that are stored by its own file as a whole.
+fn own_blocks(head: &Head, extents: &[Extent]) -> Vec<bool> {
+    let mut own = vec![true; head.digests.len()];
+    let (mut rest, block) = (extents.iter(), u64::from(head.header.block_size));
+    for region in &head.meta.regions {
+        let mut at = 0;
+        while at < region.bytes {
+            let Some(extent) = rest.next() else { return own };
+            if extent.stored != Stored::Own {
+                let first = region.first_block + at / block;
+                let behind = region.first_block + (at + extent.length).div_ceil(block);
+                own[first as usize..behind as usize].fill(false);
+            }
+            at += extent.length;
+        }
+    }
+    own
 }
 
 /// For each block of a shard the first of these versions whose file stores its like at the same place.
@@ -129,7 +246,7 @@ fn extents(head: &Head, owners: &[Option<usize>], versions: &[&Version]) -> Opti
         for block in 0..region.blocks(block_size) {
             let (length, stored) = (block_size.min(region.bytes - block * block_size), stored(block));
             match &mut last {
-                Some(last) if is_continued(last, stored) => last.length += length,
+                Some(last) if last.is_continued(stored) => last.length += length,
                 _ => extents.extend(last.replace(Extent { length, stored })),
             }
         }
@@ -137,15 +254,4 @@ fn extents(head: &Head, owners: &[Option<usize>], versions: &[&Version]) -> Opti
     }
     let sources: Vec<SourceKey> = used.into_iter().map(|owner| versions[owner].key).collect();
     (!sources.is_empty()).then_some(Extents { sources, extents })
-}
-
-/// Does what is stored there follow an extent?
-fn is_continued(last: &Extent, stored: Stored) -> bool {
-    match (last.stored, stored) {
-        (Stored::Own, Stored::Own) => true,
-        (Stored::In { source, offset }, Stored::In { source: next, offset: at }) => {
-            source == next && offset + last.length == at
-        }
-        _ => false,
-    }
 }

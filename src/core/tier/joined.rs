@@ -64,6 +64,11 @@ impl Joined {
         let inside = range.start - extent.at;
         match extent.stored {
             Stored::Own => Some((&self.own, self.own_at + extent.own_before + inside)),
+            Stored::Same { offset } => {
+                let start = offset.checked_add(inside)?;
+                let end = start.checked_add(range.end - range.start)?;
+                self.packing.own_range(start..end).map(|from| (&self.own, self.own_at + from))
+            }
             Stored::In { source, offset } => {
                 let store = self.sources.get(source as usize)?;
                 let start = offset.checked_add(inside)?;

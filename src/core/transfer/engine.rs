@@ -94,7 +94,7 @@ impl Engine {
         let reporter = Arc::new(Reporter::new(&setup, supervision));
         let setup = Arc::new(setup);
         let (shards, lanes, mail) = (Arc::<Shards>::default(), Arc::<Lanes>::default(), Arc::<Mail>::default());
-        let reducer = Arc::new(Reducer::new(&setup.config.job));
+        let reducer = Arc::new(Reducer::new(&setup));
         let file_level = |tier| Arc::new(FileLevel::new(&setup, tier, &shards, &reducer, &lanes, &reporter));
         let files: Vec<Arc<FileLevel>> = setup.tiers.iter().map(file_level).collect();
         let peers = Arc::new(Peers::new(&setup, &shards, &lanes, &mail, &reporter));

@@ -1,14 +1,15 @@
 //! The packed forms of this rank's shards: made when the first file needs one, kept until the last one has it.
 #![forbid(unsafe_code)]
 
+use super::setup::Setup;
 use crate::base::CheckpointKey;
 use crate::base::log;
 use crate::base::sync::Lock;
 use crate::catalog::{Folder, Moment};
-use crate::config::{JobConfig, Method};
+use crate::config::{Budget, Method, ReductionConfig};
 use crate::format::SourceKey;
 use crate::format::shard::Head;
-use crate::reduction::{Extents, Versions};
+use crate::reduction::{Chunks, Extents, Grouping, Versions, chunk_that_fits};
 use crate::tier::names::Series;
 use crate::tier::packing::pack;
 use crate::tier::source::{FileShard, MemoryShard, Source};
@@ -33,30 +34,39 @@ struct State {
 
 /// What this rank knows of what its files hold.
 pub(super) struct Reducer {
-    is_on: bool,
+    method: Method,
+    /// The length of chunks, unless what fits is to be taken.
+    chunk: Option<u64>,
+    /// Bytes that the tables of a series may take.
+    budget: u64,
     state: Lock<State>,
+    /// The chunks of each series; `None`: there is no room for their tables.
+    chunks: Lock<HashMap<String, Option<Chunks>>>,
 }
 
 impl Reducer {
-    pub fn new(job: &JobConfig) -> Reducer {
-        Reducer { is_on: job.reduction.method != Method::Full, state: Lock::default() }
+    pub fn new(setup: &Setup) -> Reducer {
+        let ReductionConfig { method, chunk, .. } = setup.config.job.reduction;
+        let budget = match setup.config.node.reduction_budget {
+            Budget::Bytes(bytes) => bytes,
+            Budget::Percent(percent) => (setup.memory_share() as f64 * percent / 100.0) as u64,
+        };
+        Reducer { method, chunk, budget, state: Lock::default(), chunks: Lock::default() }
     }
 
     /// A shard was captured: what this rank says of it with its vote ([`super::core::References::choose`]).
     pub fn captured(&self, source: &Source) -> Vec<(u64, u64)> {
-        if !self.is_on {
+        if self.method == Method::Full {
             return Vec::new();
         }
         let head: Arc<Head> = source.shared_head();
         let key = SourceKey { key: head.header.key, agreement: head.header.agreement };
         let (name, operation) = (head.meta.name.clone(), key.key.operation);
-        let total = head.meta.regions.iter().map(|region| region.bytes).sum();
         let mut state = self.state.lock();
-        let versions = state.series.entry(name).or_default();
+        let by_chunks = matches!(self.method, Method::List | Method::Tree);
+        let versions = state.series.entry(name).or_insert_with(|| Versions::new(by_chunks));
         versions.captured(key, head, matches!(source, Source::File(_)));
-        let mut uses = versions.uses(operation);
-        uses.push((operation, total));
-        uses
+        versions.uses(operation)
     }
 
     /// Files of a checkpoint may refer to these.
@@ -67,41 +77,106 @@ impl Reducer {
     /// The packed form of a shard; `None` if its files hold it whole.
     ///
     /// # Blocking
-    /// The first time, for reading what is not packed by whole blocks.
+    /// The first time, for reading what has changed.
     ///
     /// # Errors
     /// [`TierError`]: the shard is damaged.
     pub fn packed(&self, name: &str, operation: u64, shard: &MemoryShard) -> Result<Option<FileShard>, TierError> {
-        let decided = {
+        let chosen = match self.state.lock().forms.get_mut(&operation) {
+            None => return Ok(None),
+            Some(Form::Packed(packed)) => return Ok(Some(packed.clone())),
+            Some(form) => std::mem::replace(form, Form::Decided(None)),
+        };
+        let decided = match chosen {
+            Form::Chosen(sources) => self.decide(name, operation, shard, &sources)?,
+            Form::Decided(decided) => decided,
+            Form::Packed(_) => None,
+        };
+        let packed = decided.clone().map(|Extents { sources, extents }| pack(shard, sources, &extents)).transpose()?;
+        // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
+        let fits = |packed: &FileShard| packed.head().header.total_len < shard.head().header.total_len;
+        let packed = packed.filter(fits);
+        let mut state = self.state.lock();
+        if decided.is_some() && packed.is_none() {
+            let versions = state.series.entry(name.to_owned()).or_default();
+            versions.missed();
+            versions.whole(operation);
+        }
+        if let (Some(form), Some(packed)) = (state.forms.get_mut(&operation), &packed) {
+            *form = Form::Packed(packed.clone());
+        }
+        Ok(packed)
+    }
+
+    /// What the file of a shard stores itself, and where the rest is, where it may refer to these.
+    fn decide(
+        &self,
+        name: &str,
+        operation: u64,
+        shard: &MemoryShard,
+        sources: &[SourceKey],
+    ) -> Result<Option<Extents>, TierError> {
+        let grouping = match self.method {
+            Method::List => Grouping::List,
+            Method::Tree => Grouping::Tree,
+            Method::Full | Method::Basic => return Ok(self.by_blocks(name, operation, sources)),
+        };
+        let known = {
             let mut state = self.state.lock();
-            let State { series, forms } = &mut *state;
-            match forms.get_mut(&operation) {
-                None => return Ok(None),
-                Some(Form::Packed(packed)) => return Ok(Some(packed.clone())),
-                Some(Form::Decided(decided)) => decided.clone(),
-                Some(form @ Form::Chosen(_)) => {
-                    let Form::Chosen(sources) = std::mem::replace(form, Form::Decided(None)) else { return Ok(None) };
-                    let decided = series.get_mut(name).and_then(|versions| versions.decide(operation, &sources));
-                    *form = Form::Decided(decided.clone());
-                    decided
+            let versions = state.series.entry(name.to_owned()).or_default();
+            let known = versions.known(sources);
+            if known.is_empty() && !versions.is_worth_a_look() {
+                versions.passed_over(operation);
+                return Ok(None);
+            }
+            known
+        };
+        let allowed: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
+        let head = shard.head();
+        let length = head.header.total_len - head.header.body_offset;
+        let bodies = shard.part(head.header.body_offset as usize, length as usize)?;
+        let found = {
+            let mut chunks = self.chunks.lock();
+            let table = chunks.entry(name.to_owned()).or_insert_with(|| self.table(length, grouping));
+            // A shard that has grown may need longer ones.
+            if table.as_ref().is_some_and(|table| !table.has_room_for(length)) {
+                *table = self.table(length, grouping);
+            }
+            match table {
+                Some(table) => table.look(operation, head, bodies, &allowed),
+                None => {
+                    drop(chunks);
+                    return Ok(self.by_blocks(name, operation, sources));
                 }
             }
         };
-        let Some(Extents { sources, extents }) = decided else { return Ok(None) };
-        let packed = pack(shard, sources, &extents)?;
-        // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
-        if packed.head().header.total_len >= shard.head().header.total_len {
-            let mut state = self.state.lock();
-            state.forms.insert(operation, Form::Decided(None));
-            if let Some(versions) = state.series.get_mut(name) {
+        let mut state = self.state.lock();
+        let versions = state.series.entry(name.to_owned()).or_default();
+        match found {
+            Some(extents) => Ok(versions.decided(operation, &known, extents)),
+            None => {
+                if !allowed.is_empty() {
+                    versions.missed();
+                }
                 versions.whole(operation);
+                Ok(None)
             }
-            return Ok(None);
         }
-        if let Some(form) = self.state.lock().forms.get_mut(&operation) {
-            *form = Form::Packed(packed.clone());
+    }
+
+    fn by_blocks(&self, name: &str, operation: u64, sources: &[SourceKey]) -> Option<Extents> {
+        self.state.lock().series.get_mut(name).and_then(|versions| versions.decide(operation, sources))
+    }
+
+    fn table(&self, bytes: u64, grouping: Grouping) -> Option<Chunks> {
+        let chunk = chunk_that_fits(bytes, self.budget, self.chunk, grouping);
+        if chunk.is_none() {
+            log::warn!(
+                "event=reduction-by-blocks bytes={bytes} budget={}: the tables of chunks do not fit into reduction.host_budget",
+                self.budget
+            );
         }
-        Ok(Some(packed))
+        chunk.map(|chunk| Chunks::new(chunk, grouping, bytes, self.budget))
     }
 
     /// No file needs the packed form any more.

@@ -119,6 +119,12 @@ impl Setup {
         self.config.job.redundancy.store == PartStore::Local
     }
 
+    /// What this rank may use of node memory, if all ranks of the node use the same.
+    pub fn memory_share(&self) -> u64 {
+        let ranks = self.identity.node_ranks.len() as u64;
+        self.memory.as_ref().map_or(0, |segment| segment.header().budget / ranks.max(1))
+    }
+
     /// What this rank does to protect checkpoints of that name.
     pub fn role(&self, name: &str) -> Option<&Role> {
         let (scheme, _) = self.config.job.redundancy.policy_for(name);

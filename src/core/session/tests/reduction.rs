@@ -136,6 +136,46 @@ fn what_a_run_keeps_is_bounded() {
     }
 }
 
+/// Nothing is where it was, and everything is there.
+#[test]
+fn chunks_that_have_moved_are_taken_from_where_files_store_them() {
+    for method in [Method::List, Method::Tree] {
+        let bed = Bed::new();
+        let config = || {
+            let mut config = reduced(&bed);
+            (config.job.reduction.method, config.job.reduction.chunk) = (method, Some(64));
+            config
+        };
+        let mut rng = Rng::new(5);
+        let mut array: Vec<u8> = (0..BLOCK * BLOCKS + 100).map(|_| rng.next_u64() as u8).collect();
+        let session = bed.open(&bed.place(), config());
+        for version in 1..=4 {
+            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            checkpoint.save("array", &array).expect("saved");
+            let pending = checkpoint.capture().expect("captured");
+            assert_eq!(levels(&ended(&pending), false), [], "all are committed");
+            if version < 4 {
+                array[..BLOCK * BLOCKS].rotate_left(64 * 7);
+                array[..64].fill(version as u8);
+            }
+        }
+        let reduction = session.stats().reduction;
+        assert!(reduction.packed == 6 && reduction.stored_bytes < reduction.shard_bytes / 2, "{reduction:?}");
+        session.close().expect("closes");
+        let mut config = config();
+        config.job.memory_enabled = false;
+        let session = bed.open(&bed.place(), config);
+        let mut loaded = Vec::new();
+        let load = |r: &mut crate::recovery::Restorer| {
+            loaded = r.load_vec::<u8>("array")?;
+            Ok(())
+        };
+        let restored = session.restart("heat", load).expect("restored").expect("version 4");
+        assert!((restored.version, restored.tier) == (4, "local") && loaded == array, "{method}");
+        session.close().expect("closes");
+    }
+}
+
 // ------------------------------------------------------------------------------------------ damage
 
 impl Bed {

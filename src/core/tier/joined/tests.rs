@@ -7,7 +7,7 @@ use crate::format::container::encode_tail;
 use crate::format::packed::Extent;
 use crate::format::shard::{Layout, encode_head};
 use crate::format::{ContainerEntry, ContainerInfo, ElementType, RegionKind};
-use crate::reduction::{Extents, Versions};
+use crate::reduction::{Chunks, Extents, Grouping, Versions};
 use crate::tier::directory::DirectoryTier;
 use crate::tier::packing::pack;
 use crate::tier::posix::PageBuffer;
@@ -88,6 +88,9 @@ fn changed(regions: &mut Vec<(String, Vec<u8>)>, rng: &mut Rng) {
         match rng.below(8) {
             0 => bytes.resize(rng.below(20_000) as usize, 3),
             1 => bytes.clear(),
+            // What was there before lies somewhere else, or twice.
+            5 if bytes.len() > 5000 => bytes.rotate_left(1000),
+            6 if bytes.len() > 9000 => bytes.copy_within(..4200, 4300),
             2..=4 if !bytes.is_empty() => {
                 for _ in 0..1 + rng.below(4) {
                     let at = rng.below(bytes.len() as u64) as usize;
@@ -113,6 +116,10 @@ proptest! {
     #[test]
     fn a_packed_shard_joined_with_its_sources_is_the_shard(seed: u64) {
         let mut rng = Rng::new(seed);
+        // By blocks, or by chunks that are listed or grouped, some with hardly any room in their table.
+        let grouping = [None, Some(Grouping::List), Some(Grouping::Tree)][rng.below(3) as usize];
+        let (chunk, budget) = (32 << rng.below(8), [1 << 30, 4000][rng.below(2) as usize]);
+        let mut chunks = grouping.map(|grouping| Chunks::new(chunk, grouping, 100_000, budget));
         let (tier, _) = tier();
         let mut versions = Versions::default();
         let mut regions: Vec<(String, Vec<u8>)> = (0..rng.below(4))
@@ -125,10 +132,25 @@ proptest! {
             let uses = versions.uses(operation);
             let allowed: Vec<SourceKey> =
                 (1..operation).filter(|_| rng.chance(2, 3)).map(source_key).collect();
-            let decided = versions.decide(operation, &allowed);
+            let known = versions.known(&allowed);
+            prop_assert_eq!(&known, &allowed);
+            let decided = match &mut chunks {
+                None => versions.decide(operation, &allowed),
+                Some(chunks) => {
+                    let operations: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
+                    let bodies = &shard.bytes()[shard.head().header.body_offset as usize..];
+                    match chunks.look(operation, shard.head(), bodies, &operations) {
+                        Some(extents) => versions.decided(operation, &known, extents),
+                        None => {
+                            versions.whole(operation);
+                            None
+                        }
+                    }
+                }
+            };
             if let Some(Extents { sources, .. }) = &decided {
                 prop_assert!(sources.iter().all(|source| allowed.contains(source)));
-                prop_assert!(!uses.is_empty());
+                prop_assert!(operation == 1 || !uses.is_empty());
             }
             let source = match decided {
                 Some(Extents { sources, extents }) => Source::File(pack(&shard, sources, &extents).unwrap()),

@@ -9,6 +9,7 @@ use super::books::Facts;
 use crate::base::Origin;
 use crate::config::{JobConfig, Method};
 use crate::format::SourceKey;
+use crate::reduction::STORED;
 use crate::tier::{Gathering, Means, PerTier, TierId, TierSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,8 +22,6 @@ struct Version {
     planned: TierSet,
     committed: TierSet,
     settled: TierSet,
-    /// Root: bytes of the bodies that its files store, over all ranks.
-    stored: u64,
 }
 
 #[derive(Default)]
@@ -68,8 +67,8 @@ impl References {
         every > 0 && version.is_multiple_of(every)
     }
 
-    /// Root: what files of a checkpoint may refer to that goes to these tiers. `uses` has the bytes of its bodies over all ranks under its own
-    /// operation, and how many of them the files of which earlier one store.
+    /// Root: what files of a checkpoint may refer to that goes to these tiers. `uses` is what the ranks say
+    /// of it, added up ([`crate::reduction::Versions::uses`]).
     pub fn choose(&mut self, facts: &Facts, plan: TierSet, uses: &[(u64, u64)]) -> Vec<SourceKey> {
         let planned = plan.and(referring());
         if !self.is_on() || planned.is_empty() {
@@ -85,7 +84,7 @@ impl References {
         let may = |version: &&Version| {
             let operation = version.key.key.operation;
             let used = use_of(operation);
-            let is_live = used > 0 && used as f64 >= reduction.live * version.stored as f64;
+            let is_live = used > 0 && used as f64 >= reduction.live * use_of(operation | STORED) as f64;
             version.origin == facts.origin && version.committed.and(planned) == planned && is_live && stays(operation)
         };
         let mut sources: Vec<SourceKey> = match is_whole {
@@ -95,12 +94,10 @@ impl References {
         sources.sort_by_key(|source| std::cmp::Reverse(use_of(source.key.operation)));
         sources.truncate(reduction.sources as usize);
         sources.sort_unstable();
-        let used: u64 = sources.iter().map(|source| use_of(source.key.operation)).sum();
-        let stored = use_of(facts.key.operation).saturating_sub(used);
         if sources.is_empty() {
             series.since_whole = 0;
         }
-        series.enter(facts, planned, sources.clone(), stored);
+        series.enter(facts, planned, sources.clone());
         sources
     }
 
@@ -110,7 +107,7 @@ impl References {
         if self.is_on() && !planned.is_empty() {
             let series = self.series.entry(facts.series.name.clone()).or_default();
             if !series.versions.contains_key(&facts.key.operation) {
-                series.enter(facts, planned, sources.to_vec(), 0);
+                series.enter(facts, planned, sources.to_vec());
             }
         }
     }
@@ -180,10 +177,10 @@ impl References {
 }
 
 impl Series {
-    fn enter(&mut self, facts: &Facts, planned: TierSet, sources: Vec<SourceKey>, stored: u64) {
+    fn enter(&mut self, facts: &Facts, planned: TierSet, sources: Vec<SourceKey>) {
         let key = SourceKey { key: facts.key, agreement: facts.agreement };
         let (committed, settled) = (TierSet::NONE, TierSet::NONE);
-        let version = Version { key, origin: facts.origin, sources, planned, committed, settled, stored };
+        let version = Version { key, origin: facts.origin, sources, planned, committed, settled };
         self.versions.insert(facts.key.operation, version);
     }
 }
@@ -223,9 +220,10 @@ mod tests {
         sources.iter().map(|source| source.key.operation).collect()
     }
 
-    /// A checkpoint of 1000 bytes, of which files of others store these: what it may refer to.
+    /// A checkpoint, of which files of others store these bytes: what it may refer to. Each of them stores 1000, but 4 stores 750.
     fn choose(references: &mut References, operation: u64, plan: TierSet, uses: &[(u64, u64)]) -> Vec<u64> {
-        let uses: Vec<(u64, u64)> = uses.iter().copied().chain([(operation, 1000)]).collect();
+        let stored = (1..operation).map(|earlier| (earlier | STORED, if earlier == 4 { 750 } else { 1000 }));
+        let uses: Vec<(u64, u64)> = uses.iter().copied().chain(stored).collect();
         operations(&references.choose(&facts(operation), plan, &uses))
     }
 
@@ -308,7 +306,7 @@ mod tests {
         }
         assert_eq!(choose(&mut references, 4, local, &[(1, 249), (2, 250), (3, 0)]), [2]);
         commit(&mut references, 4, LOCAL);
-        // 4 stores 750 itself, so 190 of it are in use enough.
+        // Of 4 190 bytes are in use enough.
         assert_eq!(choose(&mut references, 5, local, &[(1, 260), (2, 300), (4, 190)]), [1, 2]);
         assert_eq!(choose(&mut references, 6, local, &[(2, 300), (4, 187)]), [2]);
         assert_eq!(choose(&mut references, 7, local, &[(2, 300), (4, 188)]), [2, 4]);
@@ -330,7 +328,7 @@ mod tests {
         assert_eq!(chosen, [true, false, false, true, false, false, true, true, false]);
         let origin = Origin { generation: Generation(2), version: 8, operation: 8, restart: 9 };
         let later = Facts { origin: Some(origin), ..facts(10) };
-        assert_eq!(references.choose(&later, local, &[(9, 900), (10, 1000)]), Vec::new());
+        assert_eq!(references.choose(&later, local, &[(9, 900)]), Vec::new());
     }
 
     #[test]
