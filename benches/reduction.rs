@@ -1,0 +1,137 @@
+//! Files that refer to earlier ones: how much they store, and what it costs, by method and by what changes.
+//!
+//! ```sh
+//! cargo bench --bench reduction -- --dir DIR       # DIR on the disk to measure; one thread captures, two write
+//! ```
+//!
+//! One rank with node memory and the local tier takes `--versions` checkpoints of one region of `--mib` MiB for each method and input. Between
+//! two of them the input changes: `sparse` 8 bytes in every tenth block of 64 KiB, `blocks` all of each hundredth block, `shifted` all bytes move
+//! by 33 chunks of 128, `twice` a tenth is a copy of another tenth, `random` everything. The first checkpoint, which is whole, is left out. For each: bytes of
+//! the shards over bytes stored, the median of the time that `capture` blocks, the median from its return to the commit on the local tier, and
+//! the time of a restart that reads the last one from files. One JSON object a line.
+#![forbid(unsafe_code)]
+
+use bivouac_core::base::rng::Rng;
+use bivouac_core::comm::threads::world;
+use bivouac_core::config::{Budget, Method};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::{Config, Level, Session};
+use clap::Parser;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const BLOCK: usize = 64 << 10;
+
+#[derive(Parser)]
+struct Options {
+    /// A folder on the disk to measure.
+    #[arg(long, default_value = "target/tmp")]
+    dir: PathBuf,
+    /// Bytes of the region, in MiB.
+    #[arg(long, default_value_t = 256)]
+    mib: usize,
+    /// Checkpoints for each method and input.
+    #[arg(long, default_value_t = 9)]
+    versions: u64,
+    /// Bytes of a chunk.
+    #[arg(long, default_value_t = 128)]
+    chunk: u64,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn change(input: &str, bytes: &mut [u8], rng: &mut Rng) {
+    let length = bytes.len();
+    match input {
+        "sparse" => {
+            bytes.chunks_mut(10 * BLOCK).for_each(|part| part[..8].copy_from_slice(&rng.next_u64().to_le_bytes()))
+        }
+        "blocks" => bytes.chunks_mut(100 * BLOCK).for_each(|part| fill(&mut part[..BLOCK], rng)),
+        "shifted" => bytes.rotate_left(33 * 128),
+        "twice" => {
+            let from = rng.below(9) as usize * (length / 10) / 4096 * 4096;
+            bytes.copy_within(from..from + length / 10, length / 10 * 9 / 4096 * 4096);
+        }
+        _ => fill(bytes, rng),
+    }
+}
+
+fn fill(bytes: &mut [u8], rng: &mut Rng) {
+    bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.next_u64().to_le_bytes()));
+}
+
+fn config(options: &Options, method: Method, memory: &Path, local: &Path) -> Config {
+    let mut config = Config::default();
+    config.job.name = Some("bench-reduction".into());
+    config.job.block_bytes = BLOCK as u64;
+    config.job.global_enabled = false;
+    (config.job.reduction.method, config.job.reduction.chunk) = (method, Some(options.chunk));
+    config.node.reduction_budget = Budget::Bytes(8 << 30);
+    config.node.local_directory = Some(local.to_owned());
+    config.node.local_allow_tmpfs = true;
+    config.node.memory_directory = memory.to_owned();
+    config.node.memory_budget = Budget::Bytes(((4 * (options.mib + 16)) as u64) << 20);
+    config
+}
+
+fn open(config: Config) -> Session {
+    let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
+    Session::open_on(Box::new(world(&[0]).remove(0)), &place, config).expect("opens")
+}
+
+fn main() {
+    let options = Options::parse();
+    std::fs::create_dir_all(&options.dir).expect("a folder");
+    for input in ["sparse", "blocks", "shifted", "twice", "random"] {
+        for method in Method::ALL {
+            let folder = tempfile::tempdir_in(&options.dir).expect("a folder");
+            let memory = tempfile::tempdir_in("/dev/shm").expect("node memory");
+            let config = || config(&options, method, memory.path(), folder.path());
+            let (mut rng, mut bytes) = (Rng::new(1), vec![0u8; options.mib << 20]);
+            fill(&mut bytes, &mut rng);
+            let session = open(config());
+            let (mut blocked, mut committed) = (Vec::new(), Vec::new());
+            let mut first = Default::default();
+            for version in 0..options.versions {
+                let begun = Instant::now();
+                let mut checkpoint = session.checkpoint("bench", version).expect("begun");
+                checkpoint.save("array", &bytes).expect("saved");
+                let pending = checkpoint.capture().expect("captured");
+                let captured = begun.elapsed().as_secs_f64();
+                assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
+                if version == 0 {
+                    first = session.stats().reduction;
+                } else {
+                    blocked.push(captured);
+                    committed.push(begun.elapsed().as_secs_f64() - captured);
+                }
+                change(input, &mut bytes, &mut rng);
+            }
+            let last = session.stats().reduction;
+            session.close().expect("closes");
+            let mut away = config();
+            away.job.memory_enabled = false;
+            let session = open(away);
+            let begun = Instant::now();
+            session.restart("bench", |r| Ok(r.load("array", &mut bytes)?)).expect("restored").expect("the last one");
+            let restart = begun.elapsed().as_secs_f64();
+            session.close().expect("closes");
+            let shards = (last.shard_bytes - first.shard_bytes) as f64;
+            let stored = (last.stored_bytes - first.stored_bytes) as f64;
+            let line = json!({
+                "figure": "reduction on the CPU", "input": input, "method": method.name(), "mib": options.mib, "chunk": options.chunk,
+                "versions": options.versions, "ratio": if stored > 0.0 { shards / stored } else { 1.0 },
+                "blocked_s": median(&blocked), "commit_s": median(&committed), "restart_s": restart,
+            });
+            println!("{line}");
+        }
+    }
+}
