@@ -736,6 +736,30 @@ fn what_was_made_whole_needs_no_other_and_a_flip_in_a_source_is_no_longer_its_ow
 }
 
 #[test]
+fn rm_keeps_what_a_checkpoint_refers_to_whose_manifest_is_missing_and_unpack_goes_on_where_it_was_stopped() {
+    let store = referring();
+    let folders = store.folders(&store.global());
+    std::fs::remove_file(folders[2].join("manifest")).expect("removed");
+    let refused = with_path(&["rm", "--yes"], &folders[0]);
+    assert!(refused.status == 2 && refused.err.contains("--with-dependents"), "{}", refused.err);
+    assert_eq!(with_path(&["rm", "--yes"], &store.series(&store.global())).status, 0);
+    assert_eq!(store.folders(&store.global()).len(), 3);
+    let silent = with_path(&["unpack"], &folders[2]);
+    assert!(silent.status == 2 && silent.err.contains("no manifest"), "{}", silent.err);
+    // Stopped between the files and the manifest.
+    let folders = store.folders(&store.local());
+    let before = std::fs::read(folders[2].join("manifest")).expect("read");
+    assert_eq!(with_path(&["unpack"], &folders[2]).status, 0);
+    std::fs::write(folders[2].join("manifest"), before).expect("written");
+    assert_eq!(with_path(&["ls"], &folders[2]).status, 0);
+    let again = with_path(&["unpack"], &folders[2]);
+    assert!(again.status == 0 && again.out.contains("is whole"), "{}", again.err);
+    // All that refers to the first one, and to what does.
+    let ran = with_path(&["rm", "--yes", "--with-dependents", "--force"], &folders[0]);
+    assert_eq!((ran.status, store.folders(&store.local()).len()), (0, 1), "{}", ran.err);
+}
+
+#[test]
 fn nothing_of_a_living_run_is_made_whole() {
     let store = referring();
     let change = |config: &mut Config| config.job.reduction.method = Method::Basic;

@@ -88,16 +88,21 @@ pub fn run(args: &Args) -> Ending {
 
 // ------------------------------------------------------------------------------------------- the plan
 
-/// What was found, with all that refers to it, the newest first.
+/// What was found, with all that refers to it, and to that, the newest first.
 fn with_dependents(tier: &Arc<dyn Tier>, found: Vec<Checkpoint>) -> Result<Vec<Checkpoint>, Problem> {
     let mut all: BTreeMap<PathBuf, Checkpoint> = BTreeMap::new();
-    for checkpoint in found {
-        let Series { job, group, name } = checkpoint.series.clone();
-        let by = dependents(&**tier, &checkpoint.series).remove(&checkpoint.folder);
-        for by in by.unwrap_or_default() {
-            let parts = vec![job.clone(), group.clone(), name.clone(), by.folder()];
-            let (more, _) = survey(&Scope { tier: tier.clone(), parts })?;
-            all.extend(more.into_iter().map(|one| (one.path.clone(), one)));
+    let (mut referring, mut next) = (BTreeMap::new(), found);
+    while let Some(checkpoint) = next.pop() {
+        if all.contains_key(&checkpoint.path) {
+            continue;
+        }
+        let series = checkpoint.series.clone();
+        let by: &BTreeMap<String, Vec<CheckpointKey>> =
+            referring.entry(series.clone()).or_insert_with(|| dependents(&**tier, &series));
+        for key in by.get(&checkpoint.folder).into_iter().flatten() {
+            let Series { job, group, name } = series.clone();
+            let parts = vec![job, group, name, key.folder()];
+            next.extend(survey(&Scope { tier: tier.clone(), parts })?.0);
         }
         all.insert(checkpoint.path.clone(), checkpoint);
     }

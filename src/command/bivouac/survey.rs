@@ -14,7 +14,7 @@ use bivouac_core::recovery::discover::candidate_of_manifest;
 use bivouac_core::tier::names::{Series, is_component, is_node_file, is_parity_file, is_rank_file, parse_rank_file};
 use bivouac_core::tier::source::FileShard;
 use bivouac_core::tier::storage::{Entry, Stat};
-use bivouac_core::tier::{Tier, TierError};
+use bivouac_core::tier::{Tier, TierError, sources_in};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -235,7 +235,8 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     for container in &manifest.containers {
         match checkpoint.files.iter().find(|file| file.name == container.file && !file.is_odd) {
             None => wrong.push(format!("{} is missing", container.file)),
-            Some(file) if file.bytes != container.bytes => {
+            // One that is being made whole, or was when that was stopped.
+            Some(file) if file.bytes != container.bytes && !is_made_whole(checkpoint, &manifest, file) => {
                 wrong.push(format!("{} has {} bytes instead of {}", container.file, file.bytes, container.bytes));
             }
             Some(_) => checkpoint.ranks.extend(container.ranks.iter().map(|rank| rank.0)),
@@ -250,6 +251,16 @@ fn judge_committed(checkpoint: &mut Checkpoint, manifest: Manifest) {
     checkpoint.candidate = wrong.is_empty().then(|| candidate_of_manifest(&manifest));
     checkpoint.why = (!wrong.is_empty()).then(|| list(wrong.into_iter(), REASONS_MAX, "; "));
     checkpoint.manifest = Some(manifest);
+}
+
+/// Does a file hold all of its shards now, of which the manifest still says that they refer to others?
+fn is_made_whole(checkpoint: &Checkpoint, manifest: &Manifest, file: &FileFound) -> bool {
+    let is_whole = |shard: &FileShard| {
+        let header = &shard.head().header;
+        header.content == Content::Shard && (header.key, header.agreement) == (manifest.key, manifest.agreement)
+    };
+    !manifest.sources.is_empty()
+        && heads(&checkpoint.tier, &checkpoint.path.join(&file.name)).is_ok_and(|shards| shards.iter().all(is_whole))
 }
 
 /// Are the checkpoints there that its files refer to?
@@ -283,9 +294,16 @@ pub fn dependents(tier: &dyn Tier, series: &Series) -> BTreeMap<String, Vec<Chec
     let mut by: BTreeMap<String, Vec<CheckpointKey>> = BTreeMap::new();
     for (generation, version, operation) in tier.folders(series).unwrap_or_default() {
         let name = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-        let Ok(manifest) = tier.read_manifest(series, &name) else { continue };
-        for source in &manifest.sources {
-            by.entry(source.key.folder()).or_default().push(manifest.key);
+        let (key, sources) = match tier.read_manifest(series, &name) {
+            Ok(manifest) => (manifest.key, manifest.sources),
+            // It may be written by the next restart.
+            Err(_) => {
+                let key = CheckpointKey { generation, version, operation, ..Default::default() };
+                (key, sources_in(tier, &tier.folder_path(series, &key)))
+            }
+        };
+        for source in &sources {
+            by.entry(source.key.folder()).or_default().push(key);
         }
     }
     by.values_mut().for_each(|keys| keys.sort_unstable_by_key(|key| (key.generation, key.operation)));

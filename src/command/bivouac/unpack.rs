@@ -9,6 +9,7 @@ use crate::survey::{Checkpoint, State, survey};
 use crate::target::Target;
 use bivouac_core::recovery::unpack::unpack;
 use bivouac_core::tier::names::Series;
+use bivouac_core::tier::sources_in;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -103,9 +104,16 @@ fn add(args: &Args, document: &mut Document, path: &Path) -> Result<(), Problem>
 /// Makes one whole, if it is not, and can be restored.
 fn make_whole(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Row>, Problem> {
     let Checkpoint { tier, series, path, state, .. } = checkpoint;
-    let Some(manifest) = checkpoint.manifest.as_ref().filter(|manifest| !manifest.sources.is_empty()) else {
-        return Ok(None);
+    let Some(manifest) = &checkpoint.manifest else {
+        // The next restart may write one.
+        return match sources_in(&**tier, path).is_empty() {
+            true => Ok(None),
+            false => Err(format!("{} is not made whole: it has no manifest that can be read", path.display()).into()),
+        };
     };
+    if manifest.sources.is_empty() {
+        return Ok(None);
+    }
     match state {
         State::Held => return Ok(None),
         State::Damaged => {

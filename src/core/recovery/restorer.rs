@@ -364,7 +364,10 @@ impl Restorer {
         if region.kind != RegionKind::Value {
             return Err(self.mismatch(&region, "a value".into()));
         }
-        let mut bytes = zeroed::<u8>(region.bytes).map_err(|_| self.no_memory(name, region.bytes))?;
+        // No value is longer, and a forged one may say anything.
+        let length = Some(region.bytes).filter(|bytes| *bytes <= codec::LIMIT as u64);
+        let bytes = length.and_then(|length| zeroed::<u8>(length).ok());
+        let mut bytes = bytes.ok_or_else(|| self.no_memory(name, region.bytes))?;
         self.load_with(&region, |source, region| Ok(source.read_region(region, &mut bytes)?))?;
         let rank = self.rank;
         region::decode_value(name, &bytes).map_err(|source| LoadError::Value { rank, source })

@@ -21,7 +21,7 @@ use crate::base::Digest;
 use crate::base::digest::digest_bytes;
 use crate::format::packed::{Extent, Stored};
 use crate::format::shard::Head;
-use crate::format::{Region, RegionKind};
+use crate::format::{Region, RegionKind, codec};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -36,6 +36,9 @@ const CHUNK_AUTO: u64 = 128;
 const LEAF_BYTES: u64 = 32;
 /// Bytes of an entry of the table, which may be less than half full: it doubles when it is at seven eighths.
 const ENTRY_BYTES: u64 = 76;
+
+/// Bytes of an encoded extent at most.
+const EXTENT_BYTES: usize = 24;
 
 /// How chunks are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,7 +197,10 @@ impl Chunks {
             regions.insert(region.name.clone(), Before { bytes: region.bytes, blocks, chunks, homes });
         }
         self.regions = regions;
-        extents.iter().any(|extent| extent.stored != Stored::Own).then_some(extents)
+        // So many ranges that to describe them would take what it saves, or more than there may be.
+        let is_too_much = extents.len() > (bodies.len() / 2).min(codec::LIMIT) / EXTENT_BYTES;
+        let is_reduced = extents.iter().any(|extent| extent.stored != Stored::Own);
+        (is_reduced && !is_too_much).then_some(extents)
     }
 
     /// Lets go of what files may not refer to any more, when the table is nearly full.
@@ -279,7 +285,10 @@ impl Chunks {
         for (index, digest) in digests.iter().enumerate() {
             let own = Home { operation, offset: offset + index as u64 * self.chunk };
             let fixed = before.get(index).filter(|(old, home)| old == digest && version.may_refer(home));
-            let shifted = || self.find(digest, version).filter(|_| !version.is_whole());
+            // Runs of one chunk make a first block of it, of which later ones are found as a whole.
+            let repeats = nodes.last().is_some_and(|left: &Node| left.kind == Kind::First && left.digest == *digest);
+            let is_first = version.is_whole() || (repeats && self.grouping == Grouping::Tree);
+            let shifted = || self.find(digest, version).filter(|_| !is_first);
             let (kind, home) = match fixed {
                 Some((_, home)) => (Kind::Fixed, *home),
                 None => shifted().map_or((Kind::First, own), |home| (Kind::Shifted(home), home)),
@@ -516,15 +525,31 @@ mod tests {
         assert_eq!(moved.len(), 1 + 1 + 8, "{moved:?}");
     }
 
+    /// An array of zeros is no rare thing.
+    #[test]
+    fn a_tree_stores_a_block_of_what_repeats_itself_and_finds_the_others_whole() {
+        let zeros = |blocks: usize| vec![0u8; blocks * 4096];
+        let extents = |grouping| {
+            let mut chunks = Chunks::new(32, grouping, 1 << 20, 1 << 30);
+            look(&mut chunks, 1, &[], &[&of("a")]);
+            look(&mut chunks, 2, &[1], &[&of("a"), &zeros(50)])
+        };
+        let tree = extents(Grouping::Tree).expect("much is saved");
+        let same = |block: u64| Extent { length: 4096, stored: Stored::Same { offset: block } };
+        assert_eq!((tree.len(), tree[1]), (51, Extent { length: 4096, stored: Stored::Own }));
+        assert!(tree[2..].iter().all(|extent| *extent == same(4096)), "{tree:?}");
+        assert_eq!(extents(Grouping::List), None, "to describe each chunk would take as much");
+    }
+
     #[test]
     fn what_may_not_be_referred_to_any_more_is_stored_again() {
         let mut chunks = chunks(Grouping::Tree);
         look(&mut chunks, 1, &[], &[&of("abcd")]);
         look(&mut chunks, 2, &[1], &[&of("abXX")]);
         let third = look(&mut chunks, 3, &[2], &[&of("abXX")]).unwrap();
-        assert_eq!(third, [own(2), taken(1, 0, 2), taken(1, 0, 2)]);
+        assert_eq!(third, [own(2), taken(2, 0, 2)]);
         let fourth = look(&mut chunks, 4, &[3], &[&of("abXX")]).unwrap();
-        assert_eq!(fourth, [taken(2, 0, 0), own(1), same(1, 2)]);
+        assert_eq!(fourth, [taken(2, 0, 0), own(2)]);
     }
 
     #[test]

@@ -77,7 +77,8 @@ impl Versions {
     /// find is not known yet: as much as the time before, and all that the last one stores.
     pub fn uses(&self, operation: u64) -> Vec<(u64, u64)> {
         let Some(version) = self.list.get(&operation) else { return Vec::new() };
-        let earlier: Vec<&Version> = self.list.range(..operation).rev().map(|(_, earlier)| earlier).collect();
+        let decided = || self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());
+        let earlier: Vec<&Version> = decided().rev().map(|(_, earlier)| earlier).collect();
         let mut uses: BTreeMap<u64, u64> = BTreeMap::new();
         let owners = owners(&version.head, &earlier);
         for ((_, length, _), owner) in version.head.blocks().zip(owners) {
@@ -85,8 +86,7 @@ impl Versions {
                 *uses.entry(earlier[owner].key.key.operation).or_default() += length;
             }
         }
-        let decided = self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());
-        let stored: BTreeMap<u64, u64> = decided.map(|(operation, earlier)| (*operation, earlier.stored)).collect();
+        let stored: BTreeMap<u64, u64> = decided().map(|(operation, earlier)| (*operation, earlier.stored)).collect();
         // What it refers to stays, so an attempt that finds nothing has its price.
         if let Some((last, expected)) = self.last.as_ref().filter(|_| self.is_hopeful(self.captured)) {
             let all = stored.get(last).map(|bytes| (*last, *bytes));
@@ -178,6 +178,13 @@ impl Versions {
     /// Files might have referred to earlier ones, and chunks have found nothing there.
     pub fn missed(&mut self) {
         self.misses = self.misses.saturating_add(1);
+    }
+
+    /// It came to no file that others may refer to.
+    pub fn forget_undecided(&mut self, operation: u64) {
+        if self.list.get(&operation).is_some_and(|version| version.own.is_none()) {
+            self.list.remove(&operation);
+        }
     }
 
     /// Only these are still of use, and later ones than the last of them.

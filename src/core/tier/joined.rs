@@ -6,14 +6,14 @@
 
 use super::TierError;
 use super::contract::{MANIFEST_MAX, Tier, read_whole};
-use super::names::{Series, is_node_file, rank_file};
+use super::names::{Series, is_node_file, is_rank_file, rank_file};
 use super::source::{FileShard, Source};
 use super::storage::{ReadFile, read_range};
 use crate::base::Rank;
 use crate::base::digest::digest_bytes;
 use crate::format::packed::{Packing, Placed, SourceKey, Stored, regions_of};
 use crate::format::shard::Head;
-use crate::format::{Content, FormatError, Manifest, Region, ShardMeta, manifest};
+use crate::format::{Content, FormatError, Manifest, Region, ShardMeta, codec, manifest};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -240,6 +240,31 @@ fn container_of<T: Tier + ?Sized>(tier: &T, folder: &Path, rank: Rank) -> Result
     Ok(names.into_iter().find(holds))
 }
 
+/// What the packed shards in a checkpoint's folder refer to, as far as they can be read: for whoever cannot ask the manifest.
+///
+/// # Blocking
+/// On the tier, for the tables of every shard there.
+pub fn sources_in(tier: &dyn Tier, folder: &Path) -> Vec<SourceKey> {
+    let mut sources = Vec::new();
+    for entry in tier.entries(folder).unwrap_or_default() {
+        if !is_node_file(&entry.name) && !is_rank_file(&entry.name) {
+            continue;
+        }
+        let path = folder.join(&entry.name);
+        let Ok((container, file)) = tier.open_container(&path) else { continue };
+        let file: Arc<dyn ReadFile> = file.into();
+        for entry in &container.entries {
+            let raw = FileShard::open_any(tier.kind(), path.clone(), file.clone(), entry);
+            let packed = raw.ok().filter(|raw| raw.head().header.content == Content::Packed);
+            sources
+                .extend(packed.and_then(|raw| packing_of(&raw).ok()).into_iter().flat_map(|packing| packing.sources));
+        }
+    }
+    sources.sort_unstable();
+    sources.dedup();
+    sources
+}
+
 /// Where the own bytes of a packed shard begin.
 fn own_at(raw: &FileShard) -> Result<u64, TierError> {
     let [.., own] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
@@ -256,6 +281,10 @@ fn own_at(raw: &FileShard) -> Result<u64, TierError> {
 pub fn packing_of(raw: &FileShard) -> Result<Packing, TierError> {
     let head = raw.head();
     let [first, sources, extents, _] = regions_of(head).map_err(|error| raw.wrong(error))?;
+    if let Some(region) = [sources, extents].into_iter().find(|region| region.bytes > codec::LIMIT as u64) {
+        let why = format!("its {} are too long: {} bytes", region.name, region.bytes);
+        return Err(raw.wrong(FormatError::invalid("packed shard", why)));
+    }
     let read = |region: &Region| -> Result<Vec<u8>, TierError> {
         let start = raw.offset() + head.header.body_offset + region.offset;
         let bytes = read_range(raw.file(), start..start + region.bytes);

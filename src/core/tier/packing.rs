@@ -57,8 +57,8 @@ pub fn pack(shard: &MemoryShard, sources: Vec<SourceKey>, extents: &[Extent]) ->
 
 /// The digests of the own bytes, block by block.
 fn own_digests(shard: &MemoryShard, packing: &Packing, block: u64) -> Result<Vec<Digest>, TierError> {
-    let source = Source::Memory(shard.clone());
     let (own, mut digests, mut bytes) = (packing.own_bytes(), Vec::new(), Vec::new());
+    let mut unchecked = 0;
     for start in (0..own).step_by(block as usize) {
         let range = start..own.min(start + block);
         let taken = own_parts(packing, range.clone());
@@ -71,13 +71,38 @@ fn own_digests(shard: &MemoryShard, packing: &Packing, block: u64) -> Result<Vec
         bytes.clear();
         let body = packing.head.header.body_offset;
         for part in taken {
-            // Shared bytes: nothing is copied, and the blocks that the part touches are compared with their digests.
-            source.slice(body + part.start..body + part.end, true)?;
+            unchecked = check_blocks(shard, packing, &part, unchecked)?;
             bytes.extend_from_slice(shard.part((body + part.start) as usize, (part.end - part.start) as usize)?);
         }
         digests.push(digest_bytes(&bytes));
     }
     Ok(digests)
+}
+
+/// Compares the blocks that a range of the bodies touches with their digests, those from `unchecked` on; returns the next one.
+fn check_blocks(shard: &MemoryShard, packing: &Packing, range: &Range<u64>, unchecked: u64) -> Result<u64, TierError> {
+    let head = &packing.head;
+    let after = head.meta.regions.partition_point(|region| region.offset + region.bytes <= range.start);
+    let Some(region) = head.meta.regions.get(after) else { return Ok(unchecked) };
+    let size = u64::from(head.header.block_size);
+    let first = region.first_block + (range.start - region.offset) / size;
+    let behind = region.first_block + (range.end - region.offset).div_ceil(size);
+    for index in first.max(unchecked)..behind {
+        let (at, length, expected, name) = head.block_at(index);
+        let found = digest_bytes(shard.part(at as usize, length as usize)?);
+        if found != expected {
+            return Err(TierError::Damaged {
+                tier: TierId::MEMORY,
+                path: Source::Memory(shard.clone()).path().to_owned(),
+                rank: head.header.rank,
+                region: name.to_owned(),
+                at,
+                expected,
+                found,
+            });
+        }
+    }
+    Ok(behind.max(unchecked))
 }
 
 /// The ranges of the bodies that a range of the own bytes is made of.

@@ -249,10 +249,9 @@ impl Engine {
         let stay = tier_of(round.phase).and_then(|tier| {
             let mut books = self.books();
             let facts = books.facts(round.operation)?;
-            Some(books.references().stay(&facts, tier))
+            books.references().stay(&facts, tier)
         });
-        let stay = stay.unwrap_or_default();
-        if stay.is_empty() { (Outcome::Agreed, Vec::new()) } else { Outcome::agreed("what stays", &stay) }
+        stay.map_or((Outcome::Agreed, Vec::new()), |word| Outcome::agreed("what stays", &word))
     }
 
     /// What a manifest says that the files of a checkpoint on a tier may refer to.
@@ -371,8 +370,8 @@ impl Engine {
         }
     }
 
-    /// What each of these checkpoints of a series cannot be restored without. Of one whose manifest cannot be read nobody knows: everything
-    /// older of its run.
+    /// What each of these checkpoints of a series cannot be restored without. Of one whose manifest cannot be read, or is not there yet, nobody
+    /// knows: everything older of its run, if that had files that refer to others.
     fn needs(&self, tier: &dyn Tier, series: &Series, ours: &CheckpointKey, folders: &[Folder]) -> Vec<Vec<Moment>> {
         let told = |folder: &Folder| {
             if folder.generation != ours.generation {
@@ -390,12 +389,23 @@ impl Engine {
             let is_older = |other: &&Folder| other.generation == folder.generation && other.taken() < folder.taken();
             folders.iter().filter(is_older).map(Folder::taken).collect()
         };
-        let needs = |folder: &Folder| match told(folder) {
-            Some(needs) => needs,
-            None if !folder.committed => Vec::new(),
-            None => self.manifests.needs(tier, series, folder).unwrap_or_else(|| older(folder)),
+        let known = |folder: &Folder| {
+            told(folder).or_else(|| folder.committed.then(|| self.manifests.needs(tier, series, folder)).flatten())
         };
-        folders.iter().map(needs).collect()
+        let needs: Vec<Option<Vec<Moment>>> = folders.iter().map(known).collect();
+        let refers = |folder: &Folder| {
+            let is_own = folder.generation == ours.generation;
+            let mut run = folders.iter().zip(&needs).filter(|(other, _)| other.generation == folder.generation);
+            (is_own && self.books().references().is_on())
+                || run.any(|(_, needs)| needs.as_ref().is_some_and(|needs| !needs.is_empty()))
+        };
+        let all = folders.iter().zip(&needs);
+        let all = all.map(|(folder, needs)| match needs {
+            Some(needs) => needs.clone(),
+            None if refers(folder) => older(folder),
+            None => Vec::new(),
+        });
+        all.collect()
     }
 
     /// Removes segments of older runs of whose series this run has committed something at the same level or a higher one; others stay.

@@ -92,12 +92,19 @@ impl Reducer {
             Form::Decided(decided) => decided,
             Form::Packed(_) => None,
         };
-        let packed = decided.clone().map(|Extents { sources, extents }| pack(shard, sources, &extents)).transpose()?;
-        // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
-        let fits = |packed: &FileShard| packed.head().header.total_len < shard.head().header.total_len;
-        let packed = packed.filter(fits);
+        let is_reduced = decided.is_some();
+        let packed = match decided.map(|Extents { sources, extents }| pack(shard, sources, &extents)).transpose() {
+            // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
+            Ok(packed) => packed.filter(|packed| packed.head().header.total_len < shard.head().header.total_len),
+            // More extents than the format can hold.
+            Err(TierError::Format { source, .. }) => {
+                log::debug!("event=not-packed operation={operation} error={source}");
+                None
+            }
+            Err(error) => return Err(error),
+        };
         let mut state = self.state.lock();
-        if decided.is_some() && packed.is_none() {
+        if is_reduced && packed.is_none() {
             let versions = state.series.entry(name.to_owned()).or_default();
             versions.missed();
             versions.whole(operation);
@@ -181,7 +188,9 @@ impl Reducer {
 
     /// No file needs the packed form any more.
     pub fn written(&self, operation: u64) {
-        self.state.lock().forms.remove(&operation);
+        let mut state = self.state.lock();
+        state.forms.remove(&operation);
+        state.series.values_mut().for_each(|versions| versions.forget_undecided(operation));
     }
 
     /// Of a series only these are of use, and what is later.

@@ -195,8 +195,9 @@ impl<S: Copy> Books<S> {
             },
             (None, heard) => self.give_up(operation, heard, &mut effects),
             (Some(tier), heard) => {
-                let stay = codec::decode::<Vec<u64>>("what stays", &verdict.decision).unwrap_or_default();
-                self.settle_level(operation, tier, heard, &stay, &mut effects);
+                // Without a word nothing is known to have gone.
+                let stay = codec::decode::<(u64, Vec<u64>)>("what stays", &verdict.decision).ok();
+                self.settle_level(operation, tier, heard, stay, &mut effects);
             }
         }
         self.settle_memory(&mut effects);
@@ -487,7 +488,7 @@ impl<S: Copy> Books<S> {
         operation: u64,
         tier: TierId,
         heard: LevelVerdict,
-        stay: &[u64],
+        stay: Option<(u64, Vec<u64>)>,
         effects: &mut Effects<S>,
     ) {
         let Some(entry) = self.entries.get_mut(&operation) else { return };
@@ -498,7 +499,7 @@ impl<S: Copy> Books<S> {
         };
         let facts = entry.facts.clone();
         let is_committed = end == Settled::Committed;
-        if let Some(of_use) = self.references.settled(&facts, tier, is_committed.then_some(stay)) {
+        if let Some(of_use) = self.references.settled(&facts, tier, is_committed, stay) {
             effects.push(Effect::OfUse(facts.series.name.clone(), of_use));
         }
         effects.push(Effect::Heard(facts.clone(), Some(tier), heard));

@@ -20,15 +20,27 @@ struct Version {
     sources: Vec<SourceKey>,
     /// The tiers whose files may refer, of those that it goes to.
     planned: TierSet,
+    /// Root: where it has decided that all ranks have it.
+    decided: TierSet,
     committed: TierSet,
     settled: TierSet,
+}
+
+/// How many versions are remembered that nothing is known to need: retention may keep some by rules of its own.
+const REMEMBERED: usize = 1000;
+
+/// What stays on a tier, and the number of the word that says so: of two the later one counts.
+#[derive(Clone, Default)]
+struct Stays {
+    number: u64,
+    operations: BTreeSet<u64>,
 }
 
 #[derive(Default)]
 struct Series {
     versions: BTreeMap<u64, Version>,
     /// What was last said to stay.
-    stays: PerTier<BTreeSet<u64>>,
+    stays: PerTier<Stays>,
     /// Root: how many since the last whole one, which counts.
     since_whole: u64,
 }
@@ -80,7 +92,7 @@ impl References {
         series.since_whole += 1;
         let is_whole = is_pinned || (reduction.whole_every > 0 && series.since_whole >= reduction.whole_every);
         let use_of = |operation: u64| uses.iter().find(|(other, _)| *other == operation).map_or(0, |(_, bytes)| *bytes);
-        let stays = |operation| planned.iter().all(|tier| series.stays[tier].contains(&operation));
+        let stays = |operation| planned.iter().all(|tier| series.stays[tier].operations.contains(&operation));
         let may = |version: &&Version| {
             let operation = version.key.key.operation;
             let used = use_of(operation);
@@ -113,14 +125,18 @@ impl References {
     }
 
     /// Root: what stays on a tier when that checkpoint is committed there. From now on nothing else is chosen.
-    pub fn stay(&mut self, facts: &Facts, tier: TierId) -> Vec<u64> {
+    pub fn stay(&mut self, facts: &Facts, tier: TierId) -> Option<(u64, Vec<u64>)> {
         if !self.is_on() || !referring().has(tier) {
-            return Vec::new();
+            return None;
         }
         let keep_last = tier.wish(&self.job).policy.map_or(1, |policy| policy.keep_last).max(1);
         let current = facts.key.operation;
-        let Some(series) = self.series.get_mut(&facts.series.name) else { return vec![current] };
-        let on_tier = |version: &&Version| version.committed.has(tier) || version.key.key.operation == current;
+        let series = self.series.entry(facts.series.name.clone()).or_default();
+        if let Some(version) = series.versions.get_mut(&current) {
+            version.decided.insert(tier);
+        }
+        // Of what was decided the ranks may not have heard yet, nor this one.
+        let on_tier = |version: &&Version| version.decided.has(tier);
         let mut stay: BTreeSet<u64> = BTreeSet::new();
         for version in series.versions.values().rev().filter(on_tier).take(keep_last as usize) {
             stay.insert(version.key.key.operation);
@@ -132,29 +148,46 @@ impl References {
             stay.extend(version.sources.iter().map(|source| source.key.operation));
         }
         stay.insert(current);
-        series.stays[tier].clone_from(&stay);
-        stay.into_iter().collect()
+        let number = series.stays[tier].number + 1;
+        series.stays[tier] = Stays { number, operations: stay.clone() };
+        Some((number, stay.into_iter().collect()))
     }
 
-    /// A level of a checkpoint has come to its end; if it is committed, these stay on its tier. Returns what is still of use of the series.
-    pub fn settled(&mut self, facts: &Facts, tier: TierId, stay: Option<&[u64]>) -> Option<Vec<u64>> {
+    /// A level of a checkpoint has come to its end, committed or not, and the root may have said what stays on its tier. Returns what is still of
+    /// use of the series.
+    pub fn settled(
+        &mut self,
+        facts: &Facts,
+        tier: TierId,
+        is_committed: bool,
+        stay: Option<(u64, Vec<u64>)>,
+    ) -> Option<Vec<u64>> {
         let series = self.series.get_mut(&facts.series.name)?;
         if let Some(version) = series.versions.get_mut(&facts.key.operation) {
             version.settled.insert(tier);
-            if stay.is_some() {
+            if is_committed {
                 version.committed.insert(tier);
             }
         }
-        if let Some(stay) = stay {
-            series.stays[tier] = stay.iter().copied().collect();
+        match stay {
+            Some((number, operations)) if number > series.stays[tier].number => {
+                series.stays[tier] = Stays { number, operations: operations.into_iter().collect() };
+            }
+            Some(_) => {}
+            // Without a word nothing is known to have gone.
+            None if is_committed => _ = series.stays[tier].operations.insert(facts.key.operation),
+            None => {}
         }
         let stays = &series.stays;
-        let is_of_use = |operation: &u64, version: &mut Version| {
+        let is_of_use = |operation: &u64, version: &Version| {
             version.settled.and(version.planned) != version.planned
-                || stays.iter().any(|(_, stay)| stay.contains(operation))
+                || stays.iter().any(|(_, stay)| stay.operations.contains(operation))
         };
-        series.versions.retain(is_of_use);
-        Some(series.versions.keys().copied().collect())
+        let of_use = series.versions.iter().filter(|(operation, version)| is_of_use(operation, version));
+        let of_use: Vec<u64> = of_use.map(|(operation, _)| *operation).collect();
+        let oldest = series.versions.keys().rev().nth(REMEMBERED).copied().unwrap_or_default();
+        series.versions.retain(|operation, version| *operation > oldest || is_of_use(operation, version));
+        Some(of_use)
     }
 
     /// It was never agreed on.
@@ -166,7 +199,7 @@ impl References {
 
     /// What stays of a series on a tier because the root says so.
     pub fn stays(&self, name: &str, tier: TierId) -> BTreeSet<u64> {
-        self.series.get(name).map(|series| series.stays[tier].clone()).unwrap_or_default()
+        self.series.get(name).map(|series| series.stays[tier].operations.clone()).unwrap_or_default()
     }
 
     /// What the files of a checkpoint on a tier may refer to, as far as it is remembered.
@@ -179,8 +212,9 @@ impl References {
 impl Series {
     fn enter(&mut self, facts: &Facts, planned: TierSet, sources: Vec<SourceKey>) {
         let key = SourceKey { key: facts.key, agreement: facts.agreement };
-        let (committed, settled) = (TierSet::NONE, TierSet::NONE);
-        let version = Version { key, origin: facts.origin, sources, planned, committed, settled };
+        let none = TierSet::NONE;
+        let version =
+            Version { key, origin: facts.origin, sources, planned, decided: none, committed: none, settled: none };
         self.versions.insert(facts.key.operation, version);
     }
 }
@@ -228,9 +262,9 @@ mod tests {
     }
 
     fn commit(references: &mut References, operation: u64, tier: TierId) -> Vec<u64> {
-        let stay = references.stay(&facts(operation), tier);
-        references.settled(&facts(operation), tier, Some(&stay));
-        stay
+        let word = references.stay(&facts(operation), tier);
+        references.settled(&facts(operation), tier, true, word.clone());
+        word.map_or_else(Vec::new, |(_, stay)| stay)
     }
 
     #[test]
@@ -241,7 +275,7 @@ mod tests {
         commit(&mut references, 1, LOCAL);
         assert_eq!(choose(&mut references, 3, both(), &[(1, 900)]), [0; 0], "not on the global tier");
         assert_eq!(choose(&mut references, 4, TierSet::of(LOCAL), &[(1, 900)]), [1]);
-        references.settled(&facts(1), GLOBAL, None);
+        references.settled(&facts(1), GLOBAL, false, None);
         assert_eq!(choose(&mut references, 5, both(), &[(1, 900)]), [0; 0], "given up there");
     }
 
@@ -255,11 +289,40 @@ mod tests {
         // A whole one is committed meanwhile, of which retention keeps only that: the plan before it still refers to 1.
         choose(&mut references, 3, local, &[]);
         assert_eq!(commit(&mut references, 3, LOCAL), [1, 3]);
-        references.settled(&facts(2), LOCAL, None);
+        references.settled(&facts(2), LOCAL, false, None);
         choose(&mut references, 4, local, &[]);
         assert_eq!(commit(&mut references, 4, LOCAL), [4]);
         // 1 and 3 may be gone now.
         assert_eq!(choose(&mut references, 5, local, &[(1, 300), (3, 300), (4, 300)]), [4]);
+    }
+
+    #[test]
+    fn a_commit_without_a_word_lets_nothing_go() {
+        let mut references = references(|_| ());
+        let local = TierSet::of(LOCAL);
+        choose(&mut references, 1, local, &[]);
+        commit(&mut references, 1, LOCAL);
+        choose(&mut references, 2, local, &[(1, 900)]);
+        references.settled(&facts(2), LOCAL, true, None);
+        assert!(references.stays("heat", LOCAL).contains(&1));
+    }
+
+    /// Both are decided before the first is heard.
+    #[test]
+    fn of_two_words_the_later_counts_and_what_was_decided_counts_before_it_is_heard() {
+        let mut references = references(|job| job.local.keep_last = 2);
+        let local = TierSet::of(LOCAL);
+        choose(&mut references, 1, local, &[]);
+        choose(&mut references, 2, local, &[]);
+        choose(&mut references, 3, local, &[]);
+        let words: Vec<_> = (1..=3).map(|operation| references.stay(&facts(operation), LOCAL)).collect();
+        assert_eq!(words[2], Some((3, vec![2, 3])));
+        // The first is heard last, and by the root after it has decided on the others.
+        for operation in [3, 2, 1] {
+            references.settled(&facts(operation), LOCAL, true, words[operation as usize - 1].clone());
+        }
+        assert_eq!(references.stays("heat", LOCAL), [2, 3].into_iter().collect());
+        assert_eq!(choose(&mut references, 4, local, &[(1, 900), (3, 900)]), [3]);
     }
 
     /// The word is on its way: from then on nothing else is chosen, though no rank has heard it.
@@ -270,7 +333,7 @@ mod tests {
         choose(&mut references, 1, local, &[]);
         commit(&mut references, 1, LOCAL);
         choose(&mut references, 2, local, &[]);
-        assert_eq!(references.stay(&facts(2), LOCAL), [2]);
+        assert_eq!(references.stay(&facts(2), LOCAL), Some((2, vec![2])));
         assert_eq!(choose(&mut references, 3, local, &[(1, 900)]), [0; 0]);
     }
 
@@ -290,7 +353,7 @@ mod tests {
         assert_eq!(references.stays("heat", LOCAL), stay.into_iter().collect());
         assert_eq!(references.sources("heat", 4, LOCAL).map(operations), Some(vec![3]));
         assert_eq!(references.sources("heat", 4, GLOBAL).map(operations), Some(Vec::new()));
-        assert_eq!(references.sources("heat", 1, LOCAL), None, "forgotten");
+        assert_eq!(references.sources("heat", 1, LOCAL).map(operations), Some(vec![]), "retention may keep it");
     }
 
     #[test]
@@ -335,7 +398,7 @@ mod tests {
     fn nothing_is_chosen_where_it_is_off_or_no_file_may_refer() {
         let mut off = references(|job| job.reduction.method = Method::Full);
         choose(&mut off, 1, both(), &[]);
-        assert_eq!(off.stay(&facts(1), LOCAL), [0; 0]);
+        assert_eq!(off.stay(&facts(1), LOCAL), None);
         let mut references = references(|_| ());
         let object = TierSet::of(TierId::OBJECT);
         choose(&mut references, 1, object, &[]);
