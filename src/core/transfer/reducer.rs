@@ -16,6 +16,7 @@ use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::{Tier, TierError, TierId};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What files of a checkpoint may refer to, and what became of it.
 enum Form {
@@ -39,6 +40,7 @@ pub(super) struct Reducer {
     chunk: Option<u64>,
     /// Bytes that the tables of a series may take.
     budget: u64,
+    has_said: AtomicBool,
     state: Lock<State>,
     /// The chunks of each series; `None`: there is no room for their tables.
     chunks: Lock<HashMap<String, Option<Chunks>>>,
@@ -51,7 +53,14 @@ impl Reducer {
             Budget::Bytes(bytes) => bytes,
             Budget::Percent(percent) => (setup.memory_share() as f64 * percent / 100.0) as u64,
         };
-        Reducer { method, chunk, budget, state: Lock::default(), chunks: Lock::default() }
+        Reducer {
+            method,
+            chunk,
+            budget,
+            has_said: AtomicBool::new(false),
+            state: Lock::default(),
+            chunks: Lock::default(),
+        }
     }
 
     /// A shard was captured: what this rank says of it with its vote ([`super::core::References::choose`]).
@@ -152,7 +161,9 @@ impl Reducer {
             match table {
                 Some(table) => table.look(operation, head, bodies, &allowed),
                 None => {
+                    // Behind the lock: whoever writes the log has locks of its own.
                     drop(chunks);
+                    self.say_by_blocks(length);
                     return Ok(self.by_blocks(name, operation, sources));
                 }
             }
@@ -175,14 +186,18 @@ impl Reducer {
         self.state.lock().series.get_mut(name).and_then(|versions| versions.decide(operation, sources))
     }
 
-    fn table(&self, bytes: u64, grouping: Grouping) -> Option<Chunks> {
-        let chunk = chunk_that_fits(bytes, self.budget, self.chunk, grouping);
-        if chunk.is_none() {
+    /// Says once that there is no room for the tables of chunks.
+    fn say_by_blocks(&self, bytes: u64) {
+        if !self.has_said.swap(true, Ordering::Relaxed) {
+            let budget = self.budget;
             log::warn!(
-                "event=reduction-by-blocks bytes={bytes} budget={}: the tables of chunks do not fit into reduction.host_budget",
-                self.budget
+                "event=reduction-by-blocks bytes={bytes} budget={budget}: the tables of chunks do not fit into reduction.host_budget"
             );
         }
+    }
+
+    fn table(&self, bytes: u64, grouping: Grouping) -> Option<Chunks> {
+        let chunk = chunk_that_fits(bytes, self.budget, self.chunk, grouping);
         chunk.map(|chunk| Chunks::new(chunk, grouping, bytes, self.budget))
     }
 
