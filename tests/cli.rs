@@ -14,7 +14,7 @@ use bivouac_core::base::{CheckpointKey, Digest, Rank};
 use bivouac_core::config::{Config, Method};
 use bivouac_core::format::container::encode_tail;
 use bivouac_core::format::shard::{Layout, encode_head};
-use bivouac_core::format::{ContainerEntry, ElementType, Region, RegionKind, ShardMeta};
+use bivouac_core::format::{ContainerEntry, Region, RegionKind, ShardMeta};
 use bivouac_core::{Level, Session};
 use serde_json::Value;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -451,16 +451,7 @@ fn rm_takes_an_unreadable_segment_only_by_force() {
 /// of which is a hole.
 fn sparse(store: &Store, root: &Path, bytes: u64) -> PathBuf {
     let job = store::only_folder(root).file_name().expect("a name").to_string_lossy().into_owned();
-    let kind = RegionKind::Array;
-    let region = Region {
-        name: "field".into(),
-        kind,
-        element: ElementType::U8,
-        shape: vec![bytes],
-        bytes,
-        offset: 0,
-        first_block: 0,
-    };
+    let region = Region::of_bytes("field", RegionKind::Array, bytes);
     let meta = ShardMeta { job, group: "world".into(), name: "heat".into(), regions: vec![region] };
     let layout = Layout::new(meta, 4096).expect("a layout");
     let key = CheckpointKey { generation: Generation(9), version: 99, operation: 9, ..Default::default() };

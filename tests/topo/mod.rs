@@ -10,7 +10,7 @@ use bivouac_core::base::units::MIB;
 use bivouac_core::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
 use bivouac_core::format::container::encode_tail;
 use bivouac_core::format::shard::{Layout, encode_head};
-use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use bivouac_core::format::{ContainerEntry, ContainerInfo, Manifest, Region, RegionKind, ShardMeta};
 use bivouac_core::region::AFFINITY;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -139,22 +139,13 @@ fn write_shard(file: &File, at: u64, key: CheckpointKey, rank: u32, size: u32, r
         Recorded::Nothing => (None, None),
     };
     let mut regions = Vec::new();
-    let add = |name: &str, kind, bytes: u64| Region {
-        name: name.into(),
-        kind,
-        element: ElementType::U8,
-        shape: vec![bytes],
-        bytes,
-        offset: 0,
-        first_block: 0,
-    };
-    regions.extend(body.as_ref().map(|body| add(AFFINITY, RegionKind::Value, body.len() as u64)));
+    regions.extend(body.as_ref().map(|body| Region::of_bytes(AFFINITY, RegionKind::Value, body.len() as u64)));
     for (name, place) in record.iter().flat_map(|record| &record.regions) {
         let bytes = match place {
             RegionPlace::Host { pages, .. } => pages.pages() * PAGE_BYTES,
             RegionPlace::Device(_) => 64 * MIB,
         };
-        regions.push(add(name, RegionKind::Array, bytes));
+        regions.push(Region::of_bytes(name, RegionKind::Array, bytes));
     }
     let meta = ShardMeta { job: "job-1".into(), group: "world".into(), name: "heat".into(), regions };
     let layout = Layout::new(meta, BLOCK).expect("a layout");

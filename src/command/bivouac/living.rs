@@ -12,7 +12,7 @@ use bivouac_core::segment;
 use bivouac_core::session::place::{Place, Workers, job_key, segment_prefix};
 use bivouac_core::tier::Tier;
 use bivouac_core::tier::claims::{ClaimError, ClaimRecord, Claims};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What this process would write into a claim of its own: its random identity, host and boot.
 pub fn me(program: &str) -> ClaimRecord {
@@ -49,6 +49,17 @@ pub fn claimed(tier: &dyn Tier, job: &str, group: &str, program: &str) -> Option
         )),
         Err(error) => Some(format!("whether a run is alive cannot be found out: {error}")),
     }
+}
+
+/// Is a run of a job and group alive, as far as the claims on a tier and the segments of this node tell? Then: which.
+pub fn living_run(tier: &dyn Tier, memory: &Path, job: &str, group: &str, program: &str) -> Option<String> {
+    claimed(tier, job, group, program).or_else(|| living_segment(memory, job, group))
+}
+
+/// Where this node's segments are: as named, or as the environment says.
+pub fn memory_directory(named: Option<&Path>) -> PathBuf {
+    let variable = || std::env::var_os("BIVOUAC_MEMORY_DIRECTORY").map(PathBuf::from);
+    named.map(Path::to_owned).or_else(variable).unwrap_or_else(|| "/dev/shm".into())
 }
 
 /// A segment of this job and group on this node whose run lives.

@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use crate::ending::Ending;
-use crate::living::{claimed, is_job, key_of, living_segment, no_job};
+use crate::living::{is_job, key_of, living_run, no_job};
 use crate::memory::{self, Stock};
 use crate::places::{all_local_directories, no_store, own_tier, store_of};
 use crate::removal::{Doomed, How, Removal};
@@ -109,7 +109,7 @@ pub fn add_tree(tier: &DirectoryTier, job: &str, memory: &Path, removal: &mut Re
     let path = tier.root().join(job);
     let groups = folders(&path)?;
     for group in &groups {
-        let alive = claimed(tier, job, group, "bivouac reset").or_else(|| living_segment(memory, job, group));
+        let alive = living_run(tier, memory, job, group, "bivouac reset");
         if let Some(why) = alive {
             return Err(format!("{} is not removed: {why}", path.join(group).display()));
         }

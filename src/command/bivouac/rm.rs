@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::ending::{Ending, Problem};
-use crate::living::{claimed, living_segment};
+use crate::living::{living_run, memory_directory};
 use crate::memory::{self, Stock};
 use crate::output::list;
 use crate::places::nothing_in;
@@ -56,13 +56,6 @@ pub struct Args {
     memory: Option<PathBuf>,
     #[command(flatten)]
     how: How,
-}
-
-impl Args {
-    fn memory(&self) -> PathBuf {
-        let variable = || std::env::var_os("BIVOUAC_MEMORY_DIRECTORY").map(PathBuf::from);
-        self.memory.clone().or_else(variable).unwrap_or_else(|| "/dev/shm".into())
-    }
 }
 
 #[derive(Default)]
@@ -210,8 +203,7 @@ impl Plan {
         self.groups
             .entry(key)
             .or_insert_with(|| {
-                claimed(&*checkpoint.tier, job, group, "bivouac rm")
-                    .or_else(|| living_segment(&args.memory(), job, group))
+                living_run(&*checkpoint.tier, &memory_directory(args.memory.as_deref()), job, group, "bivouac rm")
             })
             .clone()
     }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::ending::{self, Ending, Problem, Problems};
-use crate::living::{claimed, living_segment};
+use crate::living::{living_run, memory_directory};
 use crate::output::{self, SCHEMA, print, print_json};
 use crate::places::nothing_in;
 use crate::survey::{Checkpoint, State, survey};
@@ -123,10 +123,8 @@ fn make_whole(args: &Args, checkpoint: &Checkpoint) -> Result<Option<Row>, Probl
         _ => {}
     }
     let Series { job, group, .. } = series;
-    let variable = || std::env::var_os("BIVOUAC_MEMORY_DIRECTORY").map(PathBuf::from);
-    let memory = args.memory.clone().or_else(variable).unwrap_or_else(|| "/dev/shm".into());
-    let living = claimed(&**tier, job, group, "bivouac unpack").or_else(|| living_segment(&memory, job, group));
-    if let Some(why) = living {
+    let memory = memory_directory(args.memory.as_deref());
+    if let Some(why) = living_run(&**tier, &memory, job, group, "bivouac unpack") {
         return Err(format!("{} is not made whole: {why}", path.display()).into());
     }
     let needed = manifest.sources.iter().map(|source| source.key.folder()).collect();

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::affinity::AffinityMode;
-use super::reduction::{Method, SOURCES_MAX};
+use super::reduction::{CHUNK_MAX, CHUNK_MIN, Method, SOURCES_MAX};
 use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::redundancy::{PartStore, Scheme};
@@ -427,7 +427,7 @@ pub(super) const CHUNK: Kind<Option<u64>> = Kind {
     allowed: "\"auto\", or a number of bytes: a power of two from 32 to 4096",
     read: |raw| match raw.text().map(str::trim) {
         Some("auto") => Some(None),
-        _ => size(raw).filter(|bytes| bytes.is_power_of_two() && (32..=4096).contains(bytes)).map(Some),
+        _ => size(raw).filter(|bytes| bytes.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(bytes)).map(Some),
     },
     show: |value| value.as_ref().map_or_else(|| Raw::Text("auto".into()), show_integer),
 };

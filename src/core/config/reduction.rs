@@ -2,8 +2,12 @@
 
 use std::fmt;
 
-/// The most that [`ReductionConfig::sources`] may be: what the format allows.
+/// The most checkpoints that one may refer to, in files, too.
 pub const SOURCES_MAX: u64 = 32;
+/// The shortest chunk.
+pub const CHUNK_MIN: u64 = 32;
+/// The longest: no longer than the shortest block.
+pub const CHUNK_MAX: u64 = 4096;
 
 /// What of a shard files leave to earlier files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -207,6 +207,11 @@ impl Default for RedundancyConfig {
 }
 
 impl RedundancyConfig {
+    /// Is what ranks keep for each other on local storage before its level counts?
+    pub fn has_stored_parts(&self) -> bool {
+        self.store == PartStore::Local
+    }
+
     /// The scheme for checkpoints of this name, and which of them it protects.
     ///
     /// Of the second value only `every` and `every_seconds` have a meaning here; a checkpoint's copies and parity stay

@@ -343,6 +343,16 @@ pub enum Budget {
     Percent(f64),
 }
 
+impl Budget {
+    /// In bytes, where a percentage is one of `whole`.
+    pub fn of(self, whole: u64) -> u64 {
+        match self {
+            Budget::Bytes(bytes) => bytes,
+            Budget::Percent(percent) => (whole as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
 /// A quarter of the memory that is available.
 impl Default for Budget {
     fn default() -> Self {

@@ -309,11 +309,6 @@ impl Ballot {
         self
     }
 
-    /// The sum of a key over all ranks.
-    pub fn sum(&self, key: u64) -> u64 {
-        self.sums.iter().find(|(other, _)| *other == key).map_or(0, |(_, sum)| *sum)
-    }
-
     /// What the ranks have to say besides.
     pub fn notes(&self) -> Vec<Culprit> {
         rounded(self.notes.listed.clone(), self.votes, self.notes.cut)

@@ -6,14 +6,13 @@
 //! stores itself: one hop, whatever form that file has.
 
 use super::codec;
-use super::shard::{Content, ElementType, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
+use super::shard::{Content, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
 use super::{FormatError, Manifest};
 use crate::base::ids::CheckpointKey;
+use crate::config::SOURCES_MAX;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
-
-/// The most sources that a packed shard may have.
-pub const SOURCES_MAX: usize = 32;
+use std::sync::Arc;
 
 /// The names of the regions, in their order.
 pub const REGIONS: [&str; 4] = ["head", "sources", "extents", "bytes"];
@@ -59,7 +58,7 @@ pub struct Extent {
 
 impl Extent {
     /// Does what is stored there follow it?
-    pub fn is_continued(&self, stored: Stored) -> bool {
+    fn is_continued(&self, stored: Stored) -> bool {
         match (self.stored, stored) {
             (Stored::Own, Stored::Own) => true,
             (Stored::In { source, offset }, Stored::In { source: next, offset: at }) => {
@@ -68,6 +67,14 @@ impl Extent {
             (Stored::Same { offset }, Stored::Same { offset: at }) => offset + self.length == at,
             _ => false,
         }
+    }
+}
+
+/// Puts an extent behind those from `first` on: it goes on with the last one where it is stored beside that.
+pub fn append(extents: &mut Vec<Extent>, first: usize, next: Extent) {
+    match extents[first..].last_mut() {
+        Some(last) if last.is_continued(next.stored) => last.length += next.length,
+        _ => extents.push(next),
     }
 }
 
@@ -89,13 +96,18 @@ impl Placed {
     pub fn end(&self) -> u64 {
         self.at + self.length
     }
+
+    /// The bytes that the packed shard stores itself of the extents up to this one.
+    pub fn own_behind(&self) -> u64 {
+        self.own_before + if self.stored == Stored::Own { self.length } else { 0 }
+    }
 }
 
 /// What a packed shard says.
 #[derive(Clone, Debug)]
 pub struct Packing {
     /// Everything before the bodies of the shard that it stands for.
-    pub head: Head,
+    pub head: Arc<Head>,
     /// The same as it is encoded.
     pub head_bytes: Vec<u8>,
     /// The checkpoints that it refers to.
@@ -117,7 +129,7 @@ impl Packing {
         rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
         check_sources(WHAT, &head.header.key, &sources)?;
         let (extents, own_bytes) = place(&head, extents, sources.len())?;
-        let packing = Packing { head, head_bytes, sources, extents, own_bytes };
+        let packing = Packing { head: head.into(), head_bytes, sources, extents, own_bytes };
         let is_stored = |extent: &Placed| match extent.stored {
             Stored::Same { offset } => packing.own_range(offset..offset + extent.length).is_some(),
             Stored::Own | Stored::In { .. } => true,
@@ -171,16 +183,9 @@ impl Packing {
     /// As [`Layout::new`].
     pub fn layout(&self, encoded: &[Vec<u8>; 3]) -> Result<(Layout, ShardHeader), FormatError> {
         let [head, sources, extents] = encoded.each_ref().map(|body| body.len() as u64);
-        let region = |(name, bytes): (&str, u64)| Region {
-            name: name.to_owned(),
-            kind: RegionKind::Array,
-            element: ElementType::U8,
-            shape: vec![bytes],
-            bytes,
-            offset: 0,
-            first_block: 0,
-        };
-        let regions = REGIONS.into_iter().zip([head, sources, extents, self.own_bytes]).map(region).collect();
+        let bytes = [head, sources, extents, self.own_bytes];
+        let region = |(name, bytes)| Region::of_bytes(name, RegionKind::Array, bytes);
+        let regions = REGIONS.into_iter().zip(bytes).map(region).collect();
         let ShardMeta { job, group, name, .. } = (*self.head.meta).clone();
         let inner = &self.head.header;
         let layout = Layout::new(ShardMeta { job, group, name, regions }, inner.block_size.into())?;
@@ -226,7 +231,7 @@ pub(super) fn check_sources(what: &'static str, of: &CheckpointKey, sources: &[S
         let key = source.key;
         (key.generation, key.incarnation) == (of.generation, of.incarnation) && key.operation < of.operation
     };
-    if sources.len() > SOURCES_MAX {
+    if sources.len() as u64 > SOURCES_MAX {
         return Err(FormatError::invalid(what, format!("{} sources, and {SOURCES_MAX} are the most", sources.len())));
     }
     if let Some(source) = sources.iter().find(|source| !is_earlier(source)) {

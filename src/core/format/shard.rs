@@ -127,6 +127,12 @@ pub struct Region {
 }
 
 impl Region {
+    /// A region of plain bytes, which [`Layout::new`] is yet to place.
+    pub fn of_bytes(name: impl Into<String>, kind: RegionKind, bytes: u64) -> Region {
+        let (name, element, shape) = (name.into(), ElementType::U8, vec![bytes]);
+        Region { name, kind, element, shape, bytes, offset: 0, first_block: 0 }
+    }
+
     /// Number of blocks that cover it.
     pub fn blocks(&self, block_size: u64) -> u64 {
         self.bytes.div_ceil(block_size)

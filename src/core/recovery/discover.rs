@@ -12,7 +12,7 @@ use crate::redundancy::stripes::SetInfo;
 use crate::segment::{OldBytes, OldSegment, OldSlot, SegmentError, SlotState, list};
 use crate::tier::names::{Series, rank_file};
 use crate::tier::source::{MemoryShard, Source};
-use crate::tier::{PerTier, Tier, TierError, TierId, mend};
+use crate::tier::{PerTier, Tier, TierError, TierId, open_or_mend};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -161,15 +161,9 @@ fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
     let folders: Vec<(String, Option<Manifest>)> = folders.into_iter().map(&mut read).collect();
     let held = referred_to(folders.iter().filter_map(|(_, manifest)| manifest.as_ref()));
     for (folder, manifest) in folders {
-        let opened = tier.open_shard(reach.series, &folder, &rank_file(reach.rank), reach.rank);
-        let opened = match opened {
-            Err(error @ TierError::Source { .. }) if !held.contains(&folder) => {
-                let path = tier.series_path(reach.series).join(&folder).join(rank_file(reach.rank));
-                mend(tier, reach.tiers, &path, reach.rank).and_then(|mended| mended.ok_or(error))
-            }
-            opened => opened,
-        };
-        match opened {
+        // What is only there for others is not made up for.
+        let others = if held.contains(&folder) { &[] } else { reach.tiers };
+        match open_or_mend(tier, others, reach.series, &folder, &rank_file(reach.rank), reach.rank) {
             Ok(shard) => found.add(Source::File(shard), manifest.is_some()),
             Err(TierError::Source { cause, .. }) if cause.is_absent() && held.contains(&folder) => {
                 log::debug!("event=held tier={} folder={folder} error={cause}", tier.kind());

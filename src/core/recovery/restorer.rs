@@ -14,7 +14,7 @@ use crate::tier::names::Series;
 use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
-use crate::tier::{PerTier, Tier, TierError, TierId, mend, patiently};
+use crate::tier::{PerTier, Tier, TierError, TierId, mend, open_or_mend, patiently};
 use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
@@ -653,15 +653,8 @@ impl Restorer {
         let lacking = || format!("{kind} tier: the manifest does not name this rank");
         let container = manifest.container_of(self.rank).ok_or_else(lacking)?;
         let folder = self.key.folder();
-        let open = || tier.open_shard(&self.series, &folder, &container.file, self.rank);
-        let opened = match patiently(open, |pause| self.clock.sleep(pause)) {
-            Err(error @ TierError::Source { .. }) => {
-                let path = tier.series_path(&self.series).join(&folder).join(&container.file);
-                mend(tier, &self.tiers, &path, self.rank).and_then(|mended| mended.ok_or(error))
-            }
-            opened => opened,
-        };
-        let shard = opened.map_err(|error: TierError| error.to_string())?;
+        let open = || open_or_mend(tier, &self.tiers, &self.series, &folder, &container.file, self.rank);
+        let shard = patiently(open, |pause| self.clock.sleep(pause)).map_err(|error: TierError| error.to_string())?;
         if shard.head().header.agreement != manifest.agreement {
             return Err(format!("{kind} tier: the shard in {} is of another agreement", container.file));
         }

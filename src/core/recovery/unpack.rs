@@ -8,10 +8,9 @@
 use crate::base::Rank;
 use crate::format::{ContainerEntry, ContainerInfo, Manifest};
 use crate::tier::names::{Series, rank_file};
-use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
-use crate::tier::{Tier, TierError, TierId, Writers};
-use crate::transfer::write::{WriteJob, WriteSpec, Written};
+use crate::tier::{Tier, TierError, Writers};
+use crate::transfer::write::{WriteJob, WriteSpec};
 use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
@@ -84,24 +83,5 @@ fn write_whole(
         shared: None,
         write_bytes: WRITE_BYTES,
     };
-    let job = WriteJob::new(spec).map_err(|refused| {
-        let (error, upload) = *refused;
-        upload.discard();
-        error
-    })?;
-    let mut staging: Option<PageBuffer> = None;
-    let mut end = None;
-    while let Some(piece) = job.take() {
-        end = job.run(piece, &mut staging).or(end);
-    }
-    match end {
-        Some(Written::Published(Some(info))) => Ok(info),
-        Some(Written::Failed(error)) => Err(error),
-        _ => Err(ended(tier.kind(), &path)),
-    }
-}
-
-/// A file that one rank writes alone always comes to its end.
-fn ended(tier: TierId, path: &std::path::Path) -> TierError {
-    TierError::io(tier, "write", path, io::Error::other("the write came to no end"))
+    WriteJob::run_alone(spec, &mut None, |_| ())
 }

@@ -19,17 +19,14 @@
 
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
-use crate::format::packed::{Extent, Stored};
+use crate::config::CHUNK_MAX;
+use crate::format::packed::{Extent, Stored, append};
 use crate::format::shard::Head;
 use crate::format::{Region, RegionKind, codec};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
-/// The shortest chunk.
-pub const CHUNK_MIN: u64 = 32;
-/// The longest: no longer than the shortest block.
-pub const CHUNK_MAX: u64 = 4096;
 /// What `chunk = "auto"` begins with.
 const CHUNK_AUTO: u64 = 128;
 /// Bytes that are kept of a chunk: its digest, and a part of where it is stored.
@@ -424,10 +421,7 @@ impl Emit<'_> {
     fn push(&mut self, chunks: u64, stored: Stored) {
         let length = (chunks * self.chunk).min(self.region.bytes - self.at);
         self.at += length;
-        match self.extents[self.first..].last_mut() {
-            Some(last) if last.is_continued(stored) => last.length += length,
-            _ => self.extents.push(Extent { length, stored }),
-        }
+        append(self.extents, self.first, Extent { length, stored });
     }
 }
 
@@ -435,19 +429,13 @@ impl Emit<'_> {
 mod tests {
     use super::*;
     use crate::base::ids::{CheckpointKey, Rank};
+    use crate::format::ShardMeta;
     use crate::format::shard::{Layout, encode_head};
-    use crate::format::{ElementType, ShardMeta};
 
     /// A shard with these regions: its head and its bodies.
     fn shard(operation: u64, regions: &[&[u8]]) -> (Head, Vec<u8>) {
-        let region = |(index, bytes): (usize, &&[u8])| Region {
-            name: index.to_string(),
-            kind: RegionKind::Array,
-            element: ElementType::U8,
-            shape: vec![bytes.len() as u64],
-            bytes: bytes.len() as u64,
-            offset: 0,
-            first_block: 0,
+        let region = |(index, bytes): (usize, &&[u8])| {
+            Region::of_bytes(index.to_string(), RegionKind::Array, bytes.len() as u64)
         };
         let regions_of = regions.iter().enumerate().map(region).collect();
         let meta = ShardMeta { job: "j".into(), group: "g".into(), name: "n".into(), regions: regions_of };

@@ -12,5 +12,5 @@
 mod chunks;
 mod versions;
 
-pub use chunks::{CHUNK_MAX, CHUNK_MIN, Chunks, Grouping, chunk_that_fits};
+pub use chunks::{Chunks, Grouping, chunk_that_fits};
 pub use versions::{Extents, STORED, Versions};

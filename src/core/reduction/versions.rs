@@ -1,6 +1,6 @@
 //! The shards of one series that this rank has captured, as far as files may still refer to them.
 
-use crate::format::packed::{Extent, SourceKey, Stored};
+use crate::format::packed::{Extent, SourceKey, Stored, append};
 use crate::format::shard::Head;
 use crate::format::{Region, RegionKind};
 use std::collections::BTreeMap;
@@ -249,15 +249,11 @@ fn extents(head: &Head, owners: &[Option<usize>], versions: &[&Version]) -> Opti
             },
             None => Stored::Own,
         };
-        let mut last: Option<Extent> = None;
+        let first = extents.len();
         for block in 0..region.blocks(block_size) {
-            let (length, stored) = (block_size.min(region.bytes - block * block_size), stored(block));
-            match &mut last {
-                Some(last) if last.is_continued(stored) => last.length += length,
-                _ => extents.extend(last.replace(Extent { length, stored })),
-            }
+            let length = block_size.min(region.bytes - block * block_size);
+            append(&mut extents, first, Extent { length, stored: stored(block) });
         }
-        extents.extend(last);
     }
     let sources: Vec<SourceKey> = used.into_iter().map(|owner| versions[owner].key).collect();
     (!sources.is_empty()).then_some(Extents { sources, extents })

@@ -9,7 +9,7 @@
 use super::stripes::SetInfo;
 use crate::base::Rank;
 use crate::format::shard::{Head, Layout};
-use crate::format::{Content, ElementType, FormatError, Region, RegionKind, ShardMeta, codec};
+use crate::format::{Content, FormatError, Region, RegionKind, ShardMeta, codec};
 use crate::tier::TierError;
 use crate::tier::names::Series;
 use crate::tier::source::Source;
@@ -28,17 +28,9 @@ fn parity_name(number: u32) -> String {
 /// [`FormatError`] if the block size is not allowed or the part too large.
 pub fn layout(series: &Series, set: &SetInfo, block_bytes: u64) -> Result<(Layout, Vec<u8>), FormatError> {
     let encoded = codec::encode(WHAT, set)?;
-    let region = |name: String, kind, bytes: u64| Region {
-        name,
-        kind,
-        element: ElementType::U8,
-        shape: vec![bytes],
-        bytes,
-        offset: 0,
-        first_block: 0,
-    };
-    let mut regions = vec![region(SET.into(), RegionKind::Value, encoded.len() as u64)];
-    regions.extend((0..set.parity).map(|number| region(parity_name(number), RegionKind::Array, set.chunk())));
+    let mut regions = vec![Region::of_bytes(SET, RegionKind::Value, encoded.len() as u64)];
+    let parity = |number| Region::of_bytes(parity_name(number), RegionKind::Array, set.chunk());
+    regions.extend((0..set.parity).map(parity));
     let meta = ShardMeta { job: series.job.clone(), group: series.group.clone(), name: series.name.clone(), regions };
     Ok((Layout::new(meta, block_bytes)?, encoded))
 }

@@ -3,7 +3,6 @@
 
 use super::error::Result;
 use super::session::Session;
-use crate::config::Budget;
 use crate::device::Device;
 use crate::tier::TierId;
 use crate::transfer::history::{CacheConfig, Caches};
@@ -41,10 +40,6 @@ impl Session {
     pub fn caches_with(&self, device: Arc<dyn Device>, change: impl FnOnce(&mut CacheConfig)) -> Result<Caches> {
         let config = self.engine.config();
         let history = config.node.history;
-        let percent = |budget: Budget, of: u64| match budget {
-            Budget::Bytes(bytes) => bytes,
-            Budget::Percent(percent) => (of as f64 * percent / 100.0) as u64,
-        };
         let segment = self.engine.memory().cloned();
         let ranks = self.engine.identity().node_ranks.len() as u64;
         let share = self.memory_share();
@@ -53,9 +48,9 @@ impl Session {
             rustix::fs::statvfs(path).map_or(0, |fs| fs.f_bavail * fs.f_frsize / ranks.max(1))
         };
         let mut caches = CacheConfig {
-            device_bytes: percent(config.node.device_budget, device.info().memory_bytes),
-            host_bytes: percent(history.host_budget, share),
-            store_bytes: percent(history.store_budget, directory.as_ref().map_or(0, free)),
+            device_bytes: config.node.device_budget.of(device.info().memory_bytes),
+            host_bytes: history.host_budget.of(share),
+            store_bytes: history.store_budget.of(directory.as_ref().map_or(0, free)),
             store_directory: directory,
             block_bytes: config.job.block_bytes,
             cpus: config.node.device_cpus,
@@ -75,7 +70,6 @@ impl Session {
     /// This rank's part of the node memory tier, in bytes.
     #[doc(hidden)]
     pub fn memory_share(&self) -> u64 {
-        let ranks = self.engine.identity().node_ranks.len() as u64;
-        self.engine.memory().map_or(0, |segment| segment.capacity() / ranks.max(1))
+        self.engine.memory_share()
     }
 }

@@ -7,10 +7,10 @@
 use super::TierError;
 use super::contract::{MANIFEST_MAX, Tier, read_whole};
 use super::names::{Series, is_node_file, is_rank_file, rank_file};
+use super::pieces::Piece;
 use super::source::{FileShard, Source};
 use super::storage::{ReadFile, read_range};
 use crate::base::Rank;
-use crate::base::digest::digest_bytes;
 use crate::format::packed::{Packing, Placed, SourceKey, Stored, regions_of};
 use crate::format::shard::Head;
 use crate::format::{Content, FormatError, Manifest, Region, ShardMeta, codec, manifest};
@@ -167,6 +167,30 @@ pub fn mend(own: &dyn Tier, tiers: &[Arc<dyn Tier>], path: &Path, rank: Rank) ->
     if is_help { joined(raw, packing, sources).map(Some) } else { Ok(None) }
 }
 
+/// Opens the shard of `rank` in a container file, with what it refers to taken from other tiers where its own lacks it.
+///
+/// # Errors
+/// As [`Tier::open_shard`].
+///
+/// # Blocking
+/// On the tier, and, where a source is missing, as [`mend`].
+pub fn open_or_mend(
+    tier: &dyn Tier,
+    tiers: &[Arc<dyn Tier>],
+    series: &Series,
+    folder: &str,
+    file: &str,
+    rank: Rank,
+) -> Result<FileShard, TierError> {
+    match tier.open_shard(series, folder, file, rank) {
+        Err(error @ TierError::Source { .. }) if tiers.iter().any(|other| other.kind() != tier.kind()) => {
+            let path = tier.series_path(series).join(folder).join(file);
+            mend(tier, tiers, &path, rank).and_then(|mended| mended.ok_or(error))
+        }
+        opened => opened,
+    }
+}
+
 fn series_of(raw: &FileShard) -> Series {
     let ShardMeta { job, group, name, .. } = &*raw.head().meta;
     Series { job: job.clone(), group: group.clone(), name: name.clone() }
@@ -289,15 +313,9 @@ pub fn packing_of(raw: &FileShard) -> Result<Packing, TierError> {
         let start = raw.offset() + head.header.body_offset + region.offset;
         let bytes = read_range(raw.file(), start..start + region.bytes);
         let bytes = bytes.map_err(|source| TierError::io(raw.tier(), "read", raw.path(), source))?;
-        let block = head.header.block_size as usize;
-        for ((at, _, expected), bytes) in head.region_blocks(region).zip(bytes.chunks(block)) {
-            let found = digest_bytes(bytes);
-            if found != expected {
-                let (tier, path, rank) = (raw.tier(), raw.path().to_owned(), head.header.rank);
-                let at = at - head.header.body_offset - region.offset;
-                return Err(TierError::Damaged { tier, path, rank, region: region.name.clone(), at, expected, found });
-            }
-        }
+        let at = head.header.body_offset + region.offset;
+        let blocks = region.first_block..region.first_block + region.blocks(head.header.block_size.into());
+        Piece { bytes: at..at + region.bytes, blocks }.check(&Source::File(raw.clone()), &bytes)?;
         Ok(bytes)
     };
     Packing::decode(head, read(first)?, &read(sources)?, &read(extents)?).map_err(|error| raw.wrong(error))

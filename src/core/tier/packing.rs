@@ -1,6 +1,7 @@
 //! A shard in node memory as a file is going to hold it: with references for what earlier files hold already.
 #![forbid(unsafe_code)]
 
+use super::pieces::Piece;
 use super::source::{FileShard, MemoryShard, Source};
 use super::storage::ReadFile;
 use super::{TierError, TierId};
@@ -52,7 +53,7 @@ pub fn pack(shard: &MemoryShard, sources: Vec<SourceKey>, extents: &[Extent]) ->
     let head = Head::written(&layout, header, digests);
     let packing = Arc::new(packing);
     let file = Packed { shard: shard.clone(), packing: packing.clone(), prefix, total: layout.total_len };
-    Ok(FileShard::with_packing(TierId::MEMORY, path, Arc::new(file), head, packing))
+    Ok(FileShard::with_packing(TierId::MEMORY, path, Arc::new(file), head.into(), packing))
 }
 
 /// The digests of the own bytes, block by block.
@@ -87,30 +88,20 @@ fn check_blocks(shard: &MemoryShard, packing: &Packing, range: &Range<u64>, unch
     let size = u64::from(head.header.block_size);
     let first = region.first_block + (range.start - region.offset) / size;
     let behind = region.first_block + (range.end - region.offset).div_ceil(size);
+    let source = Source::Memory(shard.clone());
     for index in first.max(unchecked)..behind {
-        let (at, length, expected, name) = head.block_at(index);
-        let found = digest_bytes(shard.part(at as usize, length as usize)?);
-        if found != expected {
-            return Err(TierError::Damaged {
-                tier: TierId::MEMORY,
-                path: Source::Memory(shard.clone()).path().to_owned(),
-                rank: head.header.rank,
-                region: name.to_owned(),
-                at,
-                expected,
-                found,
-            });
-        }
+        let (at, length, ..) = head.block_at(index);
+        let block = Piece { bytes: at..at + length, blocks: index..index + 1 };
+        block.check(&source, shard.part(at as usize, length as usize)?)?;
     }
     Ok(behind.max(unchecked))
 }
 
 /// The ranges of the bodies that a range of the own bytes is made of.
 fn own_parts(packing: &Packing, range: Range<u64>) -> Vec<Range<u64>> {
-    let is_before = |extent: &Placed| extent.stored != Stored::Own || extent.own_before + extent.length <= range.start;
-    let first = packing.extents.partition_point(|extent| extent.own_before + extent.length <= range.start);
-    let own = packing.extents[first..].iter().skip_while(|extent| is_before(extent));
-    let own = own.take_while(|extent| extent.own_before < range.end).filter(|extent| extent.stored == Stored::Own);
+    let first = packing.extents.partition_point(|extent| extent.own_behind() <= range.start);
+    let own = packing.extents[first..].iter().take_while(|extent| extent.own_before < range.end);
+    let own = own.filter(|extent| extent.stored == Stored::Own);
     let part = |extent: &Placed| {
         let from = range.start.max(extent.own_before) - extent.own_before;
         let to = range.end.min(extent.own_before + extent.length) - extent.own_before;

@@ -79,18 +79,11 @@ mod tests {
     use super::*;
     use crate::base::{CheckpointKey, Rank};
     use crate::format::shard::{Layout, ShardMeta, encode_head};
-    use crate::format::{ElementType, Region, RegionKind};
+    use crate::format::{Region, RegionKind};
 
     fn head(lengths: &[u64], block: u64) -> Head {
-        let regions = lengths.iter().enumerate().map(|(i, bytes)| Region {
-            name: i.to_string(),
-            kind: RegionKind::Array,
-            element: ElementType::U8,
-            shape: vec![*bytes],
-            bytes: *bytes,
-            offset: 0,
-            first_block: 0,
-        });
+        let regions =
+            lengths.iter().enumerate().map(|(i, bytes)| Region::of_bytes(i.to_string(), RegionKind::Array, *bytes));
         let meta = ShardMeta { job: "j".into(), group: "g".into(), name: "n".into(), regions: regions.collect() };
         let layout = Layout::new(meta, block).unwrap();
         let digests = vec![Digest::default(); layout.block_count as usize];

@@ -102,10 +102,10 @@ impl FileShard {
         tier: TierId,
         path: PathBuf,
         file: Arc<dyn ReadFile>,
-        head: Head,
+        head: Arc<Head>,
         packing: Arc<Packing>,
     ) -> FileShard {
-        FileShard { tier, path, file, offset: 0, head: head.into(), packing: Some(packing) }
+        FileShard { tier, path, file, offset: 0, head, packing: Some(packing) }
     }
 
     /// The checkpoints whose files it takes bytes from.

@@ -167,6 +167,11 @@ impl Engine {
         self.setup.memory.as_ref()
     }
 
+    /// This rank's equal share of node memory, in bytes; none where that is off.
+    pub fn memory_share(&self) -> u64 {
+        self.setup.memory_share()
+    }
+
     /// The tiers in use that are written to, nearest first.
     pub fn tiers(&self) -> &[Arc<dyn Tier>] {
         &self.setup.tiers

@@ -6,7 +6,7 @@ use crate::base::CheckpointKey;
 use crate::base::log;
 use crate::base::sync::Lock;
 use crate::catalog::{Folder, Moment};
-use crate::config::{Budget, Method, ReductionConfig};
+use crate::config::{Method, ReductionConfig};
 use crate::format::SourceKey;
 use crate::format::shard::Head;
 use crate::reduction::{Chunks, Extents, Grouping, Versions, chunk_that_fits};
@@ -35,7 +35,9 @@ struct State {
 
 /// What this rank knows of what its files hold.
 pub(super) struct Reducer {
-    method: Method,
+    is_on: bool,
+    /// How chunks are put together; `None`: blocks are compared.
+    grouping: Option<Grouping>,
     /// The length of chunks, unless what fits is to be taken.
     chunk: Option<u64>,
     /// Bytes that the tables of a series may take.
@@ -49,12 +51,15 @@ pub(super) struct Reducer {
 impl Reducer {
     pub fn new(setup: &Setup) -> Reducer {
         let ReductionConfig { method, chunk, .. } = setup.config.job.reduction;
-        let budget = match setup.config.node.reduction_budget {
-            Budget::Bytes(bytes) => bytes,
-            Budget::Percent(percent) => (setup.memory_share() as f64 * percent / 100.0) as u64,
+        let budget = setup.config.node.reduction_budget.of(setup.memory_share());
+        let grouping = match method {
+            Method::Full | Method::Basic => None,
+            Method::List => Some(Grouping::List),
+            Method::Tree => Some(Grouping::Tree),
         };
         Reducer {
-            method,
+            is_on: method != Method::Full,
+            grouping,
             chunk,
             budget,
             has_said: AtomicBool::new(false),
@@ -65,15 +70,14 @@ impl Reducer {
 
     /// A shard was captured: what this rank says of it with its vote ([`super::core::References::choose`]).
     pub fn captured(&self, source: &Source) -> Vec<(u64, u64)> {
-        if self.method == Method::Full {
+        if !self.is_on {
             return Vec::new();
         }
         let head: Arc<Head> = source.shared_head();
         let key = SourceKey { key: head.header.key, agreement: head.header.agreement };
         let (name, operation) = (head.meta.name.clone(), key.key.operation);
         let mut state = self.state.lock();
-        let by_chunks = matches!(self.method, Method::List | Method::Tree);
-        let versions = state.series.entry(name).or_insert_with(|| Versions::new(by_chunks));
+        let versions = state.series.entry(name).or_insert_with(|| Versions::new(self.grouping.is_some()));
         versions.captured(key, head, matches!(source, Source::File(_)));
         versions.uses(operation)
     }
@@ -132,11 +136,7 @@ impl Reducer {
         shard: &MemoryShard,
         sources: &[SourceKey],
     ) -> Result<Option<Extents>, TierError> {
-        let grouping = match self.method {
-            Method::List => Grouping::List,
-            Method::Tree => Grouping::Tree,
-            Method::Full | Method::Basic => return Ok(self.by_blocks(name, operation, sources)),
-        };
+        let Some(grouping) = self.grouping else { return Ok(self.by_blocks(name, operation, sources)) };
         let known = {
             let mut state = self.state.lock();
             let versions = state.series.entry(name.to_owned()).or_default();

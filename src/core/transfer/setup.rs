@@ -5,7 +5,7 @@ use super::core::Facts;
 use super::status::Supervision;
 use crate::affinity::keeper::Keeper;
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
-use crate::config::{Config, PartStore};
+use crate::config::Config;
 use crate::coordination::Culprit;
 use crate::format::{ContainerInfo, Manifest, SourceKey};
 use crate::redundancy::Protection;
@@ -116,13 +116,13 @@ impl Setup {
 
     /// Is what this run keeps for redundancy on local storage before its level counts?
     pub fn has_stored_parts(&self) -> bool {
-        self.config.job.redundancy.store == PartStore::Local
+        self.config.job.redundancy.has_stored_parts()
     }
 
     /// What this rank may use of node memory, if all ranks of the node use the same.
     pub fn memory_share(&self) -> u64 {
         let ranks = self.identity.node_ranks.len() as u64;
-        self.memory.as_ref().map_or(0, |segment| segment.header().budget / ranks.max(1))
+        self.memory.as_ref().map_or(0, |segment| segment.capacity() / ranks.max(1))
     }
 
     /// What this rank does to protect checkpoints of that name.

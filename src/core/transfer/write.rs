@@ -125,6 +125,38 @@ impl WriteJob {
         })
     }
 
+    /// Writes a file that nobody else writes to, from its beginning to its name. `progress` hears of the bytes of each piece.
+    ///
+    /// # Errors
+    /// [`TierError`]; nothing is left of the file then.
+    ///
+    /// # Blocking
+    /// On the device.
+    pub fn run_alone(
+        spec: WriteSpec,
+        staging: &mut Option<PageBuffer>,
+        progress: impl Fn(u64),
+    ) -> Result<ContainerInfo, TierError> {
+        let (kind, path) = (spec.tier, spec.upload.path().to_owned());
+        let job = WriteJob::new(spec).map_err(|refused| {
+            let (error, upload) = *refused;
+            upload.discard();
+            error
+        })?;
+        while let Some(index) = job.take() {
+            let ended = job.run(index, staging);
+            let bytes = &job.pieces[index].1.bytes;
+            progress(bytes.end - bytes.start);
+            match ended {
+                Some(Written::Published(Some(info))) => return Ok(info),
+                Some(Written::Failed(error)) => return Err(error),
+                Some(Written::Published(None) | Written::SliceDone) => break,
+                None => {}
+            }
+        }
+        Err(TierError::io(kind, "write", &path, io::Error::other("it is not this rank's alone")))
+    }
+
     /// The node container that this is a slice of, if it is one.
     pub fn node(&self) -> Option<&NodeContainer> {
         match &self.shared {

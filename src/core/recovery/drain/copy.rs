@@ -15,7 +15,7 @@ use crate::tier::names::{Series, is_node_file, is_rank_file, parity_file, rank_f
 use crate::tier::posix::PageBuffer;
 use crate::tier::source::Source;
 use crate::tier::{Tier, TierError, TierId, Upload, Writers};
-use crate::transfer::write::{WriteJob, WriteSpec, Written};
+use crate::transfer::write::{WriteJob, WriteSpec};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -445,24 +445,7 @@ impl Drain<'_> {
             shared: None,
             write_bytes: self.write_bytes,
         };
-        let job = WriteJob::new(spec).map_err(|failure| {
-            let (error, upload) = *failure;
-            upload.discard();
-            error
-        })?;
-        let mut left = length;
-        while let Some(piece) = job.take() {
-            let ended = job.run(piece, staging);
-            let done = self.write_bytes.min(left);
-            progress(done);
-            left -= done;
-            match ended {
-                None => {}
-                Some(Written::Failed(error)) => return Err(error),
-                Some(Written::Published(_) | Written::SliceDone) => break,
-            }
-        }
-        progress(left);
+        WriteJob::run_alone(spec, staging, progress)?;
         Ok(length)
     }
 

@@ -1,12 +1,13 @@
 //! Shards with random changes, packed, written and joined, against the bytes that were captured.
 
 use super::*;
+use crate::base::digest::digest_bytes;
 use crate::base::rng::Rng;
 use crate::base::{CheckpointKey, Generation, Incarnation};
 use crate::format::container::encode_tail;
 use crate::format::packed::Extent;
 use crate::format::shard::{Layout, encode_head};
-use crate::format::{ContainerEntry, ContainerInfo, ElementType, RegionKind};
+use crate::format::{ContainerEntry, ContainerInfo, RegionKind};
 use crate::reduction::{Chunks, Extents, Grouping, Versions};
 use crate::tier::directory::DirectoryTier;
 use crate::tier::packing::pack;
@@ -29,15 +30,7 @@ fn key(operation: u64) -> CheckpointKey {
 
 /// A shard in memory, of regions by name and bytes.
 fn shard(operation: u64, regions: &[(String, Vec<u8>)]) -> MemoryShard {
-    let region = |(name, bytes): &(String, Vec<u8>)| Region {
-        name: name.clone(),
-        kind: RegionKind::Array,
-        element: ElementType::U8,
-        shape: vec![bytes.len() as u64],
-        bytes: bytes.len() as u64,
-        offset: 0,
-        first_block: 0,
-    };
+    let region = |(name, bytes): &(String, Vec<u8>)| Region::of_bytes(name, RegionKind::Array, bytes.len() as u64);
     let Series { job, group, name } = series();
     let meta = ShardMeta { job, group, name, regions: regions.iter().map(region).collect() };
     let layout = Layout::new(meta, 4096).unwrap();

@@ -8,7 +8,7 @@ use super::tier_of;
 use crate::base::ids::text_hash;
 use crate::base::{CheckpointKey, Generation, Level, Origin, Rank};
 use crate::catalog::{Folder, Ledger, LedgerEntry, Levels, Moment, Occasion, Place, Stretches};
-use crate::config::{JobConfig, PartStore};
+use crate::config::JobConfig;
 use crate::coordination::{Ballot, Outcome, Payload, Phase, Round, Verdict};
 use crate::format::{ContainerInfo, SourceKey, codec};
 use crate::policy::History;
@@ -118,7 +118,7 @@ impl<S: Copy> Books<S> {
     pub fn new(rank: Rank, job: &JobConfig) -> Books<S> {
         Books {
             rank,
-            has_stored_parts: job.redundancy.store == PartStore::Local,
+            has_stored_parts: job.redundancy.has_stored_parts(),
             references: References::new(job),
             entries: BTreeMap::new(),
             held: HashSet::new(),
@@ -630,6 +630,7 @@ impl<S: Copy> Entry<S> {
 mod tests {
     use super::*;
     use crate::base::Incarnation;
+    use crate::config::PartStore;
 
     type Book = Books<u32>;
 

@@ -80,7 +80,7 @@ impl References {
     }
 
     /// Root: what files of a checkpoint may refer to that goes to these tiers. `uses` is what the ranks say
-    /// of it, added up ([`crate::reduction::Versions::uses`]).
+    /// of it, added up and ascending ([`crate::reduction::Versions::uses`]).
     pub fn choose(&mut self, facts: &Facts, plan: TierSet, uses: &[(u64, u64)]) -> Vec<SourceKey> {
         let planned = plan.and(referring());
         if !self.is_on() || planned.is_empty() {
@@ -91,7 +91,7 @@ impl References {
         let series = self.series.entry(facts.series.name.clone()).or_default();
         series.since_whole += 1;
         let is_whole = is_pinned || (reduction.whole_every > 0 && series.since_whole >= reduction.whole_every);
-        let use_of = |operation: u64| uses.iter().find(|(other, _)| *other == operation).map_or(0, |(_, bytes)| *bytes);
+        let use_of = |key: u64| uses.binary_search_by_key(&key, |(other, _)| *other).map_or(0, |at| uses[at].1);
         let stays = |operation| planned.iter().all(|tier| series.stays[tier].operations.contains(&operation));
         let may = |version: &&Version| {
             let operation = version.key.key.operation;
