@@ -19,7 +19,7 @@ pub enum Method {
     Basic,
     /// Chunks that have not changed, and those that files store at another place.
     List,
-    /// The same in as few ranges as a tree finds.
+    /// What [`Method::List`] finds, referred to in as few ranges as a tree of the chunks' digests comes to.
     Tree,
 }
 

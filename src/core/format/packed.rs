@@ -108,7 +108,7 @@ impl Placed {
 pub struct Packing {
     /// Everything before the bodies of the shard that it stands for.
     pub head: Arc<Head>,
-    /// The same as it is encoded.
+    /// The encoded `head`: the bytes that the whole shard begins with.
     pub head_bytes: Vec<u8>,
     /// The checkpoints that it refers to.
     pub sources: Vec<SourceKey>,

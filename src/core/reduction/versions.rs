@@ -139,8 +139,8 @@ impl Versions {
         extents
     }
 
-    /// The same where chunks were looked at: the extents refer to `allowed` checkpoints, all of which are known. Those that are not in use
-    /// are left out.
+    /// Notes what of a shard is stored where, after chunks were looked at: the extents refer to `allowed` checkpoints, all of which
+    /// are known. Those that are not in use are left out of what is returned.
     pub fn decided(&mut self, operation: u64, allowed: &[SourceKey], mut extents: Vec<Extent>) -> Option<Extents> {
         let version = self.list.get_mut(&operation).filter(|version| version.own.is_none())?;
         let mut bytes: BTreeMap<u32, u64> = BTreeMap::new();
