@@ -3,6 +3,8 @@
 //! `cargo nextest run --test contract_device` on a machine with a GPU runs the whole of it there; elsewhere the GPU half says that it was skipped.
 #![forbid(unsafe_code)]
 
+#[path = "contract/chunks.rs"]
+mod chunks;
 #[path = "contract/device.rs"]
 mod device;
 
@@ -26,18 +28,19 @@ fn gpu() -> Option<bivouac_core::device::cuda::CudaDevice> {
 }
 
 macro_rules! contract {
-    ($($name:ident),* $(,)?) => {
+    ($($module:ident: $($name:ident),*;)*) => {
         mod host {
-            $(#[test] fn $name() { super::device::$name(&super::twin() as &dyn super::Device); })*
+            $($(#[test] fn $name() { super::$module::$name(&super::twin() as &dyn super::Device); })*)*
         }
         #[cfg(feature = "cuda")]
         mod cuda {
-            $(#[test] fn $name() { if let Some(device) = super::gpu() { super::device::$name(&device as &dyn super::Device); } })*
+            $($(#[test] fn $name() { if let Some(device) = super::gpu() { super::$module::$name(&device as &dyn super::Device); } })*)*
         }
     };
 }
 
 contract!(
+    device:
     bytes_go_down_and_up_unchanged,
     digests_are_those_of_the_definition,
     a_block_may_lie_in_several_runs,
@@ -53,5 +56,10 @@ contract!(
     empty_regions_may_stand_anywhere,
     spans_may_go_while_a_copy_is_on_its_way,
     pinned_and_other_memory_mix_in_a_transfer,
-    a_transfer_goes_through_whatever_is_pinned,
+    a_transfer_goes_through_whatever_is_pinned;
+    chunks:
+    tables_find_what_the_processor_finds,
+    tables_need_only_what_has_changed,
+    a_full_table_finds_less_and_nothing_wrong,
+    wrong_questions_are_refused;
 );

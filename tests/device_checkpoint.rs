@@ -5,7 +5,7 @@
 mod common;
 mod machine;
 
-use bivouac_core::config::{FlushRate, StaggerConfig};
+use bivouac_core::config::{FlushRate, Method, StaggerConfig};
 use bivouac_core::session::place::Workers;
 use bivouac_core::tier::TierId;
 use bivouac_core::{Level, Restorer, Session};
@@ -414,19 +414,74 @@ fn a_device_that_fails_in_a_restart_ends_it_on_all_ranks_and_host_memory_still_t
 }
 
 /// The same on a GPU, where there is one.
+/// Chunks of what a device has are looked for there, and what files then hold is little, and all of it.
+fn files_hold_what_is_new(ranks: u32, rank: &(impl Fn(u32) -> Rank + Sync)) {
+    const VERSIONS: u64 = 8;
+    for method in [Method::List, Method::Tree] {
+        let machine = Machine { local_every: 1, method, ..Machine::new() };
+        machine.run(ranks, |there, session| {
+            let rank = rank(there.rank);
+            let caches = rank.caches(session);
+            (1..=VERSIONS).for_each(|version| take_reduced(&rank, session, &caches, version));
+            let reduction = session.stats().reduction;
+            assert_eq!((reduction.looked_on_device, reduction.packed), (VERSIONS, VERSIONS - 1), "{reduction:?}");
+            // The first is whole; the sixth finds what the third has stored, as long as that is there.
+            assert!(reduction.stored_bytes < reduction.shard_bytes / 4, "{reduction:?}");
+        });
+        std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+        machine.run(ranks, |there, session| {
+            assert_eq!(load_reduced(&rank(there.rank), session), (VERSIONS, "local"));
+        });
+    }
+}
+
+#[test]
+fn files_hold_what_is_new_of_a_device() {
+    let model = Machine::new().model;
+    files_hold_what_is_new(RANKS, &|rank| Rank::new(rank, model));
+}
+
+/// Where the tables have no room on the device, the processor looks.
+#[test]
+fn without_room_for_the_tables_on_the_device_files_are_as_small() {
+    let machine = Machine { local_every: 1, method: Method::Tree, tables_bytes: 10_000, ..Machine::new() };
+    machine.run(1, |rank, session| {
+        let caches = rank.caches(session);
+        (1..=4).for_each(|version| take_reduced(rank, session, &caches, version));
+        let reduction = session.stats().reduction;
+        assert_eq!((reduction.looked_on_device, reduction.packed), (0, 3), "{reduction:?}");
+        assert!(reduction.stored_bytes < reduction.shard_bytes / 3, "{reduction:?}");
+    });
+}
+
+/// The GPU, or a loud word that there is none.
+#[cfg(feature = "cuda")]
+fn gpu() -> Option<std::sync::Arc<bivouac_core::device::cuda::CudaDevice>> {
+    match bivouac_core::device::cuda::CudaDevice::open(0) {
+        Ok(gpu) => Some(gpu.into()),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test device_checkpoint");
+            None
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn files_hold_what_is_new_of_a_gpu() {
+    use bivouac_core::device::{Device, Priority};
+    let Some(gpu) = gpu() else { return };
+    files_hold_what_is_new(2, &|rank| {
+        let stream = gpu.stream(Priority::High).expect("a stream");
+        Rank { rank, device: gpu.clone(), twin: None, stream }
+    });
+}
+
 #[cfg(feature = "cuda")]
 #[test]
 fn mixed_regions_come_back_on_a_gpu() {
-    use bivouac_core::device::cuda::CudaDevice;
     use bivouac_core::device::{Device, Priority};
-    use std::sync::Arc;
-    let gpu = match CudaDevice::open(0) {
-        Ok(gpu) => Arc::new(gpu),
-        Err(error) => {
-            eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test device_checkpoint");
-            return;
-        }
-    };
+    let Some(gpu) = gpu() else { return };
     let rank = || {
         let stream = gpu.stream(Priority::High).expect("a stream");
         Rank { rank: 0, device: gpu.clone(), twin: None, stream }

@@ -11,6 +11,7 @@ use bivouac_core::base::Digest;
 use bivouac_core::base::ids::{Generation, Incarnation};
 use bivouac_core::cache::Keep;
 use bivouac_core::config::{BurstOrder, FlushRate, StaggerConfig};
+use bivouac_core::device::chunks::{ChunkTable, TableSize};
 use bivouac_core::device::host::{HostDevice, HostModel};
 use bivouac_core::device::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
@@ -85,6 +86,10 @@ impl Device for Watched {
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>, DeviceError> {
         let inner = self.inner.stream(priority)?;
         Ok(Arc::new(WatchedStream { inner, rank: self.rank, watch: self.watch.clone() }))
+    }
+
+    fn chunk_table(&self, size: TableSize) -> Result<Box<dyn ChunkTable>, DeviceError> {
+        self.inner.chunk_table(size)
     }
 
     fn make_ready(&self, bytes: u64) -> Result<(), DeviceError> {

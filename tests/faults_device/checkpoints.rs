@@ -4,6 +4,7 @@ use crate::device::{ALWAYS, Call, Fault, FaultyDevice};
 use crate::logs;
 use crate::machine::*;
 use bivouac_core::cache::Keep;
+use bivouac_core::config::Method;
 use bivouac_core::device::Priority::{High, Low};
 use bivouac_core::device::{Device, DeviceSpan};
 use bivouac_core::tier::TierId;
@@ -76,6 +77,26 @@ fn a_landing_that_fails_is_a_no_with_its_reason_and_the_next_checkpoint_commits(
             assert_eq!(rank.restart(session), Some((3, "memory")));
         });
     }
+}
+
+/// What files hold is right, and still not whole.
+#[test]
+fn where_a_device_cannot_look_at_chunks_blocks_are_compared_or_the_processor_looks() {
+    logs::collect();
+    for (call, fault) in [(Call::Table, Fault::OutOfMemory), (Call::Look, Fault::Fail)] {
+        let machine = Machine { local_every: 1, method: Method::Tree, ..Machine::new() };
+        let faults = [(call, fault, u64::from(call == Call::Look), 1)];
+        with_faults(&machine, RANKS, &faults, |rank, session, _| {
+            let caches = rank.caches(session);
+            (1..=6).for_each(|version| take_reduced(rank, session, &caches, version));
+            let reduction = session.stats().reduction;
+            let is_hit = u64::from(rank.rank == VICTIM);
+            assert_eq!((reduction.looked_on_device, reduction.packed), (6 - is_hit, 5), "{reduction:?}");
+        });
+        std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+        machine.run(RANKS, |rank, session| assert_eq!(load_reduced(rank, session), (6, "local")));
+    }
+    assert!(logs::has(&["event=reduction-not-on-device", "a test said so"]));
 }
 
 /// The call and its answer: at once, or when the digests are waited for.

@@ -5,11 +5,13 @@
 //! application's streams (high priority) are told from those of the caches' threads (low priority).
 
 use bivouac_core::base::Digest;
+use bivouac_core::device::chunks::{ChunkTable, Place as ChunkPlace, TableSize};
 use bivouac_core::device::host::HostDevice;
 use bivouac_core::device::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
     upload_and_digest,
 };
+use bivouac_core::reduction::{Found, Question};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
@@ -21,6 +23,9 @@ pub enum Call {
     Reserve,
     Map,
     Pin,
+    /// A table of chunks, and a look into it.
+    Table,
+    Look,
     CopyBlocks(Priority),
     Download(Priority),
     Upload(Priority),
@@ -181,6 +186,8 @@ fn failed(call: Call) -> DeviceError {
         Call::Reserve => "reserve",
         Call::Map => "map",
         Call::Pin => "pin",
+        Call::Table => "chunk_table",
+        Call::Look => "look",
         Call::CopyBlocks(_) => "copy_blocks",
         Call::Download(_) => "download",
         Call::Upload(_) => "upload",
@@ -213,6 +220,12 @@ impl Device for FaultyDevice {
         Ok(Arc::new(FaultyStream { inner, priority, twin: self.twin.clone(), switches: self.switches.clone() }))
     }
 
+    fn chunk_table(&self, size: TableSize) -> Result<Box<dyn ChunkTable>> {
+        self.switches.check(&self.twin, Call::Table)?;
+        let inner = self.twin.chunk_table(size)?;
+        Ok(Box::new(FaultyTable { inner, twin: self.twin.clone(), switches: self.switches.clone() }))
+    }
+
     fn make_ready(&self, bytes: u64) -> Result<()> {
         self.twin.make_ready(bytes)
     }
@@ -220,6 +233,24 @@ impl Device for FaultyDevice {
     fn pin(&self, memory: &HostRange) -> Result<Box<dyn Pinned>> {
         self.switches.check(&self.twin, Call::Pin)?;
         self.twin.pin(memory)
+    }
+}
+
+#[derive(Debug)]
+struct FaultyTable {
+    inner: Box<dyn ChunkTable>,
+    twin: Arc<HostDevice>,
+    switches: Arc<Switches>,
+}
+
+impl ChunkTable for FaultyTable {
+    fn size(&self) -> &TableSize {
+        self.inner.size()
+    }
+
+    fn look(&mut self, asked: &Question, places: &[ChunkPlace]) -> Result<Option<Found>> {
+        self.switches.check(&self.twin, Call::Look)?;
+        self.inner.look(asked, places)
     }
 }
 

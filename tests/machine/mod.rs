@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use bivouac_core::comm::threads::world;
-use bivouac_core::config::{Budget, StaggerConfig};
+use bivouac_core::config::{Budget, Method, StaggerConfig};
 use bivouac_core::device::host::{HostDevice, HostModel};
 use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac_core::session::place::{Place, Workers};
@@ -32,6 +32,9 @@ pub struct Machine {
     pub abandon: Duration,
     pub model: HostModel,
     pub stagger: StaggerConfig,
+    pub method: Method,
+    /// Device memory for tables of chunks.
+    pub tables_bytes: u64,
 }
 
 impl Machine {
@@ -47,6 +50,8 @@ impl Machine {
             abandon: Duration::from_secs(20),
             model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
             stagger: StaggerConfig::default(),
+            method: Method::Full,
+            tables_bytes: 16 * MIB,
         }
     }
 
@@ -76,6 +81,8 @@ impl Machine {
         config.job.global_directory = root.join("global");
         config.job.timeouts.abandon = self.abandon;
         config.job.stagger = self.stagger;
+        config.job.reduction.method = self.method;
+        config.node.device_tables = Budget::Bytes(self.tables_bytes);
         config.job.timeouts.room = Duration::from_secs(10);
         config.node.memory_budget = Budget::Bytes(self.memory_bytes);
         config.node.memory_directory = root.join("memory");
@@ -242,6 +249,44 @@ impl Rank {
     pub fn take_host(&self, session: &Session, version: u64) {
         assert!(self.try_host(session, version).expect("committed") >= Level::Process);
     }
+}
+
+/// A region of which some chunks change, some move, and some were there long before, beside one on the host.
+pub fn take_reduced(rank: &Rank, session: &Session, caches: &Caches, version: u64) {
+    let (device, mesh) = (reduced_content(version), content(0, 0, 3, MESH_BYTES));
+    let p = rank.span(&device);
+    let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+    checkpoint.save("mesh", &mesh).expect("a region");
+    checkpoint.save_device::<u8>("p", &p).expect("a region");
+    reaches(checkpoint.capture_on(caches, &*rank.stream), Level::NodeReboot);
+}
+
+pub fn reduced_content(version: u64) -> Vec<u8> {
+    let mut bytes = content(0, 0, 1, P_BYTES + 1000);
+    for earlier in 1..=version as usize {
+        bytes[earlier * 100_000..][..300].copy_from_slice(&content(0, earlier as u64, 2, 300));
+        // From where it was in the first version; what the third brings is brought back by the sixth.
+        bytes.copy_within(512 * earlier..512 * earlier + 4096, 500_000);
+        if earlier == 4 {
+            bytes[100_000..400_000].fill(0);
+        }
+        if earlier == 6 {
+            bytes[100_000..400_000].copy_from_slice(&reduced_content(3)[100_000..400_000]);
+        }
+    }
+    bytes
+}
+
+/// Loads what [`take_reduced`] took: the version, and from where.
+pub fn load_reduced(rank: &Rank, session: &Session) -> (u64, &'static str) {
+    let (p, mut mesh) = (rank.span(&vec![0; P_BYTES + 1000]), vec![0u8; MESH_BYTES]);
+    let load = |restorer: &mut Restorer| {
+        restorer.load_device::<u8>("p", &p, &*rank.stream)?;
+        Ok(restorer.load("mesh", &mut mesh)?)
+    };
+    let restored = session.restart(NAME, load).expect("a restart").expect("the newest");
+    assert!(rank.bytes(&p) == reduced_content(restored.version) && mesh == content(0, 0, 3, MESH_BYTES));
+    (restored.version, restored.tier)
 }
 
 pub fn committed(pending: bivouac_core::Result<Pending>, level: Level) -> Result<Level, String> {

@@ -136,6 +136,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("reduction.method", job.reduction.method, METHOD),
     key!("reduction.chunk", job.reduction.chunk, CHUNK),
     key!("reduction.host_budget", node.reduction_budget, BUDGET),
+    key!("reduction.device_budget", node.device_tables, BUDGET),
     key!("reduction.sources", job.reduction.sources, SOURCES),
     key!("reduction.live", job.reduction.live, LIVE),
     key!("reduction.whole_every", job.reduction.whole_every, FROM_ZERO),

@@ -117,6 +117,7 @@ fn unusual() -> Config {
                 pin: PinOrder::Never,
             },
             reduction_budget: Budget::Bytes(1 << 30),
+            device_tables: Budget::Percent(1.5),
             affinity: AffinityConfig { cpus: Some([0, 1, 2, 8].into()), check_every: Duration::from_millis(1500) },
         },
         notes: Vec::new(),
@@ -246,6 +247,7 @@ progress = "stepped"
 method = "tree"
 chunk = 64
 host_budget = "1 GiB"
+device_budget = "1.5%"
 sources = 32
 live = 1.0
 whole_every = 7
@@ -394,6 +396,7 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("reduction.method", vec!["'tree2'", "1", "''"]),
         ("reduction.chunk", vec!["16", "8192", "96", "'big'", "1.5", "''"]),
         ("reduction.host_budget", vec!["0", "'101%'"]),
+        ("reduction.device_budget", vec!["0", "'101%'"]),
         ("reduction.sources", vec!["0", "33", "'8'"]),
         ("reduction.live", vec!["0", "-0.1", "1.01", "nan", "'1'"]),
         ("reduction.whole_every", vec!["-1"]),

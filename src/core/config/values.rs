@@ -246,6 +246,8 @@ pub struct NodeConfig {
     pub history: HistoryConfig,
     /// Memory for the tables of chunks of each rank and name; a percentage is one of the rank's equal share of the memory tier.
     pub reduction_budget: Budget,
+    /// GPU memory for the tables of chunks of each rank and name, beside [`NodeConfig::device_budget`].
+    pub device_tables: Budget,
     /// Where threads go after a restart, and how often they are looked at.
     pub affinity: AffinityConfig,
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
@@ -270,6 +272,7 @@ impl Default for NodeConfig {
             device_cpus: ThreadCpus::default(),
             history: HistoryConfig::default(),
             reduction_budget: Budget::Percent(5.0),
+            device_tables: Budget::Percent(2.0),
             affinity: AffinityConfig::default(),
             run_directory: None,
         }

@@ -6,6 +6,7 @@
 //! [`HostModel`]. Digests are the same. Nothing of it is `unsafe`: memory is reached through locked boxes by address.
 #![forbid(unsafe_code)]
 
+use super::chunks::{ChunkTable, Place, TableSize, check_question, within};
 use super::{
     Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Result, Run,
     Stream, check_runs, upload_and_digest,
@@ -17,6 +18,8 @@ use crate::base::sync::{Condition, Guard, Lock, Order};
 use crate::base::threads::spawn;
 use crate::base::units::MIB;
 use crate::base::units::PAGE;
+use crate::reduction::{Chunks, Found, Question};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -447,6 +450,12 @@ impl Device for HostDevice {
         Ok(Arc::new(HostStream { shared: self.shared.clone(), sender: Some(sender), thread: Some(thread), number }))
     }
 
+    fn chunk_table(&self, size: TableSize) -> Result<Box<dyn ChunkTable>> {
+        self.shared.check()?;
+        self.shared.take(size.bytes(), "a table of chunks")?;
+        Ok(Box::new(HostChunks { shared: self.shared.clone(), size, chunks: size.empty(), before: Vec::new() }))
+    }
+
     fn make_ready(&self, _: u64) -> Result<()> {
         self.shared.check()
     }
@@ -458,6 +467,61 @@ impl Device for HostDevice {
             return Err(DeviceError::Range { offset: memory.address as u64, bytes: memory.bytes, reason });
         }
         Ok(Box::new(HostPinned { _memory: memory.clone() }))
+    }
+}
+
+/// A table of chunks, which the processor looks into.
+struct HostChunks {
+    shared: Arc<Shared>,
+    size: TableSize,
+    chunks: Chunks,
+    /// Names and lengths of the fields that were looked at last.
+    before: Vec<(String, u64)>,
+}
+
+impl ChunkTable for HostChunks {
+    fn size(&self) -> &TableSize {
+        &self.size
+    }
+
+    fn look(&mut self, asked: &Question, places: &[Place]) -> Result<Option<Found>> {
+        check_question(&self.size, asked, places)?;
+        self.shared.check_spans(places.iter().map(|place| &place.span))?;
+        self.shared.check()?;
+        let fields: Vec<_> = asked.fields.iter().map(|field| (field.name.clone(), field.bytes)).collect();
+        if fields != self.before {
+            (self.chunks, self.before) = (self.size.empty(), fields);
+        }
+        let read = |field: usize, block: u64| {
+            let from = block * self.size.block;
+            let mut bytes = vec![0; self.size.block.min(asked.fields[field].bytes - from) as usize];
+            let mut rest = &mut bytes[..];
+            for span in within(places, field, from, rest.len() as u64)? {
+                let (part, others) = rest.split_at_mut(span.bytes() as usize);
+                self.shared.read(&span, part)?;
+                rest = others;
+            }
+            Ok(Cow::Owned(bytes))
+        };
+        let found = self.chunks.look(asked, read).inspect_err(|_| self.before.clear())?;
+        let runs: usize = found.values().map(Vec::len).sum();
+        if runs as u64 > self.size.runs() {
+            self.before.clear();
+            return Ok(None);
+        }
+        Ok(Some(found))
+    }
+}
+
+impl Drop for HostChunks {
+    fn drop(&mut self) {
+        self.shared.give(self.size.bytes());
+    }
+}
+
+impl fmt::Debug for HostChunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostChunks({:?})", self.size)
     }
 }
 

@@ -11,6 +11,8 @@
 //!   borrows the host memory until the copy has ended; background threads call them.
 //! - [`Stream::copy`]: a bare copy inside the device, for benchmarks.
 //!
+//! Beside them a [`chunks::ChunkTable`] says which chunks of regions are stored already.
+//!
 //! # Two implementations
 //!
 //! [`cuda`] drives NVIDIA GPUs. [`host`] is its twin in host memory: the same granularity and alignment, ordered
@@ -22,6 +24,7 @@
 //! A [`DeviceSpan`] names device memory and keeps its owner alive. Spans of memory that this module gave out are safe to
 //! make; a span of the application's raw pointer is a promise of the application ([`cuda::CudaDevice::raw_span`]).
 
+pub mod chunks;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod error;
@@ -410,6 +413,15 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     /// What the device says.
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>>;
+
+    /// A table of the chunks of a series, empty.
+    ///
+    /// # Blocking
+    /// For some milliseconds; the first time half a second, for the kernels.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], [`DeviceError::Kernels`], [`DeviceError::Range`] for more blocks than there are numbers; what the device says.
+    fn chunk_table(&self, size: chunks::TableSize) -> Result<Box<dyn chunks::ChunkTable>>;
 
     /// Makes what a transfer of so many bytes needs that is between the device and memory that is not pinned, so that the first one
     /// need not. No more than some tens of megabytes of host memory.

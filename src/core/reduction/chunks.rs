@@ -2,7 +2,7 @@
 //!
 //! Blocks that have not changed are passed over. The others are cut into chunks of one length, the leaves of a tree over contiguous ranges:
 //! the node at place j of a level covers what the nodes 2j and 2j + 1 below it cover, so a level of n nodes has half as many above it,
-//! rounded up, and the root covers the block. After Tan, Luettgau, Marquez, Teranishi, Morales, Bhowmick, Cappello, Taufer, Nicolae:
+//! rounded up, and the root covers the block, or [`LEAVES_MAX`] chunks of a longer one. After Tan, Luettgau, Marquez, Teranishi, Morales, Bhowmick, Cappello, Taufer, Nicolae:
 //! Scalable Incremental Checkpointing using GPU-Accelerated De-Duplication (ICPP 2023), section 2.2. A leaf is
 //!
 //! - *fixed* if the chunk at its place had its digest in the version before, and what stores that may be referred to;
@@ -10,32 +10,31 @@
 //! - a *first* occurrence otherwise, which enters the table.
 //!
 //! Two fixed children make a fixed node, two first ones a first one, which enters the table with the digest of both digests. Two shifted
-//! ones make a shifted node if the table has that digest, after all first ones of the region have entered it. What has no parent of its kind
+//! ones make a shifted node if the table has that digest, after all first ones of the shard have entered it. What has no parent of its kind
 //! is an extent; neighbours that are stored side by side are one, also over the borders of blocks.
+//!
+//! `device/kernels/chunks.cu` does the same on a GPU; whoever changes one changes both.
 //!
 //! Where the paper's algorithm 1 is unsafe this differs: the lowest place of equal chunks is the first occurrence whatever the order of the
 //! work; a chunk is never dropped because the table is full (it is then a first occurrence); pairs of fixed leaves do not spoil their
 //! parents; the root is an extent if it is of one kind; and a reference always leads to bytes that the file of its version stores itself.
 
+use super::homes::{Found, Home, Question, Stretch, push};
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
 use crate::config::CHUNK_MAX;
-use crate::format::packed::{Extent, Stored, append};
-use crate::format::shard::Head;
-use crate::format::{Region, RegionKind, codec};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Range;
 
 /// What `chunk = "auto"` begins with.
 const CHUNK_AUTO: u64 = 128;
+/// The most leaves of a tree: what a thread block of a GPU has room for.
+pub const LEAVES_MAX: u64 = 1024;
 /// Bytes that are kept of a chunk: its digest, and a part of where it is stored.
 const LEAF_BYTES: u64 = 32;
 /// Bytes of an entry of the table, which may be less than half full: it doubles when it is at seven eighths.
 const ENTRY_BYTES: u64 = 76;
-
-/// Bytes of an encoded extent at most.
-const EXTENT_BYTES: usize = 24;
 
 /// How chunks are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,20 +45,7 @@ pub enum Grouping {
     Tree,
 }
 
-/// Where bytes are stored: by the files of which checkpoint, and from which byte of its bodies on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Home {
-    operation: u64,
-    offset: u64,
-}
-
-impl Home {
-    fn behind(self, bytes: u64) -> Home {
-        Home { offset: self.offset + bytes, ..self }
-    }
-}
-
-/// Chunks of a block that are stored side by side: how many, and where the first is.
+/// Chunks of a range that are stored side by side: how many, and where the first is.
 type Run = (u32, Home);
 
 /// A region as it was.
@@ -70,7 +56,7 @@ struct Before {
     blocks: Vec<Digest>,
     /// Those of its chunks.
     chunks: Vec<Digest>,
-    /// Where the chunks of each block are stored.
+    /// Where the chunks of each range are stored.
     homes: Vec<Vec<Run>>,
 }
 
@@ -90,8 +76,8 @@ struct Node {
     kind: Kind,
 }
 
-/// What is known of a block before anything is looked up for its ranges.
-enum Block {
+/// What is known of a range, a block or the part of one that a tree covers, before anything is looked up for its nodes.
+enum Piece {
     /// It has not changed, and all that stores it may be referred to.
     Kept(Vec<Run>),
     /// The levels of its tree, leaves first, and where each leaf is stored.
@@ -133,165 +119,214 @@ pub struct Chunks {
 pub fn chunk_that_fits(bytes: u64, budget: u64, wanted: Option<u64>, grouping: Grouping) -> Option<u64> {
     let entries = if grouping == Grouping::Tree { 2 } else { 1 };
     let takes = |chunk: u64| bytes.div_ceil(chunk).saturating_mul(LEAF_BYTES + entries * ENTRY_BYTES);
+    chunk_of(wanted, |chunk| takes(chunk) <= budget)
+}
+
+/// The length that is asked for, or else the shortest, if its tables fit.
+pub fn chunk_of(wanted: Option<u64>, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let mut lengths =
         std::iter::successors(Some(CHUNK_AUTO), |chunk| Some(chunk * 2)).take_while(|chunk| *chunk <= CHUNK_MAX);
     match wanted {
-        Some(chunk) => Some(chunk).filter(|chunk| takes(*chunk) <= budget),
-        None => lengths.find(|chunk| takes(*chunk) <= budget),
+        Some(chunk) => Some(chunk).filter(|chunk| fits(*chunk)),
+        None => lengths.find(|chunk| fits(*chunk)),
     }
 }
 
-/// The version that is looked at.
-struct Version<'a> {
-    operation: u64,
-    /// The checkpoints whose files may be referred to; none: its file is to hold all of it.
-    allowed: &'a [u64],
-}
-
-impl Version<'_> {
-    fn is_whole(&self) -> bool {
-        self.allowed.is_empty()
-    }
-
-    fn may_refer(&self, home: &Home) -> bool {
-        self.allowed.contains(&home.operation)
-    }
+/// The bytes that a tree covers.
+pub fn range_bytes(block: u64, chunk: u64) -> u64 {
+    block.min(LEAVES_MAX * chunk)
 }
 
 impl Chunks {
     /// Without any, for shards of so many bytes, whose tables take `budget` bytes at most.
     pub fn new(chunk: u64, grouping: Grouping, bytes: u64, budget: u64) -> Chunks {
-        let left = budget.saturating_sub(bytes.div_ceil(chunk) * LEAF_BYTES);
+        let left = budget.saturating_sub(bytes.div_ceil(chunk).saturating_mul(LEAF_BYTES));
         let most = (left / ENTRY_BYTES).try_into().unwrap_or(usize::MAX);
         Chunks { chunk, bytes, grouping, regions: BTreeMap::new(), table: HashMap::default(), most }
     }
 
-    /// Has it room for a shard of so many bytes? A little longer ones lose some entries.
-    pub fn has_room_for(&self, bytes: u64) -> bool {
-        bytes <= self.bytes + self.bytes / 4
+    /// Without any, with room for so many entries.
+    pub fn with_entries(chunk: u64, grouping: Grouping, most: u64) -> Chunks {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        Chunks { most, ..Chunks::new(chunk, grouping, u64::MAX, 0) }
     }
 
-    /// Looks at the next version of the series, and says where its bytes are stored: files of `allowed` checkpoints may be referred to, each
-    /// by its place in that list. `bodies` are those of its shard. `None` if its file is to hold all of it.
-    pub fn look(&mut self, operation: u64, head: &Head, bodies: &[u8], allowed: &[u64]) -> Option<Vec<Extent>> {
-        let version = Version { operation, allowed };
-        self.make_room(&version);
-        let (mut extents, mut regions) = (Vec::new(), BTreeMap::new());
-        for region in &head.meta.regions {
-            if region.kind == RegionKind::Value {
-                extents.extend((region.bytes > 0).then_some(Extent { length: region.bytes, stored: Stored::Own }));
-                continue;
-            }
-            let (first, block) = (region.first_block as usize, u64::from(head.header.block_size));
-            let blocks = head.digests[first..first + region.blocks(block) as usize].to_vec();
-            let body = &bodies[region.offset as usize..(region.offset + region.bytes) as usize];
-            let before = self.regions.remove(&region.name).unwrap_or_default();
-            let (chunks, found) = self.cut(&version, region, body, block, &blocks, &before);
-            let mut emit =
-                Emit { chunk: self.chunk, version: &version, region, at: 0, extents: &mut extents, first: 0 };
-            emit.first = emit.extents.len();
-            let homes = found.into_iter().map(|block| emit.block(block)).collect();
-            regions.insert(region.name.clone(), Before { bytes: region.bytes, blocks, chunks, homes });
+    /// Has it room for a shard of so many bytes? A little longer ones lose some entries.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        bytes <= self.bytes.saturating_add(self.bytes / 4)
+    }
+
+    /// Looks at the next version of the series, and says where its bytes are stored. `read` has the bytes of a block of a field, of those that
+    /// have changed.
+    ///
+    /// # Errors
+    /// Those of `read`; of what was looked at before, most is forgotten.
+    pub fn look<'b, E>(
+        &mut self,
+        asked: &Question,
+        read: impl Fn(usize, u64) -> Result<Cow<'b, [u8]>, E>,
+    ) -> Result<Found, E> {
+        self.make_room(asked);
+        self.note_kept(asked);
+        let mut before = std::mem::take(&mut self.regions);
+        let mut cut = Vec::with_capacity(asked.fields.len());
+        for (index, field) in asked.fields.iter().enumerate() {
+            let old = before.remove(&field.name).filter(|old| old.bytes == field.bytes).unwrap_or_default();
+            let chunks = self.digests(asked, index, &old, &read)?;
+            let parts = self.cut(asked, index, &chunks, &old);
+            cut.push((chunks, parts));
         }
-        self.regions = regions;
-        // So many ranges that to describe them would take what it saves, or more than there may be.
-        let is_too_much = extents.len() > (bodies.len() / 2).min(codec::LIMIT) / EXTENT_BYTES;
-        let is_reduced = extents.iter().any(|extent| extent.stored != Stored::Own);
-        (is_reduced && !is_too_much).then_some(extents)
+        let mut found = Found::new();
+        for (field, (chunks, mut parts)) in asked.fields.iter().zip(cut) {
+            if self.grouping == Grouping::Tree {
+                parts.iter_mut().for_each(|part| self.look_up(asked, part));
+            }
+            let homes: Vec<Vec<Run>> = parts.into_iter().map(|part| self.homes(asked, part)).collect();
+            let (mut stretches, mut left) = (Vec::new(), field.bytes);
+            for (count, home) in homes.iter().flatten() {
+                let bytes = (u64::from(*count) * self.chunk).min(left);
+                left -= bytes;
+                push(&mut stretches, Stretch { bytes, home: *home });
+            }
+            found.insert(field.name.clone(), stretches);
+            let before = Before { bytes: field.bytes, blocks: field.blocks.clone(), chunks, homes };
+            self.regions.insert(field.name.clone(), before);
+        }
+        Ok(found)
     }
 
     /// Lets go of what files may not refer to any more, when the table is nearly full.
-    fn make_room(&mut self, version: &Version<'_>) {
+    fn make_room(&mut self, asked: &Question) {
         if self.table.len() > self.most / 5 * 4 {
-            let last = version.allowed.iter().max().copied().unwrap_or_default();
-            self.table.retain(|_, home| home.operation > last || version.may_refer(home));
+            let last = asked.allowed.iter().max().copied().unwrap_or_default();
+            self.table.retain(|_, home| home.operation > last || asked.may_refer(home));
         }
     }
 
+    /// Notes what the file of the version before stores itself.
+    fn note_kept(&mut self, asked: &Question) {
+        let Some((operation, parts)) = asked.kept() else { return };
+        for part in parts {
+            let field = &asked.fields[part.field];
+            let Some(mut before) = self.regions.remove(&field.name).filter(|before| before.bytes == field.bytes) else {
+                continue;
+            };
+            let per_range = (range_bytes(asked.block, self.chunk) / self.chunk) as usize;
+            let chunks = (part.start / self.chunk) as usize..(part.start + part.bytes).div_ceil(self.chunk) as usize;
+            let length = self.chunk;
+            let own = |chunk: usize| Home { operation, offset: field.at + chunk as u64 * length };
+            for range in chunks.start / per_range..chunks.end.div_ceil(per_range) {
+                let mut homes: Vec<Home> = self.each(&before.homes[range]).collect();
+                for (home, chunk) in
+                    homes.iter_mut().zip(range * per_range..).filter(|(_, chunk)| chunks.contains(chunk))
+                {
+                    *home = own(chunk);
+                }
+                before.homes[range] = self.runs(homes);
+            }
+            chunks.for_each(|chunk| self.insert(before.chunks[chunk], own(chunk), asked));
+            self.regions.insert(field.name.clone(), before);
+        }
+    }
+
+    /// Where each chunk of some runs is stored.
+    fn each(&self, runs: &[Run]) -> impl Iterator<Item = Home> {
+        let chunk = self.chunk;
+        runs.iter().flat_map(move |(count, home)| {
+            let home = *home;
+            (0..u64::from(*count)).map(move |number| home.behind(number * chunk))
+        })
+    }
+
+    /// Chunks that are stored there, as runs.
+    fn runs(&self, homes: Vec<Home>) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for home in homes {
+            match runs.last_mut() {
+                Some((count, first)) if first.behind(u64::from(*count) * self.chunk) == home => *count += 1,
+                _ => runs.push((1, home)),
+            }
+        }
+        runs
+    }
+
     /// Where a digest is stored that the file of a version may refer to.
-    fn find(&self, digest: &Digest, version: &Version<'_>) -> Option<Home> {
-        let may = |home: &&Home| home.operation == version.operation || version.may_refer(home);
+    fn find(&self, digest: &Digest, asked: &Question) -> Option<Home> {
+        let may = |home: &&Home| home.operation == asked.operation || asked.may_refer(home);
         self.table.get(digest).filter(may).copied()
     }
 
-    /// Enters a digest, unless it is there or there is no room.
-    fn insert(&mut self, digest: Digest, home: Home, version: &Version<'_>) {
+    /// Enters a digest, unless it is there or there is no room. Of places in one version the lowest stays.
+    fn insert(&mut self, digest: Digest, home: Home, asked: &Question) {
         let is_full = self.table.len() >= self.most;
         match self.table.get_mut(&digest) {
-            Some(known) if known.operation == version.operation || version.may_refer(known) => {}
+            Some(known) if known.operation == home.operation => known.offset = known.offset.min(home.offset),
+            Some(known) if asked.may_refer(known) => {}
             Some(dead) => *dead = home,
             None if is_full => {}
             None => _ = self.table.insert(digest, home),
         }
     }
 
-    /// Cuts what has changed of a region into chunks, whose first occurrences enter the table; then looks for ranges. Returns the digests of all
-    /// its chunks, too.
-    fn cut(
-        &mut self,
-        version: &Version<'_>,
-        region: &Region,
-        body: &[u8],
-        block: u64,
-        blocks: &[Digest],
-        before: &Before,
-    ) -> (Vec<Digest>, Vec<Block>) {
-        let per_block = (block / self.chunk) as usize;
-        let mut chunks = Vec::with_capacity(body.len().div_ceil(self.chunk as usize));
-        let mut found = Vec::with_capacity(blocks.len());
-        for (index, bytes) in body.chunks(block as usize).enumerate() {
-            let offset = region.offset + index as u64 * block;
-            let is_same = before.bytes == region.bytes && before.blocks[index] == blocks[index];
-            let old = before.chunks.get(index * per_block..).unwrap_or_default();
-            let runs = before.homes.get(index).map(Vec::as_slice).unwrap_or_default();
-            if is_same {
-                let leaves = bytes.len().div_ceil(self.chunk as usize);
-                chunks.extend_from_slice(&old[..leaves]);
-                if !version.is_whole() && runs.iter().all(|(_, home)| version.may_refer(home)) {
-                    found.push(Block::Kept(runs.to_vec()));
-                    continue;
-                }
+    /// The digests of all chunks of a field.
+    fn digests<'b, E>(
+        &self,
+        asked: &Question,
+        index: usize,
+        old: &Before,
+        read: impl Fn(usize, u64) -> Result<Cow<'b, [u8]>, E>,
+    ) -> Result<Vec<Digest>, E> {
+        let (field, per_block) = (&asked.fields[index], (asked.block / self.chunk) as usize);
+        let mut chunks = Vec::with_capacity(field.bytes.div_ceil(self.chunk) as usize);
+        for (block, digest) in field.blocks.iter().enumerate() {
+            if old.blocks.get(block) == Some(digest) {
+                let leaves = block * per_block..((block + 1) * per_block).min(old.chunks.len());
+                chunks.extend_from_slice(&old.chunks[leaves]);
             } else {
-                chunks.extend(bytes.chunks(self.chunk as usize).map(digest_bytes));
+                chunks.extend(read(index, block as u64)?.chunks(self.chunk as usize).map(digest_bytes));
             }
-            let digests = &chunks[index * per_block..];
-            found.push(self.cut_block(version, offset, digests, old, runs));
         }
-        if self.grouping == Grouping::Tree {
-            found.iter_mut().for_each(|block| self.look_up(version, block));
-        }
-        (chunks, found)
+        Ok(chunks)
     }
 
-    /// The leaves of a block whose chunks have these digests, and the tree above them.
-    fn cut_block(
-        &mut self,
-        version: &Version<'_>,
-        offset: u64,
-        digests: &[Digest],
-        old: &[Digest],
-        runs: &[Run],
-    ) -> Block {
-        let operation = version.operation;
-        let mut old_homes = runs.iter().flat_map(|(count, home)| {
-            let (chunk, home) = (self.chunk, *home);
-            (0..u64::from(*count)).map(move |number| home.behind(number * chunk))
-        });
-        let before: Vec<(Digest, Home)> = old.iter().copied().zip(&mut old_homes).collect();
+    /// Cuts what has changed of a field, whose chunks have these digests; first occurrences enter the table.
+    fn cut(&mut self, asked: &Question, index: usize, chunks: &[Digest], old: &Before) -> Vec<Piece> {
+        let (field, range) = (&asked.fields[index], range_bytes(asked.block, self.chunk));
+        let per_range = (range / self.chunk) as usize;
+        let mut parts = Vec::with_capacity(chunks.len().div_ceil(per_range));
+        for (number, digests) in chunks.chunks(per_range).enumerate() {
+            let (from, at) = (number as u64 * range, number * per_range);
+            let block = (from / asked.block) as usize;
+            let runs = old.homes.get(number).map(Vec::as_slice).unwrap_or_default();
+            let is_same = old.blocks.get(block) == Some(&field.blocks[block]);
+            if is_same && runs.iter().all(|(_, home)| asked.may_refer(home)) {
+                parts.push(Piece::Kept(runs.to_vec()));
+                continue;
+            }
+            let old = old.chunks.get(at..).unwrap_or_default();
+            parts.push(self.cut_range(asked, field.at + from, digests, old, runs));
+        }
+        parts
+    }
+
+    /// The leaves of a range whose chunks have these digests, and the tree above them.
+    fn cut_range(&mut self, asked: &Question, offset: u64, digests: &[Digest], old: &[Digest], runs: &[Run]) -> Piece {
+        let operation = asked.operation;
+        let before: Vec<(Digest, Home)> = old.iter().copied().zip(self.each(runs)).collect();
         let (mut nodes, mut homes) = (Vec::with_capacity(digests.len()), Vec::with_capacity(digests.len()));
         for (index, digest) in digests.iter().enumerate() {
             let own = Home { operation, offset: offset + index as u64 * self.chunk };
-            let fixed = before.get(index).filter(|(old, home)| old == digest && version.may_refer(home));
-            // Runs of one chunk make a first block of it, of which later ones are found as a whole.
+            let fixed = before.get(index).filter(|(old, home)| old == digest && asked.may_refer(home));
+            // Runs of one chunk make a first range of it, of which later ones are found as a whole.
             let repeats = nodes.last().is_some_and(|left: &Node| left.kind == Kind::First && left.digest == *digest);
-            let is_first = version.is_whole() || (repeats && self.grouping == Grouping::Tree);
-            let shifted = || self.find(digest, version).filter(|_| !is_first);
+            let is_first = asked.is_whole() || (repeats && self.grouping == Grouping::Tree);
+            let shifted = || self.find(digest, asked).filter(|_| !is_first);
             let (kind, home) = match fixed {
                 Some((_, home)) => (Kind::Fixed, *home),
                 None => shifted().map_or((Kind::First, own), |home| (Kind::Shifted(home), home)),
             };
             if kind == Kind::First {
-                self.insert(*digest, own, version);
+                self.insert(*digest, own, asked);
             }
             nodes.push(Node { digest: *digest, kind });
             homes.push(home);
@@ -304,23 +339,53 @@ impl Chunks {
             let nodes: Vec<Node> = below.chunks(2).map(above).collect();
             for (node, offset) in nodes.iter().zip((offset..).step_by(width as usize)) {
                 if node.kind == Kind::First {
-                    self.insert(node.digest, Home { operation, offset }, version);
+                    self.insert(node.digest, Home { operation, offset }, asked);
                 }
             }
             levels.push(nodes);
         }
-        Block::Cut(levels, homes)
+        Piece::Cut(levels, homes)
     }
 
     /// Looks for ranges that were found chunk by chunk, now that all first occurrences are in the table.
-    fn look_up(&self, version: &Version<'_>, block: &mut Block) {
-        let Block::Cut(levels, _) = block else { return };
+    fn look_up(&self, asked: &Question, part: &mut Piece) {
+        let Piece::Cut(levels, _) = part else { return };
         for level in 1..levels.len() {
             let (below, here) = levels.split_at_mut(level);
             for (pair, node) in below[level - 1].chunks(2).zip(&mut here[0]) {
                 if pair.iter().all(|child| matches!(child.kind, Kind::Shifted(_))) {
-                    node.kind = self.find(&node.digest, version).map_or(Kind::Mixed, Kind::Shifted);
+                    node.kind = self.find(&node.digest, asked).map_or(Kind::Mixed, Kind::Shifted);
                 }
+            }
+        }
+    }
+
+    /// Where the chunks of a range are stored: each as the highest node above it says that is of one kind.
+    fn homes(&self, asked: &Question, part: Piece) -> Vec<Run> {
+        let (levels, mut homes) = match part {
+            Piece::Kept(runs) => return runs,
+            Piece::Cut(levels, homes) => (levels, homes),
+        };
+        debug_assert!(homes.iter().all(|home| home.operation == asked.operation || asked.may_refer(home)));
+        let top = levels.len() - 1;
+        (0..levels[top].len()).for_each(|index| self.settle(&levels, &mut homes, top, index));
+        self.runs(homes)
+    }
+
+    /// Puts what is found for a node in the place of what was found for each of its leaves.
+    fn settle(&self, levels: &[Vec<Node>], homes: &mut [Home], level: usize, index: usize) {
+        let Some(node) = levels[level].get(index) else { return };
+        match node.kind {
+            Kind::First | Kind::Fixed => {}
+            Kind::Shifted(home) => {
+                let leaves = (index << level)..((index + 1) << level).min(homes.len());
+                for (leaf, number) in homes[leaves].iter_mut().zip(0..) {
+                    *leaf = home.behind(number * self.chunk);
+                }
+            }
+            Kind::Mixed => {
+                self.settle(levels, homes, level - 1, 2 * index);
+                self.settle(levels, homes, level - 1, 2 * index + 1);
             }
         }
     }
@@ -346,91 +411,15 @@ fn above(children: &[Node]) -> Node {
     Node { digest, kind }
 }
 
-/// Makes the extents of a region, block by block.
-struct Emit<'a> {
-    chunk: u64,
-    version: &'a Version<'a>,
-    region: &'a Region,
-    /// Bytes of the region that have their extents.
-    at: u64,
-    extents: &'a mut Vec<Extent>,
-    /// The first extent of the region.
-    first: usize,
-}
-
-impl Emit<'_> {
-    /// The extents of the next block; returns where its chunks are stored.
-    fn block(&mut self, block: Block) -> Vec<Run> {
-        match block {
-            Block::Kept(runs) => {
-                for (count, home) in &runs {
-                    self.refer(u64::from(*count), *home);
-                }
-                runs
-            }
-            Block::Cut(levels, mut homes) => {
-                let top = levels.len() - 1;
-                (0..levels[top].len()).for_each(|index| self.node(&levels, &mut homes, top, index));
-                self.runs(&homes)
-            }
-        }
-    }
-
-    fn runs(&self, homes: &[Home]) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for home in homes {
-            match runs.last_mut() {
-                Some((count, first)) if first.behind(u64::from(*count) * self.chunk) == *home => *count += 1,
-                _ => runs.push((1, *home)),
-            }
-        }
-        runs
-    }
-
-    fn node(&mut self, levels: &[Vec<Node>], homes: &mut [Home], level: usize, index: usize) {
-        let Some(node) = levels[level].get(index) else { return };
-        let leaves: Range<usize> = (index << level)..((index + 1) << level).min(homes.len());
-        let count = leaves.len() as u64;
-        match node.kind {
-            Kind::First => self.push(count, Stored::Own),
-            Kind::Fixed => homes[leaves].iter().for_each(|home| self.refer(1, *home)),
-            Kind::Shifted(home) => {
-                for (leaf, number) in homes[leaves].iter_mut().zip(0..) {
-                    *leaf = home.behind(number * self.chunk);
-                }
-                self.refer(count, home);
-            }
-            Kind::Mixed => {
-                self.node(levels, homes, level - 1, 2 * index);
-                self.node(levels, homes, level - 1, 2 * index + 1);
-            }
-        }
-    }
-
-    /// So many chunks are stored there.
-    fn refer(&mut self, chunks: u64, home: Home) {
-        let stored = match self.version.allowed.iter().position(|operation| *operation == home.operation) {
-            Some(source) => Stored::In { source: source as u32, offset: home.offset },
-            None => Stored::Same { offset: home.offset },
-        };
-        debug_assert!(home.operation == self.version.operation || self.version.may_refer(&home));
-        self.push(chunks, stored);
-    }
-
-    /// Neighbours that are stored side by side are one extent.
-    fn push(&mut self, chunks: u64, stored: Stored) {
-        let length = (chunks * self.chunk).min(self.region.bytes - self.at);
-        self.at += length;
-        append(self.extents, self.first, Extent { length, stored });
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::homes::{Field, extents};
     use super::*;
     use crate::base::ids::{CheckpointKey, Rank};
-    use crate::format::ShardMeta;
-    use crate::format::shard::{Layout, encode_head};
+    use crate::format::packed::{Extent, Stored};
+    use crate::format::shard::{Head, Layout, encode_head};
+    use crate::format::{Region, RegionKind, ShardMeta};
+    use std::convert::Infallible;
 
     /// A shard with these regions: its head and its bodies.
     fn shard(operation: u64, regions: &[&[u8]]) -> (Head, Vec<u8>) {
@@ -457,7 +446,16 @@ mod tests {
 
     fn look(chunks: &mut Chunks, operation: u64, allowed: &[u64], regions: &[&[u8]]) -> Option<Vec<Extent>> {
         let (head, bodies) = shard(operation, regions);
-        chunks.look(operation, &head, &bodies, allowed)
+        let fields = Field::of(&head, |_| true);
+        let asked = Question { operation, allowed: allowed.to_vec(), block: 4096, fields, kept: None };
+        let read = |field: usize, block: u64| {
+            let Field { at, bytes, .. } = asked.fields[field];
+            let from = block * 4096;
+            let range = (at + from) as usize..(at + bytes.min(from + 4096)) as usize;
+            Ok::<_, Infallible>(Cow::Borrowed(&bodies[range]))
+        };
+        let found = chunks.look(&asked, read).unwrap();
+        extents(&head, &found, allowed)
     }
 
     /// Chunks of one letter each.

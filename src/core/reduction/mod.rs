@@ -10,7 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod chunks;
+mod homes;
 mod versions;
 
-pub use chunks::{Chunks, Grouping, chunk_that_fits};
+pub use chunks::{Chunks, Grouping, LEAVES_MAX, chunk_of, chunk_that_fits, range_bytes};
+pub use homes::{Field, Found, Home, Part, Question, Stretch, extents, kept};
 pub use versions::{Extents, STORED, Versions};

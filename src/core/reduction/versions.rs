@@ -1,5 +1,6 @@
 //! The shards of one series that this rank has captured, as far as files may still refer to them.
 
+use super::homes::Found;
 use crate::format::packed::{Extent, SourceKey, Stored, append};
 use crate::format::shard::Head;
 use crate::format::{Region, RegionKind};
@@ -48,6 +49,8 @@ pub struct Versions {
     /// The last one that was decided by chunks, and the bytes that it takes from each of its sources.
     last: Option<(u64, BTreeMap<u64, u64>)>,
     by_chunks: bool,
+    /// What files may refer to by the last choice that this rank has acted on.
+    chosen: Option<Vec<u64>>,
     /// How many were captured, and how many of the last ones have found nothing in what they might have referred to.
     captured: u64,
     misses: u32,
@@ -72,10 +75,25 @@ impl Versions {
         }
     }
 
+    /// What files may refer to, as far as that can be told before it is chosen: as by the last choice, and what came later.
+    pub fn expected(&self) -> Vec<u64> {
+        let newest = self.chosen.iter().flatten().max();
+        let is_expected = |operation: &&u64| match &self.chosen {
+            Some(chosen) => chosen.contains(operation) || newest.is_none_or(|newest| *operation > newest),
+            None => true,
+        };
+        self.list.keys().filter(is_expected).copied().collect()
+    }
+
+    /// Files may refer to these, by the root's choice.
+    pub fn chosen(&mut self, operations: Vec<u64>) {
+        self.chosen = Some(operations);
+    }
+
     /// What this rank says of a shard before anybody has chosen what its file may refer to: by operation, how many of its bytes the files of
-    /// each earlier one store, and (with [`STORED`]) how many these store in all. Each byte counts at the latest that has it. What chunks will
-    /// find is not known yet: as much as the time before, and all that the last one stores.
-    pub fn uses(&self, operation: u64) -> Vec<(u64, u64)> {
+    /// each earlier one store, and (with [`STORED`]) how many these store in all. Each byte counts at the latest that has it. `found` is what
+    /// chunks have found already. Otherwise it is not known yet: as much as the time before, and all that the last one stores.
+    pub fn uses(&self, operation: u64, found: Option<&Found>) -> Vec<(u64, u64)> {
         let Some(version) = self.list.get(&operation) else { return Vec::new() };
         let decided = || self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());
         let earlier: Vec<&Version> = decided().rev().map(|(_, earlier)| earlier).collect();
@@ -87,8 +105,17 @@ impl Versions {
             }
         }
         let stored: BTreeMap<u64, u64> = decided().map(|(operation, earlier)| (*operation, earlier.stored)).collect();
+        let mut by_chunks: BTreeMap<u64, u64> = BTreeMap::new();
+        for stretch in found.into_iter().flat_map(Found::values).flatten() {
+            *by_chunks.entry(stretch.home.operation).or_default() += stretch.bytes;
+        }
+        for (source, bytes) in by_chunks.into_iter().filter(|(source, _)| stored.contains_key(source)) {
+            let known = uses.entry(source).or_default();
+            *known = bytes.max(*known);
+        }
         // What it refers to stays, so an attempt that finds nothing has its price.
-        if let Some((last, expected)) = self.last.as_ref().filter(|_| self.is_hopeful(self.captured)) {
+        let guess = self.last.as_ref().filter(|_| found.is_none() && self.is_hopeful(self.captured));
+        if let Some((last, expected)) = guess {
             let all = stored.get(last).map(|bytes| (*last, *bytes));
             for (source, bytes) in expected.iter().map(|(source, bytes)| (*source, *bytes)).chain(all) {
                 let known = uses.entry(source).or_default();

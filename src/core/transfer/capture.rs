@@ -26,19 +26,21 @@ pub struct DevicePart<'a> {
     pub at: u64,
     /// Its blocks among those of the shard.
     pub blocks: Range<usize>,
+    /// Its place among the regions.
+    pub region: usize,
 }
 
 /// The device regions of a shard, in order.
 pub fn device_parts<'a>(layout: &Layout, regions: &'a [SavedRegion<'_>]) -> Vec<DevicePart<'a>> {
-    let part = |(placed, saved): (&Region, &'a SavedRegion<'_>)| match saved.data {
+    let part = |(region, (placed, saved)): (usize, (&Region, &'a SavedRegion<'_>))| match saved.data {
         RegionData::Host(_) | RegionData::Kept(_) | RegionData::Held { .. } => None,
         RegionData::Device(span) => {
             let first = placed.first_block as usize;
             let blocks = first..first + placed.blocks(layout.block_size) as usize;
-            Some(DevicePart { span, at: layout.body_offset + placed.offset, blocks })
+            Some(DevicePart { span, at: layout.body_offset + placed.offset, blocks, region })
         }
     };
-    layout.meta.regions.iter().zip(regions).filter_map(part).collect()
+    layout.meta.regions.iter().zip(regions).enumerate().filter_map(part).collect()
 }
 
 /// Puts the digests of device regions, one region behind the other, in their places among those of the shard.

@@ -344,7 +344,8 @@ impl Engine {
         if let Some(mut staged) = staged {
             capture::place_digests(&parts, &staged.digests()?, &mut digests);
             self.reporter().count(|stats| stats.staged_captures += 1);
-            return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed: unsealed(digests) })));
+            let regions = parts.iter().map(|part| part.region).collect();
+            return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed: unsealed(digests), regions })));
         }
         if let Some(OnDevice { caches, stream }) = device {
             let found = capture::digest_on_device(&parts, layout.block_size, stream)?;

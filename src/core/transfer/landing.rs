@@ -20,6 +20,7 @@
 //!                                                                             vote CALL, in the order of the calls
 //! ```
 //!
+//! - With `reduction.method` of chunks, these are looked at on the device meanwhile, beside the download ([`super::chunking`]).
 //! - A shard does not say where its bytes came from; it restores into host and device memory alike.
 //! - The digests of device regions are made before the bytes cross the link. `WriteJob` compares them before it writes to a durable tier, and
 //!   so does the capture that goes straight to a file; a restart into device memory compares them on the device.
@@ -28,10 +29,13 @@
 #![forbid(unsafe_code)]
 
 use super::checkpoint::Unsealed;
+use super::chunking::Looking;
 use super::engine::Engine;
-use super::history::Staged;
+use super::history::{LookAt, Staged};
+
 use crate::base::log;
 use crate::device::DeviceError;
+use crate::reduction::Field;
 use crate::segment::SlotMut;
 use std::sync::Arc;
 
@@ -43,6 +47,8 @@ pub(super) struct Descent {
     pub slot: SlotMut,
     /// What is still to be written into it.
     pub unsealed: Unsealed,
+    /// Which regions of the shard the device has.
+    pub regions: Vec<usize>,
 }
 
 /// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
@@ -72,10 +78,29 @@ impl Drop for Landing {
 impl Engine {
     /// Sends a staged shard, whose checkpoint is in the books, on its way.
     pub(super) fn send_down(self: &Arc<Self>, descent: Descent, call: String) {
-        let Descent { staged, slot, unsealed } = descent;
+        let Descent { staged, slot, unsealed, regions } = descent;
         let version = unsealed.header.key.version;
+        let look = self.reducer.looks_on_devices().then(|| self.look(&unsealed, &regions));
         let landing = Landing { engine: self.clone(), unsealed, call, is_done: false };
-        staged.send_down(slot, version, Box::new(move |landed| landing.land(landed)));
+        staged.send_down(slot, version, look, Box::new(move |landed| landing.land(landed)));
+    }
+
+    /// What is to be done beside the download: to look at the chunks of the regions that the device has.
+    fn look(self: &Arc<Self>, unsealed: &Unsealed, regions: &[usize]) -> LookAt {
+        let Unsealed { name, layout, header, digests } = unsealed;
+        let field = |region: &usize| Field::new(&layout.meta.regions[*region], layout.block_size, digests);
+        let fields: Vec<Field> = regions.iter().map(field).collect();
+        let (engine, name, operation) = (self.clone(), name.clone(), header.key.operation);
+        let (body, block) = (layout.body_offset, layout.block_size);
+        Box::new(move |device, spans| {
+            let spans = spans.into_iter().map(|(at, span)| (at - body, span)).collect();
+            if let Some(took) = engine.reducer.look(device, Looking { name: &name, operation, block, fields, spans }) {
+                engine.reporter().count(|stats| {
+                    stats.reduction.looked_on_device += 1;
+                    stats.reduction.device_time += took;
+                });
+            }
+        })
     }
 
     /// The bytes of a staged shard are in its slot, or will never be: seals it, and casts this rank's vote.

@@ -16,7 +16,7 @@
 //! | `checkpoint`, `capture`, `held`, `landing` | captures: the regions to a slot or a file, and the vote |
 //! | `fetch`, `mail`, `desk` | requests of other ranks; bulk data on its way; rounds that wait to be stepped |
 //! | `report`, `status` | what the application, the log and the supervisor are told |
-//! | `fence`, `inherited`, `shards`, `reducer`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
+//! | `fence`, `inherited`, `shards`, `reducer` and `chunking`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
 //! | `calls` | what calls of the application need: questions to all ranks, waiting, the end |
 //!
 //! Threads are listed in `src/ARCHITECTURE.md`, locks and their order in [`crate::base::sync`].
@@ -26,6 +26,7 @@ mod background;
 mod calls;
 pub mod capture;
 pub mod checkpoint;
+mod chunking;
 pub mod core;
 mod desk;
 pub mod engine;

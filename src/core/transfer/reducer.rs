@@ -1,22 +1,27 @@
 //! The packed forms of this rank's shards: made when the first file needs one, kept until the last one has it.
 #![forbid(unsafe_code)]
 
+use super::chunking::{DeviceTables, Looked, Looking};
 use super::setup::Setup;
 use crate::base::CheckpointKey;
 use crate::base::log;
 use crate::base::sync::Lock;
 use crate::catalog::{Folder, Moment};
 use crate::config::{Method, ReductionConfig};
+use crate::device::Device;
 use crate::format::SourceKey;
 use crate::format::shard::Head;
-use crate::reduction::{Chunks, Extents, Grouping, Versions, chunk_that_fits};
+use crate::reduction::{Chunks, Extents, Field, Found, Grouping, Question, Versions, chunk_that_fits, extents};
 use crate::tier::names::Series;
 use crate::tier::packing::pack;
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::{Tier, TierError, TierId};
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What files of a checkpoint may refer to, and what became of it.
 enum Form {
@@ -31,6 +36,8 @@ enum Form {
 struct State {
     series: HashMap<String, Versions>,
     forms: HashMap<u64, Form>,
+    /// What was found on the device of shards that are still to be decided on, with the names of their series.
+    looked: HashMap<u64, (String, Found)>,
 }
 
 /// What this rank knows of what its files hold.
@@ -46,6 +53,8 @@ pub(super) struct Reducer {
     state: Lock<State>,
     /// The chunks of each series; `None`: there is no room for their tables.
     chunks: Lock<HashMap<String, Option<Chunks>>>,
+    /// Those of regions in device memory.
+    on_device: Option<DeviceTables>,
 }
 
 impl Reducer {
@@ -65,7 +74,35 @@ impl Reducer {
             has_said: AtomicBool::new(false),
             state: Lock::default(),
             chunks: Lock::default(),
+            on_device: grouping.map(|grouping| DeviceTables::new(grouping, chunk, setup.config.node.device_tables)),
         }
+    }
+
+    /// Is it of use to look at the regions that are in device memory?
+    pub fn looks_on_devices(&self) -> bool {
+        self.on_device.is_some()
+    }
+
+    /// Looks at regions of a shard in device memory, before it is captured, and says how long that took; `None` if it could not.
+    ///
+    /// # Blocking
+    /// For the device.
+    pub fn look(&self, device: &dyn Device, looking: Looking<'_>) -> Option<Duration> {
+        let tables = self.on_device.as_ref()?;
+        let (name, operation) = (looking.name.to_owned(), looking.operation);
+        let expected = {
+            let state = self.state.lock();
+            let captured = state.series.get(&name).map(Versions::expected).unwrap_or_default();
+            let later = state.looked.iter().filter(|(_, (other, _))| *other == name).map(|(operation, _)| *operation);
+            let mut expected: Vec<u64> = captured.into_iter().chain(later).filter(|other| *other < operation).collect();
+            expected.sort_unstable();
+            expected.dedup();
+            expected
+        };
+        let Looked { found, took } = tables.look(device, looking, expected)?;
+        log::debug!("event=looked-on-device operation={operation} seconds={:.6}", took.as_secs_f64());
+        self.state.lock().looked.insert(operation, (name, found));
+        Some(took)
     }
 
     /// A shard was captured: what this rank says of it with its vote ([`super::core::References::choose`]).
@@ -77,9 +114,10 @@ impl Reducer {
         let key = SourceKey { key: head.header.key, agreement: head.header.agreement };
         let (name, operation) = (head.meta.name.clone(), key.key.operation);
         let mut state = self.state.lock();
-        let versions = state.series.entry(name).or_insert_with(|| Versions::new(self.grouping.is_some()));
+        let State { series, looked: found, .. } = &mut *state;
+        let versions = series.entry(name).or_insert_with(|| Versions::new(self.grouping.is_some()));
         versions.captured(key, head, matches!(source, Source::File(_)));
-        versions.uses(operation)
+        versions.uses(operation, found.get(&operation).map(|(_, found)| found))
     }
 
     /// Files of a checkpoint may refer to these.
@@ -100,10 +138,11 @@ impl Reducer {
             Some(Form::Packed(packed)) => return Ok(Some(packed.clone())),
             Some(form) => std::mem::replace(form, Form::Decided(None)),
         };
-        let decided = match chosen {
-            Form::Chosen(sources) => self.decide(name, operation, shard, &sources)?,
-            Form::Decided(decided) => decided,
-            Form::Packed(_) => None,
+        let looked = self.state.lock().looked.remove(&operation).map(|(_, found)| found).unwrap_or_default();
+        let (decided, allowed) = match chosen {
+            Form::Chosen(sources) => self.decide(name, operation, shard, &sources, &looked)?,
+            Form::Decided(decided) => (decided, Vec::new()),
+            Form::Packed(_) => (None, Vec::new()),
         };
         let is_reduced = decided.is_some();
         let packed = match decided.map(|Extents { sources, extents }| pack(shard, sources, &extents)).transpose() {
@@ -116,6 +155,9 @@ impl Reducer {
             }
             Err(error) => return Err(error),
         };
+        if let Some(tables) = self.on_device.as_ref().filter(|_| !looked.is_empty()) {
+            tables.decided(name, operation, &looked, &allowed, packed.is_none());
+        }
         let mut state = self.state.lock();
         if is_reduced && packed.is_none() {
             let versions = state.series.entry(name.to_owned()).or_default();
@@ -128,58 +170,95 @@ impl Reducer {
         Ok(packed)
     }
 
-    /// What the file of a shard stores itself, and where the rest is, where it may refer to these.
+    /// What the file of a shard stores itself, and where the rest is, where it may refer to these; and to which of them it may. `looked` is what was
+    /// found on the device of its regions there.
     fn decide(
         &self,
         name: &str,
         operation: u64,
         shard: &MemoryShard,
         sources: &[SourceKey],
-    ) -> Result<Option<Extents>, TierError> {
-        let Some(grouping) = self.grouping else { return Ok(self.by_blocks(name, operation, sources)) };
+        looked: &Found,
+    ) -> Result<(Option<Extents>, Vec<u64>), TierError> {
+        // One that the device was to look at and has not costs no table here.
+        let was_missed = looked.is_empty() && self.on_device.as_ref().is_some_and(|tables| tables.has(name));
+        let Some(grouping) = self.grouping.filter(|_| !was_missed) else {
+            return Ok((self.by_blocks(name, operation, sources), Vec::new()));
+        };
         let known = {
             let mut state = self.state.lock();
             let versions = state.series.entry(name.to_owned()).or_default();
             let known = versions.known(sources);
-            if known.is_empty() && !versions.is_worth_a_look() {
+            versions.chosen(known.iter().map(|source| source.key.operation).collect());
+            if known.is_empty() && looked.is_empty() && !versions.is_worth_a_look() {
                 versions.passed_over(operation);
-                return Ok(None);
+                return Ok((None, Vec::new()));
             }
             known
         };
         let allowed: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
         let head = shard.head();
-        let length = head.header.total_len - head.header.body_offset;
-        let bodies = shard.part(head.header.body_offset as usize, length as usize)?;
-        let found = {
-            let mut chunks = self.chunks.lock();
-            let table = chunks.entry(name.to_owned()).or_insert_with(|| self.table(length, grouping));
-            // A shard that has grown may need longer ones.
-            if table.as_ref().is_some_and(|table| !table.has_room_for(length)) {
-                *table = self.table(length, grouping);
-            }
-            match table {
-                Some(table) => table.look(operation, head, bodies, &allowed),
-                None => {
-                    // Behind the lock: whoever writes the log has locks of its own.
-                    drop(chunks);
-                    self.say_by_blocks(length);
-                    return Ok(self.by_blocks(name, operation, sources));
-                }
-            }
-        };
+        let mut found = looked.clone();
+        match self.look_here(name, shard, &allowed, looked, grouping)? {
+            Some(here) => found.extend(here),
+            // What the device has found must stay what the file stores.
+            None if !looked.is_empty() => {}
+            None => return Ok((self.by_blocks(name, operation, sources), allowed)),
+        }
+        let extents = extents(head, &found, &allowed);
         let mut state = self.state.lock();
         let versions = state.series.entry(name.to_owned()).or_default();
-        match found {
-            Some(extents) => Ok(versions.decided(operation, &known, extents)),
+        let decided = match extents {
+            Some(extents) => versions.decided(operation, &known, extents),
             None => {
                 if !allowed.is_empty() {
                     versions.missed();
                 }
                 versions.whole(operation);
-                Ok(None)
+                None
             }
+        };
+        Ok((decided, allowed))
+    }
+
+    /// Looks at what the device has not looked at of a shard; `None`, after a word in the log, if there is no room for the tables.
+    fn look_here(
+        &self,
+        name: &str,
+        shard: &MemoryShard,
+        allowed: &[u64],
+        looked: &Found,
+        grouping: Grouping,
+    ) -> Result<Option<Found>, TierError> {
+        let head = shard.head();
+        let fields = Field::of(head, |name| !looked.contains_key(name));
+        let bytes: u64 = fields.iter().map(|field| field.bytes).sum();
+        if bytes == 0 {
+            return Ok(Some(Found::new()));
         }
+        let length = head.header.total_len - head.header.body_offset;
+        let bodies = shard.part(head.header.body_offset as usize, length as usize)?;
+        let mut chunks = self.chunks.lock();
+        let table = chunks.entry(name.to_owned()).or_insert_with(|| self.table(bytes, grouping));
+        // A shard that has grown may need longer ones.
+        if table.as_ref().is_some_and(|table| !table.has_room_for(bytes)) {
+            *table = self.table(bytes, grouping);
+        }
+        let Some(table) = table else {
+            // Behind the lock: whoever writes the log has locks of its own.
+            drop(chunks);
+            self.say_by_blocks(bytes);
+            return Ok(None);
+        };
+        let (operation, block) = (head.header.key.operation, u64::from(head.header.block_size));
+        let asked = Question { operation, allowed: allowed.to_vec(), block, fields, kept: None };
+        let read = |field: usize, index: u64| {
+            let Field { at, bytes, .. } = asked.fields[field];
+            let range = at + index * block..at + bytes.min((index + 1) * block);
+            Ok::<_, Infallible>(Cow::Borrowed(&bodies[range.start as usize..range.end as usize]))
+        };
+        let Ok(found) = table.look(&asked, read);
+        Ok(Some(found))
     }
 
     fn by_blocks(&self, name: &str, operation: u64, sources: &[SourceKey]) -> Option<Extents> {
@@ -205,6 +284,7 @@ impl Reducer {
     pub fn written(&self, operation: u64) {
         let mut state = self.state.lock();
         state.forms.remove(&operation);
+        state.looked.remove(&operation);
         state.series.values_mut().for_each(|versions| versions.forget_undecided(operation));
     }
 

@@ -6,8 +6,10 @@
 //! happens.
 //!
 //! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself, `detour.rs` the way
-//! around for other memory; `stream.rs` the copies, `scatter.rs` those of many small pieces; `event.rs` points in them; `kernels.rs` how the kernels get to the GPU.
+//! around for other memory; `stream.rs` the copies, `scatter.rs` those of many small pieces; `event.rs` points in them; `kernels.rs`
+//! how the kernels get to the GPU; `chunks.rs` the tables of chunks.
 
+mod chunks;
 mod context;
 mod detour;
 mod event;
@@ -17,11 +19,13 @@ mod pinned;
 mod scatter;
 mod stream;
 
+use super::chunks::{ChunkTable, TableSize};
 use super::{Device, DeviceError, DeviceInfo, DeviceSpan, HostRange, Pinned, Priority, Reservation, Result, Stream};
+use chunks::CudaChunks;
 pub use context::KeptContext;
 use context::{Shared, bind, bus_id, check_driver, failed, is_driver_loaded};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
-use kernels::load;
+use kernels::load_blocks;
 use memory::{Allocation, VirtualRange};
 use pinned::{PinnedPool, PinnedRange};
 use std::fmt;
@@ -77,7 +81,7 @@ impl CudaDevice {
             granularity,
             memory_bytes: context.total_mem().map_err(|error| failed(ordinal, "cuDeviceTotalMem", error))? as u64,
         };
-        let copy_blocks = load(context)?;
+        let copy_blocks = load_blocks(context)?;
         let pinned = PinnedPool::new(context)?;
         Ok(CudaDevice { shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, pinned }) })
     }
@@ -191,6 +195,10 @@ impl Device for CudaDevice {
         // tracking every slice by events.
         let stream = stream::Owned::new(shared.clone(), priority)?;
         Ok(Arc::new(stream.into_stream()))
+    }
+
+    fn chunk_table(&self, size: TableSize) -> Result<Box<dyn ChunkTable>> {
+        Ok(Box::new(CudaChunks::new(&self.shared, size)?))
     }
 
     fn make_ready(&self, bytes: u64) -> Result<()> {

@@ -181,6 +181,11 @@ impl GpuStream {
         GpuStream { shared, stream, scratch, events, copying, _owned: None }
     }
 
+    /// The driver's handle.
+    pub(super) fn raw(&self) -> sys::CUstream {
+        self.stream.cu_stream()
+    }
+
     fn record(&self, event: &Event) -> Result<()> {
         // SAFETY: the stream is of the event's context, and lives as long as `self`.
         unsafe { event.record(self.stream.cu_stream()) }

@@ -7,10 +7,7 @@
 // digest and leaves the scratch zeroed for the next call on the same stream. Keys are computed where they are used: the
 // kernel waits for memory all the same, and a table of them would be read as often as the data.
 //
-// Compiled at run time, so there are no includes.
-
-typedef unsigned long long u64;
-typedef unsigned int u32;
+// Compiled at run time behind digest.cuh, so there are no includes.
 
 struct Run {
     u64 from;          // address of the first byte
@@ -32,26 +29,6 @@ struct Run {
 struct Few {
     Run runs[FEW];
 };
-
-struct Pair {
-    u64 x, y;
-};
-
-#define STEP 0x9e3779b97f4a7c15ull
-#define SEED 0x243f6a8885a308d3ull
-__constant__ u64 ROUNDS[4] = {0x13198a2e03707344ull, 0xa4093822299f31d0ull, 0x082efa98ec4e6c89ull, 0x452821e638d01377ull};
-
-__device__ __forceinline__ static u64 mix(u64 z) {
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return z ^ z >> 31;
-}
-
-__device__ static u64 load_some(const unsigned char *from, u64 count) {
-    u64 word = 0;
-    for (u64 byte = 0; byte < count && byte < 8; byte++) word |= (u64)from[byte] << 8 * byte;
-    return word;
-}
 
 __device__ static void store_some(unsigned char *to, u64 word, u64 count) {
     for (u64 byte = 0; byte < count && byte < 8; byte++) to[byte] = (unsigned char)(word >> 8 * byte);
@@ -169,13 +146,9 @@ bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *own
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        u64 x = partial[0][32] + block_length * STEP, y = partial[1][32];
-        y ^= mix(x + ROUNDS[0]);
-        x ^= mix(y + ROUNDS[1]);
-        y ^= mix(x + ROUNDS[2]);
-        x ^= mix(y + ROUNDS[3]);
-        u64 *digest = digests + 2 * (u64)(run.first_block + block);
-        digest[0] = x;
-        digest[1] = y;
+        const Pair digest = finish({partial[0][32], partial[1][32]}, block_length);
+        u64 *place = digests + 2 * (u64)(run.first_block + block);
+        place[0] = digest.x;
+        place[1] = digest.y;
     }
 }

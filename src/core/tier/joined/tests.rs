@@ -8,7 +8,7 @@ use crate::format::container::encode_tail;
 use crate::format::packed::Extent;
 use crate::format::shard::{Layout, encode_head};
 use crate::format::{ContainerEntry, ContainerInfo, RegionKind};
-use crate::reduction::{Chunks, Extents, Grouping, Versions};
+use crate::reduction::{Chunks, Extents, Field, Grouping, Question, Versions, extents};
 use crate::tier::directory::DirectoryTier;
 use crate::tier::packing::pack;
 use crate::tier::posix::PageBuffer;
@@ -17,6 +17,8 @@ use crate::tier::source::{MemoryShard, SharedPages};
 use crate::tier::storage::Storage;
 use crate::tier::{Tier, TierId, Writers};
 use proptest::prelude::*;
+use std::borrow::Cow;
+use std::convert::Infallible;
 
 const RANK: Rank = Rank(1);
 
@@ -122,7 +124,7 @@ proptest! {
         for operation in 1..=6 {
             let shard = shard(operation, &regions);
             versions.captured(source_key(operation), Source::Memory(shard.clone()).shared_head(), false);
-            let uses = versions.uses(operation);
+            let uses = versions.uses(operation, None);
             let allowed: Vec<SourceKey> =
                 (1..operation).filter(|_| rng.chance(2, 3)).map(source_key).collect();
             let known = versions.known(&allowed);
@@ -132,7 +134,16 @@ proptest! {
                 Some(chunks) => {
                     let operations: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
                     let bodies = &shard.bytes()[shard.head().header.body_offset as usize..];
-                    match chunks.look(operation, shard.head(), bodies, &operations) {
+                    let head = shard.head();
+                    let fields = Field::of(head, |_| true);
+                    let asked = Question { operation, allowed: operations.clone(), block: 4096, fields, kept: None };
+                    let read = |field: usize, block: u64| {
+                        let Field { at, bytes, .. } = asked.fields[field];
+                        let range = at + block * 4096..at + bytes.min((block + 1) * 4096);
+                        Ok::<_, Infallible>(Cow::Borrowed(&bodies[range.start as usize..range.end as usize]))
+                    };
+                    let Ok(found) = chunks.look(&asked, read);
+                    match extents(head, &found, &operations) {
                         Some(extents) => versions.decided(operation, &known, extents),
                         None => {
                             versions.whole(operation);

@@ -78,6 +78,6 @@ pub use field::{Field, FieldMut};
 pub use layout::FieldInfo;
 pub(crate) use seal::{Index, index_name, region_name};
 pub use settings::CacheConfig;
-pub(in crate::transfer) use shared::Staged;
 pub use shared::{Caches, History};
+pub(in crate::transfer) use shared::{LookAt, Staged};
 pub use trace::{HistoryStats, Operation, Span, Step};

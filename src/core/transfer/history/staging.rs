@@ -8,9 +8,10 @@
 
 use super::layout::Layout;
 use super::links::name_of;
-use super::shared::{Caches, Land, Landing, Line, PATIENCE, Shared, Staged};
+use super::shared::{Caches, Land, Landing, Line, LookAt, PATIENCE, Shared, Staged};
 use crate::base::Digest;
 use crate::base::log;
+use crate::base::threads::spawn_scoped;
 use crate::base::units::PAGE;
 use crate::cache::{Admission, Link, Piece, Reason};
 use crate::device::{DeviceError, Stream};
@@ -18,6 +19,7 @@ use crate::segment::SlotMut;
 use crate::transfer::capture::{DevicePart, targets};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// Bytes per second that a download is taken to have before one was measured: what pageable memory allows.
@@ -86,12 +88,12 @@ impl Caches {
 }
 
 impl Staged {
-    /// Hands it over to the thread that downloads it into `slot` and then calls `land`. If that thread has panicked, `land` is
+    /// Hands it over to the thread that downloads it into `slot`, lets it be looked at meanwhile, and then calls `land`. If that thread has panicked, `land` is
     /// dropped with the [`Caches`], at the latest.
-    pub(in crate::transfer) fn send_down(self, slot: SlotMut, version: u64, land: Land) {
+    pub(in crate::transfer) fn send_down(self, slot: SlotMut, version: u64, look: Option<LookAt>, land: Land) {
         let shared = self.shared.clone();
         let mut books = shared.lock();
-        books.landings.push_back(Landing { staged: self, slot, version, land });
+        books.landings.push_back(Landing { staged: self, slot, version, look, land });
         shared.given[Link::Down as usize].fetch_add(1, Ordering::Relaxed);
         drop(books);
         shared.links[Link::Down as usize].notify_all();
@@ -120,14 +122,27 @@ impl Drop for Staged {
 impl Landing {
     /// Downloads the shard and says so.
     pub(super) fn run(self, stream: &dyn Stream) {
-        let Landing { staged, mut slot, version, land } = self;
+        let Landing { staged, mut slot, version, look, land } = self;
         let begun = Instant::now();
         let (shared, bytes) = (staged.shared.clone(), staged.bytes);
         let mut burst = shared.burst(version, bytes);
         let copy = |line: &Line| Ok((shared.range.span(line.place, line.bytes)?, line.at));
         let copies = staged.lines.iter().map(copy).collect::<Result<Vec<_>, DeviceError>>();
-        let outcome =
-            copies.and_then(|copies| burst.download(stream, &mut targets(copies.into_iter(), slot.as_mut_slice())));
+        let outcome = copies.and_then(|copies| {
+            let spans = copies.iter().map(|(span, at)| (*at, span.clone())).collect();
+            std::thread::scope(|scope| {
+                let work = |look: LookAt| spawn_scoped(scope, "bvk-look", || look(&*shared.device, spans));
+                let beside = look.map(work).transpose();
+                let down = burst.download(stream, &mut targets(copies.into_iter(), slot.as_mut_slice()));
+                match beside.map(|beside| beside.map(ScopedJoinHandle::join)) {
+                    Ok(None | Some(Ok(()))) => {}
+                    // The processor looks at it later.
+                    Ok(Some(Err(_))) => log::error!("event=look-panicked version={version}"),
+                    Err(error) => log::debug!("event=not-looked-at version={version} error={error}"),
+                }
+                down
+            })
+        });
         for gap in &staged.gaps {
             slot.as_mut_slice()[gap.start as usize..gap.end as usize].fill(0);
         }
@@ -247,7 +262,7 @@ mod tests {
         let stream = device.stream(Priority::High).expect("a stream");
         let source = device.allocate(BYTES).expect("room");
         let stage = || {
-            let parts = [DevicePart { span: &source, at: 0, blocks: 0..512 }];
+            let parts = [DevicePart { span: &source, at: 0, blocks: 0..512, region: 0 }];
             caches.stage(&parts, 4096, &*stream).expect("the device works")
         };
         let mut first = std::iter::repeat_with(stage).flatten().next().expect("mapped in the end");

@@ -1,0 +1,161 @@
+//! Chunks of regions that are in device memory: the tables of each series there, and what was found in them.
+//!
+//! A staged shard is looked at while it comes down, before this rank votes: what files may refer to is not chosen yet, so it is looked for in what
+//! they could refer to by the choice before. What is found at another place is stored by the shard's own file after all, and the table is
+//! told of that with the next version.
+#![forbid(unsafe_code)]
+
+use crate::base::log;
+use crate::base::sync::{Lock, Order};
+use crate::config::Budget;
+use crate::device::chunks::{ChunkTable, Place, TableSize};
+use crate::device::{Device, DeviceError, DeviceSpan};
+use crate::reduction::{Field, Found, Grouping, Part, Question, kept};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A shard whose regions in device memory are to be looked at.
+pub(super) struct Looking<'a> {
+    /// Series.
+    pub name: &'a str,
+    /// Which checkpoint.
+    pub operation: u64,
+    /// Bytes of a block.
+    pub block: u64,
+    /// The regions.
+    pub fields: Vec<Field>,
+    /// Where their bytes lie now, by their first byte among the bodies; ascending.
+    pub spans: Vec<(u64, DeviceSpan)>,
+}
+
+/// What was found of a shard, and how long that took.
+pub(super) struct Looked {
+    pub found: Found,
+    pub took: Duration,
+}
+
+/// The table of a series.
+struct Series {
+    table: Box<dyn ChunkTable>,
+    /// The last version that was looked at, and the names of its fields.
+    last: (u64, Vec<String>),
+    /// What its file has stored itself beside that.
+    kept: Option<(u64, Vec<Part>)>,
+}
+
+/// The tables of all series.
+pub(super) struct DeviceTables {
+    grouping: Grouping,
+    chunk: Option<u64>,
+    budget: Budget,
+    /// `None`: there is no room for one.
+    series: Lock<HashMap<String, Arc<Lock<Option<Series>>>>>,
+    has_said: AtomicBool,
+}
+
+impl DeviceTables {
+    /// None yet; each takes `budget` of its device's memory at most.
+    pub fn new(grouping: Grouping, chunk: Option<u64>, budget: Budget) -> DeviceTables {
+        DeviceTables { grouping, chunk, budget, series: Lock::default(), has_said: AtomicBool::new(false) }
+    }
+
+    /// Looks at a shard; files may refer to `allowed` checkpoints, as far as is known. `None`, after a word in the log, if that cannot be done.
+    ///
+    /// # Blocking
+    /// For the device.
+    pub fn look(&self, device: &dyn Device, looking: Looking<'_>, allowed: Vec<u64>) -> Option<Looked> {
+        let place = self.place(looking.name);
+        let mut place = place.lock();
+        let begun = Instant::now();
+        let operation = looking.operation;
+        match self.ask(device, &mut place, looking, allowed) {
+            Ok(found) => found.map(|found| Looked { found, took: begun.elapsed() }),
+            Err(error) => {
+                if !self.has_said.swap(true, Ordering::Relaxed) {
+                    let advice = "blocks are compared instead, or chunks looked for by the processor, which takes longer; said once";
+                    log::warn!("event=reduction-not-on-device operation={operation} error={error}: {advice}");
+                }
+                None
+            }
+        }
+    }
+
+    fn place(&self, name: &str) -> Arc<Lock<Option<Series>>> {
+        let mut series = self.series.lock();
+        series.entry(name.to_owned()).or_insert_with(|| Arc::new(Lock::at(Order::Outer, None))).clone()
+    }
+
+    fn ask(
+        &self,
+        device: &dyn Device,
+        place: &mut Option<Series>,
+        looking: Looking<'_>,
+        allowed: Vec<u64>,
+    ) -> Result<Option<Found>, DeviceError> {
+        let Looking { operation, block, fields, spans, .. } = looking;
+        let blocks = fields.iter().map(|field| field.blocks.len() as u64).sum::<u64>();
+        let is_too_small = |series: &Series| {
+            let size = series.table.size();
+            size.block != block || size.blocks < blocks
+        };
+        if place.as_ref().is_none_or(is_too_small) {
+            // First of all the old one goes.
+            *place = None;
+            let budget = self.budget.of(device.info().memory_bytes);
+            let what = "a table of chunks in reduction.device_budget";
+            let size = TableSize::that_fits(blocks.max(1), block, self.grouping, self.chunk, budget);
+            let size = size.ok_or(DeviceError::OutOfMemory { what, bytes: budget })?;
+            let table = device.chunk_table(size)?;
+            log::debug!("event=table-on-device size={size:?} bytes={}", size.bytes());
+            *place = Some(Series { table, last: (0, Vec::new()), kept: None });
+        }
+        let Some(series) = place else { return Ok(None) };
+        let names: Vec<String> = fields.iter().map(|field| field.name.clone()).collect();
+        let (last, fields_then) = std::mem::replace(&mut series.last, (operation, names));
+        if operation < last {
+            // A later one was quicker.
+            series.last = (last, fields_then);
+            return Ok(None);
+        }
+        let is_of_last = fields_then == series.last.1;
+        let kept = series.kept.take().filter(|(kept, _)| *kept == last && is_of_last);
+        let places = places(&fields, &spans)?;
+        let asked = Question { operation, allowed, block, fields, kept };
+        let answer = series.table.look(&asked, &places);
+        if matches!(answer, Err(DeviceError::Lost { .. })) {
+            *place = None;
+        }
+        answer
+    }
+
+    /// Is there a table for a series?
+    pub fn has(&self, name: &str) -> bool {
+        self.place(name).lock().is_some()
+    }
+
+    /// The file of a shard was decided on: files may refer to these, and it `is_whole` or stores what was found elsewhere.
+    pub fn decided(&self, name: &str, operation: u64, found: &Found, allowed: &[u64], is_whole: bool) {
+        let place = self.place(name);
+        let mut place = place.lock();
+        let Some(series) = place.as_mut().filter(|series| series.last.0 == operation) else { return };
+        let parts = kept(found, &series.last.1, operation, allowed, is_whole);
+        series.kept = Some((operation, parts)).filter(|(_, parts)| !parts.is_empty());
+    }
+}
+
+/// Where the bytes of fields lie.
+fn places(fields: &[Field], spans: &[(u64, DeviceSpan)]) -> Result<Vec<Place>, DeviceError> {
+    let mut places = Vec::with_capacity(fields.len().max(spans.len()));
+    for (index, field) in fields.iter().enumerate() {
+        let end = field.at + field.bytes;
+        let first = spans.partition_point(|(at, span)| at + span.bytes() <= field.at);
+        for (at, span) in spans[first..].iter().take_while(|(at, _)| *at < end) {
+            let (from, upto) = (field.at.max(*at), end.min(at + span.bytes()));
+            let span = span.part(from - at, upto - from)?;
+            places.push(Place { field: index, start: from - field.at, span });
+        }
+    }
+    Ok(places)
+}
