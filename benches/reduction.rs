@@ -8,17 +8,21 @@
 //! two of them the input changes: `sparse` 8 bytes in every tenth block of 64 KiB, `blocks` all of each hundredth block, `shifted` all bytes move
 //! by 33 chunks of 128, `twice` a tenth is a copy of another tenth, `random` everything. The first checkpoint, which is whole, is left out. For each: bytes of
 //! the shards over bytes stored, the median of the time that `capture` blocks, the median from its return to the commit on the local tier, and
-//! the time of a restart that reads the last one from files. One JSON object a line.
+//! the time of a restart that reads the last one from files. With `--gpu` the region is in the memory of the first GPU, and what the
+//! look at its chunks there took is given, too. One JSON object a line.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::rng::Rng;
 use bivouac_core::comm::threads::world;
 use bivouac_core::config::{Budget, Method};
+use bivouac_core::device::cuda::CudaDevice;
+use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::{Config, Level, Session};
 use clap::Parser;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 const BLOCK: usize = 64 << 10;
@@ -37,6 +41,9 @@ struct Options {
     /// Bytes of a chunk.
     #[arg(long, default_value_t = 128)]
     chunk: u64,
+    /// The region is in GPU memory.
+    #[arg(long)]
+    gpu: bool,
     /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -77,9 +84,27 @@ fn config(options: &Options, method: Method, memory: &Path, local: &Path) -> Con
     config.node.reduction_budget = Budget::Bytes(8 << 30);
     config.node.local_directory = Some(local.to_owned());
     config.node.local_allow_tmpfs = true;
+    config.node.device_budget = Budget::Bytes(((2 * options.mib + 64) as u64) << 20);
+    config.node.device_tables = Budget::Bytes(8 << 30);
     config.node.memory_directory = memory.to_owned();
     config.node.memory_budget = Budget::Bytes(((4 * (options.mib + 16)) as u64) << 20);
     config
+}
+
+/// Where the region is.
+struct Gpu {
+    device: Arc<dyn Device>,
+    stream: Arc<dyn Stream>,
+    span: DeviceSpan,
+}
+
+impl Gpu {
+    fn open(bytes: u64) -> Gpu {
+        let device: Arc<dyn Device> = Arc::new(CudaDevice::open(0).expect("a GPU"));
+        let stream = device.stream(Priority::High).expect("a stream");
+        let span = device.allocate(bytes).expect("room");
+        Gpu { device, stream, span }
+    }
 }
 
 fn open(config: Config) -> Session {
@@ -90,6 +115,7 @@ fn open(config: Config) -> Session {
 fn main() {
     let options = Options::parse();
     std::fs::create_dir_all(&options.dir).expect("a folder");
+    let gpu = options.gpu.then(|| Gpu::open((options.mib as u64) << 20));
     for input in ["sparse", "blocks", "shifted", "twice", "random"] {
         for method in Method::ALL {
             let folder = tempfile::tempdir_in(&options.dir).expect("a folder");
@@ -98,13 +124,26 @@ fn main() {
             let (mut rng, mut bytes) = (Rng::new(1), vec![0u8; options.mib << 20]);
             fill(&mut bytes, &mut rng);
             let session = open(config());
+            let caches = gpu.as_ref().map(|gpu| session.caches(gpu.device.clone()).expect("caches"));
             let (mut blocked, mut committed) = (Vec::new(), Vec::new());
             let mut first = Default::default();
             for version in 0..options.versions {
+                if let Some(Gpu { stream, span, .. }) = &gpu {
+                    stream.upload(&[(&bytes, span.clone())], None).expect("uploaded");
+                }
                 let begun = Instant::now();
                 let mut checkpoint = session.checkpoint("bench", version).expect("begun");
-                checkpoint.save("array", &bytes).expect("saved");
-                let pending = checkpoint.capture().expect("captured");
+                let pending = match (&gpu, &caches) {
+                    (Some(Gpu { stream, span, .. }), Some(caches)) => {
+                        checkpoint.save_device::<u8>("array", span).expect("saved");
+                        checkpoint.capture_on(caches, &**stream)
+                    }
+                    _ => {
+                        checkpoint.save("array", &bytes).expect("saved");
+                        checkpoint.capture()
+                    }
+                };
+                let pending = pending.expect("captured");
                 let captured = begun.elapsed().as_secs_f64();
                 assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
                 if version == 0 {
@@ -116,6 +155,7 @@ fn main() {
                 change(input, &mut bytes, &mut rng);
             }
             let last = session.stats().reduction;
+            drop(caches);
             session.close().expect("closes");
             let mut away = config();
             away.job.memory_enabled = false;
@@ -127,9 +167,11 @@ fn main() {
             let shards = (last.shard_bytes - first.shard_bytes) as f64;
             let stored = (last.stored_bytes - first.stored_bytes) as f64;
             let line = json!({
-                "figure": "reduction on the CPU", "input": input, "method": method.name(), "mib": options.mib, "chunk": options.chunk,
+                "figure": if options.gpu { "reduction on a GPU" } else { "reduction on the CPU" }, "input": input, "method": method.name(), "mib": options.mib, "chunk": options.chunk,
                 "versions": options.versions, "ratio": if stored > 0.0 { shards / stored } else { 1.0 },
                 "blocked_s": median(&blocked), "commit_s": median(&committed), "restart_s": restart,
+                "looked": last.looked_on_device - first.looked_on_device,
+                "look_s": (last.device_time - first.device_time).as_secs_f64() / (options.versions - 1) as f64,
             });
             println!("{line}");
         }

@@ -47,10 +47,24 @@ impl Case {
         found[0].clone()
     }
 
+    /// The versions that a tier holds; with references more than are kept by number.
+    pub fn versions(&self, tier: &str) -> Vec<u64> {
+        versions(&self.tier(tier))
+    }
+
     /// Removes a version from a tier.
     pub fn lose_version(&self, tier: &str, version: u64) {
         fs::remove_dir_all(self.file(tier, version, "manifest").parent().unwrap()).unwrap();
     }
+}
+
+/// The versions below a folder, ascending.
+pub fn versions(folder: &Path) -> Vec<u64> {
+    let version = |path: &PathBuf| {
+        let folder = path.parent()?.file_name()?.to_str()?;
+        folder.split_once("-v")?.1.split_once('-')?.0.parse().ok()
+    };
+    files(folder, "manifest").iter().filter_map(version).collect()
 }
 
 /// All files below a folder whose names end like this.

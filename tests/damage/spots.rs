@@ -3,7 +3,7 @@
 use crate::case::Case;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::format::container::{FOOTER_LEN, Footer};
-use bivouac_core::format::shard::Head;
+use bivouac_core::format::shard::{Content, Head};
 use bivouac_core::format::{Container, Region, ShardHeader};
 use bivouac_core::segment::OldSegment;
 use std::fs::{self, File, OpenOptions};
@@ -57,7 +57,10 @@ impl Shard {
                 let head = Head::decode(&self.bytes).unwrap();
                 // What the library keeps for itself in a shard may be lost without harm.
                 let is_any = |region: &Region| name == "body" && !region.name.starts_with(".bivouac/");
-                let is_hit = |region: &&Region| region.bytes > 0 && (is_any(region) || region.name == name);
+                // A packed shard has the bytes that are its own in one region.
+                let is_own = |region: &Region| head.header.content == Content::Packed && region.name == "bytes";
+                let is_hit =
+                    |region: &&Region| region.bytes > 0 && (is_any(region) || region.name == name || is_own(region));
                 let full: Vec<_> = head.meta.regions.iter().filter(is_hit).collect();
                 assert!(!full.is_empty(), "no part {name}");
                 let region = full[rng.below(full.len() as u64) as usize];
@@ -83,7 +86,8 @@ impl Shard {
     pub fn lose_write(&self, how: &str, older: &Shard, rng: &mut Rng) -> String {
         let (region, before) = (self.part("main", rng), older.part("main", rng));
         let size = if how == "stale-sector" { 512 } else { 4096 };
-        let within = rng.below((region.end - region.start) / size) * size;
+        let shorter = (region.end - region.start).min(before.end - before.start);
+        let within = rng.below((shorter / size).max(1)) * size;
         let at = region.start + within;
         let file = OpenOptions::new().write(true).open(&self.path).unwrap();
         if how == "hole" {
@@ -91,7 +95,7 @@ impl Shard {
             rustix::fs::fallocate(&file, punch, at, size).unwrap();
         } else {
             let from = (before.start - older.at + within) as usize;
-            let old = &older.bytes[from..from + size as usize];
+            let old = &older.bytes[from..(from + size as usize).min(older.bytes.len())];
             let zeros = vec![0; size as usize];
             file.write_all_at(if how == "zeroed" { &zeros } else { old }, at).unwrap();
         }
