@@ -13,6 +13,7 @@
 //! where.
 #![forbid(unsafe_code)]
 
+use super::state::SlotId;
 use crate::base::units::page_ceil;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,6 +27,18 @@ pub(super) struct Arena {
     owned: BTreeSet<u64>,
     /// Start and length of the free ranges. Invariants: inside owned extents; none empty; no two touch.
     free: BTreeMap<u64, u64>,
+    /// Free ranges that still hold what a slot was sealed with, by their start: length and slot. Invariant: wholly free.
+    remains: BTreeMap<u64, (u64, SlotId)>,
+}
+
+/// A range that was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Room {
+    pub(super) offset: u64,
+    /// The request, in whole pages.
+    pub(super) length: u64,
+    /// The slot that had just this range, if nobody has had any of it since.
+    pub(super) remains: Option<SlotId>,
 }
 
 /// A range that would fit, and the extents to claim first.
@@ -44,7 +57,8 @@ impl Arena {
     pub(super) fn new(extent_size: u64, extent_count: u64, node_rank: u32, node_ranks: u32) -> Arena {
         let border = |rank: u32| extent_count * u64::from(rank) / u64::from(node_ranks.max(1));
         let home = border(node_rank)..border(node_rank.saturating_add(1));
-        Arena { extent_size, extent_count, home, owned: BTreeSet::new(), free: BTreeMap::new() }
+        let (owned, free, remains) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        Arena { extent_size, extent_count, home, owned, free, remains }
     }
 
     /// The length that a request really takes.
@@ -71,11 +85,17 @@ impl Arena {
     }
 
     /// Takes a range from the owned free ones.
-    pub(super) fn take(&mut self, bytes: u64) -> Option<(u64, u64)> {
+    pub(super) fn take(&mut self, bytes: u64) -> Option<Room> {
         let length = Arena::rounded(bytes);
         let offset = self.first_fit(length, self.free.iter().map(|(start, len)| (*start, *len)))?;
+        let remains = self.remains.get(&offset).filter(|(had, _)| *had == length).map(|(_, slot)| *slot);
         self.cut(offset, length);
-        Some((offset, length))
+        Some(Room { offset, length, remains })
+    }
+
+    /// What a slot was sealed with is in its range, which is given back now.
+    pub(super) fn leave(&mut self, offset: u64, length: u64, slot: SlotId) {
+        self.remains.insert(offset, (length, slot));
     }
 
     /// Finds a range over owned free parts and extents for which `is_unowned` says yes.
@@ -204,6 +224,10 @@ impl Arena {
         let (start, len) =
             self.free.range(..=offset).next_back().map(|(start, len)| (*start, *len)).unwrap_or_default();
         assert!(offset + length <= start + len, "a range that is cut out is free");
+        let end = offset + length;
+        let before = self.remains.range(..offset).next_back().filter(|(at, (had, _))| *at + had > offset);
+        let gone: Vec<u64> = before.into_iter().chain(self.remains.range(offset..end)).map(|(at, _)| *at).collect();
+        gone.iter().for_each(|at| _ = self.remains.remove(at));
         self.free.remove(&start);
         if offset > start {
             self.free.insert(start, offset - start);
@@ -243,8 +267,8 @@ mod tests {
 
     /// Claims whatever the plan needs, as if no other rank existed.
     fn alloc(arena: &mut Arena, bytes: u64) -> Option<(u64, u64)> {
-        if let Some(range) = arena.take(bytes) {
-            return Some(range);
+        if let Some(Room { offset, length, .. }) = arena.take(bytes) {
+            return Some((offset, length));
         }
         let plan = arena.plan(bytes, |_| true)?;
         arena.hold(&plan);
@@ -276,7 +300,42 @@ mod tests {
         let (offset, length) = alloc(&mut arena, 3 * EXTENT).expect("room");
         assert_eq!(arena.give(offset, length), vec![2]);
         assert_eq!(arena.free_bytes(), 2 * EXTENT);
-        assert_eq!(arena.take(2 * EXTENT), Some((0, 2 * EXTENT)));
+        assert_eq!(arena.take(2 * EXTENT), Some(Room { offset: 0, length: 2 * EXTENT, remains: None }));
+    }
+
+    #[test]
+    fn what_a_slot_has_left_is_there_until_somebody_has_a_part_of_it() {
+        let slot = |uses| SlotId { index: 0, uses };
+        let mut arena = Arena::new(EXTENT, 4, 0, 1);
+        let (one, two) = (alloc(&mut arena, 3 * 4096).expect("room"), alloc(&mut arena, EXTENT).expect("room"));
+        let give = |arena: &mut Arena, (offset, length), uses| {
+            arena.leave(offset, length, slot(uses));
+            arena.give(offset, length);
+        };
+        give(&mut arena, one, 1);
+        assert_eq!(arena.take(3 * 4096 - 5).expect("room").remains, Some(slot(1)));
+        // Whoever has had it since may have written there.
+        arena.give(one.0, one.1);
+        assert_eq!(arena.take(3 * 4096).expect("room").remains, None);
+        give(&mut arena, one, 2);
+        give(&mut arena, two, 3);
+        // Another length, and all that it touches.
+        let room = arena.take(4 * 4096).expect("room");
+        assert_eq!((room.offset, room.remains), (one.0, None));
+        arena.give(room.offset, room.length);
+        assert_eq!(arena.take(3 * 4096).expect("room").remains, None);
+        assert_eq!(arena.take(EXTENT).expect("room").remains, None);
+    }
+
+    #[test]
+    fn nothing_remains_in_extents_that_were_given_back() {
+        let mut arena = Arena::new(EXTENT, 4, 0, 4);
+        let (offset, length) = alloc(&mut arena, 2 * EXTENT).expect("room");
+        arena.leave(offset, length, SlotId { index: 0, uses: 1 });
+        assert_eq!(arena.give(offset, length), [1]);
+        assert_eq!(alloc(&mut arena, 2 * EXTENT), Some((offset, length)));
+        arena.give(offset, length);
+        assert!(arena.remains.is_empty());
     }
 
     #[test]
@@ -323,7 +382,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Take(rank, bytes, fails) => {
-                        let mut range = arenas[rank].take(bytes);
+                        let mut range = arenas[rank].take(bytes).map(|room| (room.offset, room.length));
                         if range.is_none() && let Some(plan) = arenas[rank].plan(bytes, |e| owners[e as usize].is_none()) {
                             for extent in &plan.new_extents {
                                 prop_assert_eq!(owners[*extent as usize], None);

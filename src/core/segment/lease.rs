@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 use super::SegmentError;
+use super::arena::Room;
 use super::live::{Segment, Shared};
 use super::map::{Loan, SharedLoan};
 use crate::base::digest::store_fence;
@@ -66,7 +67,7 @@ impl Segment {
         shared.check_open()?;
         shared.check_fits(bytes)?;
         match shared.find_room(bytes, in_background) {
-            Ok((offset, length)) => {
+            Ok(Room { offset, length, .. }) => {
                 let ground = Ground { shared: Arc::clone(shared), offset, length };
                 Ok(Some(Lease { ground: Arc::new(ground), bytes }))
             }

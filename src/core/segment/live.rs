@@ -1,14 +1,14 @@
 //! This run's segment, as one of the node's ranks holds it.
 #![forbid(unsafe_code)]
 
-use super::arena::{Arena, Plan};
+use super::arena::{Arena, Plan, Room};
 use super::board::Boards;
 use super::layout::{BUDGET_MAX, NODE_RANKS_MAX, SLOTS_PER_RANK, SegmentHeader};
 use super::map::{self, Loan, Map};
 use super::populate::Populator;
 use super::room::Gauge;
-use super::slots::{Entry, Sealed, SlotId, SlotMut, SlotRef};
-use super::state::SlotState;
+use super::slots::{Entry, Sealed, SlotMut, SlotRef};
+use super::state::{SlotId, SlotState};
 use super::token::Queue;
 use super::{Refusal, SegmentError, SegmentSpec, file};
 use crate::base::ids::Level;
@@ -195,9 +195,9 @@ impl Segment {
         shared.check_fits(bytes)?;
         let Some(index) = shared.take_index() else { return Ok(shared.refuse(Refusal::Slots)) };
         match shared.find_room(bytes, false) {
-            Ok((offset, length)) => {
+            Ok(Room { offset, length, remains }) => {
                 let loan = shared.lend(offset, length);
-                Ok(Some(SlotMut::new(Arc::clone(shared), loan, index, bytes)))
+                Ok(Some(SlotMut::new(Arc::clone(shared), loan, index, bytes, remains)))
             }
             Err(refusal) => {
                 shared.books().slots[index as usize] = Held::Nobody;
@@ -475,7 +475,7 @@ impl Shared {
     }
 
     /// A taken range of populated memory: owned and warm if possible, else from new extents.
-    pub(super) fn find_room(&self, bytes: u64, in_background: bool) -> Result<(u64, u64), Refusal> {
+    pub(super) fn find_room(&self, bytes: u64, in_background: bool) -> Result<Room, Refusal> {
         if let Some(range) = self.books().arena.take(bytes) {
             return Ok(range);
         }
@@ -484,7 +484,8 @@ impl Shared {
         if let Some(range) = self.books().arena.take(bytes) {
             return Ok(range);
         }
-        self.claim_room(bytes, &turn, in_background).map(|plan| (plan.offset, plan.length))
+        let plan = self.claim_room(bytes, &turn, in_background)?;
+        Ok(Room { offset: plan.offset, length: plan.length, remains: None })
     }
 
     /// Takes a range for which new extents are needed: claims and populates them. `_turn` proves that it is ours to do.
@@ -619,8 +620,9 @@ impl Shared {
         self.books().slots[index] = Held::Sealed(sealed);
     }
 
-    /// Nobody holds the slot any more: its room is free. In a forked child nothing happens: the books are the parent's.
-    pub(super) fn on_free(&self, loan: Loan, slot: SlotId) {
+    /// Nobody holds the slot any more: its room is free. In a forked child nothing happens: the books are the parent's. What it `was_sealed` with
+    /// remains there for the time being.
+    pub(super) fn on_free(&self, loan: Loan, slot: SlotId, was_sealed: bool) {
         if !self.map.is_mine() {
             return;
         }
@@ -629,6 +631,9 @@ impl Shared {
         self.entry(slot.index).clear(slot.uses);
         let mut books = self.books();
         books.slots[slot.index as usize] = Held::Nobody;
+        if was_sealed {
+            books.arena.leave(offset, length, slot);
+        }
         let gone = books.arena.give(offset, length);
         drop(books);
         self.disown(&gone);

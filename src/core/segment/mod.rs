@@ -84,8 +84,8 @@ pub use live::Segment;
 pub use old::{OldBytes, OldSegment, OldSlot};
 pub use pins::{PIN_CHUNK, Pins};
 pub use room::{Available, available_memory, budget_bytes};
-pub use slots::{SealInfo, SlotId, SlotMut, SlotRef};
-pub use state::SlotState;
+pub use slots::{SealInfo, SlotMut, SlotRef};
+pub use state::{SlotId, SlotState};
 pub use token::{Order, Token, TokenGuard};
 
 use crate::base::ids::{Generation, Incarnation};

@@ -5,20 +5,13 @@ use super::SegmentError;
 use super::layout::{PASSING, SlotWords, pack_level, pack_state, slot_word, unpack_level, unpack_state};
 use super::live::Shared;
 use super::map::{Loan, Map};
-use super::state::SlotState;
+use super::state::{SlotId, SlotState};
 use crate::base::digest::store_fence;
 use crate::base::ids::Level;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Weak};
-
-/// Names a sealed slot of this process. A slot that is used again has another id.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SlotId {
-    pub(super) index: u32,
-    pub(super) uses: u64,
-}
 
 /// What a slot's entry says about the shard in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -128,12 +121,18 @@ pub struct SlotMut {
     uses: u64,
     length: u64,
     room: u64,
+    remains: Option<SlotId>,
 }
 
 impl SlotMut {
-    pub(super) fn new(shared: Arc<Shared>, loan: Loan, index: u32, length: u64) -> SlotMut {
+    pub(super) fn new(shared: Arc<Shared>, loan: Loan, index: u32, length: u64, remains: Option<SlotId>) -> SlotMut {
         let uses = shared.entry(index).begin(loan.offset(), length);
-        SlotMut { shared, loan: Some(loan), index, uses, length, room: length }
+        SlotMut { shared, loan: Some(loan), index, uses, length, room: length, remains }
+    }
+
+    /// The slot that had just this memory, in whole pages, if it still holds what that was sealed with.
+    pub fn remains(&self) -> Option<SlotId> {
+        self.remains
     }
 
     /// Bytes that were asked for, or what is left of them.
@@ -216,7 +215,7 @@ impl fmt::Debug for SlotMut {
 impl Drop for SlotMut {
     fn drop(&mut self) {
         if let Some(loan) = self.loan.take() {
-            self.shared.on_free(loan, SlotId { index: self.index, uses: self.uses });
+            self.shared.on_free(loan, SlotId { index: self.index, uses: self.uses }, false);
         }
     }
 }
@@ -237,7 +236,7 @@ impl Drop for Sealed {
     fn drop(&mut self) {
         // Without the segment nobody allocates any more: the slot stays sealed in the file for the next run.
         if let (Some(loan), Some(shared)) = (self.loan.take(), self.shared.upgrade()) {
-            shared.on_free(loan, self.id);
+            shared.on_free(loan, self.id, true);
         }
     }
 }

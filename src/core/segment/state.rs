@@ -5,6 +5,13 @@
 
 use std::fmt;
 
+/// Names a sealed slot of this process. A slot that is used again has another id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlotId {
+    pub(super) index: u32,
+    pub(super) uses: u64,
+}
+
 /// What a slot of the segment is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SlotState {
