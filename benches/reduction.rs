@@ -10,15 +10,19 @@
 //! the shards over bytes stored, the median of the time that `capture` blocks, the median from its return to the commit on the local tier, and
 //! the time of a restart that reads the last one from files. With `--gpu` the region is in the memory of the first GPU, and what the
 //! look at its chunks there took is given, too. One JSON object a line.
+//!
+//! `--captures` measures what a capture into node memory costs instead, where nothing, every hundredth block and everything has changed, by
+//! `full` and `basic`: the median time that it blocks, and from its return until the shard is sealed; beside it, in the same run, a plain copy: by the
+//! processor, or with `--gpu` inside the device and down to pinned memory.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::rng::Rng;
 use bivouac_core::comm::threads::world;
 use bivouac_core::config::{Budget, Method};
 use bivouac_core::device::cuda::CudaDevice;
-use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
+use bivouac_core::device::{Device, DeviceSpan, HostRange, Priority, Run, Stream};
 use bivouac_core::session::place::{Place, Workers};
-use bivouac_core::{Config, Level, Session};
+use bivouac_core::{Caches, Config, Level, Pending, Session};
 use clap::Parser;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -44,6 +48,9 @@ struct Options {
     /// The region is in GPU memory.
     #[arg(long)]
     gpu: bool,
+    /// What captures cost, without files.
+    #[arg(long)]
+    captures: bool,
     /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -107,6 +114,97 @@ impl Gpu {
     }
 }
 
+/// The median time of some calls in seconds; the first is left out.
+fn timed(mut call: impl FnMut()) -> f64 {
+    let time = |_| {
+        let begun = Instant::now();
+        call();
+        begun.elapsed().as_secs_f64()
+    };
+    median(&(0..8).map(time).collect::<Vec<_>>()[1..])
+}
+
+/// What plain copies of the region take.
+fn copies(gpu: Option<&Gpu>, bytes: &[u8]) -> serde_json::Value {
+    let target: &'static mut [u8] = vec![1u8; bytes.len()].leak();
+    let Some(Gpu { device, stream, span }) = gpu else {
+        return json!({ "memcpy_s": timed(|| target.copy_from_slice(bytes)) });
+    };
+    let other = device.allocate(span.bytes()).expect("room");
+    let copy = timed(|| {
+        stream.copy(span, &other).expect("enqueued");
+        stream.finish().expect("copied");
+    });
+    let whole = target.len() / 4096 * 4096;
+    let at = target.as_ptr().align_offset(4096);
+    let (range, memory) = HostRange::leaked(&mut target[at..whole - 4096 + at]);
+    let _pinned = device.pin(&range).expect("pinned");
+    let part = span.part(0, memory.len() as u64).expect("inside");
+    let down = timed(|| stream.download(&mut [(part.clone(), memory)], None).expect("copied"));
+    let digests = timed(|| {
+        let runs = vec![Run::whole(span.clone(), None, 0)];
+        stream.copy_blocks(runs, BLOCK as u64).and_then(|copied| copied.wait()).expect("read");
+    });
+    json!({ "device_copy_s": copy, "download_s": down, "digest_pass_s": digests })
+}
+
+fn captures(options: &Options, gpu: Option<&Gpu>) {
+    for input in ["same", "blocks", "random"] {
+        for method in [Method::Full, Method::Basic] {
+            let folder = tempfile::tempdir_in(&options.dir).expect("a folder");
+            let memory = tempfile::tempdir_in("/dev/shm").expect("node memory");
+            let mut config = config(options, method, memory.path(), folder.path());
+            config.job.local_enabled = false;
+            let (mut rng, mut bytes) = (Rng::new(1), vec![0u8; options.mib << 20]);
+            fill(&mut bytes, &mut rng);
+            let session = open(config);
+            let caches = gpu.map(|gpu| session.caches(gpu.device.clone()).expect("caches"));
+            let (mut blocked, mut sealed) = (Vec::new(), Vec::new());
+            for version in 0..options.versions {
+                let began = Instant::now();
+                let pending = capture(&session, version, &bytes, gpu, caches.as_ref());
+                let returned = began.elapsed().as_secs_f64();
+                assert!(pending.wait(Level::Process).expect("committed") >= Level::Process);
+                // The first have no memory and nothing to compare with.
+                if version > 2 {
+                    blocked.push(returned);
+                    sealed.push(began.elapsed().as_secs_f64() - returned);
+                }
+                if input != "same" {
+                    change(input, &mut bytes, &mut rng);
+                    if let Some(Gpu { stream, span, .. }) = gpu {
+                        stream.upload(&[(&bytes, span.clone())], None).expect("uploaded");
+                    }
+                }
+            }
+            let line = json!({
+                "figure": if options.gpu { "captures on a GPU" } else { "captures on the CPU" }, "input": input, "method": method.name(),
+                "mib": options.mib, "blocked_s": median(&blocked), "sealed_s": median(&sealed),
+                "partial": session.stats().reduction.partial_captures, "copies": copies(gpu, &bytes),
+            });
+            println!("{line}");
+            drop(caches);
+            session.close().expect("closes");
+        }
+    }
+}
+
+/// Takes a version of the region, which lies in `bytes` or on the GPU.
+fn capture(session: &Session, version: u64, bytes: &[u8], gpu: Option<&Gpu>, caches: Option<&Caches>) -> Pending {
+    let mut checkpoint = session.checkpoint("bench", version).expect("begun");
+    let pending = match (gpu, caches) {
+        (Some(Gpu { stream, span, .. }), Some(caches)) => {
+            checkpoint.save_device::<u8>("array", span).expect("saved");
+            checkpoint.capture_on(caches, &**stream)
+        }
+        _ => {
+            checkpoint.save("array", bytes).expect("saved");
+            checkpoint.capture()
+        }
+    };
+    pending.expect("captured")
+}
+
 fn open(config: Config) -> Session {
     let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
     Session::open_on(Box::new(world(&[0]).remove(0)), &place, config).expect("opens")
@@ -116,6 +214,14 @@ fn main() {
     let options = Options::parse();
     std::fs::create_dir_all(&options.dir).expect("a folder");
     let gpu = options.gpu.then(|| Gpu::open((options.mib as u64) << 20));
+    if options.captures {
+        if let Some(Gpu { stream, span, .. }) = &gpu {
+            let (mut rng, mut bytes) = (Rng::new(1), vec![0u8; options.mib << 20]);
+            fill(&mut bytes, &mut rng);
+            stream.upload(&[(&bytes, span.clone())], None).expect("uploaded");
+        }
+        return captures(&options, gpu.as_ref());
+    }
     for input in ["sparse", "blocks", "shifted", "twice", "random"] {
         for method in Method::ALL {
             let folder = tempfile::tempdir_in(&options.dir).expect("a folder");
@@ -132,18 +238,7 @@ fn main() {
                     stream.upload(&[(&bytes, span.clone())], None).expect("uploaded");
                 }
                 let begun = Instant::now();
-                let mut checkpoint = session.checkpoint("bench", version).expect("begun");
-                let pending = match (&gpu, &caches) {
-                    (Some(Gpu { stream, span, .. }), Some(caches)) => {
-                        checkpoint.save_device::<u8>("array", span).expect("saved");
-                        checkpoint.capture_on(caches, &**stream)
-                    }
-                    _ => {
-                        checkpoint.save("array", &bytes).expect("saved");
-                        checkpoint.capture()
-                    }
-                };
-                let pending = pending.expect("captured");
+                let pending = capture(&session, version, &bytes, gpu.as_ref(), caches.as_ref());
                 let captured = begun.elapsed().as_secs_f64();
                 assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
                 if version == 0 {

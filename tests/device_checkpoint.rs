@@ -425,6 +425,9 @@ fn files_hold_what_is_new(ranks: u32, rank: &(impl Fn(u32) -> Rank + Sync)) {
             (1..=VERSIONS).for_each(|version| take_reduced(&rank, session, &caches, version));
             let reduction = session.stats().reduction;
             assert_eq!((reduction.looked_on_device, reduction.packed), (VERSIONS, VERSIONS - 1), "{reduction:?}");
+            // From the third on there is something in the slot.
+            assert_eq!(reduction.partial_captures, VERSIONS - 2, "{reduction:?}");
+            assert_eq!(load_reduced(&rank, session), (VERSIONS, "memory"));
             // The first is whole; the sixth finds what the third has stored, as long as that is there.
             assert!(reduction.stored_bytes < reduction.shard_bytes / 4, "{reduction:?}");
         });

@@ -60,7 +60,8 @@ fn mix(mut z: u64) -> u64 {
 }
 
 /// A 128-bit digest of a block's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
 pub struct Digest(pub [u8; 16]);
 
 impl fmt::Display for Digest {

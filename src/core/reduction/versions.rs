@@ -97,6 +97,9 @@ impl Versions {
         let Some(version) = self.list.get(&operation) else { return Vec::new() };
         let decided = || self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());
         let earlier: Vec<&Version> = decided().rev().map(|(_, earlier)| earlier).collect();
+        if earlier.is_empty() {
+            return Vec::new();
+        }
         let mut uses: BTreeMap<u64, u64> = BTreeMap::new();
         let owners = owners(&version.head, &earlier);
         for ((_, length, _), owner) in version.head.blocks().zip(owners) {

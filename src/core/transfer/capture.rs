@@ -6,10 +6,11 @@
 //! but the slot, and is made of parts, because device regions may arrive in it later than host regions. The file path (for
 //! shards that no slot can hold) stages through one buffer of the configured write size, so that memory stays bounded.
 
+use super::remains::within;
 use crate::base::digest::{copy_digest, copy_digest_before, digest_bytes, store_fence, zero_streaming};
 use crate::base::units::page_ceil;
 use crate::base::{Digest, Rank};
-use crate::device::{DeviceError, DeviceSpan, Run, Stream};
+use crate::device::{Copied, DeviceError, DeviceSpan, Run, Stream};
 use crate::format::shard::{Head, Layout, encode_head};
 use crate::format::{ContainerEntry, Region, ShardHeader, container};
 use crate::region::{RegionData, SavedRegion};
@@ -18,10 +19,10 @@ use crate::tier::Upload;
 use crate::tier::posix::PageBuffer;
 use std::ops::Range;
 
-/// A region in device memory, and where it belongs in its shard.
-pub struct DevicePart<'a> {
+/// A region in device memory, or some blocks of one, and where it belongs in its shard.
+pub struct DevicePart {
     /// The memory.
-    pub span: &'a DeviceSpan,
+    pub span: DeviceSpan,
     /// Where its bytes go, from the start of the shard.
     pub at: u64,
     /// Its blocks among those of the shard.
@@ -31,26 +32,47 @@ pub struct DevicePart<'a> {
 }
 
 /// The device regions of a shard, in order.
-pub fn device_parts<'a>(layout: &Layout, regions: &'a [SavedRegion<'_>]) -> Vec<DevicePart<'a>> {
-    let part = |(region, (placed, saved)): (usize, (&Region, &'a SavedRegion<'_>))| match saved.data {
+pub fn device_parts(layout: &Layout, regions: &[SavedRegion<'_>]) -> Vec<DevicePart> {
+    let part = |(region, (placed, saved)): (usize, (&Region, &SavedRegion<'_>))| match saved.data {
         RegionData::Host(_) | RegionData::Kept(_) | RegionData::Held { .. } => None,
         RegionData::Device(span) => {
             let first = placed.first_block as usize;
             let blocks = first..first + placed.blocks(layout.block_size) as usize;
-            Some(DevicePart { span, at: layout.body_offset + placed.offset, blocks, region })
+            Some(DevicePart { span: span.clone(), at: layout.body_offset + placed.offset, blocks, region })
         }
     };
     layout.meta.regions.iter().zip(regions).enumerate().filter_map(part).collect()
 }
 
 /// Puts the digests of device regions, one region behind the other, in their places among those of the shard.
-pub fn place_digests(parts: &[DevicePart<'_>], found: &[Digest], digests: &mut [Digest]) {
+pub fn place_digests(parts: &[DevicePart], found: &[Digest], digests: &mut [Digest]) {
     let mut rest = found;
     for part in parts {
         let (own, others) = rest.split_at(part.blocks.len());
         digests[part.blocks.clone()].copy_from_slice(own);
         rest = others;
     }
+}
+
+/// Some blocks of device regions, which are given by their places among those of the shard, in ascending ranges.
+///
+/// # Errors
+/// [`DeviceError::Range`] for parts that are not whole regions.
+pub fn some_blocks(
+    parts: &[DevicePart],
+    block_bytes: u64,
+    blocks: &[Range<usize>],
+) -> Result<Vec<DevicePart>, DeviceError> {
+    let mut some: Vec<DevicePart> = Vec::new();
+    for part in parts {
+        for blocks in within(blocks, &part.blocks) {
+            let start = (blocks.start - part.blocks.start) as u64 * block_bytes;
+            let end = part.span.bytes().min((blocks.end - part.blocks.start) as u64 * block_bytes);
+            let span = part.span.part(start, end - start)?;
+            some.push(DevicePart { span, at: part.at + start, blocks, region: part.region });
+        }
+    }
+    Ok(some)
 }
 
 /// Digests of device regions where they are, one region behind the other.
@@ -61,22 +83,45 @@ pub fn place_digests(parts: &[DevicePart<'_>], found: &[Digest], digests: &mut [
 /// # Blocking
 /// For the work that is enqueued on the stream, and one pass over the regions.
 pub fn digest_on_device(
-    parts: &[DevicePart<'_>],
+    parts: &[DevicePart],
     block_bytes: u64,
     stream: &dyn Stream,
 ) -> Result<Vec<Digest>, DeviceError> {
+    begin_digests(parts, block_bytes, stream)?.map_or_else(|| Ok(Vec::new()), |copied| copied.digests())
+}
+
+/// Enqueues that; `None` if there is not a byte.
+///
+/// # Errors
+/// What the device says.
+pub fn begin_digests(
+    parts: &[DevicePart],
+    block_bytes: u64,
+    stream: &dyn Stream,
+) -> Result<Option<Box<dyn Copied>>, DeviceError> {
     let mut runs = Vec::with_capacity(parts.len());
     let mut next = 0;
     for part in parts.iter().filter(|part| !part.blocks.is_empty()) {
         runs.push(Run::whole(part.span.clone(), None, next));
         next += part.blocks.len() as u32;
     }
-    if runs.is_empty() { Ok(Vec::new()) } else { stream.copy_blocks(runs, block_bytes)?.digests() }
+    if runs.is_empty() { Ok(None) } else { stream.copy_blocks(runs, block_bytes).map(Some) }
 }
 
+/// Blocks that are looked at before a capture gives up to look for unchanged ones.
+const LOOKS: usize = 16;
+
 /// Copies the host regions into `target` (of at least `layout.total_len` bytes), their digests into `digests`, and zeroes the
-/// padding behind every region. Regions that are held there stay as they are.
-pub fn copy_host(layout: &Layout, regions: &[SavedRegion<'_>], target: &mut [u8], digests: &mut [Digest]) {
+/// padding behind every region. Regions that are held there stay as they are. `here` are the digests of what `target` holds, if that is known: blocks
+/// that have them stay, unless most are found to have changed.
+pub fn copy_host(
+    layout: &Layout,
+    regions: &[SavedRegion<'_>],
+    target: &mut [u8],
+    digests: &mut [Digest],
+    here: Option<&[Digest]>,
+) {
+    let (mut looked, mut same) = (0, 0);
     let body = &mut target[layout.body_offset as usize..];
     let block = layout.block_size as usize;
     for (index, (placed, saved)) in layout.meta.regions.iter().zip(regions).enumerate() {
@@ -90,7 +135,16 @@ pub fn copy_host(layout: &Layout, regions: &[SavedRegion<'_>], target: &mut [u8]
                 Some(RegionData::Host(bytes)) => bytes.as_ptr(),
                 _ => behind,
             };
-            for ((from, to), digest) in blocks.zip(digests) {
+            for (index, ((from, to), digest)) in blocks.zip(digests).enumerate() {
+                let is_worth_it = looked < LOOKS || 2 * same > looked;
+                if let Some(here) = here.filter(|_| is_worth_it) {
+                    looked += 1;
+                    *digest = digest_bytes(from);
+                    if here[placed.first_block as usize + index] == *digest {
+                        same += 1;
+                        continue;
+                    }
+                }
                 let end = from.as_ptr_range().end;
                 *digest = copy_digest_before(from, to, if end == behind { next } else { end });
             }
@@ -144,7 +198,7 @@ pub fn read_kept(
 ///
 /// # Blocking
 /// For the work that is enqueued on the stream, and for the transfer.
-pub fn download(parts: &[DevicePart<'_>], target: &mut [u8], stream: &dyn Stream) -> Result<(), DeviceError> {
+pub fn download(parts: &[DevicePart], target: &mut [u8], stream: &dyn Stream) -> Result<(), DeviceError> {
     let copies = parts.iter().map(|part| (part.span.clone(), part.at));
     stream.download(&mut targets(copies, target), None)
 }

@@ -1,7 +1,7 @@
 //! The capture of a checkpoint: its regions come into the nearest tier that has room, and this rank votes.
 #![forbid(unsafe_code)]
 
-use super::capture::{self, FileError};
+use super::capture::{self, DevicePart, FileError};
 use super::core::{Books, Facts, call};
 use super::desk::Decision;
 use super::engine::Engine;
@@ -11,6 +11,7 @@ use super::history::Caches;
 use super::landing::Descent;
 use super::node::NodeContainer;
 use super::progress::Progress;
+use super::remains::{Compared, Known};
 use super::shards::Placed;
 use crate::base::ids::text_hash;
 use crate::base::log;
@@ -331,30 +332,65 @@ impl Engine {
     ) -> Result<Taken, FillError> {
         let parts = capture::device_parts(layout, &spec.regions);
         let device = spec.device.filter(|_| !parts.is_empty());
-        // Without threads nobody would bring it down.
-        let staged = match device.filter(|_| !self.setup.is_inline) {
-            Some(OnDevice { caches, stream }) => caches.stage(&parts, layout.block_size, stream)?,
+        let block = layout.block_size;
+        let known = self.known(spec, layout, &slot);
+        // Of what is known the digests are enough at first.
+        let digesting = match device.filter(|_| known.is_some()) {
+            Some(OnDevice { stream, .. }) => capture::begin_digests(&parts, block, stream)?,
             None => None,
         };
-        // While the device copies, if it does.
-        capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests);
+        // Without threads nobody would bring it down.
+        let stage = |parts: &[DevicePart]| match device.filter(|_| !self.setup.is_inline) {
+            Some(OnDevice { caches, stream }) => caches.stage(parts, block, stream),
+            None => Ok(None),
+        };
+        let mut staged = if known.is_none() { stage(&parts)? } else { None };
+        // While the device is at it.
+        let here = known.as_ref().map(|known| &known.here.digests[..]);
+        capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests, here);
         capture::read_kept(layout, &spec.regions, slot.as_mut_slice(), &mut digests)?;
+        let regions: Vec<usize> = parts.iter().map(|part| part.region).collect();
+        let (mut wanted, mut fill, mut changed) = (parts, None, None);
+        if let Some(known) = known {
+            if let Some(digesting) = digesting {
+                capture::place_digests(&wanted, &digesting.digests()?, &mut digests);
+            }
+            let Compared { changed: blocks, older } = known.compare(&digests);
+            wanted = capture::some_blocks(&wanted, block, &blocks)?;
+            fill = known.fill(layout, &regions, &older);
+            changed = Some(blocks.iter().map(|blocks| blocks.len()).sum());
+            staged = stage(&wanted)?;
+            self.reporter().count(|stats| stats.reduction.partial_captures += 1);
+        }
         let unsealed =
             |digests| Unsealed { name: spec.name.clone(), layout: layout.clone(), header: header.clone(), digests };
         if let Some(mut staged) = staged {
-            capture::place_digests(&parts, &staged.digests()?, &mut digests);
+            capture::place_digests(&wanted, &staged.digests()?, &mut digests);
+            self.remains.lock().captured(&spec.name, &digests, changed);
             self.reporter().count(|stats| stats.staged_captures += 1);
-            let regions = parts.iter().map(|part| part.region).collect();
-            return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed: unsealed(digests), regions })));
+            return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed: unsealed(digests), regions, fill })));
         }
         if let Some(OnDevice { caches, stream }) = device {
-            let found = capture::digest_on_device(&parts, layout.block_size, stream)?;
-            capture::place_digests(&parts, &found, &mut digests);
-            capture::download(&parts, slot.as_mut_slice(), stream)?;
-            caches.pin_soon(&slot, parts.iter().map(|part| part.span.bytes()).sum());
+            capture::place_digests(&wanted, &capture::digest_on_device(&wanted, block, stream)?, &mut digests);
+            capture::download(&wanted, slot.as_mut_slice(), stream)?;
+            caches.pin_soon(&slot, wanted.iter().map(|part| part.span.bytes()).sum());
         }
+        if let Some(fill) = fill {
+            fill.copy_to(slot.as_mut_slice());
+        }
+        self.remains.lock().captured(&spec.name, &digests, changed);
         let placed = self.seal(&unsealed(digests), slot).map_err(FillError::Tier)?;
         Ok(Taken::Placed(Box::new(placed)))
+    }
+
+    /// What a capture into a slot need not store.
+    fn known(&self, spec: &CaptureSpec<'_>, layout: &Layout, slot: &SlotMut) -> Option<Known> {
+        let segment = self.setup.memory.as_ref().filter(|_| self.reducer.is_on())?;
+        let known = self.remains.lock().begin(segment, &spec.name, spec.operation, layout, slot)?;
+        // What is held has been written there since.
+        let is_held = spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Held { .. }));
+        let newest = known.newest.header.key.operation;
+        (!is_held && self.reducer.may_leave_out(&spec.name, newest)).then_some(known)
     }
 
     /// Seals a complete slot, whose head is `head`.
@@ -366,6 +402,9 @@ impl Engine {
         let sealed = slot.seal(info).map_err(|error| format!("memory tier: {error}"))?;
         let bytes = segment.sealed(sealed).ok_or("memory tier: the slot is gone")?;
         let shard = MemoryShard::sealed(segment.path(), Arc::new(bytes), head);
+        if self.reducer.is_on() {
+            self.remains.lock().sealed(name, sealed, Source::Memory(shard.clone()).shared_head());
+        }
         log::debug!("event=captured rank={} version={version} operation={operation} bytes={length}", self.setup.rank());
         // The whole slot stays taken, however short the shard became.
         let is_linked = segment.is_linked();

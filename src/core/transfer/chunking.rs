@@ -39,8 +39,8 @@ pub(super) struct Looked {
 /// The table of a series.
 struct Series {
     table: Box<dyn ChunkTable>,
-    /// The last version that was looked at, and the names of its fields.
-    last: (u64, Vec<String>),
+    /// The last version that was looked at, and the names of its fields; `None`: the table begins anew.
+    last: Option<(u64, Vec<String>)>,
     /// What its file has stored itself beside that.
     kept: Option<(u64, Vec<Part>)>,
 }
@@ -109,23 +109,24 @@ impl DeviceTables {
             let size = size.ok_or(DeviceError::OutOfMemory { what, bytes: budget })?;
             let table = device.chunk_table(size)?;
             log::debug!("event=table-on-device size={size:?} bytes={}", size.bytes());
-            *place = Some(Series { table, last: (0, Vec::new()), kept: None });
+            *place = Some(Series { table, last: None, kept: None });
         }
         let Some(series) = place else { return Ok(None) };
         let names: Vec<String> = fields.iter().map(|field| field.name.clone()).collect();
-        let (last, fields_then) = std::mem::replace(&mut series.last, (operation, names));
-        if operation < last {
+        if series.last.as_ref().is_some_and(|(last, _)| operation < *last) {
             // A later one was quicker.
-            series.last = (last, fields_then);
             return Ok(None);
         }
-        let is_of_last = fields_then == series.last.1;
-        let kept = series.kept.take().filter(|(kept, _)| *kept == last && is_of_last);
+        let last = series.last.take();
+        let is_of_last = |kept: &u64| last.as_ref().is_some_and(|(last, then)| kept == last && *then == names);
+        let kept = series.kept.take().filter(|(kept, _)| is_of_last(kept));
         let places = places(&fields, &spans)?;
         let asked = Question { operation, allowed, block, fields, kept };
         let answer = series.table.look(&asked, &places);
-        if matches!(answer, Err(DeviceError::Lost { .. })) {
-            *place = None;
+        match &answer {
+            Ok(Some(_)) => series.last = Some((operation, names)),
+            Err(DeviceError::Lost { .. }) => *place = None,
+            Ok(None) | Err(_) => {}
         }
         answer
     }
@@ -135,12 +136,22 @@ impl DeviceTables {
         self.place(name).lock().is_some()
     }
 
+    /// Is there no table for a series, or has it looked at this version last?
+    pub fn is_in_step(&self, name: &str, operation: u64) -> bool {
+        let place = self.place(name);
+        let place = place.try_lock();
+        place.is_some_and(|place| {
+            place.as_ref().is_none_or(|series| matches!(series.last, Some((last, _)) if last == operation))
+        })
+    }
+
     /// The file of a shard was decided on: files may refer to these, and it `is_whole` or stores what was found elsewhere.
     pub fn decided(&self, name: &str, operation: u64, found: &Found, allowed: &[u64], is_whole: bool) {
         let place = self.place(name);
         let mut place = place.lock();
-        let Some(series) = place.as_mut().filter(|series| series.last.0 == operation) else { return };
-        let parts = kept(found, &series.last.1, operation, allowed, is_whole);
+        let Some(series) = place.as_mut() else { return };
+        let Some((_, names)) = series.last.as_ref().filter(|(last, _)| *last == operation) else { return };
+        let parts = kept(found, names, operation, allowed, is_whole);
         series.kept = Some((operation, parts)).filter(|(_, parts)| !parts.is_empty());
     }
 }

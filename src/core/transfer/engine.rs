@@ -16,6 +16,7 @@ use super::mail::Mail;
 use super::peers::Peers;
 use super::progress::{LevelVerdict, Progress};
 use super::reducer::{Manifests, Reducer};
+use super::remains::Remains;
 use super::report::Reporter;
 use super::setup::{Identity, Setup};
 use super::shards::{Placed, Shards};
@@ -58,6 +59,8 @@ pub struct Engine {
     pub(super) desk: Desk,
     shards: Arc<Shards>,
     pub(super) reducer: Arc<Reducer>,
+    /// What slots still hold.
+    pub(super) remains: Lock<Remains>,
     pub(super) manifests: Manifests,
     pub(super) lanes: Arc<Lanes>,
     pub(super) mail: Arc<Mail>,
@@ -114,6 +117,7 @@ impl Engine {
             fetches: Fetches::new(setup.rank(), &mail),
             shards,
             reducer,
+            remains: Lock::at(Order::Account, Remains::default()),
             manifests: Manifests::default(),
             lanes,
             mail,

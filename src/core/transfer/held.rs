@@ -200,7 +200,7 @@ impl Engine {
         let digests = &mut held.digests;
         let written = match &mut held.store {
             Some(Store::Slot(slot)) => {
-                capture::copy_host(&layout, spec.regions, slot.as_mut_slice(), digests);
+                capture::copy_host(&layout, spec.regions, slot.as_mut_slice(), digests, None);
                 capture::read_kept(&layout, spec.regions, slot.as_mut_slice(), digests).map_err(FileError::Region)
             }
             Some(Store::File(upload)) => {

@@ -32,6 +32,7 @@ use super::checkpoint::Unsealed;
 use super::chunking::Looking;
 use super::engine::Engine;
 use super::history::{LookAt, Staged};
+use super::remains::Fill;
 
 use crate::base::log;
 use crate::device::DeviceError;
@@ -49,6 +50,8 @@ pub(super) struct Descent {
     pub unsealed: Unsealed,
     /// Which regions of the shard the device has.
     pub regions: Vec<usize>,
+    /// What another slot has of them.
+    pub fill: Option<Fill>,
 }
 
 /// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
@@ -78,11 +81,11 @@ impl Drop for Landing {
 impl Engine {
     /// Sends a staged shard, whose checkpoint is in the books, on its way.
     pub(super) fn send_down(self: &Arc<Self>, descent: Descent, call: String) {
-        let Descent { staged, slot, unsealed, regions } = descent;
+        let Descent { staged, slot, unsealed, regions, fill } = descent;
         let version = unsealed.header.key.version;
         let look = self.reducer.looks_on_devices().then(|| self.look(&unsealed, &regions));
         let landing = Landing { engine: self.clone(), unsealed, call, is_done: false };
-        staged.send_down(slot, version, look, Box::new(move |landed| landing.land(landed)));
+        staged.send_down(slot, version, look, fill, Box::new(move |landed| landing.land(landed)));
     }
 
     /// What is to be done beside the download: to look at the chunks of the regions that the device has.

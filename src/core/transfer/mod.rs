@@ -13,7 +13,7 @@
 //! | `engine` | wires: tells the books what happens and performs what follows; steps the coordination |
 //! | `files`, `peers` | this rank's part in a level (`level::LevelWork`): a file of each tier, the exchange with the peers |
 //! | `lanes`, `work`, `background` | the background work: what waits for which tier, which piece is next, its doing |
-//! | `checkpoint`, `capture`, `held`, `landing` | captures: the regions to a slot or a file, and the vote |
+//! | `checkpoint`, `capture`, `held`, `landing`, `remains` | captures: the regions to a slot or a file, as far as they are not there, and the vote |
 //! | `fetch`, `mail`, `desk` | requests of other ranks; bulk data on its way; rounds that wait to be stepped |
 //! | `report`, `status` | what the application, the log and the supervisor are told |
 //! | `fence`, `inherited`, `shards`, `reducer` and `chunking`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
@@ -46,6 +46,7 @@ pub mod pacing;
 mod peers;
 pub mod progress;
 mod reducer;
+mod remains;
 pub mod report;
 mod setup;
 mod shards;

@@ -78,9 +78,21 @@ impl Reducer {
         }
     }
 
+    /// Are differences asked for?
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// Is it of use to look at the regions that are in device memory?
     pub fn looks_on_devices(&self) -> bool {
         self.on_device.is_some()
+    }
+
+    /// May a capture leave out what has not changed since this version? Not where differences are not asked for, or where a device has looked at
+    /// another one last, or is about to.
+    pub fn may_leave_out(&self, name: &str, since: u64) -> bool {
+        let is_in_step = |tables: &DeviceTables| tables.is_in_step(name, since);
+        self.is_on && self.on_device.as_ref().is_none_or(is_in_step)
     }
 
     /// Looks at regions of a shard in device memory, before it is captured, and says how long that took; `None` if it could not.

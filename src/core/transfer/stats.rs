@@ -70,6 +70,8 @@ pub struct Reduction {
     pub shard_bytes: u64,
     /// Bytes that they store themselves.
     pub stored_bytes: u64,
+    /// Captures that stored only what had changed since the one before.
+    pub partial_captures: u64,
     /// Shards whose regions in device memory were looked at there, chunk by chunk.
     pub looked_on_device: u64,
     /// How long that took, beside their way down.

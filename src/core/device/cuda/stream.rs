@@ -587,9 +587,7 @@ impl Copied for Enqueued {
     fn digests(&self) -> Result<Vec<Digest>> {
         self.wait()?;
         let mut digests = vec![Digest::default(); self.blocks as usize];
-        for (index, digest) in digests.iter_mut().enumerate() {
-            self.pinned.read(index * 16, &mut digest.0);
-        }
+        self.pinned.read(0, bytemuck::cast_slice_mut(&mut digests));
         Ok(digests)
     }
 

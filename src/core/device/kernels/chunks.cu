@@ -232,14 +232,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_label(const __gr
     __shared__ unsigned char kinds[LEAVES];
     const Range r = range_of(t);
     if (r.leaves == 0) return;
+    // Most ranges have not changed, and cost a look at their places.
     bool is_any = false;
+    for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) is_any |= t.homes[r.leaf + leaf] >> LABEL == PENDING;
+    if (!__syncthreads_or(is_any)) return;
     for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) {
         const u64 at = r.leaf + leaf;
         xs[leaf] = t.digests[2 * at];
         ys[leaf] = t.digests[2 * at + 1];
         u64 kind = FIXED;
         if (t.homes[at] >> LABEL == PENDING) {
-            is_any = true;
             const u64 own = own_place(t, r, leaf);
             const u64 place = t.is_whole ? own : find(t, {xs[leaf], ys[leaf]});
             // Without room in the table it is one that nobody can find again.
@@ -248,7 +250,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_label(const __gr
         }
         kinds[leaf] = (unsigned char)kind;
     }
-    if (!__syncthreads_or(is_any) || !t.is_tree) return;
+    if (!t.is_tree) return;
+    __syncthreads();
     // Runs of one chunk: where the first of them is a first occurrence, all are.
     bool is_run = false;
     for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) {
@@ -314,17 +317,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_lift(const __gri
     __shared__ u64 nodes[2 * LEAVES + 16];
     const Range r = range_of(t);
     if (r.leaves < 2) return;
-    for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) {
-        const u64 at = r.leaf + leaf;
-        nodes[leaf] = t.homes[at];
-        xs[leaf] = t.digests[2 * at];
-        ys[leaf] = t.digests[2 * at + 1];
-    }
+    for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) nodes[leaf] = t.homes[r.leaf + leaf];
     __syncthreads();
     bool is_any = false;
     for (u32 leaf = 2 * threadIdx.x; leaf + 1 < r.leaves; leaf += 2 * THREADS)
         is_any |= nodes[leaf] >> LABEL == SHIFTED && nodes[leaf + 1] >> LABEL == SHIFTED;
     if (!__syncthreads_or(is_any)) return;
+    for (u32 leaf = threadIdx.x; leaf < r.leaves; leaf += THREADS) {
+        const u64 at = r.leaf + leaf;
+        xs[leaf] = t.digests[2 * at];
+        ys[leaf] = t.digests[2 * at + 1];
+    }
+    __syncthreads();
     u32 counts[12], offsets[12], levels = 1;
     counts[0] = r.leaves;
     offsets[0] = 0;
@@ -383,7 +387,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bvk_chunk_runs(const __gri
             }
         }
         // Others may read it with the label or without.
-        t.homes[at] = place;
+        if (t.homes[at] != place) t.homes[at] = place;
     }
 }
 

@@ -89,6 +89,51 @@ fn a_file_holds_what_has_changed_and_what_it_refers_to_stays_as_long_as_it_does(
     }
 }
 
+/// Regions that change a little, much, not at all, back to what they were, and in length.
+#[test]
+fn a_capture_stores_what_has_changed_in_the_slot_that_had_the_one_before_the_last() {
+    let bed = Bed::new();
+    let session = bed.open(&bed.place(), reduced(&bed));
+    let mut rng = Rng::new(7);
+    let mut regions: [Vec<u8>; 3] = [40 * BLOCK + 9, 3 * BLOCK, 2 * BLOCK - 500].map(|bytes| vec![1; bytes]);
+    let (mut before, mut partial) = (regions.clone(), Vec::new());
+    for version in 1..=40 {
+        let kept = regions.clone();
+        match rng.below(6) {
+            0 => {}
+            1 => regions[rng.below(3) as usize].fill(version as u8),
+            2 => regions = before,
+            3 => regions[2].resize(2 * BLOCK - rng.below(1000) as usize, version as u8),
+            _ => {
+                let bytes = &mut regions[rng.below(2) as usize];
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] ^= version as u8;
+            }
+        }
+        before = kept;
+        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        for (name, bytes) in ["a", "b", "c"].into_iter().zip(&regions) {
+            checkpoint.save(name, bytes).expect("saved");
+        }
+        checkpoint.value("step", &version).expect("saved");
+        let pending = checkpoint.capture().expect("captured");
+        pending.wait(Level::Process).expect("committed");
+        partial.push(session.stats().reduction.partial_captures);
+        let mut loaded = regions.clone().map(|bytes| vec![0; bytes.len()]);
+        let restored = session.restart("heat", |r| {
+            for (name, bytes) in ["a", "b", "c"].into_iter().zip(&mut loaded) {
+                r.load(name, bytes)?;
+            }
+            Ok(())
+        });
+        let restored = restored.expect("restored").expect("the newest");
+        assert_eq!((restored.version, restored.tier, loaded == regions), (version, "memory", true));
+    }
+    assert_eq!(partial[1], 0, "neither of the first two has anything in its slot");
+    assert!(partial[39] > 20, "{partial:?}");
+    session.close().expect("closes");
+}
+
 #[test]
 fn a_restart_reads_what_files_refer_to_and_begins_whole() {
     let bed = Bed::new();

@@ -18,6 +18,7 @@ use crate::base::sync::{Condition, Guard, Lock};
 use crate::cache::{Cache, EntryId, Job, Keep, Link, Noted};
 use crate::device::{Copied, Device, DeviceError, DeviceSpan, Reservation, Stream};
 use crate::segment::{Segment, SlotMut};
+use crate::transfer::remains::Fill;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -459,5 +460,6 @@ pub(super) struct Landing {
     pub(super) slot: SlotMut,
     pub(super) version: u64,
     pub(super) look: Option<LookAt>,
+    pub(super) fill: Option<Fill>,
     pub(super) land: Land,
 }

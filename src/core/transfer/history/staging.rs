@@ -17,6 +17,7 @@ use crate::cache::{Admission, Link, Piece, Reason};
 use crate::device::{DeviceError, Stream};
 use crate::segment::SlotMut;
 use crate::transfer::capture::{DevicePart, targets};
+use crate::transfer::remains::Fill;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::thread::ScopedJoinHandle;
@@ -50,7 +51,7 @@ impl Caches {
     /// For room, at most as long as a download of the regions would take.
     pub(in crate::transfer) fn stage(
         &self,
-        parts: &[DevicePart<'_>],
+        parts: &[DevicePart],
         block_bytes: u64,
         stream: &dyn Stream,
     ) -> Result<Option<Staged>, DeviceError> {
@@ -88,12 +89,20 @@ impl Caches {
 }
 
 impl Staged {
-    /// Hands it over to the thread that downloads it into `slot`, lets it be looked at meanwhile, and then calls `land`. If that thread has panicked, `land` is
+    /// Hands it over to the thread that downloads it into `slot`, lets it be looked at meanwhile, fills the
+    /// rest of the slot, and then calls `land`. If that thread has panicked, `land` is
     /// dropped with the [`Caches`], at the latest.
-    pub(in crate::transfer) fn send_down(self, slot: SlotMut, version: u64, look: Option<LookAt>, land: Land) {
+    pub(in crate::transfer) fn send_down(
+        self,
+        slot: SlotMut,
+        version: u64,
+        look: Option<LookAt>,
+        fill: Option<Fill>,
+        land: Land,
+    ) {
         let shared = self.shared.clone();
         let mut books = shared.lock();
-        books.landings.push_back(Landing { staged: self, slot, version, look, land });
+        books.landings.push_back(Landing { staged: self, slot, version, look, fill, land });
         shared.given[Link::Down as usize].fetch_add(1, Ordering::Relaxed);
         drop(books);
         shared.links[Link::Down as usize].notify_all();
@@ -122,7 +131,7 @@ impl Drop for Staged {
 impl Landing {
     /// Downloads the shard and says so.
     pub(super) fn run(self, stream: &dyn Stream) {
-        let Landing { staged, mut slot, version, look, land } = self;
+        let Landing { staged, mut slot, version, look, fill, land } = self;
         let begun = Instant::now();
         let (shared, bytes) = (staged.shared.clone(), staged.bytes);
         let mut burst = shared.burst(version, bytes);
@@ -143,6 +152,10 @@ impl Landing {
                 down
             })
         });
+        if let Some(fill) = &fill {
+            fill.copy_to(slot.as_mut_slice());
+        }
+        drop(fill);
         for gap in &staged.gaps {
             slot.as_mut_slice()[gap.start as usize..gap.end as usize].fill(0);
         }
@@ -262,7 +275,7 @@ mod tests {
         let stream = device.stream(Priority::High).expect("a stream");
         let source = device.allocate(BYTES).expect("room");
         let stage = || {
-            let parts = [DevicePart { span: &source, at: 0, blocks: 0..512, region: 0 }];
+            let parts = [DevicePart { span: source.clone(), at: 0, blocks: 0..512, region: 0 }];
             caches.stage(&parts, 4096, &*stream).expect("the device works")
         };
         let mut first = std::iter::repeat_with(stage).flatten().next().expect("mapped in the end");

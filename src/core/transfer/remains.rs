@@ -1,0 +1,166 @@
+//! What the slots of node memory still hold: a capture into memory that an earlier one had stores what has changed.
+//!
+//! A series has two slots in turn. The one that it gives back holds its shard until somebody else has that memory, and the next capture
+//! usually gets it again ([`SlotMut::remains`]). Blocks of that shard which have the digests of the new one stay; those that only the
+//! newest sealed shard has are copied from there; the rest comes from the application. Whether bytes that were left alone are still good, is
+//! found where it is of anybody else's bytes: when a writer or a restart checks their digests.
+#![forbid(unsafe_code)]
+
+use crate::base::Digest;
+use crate::format::Region;
+use crate::format::shard::{Head, Layout};
+use crate::segment::{Segment, SlotId, SlotMut, SlotRef};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Shards of a series whose heads are remembered.
+const HEADS_MAX: usize = 4;
+
+#[derive(Default)]
+struct Latest {
+    /// The slots that were sealed last, and what with.
+    heads: VecDeque<(SlotId, Arc<Head>)>,
+    /// The operation of the last capture.
+    begun: u64,
+    /// How much of the last capture had changed.
+    changed: f64,
+}
+
+/// What this process has sealed.
+#[derive(Default)]
+pub(super) struct Remains(HashMap<String, Latest>);
+
+/// What a capture need not store.
+pub(super) struct Known {
+    /// The head of what the slot holds.
+    pub here: Arc<Head>,
+    /// The newest shard of the series.
+    pub newest: Arc<Head>,
+    /// Its bytes, if they are elsewhere.
+    pub bytes: Option<SlotRef>,
+}
+
+/// What of a slot is copied from another one, in bytes from the start of both.
+pub(super) struct Fill {
+    from: SlotRef,
+    ranges: Vec<Range<usize>>,
+}
+
+impl Remains {
+    /// A shard lies in a slot.
+    pub fn sealed(&mut self, name: &str, slot: SlotId, head: Arc<Head>) {
+        let latest = self.0.entry(name.to_owned()).or_default();
+        if latest.heads.len() == HEADS_MAX {
+            latest.heads.pop_front();
+        }
+        latest.heads.push_back((slot, head));
+    }
+
+    /// A capture begins: what it need not store; `None` if nothing of that is known, or most of the last one had changed.
+    pub fn begin(
+        &mut self,
+        segment: &Segment,
+        name: &str,
+        operation: u64,
+        layout: &Layout,
+        slot: &SlotMut,
+    ) -> Option<Known> {
+        let latest = self.0.entry(name.to_owned()).or_default();
+        let before = std::mem::replace(&mut latest.begun, operation);
+        let (sealed, newest) = latest.heads.back()?;
+        let is_alike = |head: &&Arc<Head>| {
+            let (header, regions) = (&head.header, &head.meta.regions);
+            // Where a region is a little longer than it was, the digests of its blocks say so.
+            let is_there = |(one, other): (&Region, &Region)| {
+                (one.offset, one.first_block, &one.name) == (other.offset, other.first_block, &other.name)
+            };
+            (header.total_len, header.body_offset) == (layout.total_len, layout.body_offset)
+                && (u64::from(header.block_size), head.digests.len() as u64) == (layout.block_size, layout.block_count)
+                && regions.len() == layout.meta.regions.len()
+                && regions.iter().zip(&layout.meta.regions).all(is_there)
+        };
+        let here = latest.heads.iter().find(|(other, _)| Some(*other) == slot.remains()).map(|(_, head)| head);
+        let here = here.filter(is_alike)?.clone();
+        // One that has not landed yet would be the newest.
+        let newest = Some(newest).filter(is_alike).filter(|head| head.header.key.operation == before)?.clone();
+        let bytes = segment.sealed(*sealed);
+        let is_there = bytes.is_some() || slot.remains() == Some(*sealed);
+        (is_there && latest.changed <= 0.5).then_some(Known { here, newest, bytes })
+    }
+
+    /// A capture has these digests, of which so many blocks differ from the newest shard, if that is known.
+    pub fn captured(&mut self, name: &str, digests: &[Digest], changed: Option<usize>) {
+        let Some(latest) = self.0.get_mut(name) else { return };
+        let newest = latest.heads.back().map_or(&[][..], |(_, head)| &head.digests[..]);
+        let differ = || newest.iter().zip(digests).filter(|(newest, digest)| newest != digest).count();
+        latest.changed = changed.unwrap_or_else(differ) as f64 / digests.len().max(1) as f64;
+    }
+}
+
+/// Blocks of a shard, as ranges of their places among all.
+#[derive(Default)]
+pub(super) struct Compared {
+    /// Those that the newest shard has not.
+    pub changed: Vec<Range<usize>>,
+    /// Those that the newest shard has and the slot has not.
+    pub older: Vec<Range<usize>>,
+}
+
+/// Puts a block behind ranges of others.
+fn push(ranges: &mut Vec<Range<usize>>, block: usize) {
+    match ranges.last_mut() {
+        Some(last) if last.end == block => last.end = block + 1,
+        _ => ranges.push(block..block + 1),
+    }
+}
+
+impl Known {
+    /// Where the blocks of a shard with these digests are.
+    pub fn compare(&self, digests: &[Digest]) -> Compared {
+        let mut compared = Compared::default();
+        let known = self.newest.digests.iter().zip(&self.here.digests);
+        for (block, (digest, (newest, here))) in digests.iter().zip(known).enumerate() {
+            match (digest == newest, digest == here) {
+                (true, true) => {}
+                (false, _) => push(&mut compared.changed, block),
+                (true, false) => push(&mut compared.older, block),
+            }
+        }
+        compared
+    }
+
+    /// How to copy these blocks of a device's regions from the newest shard; `None` if they are here.
+    pub fn fill(self, layout: &Layout, regions: &[usize], blocks: &[Range<usize>]) -> Option<Fill> {
+        let from = self.bytes?;
+        let mut ranges = Vec::new();
+        for region in regions.iter().map(|region| &layout.meta.regions[*region]) {
+            let first = region.first_block as usize;
+            let own = first..first + region.blocks(layout.block_size) as usize;
+            let begin = layout.body_offset + region.offset;
+            for part in within(blocks, &own) {
+                let start = (part.start - first) as u64 * layout.block_size;
+                let end = region.bytes.min((part.end - first) as u64 * layout.block_size);
+                ranges.push((begin + start) as usize..(begin + end) as usize);
+            }
+        }
+        Some(Fill { from, ranges })
+    }
+}
+
+/// What of ascending ranges lies in another one.
+pub(super) fn within<'a>(ranges: &'a [Range<usize>], other: &Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
+    let other = other.clone();
+    let first = ranges.partition_point(|range| range.end <= other.start);
+    let parts = ranges[first..].iter().map(move |range| range.start.max(other.start)..range.end.min(other.end));
+    parts.take_while(|part| !part.is_empty())
+}
+
+impl Fill {
+    /// Copies it.
+    pub fn copy_to(&self, target: &mut [u8]) {
+        for range in &self.ranges {
+            target[range.clone()].copy_from_slice(&self.from[range.clone()]);
+        }
+    }
+}
