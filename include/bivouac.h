@@ -32,7 +32,7 @@ typedef struct bvk_restored bvk_restored;
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
 #define BVK_REGION_INIT {sizeof(bvk_region), NULL, NULL, 0, 0, 0, NULL}
-#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BVK_LEVEL_STATS_INIT {sizeof(bvk_level_stats), 0, 0, 0, 0, 0, 0, 0}
 #define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
 #define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0}
@@ -238,6 +238,20 @@ struct bvk_stats {
   double blocked_max_s;
   // The sum of them.
   double blocked_total_s;
+  // Files that refer to earlier ones for what these hold (`reduction.method`).
+  uint64_t packed_files;
+  // Files that could have, and hold whole shards.
+  uint64_t whole_files;
+  // Bytes of the shards that these files stand for.
+  uint64_t reduced_bytes;
+  // Bytes that they store themselves.
+  uint64_t stored_bytes;
+  // Captures that stored only what had changed since the one before.
+  uint64_t partial_captures;
+  // Shards whose regions in GPU memory were looked at there, chunk by chunk.
+  uint64_t looked_on_device;
+  // Seconds that this took, beside their way down.
+  double look_total_s;
 };
 
 // Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call

@@ -99,6 +99,20 @@ pub struct CStats {
     pub blocked_max_s: f64,
     /// The sum of them.
     pub blocked_total_s: f64,
+    /// Files that refer to earlier ones for what these hold (`reduction.method`).
+    pub packed_files: u64,
+    /// Files that could have, and hold whole shards.
+    pub whole_files: u64,
+    /// Bytes of the shards that these files stand for.
+    pub reduced_bytes: u64,
+    /// Bytes that they store themselves.
+    pub stored_bytes: u64,
+    /// Captures that stored only what had changed since the one before.
+    pub partial_captures: u64,
+    /// Shards whose regions in GPU memory were looked at there, chunk by chunk.
+    pub looked_on_device: u64,
+    /// Seconds that this took, beside their way down.
+    pub look_total_s: f64,
 }
 
 /// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
@@ -649,6 +663,13 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
             blocked_last_s: now.blocked_last.as_secs_f64(),
             blocked_max_s: now.blocked_max.as_secs_f64(),
             blocked_total_s: now.blocked_total.as_secs_f64(),
+            packed_files: now.reduction.packed,
+            whole_files: now.reduction.whole,
+            reduced_bytes: now.reduction.shard_bytes,
+            stored_bytes: now.reduction.stored_bytes,
+            partial_captures: now.reduction.partial_captures,
+            looked_on_device: now.reduction.looked_on_device,
+            look_total_s: now.reduction.device_time.as_secs_f64(),
         };
         // SAFETY: as the caller says; all members are 8 bytes long, so there is no padding.
         unsafe { fill(stats, filled, "bvk_stats") }?;

@@ -65,6 +65,9 @@ module bivouac
     integer(c_int64_t) :: captured = 0, abandoned = 0, in_flight = 0, bytes_captured = 0, room_waits = 0, direct_captures = 0
     integer(c_int64_t) :: damaged = 0
     real(c_double) :: blocked_last_s = 0, blocked_max_s = 0, blocked_total_s = 0
+    integer(c_int64_t) :: packed_files = 0, whole_files = 0, reduced_bytes = 0, stored_bytes = 0, partial_captures = 0
+    integer(c_int64_t) :: looked_on_device = 0
+    real(c_double) :: look_total_s = 0
   end type
 
   ! Counters of this rank for one level, over all tiers that have it.

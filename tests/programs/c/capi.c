@@ -162,7 +162,7 @@ static void bad_openings(void) {
 static bvk_session_t reopen(void) {
     bvk_session_t session = NULL;
     bvk_options options = BVK_OPTIONS_INIT;
-    const char *settings[] = {"global.keep_last=10", "interval.steps=2", NULL};
+    const char *settings[] = {"global.keep_last=10", "interval.steps=2", "reduction.method=basic", NULL};
     options.settings = settings;
     IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_OK);
     return session;
@@ -789,6 +789,11 @@ int main(int argc, char **argv) {
     threads(session);
     many(session);
     long_texts(session);
+    // With a method every file counts, as one that refers to others or as a whole one.
+    bvk_stats stats = BVK_STATS_INIT;
+    IS(bvk_get_stats(session, &stats), BVK_OK);
+    CHECK(stats.packed_files + stats.whole_files >= 1 && stats.reduced_bytes >= stats.stored_bytes && stats.stored_bytes > 0);
+    CHECK(stats.looked_on_device == 0 && stats.look_total_s == 0);
     bvk_restart_t left = NULL;
     IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &left), BVK_OK);
     // Closing gives an open restart up, too.

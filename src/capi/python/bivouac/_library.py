@@ -23,6 +23,9 @@ class Stats(Structure):
         + [(name, c_uint64) for name in (
             "captured", "abandoned", "in_flight", "bytes_captured", "room_waits", "direct_captures", "damaged")]
         + [(name, c_double) for name in ("blocked_last_s", "blocked_max_s", "blocked_total_s")]
+        + [(name, c_uint64) for name in (
+            "packed_files", "whole_files", "reduced_bytes", "stored_bytes", "partial_captures", "looked_on_device")]
+        + [("look_total_s", c_double)]
     )
 
 
