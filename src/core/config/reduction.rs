@@ -9,6 +9,9 @@ pub const CHUNK_MIN: u64 = 32;
 /// The longest: no longer than the shortest block.
 pub const CHUNK_MAX: u64 = 4096;
 
+/// Bytes of a block where a method is set and `job.block` is not.
+pub const BLOCK_REDUCED: u64 = 64 << 10;
+
 /// What of a shard files leave to earlier files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Method {

@@ -351,6 +351,9 @@ fn values_are_read_in_all_their_notations() {
     assert_eq!(read("memory.budget = '8 GiB'").node.memory_budget, Budget::Bytes(8 << 30));
     assert_eq!(read("memory.budget = ' 0.5 % '").node.memory_budget, Budget::Percent(0.5));
     assert_eq!(read("job.block = 0x1000").job.block_bytes, 4096);
+    assert_eq!(read("reduction.method = 'full'").job.block_bytes, 256 << 10);
+    assert_eq!(read("reduction.method = 'tree'").job.block_bytes, 64 << 10);
+    assert_eq!(read("reduction.method = 'tree'\njob.block = '256 KiB'").job.block_bytes, 256 << 10);
     assert_eq!(read("timeouts.warn = 60").job.timeouts, read("timeouts.warn = '1 min'").job.timeouts);
     assert_eq!(read("timeouts.warn = 0.25").job.timeouts.warn, Duration::from_millis(250));
     assert_eq!(read("interval.overhead_percent = 5").job.interval.overhead_percent, 5.0);

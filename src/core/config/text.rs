@@ -10,6 +10,7 @@ use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
 use super::kinds::Raw;
 use super::load::ConfigSource;
 use super::nearest::nearest;
+use super::reduction::{BLOCK_REDUCED, Method};
 use super::values::Config;
 use crate::base::log;
 use std::collections::BTreeMap;
@@ -98,6 +99,10 @@ fn resolve_traced(
             Some(()) => _ = origins.insert(key.name, origin),
             None => problems.push(|| key.refusal(&raw, origin)),
         }
+    }
+    // Smaller ones find more that has not changed.
+    if config.job.reduction.method != Method::Full && !origins.contains_key("job.block") {
+        config.job.block_bytes = BLOCK_REDUCED;
     }
     config.check_tiers(&mut problems);
     problems.into_result().map(|()| (config, origins))

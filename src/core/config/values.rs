@@ -53,7 +53,8 @@ pub struct JobConfig {
     pub group: Option<String>,
     /// Start although another run of the same job and group seems to be alive; that run is fenced off.
     pub take_over: bool,
-    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB.
+    /// Bytes per block digest: a power of two from 4 KiB to 1 MiB. What is read from text takes 64 KiB where a method of reduction is set and this
+    /// is not.
     pub block_bytes: u64,
     /// Use the node-shared memory tier.
     pub memory_enabled: bool,
