@@ -673,6 +673,40 @@ fn what_files_refer_to_is_shown_and_checked_and_goes_only_with_what_refers_to_it
 }
 
 #[test]
+fn what_differs_between_two_checkpoints_is_told_by_digests_and_by_bytes() {
+    let store = referring();
+    let root = store.global();
+    let folders = store.folders(&root);
+    let diff = |more: &[&str], a: &Path, b: &Path| {
+        let args: Vec<&str> = ["diff"].into_iter().chain(more.iter().copied()).chain(a.to_str()).collect();
+        with_path(&args, b)
+    };
+    let same = diff(&[], &folders[2], &folders[2]);
+    assert_eq!((same.status, same.out.starts_with("equal: ")), (0, true), "{}{}", same.out, same.err);
+    for _ in ["packed", "whole"] {
+        let ran = diff(&["--json"], &folders[0], &folders[2]);
+        let document = ran.json();
+        let rows = document["differences"].as_array().expect("a list");
+        let found: Vec<_> = rows.iter().map(|row| (&row["region"], &row["what"], &row["ranges"])).collect();
+        let ranges = serde_json::json!([[20 * 4096, 4096], [30 * 4096, 4096]]);
+        assert_eq!(found, vec![(&"array".into(), &"bytes".into(), &ranges); RANKS as usize], "{document}");
+        assert_eq!(ran.status, 1);
+        let read = diff(&["--json", "--read", "--rank", "1"], &folders[0], &folders[2]).json();
+        let row = &read["differences"][0];
+        assert_eq!(row["ranges"], serde_json::json!([[20 * 4096, 64], [30 * 4096, 64]]));
+        // From 1, the rank, to 31.
+        assert_eq!((&row["largest"], &row["rank"]), (&serde_json::json!([30.0, 30 * 4096]), &serde_json::json!(1)));
+        let text = diff(&["--region", "array"], &folders[0], &folders[2]).out;
+        assert!(text.contains("8 KiB of 160 KiB") && text.contains("81920+4096, 122880+4096"), "{text}");
+        assert_eq!(with_path(&["unpack"], &folders[2]).status, 0);
+    }
+    assert_eq!(diff(&["--region", "nope"], &folders[0], &folders[2]).status, 3);
+    assert_eq!(diff(&["--rank", "99"], &folders[0], &folders[2]).status, 3);
+    let many = diff(&[], &root, &folders[2]);
+    assert!(many.status == 2 && many.err.contains("has 3 checkpoints"), "{}", many.err);
+}
+
+#[test]
 fn a_checkpoint_whose_source_is_gone_is_held_for_others_or_damaged() {
     let store = referring();
     let folders = store.folders(&store.global());

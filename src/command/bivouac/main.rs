@@ -7,7 +7,7 @@
 //! document for programs. The fields of the document are those of the structures that derive `Serialize`; fields are added,
 //! never renamed, while `schema` stays the same.
 //!
-//! [`export`] writes a region as an array for other programs.
+//! [`export`] writes a region as an array for other programs, and [`diff`] says what of two checkpoints differs.
 //!
 //! [`topo`] shows where the ranks of a checkpoint, or live processes, have their threads and pages.
 //!
@@ -27,6 +27,7 @@
 
 mod clean;
 mod config;
+mod diff;
 mod doctor;
 mod drain;
 mod ending;
@@ -81,6 +82,8 @@ enum Command {
     Verify(verify::Args),
     /// Write a region of a checkpoint as an array for NumPy
     Export(export::Args),
+    /// Show what of two checkpoints differs
+    Diff(diff::Args),
     /// Remove checkpoints and dead memory segments
     Rm(rm::Args),
     /// Remove what dead jobs left in this node's memory
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Rm(args) => rm::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Reset(args) => reset::run(&args),

@@ -1,0 +1,358 @@
+//! `bivouac diff`: what of two checkpoints differs, region by region and rank by rank.
+#![forbid(unsafe_code)]
+
+use crate::ending::{self, Ending, Problem, Problems};
+use crate::output::{self, SCHEMA, plain, print, print_json, table};
+use crate::places::nothing_in;
+use crate::survey::{Checkpoint, survey};
+use crate::target::Target;
+use bivouac_core::format::shard::Head;
+use bivouac_core::format::{ElementType, Region};
+use bivouac_core::region::is_reserved;
+use bivouac_core::tier::TierError;
+use bivouac_core::tier::source::FileShard;
+use bivouac_core::tier::storage::ReadFile;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes that are read of each side at once.
+const PIECE: u64 = 1 << 20;
+/// Bytes that are told apart when bytes are compared.
+const GRAIN: u64 = 64;
+/// Ranges of a region that are shown to people.
+const RANGES_MAX: usize = 6;
+
+/// What `diff` is asked.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  bivouac diff RUN/world/heat/g000001-v0000000050-o000005 RUN/world/heat/g000001-v0000000060-o000006
+  bivouac diff --read A B                 byte by byte, with the largest difference of numbers
+  bivouac diff --region t --rank 3 A B    one region of one rank
+
+Regions are compared by the digests of their blocks, without reading them: also of two runs, and whether files refer to others or not. Where
+blocks have different lengths, `--read` is needed. Bytes are taken as they are: `bivouac verify` checks them. What Bivouac keeps for itself is
+left out, unless `--region` names it.
+
+Exit status: 0 all is equal; 1 something differs, or is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
+pub struct Args {
+    /// The folder of a checkpoint
+    a: PathBuf,
+    /// The folder of another one
+    b: PathBuf,
+    /// Only this rank
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// Only the region of this name
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+    /// Compare bytes, not digests
+    #[arg(long)]
+    read: bool,
+    /// One JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The document of `diff --json`.
+#[derive(Serialize)]
+struct Document {
+    schema: u32,
+    command: &'static str,
+    a: String,
+    b: String,
+    /// Regions that were compared and are equal.
+    equal: u64,
+    differences: Vec<Row>,
+    problems: Problems,
+}
+
+/// A region of a rank that is not the same in both.
+#[derive(Serialize)]
+struct Row {
+    rank: u32,
+    region: String,
+    /// `bytes`, `length`, `type`, `only in a`, `only in b`, or `blocks`: those cannot be compared without reading.
+    what: &'static str,
+    /// Bytes in each; absent where it is not.
+    bytes: [Option<u64>; 2],
+    /// First byte and length of what differs.
+    ranges: Vec<[u64; 2]>,
+    /// The largest difference of two numbers at one place, and which element that is; with `--read`, and of numbers.
+    largest: Option<(f64, u64)>,
+}
+
+/// Compares.
+pub fn run(args: &Args) -> Ending {
+    let mut document = Document {
+        schema: SCHEMA,
+        command: "diff",
+        a: args.a.display().to_string(),
+        b: args.b.display().to_string(),
+        equal: 0,
+        differences: Vec::new(),
+        problems: Problems::default(),
+    };
+    if let Err(problem) = compare(args, &mut document) {
+        document.problems.add(problem);
+    }
+    if !document.differences.is_empty() {
+        document.problems.note(Ending::Damage);
+    }
+    document.problems.complain();
+    if args.json {
+        print_json(&document);
+    } else {
+        print(&text(&document));
+    }
+    document.problems.ending()
+}
+
+fn compare(args: &Args, document: &mut Document) -> Result<(), Problem> {
+    let [mut a, mut b] = [shards(&args.a)?, shards(&args.b)?];
+    if let Some(rank) = args.rank {
+        a.retain(|other, _| *other == rank);
+        b.retain(|other, _| *other == rank);
+        if a.is_empty() && b.is_empty() {
+            return Err(Problem::nothing(format!("neither of them has a shard of rank {rank}")));
+        }
+    }
+    let mut has_region = false;
+    let all: BTreeSet<u32> = a.keys().chain(b.keys()).copied().collect();
+    for rank in all {
+        let sides = [a.get(&rank), b.get(&rank)];
+        let regions = |side: Option<&FileShard>| -> Vec<String> {
+            side.into_iter()
+                .flat_map(|shard| shard.head().meta.regions.iter())
+                .map(|region| region.name.clone())
+                .collect()
+        };
+        let mut names = regions(sides[0]);
+        names.extend(
+            regions(sides[1]).into_iter().filter(|name| sides[0].is_none_or(|a| a.head().region(name).is_none())),
+        );
+        let is_meant = |name: &&String| match &args.region {
+            Some(wanted) => wanted == *name,
+            None => !is_reserved(name),
+        };
+        for name in names.iter().filter(is_meant) {
+            has_region = true;
+            let row = differs(rank, name, sides, args.read).map_err(|error| of_tier(&error))?;
+            match row {
+                Some(row) => document.differences.push(row),
+                None => document.equal += 1,
+            }
+        }
+    }
+    match &args.region {
+        Some(region) if !has_region => Err(Problem::nothing(format!("neither of them has a region {region:?}"))),
+        _ => Ok(()),
+    }
+}
+
+fn of_tier(error: &TierError) -> Problem {
+    Problem { ending: ending::of_tier(error), text: error.to_string() }
+}
+
+/// The shards of the only checkpoint at a path, by rank.
+fn shards(path: &Path) -> Result<BTreeMap<u32, FileShard>, Problem> {
+    let Target::Scope(scope) = Target::of(path)? else {
+        return Err(format!("{} is no folder of a checkpoint", path.display()).into());
+    };
+    scope.tier.find_store().map_err(|error| error.to_string())?;
+    let (found, _) = survey(&scope)?;
+    let checkpoint = match &found[..] {
+        [] => return Err(nothing_in(path)),
+        [one] => one,
+        more => {
+            let count = more.len();
+            return Err(
+                format!("{} has {count} checkpoints: give the folder of one (bivouac ls)", path.display()).into()
+            );
+        }
+    };
+    let mut shards = BTreeMap::new();
+    for file in checkpoint.files.iter().filter(|file| file.is_container()) {
+        open(checkpoint, &file.name, &mut shards).map_err(|error| of_tier(&error))?;
+    }
+    Ok(shards)
+}
+
+fn open(checkpoint: &Checkpoint, name: &str, shards: &mut BTreeMap<u32, FileShard>) -> Result<(), TierError> {
+    let path = checkpoint.path.join(name);
+    let (index, file) = checkpoint.tier.open_container(&path)?;
+    let file: Arc<dyn ReadFile> = file.into();
+    for entry in index.entries {
+        let shard = checkpoint.tier.open_placed(&checkpoint.series, path.clone(), file.clone(), &entry)?;
+        shards.entry(entry.rank.0).or_insert(shard);
+    }
+    Ok(())
+}
+
+/// How a region differs, if it does.
+fn differs(rank: u32, name: &str, sides: [Option<&FileShard>; 2], read: bool) -> Result<Option<Row>, TierError> {
+    let region = |side: Option<&FileShard>| side.and_then(|shard| shard.head().region(name)).cloned();
+    let regions = sides.map(region);
+    let bytes = [0, 1].map(|side| regions[side].as_ref().map(|region| region.bytes));
+    let row = |what| Row { rank, region: name.to_owned(), what, bytes, ranges: Vec::new(), largest: None };
+    let ([Some(a), Some(b)], [Some(one), Some(other)]) = (sides, &regions) else {
+        return Ok(Some(row(if regions[0].is_some() { "only in a" } else { "only in b" })));
+    };
+    if (one.kind, one.element, &one.shape) != (other.kind, other.element, &other.shape) && one.bytes == other.bytes {
+        return Ok(Some(row("type")));
+    }
+    if one.bytes != other.bytes {
+        return Ok(Some(row("length")));
+    }
+    let found = match read {
+        true => by_bytes([a, b], [one, other])?,
+        false => match by_digests([a.head(), b.head()], [one, other]) {
+            Some(ranges) => (ranges, None),
+            None => return Ok(Some(row("blocks"))),
+        },
+    };
+    let (ranges, largest) = found;
+    Ok((!ranges.is_empty()).then(|| Row { ranges, largest, ..row("bytes") }))
+}
+
+/// Puts a range behind others.
+fn push(ranges: &mut Vec<[u64; 2]>, start: u64, bytes: u64) {
+    match ranges.last_mut() {
+        Some([at, length]) if *at + *length == start => *length += bytes,
+        _ => ranges.push([start, bytes]),
+    }
+}
+
+/// The blocks of two regions of one length whose digests differ; `None` if the blocks have different lengths. Pure.
+fn by_digests(heads: [&Head; 2], regions: [&Region; 2]) -> Option<Vec<[u64; 2]>> {
+    let block = u64::from(heads[0].header.block_size);
+    if heads[1].header.block_size != heads[0].header.block_size {
+        return None;
+    }
+    let digests = |side: usize| {
+        let first = regions[side].first_block as usize;
+        &heads[side].digests[first..first + regions[side].blocks(block) as usize]
+    };
+    let mut ranges = Vec::new();
+    for (index, (one, other)) in digests(0).iter().zip(digests(1)).enumerate() {
+        let start = index as u64 * block;
+        if one != other {
+            push(&mut ranges, start, block.min(regions[0].bytes - start));
+        }
+    }
+    Some(ranges)
+}
+
+/// What differs, and the largest difference of two numbers with its element.
+type Found = (Vec<[u64; 2]>, Option<(f64, u64)>);
+
+/// The bytes of two regions of one length and type that differ.
+fn by_bytes(shards: [&FileShard; 2], regions: [&Region; 2]) -> Result<Found, TierError> {
+    let (bytes, element) = (regions[0].bytes, regions[0].element);
+    let (mut ranges, mut largest) = (Vec::new(), None);
+    let mut buffers = [0, 1].map(|_| vec![0u8; PIECE.min(bytes) as usize]);
+    for start in (0..bytes).step_by(PIECE as usize) {
+        let length = PIECE.min(bytes - start) as usize;
+        for ((shard, region), buffer) in shards.into_iter().zip(regions).zip(&mut buffers) {
+            shard.read_raw(shard.head().header.body_offset + region.offset + start, &mut buffer[..length])?;
+        }
+        let [a, b] = &buffers;
+        let grains = a[..length].chunks(GRAIN as usize).zip(b[..length].chunks(GRAIN as usize));
+        for (index, (a, b)) in grains.enumerate().filter(|(_, (a, b))| a != b) {
+            let at = start + index as u64 * GRAIN;
+            push(&mut ranges, at, a.len() as u64);
+            largest_of(element, at, [a, b], &mut largest);
+        }
+    }
+    Ok((ranges, largest))
+}
+
+/// Notes the largest difference of numbers that lie in these bytes from byte `at` of a region on; one of a number and none is larger than all.
+fn largest_of(element: ElementType, at: u64, bytes: [&[u8]; 2], largest: &mut Option<(f64, u64)>) {
+    let size = element.bytes();
+    if matches!(element, ElementType::Record(_)) {
+        return;
+    }
+    let [a, b] = bytes.map(|bytes| bytes.chunks_exact(size as usize));
+    for (index, (a, b)) in a.zip(b).enumerate().filter(|(_, (a, b))| a != b) {
+        let difference = (number(element, a) - number(element, b)).abs();
+        let is_larger = |known: f64| difference.is_nan() && !known.is_nan() || difference > known;
+        if largest.is_none_or(|(known, _)| is_larger(known)) {
+            *largest = Some((difference, at / size + index as u64));
+        }
+    }
+}
+
+fn number(element: ElementType, bytes: &[u8]) -> f64 {
+    let word = bytes.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    match element {
+        ElementType::I8 => f64::from(word as u8 as i8),
+        ElementType::I16 => f64::from(word as u16 as i16),
+        ElementType::I32 => f64::from(word as u32 as i32),
+        ElementType::I64 => word as i64 as f64,
+        ElementType::F32 => f64::from(f32::from_bits(word as u32)),
+        ElementType::F64 => f64::from_bits(word),
+        _ => word as f64,
+    }
+}
+
+fn text(document: &Document) -> String {
+    if document.differences.is_empty() {
+        let is_good = document.problems.ending() == Ending::Good;
+        return if is_good { format!("equal: {} regions\n", document.equal) } else { String::new() };
+    }
+    let rows: Vec<Vec<String>> = document.differences.iter().map(cells).collect();
+    let heads = ["RANK", "REGION", "DIFFERS", "WHERE", "LARGEST"];
+    let (differ, all) = (rows.len() as u64, rows.len() as u64 + document.equal);
+    format!("{}{differ} of {all} regions differ\n", table(&heads, &[0], &rows))
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let lengths = row.bytes.map(|bytes| bytes.map_or_else(|| "-".to_owned(), output::bytes));
+    let differs = match row.what {
+        "bytes" => {
+            let sum = row.ranges.iter().map(|[_, bytes]| bytes).sum();
+            format!("{} of {}", output::bytes(sum), lengths[0])
+        }
+        "blocks" => "not known: their blocks have different lengths, use --read".into(),
+        "length" => format!("length: {} and {}", lengths[0], lengths[1]),
+        "type" => "type or shape".into(),
+        what => what.to_owned(),
+    };
+    let shown: Vec<String> =
+        row.ranges.iter().take(RANGES_MAX).map(|[start, bytes]| format!("{start}+{bytes}")).collect();
+    let more = row.ranges.len().saturating_sub(RANGES_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let largest = row.largest.map_or_else(String::new, |(difference, element)| format!("{difference:e} at {element}"));
+    vec![row.rank.to_string(), plain(&row.region), differs, shown.join(", ") + &more, largest]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_difference_is_of_numbers_as_they_are() {
+        let largest = |element, a: &[u8], b: &[u8]| {
+            let mut largest = None;
+            largest_of(element, 64, [a, b], &mut largest);
+            largest
+        };
+        let bytes = |numbers: &[f64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+        assert_eq!(largest(ElementType::F64, &bytes(&[1.0, 2.0]), &bytes(&[1.5, 2.25])), Some((0.5, 8)));
+        assert_eq!(largest(ElementType::F64, &bytes(&[1.0, -3.0]), &bytes(&[1.0, 4.0])), Some((7.0, 9)));
+        let none = largest(ElementType::F64, &bytes(&[f64::NAN, 1.0]), &bytes(&[1.0, 9.0])).expect("one differs");
+        assert!(none.0.is_nan() && none.1 == 8);
+        assert_eq!(largest(ElementType::I16, &[0xff, 0xff], &[1, 0]), Some((2.0, 32)));
+        assert_eq!(largest(ElementType::U8, &[0xff], &[1]), Some((254.0, 64)));
+        assert_eq!(largest(ElementType::Record(2), &[1, 2], &[3, 4]), None);
+    }
+
+    #[test]
+    fn neighbours_are_one_range() {
+        let mut ranges = Vec::new();
+        [(0, 64), (64, 64), (256, 10)].into_iter().for_each(|(start, bytes)| push(&mut ranges, start, bytes));
+        assert_eq!(ranges, [[0, 128], [256, 10]]);
+    }
+}
