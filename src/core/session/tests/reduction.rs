@@ -58,6 +58,23 @@ impl Bed {
     }
 }
 
+impl Bed {
+    /// Bytes that the only shards of all checkpoints of a tier take in their files, but for those that are being deleted.
+    fn stored(&self, kind: TierId, root: &str) -> u64 {
+        let tier = DirectoryTier::new(kind, Arc::new(self.disk.clone()), PathBuf::from(root));
+        let series = tier.all_series().expect("listed").remove(0);
+        let bytes = |(generation, version, operation)| {
+            let key = CheckpointKey { generation, version, operation, ..CheckpointKey::default() };
+            let manifest = tier.read_manifest(&series, &key.folder()).ok()?;
+            let path = tier.folder_path(&series, &key).join(&manifest.containers[0].file);
+            let (index, file) = tier.open_container(&path).expect("a container");
+            let shard = FileShard::open_any(kind, path, file.into(), &index.entries[0]).expect("a shard");
+            Some(shard.head().header.total_len)
+        };
+        tier.folders(&series).expect("listed").into_iter().filter_map(bytes).sum()
+    }
+}
+
 fn versions(manifests: &[Manifest]) -> Vec<u64> {
     manifests.iter().map(|manifest| manifest.key.version).collect()
 }
@@ -178,6 +195,43 @@ fn what_a_run_keeps_is_bounded() {
         let (newest, kept) = (manifests.last().expect("version 40"), versions(&manifests));
         assert!(kept.len() <= 4 && newest.key.version == 40, "{kept:?}");
         assert!(sources(newest).iter().all(|version| kept.contains(version)));
+    }
+}
+
+/// However little or much changes from one to the next: blocks, chunks, moves, everything.
+#[test]
+fn no_tier_holds_more_than_five_shards_over_a_hundred_versions() {
+    for method in [Method::Basic, Method::List, Method::Tree] {
+        let bed = Bed::new();
+        let mut config = reduced(&bed);
+        config.job.reduction.method = method;
+        let session = bed.open(&bed.place(), config);
+        let mut rng = Rng::new(5);
+        let mut array: Vec<u8> = (0..32 * BLOCK).map(|_| rng.next_u64() as u8).collect();
+        let mut most = [0.0f64; 2];
+        for version in 1..=100 {
+            for _ in 0..1 << rng.below(6) {
+                let length = 1 + rng.below(BLOCK as u64 / 2) as usize;
+                let at = rng.below((array.len() - length) as u64) as usize;
+                match rng.below(3) {
+                    0 => array.copy_within(at..at + length, (at / 2) & !127),
+                    _ => array[at..at + length].iter_mut().for_each(|byte| *byte = rng.next_u64() as u8),
+                }
+            }
+            if rng.chance(1, 25) {
+                array.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
+            }
+            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            checkpoint.save("array", &array).expect("saved");
+            let pending = checkpoint.capture().expect("captured");
+            assert_eq!(levels(&ended(&pending), false), [], "all are committed");
+            for (most, (kind, root)) in most.iter_mut().zip([(TierId::LOCAL, "/local"), (TierId::GLOBAL, "/global")]) {
+                *most = most.max(bed.stored(kind, root) as f64 / array.len() as f64);
+            }
+        }
+        session.close().expect("closes");
+        println!("{method}: at most {most:.2?} shard lengths on the local and the global tier");
+        assert!(most.iter().all(|most| *most < 5.0), "{method}: {most:?}");
     }
 }
 
