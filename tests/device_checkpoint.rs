@@ -444,6 +444,28 @@ fn files_hold_what_is_new_of_a_device() {
     files_hold_what_is_new(RANKS, &|rank| Rank::new(rank, model));
 }
 
+/// A region that the GPU cache never has room for goes straight to node memory, and what little of it has changed goes through the cache: there is
+/// no table that could be asked about the rest, and the processor looks at all of it.
+#[test]
+fn what_is_larger_than_the_gpu_cache_is_captured_in_part_and_looked_at_by_the_processor() {
+    let machine = Machine { local_every: 1, method: Method::Tree, device_bytes: 2 * MIB, ..Machine::new() };
+    machine.run(1, |rank, session| {
+        let caches = rank.caches(session);
+        (1..=8).for_each(|version| take_reduced(rank, session, &caches, version));
+        let stats = session.stats();
+        let reduction = stats.reduction;
+        assert_eq!(
+            (reduction.looked_on_device, reduction.packed, reduction.partial_captures),
+            (0, 7, 6),
+            "{reduction:?}"
+        );
+        assert_eq!(stats.staged_captures, 6);
+        assert!(reduction.stored_bytes < reduction.shard_bytes / 3, "{reduction:?}");
+    });
+    std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+    machine.run(1, |rank, session| assert_eq!(load_reduced(rank, session), (8, "local")));
+}
+
 /// Where the tables have no room on the device, the processor looks.
 #[test]
 fn without_room_for_the_tables_on_the_device_files_are_as_small() {

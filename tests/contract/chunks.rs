@@ -15,8 +15,10 @@ struct Series {
     rng: Rng,
     /// Names and bytes of the regions.
     regions: Vec<(String, Vec<u8>)>,
-    /// The bodies and what was found of each version.
-    versions: BTreeMap<u64, (Vec<u8>, Found)>,
+    /// Pages before the first region: what a host region takes.
+    pages: usize,
+    /// Of each version the bodies, what was found, and where its regions began.
+    versions: BTreeMap<u64, (Vec<u8>, Found, Vec<u64>)>,
 }
 
 impl Series {
@@ -24,12 +26,12 @@ impl Series {
         let mut rng = Rng::new(seed);
         let mut region = |(index, length): (usize, &u64)| (format!("r{index}"), random(&mut rng, *length));
         let regions = lengths.iter().enumerate().map(&mut region).collect();
-        Series { rng, regions, versions: BTreeMap::new() }
+        Series { rng, regions, pages: 0, versions: BTreeMap::new() }
     }
 
     /// Where each region begins, and the bodies.
     fn bodies(&self) -> (Vec<u64>, Vec<u8>) {
-        let (mut places, mut bodies) = (Vec::new(), Vec::new());
+        let (mut places, mut bodies) = (Vec::new(), vec![0; self.pages * 4096]);
         for (_, bytes) in &self.regions {
             places.push(bodies.len() as u64);
             bodies.extend_from_slice(bytes);
@@ -52,8 +54,8 @@ impl Series {
     fn keep(&mut self, asked: &mut Question) {
         let before = asked.operation - 1;
         let names: Vec<String> = asked.fields.iter().map(|field| field.name.clone()).collect();
-        let starts: Vec<u64> = asked.fields.iter().map(|field| field.at).collect();
-        if let Some((_, found)) = self.versions.get_mut(&before).filter(|(_, found)| found.len() == names.len()) {
+        let may = |(_, found, _): &&mut (Vec<u8>, Found, Vec<u64>)| found.len() == names.len();
+        if let Some((_, found, starts)) = self.versions.get_mut(&before).filter(may) {
             let parts = kept(found, &names, before, &asked.allowed, self.rng.chance(1, 4));
             for part in &parts {
                 // What is said of the version from now on, chunk or not: its own place.
@@ -84,7 +86,7 @@ impl Series {
                     bytes.copy_within(from..from + length, at);
                 }
                 2 => {
-                    let other = self.versions.values().next().map(|(bodies, _)| bodies);
+                    let other = self.versions.values().next().map(|(bodies, ..)| bodies);
                     if let Some(other) = other.filter(|other| other.len() > length) {
                         let from = self.rng.below((other.len() - length) as u64) as usize & !31;
                         bytes[at..at + length].copy_from_slice(&other[from..from + length]);
@@ -103,8 +105,11 @@ impl Series {
     fn check(&self, asked: &Question, found: &Found) {
         let (_, bodies) = self.bodies();
         let is_own = |operation: u64, offset: u64, bytes: u64| {
-            let known = if operation == asked.operation { found } else { &self.versions[&operation].1 };
-            let fields = self.regions.iter().zip(self.bodies().0);
+            let (known, starts) = match self.versions.get(&operation) {
+                Some((_, known, starts)) => (known, starts.clone()),
+                None => (found, self.bodies().0),
+            };
+            let fields = self.regions.iter().zip(starts);
             let mut stretches = fields.flat_map(|((name, _), at)| {
                 let mut at = at;
                 known[name].iter().map(move |stretch| {
@@ -214,6 +219,9 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
             // With none the version is whole.
             let is_first = rng.chance(1, 8);
             let allowed = (1..operation).filter(|_| !is_first && rng.chance(3, 4)).collect();
+            if rng.chance(1, 4) {
+                series.pages = rng.below(3) as usize;
+            }
             let mut asked = series.question(operation, allowed, block);
             series.keep(&mut asked);
             let places = places(device, &*stream, &mut series);
@@ -233,9 +241,9 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
                     }
                 }
             }
-            let bodies = series.bodies().1;
+            let (starts, bodies) = series.bodies();
             let stored = if runs as u64 > size.runs() { whole(&asked) } else { expected };
-            series.versions.insert(operation, (bodies, stored));
+            series.versions.insert(operation, (bodies, stored, starts));
             series.change();
         }
     }
@@ -282,8 +290,8 @@ pub fn a_full_table_finds_less_and_nothing_wrong(device: &dyn Device) {
             // Zeros are a stretch for each chunk of a list.
             let found = table.look(&asked, &places).expect("the device works").unwrap_or_else(|| whole(&asked));
             series.check(&asked, &found);
-            let bodies = series.bodies().1;
-            series.versions.insert(operation, (bodies, found));
+            let (starts, bodies) = series.bodies();
+            series.versions.insert(operation, (bodies, found, starts));
             series.change();
         }
     }

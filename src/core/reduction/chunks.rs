@@ -51,6 +51,8 @@ type Run = (u32, Home);
 /// A region as it was.
 #[derive(Default)]
 struct Before {
+    /// Its first byte among the bodies.
+    at: u64,
     bytes: u64,
     /// The digests of its blocks.
     blocks: Vec<Digest>,
@@ -189,7 +191,7 @@ impl Chunks {
                 push(&mut stretches, Stretch { bytes, home: *home });
             }
             found.insert(field.name.clone(), stretches);
-            let before = Before { bytes: field.bytes, blocks: field.blocks.clone(), chunks, homes };
+            let before = Before { at: field.at, bytes: field.bytes, blocks: field.blocks.clone(), chunks, homes };
             self.regions.insert(field.name.clone(), before);
         }
         Ok(found)
@@ -208,9 +210,11 @@ impl Chunks {
         let Some((operation, parts)) = asked.kept() else { return };
         for part in parts {
             let field = &asked.fields[part.field];
-            let Some(mut before) = self.regions.remove(&field.name).filter(|before| before.bytes == field.bytes) else {
+            let is_there = |before: &Before| (before.at, before.bytes) == (field.at, field.bytes);
+            if !self.regions.get(&field.name).is_some_and(is_there) {
                 continue;
-            };
+            }
+            let mut before = self.regions.remove(&field.name).unwrap_or_default();
             let per_range = (range_bytes(asked.block, self.chunk) / self.chunk) as usize;
             let chunks = (part.start / self.chunk) as usize..(part.start + part.bytes).div_ceil(self.chunk) as usize;
             let length = self.chunk;

@@ -97,7 +97,8 @@ pub struct Question {
     pub block: u64,
     /// The regions.
     pub fields: Vec<Field>,
-    /// What the file of the version before, of this operation, stores itself, although it was said to be stored elsewhere.
+    /// What the file of the version before, of this operation, stores itself, although it was said to be stored elsewhere. Nothing is made of it where
+    /// a field lies elsewhere than it did, or has another length.
     pub kept: Option<(u64, Vec<Part>)>,
 }
 

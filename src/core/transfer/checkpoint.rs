@@ -33,6 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
+/// Pieces of device memory that a capture takes by themselves.
+const PIECES_MAX: usize = 16_384;
+
 /// Checkpoints in flight per rank.
 const IN_FLIGHT_MAX: usize = 32;
 
@@ -333,7 +336,9 @@ impl Engine {
         let parts = capture::device_parts(layout, &spec.regions);
         let device = spec.device.filter(|_| !parts.is_empty());
         let block = layout.block_size;
-        let known = self.known(spec, layout, &slot);
+        let known = self
+            .known(spec, layout, &slot)
+            .filter(|known| known.is_as_long(layout, parts.iter().map(|part| part.region)));
         // Of what is known the digests are enough at first.
         let digesting = match device.filter(|_| known.is_some()) {
             Some(OnDevice { stream, .. }) => capture::begin_digests(&parts, block, stream)?,
@@ -350,17 +355,21 @@ impl Engine {
         capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests, here);
         capture::read_kept(layout, &spec.regions, slot.as_mut_slice(), &mut digests)?;
         let regions: Vec<usize> = parts.iter().map(|part| part.region).collect();
-        let (mut wanted, mut fill, mut changed) = (parts, None, None);
+        let (mut wanted, mut fill, mut changed, mut is_partial) = (parts, None, None, false);
         if let Some(known) = known {
             if let Some(digesting) = digesting {
                 capture::place_digests(&wanted, &digesting.digests()?, &mut digests);
             }
             let Compared { changed: blocks, older } = known.compare(&digests);
-            wanted = capture::some_blocks(&wanted, block, &blocks)?;
-            fill = known.fill(layout, &regions, &older);
             changed = Some(blocks.iter().map(|blocks| blocks.len()).sum());
+            // So many pieces take longer than everything in one.
+            is_partial = blocks.len() <= PIECES_MAX;
+            if is_partial {
+                wanted = capture::some_blocks(&wanted, block, &blocks)?;
+                fill = known.fill(layout, &regions, &older);
+                self.reporter().count(|stats| stats.reduction.partial_captures += 1);
+            }
             staged = stage(&wanted)?;
-            self.reporter().count(|stats| stats.reduction.partial_captures += 1);
         }
         let unsealed =
             |digests| Unsealed { name: spec.name.clone(), layout: layout.clone(), header: header.clone(), digests };
@@ -368,15 +377,22 @@ impl Engine {
             capture::place_digests(&wanted, &staged.digests()?, &mut digests);
             self.remains.lock().captured(&spec.name, &digests, changed);
             self.reporter().count(|stats| stats.staged_captures += 1);
-            return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed: unsealed(digests), regions, fill })));
+            let unsealed = unsealed(digests);
+            return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed, regions, fill, is_partial })));
         }
         if let Some(OnDevice { caches, stream }) = device {
-            capture::place_digests(&wanted, &capture::digest_on_device(&wanted, block, stream)?, &mut digests);
+            if !is_partial {
+                self.reducer.found_no_room(&spec.name);
+            }
+            if changed.is_none() {
+                capture::place_digests(&wanted, &capture::digest_on_device(&wanted, block, stream)?, &mut digests);
+            }
             capture::download(&wanted, slot.as_mut_slice(), stream)?;
             caches.pin_soon(&slot, wanted.iter().map(|part| part.span.bytes()).sum());
         }
-        if let Some(fill) = fill {
-            fill.copy_to(slot.as_mut_slice());
+        if let Some(Err(flipped)) = fill.map(|fill| fill.copy_to(slot.as_mut_slice())) {
+            self.remains.lock().forget();
+            return Err(FillError::Tier(format!("memory tier: {flipped}")));
         }
         self.remains.lock().captured(&spec.name, &digests, changed);
         let placed = self.seal(&unsealed(digests), slot).map_err(FillError::Tier)?;

@@ -28,6 +28,8 @@ pub(super) struct Looking<'a> {
     pub fields: Vec<Field>,
     /// Where their bytes lie now, by their first byte among the bodies; ascending.
     pub spans: Vec<(u64, DeviceSpan)>,
+    /// Only what has changed since the version before lies there.
+    pub is_partial: bool,
 }
 
 /// What was found of a shard, and how long that took.
@@ -36,11 +38,22 @@ pub(super) struct Looked {
     pub took: Duration,
 }
 
+/// Name, first byte among the bodies, and length of a field.
+type Shape = (String, u64, u64);
+
+/// What is known of a series.
+#[derive(Default)]
+struct State {
+    series: Option<Series>,
+    /// There is no table, and will be none as things are: the last shard did not find room in the cache, or the table none on the device.
+    is_hopeless: bool,
+}
+
 /// The table of a series.
 struct Series {
     table: Box<dyn ChunkTable>,
-    /// The last version that was looked at, and the names of its fields; `None`: the table begins anew.
-    last: Option<(u64, Vec<String>)>,
+    /// The last version that was looked at, and its fields; `None`: the table begins anew.
+    last: Option<(u64, Vec<Shape>)>,
     /// What its file has stored itself beside that.
     kept: Option<(u64, Vec<Part>)>,
 }
@@ -50,8 +63,7 @@ pub(super) struct DeviceTables {
     grouping: Grouping,
     chunk: Option<u64>,
     budget: Budget,
-    /// `None`: there is no room for one.
-    series: Lock<HashMap<String, Arc<Lock<Option<Series>>>>>,
+    series: Lock<HashMap<String, Arc<Lock<State>>>>,
     has_said: AtomicBool,
 }
 
@@ -82,50 +94,55 @@ impl DeviceTables {
         }
     }
 
-    fn place(&self, name: &str) -> Arc<Lock<Option<Series>>> {
+    fn place(&self, name: &str) -> Arc<Lock<State>> {
         let mut series = self.series.lock();
-        series.entry(name.to_owned()).or_insert_with(|| Arc::new(Lock::at(Order::Outer, None))).clone()
+        series.entry(name.to_owned()).or_insert_with(|| Arc::new(Lock::at(Order::Outer, State::default()))).clone()
     }
 
     fn ask(
         &self,
         device: &dyn Device,
-        place: &mut Option<Series>,
+        State { series: place, is_hopeless }: &mut State,
         looking: Looking<'_>,
         allowed: Vec<u64>,
     ) -> Result<Option<Found>, DeviceError> {
-        let Looking { operation, block, fields, spans, .. } = looking;
+        let Looking { operation, block, fields, spans, is_partial, .. } = looking;
         let blocks = fields.iter().map(|field| field.blocks.len() as u64).sum::<u64>();
         let is_too_small = |series: &Series| {
             let size = series.table.size();
             size.block != block || size.blocks < blocks
         };
+        // What is not there could not be looked at.
+        if is_partial && place.as_ref().is_none_or(|series| series.last.is_none() || is_too_small(series)) {
+            return Ok(None);
+        }
         if place.as_ref().is_none_or(is_too_small) {
             // First of all the old one goes.
-            *place = None;
+            (*place, *is_hopeless) = (None, true);
             let budget = self.budget.of(device.info().memory_bytes);
             let what = "a table of chunks in reduction.device_budget";
             let size = TableSize::that_fits(blocks.max(1), block, self.grouping, self.chunk, budget);
             let size = size.ok_or(DeviceError::OutOfMemory { what, bytes: budget })?;
             let table = device.chunk_table(size)?;
             log::debug!("event=table-on-device size={size:?} bytes={}", size.bytes());
-            *place = Some(Series { table, last: None, kept: None });
+            (*place, *is_hopeless) = (Some(Series { table, last: None, kept: None }), false);
         }
         let Some(series) = place else { return Ok(None) };
-        let names: Vec<String> = fields.iter().map(|field| field.name.clone()).collect();
+        let shapes: Vec<Shape> = fields.iter().map(|field| (field.name.clone(), field.at, field.bytes)).collect();
         if series.last.as_ref().is_some_and(|(last, _)| operation < *last) {
             // A later one was quicker.
             return Ok(None);
         }
         let last = series.last.take();
-        let is_of_last = |kept: &u64| last.as_ref().is_some_and(|(last, then)| kept == last && *then == names);
+        let is_of_last = |kept: &u64| last.as_ref().is_some_and(|(last, then)| kept == last && *then == shapes);
         let kept = series.kept.take().filter(|(kept, _)| is_of_last(kept));
         let places = places(&fields, &spans)?;
         let asked = Question { operation, allowed, block, fields, kept };
         let answer = series.table.look(&asked, &places);
         match &answer {
-            Ok(Some(_)) => series.last = Some((operation, names)),
-            Err(DeviceError::Lost { .. }) => *place = None,
+            Ok(Some(_)) => series.last = Some((operation, shapes)),
+            // Another device from now on, or none.
+            Err(DeviceError::Lost { .. } | DeviceError::Foreign { .. }) => *place = None,
             Ok(None) | Err(_) => {}
         }
         answer
@@ -133,25 +150,32 @@ impl DeviceTables {
 
     /// Is there a table for a series?
     pub fn has(&self, name: &str) -> bool {
-        self.place(name).lock().is_some()
+        self.place(name).lock().series.is_some()
     }
 
-    /// Is there no table for a series, or has it looked at this version last?
+    /// Has the table of a series looked at this version last, or will it have none?
     pub fn is_in_step(&self, name: &str, operation: u64) -> bool {
         let place = self.place(name);
         let place = place.try_lock();
-        place.is_some_and(|place| {
-            place.as_ref().is_none_or(|series| matches!(series.last, Some((last, _)) if last == operation))
+        place.is_some_and(|state| match &state.series {
+            Some(series) => series.last.as_ref().is_some_and(|(last, _)| *last == operation),
+            None => state.is_hopeless,
         })
+    }
+
+    /// A shard did not find room in the cache, so nothing of it is looked at.
+    pub fn found_no_room(&self, name: &str) {
+        self.place(name).lock().is_hopeless = true;
     }
 
     /// The file of a shard was decided on: files may refer to these, and it `is_whole` or stores what was found elsewhere.
     pub fn decided(&self, name: &str, operation: u64, found: &Found, allowed: &[u64], is_whole: bool) {
         let place = self.place(name);
         let mut place = place.lock();
-        let Some(series) = place.as_mut() else { return };
-        let Some((_, names)) = series.last.as_ref().filter(|(last, _)| *last == operation) else { return };
-        let parts = kept(found, names, operation, allowed, is_whole);
+        let Some(series) = place.series.as_mut() else { return };
+        let Some((_, shapes)) = series.last.as_ref().filter(|(last, _)| *last == operation) else { return };
+        let names: Vec<String> = shapes.iter().map(|(name, ..)| name.clone()).collect();
+        let parts = kept(found, &names, operation, allowed, is_whole);
         series.kept = Some((operation, parts)).filter(|(_, parts)| !parts.is_empty());
     }
 }

@@ -263,6 +263,9 @@ impl Engine {
     /// What somebody's work has come to.
     pub(super) fn done(&self, done: impl IntoIterator<Item = Done>) {
         for done in done {
+            if matches!(&done, Done::Written { written: Err(_), .. }) {
+                self.remains.lock().forget();
+            }
             self.decide(|books| enter(books, done));
         }
     }

@@ -35,7 +35,6 @@ use super::history::{LookAt, Staged};
 use super::remains::Fill;
 
 use crate::base::log;
-use crate::device::DeviceError;
 use crate::reduction::Field;
 use crate::segment::SlotMut;
 use std::sync::Arc;
@@ -52,6 +51,8 @@ pub(super) struct Descent {
     pub regions: Vec<usize>,
     /// What another slot has of them.
     pub fill: Option<Fill>,
+    /// Only what has changed is staged.
+    pub is_partial: bool,
 }
 
 /// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
@@ -63,9 +64,9 @@ struct Landing {
 }
 
 impl Landing {
-    fn land(mut self, landed: Result<SlotMut, DeviceError>) {
+    fn land(mut self, landed: Result<SlotMut, String>) {
         self.is_done = true;
-        self.engine.on_landed(&self.unsealed, &self.call, landed.map_err(|error| error.to_string()));
+        self.engine.on_landed(&self.unsealed, &self.call, landed);
     }
 }
 
@@ -81,15 +82,15 @@ impl Drop for Landing {
 impl Engine {
     /// Sends a staged shard, whose checkpoint is in the books, on its way.
     pub(super) fn send_down(self: &Arc<Self>, descent: Descent, call: String) {
-        let Descent { staged, slot, unsealed, regions, fill } = descent;
+        let Descent { staged, slot, unsealed, regions, fill, is_partial } = descent;
         let version = unsealed.header.key.version;
-        let look = self.reducer.looks_on_devices().then(|| self.look(&unsealed, &regions));
+        let look = self.reducer.looks_on_devices().then(|| self.look(&unsealed, &regions, is_partial));
         let landing = Landing { engine: self.clone(), unsealed, call, is_done: false };
         staged.send_down(slot, version, look, fill, Box::new(move |landed| landing.land(landed)));
     }
 
     /// What is to be done beside the download: to look at the chunks of the regions that the device has.
-    fn look(self: &Arc<Self>, unsealed: &Unsealed, regions: &[usize]) -> LookAt {
+    fn look(self: &Arc<Self>, unsealed: &Unsealed, regions: &[usize], is_partial: bool) -> LookAt {
         let Unsealed { name, layout, header, digests } = unsealed;
         let field = |region: &usize| Field::new(&layout.meta.regions[*region], layout.block_size, digests);
         let fields: Vec<Field> = regions.iter().map(field).collect();
@@ -97,7 +98,9 @@ impl Engine {
         let (body, block) = (layout.body_offset, layout.block_size);
         Box::new(move |device, spans| {
             let spans = spans.into_iter().map(|(at, span)| (at - body, span)).collect();
-            if let Some(took) = engine.reducer.look(device, Looking { name: &name, operation, block, fields, spans }) {
+            if let Some(took) =
+                engine.reducer.look(device, Looking { name: &name, operation, block, fields, spans, is_partial })
+            {
                 engine.reporter().count(|stats| {
                     stats.reduction.looked_on_device += 1;
                     stats.reduction.device_time += took;
@@ -120,6 +123,7 @@ impl Engine {
                 self.vote_on(unsealed.header.agreement, call, placed)
             }
             Err(why) => {
+                self.remains.lock().forget();
                 let rank = self.setup.identity.rank;
                 log::info!("event=not-landed rank={rank} version={} error={why:?}", key.version);
                 self.refusal(why)

@@ -95,6 +95,13 @@ impl Reducer {
         self.is_on && self.on_device.as_ref().is_none_or(is_in_step)
     }
 
+    /// Regions of a shard in device memory did not find room in the cache, so nobody looks at them there.
+    pub fn found_no_room(&self, name: &str) {
+        if let Some(tables) = &self.on_device {
+            tables.found_no_room(name);
+        }
+    }
+
     /// Looks at regions of a shard in device memory, before it is captured, and says how long that took; `None` if it could not.
     ///
     /// # Blocking

@@ -3,10 +3,12 @@
 //! A series has two slots in turn. The one that it gives back holds its shard until somebody else has that memory, and the next capture
 //! usually gets it again ([`SlotMut::remains`]). Blocks of that shard which have the digests of the new one stay; those that only the
 //! newest sealed shard has are copied from there; the rest comes from the application. Whether bytes that were left alone are still good, is
-//! found where it is of anybody else's bytes: when a writer or a restart checks their digests.
+//! found where it is of anybody else's bytes: when a writer or a restart checks their digests, and when they are copied from one slot to another.
+//! Behind a write that has failed, and every hundredth time, a capture stores everything.
 #![forbid(unsafe_code)]
 
 use crate::base::Digest;
+use crate::base::digest::{copy_digest, store_fence};
 use crate::format::Region;
 use crate::format::shard::{Head, Layout};
 use crate::segment::{Segment, SlotId, SlotMut, SlotRef};
@@ -16,6 +18,8 @@ use std::sync::Arc;
 
 /// Shards of a series whose heads are remembered.
 const HEADS_MAX: usize = 4;
+/// Captures in a row that may leave something out: a bit that flips in memory stays no longer.
+const PARTIAL_MAX: u32 = 100;
 
 #[derive(Default)]
 struct Latest {
@@ -25,6 +29,8 @@ struct Latest {
     begun: u64,
     /// How much of the last capture had changed.
     changed: f64,
+    /// How many captures have left something out since the last that has not.
+    partial: u32,
 }
 
 /// What this process has sealed.
@@ -44,7 +50,17 @@ pub(super) struct Known {
 /// What of a slot is copied from another one, in bytes from the start of both.
 pub(super) struct Fill {
     from: SlotRef,
-    ranges: Vec<Range<usize>>,
+    /// Blocks, and their digests.
+    blocks: Vec<(Range<usize>, Digest)>,
+}
+
+/// A block of the newest shard is not what was captured.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the newest shard in node memory is damaged at byte {at}: a block that has not changed since has another digest now"
+)]
+pub(super) struct Flipped {
+    at: usize,
 }
 
 impl Remains {
@@ -86,7 +102,17 @@ impl Remains {
         let newest = Some(newest).filter(is_alike).filter(|head| head.header.key.operation == before)?.clone();
         let bytes = segment.sealed(*sealed);
         let is_there = bytes.is_some() || slot.remains() == Some(*sealed);
-        (is_there && latest.changed <= 0.5).then_some(Known { here, newest, bytes })
+        if !is_there || latest.changed > 0.5 || latest.partial >= PARTIAL_MAX {
+            latest.partial = 0;
+            return None;
+        }
+        latest.partial += 1;
+        Some(Known { here, newest, bytes })
+    }
+
+    /// Something in node memory may be damaged: the next captures store everything.
+    pub fn forget(&mut self) {
+        self.0.clear();
     }
 
     /// A capture has these digests, of which so many blocks differ from the newest shard, if that is known.
@@ -130,21 +156,30 @@ impl Known {
         compared
     }
 
+    /// Have these regions the length that they had?
+    pub fn is_as_long(&self, layout: &Layout, mut regions: impl Iterator<Item = usize>) -> bool {
+        let bytes = |head: &Head, region: usize| head.meta.regions[region].bytes;
+        regions.all(|region| {
+            let now = layout.meta.regions[region].bytes;
+            [&self.here, &self.newest].iter().all(|head| bytes(head, region) == now)
+        })
+    }
+
     /// How to copy these blocks of a device's regions from the newest shard; `None` if they are here.
     pub fn fill(self, layout: &Layout, regions: &[usize], blocks: &[Range<usize>]) -> Option<Fill> {
         let from = self.bytes?;
-        let mut ranges = Vec::new();
+        let mut found = Vec::new();
         for region in regions.iter().map(|region| &layout.meta.regions[*region]) {
             let first = region.first_block as usize;
             let own = first..first + region.blocks(layout.block_size) as usize;
             let begin = layout.body_offset + region.offset;
-            for part in within(blocks, &own) {
-                let start = (part.start - first) as u64 * layout.block_size;
-                let end = region.bytes.min((part.end - first) as u64 * layout.block_size);
-                ranges.push((begin + start) as usize..(begin + end) as usize);
+            for block in within(blocks, &own).flatten() {
+                let start = (block - first) as u64 * layout.block_size;
+                let end = region.bytes.min(start + layout.block_size);
+                found.push(((begin + start) as usize..(begin + end) as usize, self.newest.digests[block]));
             }
         }
-        Some(Fill { from, ranges })
+        Some(Fill { from, blocks: found })
     }
 }
 
@@ -158,9 +193,16 @@ pub(super) fn within<'a>(ranges: &'a [Range<usize>], other: &Range<usize>) -> im
 
 impl Fill {
     /// Copies it.
-    pub fn copy_to(&self, target: &mut [u8]) {
-        for range in &self.ranges {
-            target[range.clone()].copy_from_slice(&self.from[range.clone()]);
+    ///
+    /// # Errors
+    /// [`Flipped`]: what is copied is not what was captured.
+    pub fn copy_to(&self, target: &mut [u8]) -> Result<(), Flipped> {
+        for (range, digest) in &self.blocks {
+            if copy_digest(&self.from[range.clone()], &mut target[range.clone()]) != *digest {
+                return Err(Flipped { at: range.start });
+            }
         }
+        store_fence();
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::super::chunks::{ChunkTable, Place, TableSize, check_question, within};
 use super::super::{DeviceError, Result, Stream};
 use super::context::Shared;
-use super::kernels::load_chunks;
+use super::kernels::Functions;
 use super::memory::Allocation;
 use super::pinned::PinnedLoan;
 use super::stream::{GpuStream, Owned};
@@ -73,16 +73,6 @@ struct KernelTable {
     is_tree: u32,
 }
 
-/// The functions of `chunks.cu`.
-pub(super) struct Functions {
-    pub(super) leaves: CudaFunction,
-    pub(super) label: CudaFunction,
-    pub(super) lift: CudaFunction,
-    pub(super) runs: CudaFunction,
-    pub(super) rebuild: CudaFunction,
-    pub(super) keep: CudaFunction,
-}
-
 /// What one version comes with.
 struct Told<'a> {
     table: KernelTable,
@@ -98,7 +88,7 @@ struct Told<'a> {
 pub(super) struct CudaChunks {
     shared: Arc<Shared>,
     stream: GpuStream,
-    functions: Functions,
+    functions: Arc<Functions>,
     memory: Allocation,
     size: TableSize,
     /// What the kernels are told, without what is of one version.
@@ -118,7 +108,12 @@ const fn part(bytes: u64) -> u64 {
 }
 
 impl CudaChunks {
-    pub(super) fn new(shared: &Arc<Shared>, size: TableSize) -> Result<CudaChunks> {
+    /// An empty one; `load` has the kernels, which are asked for when there is room.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        size: TableSize,
+        load: impl FnOnce() -> Result<Arc<Functions>>,
+    ) -> Result<CudaChunks> {
         if size.leaves() > 1 << 38 || size.blocks == 0 || size.blocks * size.per_block() / size.per_range() >= 1 << 31 {
             let reason = "a table has 1 to 2^31 ranges of chunks";
             return Err(DeviceError::Range { offset: 0, bytes: size.blocks, reason });
@@ -135,7 +130,6 @@ impl CudaChunks {
             16,
             16 * size.runs(),
         ];
-        let functions = load_chunks(&shared.context)?;
         let memory = Allocation::new(shared, parts.iter().map(|bytes| part(*bytes)).sum())?;
         let mut next = memory.address();
         let [digests, homes, tags, checks, places, blocks, alive, counters, runs] = parts.map(|bytes| {
@@ -162,6 +156,7 @@ impl CudaChunks {
             is_tree: u32::from(size.grouping == Grouping::Tree),
             ..KernelTable::default()
         };
+        let functions = load()?;
         let stream = {
             let _bound = shared.bind()?;
             let range = result::stream::get_priority_range();
@@ -239,6 +234,8 @@ impl CudaChunks {
     fn kept(&self, asked: &Question) -> Vec<KernelPart> {
         let Some((operation, parts)) = asked.kept() else { return Vec::new() };
         let Some(number) = self.versions.get(&operation).filter(|_| !self.before.is_empty()) else { return Vec::new() };
+        // Those of one that lies elsewhere now would get the wrong places.
+        let is_there = |part: &&Part| self.before[part.field].at == asked.fields[part.field].at;
         let firsts: Vec<u64> = asked
             .fields
             .iter()
@@ -254,7 +251,7 @@ impl CudaChunks {
             KernelPart { leaf: firsts[part.field] + chunk, leaves: part.bytes.div_ceil(self.size.chunk), place }
         };
         let room = self.size.runs() as usize * 16 / size_of::<KernelPart>();
-        parts.iter().take(room).map(part).collect()
+        parts.iter().filter(is_there).take(room).map(part).collect()
     }
 
     /// The number of a version.

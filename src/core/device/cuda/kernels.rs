@@ -1,7 +1,6 @@
 //! From CUDA C++ to a function on the GPU.
 
 use super::super::{DeviceError, Result};
-use super::chunks::Functions;
 use cudarc::driver::{CudaContext, CudaFunction, CudaModule};
 use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
 use std::sync::Arc;
@@ -9,6 +8,16 @@ use std::sync::Arc;
 /// The sources; see the files for what they do.
 const BLOCKS: &str = concat!(include_str!("../kernels/digest.cuh"), include_str!("../kernels/blocks.cu"));
 const CHUNKS: &str = concat!(include_str!("../kernels/digest.cuh"), include_str!("../kernels/chunks.cu"));
+
+/// The functions of `chunks.cu`.
+pub(super) struct Functions {
+    pub(super) leaves: CudaFunction,
+    pub(super) label: CudaFunction,
+    pub(super) lift: CudaFunction,
+    pub(super) runs: CudaFunction,
+    pub(super) rebuild: CudaFunction,
+    pub(super) keep: CudaFunction,
+}
 
 /// The kernel that copies blocks.
 pub(super) fn load_blocks(context: &Arc<CudaContext>) -> Result<CudaFunction> {

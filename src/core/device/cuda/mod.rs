@@ -21,11 +21,12 @@ mod stream;
 
 use super::chunks::{ChunkTable, TableSize};
 use super::{Device, DeviceError, DeviceInfo, DeviceSpan, HostRange, Pinned, Priority, Reservation, Result, Stream};
+use crate::base::sync::Lock;
 use chunks::CudaChunks;
 pub use context::KeptContext;
 use context::{Shared, bind, bus_id, check_driver, failed, is_driver_loaded};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
-use kernels::load_blocks;
+use kernels::{Functions, load_blocks, load_chunks};
 use memory::{Allocation, VirtualRange};
 use pinned::{PinnedPool, PinnedRange};
 use std::fmt;
@@ -38,6 +39,8 @@ const PER_THREAD_STREAM: usize = 2;
 /// One GPU, as this process uses it.
 pub struct CudaDevice {
     shared: Arc<Shared>,
+    /// The kernels that look for chunks, from the first time that somebody asks.
+    chunks: Lock<Option<Arc<Functions>>>,
 }
 
 impl CudaDevice {
@@ -83,7 +86,8 @@ impl CudaDevice {
         };
         let copy_blocks = load_blocks(context)?;
         let pinned = PinnedPool::new(context)?;
-        Ok(CudaDevice { shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, pinned }) })
+        let chunks = Lock::default();
+        Ok(CudaDevice { chunks, shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, pinned }) })
     }
 
     /// The context, for the application's own kernels.
@@ -198,7 +202,14 @@ impl Device for CudaDevice {
     }
 
     fn chunk_table(&self, size: TableSize) -> Result<Box<dyn ChunkTable>> {
-        Ok(Box::new(CudaChunks::new(&self.shared, size)?))
+        let load = || {
+            let mut chunks = self.chunks.lock();
+            if let Some(functions) = &*chunks {
+                return Ok(functions.clone());
+            }
+            Ok(chunks.insert(Arc::new(load_chunks(&self.shared.context)?)).clone())
+        };
+        Ok(Box::new(CudaChunks::new(&self.shared, size, load)?))
     }
 
     fn make_ready(&self, bytes: u64) -> Result<()> {

@@ -129,15 +129,16 @@ impl Books {
         }
     }
 
-    /// Counts what a link has moved in `time`, or failed to, and how fast that was.
+    /// Counts what a link has moved in `time`, or failed to, and how fast that was, if it took any.
     pub(super) fn note_moved(&mut self, link: Link, bytes: u64, time: Duration, is_good: bool) {
         if !is_good {
             self.trace.stats.failures[link as usize] += 1;
             return;
         }
         self.trace.stats.moved_bytes[link as usize] += bytes;
-        let rate = bytes as f64 / time.as_secs_f64().max(1e-9);
-        self.cache.set_rate(link, rate as u64);
+        if !time.is_zero() {
+            self.cache.set_rate(link, (bytes as f64 / time.as_secs_f64()) as u64);
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::base::Digest;
 use crate::base::log;
 use crate::base::sync::{Condition, Guard, Lock};
 use crate::cache::{Cache, EntryId, Job, Keep, Link, Noted};
-use crate::device::{Copied, Device, DeviceError, DeviceSpan, Reservation, Stream};
+use crate::device::{Copied, Device, DeviceSpan, Reservation, Stream};
 use crate::segment::{Segment, SlotMut};
 use crate::transfer::remains::Fill;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -448,7 +448,7 @@ pub(super) struct Line {
 }
 
 /// What is to be done when the bytes are in the slot, or it is known that they will not be. Runs on a thread of the caches.
-pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<SlotMut, DeviceError>) + Send>;
+pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<SlotMut, String>) + Send>;
 
 /// What is to be done with the bytes while they come down: the device, and where they lie, by their first byte in the shard. Runs beside the
 /// download.

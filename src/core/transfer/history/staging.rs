@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes per second that a download is taken to have before one was measured: what pageable memory allows.
 const RATE_ASSUMED: u64 = 8 << 30;
+/// Bytes of a download from which on it tells how fast the link is.
+const RATE_LEAST: u64 = 4 << 20;
 
 /// Adds a part to lines and gaps: to the last line where nothing but padding lies between, both here and in the shard. Pure.
 fn append(lines: &mut Vec<Line>, gaps: &mut Vec<Range<u64>>, part: Line) {
@@ -137,33 +139,38 @@ impl Landing {
         let mut burst = shared.burst(version, bytes);
         let copy = |line: &Line| Ok((shared.range.span(line.place, line.bytes)?, line.at));
         let copies = staged.lines.iter().map(copy).collect::<Result<Vec<_>, DeviceError>>();
+        let mut spent = Duration::ZERO;
         let outcome = copies.and_then(|copies| {
             let spans = copies.iter().map(|(span, at)| (*at, span.clone())).collect();
             std::thread::scope(|scope| {
                 let work = |look: LookAt| spawn_scoped(scope, "bvk-look", || look(&*shared.device, spans));
                 let beside = look.map(work).transpose();
                 let down = burst.download(stream, &mut targets(copies.into_iter(), slot.as_mut_slice()));
+                spent = begun.elapsed().saturating_sub(burst.held_back());
+                // Others may have the link now.
+                drop(burst);
                 match beside.map(|beside| beside.map(ScopedJoinHandle::join)) {
                     Ok(None | Some(Ok(()))) => {}
-                    // The processor looks at it later.
+                    // Blocks are compared instead.
                     Ok(Some(Err(_))) => log::error!("event=look-panicked version={version}"),
                     Err(error) => log::debug!("event=not-looked-at version={version} error={error}"),
                 }
                 down
             })
         });
-        if let Some(fill) = &fill {
-            fill.copy_to(slot.as_mut_slice());
-        }
+        let outcome = outcome.map_err(|error| error.to_string()).and_then(|()| match &fill {
+            Some(fill) => fill.copy_to(slot.as_mut_slice()).map_err(|flipped| flipped.to_string()),
+            None => Ok(()),
+        });
         drop(fill);
         for gap in &staged.gaps {
             slot.as_mut_slice()[gap.start as usize..gap.end as usize].fill(0);
         }
-        let held_back = burst.held_back();
-        drop(burst);
         let mut books = shared.lock();
         books.trace.span(name_of(Link::Down), version, bytes, begun, shared.started);
-        books.note_moved(Link::Down, bytes, begun.elapsed().saturating_sub(held_back), outcome.is_ok());
+        // What is only a little says nothing of the link.
+        let spent = if bytes < RATE_LEAST { Duration::ZERO } else { spent };
+        books.note_moved(Link::Down, bytes, spent, outcome.is_ok());
         drop(books);
         drop(staged);
         shared.pin_soon(&slot, bytes);
