@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
-# A PART is tests, interfaces, rtm, device, beside, ready or slots; without --only all of them. Shots take half an hour and 90 GB of memory.
+# A PART is tests, interfaces, rtm, device, beside, ready, slots or reduction; without --only all of them. Shots take half an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true
@@ -138,6 +138,10 @@ if wanted slots; then
             bench slots timeout 600 mpirun --oversubscribe --bind-to none -n "$ranks" ./slots --bench $options
         done
     done
+fi
+if wanted reduction; then
+    bench reduction timeout 600 ./reduction --bench --gpu --mib 1024 --versions 7 --dir "$scratch"
+    bench reduction timeout 600 ./reduction --bench --gpu --captures --mib 4096 --versions 9 --dir "$scratch"
 fi
 if [ "${1:-}" = --shots ]; then
     ./shots.sh --program ./shot --scratch "$scratch" "${@:2}" | figure
