@@ -673,6 +673,26 @@ fn what_files_refer_to_is_shown_and_checked_and_goes_only_with_what_refers_to_it
 }
 
 #[test]
+fn what_a_packed_shard_stores_and_refers_to_is_shown() {
+    let store = referring();
+    let folders = store.folders(&store.local());
+    let text = with_path(&["inspect", "--rank", "1"], &folders[2]);
+    let name = |folder: &Path| folder.file_name().expect("a name").to_string_lossy().into_owned();
+    for part in
+        ["packed shard of rank 1", "stores  4", "of it twice", &format!("4 KiB of {}", name(&folders[1])), "array"]
+    {
+        assert!(text.out.contains(part), "{part}: {}", text.out);
+    }
+    let document = with_path(&["inspect", "--json", "--rank", "1"], &folders[2]).json();
+    let packed = &document["checkpoints"][0]["containers"][0]["shards"][0]["packed"];
+    let of = |source: usize| (packed["sources"][source]["folder"].clone(), packed["sources"][source]["bytes"].clone());
+    // The newest first.
+    assert_eq!(of(0), (name(&folders[1]).into(), 4096.into()), "{packed}");
+    assert_eq!(of(1), (name(&folders[0]).into(), (38 * 4096).into()), "{packed}");
+    assert_eq!((&packed["same_bytes"], packed["regions"][0]["name"].as_str()), (&0.into(), Some("array")));
+}
+
+#[test]
 fn what_differs_between_two_checkpoints_is_told_by_digests_and_by_bytes() {
     let store = referring();
     let root = store.global();

@@ -10,10 +10,12 @@ use crate::places::{named_or_global, nothing_in};
 use crate::survey::{self, Checkpoint, FileFound, State, is_known, survey};
 use crate::target::{Target, tier_of};
 use bivouac_core::base::{Origin, Rank};
+use bivouac_core::format::packed::{Packing, Stored};
 use bivouac_core::format::shard::Head;
 use bivouac_core::format::{Content, Manifest, RegionKind};
 use bivouac_core::segment::SlotState;
-use bivouac_core::tier::Tier;
+use bivouac_core::tier::source::FileShard;
+use bivouac_core::tier::{Tier, TierError, packing_of};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -25,6 +27,8 @@ use summary::Summary;
 const REGIONS_MAX: usize = 50;
 /// Dimensions of a region that are shown.
 const DIMENSIONS_MAX: usize = 8;
+/// Sources of a packed shard that are shown.
+const SOURCES_SHOWN: usize = 8;
 /// Containers of a manifest that are shown.
 const CONTAINERS_MAX: usize = 50;
 
@@ -130,10 +134,10 @@ struct ContainerView {
     ending: Ending,
 }
 
-/// The head of a shard or parity part.
+/// The head of a shard, packed shard or parity part.
 #[derive(Serialize)]
 struct ShardView {
-    /// `shard`, or `parity`: what the rank keeps for its redundancy set.
+    /// `shard`, `packed` if it refers to others, or `parity`: what the rank keeps for its redundancy set.
     content: &'static str,
     #[serde(flatten)]
     key: KeyView,
@@ -148,6 +152,32 @@ struct ShardView {
     head_bytes: u64,
     bytes: u64,
     regions: Vec<RegionView>,
+    /// What a packed shard stands for; its own regions are those of the packing.
+    packed: Option<PackedView>,
+}
+
+/// The shard that a packed one stands for.
+#[derive(Serialize)]
+struct PackedView {
+    /// Bytes of the whole shard.
+    bytes: u64,
+    /// Bytes of its bodies that the packed shard stores itself.
+    own_bytes: u64,
+    /// Bytes of its bodies that it stores for another place.
+    same_bytes: u64,
+    /// Ranges in all.
+    extents: usize,
+    /// The checkpoints that it refers to, and how many bytes each of them stores for it.
+    sources: Vec<SourceView>,
+    regions: Vec<RegionView>,
+}
+
+/// A checkpoint that a packed shard refers to.
+#[derive(Serialize)]
+struct SourceView {
+    /// Its folder.
+    folder: String,
+    bytes: u64,
 }
 
 /// A region.
@@ -273,7 +303,7 @@ fn ranks_of(shards: &[ShardView]) -> BTreeSet<u32> {
 }
 
 fn is_shard(view: &ShardView) -> bool {
-    view.content == memory::content(Content::Shard)
+    view.content != memory::content(Content::Parity)
 }
 
 fn keep_rank(shards: &mut Vec<ShardView>, rank: Option<Rank>) {
@@ -352,11 +382,41 @@ fn checkpoint_view(found: &Checkpoint, rank: Option<Rank>) -> Result<CheckpointV
 }
 
 fn container_view(tier: &Arc<dyn Tier>, path: &Path) -> ContainerView {
-    let (shards, why, ending) = match survey::heads(tier, path) {
-        Ok(shards) => (shards.iter().map(|shard| shard_view(shard.head())).collect(), None, Ending::Good),
+    let shards = survey::heads(tier, path).and_then(|shards| shards.iter().map(file_view).collect());
+    let (shards, why, ending) = match shards {
+        Ok(shards) => (shards, None, Ending::Good),
         Err(error) => (Vec::new(), Some(survey::without_path(&error)), ending::of_tier(&error)),
     };
     ContainerView { path: path.display().to_string(), shards, why, ending }
+}
+
+fn file_view(shard: &FileShard) -> Result<ShardView, TierError> {
+    let mut view = shard_view(shard.head());
+    if shard.head().header.content == Content::Packed {
+        view.packed = Some(packed_view(&packing_of(shard)?));
+    }
+    Ok(view)
+}
+
+fn packed_view(packing: &Packing) -> PackedView {
+    let mut bytes = vec![0; packing.sources.len()];
+    let mut same_bytes = 0;
+    for extent in &packing.extents {
+        match extent.stored {
+            Stored::Own => {}
+            Stored::In { source, .. } => bytes[source as usize] += extent.length,
+            Stored::Same { .. } => same_bytes += extent.length,
+        }
+    }
+    let sources = packing.sources.iter().zip(bytes);
+    PackedView {
+        bytes: packing.head.header.total_len,
+        own_bytes: packing.own_bytes(),
+        same_bytes,
+        extents: packing.extents.len(),
+        sources: sources.map(|(source, bytes)| SourceView { folder: source.key.folder(), bytes }).collect(),
+        regions: shard_view(&packing.head).regions,
+    }
 }
 
 fn read_manifest(path: &Path) -> Result<ManifestView, Problem> {
@@ -420,6 +480,7 @@ fn shard_view(head: &Head) -> ShardView {
         head_bytes: header.body_offset,
         bytes: header.total_len,
         regions: head.meta.regions.iter().map(region).collect(),
+        packed: None,
     }
 }
 
@@ -533,7 +594,11 @@ fn counts(shards: &[ShardView]) -> String {
 
 fn shard_text(view: &ShardView) -> String {
     let mut text = String::new();
-    let what = if view.content == "parity" { "parity part" } else { "shard" };
+    let what = match view.content {
+        "parity" => "parity part",
+        "packed" => "packed shard",
+        _ => "shard",
+    };
     line!(text, "  {what} of rank {} of {}, {}", view.rank, view.group_size, output::bytes(view.bytes));
     line!(text, "    of      {}", view.key.series());
     line!(text, "    {}, incarnation {}", view.key.all_words(), view.incarnation);
@@ -545,6 +610,19 @@ fn shard_text(view: &ShardView) -> String {
         output::bytes(u64::from(view.block_size)),
         output::bytes(view.head_bytes)
     );
+    if let Some(packed) = &view.packed {
+        let sources =
+            packed.sources.iter().map(|source| format!("{} of {}", output::bytes(source.bytes), source.folder));
+        let times = packed.bytes as f64 / view.bytes.max(1) as f64;
+        let (own, whole) = (output::bytes(packed.own_bytes), output::bytes(packed.bytes));
+        line!(
+            text,
+            "    stores  {own} of {whole}, {} of it twice; {times:.1} times smaller",
+            output::bytes(packed.same_bytes)
+        );
+        line!(text, "    takes   {}; {} ranges", list(sources, SOURCES_SHOWN, ", "), packed.extents);
+    }
+    let shown = view.packed.as_ref().map_or(&view.regions, |packed| &packed.regions);
     let shape = |region: &RegionView| list(region.shape.iter().map(u64::to_string), DIMENSIONS_MAX, " x ");
     let cells = |region: &RegionView| {
         vec![
@@ -557,12 +635,12 @@ fn shard_text(view: &ShardView) -> String {
             region.offset.to_string(),
         ]
     };
-    let rows: Vec<Vec<String>> = view.regions.iter().take(REGIONS_MAX).map(cells).collect();
+    let rows: Vec<Vec<String>> = shown.iter().take(REGIONS_MAX).map(cells).collect();
     let heads = ["REGION", "KIND", "TYPE", "SHAPE", "BYTES", "BLOCKS", "OFFSET"];
     let regions = table(&heads, &[4, 5, 6], &rows);
     regions.lines().for_each(|row| line!(text, "    {row}"));
-    if view.regions.len() > REGIONS_MAX {
-        line!(text, "    and {} more regions (--json shows all)", view.regions.len() - REGIONS_MAX);
+    if shown.len() > REGIONS_MAX {
+        line!(text, "    and {} more regions (--json shows all)", shown.len() - REGIONS_MAX);
     }
     text
 }
