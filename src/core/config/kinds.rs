@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::affinity::AffinityMode;
-use super::reduction::{CHUNK_MAX, CHUNK_MIN, Method, SOURCES_MAX};
+use super::reduction::{CHUNK_MAX, CHUNK_MIN, Method, SOURCES_MAX, Verify};
 use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::redundancy::{PartStore, Scheme};
@@ -420,6 +420,12 @@ pub(super) const PART_STORE: Kind<PartStore> = Kind {
 pub(super) const METHOD: Kind<Method> = Kind {
     allowed: "\"full\", \"basic\", \"list\" or \"tree\"",
     read: |raw| Method::ALL.into_iter().find(|method| raw.text().is_some_and(|text| text.trim() == method.name())),
+    show: |value| Raw::Text(value.name().to_owned()),
+};
+
+pub(super) const VERIFY: Kind<Verify> = Kind {
+    allowed: "\"digest\" or \"bytes\"",
+    read: |raw| Verify::ALL.into_iter().find(|verify| raw.text().is_some_and(|text| text.trim() == verify.name())),
     show: |value| Raw::Text(value.name().to_owned()),
 };
 

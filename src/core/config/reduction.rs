@@ -47,6 +47,29 @@ impl fmt::Display for Method {
     }
 }
 
+/// How it is made sure that what files refer to is what was captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Verify {
+    /// By the digests alone.
+    #[default]
+    Digest,
+    /// By reading it and comparing every byte, before the file is written.
+    Bytes,
+}
+
+impl Verify {
+    /// All of them.
+    pub const ALL: [Verify; 2] = [Verify::Digest, Verify::Bytes];
+
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verify::Digest => "digest",
+            Verify::Bytes => "bytes",
+        }
+    }
+}
+
 /// Whether files refer to earlier ones, and to how many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReductionConfig {
@@ -60,10 +83,19 @@ pub struct ReductionConfig {
     pub live: f64,
     /// Every n-th checkpoint of a name that goes to files is whole. Zero: none for that reason.
     pub whole_every: u64,
+    /// How references are checked before they are written.
+    pub verify: Verify,
 }
 
 impl Default for ReductionConfig {
     fn default() -> Self {
-        ReductionConfig { method: Method::Full, chunk: None, sources: 8, live: 0.25, whole_every: 0 }
+        ReductionConfig {
+            method: Method::Full,
+            chunk: None,
+            sources: 8,
+            live: 0.25,
+            whole_every: 0,
+            verify: Verify::Digest,
+        }
     }
 }

@@ -76,6 +76,7 @@ fn unusual() -> Config {
                 sources: 32,
                 live: 1.0,
                 whole_every: 7,
+                verify: Verify::Bytes,
             },
             interval: Interval { steps: u64::MAX, seconds: Duration::from_nanos(1), overhead_percent: 0.1 },
             exit: ExitConfig {
@@ -251,6 +252,7 @@ device_budget = "1.5%"
 sources = 32
 live = 1.0
 whole_every = 7
+verify = "bytes"
 [run]
 directory = 'run'
 [device]
@@ -397,6 +399,7 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("redundancy.store", vec!["'global'", "''"]),
         ("redundancy.domains", vec!["''", "1", "\"a\\u0000b\""]),
         ("reduction.method", vec!["'tree2'", "1", "''"]),
+        ("reduction.verify", vec!["'crc'", "true", "''"]),
         ("reduction.chunk", vec!["16", "8192", "96", "'big'", "1.5", "''"]),
         ("reduction.host_budget", vec!["0", "'101%'"]),
         ("reduction.device_budget", vec!["0", "'101%'"]),

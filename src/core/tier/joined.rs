@@ -213,6 +213,62 @@ fn joined(raw: FileShard, packing: Arc<Packing>, sources: Vec<Store>) -> Result<
     Ok(FileShard::with_packing(kind, path, Arc::new(joined), packing.head.clone(), packing))
 }
 
+/// Opens all that a packed shard refers to on a tier, and makes sure that each range is stored there; with `bodies`, those of the shard that it
+/// stands for, also that they are these bytes. Says what is wrong if that is not so, or cannot be read.
+///
+/// # Errors
+/// [`TierError::Source`] if a source cannot be opened.
+///
+/// # Blocking
+/// On the tier: for the tables of the sources, or for all bytes that are referred to.
+pub fn check_sources(
+    tier: &dyn Tier,
+    series: &Series,
+    packed: &FileShard,
+    bodies: Option<&[u8]>,
+) -> Result<Option<String>, TierError> {
+    let (packing, folders) = (packing_of(packed)?, tier.series_path(series));
+    let rank = packing.head.header.rank;
+    let open = |source: &SourceKey| {
+        let opened = open_source(tier, series, &folders, source, rank).and_then(Store::of);
+        let path = folders.join(packing.head.header.key.folder());
+        opened.map_err(|cause| TierError::Source {
+            tier: tier.kind(),
+            path,
+            rank,
+            key: source.key,
+            cause: Box::new(cause),
+        })
+    };
+    let sources = packing.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let mut buffer = vec![0; if bodies.is_some() { CHECKED_AT_ONCE } else { 0 }];
+    for extent in &packing.extents {
+        let Stored::In { source, offset } = extent.stored else { continue };
+        let (store, key) = (&sources[source as usize], &packing.sources[source as usize].key);
+        let end = offset.checked_add(extent.length);
+        let Some(at) = end.and_then(|end| store.find(offset..end)) else {
+            return Ok(Some(format!("byte {} of its bodies is to be in {key}, which does not store it", extent.at)));
+        };
+        let Some(bodies) = bodies else { continue };
+        for start in (0..extent.length).step_by(CHECKED_AT_ONCE) {
+            let length = (extent.length - start).min(CHECKED_AT_ONCE as u64) as usize;
+            if let Err(error) = store.shard.read_raw(at + start, &mut buffer[..length]) {
+                return Ok(Some(error.to_string()));
+            }
+            let from = extent.at + start;
+            if bodies.get(from as usize..from as usize + length) != Some(&buffer[..length]) {
+                return Ok(Some(format!(
+                    "what {key} stores for byte {from} of its bodies, or near it, is something else"
+                )));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes of a source that are compared at once.
+const CHECKED_AT_ONCE: usize = 1 << 20;
+
 /// Opens the file with a rank's shard of a source, as it lies; the folders of the series are in `folders`.
 ///
 /// # Errors

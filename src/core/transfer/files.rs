@@ -13,14 +13,15 @@ use super::stats::Stats;
 use super::work::Task;
 use super::write::{Together, WriteJob, WriteSpec, Written};
 use crate::base::Rank;
+use crate::base::log;
 use crate::base::sync::Lock;
-use crate::config::Method;
+use crate::config::{Method, Verify};
 use crate::format::shard::Head;
 use crate::format::{ContainerEntry, ContainerInfo, Content};
 use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
 use crate::tier::names::{node_file, rank_file};
 use crate::tier::source::{FileShard, MemoryShard, Source};
-use crate::tier::{Gathering, Tier, TierError, TierId, Upload, Writers, open_source};
+use crate::tier::{Gathering, Tier, TierError, TierId, Upload, Writers, check_sources};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -174,20 +175,30 @@ impl FileLevel {
             return Ok(source);
         }
         let packed = self.reducer.packed(&of.series.name, of.key.operation, shard)?;
+        let packed = match packed {
+            Some(packed) if self.is_right(of, shard, &packed)? => Some(packed),
+            _ => None,
+        };
         self.count(shard.head(), packed.as_ref().map(FileShard::head));
-        let Some(packed) = packed else { return Ok(source) };
-        let rank = self.setup.rank();
-        let folders = self.tier.series_path(&of.series);
-        for source in packed.sources() {
-            open_source(&*self.tier, &of.series, &folders, source, rank).map_err(|cause| TierError::Source {
-                tier: self.kind(),
-                path: self.tier.folder_path(&of.series, &of.key),
-                rank,
-                key: source.key,
-                cause: Box::new(cause),
-            })?;
+        Ok(packed.map_or(source, Source::File))
+    }
+
+    /// Is what a packed shard refers to there, and what it is said to be? If it is something else, its file holds all of it.
+    fn is_right(&self, of: &Facts, shard: &MemoryShard, packed: &FileShard) -> Result<bool, TierError> {
+        let header = &shard.head().header;
+        let bodies = match self.setup.config.job.reduction.verify {
+            Verify::Digest => None,
+            Verify::Bytes => {
+                Some(shard.part(header.body_offset as usize, (header.total_len - header.body_offset) as usize)?)
+            }
+        };
+        let (tier, rank) = (self.kind(), self.setup.rank());
+        let wrong = check_sources(&*self.tier, &of.series, packed, bodies)?;
+        if let Some(wrong) = &wrong {
+            let advice = "its file holds all of it; bivouac verify says what is damaged";
+            log::error!("event=reference-wrong rank={rank} tier={tier} version={} {wrong}: {advice}", of.key.version);
         }
-        Ok(Source::File(packed))
+        Ok(wrong.is_none())
     }
 
     fn count(&self, whole: &Head, packed: Option<&Head>) {

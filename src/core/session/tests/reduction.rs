@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::Rank;
 use crate::base::rng::Rng;
-use crate::config::Method;
+use crate::config::{Method, Verify};
 use crate::format::container::encode_tail;
 use crate::format::{ContainerEntry, Manifest};
 use crate::recovery::unpack::unpack;
@@ -195,6 +195,28 @@ fn what_a_run_keeps_is_bounded() {
         let (newest, kept) = (manifests.last().expect("version 40"), versions(&manifests));
         assert!(kept.len() <= 4 && newest.key.version == 40, "{kept:?}");
         assert!(sources(newest).iter().all(|version| kept.contains(version)));
+    }
+}
+
+/// What a source's file holds is something else than what was captured: nobody sees that in the digests, and with `bytes` everybody does.
+#[test]
+fn with_bytes_a_file_does_not_refer_to_what_is_something_else() {
+    for verify in Verify::ALL {
+        let bed = Bed::new();
+        let mut config = reduced(&bed);
+        config.job.reduction.verify = verify;
+        let session = bed.open(&bed.place(), config);
+        take_changed(&session, 1);
+        let (path, shard) = bed.file(TierId::LOCAL, 1);
+        let region = shard.head().region("array").expect("it is whole");
+        let at = shard.head().header.body_offset + region.offset + 40 * BLOCK as u64;
+        bed.disk.flip_bit(&path, at * 8).expect("it is there");
+        take_changed(&session, 2);
+        let reduction = session.stats().reduction;
+        // On the global tier nothing was flipped.
+        let packed = if verify == Verify::Bytes { 1 } else { 2 };
+        assert_eq!((reduction.packed, reduction.whole), (packed, 4 - packed), "{verify:?}");
+        session.close().expect("closes");
     }
 }
 
