@@ -1,8 +1,8 @@
 //! `bivouac diff`: what of two checkpoints differs, region by region and rank by rank.
 #![forbid(unsafe_code)]
 
-use crate::ending::{self, Ending, Problem, Problems};
-use crate::output::{self, SCHEMA, plain, print, print_json, table};
+use crate::ending::{Ending, Problem, Problems};
+use crate::output::{self, SCHEMA, plain, show, table};
 use crate::places::nothing_in;
 use crate::survey::{Checkpoint, survey};
 use crate::target::Target;
@@ -101,11 +101,7 @@ pub fn run(args: &Args) -> Ending {
         document.problems.note(Ending::Damage);
     }
     document.problems.complain();
-    if args.json {
-        print_json(&document);
-    } else {
-        print(&text(&document));
-    }
+    show(args.json, &document, text);
     document.problems.ending()
 }
 
@@ -138,7 +134,7 @@ fn compare(args: &Args, document: &mut Document) -> Result<(), Problem> {
         };
         for name in names.iter().filter(is_meant) {
             has_region = true;
-            let row = differs(rank, name, sides, args.read).map_err(|error| of_tier(&error))?;
+            let row = differs(rank, name, sides, args.read)?;
             match row {
                 Some(row) => document.differences.push(row),
                 None => document.equal += 1,
@@ -149,10 +145,6 @@ fn compare(args: &Args, document: &mut Document) -> Result<(), Problem> {
         Some(region) if !has_region => Err(Problem::nothing(format!("neither of them has a region {region:?}"))),
         _ => Ok(()),
     }
-}
-
-fn of_tier(error: &TierError) -> Problem {
-    Problem { ending: ending::of_tier(error), text: error.to_string() }
 }
 
 /// The shards of the only checkpoint at a path, by rank.
@@ -174,7 +166,7 @@ fn shards(path: &Path) -> Result<BTreeMap<u32, FileShard>, Problem> {
     };
     let mut shards = BTreeMap::new();
     for file in checkpoint.files.iter().filter(|file| file.is_container()) {
-        open(checkpoint, &file.name, &mut shards).map_err(|error| of_tier(&error))?;
+        open(checkpoint, &file.name, &mut shards)?;
     }
     Ok(shards)
 }

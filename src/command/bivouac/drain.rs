@@ -7,7 +7,7 @@
 
 use crate::ending::{Ending, Problem, Problems};
 use crate::living::{self, claimed, claims, is_job, no_job};
-use crate::output::{self, KeyView, SCHEMA, complain, plain, print, print_json};
+use crate::output::{self, KeyView, SCHEMA, complain, plain, show};
 use crate::places::{
     local_directories, local_names, named_or_configured, no_store, own_local, own_store, own_tier, store_root,
 };
@@ -207,11 +207,7 @@ pub fn run(args: &Args) -> Ending {
     if is_short || !document.damage.is_empty() {
         document.problems.note(Ending::Damage);
     }
-    if args.json {
-        print_json(&document);
-    } else {
-        print(&text(&document));
-    }
+    show(args.json, &document, text);
     document.problems.ending()
 }
 

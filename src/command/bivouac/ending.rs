@@ -72,6 +72,12 @@ impl From<TargetError> for Problem {
     }
 }
 
+impl From<TierError> for Problem {
+    fn from(error: TierError) -> Problem {
+        Problem { ending: of_tier(&error), text: error.to_string() }
+    }
+}
+
 impl From<SegmentError> for Problem {
     fn from(error: SegmentError) -> Problem {
         Problem { ending: of_segment(&error), text: error.to_string() }

@@ -5,7 +5,7 @@ mod summary;
 
 use crate::ending::{self, Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
-use crate::output::{self, KeyView, SCHEMA, list, most, plain, print, print_json, short, table};
+use crate::output::{self, KeyView, SCHEMA, list, most, plain, short, show, table};
 use crate::places::{named_or_global, nothing_in};
 use crate::survey::{self, Checkpoint, FileFound, State, is_known, survey};
 use crate::target::{Target, tier_of};
@@ -244,11 +244,7 @@ pub fn run(args: &Args) -> Ending {
         document.summarise();
     }
     document.problems.complain();
-    if args.json {
-        print_json(&document);
-    } else {
-        print(&text(&document));
-    }
+    show(args.json, &document, text);
     document.problems.ending()
 }
 

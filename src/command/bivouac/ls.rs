@@ -3,7 +3,7 @@
 
 use crate::ending::{Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
-use crate::output::{self, KeyView, SCHEMA, age, plain, print, print_json, table, unix};
+use crate::output::{self, KeyView, SCHEMA, age, plain, show, table, unix};
 use crate::places::{named_or_global, nothing_in};
 use crate::standing::{History, Standing, histories};
 use crate::survey::{Checkpoint, State, survey};
@@ -121,11 +121,7 @@ pub fn run(args: &Args) -> Ending {
         document.problems.note(Ending::Damage);
     }
     document.problems.complain();
-    if args.json {
-        print_json(&document);
-    } else {
-        print(&tables(&document));
-    }
+    show(args.json, &document, tables);
     document.problems.ending()
 }
 

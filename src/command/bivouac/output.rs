@@ -56,6 +56,14 @@ impl KeyView {
     }
 }
 
+/// Prints a document: as JSON, or what `text` makes of it for people.
+pub fn show<D: Serialize>(is_json: bool, document: &D, text: impl FnOnce(&D) -> String) {
+    match is_json {
+        true => print_json(document),
+        false => print(&text(document)),
+    }
+}
+
 /// Prints text to standard output. A reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();

@@ -7,7 +7,7 @@
 use crate::drain::{self, Row, Skipped, Wanted, find_store, is_complete, is_same, ranges, row_text};
 use crate::ending::{Ending, Problem, Problems};
 use crate::living;
-use crate::output::{self, SCHEMA, plain, print, print_json};
+use crate::output::{self, SCHEMA, plain, show};
 use crate::places::{own_store, own_tier, store_root};
 use crate::target::Target;
 use bivouac_core::Config;
@@ -127,11 +127,7 @@ pub fn run(args: &Args) -> Ending {
     if !document.damage.is_empty() {
         document.problems.note(Ending::Damage);
     }
-    if args.json {
-        print_json(&document);
-    } else {
-        print(&text(&document));
-    }
+    show(args.json, &document, text);
     document.problems.ending()
 }
 

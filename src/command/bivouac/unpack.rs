@@ -3,7 +3,7 @@
 
 use crate::ending::{self, Ending, Problem, Problems};
 use crate::living::{living_run, memory_directory};
-use crate::output::{self, SCHEMA, print, print_json};
+use crate::output::{self, SCHEMA, show};
 use crate::places::nothing_in;
 use crate::survey::{Checkpoint, State, survey};
 use crate::target::Target;
@@ -73,11 +73,7 @@ pub fn run(args: &Args) -> Ending {
         }
     }
     document.problems.complain();
-    if args.json {
-        print_json(&document);
-    } else {
-        print(&text(&document));
-    }
+    show(args.json, &document, text);
     document.problems.ending()
 }
 

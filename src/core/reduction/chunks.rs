@@ -142,15 +142,14 @@ pub fn range_bytes(block: u64, chunk: u64) -> u64 {
 impl Chunks {
     /// Without any, for shards of so many bytes, whose tables take `budget` bytes at most.
     pub fn new(chunk: u64, grouping: Grouping, bytes: u64, budget: u64) -> Chunks {
-        let left = budget.saturating_sub(bytes.div_ceil(chunk).saturating_mul(LEAF_BYTES));
-        let most = (left / ENTRY_BYTES).try_into().unwrap_or(usize::MAX);
-        Chunks { chunk, bytes, grouping, regions: BTreeMap::new(), table: HashMap::default(), most }
+        let left = budget.saturating_sub(bytes.div_ceil(chunk) * LEAF_BYTES);
+        Chunks { bytes, ..Chunks::with_entries(chunk, grouping, left / ENTRY_BYTES) }
     }
 
-    /// Without any, with room for so many entries.
+    /// Without any, for shards of any length, with room for so many entries.
     pub fn with_entries(chunk: u64, grouping: Grouping, most: u64) -> Chunks {
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        Chunks { most, ..Chunks::new(chunk, grouping, u64::MAX, 0) }
+        let most = most.try_into().unwrap_or(usize::MAX);
+        Chunks { chunk, bytes: u64::MAX, grouping, regions: BTreeMap::new(), table: HashMap::default(), most }
     }
 
     /// Has it room for a shard of so many bytes? A little longer ones lose some entries.
@@ -453,10 +452,7 @@ mod tests {
         let fields = Field::of(&head, |_| true);
         let asked = Question { operation, allowed: allowed.to_vec(), block: 4096, fields, kept: None };
         let read = |field: usize, block: u64| {
-            let Field { at, bytes, .. } = asked.fields[field];
-            let from = block * 4096;
-            let range = (at + from) as usize..(at + bytes.min(from + 4096)) as usize;
-            Ok::<_, Infallible>(Cow::Borrowed(&bodies[range]))
+            Ok::<_, Infallible>(Cow::Borrowed(&bodies[asked.fields[field].block(block, 4096)]))
         };
         let found = chunks.look(&asked, read).unwrap();
         extents(&head, &found, allowed)

@@ -5,6 +5,7 @@ use crate::format::packed::{Extent, Stored, append};
 use crate::format::shard::Head;
 use crate::format::{Region, RegionKind, codec};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Bytes of an encoded extent at most.
 const EXTENT_BYTES: u64 = 24;
@@ -64,6 +65,12 @@ impl Field {
         let first = region.first_block as usize;
         let blocks = digests[first..first + region.blocks(block) as usize].to_vec();
         Field { name: region.name.clone(), at: region.offset, bytes: region.bytes, blocks }
+    }
+
+    /// Where the bytes of a block lie among the bodies.
+    pub fn block(&self, index: u64, block: u64) -> Range<usize> {
+        let (start, end) = (index * block, self.bytes.min((index + 1) * block));
+        (self.at + start) as usize..(self.at + end) as usize
     }
 
     /// The array regions of a shard of which `is_asked` says yes.

@@ -227,7 +227,8 @@ pub fn check_sources(
     packed: &FileShard,
     bodies: Option<&[u8]>,
 ) -> Result<Option<String>, TierError> {
-    let (packing, folders) = (packing_of(packed)?, tier.series_path(series));
+    let Some(packing) = packed.packing() else { return Ok(None) };
+    let folders = tier.series_path(series);
     let rank = packing.head.header.rank;
     let open = |source: &SourceKey| {
         let opened = open_source(tier, series, &folders, source, rank).and_then(Store::of);

@@ -113,6 +113,11 @@ impl FileShard {
         self.packing.as_ref().map_or(&[], |packing| &packing.sources)
     }
 
+    /// What it says of itself, if it is packed or was joined.
+    pub(super) fn packing(&self) -> Option<&Arc<Packing>> {
+        self.packing.as_ref()
+    }
+
     /// On which tier it is.
     pub fn tier(&self) -> TierId {
         self.tier

@@ -88,11 +88,9 @@ impl Reducer {
         self.on_device.is_some()
     }
 
-    /// May a capture leave out what has not changed since this version? Not where differences are not asked for, or where a device has looked at
-    /// another one last, or is about to.
+    /// May a capture leave out what has not changed since this version? Not where a device has looked at another one last, or is about to.
     pub fn may_leave_out(&self, name: &str, since: u64) -> bool {
-        let is_in_step = |tables: &DeviceTables| tables.is_in_step(name, since);
-        self.is_on && self.on_device.as_ref().is_none_or(is_in_step)
+        self.on_device.as_ref().is_none_or(|tables| tables.is_in_step(name, since))
     }
 
     /// Regions of a shard in device memory did not find room in the cache, so nobody looks at them there.
@@ -152,12 +150,15 @@ impl Reducer {
     /// # Errors
     /// [`TierError`]: the shard is damaged.
     pub fn packed(&self, name: &str, operation: u64, shard: &MemoryShard) -> Result<Option<FileShard>, TierError> {
-        let chosen = match self.state.lock().forms.get_mut(&operation) {
-            None => return Ok(None),
-            Some(Form::Packed(packed)) => return Ok(Some(packed.clone())),
-            Some(form) => std::mem::replace(form, Form::Decided(None)),
+        let (chosen, looked) = {
+            let State { forms, looked, .. } = &mut *self.state.lock();
+            let chosen = match forms.get_mut(&operation) {
+                None => return Ok(None),
+                Some(Form::Packed(packed)) => return Ok(Some(packed.clone())),
+                Some(form) => std::mem::replace(form, Form::Decided(None)),
+            };
+            (chosen, looked.remove(&operation).map(|(_, found)| found).unwrap_or_default())
         };
-        let looked = self.state.lock().looked.remove(&operation).map(|(_, found)| found).unwrap_or_default();
         let (decided, allowed) = match chosen {
             Form::Chosen(sources) => self.decide(name, operation, shard, &sources, &looked)?,
             Form::Decided(decided) => (decided, Vec::new()),
@@ -272,9 +273,7 @@ impl Reducer {
         let (operation, block) = (head.header.key.operation, u64::from(head.header.block_size));
         let asked = Question { operation, allowed: allowed.to_vec(), block, fields, kept: None };
         let read = |field: usize, index: u64| {
-            let Field { at, bytes, .. } = asked.fields[field];
-            let range = at + index * block..at + bytes.min((index + 1) * block);
-            Ok::<_, Infallible>(Cow::Borrowed(&bodies[range.start as usize..range.end as usize]))
+            Ok::<_, Infallible>(Cow::Borrowed(&bodies[asked.fields[field].block(index, block)]))
         };
         let Ok(found) = table.look(&asked, read);
         Ok(Some(found))

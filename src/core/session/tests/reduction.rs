@@ -67,7 +67,11 @@ impl Bed {
             let key = CheckpointKey { generation, version, operation, ..CheckpointKey::default() };
             let manifest = tier.read_manifest(&series, &key.folder()).ok()?;
             let path = tier.folder_path(&series, &key).join(&manifest.containers[0].file);
-            let (index, file) = tier.open_container(&path).expect("a container");
+            // Retention may have taken it since its manifest was read.
+            let (index, file) = match tier.open_container(&path) {
+                Err(error) if error.is_absent() => return None,
+                opened => opened.expect("a container"),
+            };
             let shard = FileShard::open_any(kind, path, file.into(), &index.entries[0]).expect("a shard");
             Some(shard.head().header.total_len)
         };

@@ -138,9 +138,7 @@ proptest! {
                     let fields = Field::of(head, |_| true);
                     let asked = Question { operation, allowed: operations.clone(), block: 4096, fields, kept: None };
                     let read = |field: usize, block: u64| {
-                        let Field { at, bytes, .. } = asked.fields[field];
-                        let range = at + block * 4096..at + bytes.min((block + 1) * 4096);
-                        Ok::<_, Infallible>(Cow::Borrowed(&bodies[range.start as usize..range.end as usize]))
+                        Ok::<_, Infallible>(Cow::Borrowed(&bodies[asked.fields[field].block(block, 4096)]))
                     };
                     let Ok(found) = chunks.look(&asked, read);
                     match extents(head, &found, &operations) {
