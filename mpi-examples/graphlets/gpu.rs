@@ -1,0 +1,152 @@
+//! A GPU as a machine: `count.cu`, compiled at run time, on a stream that the copies of Bivouac are ordered with.
+#![allow(unsafe_code)] // Launching a kernel is unsafe: the compiler cannot see what it does.
+
+use super::super::subgraphs::{Overflow, Problem};
+use super::{Machine, zeros};
+use bivouac::device::cuda::CudaDevice;
+use bivouac::device::{Device, DeviceError, DeviceSpan, Stream};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys};
+use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
+use std::error::Error;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The kernel.
+const COUNT: &str = include_str!("count.cu");
+/// Threads of a block, as the kernel's launch bounds have it.
+const THREADS: u32 = 128;
+
+/// One GPU, a stream of it, the kernel, and what it reads and writes.
+pub struct Gpu {
+    device: Arc<dyn Device>,
+    launches: Arc<CudaStream>,
+    stream: Arc<dyn Stream>,
+    kernel: CudaFunction,
+    size: i32,
+    width: usize,
+    offsets: DeviceSpan,
+    neighbours: DeviceSpan,
+    orbits: DeviceSpan,
+    counters: DeviceSpan,
+    /// Index plus one of a counter that is over its 32 bits.
+    overflowed: DeviceSpan,
+}
+
+impl Gpu {
+    /// The GPU of the node's rank number `local_rank`, with the graph in its memory: the ranks take the node's GPUs in turn.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::open`]; that the kernel could not be compiled; that the graph and the counters find no room.
+    pub fn open(problem: &Problem, local_rank: usize) -> Result<Gpu, DeviceError> {
+        // SAFETY: it only tries to load the library.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DeviceError::NoLibrary);
+        }
+        // cudarc panics where it does not find the compiler, and a panic ends the MPI job.
+        if !has_compiler() {
+            return Err(DeviceError::Kernels { reason: "the library NVRTC was not found".into() });
+        }
+        let count = CudaContext::device_count().unwrap_or(0).max(0) as usize;
+        let ordinal = local_rank.checked_rem(count).ok_or(DeviceError::NoDevice { ordinal: local_rank })?;
+        let device = CudaDevice::open(ordinal)?;
+        let context = device.context();
+        let launches = context.new_stream().map_err(|error| failed(ordinal, "cuStreamCreate", error))?;
+        let stream = device.adopt(&launches)?;
+        let kernel = load(context)?;
+        let upload = |bytes: &[u8]| -> Result<DeviceSpan, DeviceError> {
+            let span = device.allocate(bytes.len() as u64)?;
+            stream.upload(&[(bytes, span.clone())], None)?;
+            Ok(span)
+        };
+        Ok(Gpu {
+            size: problem.table.size as i32,
+            width: problem.table.width(),
+            offsets: upload(bytemuck::cast_slice(&problem.graph.offsets))?,
+            neighbours: upload(bytemuck::cast_slice(&problem.graph.neighbours))?,
+            orbits: upload(bytemuck::cast_slice(&problem.table.rows))?,
+            counters: zeros(&device, &*stream, problem.counters())?,
+            overflowed: upload(&[0; 8])?,
+            device: Arc::new(device),
+            launches,
+            stream,
+            kernel,
+        })
+    }
+}
+
+fn load(context: &Arc<CudaContext>) -> Result<CudaFunction, DeviceError> {
+    let refuse = |reason: String| DeviceError::Kernels { reason };
+    let ptx = compile().map_err(|error| refuse(said(&error)))?;
+    let module = context.load_module(ptx).map_err(|error| refuse(format!("cuModuleLoadData: {error}")))?;
+    module.load_function("graphlets_count").map_err(|error| refuse(format!("cuModuleGetFunction: {error}")))
+}
+
+/// Is there an NVRTC library on this machine?
+pub fn has_compiler() -> bool {
+    // SAFETY: it only tries to load the library.
+    unsafe { cudarc::nvrtc::sys::is_culib_present() }
+}
+
+/// NVRTC's PTX of the kernel, for the lowest architecture that Bivouac's own kernels support.
+///
+/// # Errors
+/// What the compiler says.
+///
+/// # Panics
+/// Without the library: see [`has_compiler`].
+pub fn compile() -> Result<Ptx, CompileError> {
+    let options = vec!["--gpu-architecture=compute_80".to_owned(), "--std=c++17".into()];
+    compile_ptx_with_opts(COUNT, CompileOptions { options, ..CompileOptions::default() })
+}
+
+/// A compiler's error in its own words.
+pub fn said(error: &CompileError) -> String {
+    match error {
+        CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn failed(ordinal: usize, call: &'static str, error: DriverError) -> DeviceError {
+    DeviceError::Failed { ordinal, call, reason: error.to_string() }
+}
+
+impl Machine for Gpu {
+    fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    fn stream(&self) -> &dyn Stream {
+        &*self.stream
+    }
+
+    fn counters(&self) -> &DeviceSpan {
+        &self.counters
+    }
+
+    fn count(&mut self, roots: Range<u32>) -> Result<(), Box<dyn Error>> {
+        let (first, count, width) = (roots.start, roots.len() as u32, self.width as i32);
+        if count == 0 {
+            return Ok(());
+        }
+        let spans = [&self.offsets, &self.neighbours, &self.orbits, &self.counters, &self.overflowed];
+        let spans = spans.map(DeviceSpan::address);
+        let mut launch = self.launches.launch_builder(&self.kernel);
+        spans.iter().for_each(|address| _ = launch.arg(address));
+        launch.arg(&first).arg(&count).arg(&self.size).arg(&width);
+        let grid_dim = (count.div_ceil(THREADS), 1, 1);
+        let shape = LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the arguments are those of `graphlets_count`, in its order. The spans are live allocations of this device
+        // that hold the whole graph, the table and all counters of the problem, which the roots belong to.
+        let launched = unsafe { launch.launch(shape) };
+        launched.map_err(|error| failed(self.device.info().ordinal, "cuLaunchKernel", error))?;
+        // On the kernel's stream: it waits for the kernel.
+        let mut overflowed = [0u64];
+        let bytes = bytemuck::cast_slice_mut(&mut overflowed);
+        self.stream.download(&mut [(self.overflowed.clone(), bytes)], None)?;
+        match overflowed[0] {
+            0 => Ok(()),
+            index => Err(Overflow::of(index as usize - 1, self.width).into()),
+        }
+    }
+}
