@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
-# A PART is tests, interfaces, rtm, device, beside, ready, slots or reduction; without --only all of them. Shots take half an hour and 90 GB of memory.
+# A PART is tests, interfaces, rtm, graphlets, device, beside, ready, slots or reduction; without --only all of them. Shots take half an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true
@@ -38,7 +38,7 @@ if wanted tests; then
     check contract_device ./contract_device --test-threads 1
     check history ./history
     check device_checkpoint ./device_checkpoint --test-threads 1 gpu
-    [ ! -e rtm_physics ] || check rtm_physics ./rtm_physics
+    for test in rtm_physics graphlets_counts; do [ ! -e "$test" ] || check "$test" "./$test"; done
 fi
 
 # Device pointers through the interfaces of other languages. A program that found no GPU is no success here.
@@ -100,6 +100,27 @@ for name, tid in (("flush", 2), ("prefetch", 5)):
 print(json.dumps(line))
 END
     check rtm_images test "$(sort -u "$images" | wc -l)" -eq 1
+fi
+
+# The counts are the same on the processor and on any number of GPUs, and behind a restart of a run that was killed.
+counts="$scratch/counts"
+graphlets() {
+    local ranks=$1 folder=$2
+    shift 2
+    (cd "$scratch" && BIVOUAC_REDUCTION_METHOD=tree mpirun --oversubscribe --bind-to none -n "$ranks" "$OLDPWD/graphlets" \
+        --vertices 200000 --dir "$folder" "$@") | tee -a "$scratch/graphlets.log" | sed -n 's/^digest \([0-9a-f]*\).*/\1/p' >> "$counts"
+}
+if wanted graphlets; then
+    graphlets 4 graphlets-host --device host --every 20 || failed+=("graphlets on the processor")
+    ranks=1
+    while [ "$ranks" -le "$gpus" ]; do
+        graphlets "$ranks" "graphlets-$ranks" --device cuda || failed+=("graphlets with $ranks ranks")
+        ranks=$((ranks * 2))
+    done
+    ! graphlets "$gpus" graphlets-killed --device cuda --wait --die-at 11 2> "$scratch/graphlets-killed.log" || failed+=("graphlets, not killed")
+    graphlets "$gpus" graphlets-killed --device cuda || failed+=("graphlets behind a restart")
+    check graphlets_restored grep -q '^restored version=11 ' "$scratch/graphlets.log"
+    check graphlets_counts_agree test "$(sort -u "$counts" | wc -l)" -eq 1
 fi
 
 # bench NAME COMMAND…
