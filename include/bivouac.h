@@ -252,6 +252,12 @@ struct bvk_stats {
   uint64_t looked_on_device;
   // Seconds that this took, beside their way down.
   double look_total_s;
+  // Bytes that were left of shards and were to be compressed (`reduction.compress`).
+  uint64_t compressed_from;
+  // What they came to.
+  uint64_t compressed_to;
+  // Seconds that this took.
+  double compress_total_s;
 };
 
 // Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call

@@ -18,7 +18,7 @@ mod world;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::base::{CheckpointKey, Level};
 use bivouac_core::comm::faulty::FaultPlan;
-use bivouac_core::config::Method;
+use bivouac_core::config::{Compress, Method};
 use bivouac_core::format::Manifest;
 use bivouac_core::tier::directory::DirectoryTier;
 use bivouac_core::tier::names::Series;
@@ -65,6 +65,7 @@ fn run(shape: Shape, world: &mut World, actions: Vec<Action>) -> Run {
     config.job.local.keep_last = 1;
     config.job.global.keep_last = 1;
     config.job.reduction.method = shape.reduction;
+    config.job.reduction.compress = if shape.reduction == Method::Tree { Compress::On } else { Compress::Off };
     let run = world.next_run();
     let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, closes: true };
     Run { script, config, machines: shape.machines.to_vec(), messages: FaultPlan::NONE, budget: shape.budget }

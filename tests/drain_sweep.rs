@@ -12,7 +12,7 @@ mod store;
 use bivouac_core::Level;
 use bivouac_core::base::CheckpointKey;
 use bivouac_core::base::rng::Rng;
-use bivouac_core::config::{Config, Direct, Method};
+use bivouac_core::config::{Compress, Config, Direct, Method};
 use bivouac_core::recovery::drain::{Drain, Drained, Fate, Which, collect, host_tag, select};
 use bivouac_core::tier::directory::DirectoryTier;
 use bivouac_core::tier::names::rank_file;
@@ -183,6 +183,7 @@ fn what_refers_to_other_files_is_drained_whole_whenever_that_is_stopped() {
     let store = Store::on(&NODES);
     let change = |config: &mut Config| {
         config.job.reduction.method = Method::Basic;
+        config.job.reduction.compress = Compress::On;
         (config.job.local.every, config.job.local.keep_last, config.job.global.every) = (1, 1, 1000);
     };
     store.run_killed(change, |session, rank| {

@@ -400,14 +400,15 @@ fn the_golden_files_are_as_documented() {
     let (file, source) = (golden("packed.bvs"), golden("r000001.bvs"));
     let packed = read_shard(read_container(&file)[0].1, b"BVKPACK1");
     let names: Vec<&str> = packed.regions.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!((packed.rank, names), (1, vec!["head", "sources", "extents", "bytes"]));
+    assert_eq!((packed.rank, names), (1, vec!["head", "sources", "extents", "frames", "bytes"]));
     let mut sources = Reader(&packed.regions[1].1);
     assert_eq!((sources.u64(), sources.key(), sources.u64()), (1, key_read(), 0x00c0_ffee));
     sources.end();
     let mut whole = packed.regions[0].1.clone();
     let source = read_container(&source)[0].1;
     let source_body = u64_at(source, 120) as usize;
-    let (mut extents, mut own) = (Reader(&packed.regions[2].1), &packed.regions[3].1[..]);
+    let own = own_bytes(&packed.regions[3].1, &packed.regions[4].1, 8);
+    let (mut extents, mut own) = (Reader(&packed.regions[2].1), &own[..]);
     let (mut regions, mut left) = ([4800, 6, 8].into_iter(), 0);
     for _ in 0..extents.u64() {
         if left == 0 {
@@ -443,6 +444,29 @@ fn the_golden_files_are_as_documented() {
     assert_eq!([body.u32(), body.u32()], [0, 1]);
     assert_eq!(body.u64(), 0, "it refers to nothing");
     body.end();
+}
+
+/// The own bytes of a packed shard, of which the first frame is of a region of elements of that many bytes and the others are of others.
+fn own_bytes(frames: &[u8], stored: &[u8], element: usize) -> Vec<u8> {
+    let (mut frames, mut stored, mut own) = (Reader(frames), stored, Vec::new());
+    let (mut element, mut compressed) = (element, 0);
+    for _ in 0..frames.u64() {
+        let (bytes, length) = (frames.u32() as usize, frames.u32() as usize);
+        let (frame, rest) = stored.split_at(length);
+        if length == bytes {
+            own.extend(frame);
+        } else {
+            let planes = zstd::bulk::decompress(frame, bytes).expect("a frame of zstd");
+            let count = bytes / element;
+            own.extend((0..count * element).map(|at| planes[at % element * count + at / element]));
+            own.extend(&planes[count * element..]);
+            compressed += 1;
+        }
+        (stored, element) = (rest, 1);
+    }
+    frames.end();
+    assert_eq!((stored.len(), compressed), (0, 1), "one of them is compressed");
+    own
 }
 
 // ------------------------------------------------------------------------ redundancy

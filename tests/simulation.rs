@@ -29,7 +29,7 @@ mod world;
 use bivouac_core::base::Level;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::comm::faulty::FaultPlan;
-use bivouac_core::config::{Budget, Method, PartStore, Scheme};
+use bivouac_core::config::{Budget, Compress, Method, PartStore, Scheme};
 use bivouac_core::redundancy::placement::place;
 use bivouac_core::tier::simulated::Fault;
 use std::path::Path;
@@ -141,6 +141,7 @@ impl Job {
             config.job.reduction.sources = 1 + reduction.below(8);
             config.job.reduction.live = [0.01, 0.25, 1.0][reduction.below(3) as usize];
             config.job.reduction.whole_every = [0, 0, 3][reduction.below(3) as usize];
+            config.job.reduction.compress = Compress::ALL[reduction.below(3) as usize];
             if reduction.chance(1, 2) {
                 config.job.local.every = 1 + reduction.below(5);
                 config.job.global.every = 1 + reduction.below(5);

@@ -113,6 +113,12 @@ pub struct CStats {
     pub looked_on_device: u64,
     /// Seconds that this took, beside their way down.
     pub look_total_s: f64,
+    /// Bytes that were left of shards and were to be compressed (`reduction.compress`).
+    pub compressed_from: u64,
+    /// What they came to.
+    pub compressed_to: u64,
+    /// Seconds that this took.
+    pub compress_total_s: f64,
 }
 
 /// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
@@ -670,6 +676,9 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
             partial_captures: now.reduction.partial_captures,
             looked_on_device: now.reduction.looked_on_device,
             look_total_s: now.reduction.device_time.as_secs_f64(),
+            compressed_from: now.reduction.compressed_from,
+            compressed_to: now.reduction.compressed_to,
+            compress_total_s: now.reduction.compress_time.as_secs_f64(),
         };
         // SAFETY: as the caller says; all members are 8 bytes long, so there is no padding.
         unsafe { fill(stats, filled, "bvk_stats") }?;

@@ -11,6 +11,7 @@ use bivouac_core::affinity::mapping::{Mapping, Now, Target};
 use bivouac_core::affinity::record::{Record, RegionPlace};
 use bivouac_core::coordination::core::Message;
 use bivouac_core::format::container::{FOOTER_LEN, Footer};
+use bivouac_core::format::frames::Expander;
 use bivouac_core::format::packed::{Packing, Stored, regions_of};
 use bivouac_core::format::shard::Head;
 use bivouac_core::format::{Container, FormatError, Manifest, Region, codec};
@@ -85,21 +86,20 @@ pub fn parity_part(bytes: &[u8]) -> Reached {
     }
 }
 
-/// A packed shard: its head, and what its first three regions say.
+/// A packed shard: its head, and what its first four regions say.
 pub fn packed_shard(bytes: &[u8]) -> Reached {
     let head = match Head::decode(bytes) {
         Ok(head) => head,
         Err(error) => return reached(&error),
     };
-    let Ok([first, sources, extents, _]) = regions_of(&head) else { return Reached::Rules };
+    let Ok([first, sources, extents, frames, own]) = regions_of(&head) else { return Reached::Rules };
     let body = |region: &Region| {
         let start = head.header.body_offset + region.offset;
         bytes.get(start as usize..(start + region.bytes) as usize)
     };
-    let (Some(first), Some(sources), Some(extents)) = (body(first), body(sources), body(extents)) else {
-        return Reached::Rules;
-    };
-    match Packing::decode(&head, first.to_vec(), sources, extents) {
+    let bodies = [first, sources, extents, frames].map(body);
+    let [Some(first), Some(sources), Some(extents), Some(frames)] = bodies else { return Reached::Rules };
+    match Packing::decode(&head, first.to_vec(), [sources, extents, frames]) {
         Err(error) => {
             assert!(!error.to_string().is_empty());
             Reached::Rules
@@ -108,15 +108,28 @@ pub fn packed_shard(bytes: &[u8]) -> Reached {
             let whole = &packing.head.header;
             assert!(packing.extents.iter().all(|extent| extent.end() <= whole.total_len - whole.body_offset));
             assert!(packing.extents.windows(2).all(|pair| pair[0].end() <= pair[1].at));
-            let bytes: u64 = packing.extents.iter().map(|extent| extent.length).sum();
-            assert_eq!(bytes, packing.head.meta.regions.iter().map(|region| region.bytes).sum::<u64>());
+            let in_all: u64 = packing.extents.iter().map(|extent| extent.length).sum();
+            assert_eq!(in_all, packing.head.meta.regions.iter().map(|region| region.bytes).sum::<u64>());
             for extent in &packing.extents {
                 assert_eq!(packing.extents_in(extent.at..extent.end()), [*extent]);
                 let own = packing.own_range(extent.at..extent.end());
                 assert_eq!(own, (extent.stored == Stored::Own).then_some(extent.own_before));
                 assert!(own.is_none_or(|from| from + extent.length <= packing.own_bytes()));
             }
+            expand_frames(&packing, bytes.get((head.header.body_offset + own.offset) as usize..).unwrap_or_default());
             Reached::Value
+        }
+    }
+}
+
+/// Expands all frames of a packed shard whose own bytes are these.
+fn expand_frames(packing: &Packing, own: &[u8]) {
+    let mut expander = Expander::new().expect("there is memory");
+    for frame in packing.frames.iter().filter(|frame| frame.is_compressed()) {
+        assert_eq!(packing.frames_in(frame.at..frame.at + frame.bytes).len(), 1);
+        let mut bytes = vec![0; frame.bytes as usize];
+        if let Some(stored) = own.get(frame.stored_at as usize..(frame.stored_at + frame.stored) as usize) {
+            let _ = expander.expand(stored, frame.element, &mut bytes);
         }
     }
 }

@@ -68,6 +68,8 @@ module bivouac
     integer(c_int64_t) :: packed_files = 0, whole_files = 0, reduced_bytes = 0, stored_bytes = 0, partial_captures = 0
     integer(c_int64_t) :: looked_on_device = 0
     real(c_double) :: look_total_s = 0
+    integer(c_int64_t) :: compressed_from = 0, compressed_to = 0
+    real(c_double) :: compress_total_s = 0
   end type
 
   ! Counters of this rank for one level, over all tiers that have it.

@@ -163,6 +163,8 @@ struct PackedView {
     bytes: u64,
     /// Bytes of its bodies that the packed shard stores itself.
     own_bytes: u64,
+    /// How many bytes these take in the file: less if they are compressed.
+    stored_bytes: u64,
     /// Bytes of its bodies that it stores for another place.
     same_bytes: u64,
     /// Ranges in all.
@@ -408,6 +410,7 @@ fn packed_view(packing: &Packing) -> PackedView {
     PackedView {
         bytes: packing.head.header.total_len,
         own_bytes: packing.own_bytes(),
+        stored_bytes: packing.stored_bytes(),
         same_bytes,
         extents: packing.extents.len(),
         sources: sources.map(|(source, bytes)| SourceView { folder: source.key.folder(), bytes }).collect(),
@@ -616,6 +619,9 @@ fn shard_text(view: &ShardView) -> String {
             "    stores  {own} of {whole}, {} of it twice; {times:.1} times smaller",
             output::bytes(packed.same_bytes)
         );
+        if packed.stored_bytes < packed.own_bytes {
+            line!(text, "    in      {}, compressed", output::bytes(packed.stored_bytes));
+        }
         line!(text, "    takes   {}; {} ranges", list(sources, SOURCES_SHOWN, ", "), packed.extents);
     }
     let shown = view.packed.as_ref().map_or(&view.regions, |packed| &packed.regions);

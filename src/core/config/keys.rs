@@ -141,6 +141,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("reduction.live", job.reduction.live, LIVE),
     key!("reduction.whole_every", job.reduction.whole_every, FROM_ZERO),
     key!("reduction.verify", job.reduction.verify, VERIFY),
+    key!("reduction.compress", job.reduction.compress, COMPRESS),
     key!("engine.write", node.write_bytes, WRITE),
     key!("engine.writers", node.writers, WRITERS),
     key!("engine.progress", node.progress, PROGRESS),

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::affinity::AffinityMode;
-use super::reduction::{CHUNK_MAX, CHUNK_MIN, Method, SOURCES_MAX, Verify};
+use super::reduction::{CHUNK_MAX, CHUNK_MIN, Compress, Method, SOURCES_MAX, Verify};
 use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::redundancy::{PartStore, Scheme};
@@ -426,6 +426,14 @@ pub(super) const METHOD: Kind<Method> = Kind {
 pub(super) const VERIFY: Kind<Verify> = Kind {
     allowed: "\"digest\" or \"bytes\"",
     read: |raw| Verify::ALL.into_iter().find(|verify| raw.text().is_some_and(|text| text.trim() == verify.name())),
+    show: |value| Raw::Text(value.name().to_owned()),
+};
+
+pub(super) const COMPRESS: Kind<Compress> = Kind {
+    allowed: "\"off\", \"auto\" or \"on\"",
+    read: |raw| {
+        Compress::ALL.into_iter().find(|compress| raw.text().is_some_and(|text| text.trim() == compress.name()))
+    },
     show: |value| Raw::Text(value.name().to_owned()),
 };
 

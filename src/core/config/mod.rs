@@ -53,7 +53,7 @@ pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
 pub use kinds::OBJECT_SCHEMES;
 pub use load::{ConfigSource, Effective};
-pub use reduction::{CHUNK_MAX, Method, ReductionConfig, SOURCES_MAX, Verify};
+pub use reduction::{CHUNK_MAX, Compress, Method, ReductionConfig, SOURCES_MAX, Verify};
 pub use redundancy::{
     DomainSource, NamePolicies, NamePolicy, NotAScheme, NotNamePolicies, PartStore, RedundancyConfig, Scheme,
 };

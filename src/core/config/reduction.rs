@@ -70,6 +70,32 @@ impl Verify {
     }
 }
 
+/// Whether what files store themselves is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Compress {
+    /// Nothing is.
+    #[default]
+    Off,
+    /// While a file is written sooner with it, by what this rank has measured on its tier.
+    Auto,
+    /// Everything that becomes shorter.
+    On,
+}
+
+impl Compress {
+    /// All of them.
+    pub const ALL: [Compress; 3] = [Compress::Off, Compress::Auto, Compress::On];
+
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compress::Off => "off",
+            Compress::Auto => "auto",
+            Compress::On => "on",
+        }
+    }
+}
+
 /// Whether files refer to earlier ones, and to how many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReductionConfig {
@@ -85,6 +111,8 @@ pub struct ReductionConfig {
     pub whole_every: u64,
     /// How references are checked before they are written.
     pub verify: Verify,
+    /// Whether what is left is compressed.
+    pub compress: Compress,
 }
 
 impl Default for ReductionConfig {
@@ -96,6 +124,7 @@ impl Default for ReductionConfig {
             live: 0.25,
             whole_every: 0,
             verify: Verify::Digest,
+            compress: Compress::Off,
         }
     }
 }

@@ -77,6 +77,7 @@ fn unusual() -> Config {
                 live: 1.0,
                 whole_every: 7,
                 verify: Verify::Bytes,
+                compress: Compress::Auto,
             },
             interval: Interval { steps: u64::MAX, seconds: Duration::from_nanos(1), overhead_percent: 0.1 },
             exit: ExitConfig {
@@ -253,6 +254,7 @@ sources = 32
 live = 1.0
 whole_every = 7
 verify = "bytes"
+compress = "auto"
 [run]
 directory = 'run'
 [device]

@@ -1,8 +1,8 @@
 //! A shard as a file may hold it: its own bytes, and references to bytes that files of earlier checkpoints hold.
 //!
 //! A *packed shard* has the form of a shard, as a parity part has, with the magic `BVKPACK1`. Its regions are the head of the shard that it
-//! stands for, the checkpoints that it refers to (its *sources*), the *extents*, and the bytes that it stores itself. Joined with its sources
-//! it is that shard, byte for byte. A reference names a range of the bodies of the same rank's shard of the source, which the source's file
+//! stands for, the checkpoints that it refers to (its *sources*), the *extents*, the *frames*, and the bytes that it stores itself, which may
+//! be compressed in frames. Joined with its sources it is that shard, byte for byte. A reference names a range of the bodies of the same rank's shard of the source, which the source's file
 //! stores itself: one hop, whatever form that file has.
 
 use super::codec;
@@ -15,7 +15,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// The names of the regions, in their order.
-pub const REGIONS: [&str; 4] = ["head", "sources", "extents", "bytes"];
+pub const REGIONS: [&str; 5] = ["head", "sources", "extents", "frames", "bytes"];
+
+/// The most bytes that a frame stands for.
+pub const FRAME_MAX: u64 = 1 << 20;
 
 const WHAT: &str = "packed shard";
 
@@ -70,6 +73,37 @@ impl Extent {
     }
 }
 
+/// A run of the own bytes, as it is stored. Frames stand in the order of what they stand for, and cover all of it; none leaves a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Frame {
+    /// The own bytes that it stands for: 1 to [`FRAME_MAX`].
+    pub bytes: u32,
+    /// How many are stored for them: as many if they are stored as they are, otherwise fewer.
+    pub stored: u32,
+}
+
+/// A frame in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlacedFrame {
+    /// The own bytes before those that it stands for.
+    pub at: u64,
+    /// How many it stands for.
+    pub bytes: u64,
+    /// The stored bytes before its own.
+    pub stored_at: u64,
+    /// How many are stored.
+    pub stored: u64,
+    /// Bytes of an element of the region that they are of.
+    pub element: u64,
+}
+
+impl PlacedFrame {
+    /// Is it stored in another form than its bytes are?
+    pub fn is_compressed(&self) -> bool {
+        self.stored < self.bytes
+    }
+}
+
 /// Puts an extent behind those from `first` on: it goes on with the last one where it is stored beside that.
 pub fn append(extents: &mut Vec<Extent>, first: usize, next: Extent) {
     match extents[first..].last_mut() {
@@ -114,6 +148,8 @@ pub struct Packing {
     pub sources: Vec<SourceKey>,
     /// All extents.
     pub extents: Vec<Placed>,
+    /// How its own bytes are stored; none: as they are.
+    pub frames: Vec<PlacedFrame>,
     own_bytes: u64,
 }
 
@@ -129,7 +165,7 @@ impl Packing {
         rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
         check_sources(WHAT, &head.header.key, &sources)?;
         let (extents, own_bytes) = place(&head, extents, sources.len())?;
-        let packing = Packing { head: head.into(), head_bytes, sources, extents, own_bytes };
+        let packing = Packing { head: head.into(), head_bytes, sources, extents, frames: Vec::new(), own_bytes };
         let is_stored = |extent: &Placed| match extent.stored {
             Stored::Same { offset } => packing.own_range(offset..offset + extent.length).is_some(),
             Stored::Own | Stored::In { .. } => true,
@@ -138,14 +174,28 @@ impl Packing {
         Ok(packing)
     }
 
-    /// Of the first three regions of a packed shard with that head.
+    /// The same with its own bytes in frames; none: as they are.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] for a rule that a reader would find broken.
+    pub fn with_frames(mut self, frames: &[Frame]) -> Result<Packing, FormatError> {
+        self.frames = place_frames(&self, frames)?;
+        Ok(self)
+    }
+
+    /// Of the first four regions of a packed shard with that head.
     ///
     /// # Errors
     /// [`FormatError`] if they break a rule, or do not belong to it.
-    pub fn decode(packed: &Head, head: Vec<u8>, sources: &[u8], extents: &[u8]) -> Result<Packing, FormatError> {
+    pub fn decode(
+        packed: &Head,
+        head: Vec<u8>,
+        [sources, extents, frames]: [&[u8]; 3],
+    ) -> Result<Packing, FormatError> {
         let sources: Vec<SourceKey> = codec::decode(WHAT, sources)?;
         let extents: Vec<Extent> = codec::decode(WHAT, extents)?;
-        let packing = Packing::new(head, sources, &extents)?;
+        let frames: Vec<Frame> = codec::decode(WHAT, frames)?;
+        let packing = Packing::new(head, sources, &extents)?.with_frames(&frames)?;
         let (outer, inner) = (&packed.header, &packing.head.header);
         let identity = |header: &ShardHeader| {
             (header.key, header.agreement, header.group_size, header.rank, header.origin, header.block_size)
@@ -154,36 +204,56 @@ impl Packing {
         if identity(outer) != identity(inner) || names(&packed.meta) != names(&packing.head.meta) {
             return Err(FormatError::invalid(WHAT, "it stands for the shard of another checkpoint or rank"));
         }
-        let own = regions_of(packed)?[3];
-        if own.bytes != packing.own_bytes {
-            let why = format!("it has {} bytes of its own, and its extents {}", own.bytes, packing.own_bytes);
+        let [.., own] = regions_of(packed)?;
+        if own.bytes != packing.stored_bytes() {
+            let why = format!("it stores {} bytes of its own, and says {}", own.bytes, packing.stored_bytes());
             return Err(FormatError::invalid(WHAT, why));
         }
         Ok(packing)
     }
 
-    /// The bytes that it stores itself.
+    /// The regions of the shard of which it stores bytes itself, and how many.
+    pub fn own_regions(&self) -> impl Iterator<Item = (&Region, u64)> {
+        let own = |region: &Region| {
+            let extents = self.extents_in(region.offset..region.offset + region.bytes);
+            extents.iter().filter(|extent| extent.stored == Stored::Own).map(|extent| extent.length).sum::<u64>()
+        };
+        self.head.meta.regions.iter().map(move |region| (region, own(region))).filter(|(_, own)| *own > 0)
+    }
+
+    /// The bytes of the shard that it stores itself.
     pub fn own_bytes(&self) -> u64 {
         self.own_bytes
     }
 
-    /// The bodies of its first three regions.
+    /// How many bytes that takes.
+    pub fn stored_bytes(&self) -> u64 {
+        self.frames.last().map_or(self.own_bytes, |last| last.stored_at + last.stored)
+    }
+
+    /// The bodies of its first four regions.
     ///
     /// # Errors
     /// [`FormatError`] if there are more extents than metadata may have.
-    pub fn encode(&self) -> Result<[Vec<u8>; 3], FormatError> {
+    pub fn encode(&self) -> Result<[Vec<u8>; 4], FormatError> {
         let plain = |placed: &Placed| Extent { length: placed.length, stored: placed.stored };
         let extents: Vec<Extent> = self.extents.iter().map(plain).collect();
-        Ok([self.head_bytes.clone(), codec::encode(WHAT, &self.sources)?, codec::encode(WHAT, &extents)?])
+        // No frame is longer than 2^32.
+        let plain = |placed: &PlacedFrame| Frame { bytes: placed.bytes as u32, stored: placed.stored as u32 };
+        let frames: Vec<Frame> = self.frames.iter().map(plain).collect();
+        let encoded =
+            [codec::encode(WHAT, &self.sources)?, codec::encode(WHAT, &extents)?, codec::encode(WHAT, &frames)?];
+        let [sources, extents, frames] = encoded;
+        Ok([self.head_bytes.clone(), sources, extents, frames])
     }
 
     /// Where everything goes in the packed shard with these bodies, and its header, whose table checksum is still to be filled in.
     ///
     /// # Errors
     /// As [`Layout::new`].
-    pub fn layout(&self, encoded: &[Vec<u8>; 3]) -> Result<(Layout, ShardHeader), FormatError> {
-        let [head, sources, extents] = encoded.each_ref().map(|body| body.len() as u64);
-        let bytes = [head, sources, extents, self.own_bytes];
+    pub fn layout(&self, encoded: &[Vec<u8>; 4]) -> Result<(Layout, ShardHeader), FormatError> {
+        let [head, sources, extents, frames] = encoded.each_ref().map(|body| body.len() as u64);
+        let bytes = [head, sources, extents, frames, self.stored_bytes()];
         let region = |(name, bytes)| Region::of_bytes(name, RegionKind::Array, bytes);
         let regions = REGIONS.into_iter().zip(bytes).map(region).collect();
         let ShardMeta { job, group, name, .. } = (*self.head.meta).clone();
@@ -198,6 +268,12 @@ impl Packing {
         let first = self.extents.partition_point(|extent| extent.end() <= range.start);
         let count = self.extents[first..].partition_point(|extent| extent.at < range.end);
         &self.extents[first..first + count]
+    }
+
+    /// The frames that hold any of these own bytes.
+    pub fn frames_in(&self, own: Range<u64>) -> Range<usize> {
+        let first = self.frames.partition_point(|frame| frame.at + frame.bytes <= own.start);
+        first..first + self.frames[first..].partition_point(|frame| frame.at < own.end)
     }
 
     /// From where on in its own bytes a range of the bodies is stored, if it is stored there as a whole.
@@ -216,10 +292,10 @@ impl Packing {
 ///
 /// # Errors
 /// [`FormatError::Invalid`] if they are others.
-pub fn regions_of(packed: &Head) -> Result<[&Region; 4], FormatError> {
+pub fn regions_of(packed: &Head) -> Result<[&Region; REGIONS.len()], FormatError> {
     let found: Vec<&Region> = packed.meta.regions.iter().collect();
-    let named = |regions: [&Region; 4]| regions.map(|region| region.name.as_str()) == REGIONS;
-    <[&Region; 4]>::try_from(found)
+    let named = |regions: [&Region; REGIONS.len()]| regions.map(|region| region.name.as_str()) == REGIONS;
+    <[&Region; REGIONS.len()]>::try_from(found)
         .ok()
         .filter(|regions| named(*regions))
         .ok_or_else(|| FormatError::invalid(WHAT, "its regions are not those of a packed shard"))
@@ -272,6 +348,27 @@ fn place(head: &Head, extents: &[Extent], sources: usize) -> Result<(Vec<Placed>
         return Err(bad("extents follow its last region"));
     }
     Ok((placed, own_before))
+}
+
+/// Gives frames their places.
+fn place_frames(packing: &Packing, frames: &[Frame]) -> Result<Vec<PlacedFrame>, FormatError> {
+    let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
+    let mut placed: Vec<PlacedFrame> = Vec::with_capacity(frames.len());
+    let (mut at, mut stored_at, mut rest) = (0u64, 0u64, frames.iter());
+    for (region, own) in packing.own_regions().filter(|_| !frames.is_empty()) {
+        let (element, end) = (region.element.bytes(), at + own);
+        while at < end {
+            let frame = rest.next().ok_or_else(|| FormatError::invalid(WHAT, "its frames end before its own bytes"))?;
+            let (bytes, stored) = (u64::from(frame.bytes), u64::from(frame.stored));
+            let is_sound = bytes > 0 && bytes <= FRAME_MAX && stored > 0 && stored <= bytes;
+            rule(is_sound, "a frame is empty, too long, or longer than what it stands for")?;
+            rule(bytes <= end - at, "a frame leaves its region")?;
+            placed.push(PlacedFrame { at, bytes, stored_at, stored, element });
+            (at, stored_at) = (at + bytes, stored_at + stored);
+        }
+    }
+    rule(rest.next().is_none(), "frames follow its own bytes")?;
+    Ok(placed)
 }
 
 /// The sources of a checkpoint whose manifest is put together from its shards: those of any of them.

@@ -151,6 +151,12 @@ pub fn extents(head: &Head, found: &Found, allowed: &[u64]) -> Option<Vec<Extent
     (is_reduced && !is_too_much).then_some(extents)
 }
 
+/// The extents of a shard whose file stores all of it.
+pub fn all_own(head: &Head) -> Vec<Extent> {
+    let regions = head.meta.regions.iter().filter(|region| region.bytes > 0);
+    regions.map(|region| Extent { length: region.bytes, stored: Stored::Own }).collect()
+}
+
 /// What of a shard its file stores itself although it was found elsewhere: at places that may not be referred to, or all of it where the file is whole.
 /// Parts of fields, of which these are the names.
 pub fn kept(found: &Found, names: &[String], operation: u64, allowed: &[u64], is_whole: bool) -> Vec<Part> {

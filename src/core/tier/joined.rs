@@ -11,9 +11,12 @@ use super::pieces::Piece;
 use super::source::{FileShard, Source};
 use super::storage::{ReadFile, read_range};
 use crate::base::Rank;
-use crate::format::packed::{Packing, Placed, SourceKey, Stored, regions_of};
+use crate::base::sync::Lock;
+use crate::format::frames::Expander;
+use crate::format::packed::{Packing, Placed, PlacedFrame, SourceKey, Stored, regions_of};
 use crate::format::shard::Head;
 use crate::format::{Content, FormatError, Manifest, Region, ShardMeta, codec, manifest};
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -22,58 +25,150 @@ use std::sync::Arc;
 /// A file that holds bytes of a shard's bodies.
 struct Store {
     shard: FileShard,
-    /// Where its own bytes begin, and which they are; `None`: it holds the whole shard.
-    packed: Option<(u64, Arc<Packing>)>,
+    /// What it stores; `None`: the whole shard.
+    packed: Option<OwnBytes>,
+}
+
+/// Where in a file bytes of a shard's bodies are.
+#[derive(Clone, Copy)]
+enum At {
+    /// In the raw shard.
+    Shard(u64),
+    /// In what a packed one stores itself.
+    Own(u64),
 }
 
 impl Store {
     /// Reads what a raw shard says of itself, if it is packed.
     fn of(shard: FileShard) -> Result<Store, TierError> {
         let packed = match shard.head().header.content {
-            Content::Packed => Some((own_at(&shard)?, Arc::new(packing_of(&shard)?))),
+            Content::Packed => Some(OwnBytes::new(&shard, Arc::new(packing_of(&shard)?))?),
             Content::Shard | Content::Parity => None,
         };
         Ok(Store { shard, packed })
     }
 
-    /// Where in the file a range of the bodies is stored as a whole.
-    fn find(&self, range: Range<u64>) -> Option<u64> {
+    /// Where a range of the bodies is stored as a whole.
+    fn find(&self, range: Range<u64>) -> Option<At> {
         match &self.packed {
-            Some((own_at, packing)) => packing.own_range(range).map(|from| own_at + from),
+            Some(own) => own.packing.own_range(range).map(At::Own),
             None => {
                 let header = &self.shard.head().header;
                 let start = header.body_offset.checked_add(range.start)?;
                 let end = header.body_offset.checked_add(range.end)?;
-                (end <= header.total_len).then_some(start)
+                (end <= header.total_len).then_some(At::Shard(start))
             }
         }
+    }
+
+    /// Reads from where something was found, and what follows it.
+    fn read(&self, at: At, behind: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        match (at, &self.packed) {
+            (At::Own(at), Some(own)) => own.read(&self.shard, at + behind, buffer),
+            (At::Own(at) | At::Shard(at), _) => self.shard.read_raw(at + behind, buffer),
+        }
+    }
+}
+
+/// What a packed shard in a file stores itself.
+struct OwnBytes {
+    /// Where that begins in the shard.
+    at: u64,
+    packing: Arc<Packing>,
+    /// Frames of which only a part was asked for, the last ones; ranges that refer to them are often short and close to each other.
+    expanded: Lock<VecDeque<(usize, Arc<[u8]>)>>,
+}
+
+/// So many expanded frames are kept.
+const EXPANDED_MAX: usize = 4;
+
+impl OwnBytes {
+    fn new(raw: &FileShard, packing: Arc<Packing>) -> Result<OwnBytes, TierError> {
+        let [.., own] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
+        Ok(OwnBytes { at: raw.head().header.body_offset + own.offset, packing, expanded: Lock::default() })
+    }
+
+    /// Reads from this one of its own bytes on.
+    fn read(&self, raw: &FileShard, at: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        let frames = self.packing.frames_in(at..at + buffer.len() as u64);
+        if self.packing.frames.is_empty() {
+            return raw.read_raw(self.at + at, buffer);
+        }
+        let mut expander = None;
+        let mut rest = buffer;
+        let mut from = at;
+        for index in frames {
+            let frame = &self.packing.frames[index];
+            let length = rest.len().min((frame.at + frame.bytes - from) as usize);
+            let (target, behind) = rest.split_at_mut(length);
+            let inside = from - frame.at;
+            if !frame.is_compressed() {
+                raw.read_raw(self.at + frame.stored_at + inside, target)?;
+            } else if length as u64 == frame.bytes {
+                self.expand(raw, frame, &mut expander, target)?;
+            } else {
+                let expanded = self.expanded(raw, index, &mut expander)?;
+                target.copy_from_slice(&expanded[inside as usize..inside as usize + length]);
+            }
+            (rest, from) = (behind, from + length as u64);
+        }
+        Ok(())
+    }
+
+    /// A frame as a whole, which stays for those who ask for it next.
+    fn expanded(&self, raw: &FileShard, index: usize, expander: &mut Option<Expander>) -> Result<Arc<[u8]>, TierError> {
+        if let Some((_, bytes)) = self.expanded.lock().iter().find(|(known, _)| *known == index) {
+            return Ok(bytes.clone());
+        }
+        let frame = &self.packing.frames[index];
+        let mut bytes = vec![0; frame.bytes as usize];
+        self.expand(raw, frame, expander, &mut bytes)?;
+        let bytes: Arc<[u8]> = bytes.into();
+        let mut kept = self.expanded.lock();
+        kept.push_front((index, bytes.clone()));
+        kept.truncate(EXPANDED_MAX);
+        Ok(bytes)
+    }
+
+    fn expand(
+        &self,
+        raw: &FileShard,
+        frame: &PlacedFrame,
+        expander: &mut Option<Expander>,
+        bytes: &mut [u8],
+    ) -> Result<(), TierError> {
+        let mut stored = vec![0; frame.stored as usize];
+        raw.read_raw(self.at + frame.stored_at, &mut stored)?;
+        let no_memory = |source| TierError::io(raw.tier(), "expand", raw.path(), source);
+        let expander = match expander {
+            Some(expander) => expander,
+            None => expander.insert(Expander::new().map_err(no_memory)?),
+        };
+        expander.expand(&stored, frame.element, bytes).map_err(|error| raw.wrong(error))
     }
 }
 
 /// A packed shard with its sources, read as the shard that it stands for.
 struct Joined {
-    own: FileShard,
-    own_at: u64,
+    own: Store,
     packing: Arc<Packing>,
     sources: Vec<Store>,
 }
 
 impl Joined {
-    /// The range of an extent, in its file.
-    fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(&FileShard, u64)> {
+    /// Where a range of an extent is.
+    fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(&Store, At)> {
         let inside = range.start - extent.at;
+        let moved = |offset: u64| {
+            let start = offset.checked_add(inside)?;
+            Some(start..start.checked_add(range.end - range.start)?)
+        };
         match extent.stored {
-            Stored::Own => Some((&self.own, self.own_at + extent.own_before + inside)),
-            Stored::Same { offset } => {
-                let start = offset.checked_add(inside)?;
-                let end = start.checked_add(range.end - range.start)?;
-                self.packing.own_range(start..end).map(|from| (&self.own, self.own_at + from))
-            }
+            Stored::Own => Some((&self.own, At::Own(extent.own_before + inside))),
+            Stored::Same { offset } => self.own.find(moved(offset)?).map(|at| (&self.own, at)),
             Stored::In { source, offset } => {
                 let store = self.sources.get(source as usize)?;
-                let start = offset.checked_add(inside)?;
-                let end = start.checked_add(range.end - range.start)?;
-                store.find(start..end).map(|at| (&store.shard, at))
+                store.find(moved(offset)?).map(|at| (store, at))
             }
         }
     }
@@ -98,16 +193,16 @@ impl ReadFile for Joined {
         let bodies = offset.max(body) - body..end.max(body) - body;
         for extent in self.packing.extents_in(bodies.clone()) {
             let range = extent.at.max(bodies.start)..extent.end().min(bodies.end);
-            let (shard, at) = self.place(extent, range.clone()).ok_or(io::ErrorKind::InvalidData)?;
+            let (store, at) = self.place(extent, range.clone()).ok_or(io::ErrorKind::InvalidData)?;
             let from = (body + range.start - offset) as usize;
             let part = &mut buffer[from..from + (range.end - range.start) as usize];
-            shard.read_raw(at, part).map_err(io::Error::other)?;
+            store.read(at, 0, part).map_err(io::Error::other)?;
         }
         Ok(())
     }
 
     fn readers(&self) -> usize {
-        self.own.readers()
+        self.own.shard.readers()
     }
 }
 
@@ -203,8 +298,9 @@ fn lacks(raw: &FileShard, source: &SourceKey, cause: TierError) -> TierError {
 
 /// A packed shard and its sources, all opened.
 fn joined(raw: FileShard, packing: Arc<Packing>, sources: Vec<Store>) -> Result<FileShard, TierError> {
-    let (kind, path, own_at) = (raw.tier(), raw.path().to_owned(), own_at(&raw)?);
-    let joined = Joined { own: raw, own_at, packing: packing.clone(), sources };
+    let (kind, path) = (raw.tier(), raw.path().to_owned());
+    let own = OwnBytes::new(&raw, packing.clone())?;
+    let joined = Joined { own: Store { shard: raw, packed: Some(own) }, packing: packing.clone(), sources };
     if let Some(extent) = packing.extents.iter().find(|extent| joined.place(extent, extent.at..extent.end()).is_none())
     {
         let why = format!("its bytes from {} on refer to what their source does not store itself", extent.at);
@@ -253,7 +349,7 @@ pub fn check_sources(
         let Some(bodies) = bodies else { continue };
         for start in (0..extent.length).step_by(CHECKED_AT_ONCE) {
             let length = (extent.length - start).min(CHECKED_AT_ONCE as u64) as usize;
-            if let Err(error) = store.shard.read_raw(at + start, &mut buffer[..length]) {
+            if let Err(error) = store.read(at, start, &mut buffer[..length]) {
                 return Ok(Some(error.to_string()));
             }
             let from = extent.at + start;
@@ -346,12 +442,6 @@ pub fn sources_in(tier: &dyn Tier, folder: &Path) -> Vec<SourceKey> {
     sources
 }
 
-/// Where the own bytes of a packed shard begin.
-fn own_at(raw: &FileShard) -> Result<u64, TierError> {
-    let [.., own] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
-    Ok(raw.head().header.body_offset + own.offset)
-}
-
 /// Reads and checks what a packed shard says of itself.
 ///
 /// # Errors
@@ -361,8 +451,8 @@ fn own_at(raw: &FileShard) -> Result<u64, TierError> {
 /// On the tier.
 pub fn packing_of(raw: &FileShard) -> Result<Packing, TierError> {
     let head = raw.head();
-    let [first, sources, extents, _] = regions_of(head).map_err(|error| raw.wrong(error))?;
-    if let Some(region) = [sources, extents].into_iter().find(|region| region.bytes > codec::LIMIT as u64) {
+    let [first, sources, extents, frames, _] = regions_of(head).map_err(|error| raw.wrong(error))?;
+    if let Some(region) = [sources, extents, frames].into_iter().find(|region| region.bytes > codec::LIMIT as u64) {
         let why = format!("its {} are too long: {} bytes", region.name, region.bytes);
         return Err(raw.wrong(FormatError::invalid("packed shard", why)));
     }
@@ -375,7 +465,8 @@ pub fn packing_of(raw: &FileShard) -> Result<Packing, TierError> {
         Piece { bytes: at..at + region.bytes, blocks }.check(&Source::File(raw.clone()), &bytes)?;
         Ok(bytes)
     };
-    Packing::decode(head, read(first)?, &read(sources)?, &read(extents)?).map_err(|error| raw.wrong(error))
+    let (sources, extents, frames) = (read(sources)?, read(extents)?, read(frames)?);
+    Packing::decode(head, read(first)?, [&sources, &extents, &frames]).map_err(|error| raw.wrong(error))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A shard in node memory as a file is going to hold it: with references for what earlier files hold already.
+//! A shard in node memory as a file is going to hold it: with references for what earlier files hold already, the rest compressed if asked for.
 #![forbid(unsafe_code)]
 
 use super::pieces::Piece;
@@ -8,7 +8,8 @@ use super::{TierError, TierId};
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
 use crate::format::FormatError;
-use crate::format::packed::{Extent, Packing, Placed, SourceKey, Stored};
+use crate::format::frames::Compressor;
+use crate::format::packed::{Extent, FRAME_MAX, Frame, Packing, Placed, SourceKey, Stored};
 use crate::format::shard::{Head, encode_head};
 use std::io;
 use std::ops::Range;
@@ -16,25 +17,40 @@ use std::sync::Arc;
 
 /// The packed shard, made of memory where it is read.
 struct Packed {
-    shard: MemoryShard,
-    packing: Arc<Packing>,
+    own: OwnBytes,
     /// Everything before its own bytes.
     prefix: Vec<u8>,
     total: u64,
 }
 
-/// Packs a shard: with sources, and extents over its regions, whose references are right.
+/// What a packed shard stores itself.
+struct OwnBytes {
+    shard: MemoryShard,
+    packing: Arc<Packing>,
+    /// Of each frame that is compressed what is stored of it.
+    compressed: Vec<Option<Box<[u8]>>>,
+}
+
+/// Packs a shard: with sources, and extents over its regions, whose references are right. Its own bytes are compressed while all of that takes
+/// `room` bytes at most.
 ///
 /// What it stores itself is read once: where a block of the packed shard is one of the shard, its digest is taken over, and checked when the
 /// block is written; all other blocks that it takes bytes of are checked here.
 ///
 /// # Errors
 /// [`TierError::Damaged`] if the shard has changed since the capture; [`TierError::Format`] for what the format cannot hold.
-pub fn pack(shard: &MemoryShard, sources: Vec<SourceKey>, extents: &[Extent]) -> Result<FileShard, TierError> {
+pub fn pack(
+    shard: &MemoryShard,
+    sources: Vec<SourceKey>,
+    extents: &[Extent],
+    room: u64,
+) -> Result<FileShard, TierError> {
     let path = Source::Memory(shard.clone()).path().to_owned();
     let wrong = |source: FormatError| TierError::Format { tier: TierId::MEMORY, path: path.clone(), source };
     let head = shard.part(0, shard.head().header.body_offset as usize)?.to_vec();
     let packing = Packing::new(head, sources, extents).map_err(wrong)?;
+    let (frames, compressed) = if room > 0 { compress(shard, &packing, room)? } else { Default::default() };
+    let packing = Arc::new(packing.with_frames(&frames).map_err(wrong)?);
     let encoded = packing.encode().map_err(wrong)?;
     let (layout, header) = packing.layout(&encoded).map_err(wrong)?;
     let block = layout.block_size;
@@ -42,8 +58,9 @@ pub fn pack(shard: &MemoryShard, sources: Vec<SourceKey>, extents: &[Extent]) ->
     for body in &encoded {
         digests.extend(body.chunks(block as usize).map(digest_bytes));
     }
-    digests.extend(own_digests(shard, &packing, block)?);
-    let own_at = layout.body_offset + layout.meta.regions[3].offset;
+    let own = OwnBytes { shard: shard.clone(), packing: packing.clone(), compressed };
+    digests.extend(own.digests(block)?);
+    let own_at = layout.body_offset + layout.meta.regions[encoded.len()].offset;
     let mut prefix = vec![0; own_at as usize];
     let header = encode_head(&layout, &header, &digests, &mut prefix[..layout.body_offset as usize]);
     for (region, body) in layout.meta.regions.iter().zip(&encoded) {
@@ -51,33 +68,111 @@ pub fn pack(shard: &MemoryShard, sources: Vec<SourceKey>, extents: &[Extent]) ->
         prefix[start..start + body.len()].copy_from_slice(body);
     }
     let head = Head::written(&layout, header, digests);
-    let packing = Arc::new(packing);
-    let file = Packed { shard: shard.clone(), packing: packing.clone(), prefix, total: layout.total_len };
+    let file = Packed { own, prefix, total: layout.total_len };
     Ok(FileShard::with_packing(TierId::MEMORY, path, Arc::new(file), head.into(), packing))
 }
 
-/// The digests of the own bytes, block by block.
-fn own_digests(shard: &MemoryShard, packing: &Packing, block: u64) -> Result<Vec<Digest>, TierError> {
-    let (own, mut digests, mut bytes) = (packing.own_bytes(), Vec::new(), Vec::new());
-    let mut unchecked = 0;
-    for start in (0..own).step_by(block as usize) {
-        let range = start..own.min(start + block);
-        let taken = own_parts(packing, range.clone());
-        if let [only] = &taken[..]
-            && let Some(digest) = digest_of(packing, only.clone())
-        {
-            digests.push(digest);
-            continue;
+/// Frames, and what is stored of those that are compressed.
+type Compressed = (Vec<Frame>, Vec<Option<Box<[u8]>>>);
+
+/// The own bytes of a shard in frames; none if no frame becomes shorter.
+///
+/// # Errors
+/// [`TierError::Damaged`] if the shard has changed since the capture.
+fn compress(shard: &MemoryShard, packing: &Packing, mut room: u64) -> Result<Compressed, TierError> {
+    let path = Source::Memory(shard.clone()).path().to_owned();
+    let no_memory = |source| TierError::io(TierId::MEMORY, "compress", &path, source);
+    let mut compressor = Compressor::new().map_err(no_memory)?;
+    let (mut frames, mut compressed, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+    let (body, mut at, mut unchecked) = (packing.head.header.body_offset, 0, 0);
+    for (region, own) in packing.own_regions() {
+        let end = at + own;
+        while at < end {
+            let range = at..end.min(at + FRAME_MAX);
+            bytes.clear();
+            for part in own_parts(packing, range.clone()) {
+                unchecked = check_blocks(shard, packing, &part, unchecked)?;
+                bytes.extend_from_slice(shard.part((body + part.start) as usize, (part.end - part.start) as usize)?);
+            }
+            let mut compress = || compressor.compress(&bytes, region.element.bytes());
+            let mut packed = if room > 0 { compress() } else { None };
+            let length = packed.as_ref().map_or(0, |packed| packed.len() as u64);
+            // What follows the first that does not fit is not tried.
+            packed = packed.filter(|_| length <= room);
+            room = room.saturating_sub(length);
+            let stored = packed.as_ref().map_or(bytes.len(), |packed| packed.len());
+            // No frame is longer than 2^20.
+            frames.push(Frame { bytes: bytes.len() as u32, stored: stored as u32 });
+            compressed.push(packed);
+            at = range.end;
         }
-        bytes.clear();
-        let body = packing.head.header.body_offset;
-        for part in taken {
-            unchecked = check_blocks(shard, packing, &part, unchecked)?;
-            bytes.extend_from_slice(shard.part((body + part.start) as usize, (part.end - part.start) as usize)?);
-        }
-        digests.push(digest_bytes(&bytes));
     }
-    Ok(digests)
+    let is_of_use = compressed.iter().any(Option::is_some);
+    Ok(if is_of_use { (frames, compressed) } else { Compressed::default() })
+}
+
+impl OwnBytes {
+    /// The digests of what is stored, block by block.
+    fn digests(&self, block: u64) -> Result<Vec<Digest>, TierError> {
+        let (stored, mut digests, mut bytes) = (self.packing.stored_bytes(), Vec::new(), Vec::new());
+        let mut unchecked = 0;
+        for start in (0..stored).step_by(block as usize) {
+            let range = start..stored.min(start + block);
+            if self.compressed.is_empty() {
+                let taken = own_parts(&self.packing, range.clone());
+                if let [only] = &taken[..]
+                    && let Some(digest) = digest_of(&self.packing, only.clone())
+                {
+                    digests.push(digest);
+                    continue;
+                }
+                for part in taken {
+                    unchecked = check_blocks(&self.shard, &self.packing, &part, unchecked)?;
+                }
+            }
+            bytes.resize((range.end - range.start) as usize, 0);
+            self.read(range, &mut bytes)?;
+            digests.push(digest_bytes(&bytes));
+        }
+        Ok(digests)
+    }
+
+    /// Reads a range of what is stored.
+    fn read(&self, range: Range<u64>, buffer: &mut [u8]) -> Result<(), TierError> {
+        if self.compressed.is_empty() {
+            return self.read_plain(range, buffer);
+        }
+        let frames = &self.packing.frames;
+        let first = frames.partition_point(|frame| frame.stored_at + frame.stored <= range.start);
+        let mut rest = buffer;
+        for (frame, compressed) in frames[first..].iter().zip(&self.compressed[first..]) {
+            if frame.stored_at >= range.end {
+                break;
+            }
+            let from = range.start.max(frame.stored_at) - frame.stored_at;
+            let to = range.end.min(frame.stored_at + frame.stored) - frame.stored_at;
+            let (target, behind) = rest.split_at_mut((to - from) as usize);
+            match compressed {
+                Some(bytes) => target.copy_from_slice(&bytes[from as usize..to as usize]),
+                None => self.read_plain(frame.at + from..frame.at + to, target)?,
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Reads a range of the own bytes as they are.
+    fn read_plain(&self, range: Range<u64>, buffer: &mut [u8]) -> Result<(), TierError> {
+        let body = self.packing.head.header.body_offset;
+        let mut rest = buffer;
+        for part in own_parts(&self.packing, range) {
+            let length = (part.end - part.start) as usize;
+            let (target, behind) = rest.split_at_mut(length);
+            target.copy_from_slice(self.shard.part((body + part.start) as usize, length)?);
+            rest = behind;
+        }
+        Ok(())
+    }
 }
 
 /// Compares the blocks that a range of the bodies touches with their digests, those from `unchecked` on; returns the next one.
@@ -131,17 +226,11 @@ impl ReadFile for Packed {
         let own_at = self.prefix.len() as u64;
         let (before, behind) = buffer.split_at_mut((own_at.clamp(offset, end) - offset) as usize);
         before.copy_from_slice(&self.prefix[offset.min(own_at) as usize..end.min(own_at) as usize]);
-        let own = offset.max(own_at) - own_at..end.max(own_at) - own_at;
-        let body = self.packing.head.header.body_offset;
-        let mut rest = behind;
-        for part in own_parts(&self.packing, own) {
-            let length = (part.end - part.start) as usize;
-            let (target, behind) = rest.split_at_mut(length);
-            let bytes = self.shard.part((body + part.start) as usize, length).map_err(io::Error::other)?;
-            target.copy_from_slice(bytes);
-            rest = behind;
-        }
-        rest.fill(0);
-        Ok(())
+        let stored = offset.max(own_at) - own_at..end.max(own_at) - own_at;
+        let behind_own = self.own.packing.stored_bytes();
+        let own = stored.start.min(behind_own)..stored.end.min(behind_own);
+        let (own_bytes, zeros) = behind.split_at_mut((own.end - own.start) as usize);
+        zeros.fill(0);
+        self.own.read(own, own_bytes).map_err(io::Error::other)
     }
 }

@@ -113,6 +113,11 @@ impl FileShard {
         self.packing.as_ref().map_or(&[], |packing| &packing.sources)
     }
 
+    /// How many of the shard's bytes it stores itself, and how many bytes that takes, if it is packed or was joined.
+    pub fn own_bytes(&self) -> Option<(u64, u64)> {
+        self.packing.as_ref().map(|packing| (packing.own_bytes(), packing.stored_bytes()))
+    }
+
     /// What it says of itself, if it is packed or was joined.
     pub(super) fn packing(&self) -> Option<&Arc<Packing>> {
         self.packing.as_ref()

@@ -97,7 +97,7 @@ impl Engine {
         let reporter = Arc::new(Reporter::new(&setup, supervision));
         let setup = Arc::new(setup);
         let (shards, lanes, mail) = (Arc::<Shards>::default(), Arc::<Lanes>::default(), Arc::<Mail>::default());
-        let reducer = Arc::new(Reducer::new(&setup));
+        let reducer = Arc::new(Reducer::new(&setup, &reporter));
         let file_level = |tier| Arc::new(FileLevel::new(&setup, tier, &shards, &reducer, &lanes, &reporter));
         let files: Vec<Arc<FileLevel>> = setup.tiers.iter().map(file_level).collect();
         let peers = Arc::new(Peers::new(&setup, &shards, &lanes, &mail, &reporter));
@@ -284,7 +284,10 @@ impl Engine {
                     self.lanes.push(Task::Discard(upload));
                 }
             }
-            Effect::Planned(operation, plan) => self.reporter.on_planned(operation, plan),
+            Effect::Planned(operation, plan) => {
+                self.reducer.planned(operation);
+                self.reporter.on_planned(operation, plan);
+            }
             Effect::Refer(operation, sources) => self.reducer.chosen(operation, sources),
             Effect::OfUse(name, operations) => self.reducer.keep(&name, &operations),
             Effect::Heard(facts, tier, verdict) => self.hear(&facts, tier, verdict),

@@ -15,7 +15,7 @@ use super::write::{Together, WriteJob, WriteSpec, Written};
 use crate::base::Rank;
 use crate::base::log;
 use crate::base::sync::Lock;
-use crate::config::{Method, Verify};
+use crate::config::{Compress, Method, Verify};
 use crate::format::shard::Head;
 use crate::format::{ContainerEntry, ContainerInfo, Content};
 use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
@@ -174,7 +174,9 @@ impl FileLevel {
         if !References::refers_on(self.kind()) {
             return Ok(source);
         }
-        let packed = self.reducer.packed(&of.series.name, of.key.operation, shard)?;
+        let bandwidth = self.reporter.count(|stats| stats.bandwidth(self.kind()));
+        let compress = self.reducer.is_compressed(bandwidth);
+        let packed = self.reducer.packed(&of.series.name, of.key.operation, shard, compress)?;
         let packed = match packed {
             Some(packed) if self.is_right(of, shard, &packed)? => Some(packed),
             _ => None,
@@ -202,7 +204,8 @@ impl FileLevel {
     }
 
     fn count(&self, whole: &Head, packed: Option<&Head>) {
-        if self.setup.config.job.reduction.method == Method::Full {
+        let reduction = &self.setup.config.job.reduction;
+        if (reduction.method, reduction.compress) == (Method::Full, Compress::Off) {
             return;
         }
         self.reporter.count(|Stats { reduction, .. }| {

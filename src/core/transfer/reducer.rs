@@ -2,16 +2,20 @@
 #![forbid(unsafe_code)]
 
 use super::chunking::{DeviceTables, Looked, Looking};
+use super::report::Reporter;
 use super::setup::Setup;
+use super::stats::Stats;
 use crate::base::CheckpointKey;
 use crate::base::log;
 use crate::base::sync::Lock;
 use crate::catalog::{Folder, Moment};
-use crate::config::{Method, ReductionConfig};
+use crate::config::{Compress, Method, ReductionConfig};
 use crate::device::Device;
 use crate::format::SourceKey;
 use crate::format::shard::Head;
-use crate::reduction::{Chunks, Extents, Field, Found, Grouping, Question, Versions, chunk_that_fits, extents};
+use crate::reduction::{
+    Chunks, Extents, Field, Found, Grouping, Question, Versions, Worth, all_own, chunk_that_fits, extents,
+};
 use crate::tier::names::Series;
 use crate::tier::packing::pack;
 use crate::tier::source::{FileShard, MemoryShard, Source};
@@ -27,9 +31,16 @@ use std::time::Duration;
 enum Form {
     /// The root's choice.
     Chosen(Vec<SourceKey>),
-    /// Decided: `None` if it is whole.
-    Decided(Option<Extents>),
-    Packed(FileShard),
+    Decided(Decided),
+}
+
+/// What files of a checkpoint store.
+#[derive(Default)]
+struct Decided {
+    /// `None`: all of it.
+    extents: Option<Extents>,
+    /// What was packed of it, by whether it was to be compressed; `None`: files hold it as it lies in memory.
+    packed: HashMap<bool, Option<FileShard>>,
 }
 
 #[derive(Default)]
@@ -50,6 +61,10 @@ pub(super) struct Reducer {
     /// Bytes that the tables of a series may take.
     budget: u64,
     has_said: AtomicBool,
+    compress: Compress,
+    worth: Lock<Worth>,
+    setup: Arc<Setup>,
+    reporter: Arc<Reporter>,
     state: Lock<State>,
     /// The chunks of each series; `None`: there is no room for their tables.
     chunks: Lock<HashMap<String, Option<Chunks>>>,
@@ -58,8 +73,8 @@ pub(super) struct Reducer {
 }
 
 impl Reducer {
-    pub fn new(setup: &Setup) -> Reducer {
-        let ReductionConfig { method, chunk, .. } = setup.config.job.reduction;
+    pub fn new(setup: &Arc<Setup>, reporter: &Arc<Reporter>) -> Reducer {
+        let ReductionConfig { method, chunk, compress, .. } = setup.config.job.reduction;
         let budget = setup.config.node.reduction_budget.of(setup.memory_share());
         let grouping = match method {
             Method::Full | Method::Basic => None,
@@ -72,6 +87,10 @@ impl Reducer {
             chunk,
             budget,
             has_said: AtomicBool::new(false),
+            compress,
+            worth: Lock::default(),
+            setup: setup.clone(),
+            reporter: reporter.clone(),
             state: Lock::default(),
             chunks: Lock::default(),
             on_device: grouping.map(|grouping| DeviceTables::new(grouping, chunk, setup.config.node.device_tables)),
@@ -137,57 +156,114 @@ impl Reducer {
         versions.uses(operation, found.get(&operation).map(|(_, found)| found))
     }
 
+    /// A checkpoint goes to files, which refer to nothing unless it is chosen.
+    pub fn planned(&self, operation: u64) {
+        if self.compress != Compress::Off {
+            self.chosen(operation, Vec::new());
+        }
+    }
+
+    /// Is the next file on a tier to be compressed, where bytes are written so fast?
+    pub fn is_compressed(&self, bandwidth: Option<f64>) -> bool {
+        match self.compress {
+            Compress::Off => false,
+            Compress::On => true,
+            Compress::Auto => self.worth.lock().pays(bandwidth),
+        }
+    }
+
     /// Files of a checkpoint may refer to these.
     pub fn chosen(&self, operation: u64, sources: Vec<SourceKey>) {
         self.state.lock().forms.insert(operation, Form::Chosen(sources));
     }
 
-    /// The packed form of a shard; `None` if its files hold it whole.
+    /// The packed form of a shard, compressed or not; `None` if its files hold it whole.
     ///
     /// # Blocking
-    /// The first time, for reading what has changed.
+    /// The first time, for reading what has changed, and for compressing.
     ///
     /// # Errors
     /// [`TierError`]: the shard is damaged.
-    pub fn packed(&self, name: &str, operation: u64, shard: &MemoryShard) -> Result<Option<FileShard>, TierError> {
-        let (chosen, looked) = {
+    pub fn packed(
+        &self,
+        name: &str,
+        operation: u64,
+        shard: &MemoryShard,
+        compress: bool,
+    ) -> Result<Option<FileShard>, TierError> {
+        let (form, looked) = {
             let State { forms, looked, .. } = &mut *self.state.lock();
-            let chosen = match forms.get_mut(&operation) {
-                None => return Ok(None),
-                Some(Form::Packed(packed)) => return Ok(Some(packed.clone())),
-                Some(form) => std::mem::replace(form, Form::Decided(None)),
-            };
-            (chosen, looked.remove(&operation).map(|(_, found)| found).unwrap_or_default())
-        };
-        let (decided, allowed) = match chosen {
-            Form::Chosen(sources) => self.decide(name, operation, shard, &sources, &looked)?,
-            Form::Decided(decided) => (decided, Vec::new()),
-            Form::Packed(_) => (None, Vec::new()),
-        };
-        let is_reduced = decided.is_some();
-        let packed = match decided.map(|Extents { sources, extents }| pack(shard, sources, &extents)).transpose() {
-            // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
-            Ok(packed) => packed.filter(|packed| packed.head().header.total_len < shard.head().header.total_len),
-            // More extents than the format can hold.
-            Err(TierError::Format { source, .. }) => {
-                log::debug!("event=not-packed operation={operation} error={source}");
-                None
+            let Some(form) = forms.get_mut(&operation) else { return Ok(None) };
+            if let Form::Decided(Decided { packed, .. }) = form
+                && let Some(packed) = packed.get(&compress)
+            {
+                return Ok(packed.clone());
             }
-            Err(error) => return Err(error),
+            // Whoever asks meanwhile has it whole.
+            let form = std::mem::replace(form, Form::Decided(Decided::default()));
+            (form, looked.remove(&operation).map(|(_, found)| found).unwrap_or_default())
         };
+        let (mut decided, allowed) = match form {
+            Form::Chosen(sources) => {
+                let (extents, allowed) = self.decide(name, operation, shard, &sources, &looked)?;
+                (Decided { extents, ..Decided::default() }, allowed)
+            }
+            Form::Decided(decided) => (decided, Vec::new()),
+        };
+        let is_first = decided.packed.is_empty();
+        let packed = self.pack(operation, shard, decided.extents.as_ref(), compress)?;
+        let is_whole = decided.extents.is_none() || (is_first && packed.is_none());
         if let Some(tables) = self.on_device.as_ref().filter(|_| !looked.is_empty()) {
-            tables.decided(name, operation, &looked, &allowed, packed.is_none());
+            tables.decided(name, operation, &looked, &allowed, is_whole);
         }
         let mut state = self.state.lock();
-        if is_reduced && packed.is_none() {
+        if is_whole && decided.extents.take().is_some() {
             let versions = state.series.entry(name.to_owned()).or_default();
             versions.missed();
             versions.whole(operation);
         }
-        if let (Some(form), Some(packed)) = (state.forms.get_mut(&operation), &packed) {
-            *form = Form::Packed(packed.clone());
+        decided.packed.insert(compress, packed.clone());
+        if let Some(form) = state.forms.get_mut(&operation) {
+            *form = Form::Decided(decided);
         }
         Ok(packed)
+    }
+
+    /// Packs a shard whose file stores what these say, or all of it; `None` if that is no shorter.
+    fn pack(
+        &self,
+        operation: u64,
+        shard: &MemoryShard,
+        extents: Option<&Extents>,
+        compress: bool,
+    ) -> Result<Option<FileShard>, TierError> {
+        let room = if compress { self.budget } else { 0 };
+        let begun = self.setup.now();
+        let packed = match extents {
+            Some(Extents { sources, extents }) => pack(shard, sources.clone(), extents, room),
+            None if compress => pack(shard, Vec::new(), &all_own(shard.head()), room),
+            None => return Ok(None),
+        };
+        let packed = match packed {
+            Ok(packed) => packed,
+            // More extents than the format can hold.
+            Err(TierError::Format { source, .. }) => {
+                log::debug!("event=not-packed operation={operation} error={source}");
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some((own, stored)) = packed.own_bytes().filter(|_| compress) {
+            let took = self.setup.now().saturating_sub(begun);
+            self.worth.lock().measured(own, stored, took.as_secs_f64());
+            self.reporter.count(|Stats { reduction, .. }| {
+                reduction.compressed_from += own;
+                reduction.compressed_to += stored;
+                reduction.compress_time += took;
+            });
+        }
+        // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
+        Ok(Some(packed).filter(|packed| packed.head().header.total_len < shard.head().header.total_len))
     }
 
     /// What the file of a shard stores itself, and where the rest is, where it may refer to these; and to which of them it may. `looked` is what was

@@ -70,6 +70,12 @@ pub struct Reduction {
     pub shard_bytes: u64,
     /// Bytes that they store themselves.
     pub stored_bytes: u64,
+    /// Bytes that were left of shards and were to be compressed (`reduction.compress`).
+    pub compressed_from: u64,
+    /// What they came to.
+    pub compressed_to: u64,
+    /// How long that took.
+    pub compress_time: Duration,
     /// Captures that stored only what had changed since the one before.
     pub partial_captures: u64,
     /// Shards whose regions in device memory were looked at there, chunk by chunk.

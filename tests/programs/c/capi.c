@@ -794,6 +794,7 @@ int main(int argc, char **argv) {
     IS(bvk_get_stats(session, &stats), BVK_OK);
     CHECK(stats.packed_files + stats.whole_files >= 1 && stats.reduced_bytes >= stats.stored_bytes && stats.stored_bytes > 0);
     CHECK(stats.looked_on_device == 0 && stats.look_total_s == 0);
+    CHECK(stats.compressed_from == 0 && stats.compressed_to == 0 && stats.compress_total_s == 0);
     bvk_restart_t left = NULL;
     IS(bvk_restart_begin(session, "heat", BVK_NEWEST, &left), BVK_OK);
     // Closing gives an open restart up, too.

@@ -254,7 +254,8 @@ contains
     call expect(bvk_get_stats(session, stats), BVK_OK, 'stats')
     call expect(bvk_get_level_stats(session, BVK_LEVEL_SYSTEM, of_level), BVK_OK, 'stats of a level')
     call holds(stats%captured == 5 .and. stats%blocked_total_s > 0 .and. of_level%committed >= 1, 'the counters')
-    call holds(stats%looked_on_device == 0 .and. stats%look_total_s == 0, 'the counters at the end')
+    call holds(stats%looked_on_device == 0 .and. stats%look_total_s == 0 .and. stats%compressed_from == 0 &
+      .and. stats%compress_total_s == 0, 'the counters at the end')
   end subroutine
 
   ! A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach.

@@ -315,6 +315,7 @@ def decisions(session):
     assert session.should_exit() is False
     stats = session.stats()
     assert stats["stored_bytes"] <= stats["reduced_bytes"] and stats["looked_on_device"] == stats["look_total_s"] == 0, stats
+    assert stats["compressed_from"] >= stats["compressed_to"] >= 0 and stats["compress_total_s"] >= 0, stats
     assert stats["captured"] >= 5 and stats["blocked_total_s"] > 0 and session.level_stats(Level.SYSTEM)["committed"] >= 1, stats
 
 

@@ -25,7 +25,7 @@ class Stats(Structure):
         + [(name, c_double) for name in ("blocked_last_s", "blocked_max_s", "blocked_total_s")]
         + [(name, c_uint64) for name in (
             "packed_files", "whole_files", "reduced_bytes", "stored_bytes", "partial_captures", "looked_on_device")]
-        + [("look_total_s", c_double)]
+        + [("look_total_s", c_double), ("compressed_from", c_uint64), ("compressed_to", c_uint64), ("compress_total_s", c_double)]
     )
 
 

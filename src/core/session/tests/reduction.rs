@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::Rank;
 use crate::base::rng::Rng;
-use crate::config::{Method, Verify};
+use crate::config::{Budget, Compress, Method, Verify};
 use crate::format::container::encode_tail;
 use crate::format::{ContainerEntry, Manifest};
 use crate::recovery::unpack::unpack;
@@ -11,6 +11,7 @@ use crate::tier::names::rank_file;
 use crate::tier::source::FileShard;
 use crate::tier::wrappers::Call;
 use crate::tier::{Tier, Writers};
+use crate::transfer::stats::Reduction;
 use std::io;
 use std::sync::atomic::AtomicU64;
 
@@ -107,6 +108,46 @@ fn a_file_holds_what_has_changed_and_what_it_refers_to_stays_as_long_as_it_does(
         let bytes: Vec<u64> = manifests.iter().map(|manifest| manifest.containers[0].bytes).collect();
         let slack = if kind == TierId::LOCAL { 10 * BLOCK as u64 } else { bytes[0] };
         assert!(bytes[1..].iter().all(|bytes| *bytes <= slack), "{root}: {bytes:?}");
+    }
+}
+
+/// What can be compressed is, with any method and without one, and what cannot, or finds no room, is stored as it is.
+#[test]
+fn what_a_file_stores_itself_is_compressed_where_that_is_asked_for() {
+    for method in Method::ALL {
+        for budget in [1 << 30, 1_500_000, 100] {
+            let bed = Bed::new();
+            let mut config = reduced(&bed);
+            (config.job.reduction.method, config.job.reduction.compress) = (method, Compress::On);
+            config.node.reduction_budget = Budget::Bytes(budget);
+            let session = bed.open(&bed.place(), config);
+            let mut rng = Rng::new(3);
+            let noise: Vec<u8> = (0..9 * BLOCK).map(|_| rng.next_u64() as u8).collect();
+            let mut smooth: Vec<f64> = (0..1000 * BLOCK / 8).map(|at| (at as f64 * 1e-4).sin()).collect();
+            for version in 1..=3 {
+                smooth[version as usize * 5000..][..4000].fill(version as f64);
+                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                checkpoint.save("noise", &noise).expect("saved");
+                checkpoint.save("smooth", &smooth).expect("saved");
+                assert_eq!(levels(&ended(&checkpoint.capture().expect("captured")), false), [], "all are committed");
+            }
+            let Reduction { compressed_from: from, compressed_to: to, packed, shard_bytes, stored_bytes, .. } =
+                session.stats().reduction;
+            session.close().expect("closes");
+            let what = format!("{method}, {budget}: {from} to {to}");
+            assert!(to < from || (budget == 100 && to == from), "{what}");
+            assert!(packed >= if to < from { 6 } else { 0 } && stored_bytes < shard_bytes + 1, "{what}");
+            let mut config = bed.config();
+            config.job.memory_enabled = false;
+            let session = bed.open(&bed.place(), config);
+            let mut loaded = (Vec::new(), Vec::new());
+            let restored = session.restart("heat", |r| {
+                loaded = (r.load_vec::<u8>("noise")?, r.load_vec::<f64>("smooth")?);
+                Ok(())
+            });
+            assert_eq!(restored.expect("restored").expect("something").version, 3, "{what}");
+            assert!(loaded == (noise, smooth), "{what}");
+        }
     }
 }
 
@@ -322,8 +363,14 @@ impl Bed {
 
     /// Three versions, of which the later ones refer to the earlier ones.
     fn with_three() -> Bed {
+        Bed::with_three_of(Compress::Off)
+    }
+
+    fn with_three_of(compress: Compress) -> Bed {
         let bed = Bed::new();
-        let session = bed.open(&bed.place(), reduced(&bed));
+        let mut config = reduced(&bed);
+        config.job.reduction.compress = compress;
+        let session = bed.open(&bed.place(), config);
         (1..=3).for_each(|version| take_changed(&session, version));
         session.close().expect("closes");
         bed
@@ -350,8 +397,9 @@ impl Bed {
 
 #[test]
 fn a_flip_anywhere_in_a_packed_shard_is_found_and_the_copy_of_another_tier_is_taken() {
-    for region in ["head", "sources", "extents", "bytes"] {
-        let bed = Bed::with_three();
+    let regions = ["head", "sources", "extents", "frames", "bytes"];
+    for (region, compress) in regions.into_iter().flat_map(|region| [(region, Compress::Off), (region, Compress::On)]) {
+        let bed = Bed::with_three_of(compress);
         let flip = |kind| {
             let (path, packed) = bed.file(kind, 3);
             let head = packed.head();

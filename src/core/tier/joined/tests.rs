@@ -7,8 +7,8 @@ use crate::base::{CheckpointKey, Generation, Incarnation};
 use crate::format::container::encode_tail;
 use crate::format::packed::Extent;
 use crate::format::shard::{Layout, encode_head};
-use crate::format::{ContainerEntry, ContainerInfo, RegionKind};
-use crate::reduction::{Chunks, Extents, Field, Grouping, Question, Versions, extents};
+use crate::format::{ContainerEntry, ContainerInfo, ElementType, RegionKind};
+use crate::reduction::{Chunks, Extents, Field, Grouping, Question, Versions, all_own, extents};
 use crate::tier::directory::DirectoryTier;
 use crate::tier::packing::pack;
 use crate::tier::posix::PageBuffer;
@@ -32,7 +32,13 @@ fn key(operation: u64) -> CheckpointKey {
 
 /// A shard in memory, of regions by name and bytes.
 fn shard(operation: u64, regions: &[(String, Vec<u8>)]) -> MemoryShard {
-    let region = |(name, bytes): &(String, Vec<u8>)| Region::of_bytes(name, RegionKind::Array, bytes.len() as u64);
+    let region = |(name, bytes): &(String, Vec<u8>)| {
+        let region = Region::of_bytes(name, RegionKind::Array, bytes.len() as u64);
+        match bytes.len() as u64 % 4 {
+            0 => Region { element: ElementType::F32, shape: vec![region.bytes / 4], ..region },
+            _ => region,
+        }
+    };
     let Series { job, group, name } = series();
     let meta = ShardMeta { job, group, name, regions: regions.iter().map(region).collect() };
     let layout = Layout::new(meta, 4096).unwrap();
@@ -118,8 +124,13 @@ proptest! {
         let (tier, _) = tier();
         let mut versions = Versions::default();
         let mut regions: Vec<(String, Vec<u8>)> = (0..rng.below(4))
-            .map(|index| (index.to_string(), (0..rng.below(40_000)).map(|_| rng.next_u64() as u8).collect()))
+            .map(|index| {
+                // Noise, or what can be compressed.
+                let few = [0xff, 3][rng.below(2) as usize];
+                (index.to_string(), (0..rng.below(40_000)).map(|_| rng.next_u64() as u8 & few).collect())
+            })
             .collect();
+        let room = [0, 3000, 1 << 20][rng.below(3) as usize];
         let mut whole = Vec::new();
         for operation in 1..=6 {
             let shard = shard(operation, &regions);
@@ -155,7 +166,8 @@ proptest! {
                 prop_assert!(operation == 1 || !uses.is_empty());
             }
             let source = match decided {
-                Some(Extents { sources, extents }) => Source::File(pack(&shard, sources, &extents).unwrap()),
+                Some(Extents { sources, extents }) => Source::File(pack(&shard, sources, &extents, room).unwrap()),
+                None if room > 0 => Source::File(pack(&shard, vec![], &all_own(shard.head()), room).unwrap()),
                 None => Source::Memory(shard.clone()),
             };
             source.verify(|_| ()).unwrap();
@@ -188,7 +200,7 @@ fn two_versions(tier: &DirectoryTier) -> [MemoryShard; 2] {
     write(tier, 1, &Source::Memory(first.clone()));
     bytes[5000] ^= 1;
     let second = shard(2, &[("t".into(), bytes)]);
-    write(tier, 2, &Source::File(pack(&second, vec![source_key(1)], &EXTENTS).unwrap()));
+    write(tier, 2, &Source::File(pack(&second, vec![source_key(1)], &EXTENTS, 0).unwrap()));
     [first, second]
 }
 
@@ -263,7 +275,7 @@ fn what_a_source_does_not_store_itself_is_not_taken_from_it() {
     // One hop: 3 may take from 2 what 2 stores, and not what 2 takes from 1.
     let third = |extents: &[Extent]| {
         let shard = shard(3, &[("t".into(), second.bytes()[4096..4096 + 3 * 4096 + 100].to_vec())]);
-        write(&tier, 3, &Source::File(pack(&shard, vec![source_key(2)], extents).unwrap()));
+        write(&tier, 3, &Source::File(pack(&shard, vec![source_key(2)], extents, 0).unwrap()));
         open(&tier, 3)
     };
     let from_second = |offset| Stored::In { source: 0, offset };
@@ -297,10 +309,10 @@ fn a_shard_that_has_changed_since_the_capture_is_not_packed_or_not_written() {
     let own = |length| Extent { length, stored: Stored::Own };
     let taken = |length, offset| Extent { length, stored: Stored::In { source: 0, offset } };
     // Whole blocks are checked with what is written, parts of them here.
-    let whole = pack(&changed, vec![source_key(1)], &[taken(4096, 0), own(4106)]).unwrap();
+    let whole = pack(&changed, vec![source_key(1)], &[taken(4096, 0), own(4106)], 0).unwrap();
     assert!(Source::File(whole).verify(|_| ()).is_err());
     let parts = [taken(4106, 0), own(50), taken(4046, 4156)];
-    assert!(matches!(pack(&changed, vec![source_key(1)], &parts), Err(TierError::Damaged { .. })));
+    assert!(matches!(pack(&changed, vec![source_key(1)], &parts, 0), Err(TierError::Damaged { .. })));
 }
 
 /// A forger can sign anything: what a packed shard says of itself keeps its rules, or is refused.
@@ -309,8 +321,9 @@ fn extents_and_sources_keep_their_rules() {
     let shard = shard(5, &[("a".into(), vec![1; 5000]), ("b".into(), vec![2; 300])]);
     let own = |length| Extent { length, stored: Stored::Own };
     let taken = |length, source, offset| Extent { length, stored: Stored::In { source, offset } };
-    let packed =
-        |sources: &[u64], extents: &[Extent]| pack(&shard, sources.iter().copied().map(source_key).collect(), extents);
+    let packed = |sources: &[u64], extents: &[Extent]| {
+        pack(&shard, sources.iter().copied().map(source_key).collect(), extents, 0)
+    };
     let good = [own(4096), taken(904, 0, 4096), own(300)];
     assert!(packed(&[1], &good).is_ok());
     for (sources, extents) in [

@@ -1,0 +1,209 @@
+//! The bytes of a frame of a packed shard, compressed: the planes of its elements' bytes, as one zstd frame. The only file that names `zstd`.
+
+use super::FormatError;
+
+/// The fastest of zstd's levels that keeps what shuffled numbers have to give: the next ones cost half of the speed for a hundredth.
+const LEVEL: i32 = 1;
+/// Elements of so many bytes are taken apart into planes.
+const SHUFFLED: std::ops::RangeInclusive<usize> = 2..=64;
+/// What does not become shorter by this part is kept as it is.
+const WORTH: usize = 16;
+/// Bytes that are tried before a whole frame is.
+const SAMPLE: usize = 16 << 10;
+
+/// Puts the first bytes of all elements first, then the second ones, and so on; what is no whole element stays behind.
+fn shuffle(from: &[u8], element: usize, to: &mut [u8]) {
+    let count = from.len() / element;
+    let (planes, rest) = to.split_at_mut(count * element);
+    for (byte, plane) in planes.chunks_exact_mut(count.max(1)).enumerate() {
+        for (target, element) in plane.iter_mut().zip(from.chunks_exact(element)) {
+            *target = element[byte];
+        }
+    }
+    rest.copy_from_slice(&from[count * element..]);
+}
+
+/// The reverse of [`shuffle`].
+fn unshuffle(from: &[u8], element: usize, to: &mut [u8]) {
+    let count = from.len() / element;
+    let (planes, rest) = from.split_at(count * element);
+    for (byte, plane) in planes.chunks_exact(count.max(1)).enumerate() {
+        for (source, element) in plane.iter().zip(to.chunks_exact_mut(element)) {
+            element[byte] = *source;
+        }
+    }
+    to[count * element..].copy_from_slice(rest);
+}
+
+/// The length of the elements that are taken apart, if they are.
+fn shuffled(element: u64) -> Option<usize> {
+    usize::try_from(element).ok().filter(|element| SHUFFLED.contains(element))
+}
+
+/// Compresses frames, one after the other.
+pub struct Compressor {
+    context: zstd::bulk::Compressor<'static>,
+    planes: Vec<u8>,
+    packed: Vec<u8>,
+    /// How many frames in a row were no use, and how many are passed by before the next attempt.
+    misses: u32,
+    passes: u32,
+}
+
+/// So many doublings apart are attempts at most that were no use before.
+const MISSES_MAX: u32 = 4;
+
+impl Compressor {
+    /// One that has seen nothing.
+    ///
+    /// # Errors
+    /// The library has no memory.
+    pub fn new() -> std::io::Result<Compressor> {
+        let context = zstd::bulk::Compressor::new(LEVEL)?;
+        Ok(Compressor { context, planes: Vec::new(), packed: Vec::new(), misses: 0, passes: 0 })
+    }
+
+    /// The compressed form of bytes of elements of that length, if that is shorter by a sixteenth. A sample is tried first, and behind
+    /// frames that were no use only some are.
+    pub fn compress(&mut self, bytes: &[u8], element: u64) -> Option<Box<[u8]>> {
+        if self.passes > 0 {
+            self.passes -= 1;
+            return None;
+        }
+        let from = (bytes.len().saturating_sub(SAMPLE) / 2).next_multiple_of(64).min(bytes.len());
+        let sample = &bytes[from..bytes.len().min(from + SAMPLE)];
+        let is_worth_it = sample.len() == bytes.len() || self.pack(sample, element);
+        if is_worth_it && self.pack(bytes, element) {
+            self.misses = 0;
+            return Some(self.packed.as_slice().into());
+        }
+        self.passes = (1 << self.misses) - 1;
+        self.misses = (self.misses + 1).min(MISSES_MAX);
+        None
+    }
+
+    /// Compresses into `packed`, and says whether that is worth it.
+    fn pack(&mut self, bytes: &[u8], element: u64) -> bool {
+        let from = match shuffled(element) {
+            Some(element) => {
+                self.planes.resize(bytes.len(), 0);
+                shuffle(bytes, element, &mut self.planes);
+                &self.planes
+            }
+            None => bytes,
+        };
+        // What is longer than this is not wanted, and the library gives up there.
+        self.packed.resize(bytes.len() - bytes.len().div_ceil(WORTH), 0);
+        match self.context.compress_to_buffer(from, self.packed.as_mut_slice()) {
+            Ok(length) => {
+                self.packed.truncate(length);
+                length > 0
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Expands frames, one after the other.
+pub struct Expander {
+    context: zstd::bulk::Decompressor<'static>,
+    planes: Vec<u8>,
+}
+
+impl Expander {
+    /// One that has seen nothing.
+    ///
+    /// # Errors
+    /// The library has no memory.
+    pub fn new() -> std::io::Result<Expander> {
+        Ok(Expander { context: zstd::bulk::Decompressor::new()?, planes: Vec::new() })
+    }
+
+    /// The bytes of elements of that length that a compressed frame stands for: exactly as many as there is room for.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if it is damaged.
+    pub fn expand(&mut self, packed: &[u8], element: u64, bytes: &mut [u8]) -> Result<(), FormatError> {
+        let element = shuffled(element);
+        let target = match element {
+            Some(_) => {
+                self.planes.resize(bytes.len(), 0);
+                &mut self.planes[..]
+            }
+            None => &mut *bytes,
+        };
+        let wrong = |why: String| FormatError::invalid("packed shard", format!("one of its frames {why}"));
+        let expected = target.len();
+        let length = self.context.decompress_to_buffer(packed, target);
+        let length = length.map_err(|error| wrong(format!("cannot be expanded: {error}")))?;
+        if length != expected {
+            return Err(wrong(format!("stands for {length} bytes, and should for {expected}")));
+        }
+        if let Some(element) = element {
+            unshuffle(&self.planes, element, bytes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+    use proptest::prelude::*;
+
+    fn round(bytes: &[u8], element: u64) -> Option<usize> {
+        let packed = Compressor::new().unwrap().compress(bytes, element)?;
+        let mut expander = Expander::new().unwrap();
+        let mut back = vec![1; bytes.len()];
+        expander.expand(&packed, element, &mut back).unwrap();
+        assert!(back == bytes);
+        let mut short = vec![0; bytes.len() - 1];
+        assert!(expander.expand(&packed, element, &mut short).is_err(), "it takes any length");
+        let mut long = vec![0; bytes.len() + 1];
+        assert!(expander.expand(&packed, element, &mut long).is_err(), "it takes any length");
+        Some(packed.len())
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_expanded_is_what_was_compressed(
+            seed in any::<u64>(), length in 1..70_000usize, element in 0..70u64, few in 1..200u8,
+        ) {
+            let mut rng = Rng::new(seed);
+            round(&(0..length).map(|_| rng.next_u64() as u8 % few).collect::<Vec<u8>>(), element);
+        }
+    }
+
+    #[test]
+    fn smooth_numbers_become_shorter_in_planes() {
+        let numbers: Vec<u8> = (0..1 << 17).flat_map(|i| (f64::from(i) * 1e-3).sin().to_le_bytes()).collect();
+        let (apart, together) = (round(&numbers, 8), round(&numbers, 1));
+        assert!(apart.is_some_and(|apart| together.is_none_or(|together| apart < together)), "{apart:?} {together:?}");
+    }
+
+    #[test]
+    fn after_frames_of_noise_only_some_are_tried() {
+        let mut rng = Rng::new(1);
+        let noise: Vec<u8> = (0..1 << 16).map(|_| rng.next_u64() as u8).collect();
+        let mut compressor = Compressor::new().unwrap();
+        assert!((0..40).all(|_| compressor.compress(&noise, 8).is_none()));
+        let zeros = vec![0; 1 << 16];
+        let tried: Vec<usize> = (0..40).filter(|_| compressor.compress(&zeros, 8).is_some()).collect();
+        assert!(tried[0] > 0 && tried[0] < 16 && tried.len() == 40 - tried[0], "{tried:?}");
+    }
+
+    #[test]
+    fn hostile_frames_are_errors() {
+        let packed = Compressor::new().unwrap().compress(&[7; 4096], 4).unwrap();
+        let mut expander = Expander::new().unwrap();
+        let mut bytes = [0; 4096];
+        for at in 0..packed.len() {
+            let mut wrong = packed.to_vec();
+            wrong[at] ^= 0x55;
+            let _ = expander.expand(&wrong, 4, &mut bytes);
+            assert!(expander.expand(&packed[..at], 4, &mut bytes).is_err());
+        }
+        assert!(expander.expand(&packed, 4, &mut bytes).is_ok());
+    }
+}
