@@ -32,7 +32,7 @@ typedef struct bvk_restored bvk_restored;
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
 #define BVK_REGION_INIT {sizeof(bvk_region), NULL, NULL, 0, 0, 0, NULL}
-#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BVK_LEVEL_STATS_INIT {sizeof(bvk_level_stats), 0, 0, 0, 0, 0, 0, 0}
 #define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
 #define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0}
@@ -652,6 +652,20 @@ int bvk_hold(bvk_checkpoint_t checkpoint);
 //
 // Errors: `BVK_ERR_HANDLE`; `BVK_ERR_ARGUMENT` for a history of another session.
 int bvk_save_history(bvk_checkpoint_t checkpoint, bvk_history_t history);
+
+// Has files leave a region of this checkpoint to earlier ones by another method than is configured: "full", "basic", "list", "tree" or
+// "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one; a region that is not saved is
+// named in the log.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+//
+// Requirements:
+// `region` and `method` are NULL or end with zero.
+int bvk_reduce(bvk_checkpoint_t checkpoint,
+               const char *region,
+               const char *method);
 
 // Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails, but not
 // when it is refused because a restart is open (`BVK_ERR_STATE`).

@@ -135,7 +135,8 @@ impl Job {
         // A generator of its own: the other half of the seeds is as it was.
         let mut reduction = Rng::new(seed ^ 0x7ed0);
         if reduction.chance(1, 2) {
-            config.job.reduction.method = [Method::Basic, Method::List, Method::Tree][reduction.below(3) as usize];
+            config.job.reduction.method =
+                [Method::Basic, Method::List, Method::Tree, Method::Auto][reduction.below(4) as usize];
             config.job.reduction.chunk = [None, Some(64), Some(1024)][reduction.below(3) as usize];
             config.node.reduction_budget = Budget::Bytes([1 << 20, 30_000][reduction.below(2) as usize]);
             config.job.reduction.sources = 1 + reduction.below(8);

@@ -8,6 +8,7 @@ use super::restart::BVK_NEWEST;
 use super::session::{self, SessionHandle, level_number};
 use super::status::{BVK_OK, Failure, Outcome, call};
 use bivouac_core::base::units::page_ceil;
+use bivouac_core::config::Method;
 use bivouac_core::format;
 use bivouac_core::session::{Checkpoint, Error, Pending};
 use std::ffi::{c_char, c_int, c_void};
@@ -236,6 +237,7 @@ pub unsafe extern "C" fn bvk_checkpoint_begin(
                     regions: Regions::default(),
                     with_protected: false,
                     histories: Vec::new(),
+                    wishes: Vec::new(),
                 },
             ));
             id
@@ -363,6 +365,31 @@ pub extern "C" fn bvk_save_history(
     })
 }
 
+/// Has files leave a region of this checkpoint to earlier ones by another method than is configured: "full", "basic", "list", "tree" or
+/// "auto" (`docs/REDUCTION.md`). It has an effect where `reduction.method` or `reduction.regions` asks for one; a region that is not saved is
+/// named in the log.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_ARGUMENT` for another word, `BVK_ERR_HANDLE`; the checkpoint stays as it was.
+///
+/// # Safety
+/// `region` and `method` are NULL or end with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_reduce(
+    checkpoint: *mut CheckpointHandle,
+    region: *const c_char,
+    method: *const c_char,
+) -> c_int {
+    with(checkpoint, |open, at| {
+        // SAFETY: as the caller says.
+        let (region, method) = unsafe { (arguments::text(region, "region name")?, arguments::text(method, "method")?) };
+        let method: Method = method.parse().map_err(|error| Failure::argument(format!("{error}, not {method:?}")))?;
+        open.begun[at].1.wishes.push((region.to_owned(), method));
+        Ok(BVK_OK)
+    })
+}
+
 /// Copies all regions; when it returns the application may overwrite them. `*checkpoint` becomes NULL, also when it fails, but not
 /// when it is refused because a restart is open (`BVK_ERR_STATE`).
 ///
@@ -386,11 +413,12 @@ pub unsafe extern "C" fn bvk_capture(
         }
         let protected = begun.with_protected.then(|| open.protected.iter()).into_iter().flatten();
         let regions: Vec<Region> = begun.regions.iter().chain(protected).cloned().collect();
-        let checkpoint = match begun.held {
+        let mut checkpoint = match begun.held {
             Holding::Nothing => self::begin(open, &begun.name, begun.version)?,
             Holding::Some(checkpoint) => *checkpoint,
             Holding::Refused(failure) => return Err(failure),
         };
+        begun.wishes.iter().for_each(|(region, method)| checkpoint.reduce(region, *method));
         // SAFETY: as the caller says.
         let taken = unsafe { finish(open, checkpoint, &regions, &begun.histories) }?;
         // SAFETY: as the caller says.

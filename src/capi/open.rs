@@ -5,6 +5,7 @@ use super::gpu::Gpu;
 use super::handles::{self, Entry, Id, Part, Shared, lock};
 use super::regions::{Region, Regions};
 use super::status::{Failure, Outcome, call};
+use bivouac_core::config::Method;
 use bivouac_core::session::{Attempt, Checkpoint, Session};
 use bivouac_core::transfer::Report;
 use bivouac_core::transfer::history::History;
@@ -103,6 +104,8 @@ pub(super) struct Begun {
     /// What is protected at the capture goes with it.
     pub with_protected: bool,
     pub histories: Vec<Id>,
+    /// Regions with a method of their own.
+    pub wishes: Vec<(String, Method)>,
 }
 
 /// How far a checkpoint has come on which `bvk_hold` may have been called.

@@ -47,7 +47,7 @@ impl Series {
             Field { name: name.clone(), at, bytes: bytes.len() as u64, blocks }
         };
         let fields = self.regions.iter().zip(places).map(field).collect();
-        Question { operation, allowed, block, fields, kept: None }
+        Question { operation, allowed, block, fields, kept: None, known: Found::new() }
     }
 
     /// Lets the version before have stored itself what it said to be stored by one of the versions that may not be referred to now.

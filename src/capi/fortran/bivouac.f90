@@ -110,8 +110,8 @@ module bivouac
   public :: bvk_open, bvk_close, bvk_generation, bvk_set_stream, bvk_should_checkpoint, bvk_should_exit, bvk_prepare, &
     bvk_progress, bvk_pin, bvk_set_affinity, bvk_get_stats, bvk_get_level_stats, bvk_next_report
   public :: bvk_protect, bvk_unprotect, bvk_unprotect_all
-  public :: bvk_checkpoint, bvk_checkpoint_begin, bvk_save, bvk_save_protected, bvk_save_history, bvk_hold, bvk_capture, &
-    bvk_abort
+  public :: bvk_checkpoint, bvk_checkpoint_begin, bvk_save, bvk_save_protected, bvk_save_history, bvk_hold, &
+    bvk_reduce, bvk_capture, bvk_abort
   public :: bvk_poll, bvk_level, bvk_wait, bvk_release
   public :: bvk_restart, bvk_restart_begin, bvk_restart_version, bvk_region_size, bvk_load, bvk_load_protected, &
     bvk_load_history, bvk_restart_end, bvk_versions
@@ -301,6 +301,12 @@ module bivouac
     function c_hold(checkpoint) result(status) bind(c, name='bvk_hold')
       import :: c_int, c_ptr
       type(c_ptr), value :: checkpoint
+      integer(c_int) :: status
+    end function
+    function c_reduce(checkpoint, region, method) result(status) bind(c, name='bvk_reduce')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: checkpoint
+      character(kind=c_char), intent(in) :: region(*), method(*)
       integer(c_int) :: status
     end function
     function c_save_history(checkpoint, history) result(status) bind(c, name='bvk_save_history')
@@ -1145,6 +1151,14 @@ contains
     type(bvk_checkpoint_t), intent(in) :: checkpoint
     integer :: status
     status = told(c_hold(checkpoint%handle))
+  end function
+
+  ! Has files leave a region to earlier ones by another method than is configured: full, basic, list, tree or auto. Local.
+  function bvk_reduce(checkpoint, region, method) result(status)
+    type(bvk_checkpoint_t), intent(in) :: checkpoint
+    character(len=*), intent(in) :: region, method
+    integer :: status
+    status = told(c_reduce(checkpoint%handle, ended(region), ended(method)))
   end function
 
   ! Adds the versions that a history has at the capture.

@@ -135,6 +135,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("redundancy.domains", job.redundancy.domains, DOMAINS),
     key!("reduction.method", job.reduction.method, METHOD),
     key!("reduction.chunk", job.reduction.chunk, CHUNK),
+    key!("reduction.regions", job.reduction.regions, REGION_METHODS),
     key!("reduction.host_budget", node.reduction_budget, BUDGET),
     key!("reduction.device_budget", node.device_tables, BUDGET),
     key!("reduction.sources", job.reduction.sources, SOURCES),

@@ -5,7 +5,8 @@
 #![forbid(unsafe_code)]
 
 use super::affinity::AffinityMode;
-use super::reduction::{CHUNK_MAX, CHUNK_MIN, Compress, Method, SOURCES_MAX, Verify};
+use super::names::is_name;
+use super::reduction::{Compress, Method, REGIONS_ALLOWED, RegionMethods, SOURCES_MAX, Verify, is_chunk};
 use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::redundancy::{PartStore, Scheme};
@@ -418,9 +419,15 @@ pub(super) const PART_STORE: Kind<PartStore> = Kind {
 };
 
 pub(super) const METHOD: Kind<Method> = Kind {
-    allowed: "\"full\", \"basic\", \"list\" or \"tree\"",
-    read: |raw| Method::ALL.into_iter().find(|method| raw.text().is_some_and(|text| text.trim() == method.name())),
+    allowed: "\"full\", \"basic\", \"list\", \"tree\" or \"auto\"",
+    read: |raw| raw.text()?.parse().ok(),
     show: |value| Raw::Text(value.name().to_owned()),
+};
+
+pub(super) const REGION_METHODS: Kind<RegionMethods> = Kind {
+    allowed: REGIONS_ALLOWED,
+    read: |raw| if raw.text()? == UNSET { Some(RegionMethods::default()) } else { raw.text()?.parse().ok() },
+    show: |value| Raw::Text(if value.as_slice().is_empty() { UNSET.to_owned() } else { value.to_string() }),
 };
 
 pub(super) const VERIFY: Kind<Verify> = Kind {
@@ -441,7 +448,7 @@ pub(super) const CHUNK: Kind<Option<u64>> = Kind {
     allowed: "\"auto\", or a number of bytes: a power of two from 32 to 4096",
     read: |raw| match raw.text().map(str::trim) {
         Some("auto") => Some(None),
-        _ => size(raw).filter(|bytes| bytes.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(bytes)).map(Some),
+        _ => size(raw).filter(|bytes| is_chunk(*bytes)).map(Some),
     },
     show: |value| value.as_ref().map_or_else(|| Raw::Text("auto".into()), show_integer),
 };
@@ -529,14 +536,6 @@ fn show_span(value: &Duration) -> Raw {
 pub(super) fn show_seconds(value: &Duration) -> String {
     let text = format!("{}.{:09}", value.as_secs(), value.subsec_nanos());
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
-/// Names become parts of file names, so they must be a single, visible one.
-pub(super) fn is_name(text: &str) -> bool {
-    (1..=128).contains(&text.len())
-        && text.trim() == text
-        && !matches!(text, "." | "..")
-        && !text.chars().any(|c| c == '/' || c.is_control())
 }
 
 fn path(raw: &Raw) -> Option<PathBuf> {

@@ -40,6 +40,7 @@ mod error;
 mod keys;
 mod kinds;
 mod load;
+mod names;
 mod nearest;
 mod reduction;
 mod redundancy;
@@ -53,7 +54,10 @@ pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
 pub use kinds::OBJECT_SCHEMES;
 pub use load::{ConfigSource, Effective};
-pub use reduction::{CHUNK_MAX, Compress, Method, ReductionConfig, SOURCES_MAX, Verify};
+pub use reduction::{
+    CHUNK_MAX, Compress, Method, NotMethod, NotRegionMethods, ReductionConfig, RegionMethod, RegionMethods,
+    SOURCES_MAX, Verify,
+};
 pub use redundancy::{
     DomainSource, NamePolicies, NamePolicy, NotAScheme, NotNamePolicies, PartStore, RedundancyConfig, Scheme,
 };

@@ -1,6 +1,9 @@
 //! The section `[reduction]`: whether files refer to earlier ones for what these hold already.
 
+use super::names::is_name;
+use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 
 /// The most checkpoints that one may refer to, in files, too.
 pub const SOURCES_MAX: u64 = 32;
@@ -24,11 +27,13 @@ pub enum Method {
     List,
     /// What [`Method::List`] finds, referred to in as few ranges as a tree of the chunks' digests comes to.
     Tree,
+    /// [`Method::Tree`], and [`Method::Basic`] while most of the region changes.
+    Auto,
 }
 
 impl Method {
     /// All of them.
-    pub const ALL: [Method; 4] = [Method::Full, Method::Basic, Method::List, Method::Tree];
+    pub const ALL: [Method; 5] = [Method::Full, Method::Basic, Method::List, Method::Tree, Method::Auto];
 
     /// The word in the configuration.
     pub fn name(self) -> &'static str {
@@ -37,7 +42,21 @@ impl Method {
             Method::Basic => "basic",
             Method::List => "list",
             Method::Tree => "tree",
+            Method::Auto => "auto",
         }
+    }
+}
+
+/// The word is no method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a method is full, basic, list, tree or auto")]
+pub struct NotMethod;
+
+impl FromStr for Method {
+    type Err = NotMethod;
+
+    fn from_str(word: &str) -> Result<Self, NotMethod> {
+        Method::ALL.into_iter().find(|method| word.trim() == method.name()).ok_or(NotMethod)
     }
 }
 
@@ -96,6 +115,85 @@ impl Compress {
     }
 }
 
+/// What holds for one region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionMethod {
+    /// The checkpoint name.
+    pub name: String,
+    /// The region.
+    pub region: String,
+    /// Its method.
+    pub method: Method,
+    /// Bytes of its chunks, where they are not the general ones.
+    pub chunk: Option<u64>,
+}
+
+/// Exceptions for single regions.
+///
+/// The text is a list like `heat/t: full; graph/counts: tree, chunk 128`: checkpoint name, `/`, region name, a colon, a method, and for
+/// those of chunks perhaps their length. A region with a semicolon in its name, or a checkpoint with a colon, cannot be listed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RegionMethods(Vec<RegionMethod>);
+
+impl RegionMethods {
+    /// The exceptions.
+    pub fn as_slice(&self) -> &[RegionMethod] {
+        &self.0
+    }
+}
+
+/// The text is not a list of exceptions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("exceptions for regions are {}", REGIONS_ALLOWED)]
+pub struct NotRegionMethods;
+
+/// The form of a list in words.
+pub(super) const REGIONS_ALLOWED: &str = "a list like \"heat/t: full; graph/counts: tree, chunk 128\", \
+    each region once, with a method, and for list, tree and auto perhaps a chunk: a power of two from 32 to 4096";
+
+impl FromStr for RegionMethods {
+    type Err = NotRegionMethods;
+
+    fn from_str(text: &str) -> Result<Self, NotRegionMethods> {
+        let entries = text.strip_suffix(';').unwrap_or(text).split(';');
+        let methods: Vec<RegionMethod> = entries.map(region_method).collect::<Option<_>>().ok_or(NotRegionMethods)?;
+        let mut seen = BTreeSet::new();
+        let is_unique = methods.iter().all(|method| seen.insert((method.name.as_str(), method.region.as_str())));
+        if is_unique { Ok(RegionMethods(methods)) } else { Err(NotRegionMethods) }
+    }
+}
+
+/// Reads one exception. The last colon ends the region's name.
+fn region_method(text: &str) -> Option<RegionMethod> {
+    let (place, settings) = text.rsplit_once(':')?;
+    let (name, region) = place.trim().split_once('/')?;
+    let (method, chunk) = match settings.split_once(',') {
+        Some((method, chunk)) => (method, Some(chunk.trim().strip_prefix("chunk ")?.trim().parse().ok()?)),
+        None => (settings, None),
+    };
+    let method: Method = method.parse().ok()?;
+    let has_chunks = matches!(method, Method::List | Method::Tree | Method::Auto);
+    let is_sound = chunk.is_none_or(|bytes| has_chunks && is_chunk(bytes)) && is_name(name) && !region.is_empty();
+    is_sound.then(|| RegionMethod { name: name.to_owned(), region: region.to_owned(), method, chunk })
+}
+
+/// May chunks have so many bytes?
+pub(super) fn is_chunk(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (CHUNK_MIN..=CHUNK_MAX).contains(&bytes)
+}
+
+/// The text that [`RegionMethods::from_str`] reads back.
+impl fmt::Display for RegionMethods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, RegionMethod { name, region, method, chunk }) in self.0.iter().enumerate() {
+            let between = if at == 0 { "" } else { "; " };
+            let chunk = chunk.map_or_else(String::new, |bytes| format!(", chunk {bytes}"));
+            write!(f, "{between}{name}/{region}: {method}{chunk}")?;
+        }
+        Ok(())
+    }
+}
+
 /// Whether files refer to earlier ones, and to how many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReductionConfig {
@@ -103,6 +201,8 @@ pub struct ReductionConfig {
     pub method: Method,
     /// Bytes of a chunk, a power of two from 32 to 4096; `None`: the shortest from 128 for which there is room.
     pub chunk: Option<u64>,
+    /// Regions for which another method holds.
+    pub regions: RegionMethods,
     /// The most checkpoints that one may refer to, 1 to 32.
     pub sources: u64,
     /// A checkpoint of whose own bytes less than this part is still in use is not referred to any longer, above 0 and up to 1.
@@ -120,11 +220,59 @@ impl Default for ReductionConfig {
         ReductionConfig {
             method: Method::Full,
             chunk: None,
+            regions: RegionMethods::default(),
             sources: 8,
             live: 0.25,
             whole_every: 0,
             verify: Verify::Digest,
             compress: Compress::Off,
+        }
+    }
+}
+
+impl ReductionConfig {
+    /// Is any region to be left to earlier files, where that can be?
+    pub fn is_on(&self) -> bool {
+        self.method != Method::Full || self.regions.0.iter().any(|region| region.method != Method::Full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exceptions_for_regions_are_read_as_they_are_written() {
+        for text in
+            ["heat/t: full", "heat/t: full; graph/counts: tree, chunk 128", "a/b/c: d: auto, chunk 32; a/b: basic"]
+        {
+            let methods: RegionMethods = text.parse().expect(text);
+            assert_eq!(methods.to_string(), text);
+        }
+        let methods: RegionMethods = " heat/t :full;".parse().expect("with spaces and an end");
+        let [RegionMethod { name, region, method, chunk }] = methods.as_slice() else { panic!("{methods}") };
+        assert_eq!((name.as_str(), region.as_str(), *method, *chunk), ("heat", "t", Method::Full, None));
+    }
+
+    #[test]
+    fn what_is_no_list_of_regions_is_refused() {
+        for text in [
+            "",
+            "heat",
+            "heat: full",
+            "heat/: full",
+            "/t: full",
+            "heat/t",
+            "heat/t: Full",
+            "heat/t: tree, chunk 100",
+            "heat/t: tree, 128",
+            "heat/t: full, chunk 128",
+            "heat/t: basic, chunk 128",
+            "heat/t: tree, chunk 8192",
+            "a/b: full; a/b: tree",
+            "a/b: full;; c/d: full",
+        ] {
+            assert_eq!(text.parse::<RegionMethods>(), Err(NotRegionMethods), "{text}");
         }
     }
 }

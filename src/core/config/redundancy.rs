@@ -5,7 +5,8 @@
 //! print.
 #![forbid(unsafe_code)]
 
-use super::kinds::{is_name, show_seconds, span_in_text};
+use super::kinds::{show_seconds, span_in_text};
+use super::names::is_name;
 use super::values::LevelPolicy;
 use std::collections::BTreeSet;
 use std::fmt;

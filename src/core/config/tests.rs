@@ -73,6 +73,7 @@ fn unusual() -> Config {
             reduction: ReductionConfig {
                 method: Method::Tree,
                 chunk: Some(64),
+                regions: "heat/t: full; graph/counts: auto, chunk 128".parse().unwrap(),
                 sources: 32,
                 live: 1.0,
                 whole_every: 7,
@@ -253,6 +254,7 @@ device_budget = "1.5%"
 sources = 32
 live = 1.0
 whole_every = 7
+regions = "heat/t: full; graph/counts: auto, chunk 128"
 verify = "bytes"
 compress = "auto"
 [run]

@@ -10,7 +10,7 @@ use super::keys::{self, KEYS, Key, VARIABLE_PREFIX};
 use super::kinds::Raw;
 use super::load::ConfigSource;
 use super::nearest::nearest;
-use super::reduction::{BLOCK_REDUCED, Method};
+use super::reduction::BLOCK_REDUCED;
 use super::values::Config;
 use crate::base::log;
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ fn resolve_traced(
         }
     }
     // Smaller ones find more that has not changed.
-    if config.job.reduction.method != Method::Full && !origins.contains_key("job.block") {
+    if config.job.reduction.is_on() && !origins.contains_key("job.block") {
         config.job.block_bytes = BLOCK_REDUCED;
     }
     config.check_tiers(&mut problems);

@@ -19,7 +19,7 @@
 //! work; a chunk is never dropped because the table is full (it is then a first occurrence); pairs of fixed leaves do not spoil their
 //! parents; the root is an extent if it is of one kind; and a reference always leads to bytes that the file of its version stores itself.
 
-use super::homes::{Found, Home, Question, Stretch, push};
+use super::homes::{Field, Found, Home, Question, Stretch, push};
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
 use crate::config::CHUNK_MAX;
@@ -37,7 +37,7 @@ const LEAF_BYTES: u64 = 32;
 const ENTRY_BYTES: u64 = 76;
 
 /// How chunks are put together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Grouping {
     /// Not at all: each is looked up by itself.
     List,
@@ -172,7 +172,8 @@ impl Chunks {
         let mut before = std::mem::take(&mut self.regions);
         let mut cut = Vec::with_capacity(asked.fields.len());
         for (index, field) in asked.fields.iter().enumerate() {
-            let old = before.remove(&field.name).filter(|old| old.bytes == field.bytes).unwrap_or_default();
+            let mut old = before.remove(&field.name).filter(|old| old.bytes == field.bytes).unwrap_or_default();
+            self.learn(asked, index, &mut old, &read)?;
             let chunks = self.digests(asked, index, &old, &read)?;
             let parts = self.cut(asked, index, &chunks, &old);
             cut.push((chunks, parts));
@@ -229,6 +230,64 @@ impl Chunks {
             }
             chunks.for_each(|chunk| self.insert(before.chunks[chunk], own(chunk), asked));
             self.regions.insert(field.name.clone(), before);
+        }
+    }
+
+    /// Learns from the digests of blocks what versions have stored that were not looked at: as if the one before had been. Chunks of such a block
+    /// are hashed once.
+    fn learn<'b, E>(
+        &mut self,
+        asked: &Question,
+        index: usize,
+        old: &mut Before,
+        read: impl Fn(usize, u64) -> Result<Cow<'b, [u8]>, E>,
+    ) -> Result<(), E> {
+        let field = &asked.fields[index];
+        let Some(known) = asked.known.get(&field.name) else { return Ok(()) };
+        let range = range_bytes(asked.block, self.chunk);
+        let mut start = 0;
+        for Stretch { bytes, home } in known {
+            let blocks = start / asked.block..(start + bytes).div_ceil(asked.block);
+            let stretch = start;
+            start += bytes;
+            for block in blocks.filter(|_| asked.may_refer(home)) {
+                let digest = field.blocks[block as usize];
+                if old.blocks.get(block as usize) == Some(&digest) {
+                    continue;
+                }
+                if old.blocks.is_empty() {
+                    *old = self.unknown(field, range);
+                }
+                let first = block * asked.block;
+                let home = home.behind(first - stretch);
+                let chunks: Vec<Digest> = read(index, block)?.chunks(self.chunk as usize).map(digest_bytes).collect();
+                let at = (first / self.chunk) as usize;
+                old.chunks[at..at + chunks.len()].copy_from_slice(&chunks);
+                old.blocks[block as usize] = digest;
+                let ranges = chunks.chunks((range / self.chunk) as usize).zip((first / range) as usize..);
+                for ((chunks, number), behind) in ranges.zip((0..).step_by(range as usize)) {
+                    old.homes[number] = vec![(chunks.len() as u32, home.behind(behind))];
+                }
+                for (chunk, behind) in chunks.iter().zip((0..).step_by(self.chunk as usize)) {
+                    self.insert(*chunk, home.behind(behind), asked);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A region of which nothing is known: no block has these digests.
+    fn unknown(&self, field: &Field, range: u64) -> Before {
+        let nowhere = Home { operation: u64::MAX, offset: 0 };
+        let chunks = field.bytes.div_ceil(self.chunk) as usize;
+        let per_range = (range / self.chunk) as usize;
+        let of = |number: usize| vec![(per_range.min(chunks - number * per_range) as u32, nowhere)];
+        Before {
+            at: field.at,
+            bytes: field.bytes,
+            blocks: vec![Digest::default(); field.blocks.len()],
+            chunks: vec![Digest::default(); chunks],
+            homes: (0..chunks.div_ceil(per_range)).map(of).collect(),
         }
     }
 
@@ -416,7 +475,7 @@ fn above(children: &[Node]) -> Node {
 
 #[cfg(test)]
 mod tests {
-    use super::super::homes::{Field, extents};
+    use super::super::homes::extents;
     use super::*;
     use crate::base::ids::{CheckpointKey, Rank};
     use crate::format::packed::{Extent, Stored};
@@ -450,7 +509,8 @@ mod tests {
     fn look(chunks: &mut Chunks, operation: u64, allowed: &[u64], regions: &[&[u8]]) -> Option<Vec<Extent>> {
         let (head, bodies) = shard(operation, regions);
         let fields = Field::of(&head, |_| true);
-        let asked = Question { operation, allowed: allowed.to_vec(), block: 4096, fields, kept: None };
+        let asked =
+            Question { operation, allowed: allowed.to_vec(), block: 4096, fields, kept: None, known: Found::new() };
         let read = |field: usize, block: u64| {
             Ok::<_, Infallible>(Cow::Borrowed(&bodies[asked.fields[field].block(block, 4096)]))
         };

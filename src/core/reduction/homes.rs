@@ -107,6 +107,8 @@ pub struct Question {
     /// What the file of the version before, of this operation, stores itself, although it was said to be stored elsewhere. Nothing is made of it where
     /// a field lies elsewhere than it did, or has another length.
     pub kept: Option<(u64, Vec<Part>)>,
+    /// Where blocks are stored, by their digests alone, as far as that is known. It is of use where the version before has not been looked at.
+    pub known: Found,
 }
 
 impl Question {

@@ -11,10 +11,12 @@
 
 mod chunks;
 mod homes;
+mod methods;
 mod versions;
 mod worth;
 
 pub use chunks::{Chunks, Grouping, LEAVES_MAX, chunk_of, chunk_that_fits, range_bytes};
 pub use homes::{Field, Found, Home, Part, Question, Stretch, all_own, extents, kept};
+pub use methods::{Methods, Way};
 pub use versions::{Extents, STORED, Versions};
 pub use worth::Worth;

@@ -1,7 +1,8 @@
 //! The shards of one series that this rank has captured, as far as files may still refer to them.
 
-use super::homes::Found;
-use crate::format::packed::{Extent, SourceKey, Stored, append};
+use super::homes::{Found, Home, Stretch, push};
+use crate::base::Digest;
+use crate::format::packed::{Extent, SourceKey, Stored};
 use crate::format::shard::Head;
 use crate::format::{Region, RegionKind};
 use std::collections::BTreeMap;
@@ -60,9 +61,9 @@ pub struct Versions {
 const MISSES_MAX: u32 = 4;
 
 impl Versions {
-    /// Without any; `by_chunks`: more than unchanged blocks is going to be found.
-    pub fn new(by_chunks: bool) -> Versions {
-        Versions { by_chunks, ..Versions::default() }
+    /// More than unchanged blocks is going to be found from now on.
+    pub fn by_chunks(&mut self) {
+        self.by_chunks = true;
     }
 
     /// A shard was captured. Its file stores all of it (`is_whole`), or that is still to be decided.
@@ -92,8 +93,9 @@ impl Versions {
 
     /// What this rank says of a shard before anybody has chosen what its file may refer to: by operation, how many of its bytes the files of
     /// each earlier one store, and (with [`STORED`]) how many these store in all. Each byte counts at the latest that has it. `found` is what
-    /// chunks have found already. Otherwise it is not known yet: as much as the time before, and all that the last one stores.
-    pub fn uses(&self, operation: u64, found: Option<&Found>) -> Vec<(u64, u64)> {
+    /// chunks have found already. Otherwise it is not known yet: as much as the time before, and all that the last one stores. Only regions
+    /// that are asked for refer to any.
+    pub fn uses(&self, operation: u64, found: Option<&Found>, is_asked: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let Some(version) = self.list.get(&operation) else { return Vec::new() };
         let decided = || self.list.range(..operation).filter(|(_, earlier)| earlier.own.is_some());
         let earlier: Vec<&Version> = decided().rev().map(|(_, earlier)| earlier).collect();
@@ -101,7 +103,7 @@ impl Versions {
             return Vec::new();
         }
         let mut uses: BTreeMap<u64, u64> = BTreeMap::new();
-        let owners = owners(&version.head, &earlier);
+        let owners = owners(&version.head, &earlier, is_asked);
         for ((_, length, _), owner) in version.head.blocks().zip(owners) {
             if let Some(owner) = owner {
                 *uses.entry(earlier[owner].key.key.operation).or_default() += length;
@@ -153,23 +155,43 @@ impl Versions {
         allowed.iter().filter(is_known).copied().collect()
     }
 
-    /// Files may refer to these checkpoints: decides which blocks the file of a shard stores itself. `None`: all of them.
-    pub fn decide(&mut self, operation: u64, allowed: &[SourceKey]) -> Option<Extents> {
-        let version = self.list.get(&operation).filter(|version| version.own.is_none())?;
-        let mut sources: Vec<&Version> =
-            self.known(allowed).iter().filter_map(|source| self.list.get(&source.key.operation)).collect();
-        sources.sort_unstable_by_key(|version| std::cmp::Reverse(version.key.key.operation));
-        let owners = owners(&version.head, &sources);
-        let extents = extents(&version.head, &owners, &sources);
-        let own: Vec<bool> = owners.iter().map(Option::is_none).collect();
-        let lengths = version.head.blocks().zip(&own).filter(|(_, own)| **own).map(|((_, length, _), _)| length);
-        let stored = lengths.sum();
-        let version = self.list.get_mut(&operation)?;
-        (version.own, version.stored) = (Some(own), stored);
-        extents
+    /// What share of a region's blocks has changed since the newest version before, if that has the like; `blocks` are their digests.
+    pub fn changed(&self, operation: u64, region: &str, bytes: u64, blocks: &[Digest]) -> Option<f64> {
+        let (_, newest) = self.list.range(..operation).next_back()?;
+        let twin = newest.head.region(region).filter(|twin| twin.bytes == bytes)?;
+        let known = newest.head.digests.get(twin.first_block as usize..)?.get(..blocks.len())?;
+        let changed = known.iter().zip(blocks).filter(|(known, now)| known != now).count();
+        (!blocks.is_empty()).then(|| changed as f64 / blocks.len() as f64)
     }
 
-    /// Notes what of a shard is stored where, after chunks were looked at: the extents refer to `allowed` checkpoints, all of which
+    /// Where the blocks of some regions of a shard are stored: by the latest of these known checkpoints that stores it at its place, or
+    /// else by its own file.
+    pub fn unchanged(&self, operation: u64, known: &[SourceKey], is_asked: impl Fn(&str) -> bool) -> Found {
+        let mut found = Found::new();
+        let Some(version) = self.list.get(&operation) else { return found };
+        let mut sources: Vec<&Version> =
+            known.iter().filter_map(|source| self.list.get(&source.key.operation)).collect();
+        sources.sort_unstable_by_key(|version| std::cmp::Reverse(version.key.key.operation));
+        let (head, block_size) = (&version.head, u64::from(version.head.header.block_size));
+        let owners = owners(head, &sources, &is_asked);
+        for region in head.meta.regions.iter().filter(|region| is_asked(&region.name)) {
+            let twins: Vec<Option<&Region>> = sources.iter().map(|source| source.twin(head, region)).collect();
+            let mut stretches = Vec::new();
+            for block in 0..region.blocks(block_size) {
+                let (operation, place) = match owners[(region.first_block + block) as usize] {
+                    Some(owner) => (sources[owner].key.key.operation, twins[owner].map_or(0, |twin| twin.offset)),
+                    None => (operation, region.offset),
+                };
+                let start = block * block_size;
+                let home = Home { operation, offset: place + start };
+                push(&mut stretches, Stretch { bytes: block_size.min(region.bytes - start), home });
+            }
+            found.insert(region.name.clone(), stretches);
+        }
+        found
+    }
+
+    /// Notes what of a shard is stored where: the extents refer to `allowed` checkpoints, all of which
     /// are known. Those that are not in use are left out of what is returned.
     pub fn decided(&mut self, operation: u64, allowed: &[SourceKey], mut extents: Vec<Extent>) -> Option<Extents> {
         let version = self.list.get_mut(&operation).filter(|version| version.own.is_none())?;
@@ -191,7 +213,8 @@ impl Versions {
         }
         let operation_of = |source: &u32| allowed[*source as usize].key.operation;
         self.misses = 0;
-        self.last = Some((operation, bytes.iter().map(|(source, bytes)| (operation_of(source), *bytes)).collect()));
+        let taken = || bytes.iter().map(|(source, bytes)| (operation_of(source), *bytes)).collect();
+        self.last = self.by_chunks.then(|| (operation, taken()));
         let sources = bytes.keys().map(|source| allowed[*source as usize]).collect();
         Some(Extents { sources, extents })
     }
@@ -243,12 +266,12 @@ fn own_blocks(head: &Head, extents: &[Extent]) -> Vec<bool> {
     own
 }
 
-/// For each block of a shard the first of these versions whose file stores its like at the same place.
-fn owners(head: &Head, versions: &[&Version]) -> Vec<Option<usize>> {
+/// For each block of the regions that are asked for the first of these versions whose file stores its like at the same place.
+fn owners(head: &Head, versions: &[&Version], is_asked: impl Fn(&str) -> bool) -> Vec<Option<usize>> {
     let mut owners = vec![None; head.digests.len()];
     let block_size = u64::from(head.header.block_size);
     for (owner, version) in versions.iter().enumerate() {
-        for region in &head.meta.regions {
+        for region in head.meta.regions.iter().filter(|region| is_asked(&region.name)) {
             let Some(twin) = version.twin(head, region) else { continue };
             let (first, twin_first) = (region.first_block as usize, twin.first_block as usize);
             for block in 0..region.blocks(block_size) as usize {
@@ -261,30 +284,4 @@ fn owners(head: &Head, versions: &[&Version]) -> Vec<Option<usize>> {
         }
     }
     owners
-}
-
-/// The extents of a shard whose blocks have these owners; `None` if none has one.
-fn extents(head: &Head, owners: &[Option<usize>], versions: &[&Version]) -> Option<Extents> {
-    let mut used: Vec<usize> = owners.iter().flatten().copied().collect();
-    used.sort_unstable();
-    used.dedup();
-    let block_size = u64::from(head.header.block_size);
-    let mut extents = Vec::new();
-    for region in &head.meta.regions {
-        let twins: Vec<Option<&Region>> = versions.iter().map(|version| version.twin(head, region)).collect();
-        let stored = |block: u64| match owners[(region.first_block + block) as usize] {
-            Some(owner) => Stored::In {
-                source: used.partition_point(|other| *other < owner) as u32,
-                offset: twins[owner].map_or(0, |twin| twin.offset) + block * block_size,
-            },
-            None => Stored::Own,
-        };
-        let first = extents.len();
-        for block in 0..region.blocks(block_size) {
-            let length = block_size.min(region.bytes - block * block_size);
-            append(&mut extents, first, Extent { length, stored: stored(block) });
-        }
-    }
-    let sources: Vec<SourceKey> = used.into_iter().map(|owner| versions[owner].key).collect();
-    (!sources.is_empty()).then_some(Extents { sources, extents })
 }

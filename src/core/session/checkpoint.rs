@@ -5,6 +5,8 @@ use super::error::{Error, Result};
 use super::pending::Pending;
 use crate::affinity::keeper::Whereabouts;
 use crate::base::ids::text_hash;
+use crate::base::log;
+use crate::config::Method;
 use crate::device::{DeviceSpan, Stream};
 use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
 use crate::tier::names::is_component;
@@ -31,6 +33,8 @@ pub struct Checkpoint<'a> {
     pub(super) regions: Vec<SavedRegion<'a>>,
     /// The hashes of their names.
     pub(super) names: HashSet<u64>,
+    /// Regions with a method of their own.
+    pub(super) wishes: Vec<(String, Method)>,
     pub(super) own_regions: bool,
     pub(super) held: Option<Held>,
     pub(super) begun: Duration,
@@ -120,6 +124,27 @@ impl<'a> Checkpoint<'a> {
             self.add(region::kept_array(&field.region_name(), field.element(), field)?)?;
         }
         self.value(&index_name(history.name()), &index)
+    }
+
+    /// Has files leave a region of this checkpoint to earlier ones by another method than is configured (`reduction.method`,
+    /// `reduction.regions`). For one region the last call counts. It has an effect where a method is configured for any region: without one, and for a region that is
+    /// not saved, there is a word in the log. Ranks may ask for different ones.
+    ///
+    /// ```no_run
+    /// # fn f(session: &bivouac::Session, counts: &[u32]) -> bivouac::Result<()> {
+    /// use bivouac::config::Method;
+    ///
+    /// let mut ckpt = session.checkpoint("graph", 7)?;
+    /// ckpt.save("counts", counts)?;
+    /// ckpt.reduce("counts", Method::Tree);
+    /// let pending = ckpt.capture()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Collective
+    /// Local.
+    pub fn reduce(&mut self, region: &str, method: Method) {
+        self.wishes.push((region.to_owned(), method));
     }
 
     /// Lets each rank save regions of its own: names and types need not be equal on all ranks. To be said on all of them.
@@ -264,6 +289,10 @@ impl<'a> Checkpoint<'a> {
             self.engine.decline(self.operation, &self.name, self.version, &error.to_string());
             return Err(error.into());
         }
+        for (region, _) in self.wishes.iter().filter(|(region, _)| !self.names.contains(&text_hash(region))) {
+            log::warn!("event=reduction-of-nothing checkpoint={:?} region={region:?}: it is not saved", self.name);
+        }
+        self.engine.reduce(self.operation, std::mem::take(&mut self.wishes));
         let called = self.engine.clock().now();
         self.engine.reporter().beat();
         if let Some(keeper) = self.engine.affinity() {

@@ -213,6 +213,7 @@ impl Session {
             version,
             regions: Vec::new(),
             names: HashSet::new(),
+            wishes: Vec::new(),
             own_regions: false,
             held: None,
             begun,

@@ -17,6 +17,7 @@ use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::sync::Lock;
 use crate::base::{CheckpointKey, Digest};
+use crate::config::Method;
 use crate::coordination::Ballot;
 use crate::coordination::core::Event;
 use crate::device::Stream;
@@ -118,6 +119,13 @@ pub struct CaptureSpec<'a> {
 }
 
 impl Engine {
+    /// Regions of a checkpoint that is captured next are to be reduced by these methods.
+    pub fn reduce(&self, operation: u64, wishes: Vec<(String, Method)>) {
+        if !wishes.is_empty() {
+            self.reducer.wish(operation, wishes);
+        }
+    }
+
     /// Takes the regions into the nearest tier that has room, and casts this rank's vote.
     ///
     /// # Collective

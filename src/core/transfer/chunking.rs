@@ -137,7 +137,7 @@ impl DeviceTables {
         let is_of_last = |kept: &u64| last.as_ref().is_some_and(|(last, then)| kept == last && *then == shapes);
         let kept = series.kept.take().filter(|(kept, _)| is_of_last(kept));
         let places = places(&fields, &spans)?;
-        let asked = Question { operation, allowed, block, fields, kept };
+        let asked = Question { operation, allowed, block, fields, kept, known: Found::new() };
         let answer = series.table.look(&asked, &places);
         match &answer {
             Ok(Some(_)) => series.last = Some((operation, shapes)),

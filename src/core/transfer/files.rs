@@ -15,7 +15,7 @@ use super::write::{Together, WriteJob, WriteSpec, Written};
 use crate::base::Rank;
 use crate::base::log;
 use crate::base::sync::Lock;
-use crate::config::{Compress, Method, Verify};
+use crate::config::{Compress, Verify};
 use crate::format::shard::Head;
 use crate::format::{ContainerEntry, ContainerInfo, Content};
 use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
@@ -205,7 +205,7 @@ impl FileLevel {
 
     fn count(&self, whole: &Head, packed: Option<&Head>) {
         let reduction = &self.setup.config.job.reduction;
-        if (reduction.method, reduction.compress) == (Method::Full, Compress::Off) {
+        if !reduction.is_on() && reduction.compress == Compress::Off {
             return;
         }
         self.reporter.count(|Stats { reduction, .. }| {

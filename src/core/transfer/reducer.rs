@@ -5,23 +5,23 @@ use super::chunking::{DeviceTables, Looked, Looking};
 use super::report::Reporter;
 use super::setup::Setup;
 use super::stats::Stats;
-use crate::base::CheckpointKey;
 use crate::base::log;
 use crate::base::sync::Lock;
+use crate::base::{CheckpointKey, Digest};
 use crate::catalog::{Folder, Moment};
-use crate::config::{Compress, Method, ReductionConfig};
+use crate::config::{Compress, Method};
 use crate::device::Device;
-use crate::format::SourceKey;
 use crate::format::shard::Head;
+use crate::format::{Region, RegionKind, SourceKey};
 use crate::reduction::{
-    Chunks, Extents, Field, Found, Grouping, Question, Versions, Worth, all_own, chunk_that_fits, extents,
+    Chunks, Extents, Field, Found, Methods, Question, Versions, Way, Worth, all_own, chunk_that_fits, extents,
 };
 use crate::tier::names::Series;
 use crate::tier::packing::pack;
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::{Tier, TierError, TierId};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,63 +43,121 @@ struct Decided {
     packed: HashMap<bool, Option<FileShard>>,
 }
 
-#[derive(Default)]
 struct State {
     series: HashMap<String, Versions>,
     forms: HashMap<u64, Form>,
     /// What was found on the device of shards that are still to be decided on, with the names of their series.
     looked: HashMap<u64, (String, Found)>,
+    methods: Methods,
+    /// What the application has asked for of regions of shards that are under way.
+    wishes: HashMap<u64, Vec<(String, Method)>>,
+    /// What is looked for of theirs.
+    ways: HashMap<u64, BTreeMap<String, Way>>,
+}
+
+impl State {
+    fn wish(&self, operation: u64, region: &str) -> Option<Method> {
+        let wishes = self.wishes.get(&operation)?;
+        wishes.iter().rev().find(|(wished, _)| wished == region).map(|(_, method)| *method)
+    }
+
+    /// What is looked for of a region of a shard whose blocks have these digests: decided once.
+    fn way(&mut self, name: &str, operation: u64, region: &str, bytes: u64, blocks: &[Digest]) -> Way {
+        if let Some(way) = self.ways.get(&operation).and_then(|ways| ways.get(region)) {
+            return *way;
+        }
+        let wish = self.wish(operation, region);
+        let State { series, methods, ways, .. } = self;
+        let changed = || series.get(name)?.changed(operation, region, bytes, blocks);
+        let way = methods.way(name, region, wish, changed);
+        ways.entry(operation).or_default().insert(region.to_owned(), way);
+        way
+    }
+
+    /// The same for all regions of a shard that can be left to earlier files.
+    fn ways(&mut self, name: &str, head: &Head) -> BTreeMap<String, Way> {
+        let (operation, block) = (head.header.key.operation, u64::from(head.header.block_size));
+        let arrays = head.meta.regions.iter().filter(|region| region.kind == RegionKind::Array);
+        let way = |region: &Region| {
+            let first = region.first_block as usize;
+            let blocks = &head.digests[first..first + region.blocks(block) as usize];
+            (region.name.clone(), self.way(name, operation, &region.name, region.bytes, blocks))
+        };
+        arrays.map(way).collect()
+    }
 }
 
 /// What this rank knows of what its files hold.
 pub(super) struct Reducer {
     is_on: bool,
-    /// How chunks are put together; `None`: blocks are compared.
-    grouping: Option<Grouping>,
-    /// The length of chunks, unless what fits is to be taken.
-    chunk: Option<u64>,
+    /// What is looked for of regions of which nothing else is said.
+    way: Way,
     /// Bytes that the tables of a series may take.
     budget: u64,
     has_said: AtomicBool,
+    has_said_off: AtomicBool,
     compress: Compress,
     worth: Lock<Worth>,
     setup: Arc<Setup>,
     reporter: Arc<Reporter>,
     state: Lock<State>,
-    /// The chunks of each series; `None`: there is no room for their tables.
-    chunks: Lock<HashMap<String, Option<Chunks>>>,
+    /// The chunks of regions of each series that are looked at in the same way; `None`: there is no room for their tables.
+    chunks: Lock<HashMap<(String, Way), Option<Chunks>>>,
     /// Those of regions in device memory.
     on_device: Option<DeviceTables>,
 }
 
 impl Reducer {
     pub fn new(setup: &Arc<Setup>, reporter: &Arc<Reporter>) -> Reducer {
-        let ReductionConfig { method, chunk, compress, .. } = setup.config.job.reduction;
+        let reduction = &setup.config.job.reduction;
+        let (compress, way) = (reduction.compress, Way::of(reduction.method, reduction.chunk));
         let budget = setup.config.node.reduction_budget.of(setup.memory_share());
-        let grouping = match method {
-            Method::Full | Method::Basic => None,
-            Method::List => Some(Grouping::List),
-            Method::Tree => Some(Grouping::Tree),
+        let on_device = match way {
+            Way::Chunks { grouping, chunk } => {
+                Some(DeviceTables::new(grouping, chunk, setup.config.node.device_tables))
+            }
+            Way::Full | Way::Blocks => None,
+        };
+        let state = State {
+            series: HashMap::new(),
+            forms: HashMap::new(),
+            looked: HashMap::new(),
+            methods: Methods::new(reduction),
+            wishes: HashMap::new(),
+            ways: HashMap::new(),
         };
         Reducer {
-            is_on: method != Method::Full,
-            grouping,
-            chunk,
+            is_on: reduction.is_on(),
+            way,
             budget,
             has_said: AtomicBool::new(false),
+            has_said_off: AtomicBool::new(false),
             compress,
             worth: Lock::default(),
             setup: setup.clone(),
             reporter: reporter.clone(),
-            state: Lock::default(),
+            state: Lock::new(state),
             chunks: Lock::default(),
-            on_device: grouping.map(|grouping| DeviceTables::new(grouping, chunk, setup.config.node.device_tables)),
+            on_device,
         }
     }
 
     /// Are differences asked for?
     pub fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    /// Regions of a shard are to be reduced by other methods than is configured.
+    pub fn wish(&self, operation: u64, wishes: Vec<(String, Method)>) {
+        if self.is_on {
+            self.state.lock().wishes.insert(operation, wishes);
+        } else if !self.has_said_off.swap(true, Ordering::Relaxed) {
+            let region = wishes.first().map_or("", |(region, _)| region);
+            log::warn!(
+                "event=reduction-off region={region:?}: the program asks for a method, and reduction.method is full: set it, or name a region in \
+                 reduction.regions; said once"
+            );
+        }
     }
 
     /// Is it of use to look at the regions that are in device memory?
@@ -126,8 +184,19 @@ impl Reducer {
     pub fn look(&self, device: &dyn Device, looking: Looking<'_>) -> Option<Duration> {
         let tables = self.on_device.as_ref()?;
         let (name, operation) = (looking.name.to_owned(), looking.operation);
+        let mut looking = looking;
         let expected = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            let mut is_worth_it = false;
+            looking.fields.retain(|Field { name: region, bytes, blocks, .. }| {
+                let (method, chunk) = state.methods.asked(&name, region, state.wish(operation, region));
+                let is_looked_at = Way::of(method, chunk) == self.way;
+                is_worth_it |= is_looked_at && state.way(&name, operation, region, *bytes, blocks).is_chunked();
+                is_looked_at
+            });
+            if !is_worth_it {
+                return None;
+            }
             let captured = state.series.get(&name).map(Versions::expected).unwrap_or_default();
             let later = state.looked.iter().filter(|(_, (other, _))| *other == name).map(|(operation, _)| *operation);
             let mut expected: Vec<u64> = captured.into_iter().chain(later).filter(|other| *other < operation).collect();
@@ -150,10 +219,15 @@ impl Reducer {
         let key = SourceKey { key: head.header.key, agreement: head.header.agreement };
         let (name, operation) = (head.meta.name.clone(), key.key.operation);
         let mut state = self.state.lock();
+        let ways = state.ways(&name, &head);
         let State { series, looked: found, .. } = &mut *state;
-        let versions = series.entry(name).or_insert_with(|| Versions::new(self.grouping.is_some()));
+        let versions = series.entry(name).or_default();
+        if ways.values().any(|way| way.is_chunked()) {
+            versions.by_chunks();
+        }
         versions.captured(key, head, matches!(source, Source::File(_)));
-        versions.uses(operation, found.get(&operation).map(|(_, found)| found))
+        let is_asked = |region: &str| ways.get(region).is_some_and(|way| *way != Way::Full);
+        versions.uses(operation, found.get(&operation).map(|(_, found)| found), is_asked)
     }
 
     /// A checkpoint goes to files, which refer to nothing unless it is chosen.
@@ -276,35 +350,56 @@ impl Reducer {
         sources: &[SourceKey],
         looked: &Found,
     ) -> Result<(Option<Extents>, Vec<u64>), TierError> {
+        let head = shard.head();
         // One that the device was to look at and has not costs no table here.
         let was_missed = looked.is_empty() && self.on_device.as_ref().is_some_and(|tables| tables.has(name));
-        let Some(grouping) = self.grouping.filter(|_| !was_missed) else {
-            return Ok((self.by_blocks(name, operation, sources), Vec::new()));
-        };
-        let known = {
+        let (known, mut ways) = {
             let mut state = self.state.lock();
+            let mut ways = state.ways(name, head);
+            ways.retain(|region, way| *way != Way::Full && !looked.contains_key(region));
+            if was_missed {
+                ways.values_mut().for_each(|way| *way = Way::Blocks);
+            }
+            let is_chunked = ways.values().any(|way| way.is_chunked());
             let versions = state.series.entry(name.to_owned()).or_default();
             let known = versions.known(sources);
             versions.chosen(known.iter().map(|source| source.key.operation).collect());
-            if known.is_empty() && looked.is_empty() && !versions.is_worth_a_look() {
+            if known.is_empty() && looked.is_empty() && !(is_chunked && versions.is_worth_a_look()) {
                 versions.passed_over(operation);
                 return Ok((None, Vec::new()));
             }
-            known
+            (known, ways)
         };
         let allowed: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
-        let head = shard.head();
         let mut found = looked.clone();
-        match self.look_here(name, shard, &allowed, looked, grouping)? {
-            Some(here) => found.extend(here),
-            // What the device has found must stay what the file stores.
-            None if !looked.is_empty() => {}
-            None => return Ok((self.by_blocks(name, operation, sources), allowed)),
+        let mut chunked: Vec<Way> = Vec::new();
+        ways.values().filter(|way| way.is_chunked()).for_each(|way| {
+            if !chunked.contains(way) {
+                chunked.push(*way);
+            }
+        });
+        for way in &chunked {
+            let budget = self.budget / chunked.len() as u64;
+            let is_asked = |region: &str| ways.get(region) == Some(way);
+            let stored =
+                self.state.lock().series.get(name).map(|versions| versions.unchanged(operation, &known, is_asked));
+            let asked = Question {
+                operation,
+                allowed: allowed.clone(),
+                block: head.header.block_size.into(),
+                fields: Field::of(head, is_asked),
+                known: stored.unwrap_or_default(),
+                kept: None,
+            };
+            match self.look_here(name, shard, asked, *way, budget)? {
+                Some(here) => found.extend(here),
+                None => ways.values_mut().filter(|other| *other == way).for_each(|other| *other = Way::Blocks),
+            }
         }
-        let extents = extents(head, &found, &allowed);
         let mut state = self.state.lock();
         let versions = state.series.entry(name.to_owned()).or_default();
-        let decided = match extents {
+        found.extend(versions.unchanged(operation, &known, |region| ways.get(region) == Some(&Way::Blocks)));
+        let decided = match extents(head, &found, &allowed) {
             Some(extents) => versions.decided(operation, &known, extents),
             None => {
                 if !allowed.is_empty() {
@@ -317,28 +412,32 @@ impl Reducer {
         Ok((decided, allowed))
     }
 
-    /// Looks at what the device has not looked at of a shard; `None`, after a word in the log, if there is no room for the tables.
+    /// Looks for chunks of the fields of a shard that are asked for; `None`, after a word in the log, if there is no room for the tables.
     fn look_here(
         &self,
         name: &str,
         shard: &MemoryShard,
-        allowed: &[u64],
-        looked: &Found,
-        grouping: Grouping,
+        asked: Question,
+        way: Way,
+        budget: u64,
     ) -> Result<Option<Found>, TierError> {
+        let Way::Chunks { grouping, chunk } = way else { return Ok(None) };
         let head = shard.head();
-        let fields = Field::of(head, |name| !looked.contains_key(name));
-        let bytes: u64 = fields.iter().map(|field| field.bytes).sum();
+        let bytes: u64 = asked.fields.iter().map(|field| field.bytes).sum();
         if bytes == 0 {
             return Ok(Some(Found::new()));
         }
         let length = head.header.total_len - head.header.body_offset;
         let bodies = shard.part(head.header.body_offset as usize, length as usize)?;
+        let new_table = || {
+            let chunk = chunk_that_fits(bytes, budget, chunk, grouping);
+            chunk.map(|chunk| Chunks::new(chunk, grouping, bytes, budget))
+        };
         let mut chunks = self.chunks.lock();
-        let table = chunks.entry(name.to_owned()).or_insert_with(|| self.table(bytes, grouping));
+        let table = chunks.entry((name.to_owned(), way)).or_insert_with(new_table);
         // A shard that has grown may need longer ones.
         if table.as_ref().is_some_and(|table| !table.has_room_for(bytes)) {
-            *table = self.table(bytes, grouping);
+            *table = new_table();
         }
         let Some(table) = table else {
             // Behind the lock: whoever writes the log has locks of its own.
@@ -346,17 +445,11 @@ impl Reducer {
             self.say_by_blocks(bytes);
             return Ok(None);
         };
-        let (operation, block) = (head.header.key.operation, u64::from(head.header.block_size));
-        let asked = Question { operation, allowed: allowed.to_vec(), block, fields, kept: None };
         let read = |field: usize, index: u64| {
-            Ok::<_, Infallible>(Cow::Borrowed(&bodies[asked.fields[field].block(index, block)]))
+            Ok::<_, Infallible>(Cow::Borrowed(&bodies[asked.fields[field].block(index, asked.block)]))
         };
         let Ok(found) = table.look(&asked, read);
         Ok(Some(found))
-    }
-
-    fn by_blocks(&self, name: &str, operation: u64, sources: &[SourceKey]) -> Option<Extents> {
-        self.state.lock().series.get_mut(name).and_then(|versions| versions.decide(operation, sources))
     }
 
     /// Says once that there is no room for the tables of chunks.
@@ -369,16 +462,13 @@ impl Reducer {
         }
     }
 
-    fn table(&self, bytes: u64, grouping: Grouping) -> Option<Chunks> {
-        let chunk = chunk_that_fits(bytes, self.budget, self.chunk, grouping);
-        chunk.map(|chunk| Chunks::new(chunk, grouping, bytes, self.budget))
-    }
-
     /// No file needs the packed form any more.
     pub fn written(&self, operation: u64) {
         let mut state = self.state.lock();
         state.forms.remove(&operation);
         state.looked.remove(&operation);
+        state.wishes.remove(&operation);
+        state.ways.remove(&operation);
         state.series.values_mut().for_each(|versions| versions.forget_undecided(operation));
     }
 

@@ -95,6 +95,7 @@ static void without_session(void) {
         IS(bvk_save(checkpoint, "a", field, 1, BVK_F64), BVK_ERR_HANDLE);
         IS(bvk_save_protected(checkpoint), BVK_ERR_HANDLE);
         IS(bvk_save_history(checkpoint, history), BVK_ERR_HANDLE);
+        IS(bvk_reduce(checkpoint, "a", "tree"), BVK_ERR_HANDLE);
         IS(bvk_capture(&checkpoint, NULL), BVK_ERR_HANDLE);
         IS(bvk_abort(&checkpoint), BVK_OK);
         IS(bvk_abort(NULL), BVK_OK);
@@ -521,6 +522,9 @@ static void histories(bvk_session_t session) {
     bvk_pending_t pending = NULL;
     IS(bvk_checkpoint_begin(session, "adjoint", 1, &checkpoint), BVK_OK);
     IS(bvk_save_history(checkpoint, history), BVK_OK);
+    IS(bvk_reduce(checkpoint, "nothing of that name", "basic"), BVK_OK);
+    IS(bvk_reduce(checkpoint, "nothing of that name", "Tree"), BVK_ERR_ARGUMENT);
+    IS(bvk_reduce(checkpoint, NULL, "tree"), BVK_ERR_ARGUMENT);
     IS(bvk_capture(&checkpoint, &pending), BVK_OK);
     IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
     IS(bvk_release(&pending), BVK_OK);

@@ -297,6 +297,8 @@ contains
     call expect(bvk_history_wait_flushed(history), BVK_OK, 'flushed')
     call expect(bvk_checkpoint_begin(session, 'shots', 1_int64, checkpoint), BVK_OK, 'begin')
     call expect(bvk_save_history(checkpoint, history), BVK_OK, 'save it')
+    call expect(bvk_reduce(checkpoint, 'nothing of that name', 'list'), BVK_OK, 'reduce')
+    call expect(bvk_reduce(checkpoint, 'nothing of that name', 'lists'), BVK_ERR_ARGUMENT, 'reduce by no method')
     call expect(bvk_capture(checkpoint), BVK_OK, 'capture')
     call expect(bvk_history_clear_fields(history), BVK_OK, 'clear')
     call expect(bvk_history_close(history), BVK_OK, 'close')

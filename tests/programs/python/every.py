@@ -334,6 +334,8 @@ def past(session):
         history.wait_flushed()
         with session.begin("shots", 1) as checkpoint:
             checkpoint.save_history(history)
+            checkpoint.reduce("nothing of that name", "auto")
+            raises(bivouac.Error, "BVK_ERR_ARGUMENT", checkpoint.reduce, "nothing of that name", "none")
         history.clear_fields()
     raises(bivouac.Error, "BVK_ERR_HANDLE", history.append, 5)
     again = session.history("shot", keep=bivouac.Keep.ALL)

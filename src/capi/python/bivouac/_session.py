@@ -347,6 +347,11 @@ class Checkpoint:
         """Adds the versions that a history has at the capture. Local."""
         call("bvk_save_history", self._handle, history._handle)
 
+    def reduce(self, name, method):
+        """Has files leave region ``name`` of this checkpoint to earlier ones by another method than is configured: "full", "basic", "list",
+        "tree" or "auto". It has an effect where ``reduction.method`` or ``reduction.regions`` asks for one. Local."""
+        call("bvk_reduce", self._handle, _text(name), _text(method))
+
     def capture(self):
         """Copies all regions; when it returns, with a :class:`Pending`, the arrays may be changed. Collective.
 

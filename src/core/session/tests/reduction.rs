@@ -5,7 +5,7 @@ use crate::base::Rank;
 use crate::base::rng::Rng;
 use crate::config::{Budget, Compress, Method, Verify};
 use crate::format::container::encode_tail;
-use crate::format::{ContainerEntry, Manifest};
+use crate::format::{ContainerEntry, Content, Manifest, RegionKind};
 use crate::recovery::unpack::unpack;
 use crate::tier::names::rank_file;
 use crate::tier::source::FileShard;
@@ -149,6 +149,86 @@ fn what_a_file_stores_itself_is_compressed_where_that_is_asked_for() {
             assert!(loaded == (noise, smooth), "{what}");
         }
     }
+}
+
+/// Bytes of each array region that the file of a version stores itself, by name.
+fn own_bytes(bed: &Bed, version: u64) -> Vec<(String, u64)> {
+    let (_, raw) = bed.file(TierId::LOCAL, version);
+    let packing = crate::tier::packing_of(&raw).expect("it is packed");
+    let own = packing.own_regions().filter(|(region, _)| region.kind == RegionKind::Array);
+    own.map(|(region, bytes)| (region.name.clone(), bytes)).collect()
+}
+
+#[test]
+fn each_region_is_reduced_by_the_method_that_is_asked_for_it() {
+    let bed = Bed::new();
+    let mut config = reduced(&bed);
+    config.job.reduction.regions =
+        "heat/same: full; heat/list: list, chunk 64; heat/tree: tree".parse().expect("a list");
+    let session = bed.open(&bed.place(), config);
+    let mut rng = Rng::new(3);
+    let mut moving: Vec<u8> = (0..20 * BLOCK).map(|_| rng.next_u64() as u8).collect();
+    let same = moving.clone();
+    for version in 1..=4 {
+        moving.rotate_left(256);
+        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        for name in ["same", "blocks", "list", "tree", "wished", "wished-full"] {
+            checkpoint
+                .save(name, if name.starts_with("wished-") || name == "same" { &same } else { &moving })
+                .expect("saved");
+        }
+        checkpoint.save("still", &same).expect("saved");
+        checkpoint.reduce("wished", Method::Full);
+        checkpoint.reduce("wished", Method::Tree);
+        checkpoint.reduce("wished-full", Method::Full);
+        assert_eq!(levels(&ended(&checkpoint.capture().expect("captured")), false), [], "all are committed");
+    }
+    session.close().expect("closes");
+    let own = own_bytes(&bed, 4);
+    // What has moved is found by chunks, and what has not by blocks; the others are there whole.
+    let whole: Vec<&str> =
+        own.iter().filter(|(_, bytes)| *bytes == 20 * BLOCK as u64).map(|(name, _)| &name[..]).collect();
+    assert_eq!(whole, ["same", "blocks", "wished-full"], "{own:?}");
+    assert!(own.iter().all(|(name, bytes)| whole.contains(&&name[..]) || *bytes < 2 * BLOCK as u64), "{own:?}");
+}
+
+/// Chunks are looked for until most of a region has changed twice, and again when it has calmed down.
+#[test]
+fn auto_goes_by_what_changes() {
+    let bed = Bed::new();
+    let mut config = reduced(&bed);
+    (config.job.reduction.method, config.job.reduction.chunk) = (Method::Auto, Some(128));
+    let session = bed.open(&bed.place(), config);
+    let mut rng = Rng::new(3);
+    let mut region: Vec<u8> = (0..20 * BLOCK).map(|_| rng.next_u64() as u8).collect();
+    let mut own = Vec::new();
+    for version in 1..=8 {
+        match version {
+            // Everything is somewhere else: as long as chunks are looked for, nothing is stored.
+            1..=5 => region.rotate_left(256),
+            // A byte: the rest of what was stored by blocks is known from these, and then chunks of the block that has it.
+            _ => region[9 * BLOCK + 7] = version as u8,
+        }
+        let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+        checkpoint.save("array", &region).expect("saved");
+        assert_eq!(levels(&ended(&checkpoint.capture().expect("captured")), false), [], "all are committed");
+        let (_, raw) = bed.file(TierId::LOCAL, version);
+        own.push(match raw.head().header.content {
+            Content::Packed => own_bytes(&bed, version).iter().map(|(_, bytes)| bytes).sum(),
+            _ => region.len() as u64,
+        });
+    }
+    session.close().expect("closes");
+    let all = 20 * BLOCK as u64;
+    let ways: Vec<u64> = own
+        .iter()
+        .map(|own| match *own {
+            own if own == all => 2,
+            own if own >= BLOCK as u64 => 1,
+            _ => 0,
+        })
+        .collect();
+    assert_eq!(ways, [2, 0, 2, 2, 2, 1, 0, 0], "{own:?}");
 }
 
 /// Regions that change a little, much, not at all, back to what they were, and in length.

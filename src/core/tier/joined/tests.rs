@@ -135,19 +135,31 @@ proptest! {
         for operation in 1..=6 {
             let shard = shard(operation, &regions);
             versions.captured(source_key(operation), Source::Memory(shard.clone()).shared_head(), false);
-            let uses = versions.uses(operation, None);
+            let uses = versions.uses(operation, None, |_| true);
             let allowed: Vec<SourceKey> =
                 (1..operation).filter(|_| rng.chance(2, 3)).map(source_key).collect();
             let known = versions.known(&allowed);
             prop_assert_eq!(&known, &allowed);
-            let decided = match &mut chunks {
-                None => versions.decide(operation, &allowed),
+            // Some versions are compared by blocks, and the tables of chunks know nothing of them.
+            let decided = match chunks.as_mut().filter(|_| rng.chance(3, 4)) {
+                None => {
+                    let operations: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
+                    let found = versions.unchanged(operation, &known, |_| true);
+                    match extents(shard.head(), &found, &operations) {
+                        Some(extents) => versions.decided(operation, &known, extents),
+                        None => {
+                            versions.whole(operation);
+                            None
+                        }
+                    }
+                }
                 Some(chunks) => {
+                    let found = if rng.chance(3, 4) { versions.unchanged(operation, &known, |_| true) } else { Default::default() };
                     let operations: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
                     let bodies = &shard.bytes()[shard.head().header.body_offset as usize..];
                     let head = shard.head();
                     let fields = Field::of(head, |_| true);
-                    let asked = Question { operation, allowed: operations.clone(), block: 4096, fields, kept: None };
+                    let asked = Question { operation, allowed: operations.clone(), block: 4096, fields, kept: None, known: found };
                     let read = |field: usize, block: u64| {
                         Ok::<_, Infallible>(Cow::Borrowed(&bodies[asked.fields[field].block(block, 4096)]))
                     };

@@ -7,7 +7,7 @@
 
 use super::books::Facts;
 use crate::base::Origin;
-use crate::config::{JobConfig, Method};
+use crate::config::JobConfig;
 use crate::format::SourceKey;
 use crate::reduction::STORED;
 use crate::tier::{Gathering, Means, PerTier, TierId, TierSet};
@@ -70,7 +70,7 @@ impl References {
 
     /// May files refer to earlier ones at all?
     pub fn is_on(&self) -> bool {
-        self.job.reduction.method != Method::Full
+        self.job.reduction.is_on()
     }
 
     /// Does the policy of a tier keep that version for good?
@@ -223,6 +223,7 @@ impl Series {
 mod tests {
     use super::*;
     use crate::base::{CheckpointKey, Generation, Incarnation};
+    use crate::config::Method;
 
     const LOCAL: TierId = TierId::LOCAL;
     const GLOBAL: TierId = TierId::GLOBAL;

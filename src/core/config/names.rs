@@ -1,0 +1,9 @@
+//! Names of jobs, groups and checkpoints.
+
+/// Names become parts of file names, so they must be a single, visible one.
+pub(super) fn is_name(text: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && text.trim() == text
+        && !matches!(text, "." | "..")
+        && !text.chars().any(|c| c == '/' || c.is_control())
+}
