@@ -165,7 +165,9 @@ impl DeviceTables {
 
     /// A shard did not find room in the cache, so nothing of it is looked at.
     pub fn found_no_room(&self, name: &str) {
-        self.place(name).lock().is_hopeless = true;
+        let place = self.place(name);
+        let mut state = place.lock();
+        state.is_hopeless = state.series.is_none();
     }
 
     /// The file of a shard was decided on: files may refer to these, and it `is_whole` or stores what was found elsewhere.

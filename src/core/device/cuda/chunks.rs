@@ -1,7 +1,7 @@
 //! Tables of chunks in a GPU's memory, and the kernels that look into them.
 
 use super::super::chunks::{ChunkTable, Place, TableSize, check_question, within};
-use super::super::{DeviceError, Result, Stream};
+use super::super::{DeviceError, Priority, Result, Stream};
 use super::context::Shared;
 use super::kernels::Functions;
 use super::memory::Allocation;
@@ -159,9 +159,7 @@ impl CudaChunks {
         let functions = load()?;
         let stream = {
             let _bound = shared.bind()?;
-            let range = result::stream::get_priority_range();
-            let (least, _) = range.map_err(|error| shared.failed("cuCtxGetStreamPriorityRange", error))?;
-            Owned::new(shared.clone(), least)?.into_stream()
+            Owned::new(shared.clone(), Priority::Low)?.into_stream()
         };
         let (shared, versions, before) = (shared.clone(), BTreeMap::new(), Vec::new());
         Ok(CudaChunks { shared, stream, functions, memory, size, table, versions, next: 1, before, used: 0 })
@@ -333,7 +331,7 @@ impl CudaChunks {
         let table = KernelTable { version, is_whole: u32::from(asked.allowed.is_empty()), ..self.table };
         let behind_bits = block_bytes + size_of_val(&alive[..]);
         let behind = behind_bits + size_of_val(&kept[..]);
-        let mut pinned = self.shared.pinned.take((behind + 16).max(16 * self.size.runs().min(1 << 16) as usize))?;
+        let mut pinned = self.shared.pinned.take(behind + 16)?;
         pinned.write(0, bytemuck::cast_slice(&blocks));
         pinned.write(block_bytes, bytemuck::cast_slice(&alive));
         pinned.write(behind_bits, bytemuck::cast_slice(&kept));

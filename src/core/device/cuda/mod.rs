@@ -187,17 +187,8 @@ impl Device for CudaDevice {
     }
 
     fn stream(&self, priority: Priority) -> Result<Arc<dyn Stream>> {
-        let shared = &self.shared;
-        let _bound = shared.bind()?;
-        let range = result::stream::get_priority_range();
-        let (least, greatest) = range.map_err(|error| shared.failed("cuCtxGetStreamPriorityRange", error))?;
-        let priority = match priority {
-            Priority::High => greatest,
-            Priority::Low => least,
-        };
-        // Streams of the application stay as they are: cudarc's way of making streams would switch the context over to
-        // tracking every slice by events.
-        let stream = stream::Owned::new(shared.clone(), priority)?;
+        let _bound = self.shared.bind()?;
+        let stream = stream::Owned::new(self.shared.clone(), priority)?;
         Ok(Arc::new(stream.into_stream()))
     }
 

@@ -1,6 +1,6 @@
 //! Copies on a GPU's stream.
 
-use super::super::{Copied, DeviceError, DeviceSpan, Gate, Result, Run, Stream, check_runs};
+use super::super::{Copied, DeviceError, DeviceSpan, Gate, Priority, Result, Run, Stream, check_runs};
 use super::context::Shared;
 use super::detour::{DETOUR_BYTES, Team};
 use super::event::Event;
@@ -141,7 +141,15 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Owned {
-    pub(super) fn new(shared: Arc<Shared>, priority: i32) -> Result<Owned> {
+    /// A stream of its own in the context, which is bound. Streams of the application stay as they are: cudarc's way of making streams would switch
+    /// the context over to tracking every slice by events.
+    pub(super) fn new(shared: Arc<Shared>, priority: Priority) -> Result<Owned> {
+        let range = result::stream::get_priority_range();
+        let (least, greatest) = range.map_err(|error| shared.failed("cuCtxGetStreamPriorityRange", error))?;
+        let priority = match priority {
+            Priority::High => greatest,
+            Priority::Low => least,
+        };
         let kind = result::stream::StreamKind::NonBlocking;
         let handle = result::stream::create_with_priority(kind, priority);
         let handle = handle.map_err(|error| shared.failed("cuStreamCreateWithPriority", error))?;
