@@ -497,7 +497,12 @@ impl Manifests {
         let Folder { generation, version, operation, .. } = *folder;
         let name = CheckpointKey { generation, version, operation, ..CheckpointKey::default() }.folder();
         let manifest = tier.read_manifest(series, &name);
-        let manifest = manifest.inspect_err(|error| log::warn!("event=manifest-unusable error={error}")).ok()?;
+        let manifest = manifest.inspect_err(|error| match error.is_absent() {
+            // Another rank's retention was quicker.
+            true => log::debug!("event=manifest-gone error={error}"),
+            false => log::warn!("event=manifest-unusable error={error}"),
+        });
+        let manifest = manifest.ok()?;
         let needs: Vec<Moment> = manifest.sources.iter().map(|source| Moment::of(&source.key)).collect();
         self.0.lock().insert(place, needs.clone());
         Some(needs)
