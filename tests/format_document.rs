@@ -10,6 +10,7 @@ use bivouac_core::base::digest::{Digest, digest_bytes};
 use bivouac_core::base::ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};
 use bivouac_core::format::SourceKey;
 use bivouac_core::format::container::encode_tail;
+use bivouac_core::format::packed::{Extent, Packing, Stored};
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
 
@@ -87,6 +88,18 @@ impl Reader<'_> {
     }
     fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.bytes(8).try_into().unwrap())
+    }
+    fn short(&mut self) -> u64 {
+        let length = self.0.iter().position(|byte| byte >> 7 == 0).unwrap() + 1;
+        let number = self.bytes(length).into_iter().rev().fold(0u128, |n, byte| n << 7 | u128::from(byte & 127));
+        assert!(length == 1 || number >> (7 * (length - 1)) > 0, "it could be shorter");
+        number.try_into().unwrap()
+    }
+    fn step(&mut self) -> i64 {
+        match self.short() {
+            number if number & 1 == 1 => -((number / 2) as i64) - 1,
+            number => (number / 2) as i64,
+        }
     }
     fn text(&mut self) -> String {
         let count = self.u64() as usize;
@@ -408,28 +421,10 @@ fn the_golden_files_are_as_documented() {
     let source = read_container(&source)[0].1;
     let source_body = u64_at(source, 120) as usize;
     let own = own_bytes(&packed.regions[3].1, &packed.regions[4].1, 8);
-    let (mut extents, mut own) = (Reader(&packed.regions[2].1), &own[..]);
-    let (mut regions, mut left) = ([4800, 6, 8].into_iter(), 0);
-    for _ in 0..extents.u64() {
-        if left == 0 {
-            whole.resize(whole.len().next_multiple_of(4096), 0);
-            left = regions.next().expect("a region");
-        }
-        let length = extents.u64() as usize;
-        left -= length;
-        if extents.u32() == 0 {
-            let (bytes, rest) = own.split_at(length);
-            whole.extend(bytes);
-            own = rest;
-        } else {
-            assert_eq!(extents.u32(), 0);
-            whole.extend(&source[source_body + extents.u64() as usize..][..length]);
-        }
-    }
-    extents.end();
+    let own = take_together(&mut whole, &packed.regions[2].1, &own, &source[source_body..], &[4800, 6, 8]);
     whole.resize(whole.len().next_multiple_of(4096), 0);
     let next = read_shard(&whole, b"BVKSHRD1");
-    assert_eq!((own.len(), left, regions.next()), (0, 0, None));
+    assert_eq!(own, 0);
     assert_eq!(next.regions[3], ("step".to_owned(), 71u64.to_le_bytes().to_vec()));
     let bytes = &golden("manifest")[..];
     opens_with(bytes, b"BVKMANI1");
@@ -444,6 +439,66 @@ fn the_golden_files_are_as_documented() {
     assert_eq!([body.u32(), body.u32()], [0, 1]);
     assert_eq!(body.u64(), 0, "it refers to nothing");
     body.end();
+}
+
+/// Puts the regions behind a head, each on a page, from what the packed shard stores itself and the bodies of its only source. How many own bytes
+/// are left.
+fn take_together(whole: &mut Vec<u8>, extents: &[u8], own: &[u8], source: &[u8], regions: &[usize]) -> usize {
+    let (mut extents, mut own, body) = (Reader(extents), own, whole.len());
+    let (mut count, unit) = (extents.short(), 1 << extents.short());
+    for bytes in regions {
+        whole.resize(whole.len().next_multiple_of(4096), 0);
+        let end = whole.len() + bytes;
+        while whole.len() < end {
+            let number = extents.short() as usize;
+            let (units, place, left) = (number / 3, whole.len() - body, end - whole.len());
+            assert!((units - 1) * unit < left);
+            let length = left.min(units * unit);
+            match number % 3 {
+                0 => {
+                    let (bytes, rest) = own.split_at(length);
+                    whole.extend(bytes);
+                    own = rest;
+                }
+                2 => {
+                    let offset = place.checked_add_signed(extents.step() as isize * unit as isize).unwrap();
+                    whole.extend(&source[offset..][..length]);
+                }
+                _ => panic!("the golden file has nothing twice"),
+            }
+            count -= 1;
+        }
+    }
+    extents.end();
+    assert_eq!(count, 0);
+    own.len()
+}
+
+#[test]
+fn the_example_of_extents_is_what_the_library_reads_and_writes() {
+    let document = include_str!("../docs/FORMAT.md");
+    let numbers = document.split("bytes before its own: ").nth(1).unwrap().split('.').next().unwrap();
+    let bytes: Vec<u8> = numbers.split(", ").map(|number| number.parse().unwrap()).collect();
+    let mut extents = Reader(&bytes);
+    assert_eq!((extents.short(), extents.short()), (3, 7));
+    assert_eq!((extents.short(), extents.step()), (4 + 2 + 1, 0));
+    assert_eq!((extents.short(), extents.short(), extents.step()), (4, 7, -1));
+    extents.end();
+    let meta = ShardMeta {
+        job: "job".into(),
+        group: "world".into(),
+        name: "heat".into(),
+        regions: vec![region("t", RegionKind::Array, ElementType::F64, &[48])],
+    };
+    let layout = Layout::new(meta, 4096).unwrap();
+    let header = layout.header(key(), 0xfeed, 4, Rank(2), None);
+    let mut head = vec![0; layout.body_offset as usize];
+    encode_head(&layout, &header, &[digest_bytes(&[0; 384])], &mut head);
+    let source = |operation| SourceKey { key: CheckpointKey { operation, ..key() }, agreement: 0xabba };
+    let taken = |offset| Extent { length: 128, stored: Stored::In { source: 1, offset } };
+    let own = Extent { length: 128, stored: Stored::Own };
+    let packing = Packing::new(head, vec![source(7), source(8)], &[taken(0), own, taken(128)]).unwrap();
+    assert_eq!(packing.encode().unwrap()[2], bytes);
 }
 
 /// The own bytes of a packed shard, of which the first frame is of a region of elements of that many bytes and the others are of others.

@@ -1,39 +1,30 @@
-//! Lists of numbers in few bytes: each as the difference from the one before it, in as many bytes as that takes. Pure.
+//! Lists of numbers in few bytes: each as the difference from the one before it, in as many bytes as that takes ([`numbers`](crate::format::numbers)). Pure.
 #![forbid(unsafe_code)]
 
-/// Seven bits of a number in each byte, the lowest first; the highest bit says that more follow. The sign is the lowest bit.
+use crate::format::numbers;
+
+/// The differences, with their signs, as numbers of the format.
 pub(super) fn pack(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let (mut bytes, mut before) = (Vec::new(), 0u64);
     for number in numbers {
-        let step = number.wrapping_sub(before) as i64;
-        let mut rest = ((step << 1) ^ (step >> 63)) as u64;
-        while rest >= 0x80 {
-            bytes.push(rest as u8 | 0x80);
-            rest >>= 7;
-        }
-        bytes.push(rest as u8);
+        numbers::put(&mut bytes, numbers::from_step(number.wrapping_sub(before) as i64));
         before = number;
     }
     bytes
 }
 
-/// The numbers, up to the first that is cut short or too long: `None` in its place.
+/// The numbers, up to the first that is none: `None` in its place.
 pub(super) fn unpack(bytes: &[u8]) -> impl Iterator<Item = Option<u64>> + '_ {
-    let (mut rest, mut before, mut is_bad) = (bytes, 0u64, false);
+    let (mut rest, mut before) = (bytes, 0u64);
     std::iter::from_fn(move || {
-        if rest.is_empty() || is_bad {
+        if rest.is_empty() {
             return None;
         }
-        let length = rest.iter().position(|byte| byte & 0x80 == 0).map_or(usize::MAX, |last| last + 1);
-        // Ten bytes hold 70 bits.
-        let Some((number, after)) = rest.split_at_checked(length).filter(|_| length <= 10) else {
-            is_bad = true;
+        let Some(number) = numbers::take(&mut rest) else {
+            rest = &[];
             return Some(None);
         };
-        rest = after;
-        let value = number.iter().rev().fold(0u64, |value, byte| value << 7 | u64::from(byte & 0x7f));
-        let step = (value >> 1) as i64 ^ -((value & 1) as i64);
-        before = before.wrapping_add(step as u64);
+        before = before.wrapping_add(numbers::to_step(number) as u64);
         Some(Some(before))
     })
 }

@@ -4,8 +4,8 @@
 //! block index, page-aligned bodies. The same bytes rest in a memory slot and in a file. A *container*
 //! ([`container`]) is a file of shards with an index and a footer. A *manifest* ([`manifest`]) says which
 //! containers hold which ranks of a committed checkpoint. A *packed shard* ([`packed`]) stands for a shard in a file, and refers to files of earlier
-//! checkpoints for what they hold already; [`frames`] are how its bytes may be compressed, and the only place that calls `zstd`. [`codec`] is the only one
-//! that calls `bincode`.
+//! checkpoints for what they hold already; [`extents`] says in few bytes which, and [`frames`] are how its bytes may be compressed,
+//! and the only place that calls `zstd`. [`codec`] is the only one that calls `bincode`.
 //! [`supervision`] has the JSON files that a session shares with its supervisor.
 //!
 //! Every decoder takes hostile bytes: lengths are bounded before anything is allocated, checksums are
@@ -14,8 +14,10 @@
 
 pub mod codec;
 pub mod container;
+pub mod extents;
 pub mod frames;
 pub mod manifest;
+pub(crate) mod numbers;
 pub mod packed;
 pub mod shard;
 pub mod supervision;

@@ -7,7 +7,7 @@
 
 use super::codec;
 use super::shard::{Content, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
-use super::{FormatError, Manifest};
+use super::{FormatError, Manifest, extents};
 use crate::base::ids::CheckpointKey;
 use crate::config::SOURCES_MAX;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct SourceKey {
 }
 
 /// Where the bytes of an extent are stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
     /// In the packed shard itself, behind those of the extents before it.
     Own,
@@ -51,7 +51,7 @@ pub enum Stored {
 }
 
 /// A range of a region's bytes. Extents stand in the order of the regions and of the bytes in each, and every byte is in one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// How many bytes; an extent ends with its region at the latest.
     pub length: u64,
@@ -160,6 +160,15 @@ impl Packing {
     /// [`FormatError::Invalid`] for a rule that a reader would find broken.
     pub fn new(head_bytes: Vec<u8>, sources: Vec<SourceKey>, extents: &[Extent]) -> Result<Packing, FormatError> {
         let head = Head::decode(&head_bytes)?;
+        Packing::of(head, head_bytes, sources, extents)
+    }
+
+    fn of(
+        head: Head,
+        head_bytes: Vec<u8>,
+        sources: Vec<SourceKey>,
+        extents: &[Extent],
+    ) -> Result<Packing, FormatError> {
         let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
         rule(head_bytes.len() as u64 == head.header.body_offset, "bytes follow the head")?;
         rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
@@ -193,9 +202,10 @@ impl Packing {
         [sources, extents, frames]: [&[u8]; 3],
     ) -> Result<Packing, FormatError> {
         let sources: Vec<SourceKey> = codec::decode(WHAT, sources)?;
-        let extents: Vec<Extent> = codec::decode(WHAT, extents)?;
         let frames: Vec<Frame> = codec::decode(WHAT, frames)?;
-        let packing = Packing::new(head, sources, &extents)?.with_frames(&frames)?;
+        let inner = Head::decode(&head)?;
+        let extents = extents::decode(extents, &inner.meta.regions, sources.len())?;
+        let packing = Packing::of(inner, head, sources, &extents)?.with_frames(&frames)?;
         let (outer, inner) = (&packed.header, &packing.head.header);
         let identity = |header: &ShardHeader| {
             (header.key, header.agreement, header.group_size, header.rank, header.origin, header.block_size)
@@ -234,17 +244,13 @@ impl Packing {
     /// The bodies of its first four regions.
     ///
     /// # Errors
-    /// [`FormatError`] if there are more extents than metadata may have.
+    /// [`FormatError`] if there are more extents than a packed shard may have.
     pub fn encode(&self) -> Result<[Vec<u8>; 4], FormatError> {
-        let plain = |placed: &Placed| Extent { length: placed.length, stored: placed.stored };
-        let extents: Vec<Extent> = self.extents.iter().map(plain).collect();
         // No frame is longer than 2^32.
         let plain = |placed: &PlacedFrame| Frame { bytes: placed.bytes as u32, stored: placed.stored as u32 };
         let frames: Vec<Frame> = self.frames.iter().map(plain).collect();
-        let encoded =
-            [codec::encode(WHAT, &self.sources)?, codec::encode(WHAT, &extents)?, codec::encode(WHAT, &frames)?];
-        let [sources, extents, frames] = encoded;
-        Ok([self.head_bytes.clone(), sources, extents, frames])
+        let sources = codec::encode(WHAT, &self.sources)?;
+        Ok([self.head_bytes.clone(), sources, extents::encode(self)?, codec::encode(WHAT, &frames)?])
     }
 
     /// Where everything goes in the packed shard with these bodies, and its header, whose table checksum is still to be filled in.

@@ -1,0 +1,246 @@
+//! Extents as bytes: three or four for each, because a shard in chunks of 32 bytes has millions of them. Pure.
+//!
+//! Lengths and distances are counted in *units*, the largest power of two of which they all are multiples, which is the length of a chunk as a rule.
+//! The last extent of a region may end within its last unit. Where the bytes are stored is a part of the number that the length is, and a
+//! reference is the distance to its place from that of the extent: 0 for what has not moved.
+#![forbid(unsafe_code)]
+
+use super::packed::{Extent, Packing, Placed, Stored};
+use super::shard::Region;
+use super::{FormatError, codec, numbers};
+
+/// The most extents of a packed shard. What a reader makes of each takes 40 bytes, of all together 160 MiB.
+pub const EXTENTS_MAX: usize = 1 << 22;
+
+/// The largest unit is a page.
+const SHIFT_MAX: u32 = 12;
+/// What the number of an extent says of where it is stored: 0, 1, or 2 and more for the sources.
+const OWN: u64 = 0;
+const SAME: u64 = 1;
+const IN: u64 = 2;
+
+const WHAT: &str = "packed shard";
+
+/// The extents of a packing.
+///
+/// # Errors
+/// [`FormatError::Invalid`] if there are more than [`EXTENTS_MAX`], or they take more bytes than metadata may have.
+pub(super) fn encode(packing: &Packing) -> Result<Vec<u8>, FormatError> {
+    let count = packing.extents.len();
+    if count > EXTENTS_MAX {
+        return Err(FormatError::invalid(WHAT, format!("{count} extents, and {EXTENTS_MAX} are the most")));
+    }
+    let (shift, kinds) = (unit_of(packing), IN + packing.sources.len() as u64);
+    let mut bytes = Vec::with_capacity(4 * count + 8);
+    numbers::put(&mut bytes, count as u64);
+    numbers::put(&mut bytes, shift.into());
+    for extent in &packing.extents {
+        let kind = match extent.stored {
+            Stored::Own => OWN,
+            Stored::Same { .. } => SAME,
+            Stored::In { source, .. } => IN + u64::from(source),
+        };
+        let number = (((extent.length - 1) >> shift) + 1).checked_mul(kinds).and_then(|units| units.checked_add(kind));
+        numbers::put(&mut bytes, number.ok_or_else(|| FormatError::invalid(WHAT, "an extent is too long"))?);
+        if let Some(step) = step(extent) {
+            numbers::put(&mut bytes, numbers::from_step(step >> shift));
+        }
+    }
+    if bytes.len() > codec::LIMIT {
+        let why = format!("{} bytes of extents, and {} are the most", bytes.len(), codec::LIMIT);
+        return Err(FormatError::invalid(WHAT, why));
+    }
+    Ok(bytes)
+}
+
+/// From the place of an extent to that of the bytes that it refers to; modulo 2^64, as a reader adds it.
+fn step(extent: &Placed) -> Option<i64> {
+    match extent.stored {
+        Stored::Own => None,
+        Stored::In { offset, .. } | Stored::Same { offset } => Some(offset.wrapping_sub(extent.at) as i64),
+    }
+}
+
+/// The exponent of the unit.
+fn unit_of(packing: &Packing) -> u32 {
+    let mut bits = 1u64 << SHIFT_MAX;
+    for region in &packing.head.meta.regions {
+        let end = region.offset + region.bytes;
+        for extent in packing.extents_in(region.offset..end) {
+            let length = if extent.end() < end { extent.length } else { 0 };
+            bits |= length | step(extent).unwrap_or(0) as u64;
+        }
+    }
+    bits.trailing_zeros()
+}
+
+/// The extents of a shard with these regions, whose file refers to so many sources.
+///
+/// # Errors
+/// [`FormatError::Invalid`] if the bytes are no extents that cover the regions, or have another form than the one that they ought to have.
+pub(super) fn decode(mut bytes: &[u8], regions: &[Region], sources: usize) -> Result<Vec<Extent>, FormatError> {
+    let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
+    let count = number(&mut bytes)?;
+    // Each takes a byte at least.
+    rule(count <= EXTENTS_MAX.min(bytes.len()) as u64, "it says that it has more extents than it can have")?;
+    let shift = number(&mut bytes)?;
+    rule(shift <= SHIFT_MAX.into(), "the unit of its extents is no part of a page")?;
+    let (unit, kinds) = (1u64 << shift, IN + sources as u64);
+    let mut extents = Vec::with_capacity(count as usize);
+    for region in regions {
+        let (mut at, end) = (region.offset, region.offset + region.bytes);
+        while at < end {
+            rule((extents.len() as u64) < count, "its extents end before its regions")?;
+            let word = number(&mut bytes)?;
+            let (units, kind, left) = (word / kinds, word % kinds, end - at);
+            rule(units > 0 && units - 1 <= (left - 1) >> shift, "an extent is empty, or longer than its region")?;
+            let length = (((units - 1) << shift).saturating_add(unit)).min(left);
+            let mut offset = || -> Result<u64, FormatError> {
+                let step = numbers::to_step(number(&mut bytes)?);
+                rule((step << shift) >> shift == step, "an extent refers to what cannot be")?;
+                Ok(at.wrapping_add((step << shift) as u64))
+            };
+            let stored = match kind {
+                OWN => Stored::Own,
+                SAME => Stored::Same { offset: offset()? },
+                _ => Stored::In { source: (kind - IN) as u32, offset: offset()? },
+            };
+            extents.push(Extent { length, stored });
+            at += length;
+        }
+    }
+    rule(extents.len() as u64 == count, "extents follow its last region")?;
+    rule(bytes.is_empty(), "bytes follow its extents")?;
+    Ok(extents)
+}
+
+fn number(bytes: &mut &[u8]) -> Result<u64, FormatError> {
+    numbers::take(bytes).ok_or_else(|| FormatError::invalid(WHAT, "a number of its extents is cut short, or too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::packed::SourceKey;
+    use super::super::shard::{Layout, RegionKind, ShardMeta, encode_head};
+    use super::*;
+    use crate::base::{CheckpointKey, Digest, Generation, Incarnation, Rank};
+    use proptest::prelude::*;
+
+    fn key(operation: u64) -> CheckpointKey {
+        CheckpointKey { generation: Generation(1), version: operation, operation, incarnation: Incarnation([1; 16]) }
+    }
+
+    /// A packing of a shard of regions with so many bytes.
+    fn packing(regions: &[u64], sources: u64, extents: &[Extent]) -> Result<Packing, FormatError> {
+        let region = |(index, bytes): (usize, &u64)| Region::of_bytes(&format!("r{index}"), RegionKind::Array, *bytes);
+        let regions = regions.iter().enumerate().map(region).collect();
+        let meta = ShardMeta { job: "job".into(), group: "world".into(), name: "heat".into(), regions };
+        let layout = Layout::new(meta, 4096)?;
+        let blocks = layout.meta.regions.iter().map(|region| region.blocks(4096)).sum::<u64>();
+        let header = layout.header(key(99), 7, 1, Rank(0), None);
+        let mut head = vec![0; layout.body_offset as usize];
+        encode_head(&layout, &header, &vec![Digest([0; 16]); blocks as usize], &mut head);
+        Packing::new(head, (0..sources).map(|n| SourceKey { key: key(n + 1), agreement: 7 }).collect(), extents)
+    }
+
+    fn decoded(packing: &Packing, bytes: &[u8]) -> Result<Vec<Extent>, FormatError> {
+        decode(bytes, &packing.head.meta.regions, packing.sources.len())
+    }
+
+    fn numbers_of(numbers: &[u64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        numbers.iter().for_each(|number| numbers::put(&mut bytes, *number));
+        bytes
+    }
+
+    /// Two regions of whole pages and some bytes, in units of `unit`; what refers to the file itself finds it there.
+    fn random(seed: u64, unit: u64) -> ([u64; 3], u64, Vec<Extent>) {
+        let mut rng = crate::base::rng::Rng::new(seed);
+        let regions = [8192, 0, 4096 + rng.below(4096)].map(|bytes| bytes - rng.below(2) * bytes.min(rng.below(40)));
+        let (sources, mut extents, mut own) = (1 + rng.below(20), Vec::new(), Vec::new());
+        let mut start = 0;
+        for bytes in regions {
+            let mut at = start;
+            while at < start + bytes {
+                let length = (unit * (1 + rng.below(5))).min(start + bytes - at);
+                let known = own.iter().find(|(_, bytes)| *bytes == length && rng.chance(1, 2));
+                let stored = match rng.below(4) {
+                    0 => Stored::Own,
+                    1 => known.map_or(Stored::Own, |(offset, _)| Stored::Same { offset: *offset }),
+                    2 => Stored::In { source: rng.below(sources) as u32, offset: at },
+                    _ => Stored::In { source: rng.below(sources) as u32, offset: unit * rng.below(1 << 40) },
+                };
+                if stored == Stored::Own {
+                    own.push((at, length));
+                }
+                extents.push(Extent { length, stored });
+                at += length;
+            }
+            start = at.next_multiple_of(4096);
+        }
+        (regions, sources, extents)
+    }
+
+    #[test]
+    fn a_chunk_that_has_not_moved_takes_two_bytes_and_its_own_one() {
+        let taken = |offset| Extent { length: 128, stored: Stored::In { source: 6, offset } };
+        let own = |length| Extent { length, stored: Stored::Own };
+        let packing = packing(&[384], 7, &[taken(0), own(128), taken(128 * 65)]).unwrap();
+        let bytes = encode(&packing).unwrap();
+        assert_eq!(bytes, [3, 7, 9 + 8, 0, 9, 9 + 8, 126]);
+        assert_eq!(decoded(&packing, &bytes).unwrap()[1], own(128));
+    }
+
+    #[test]
+    fn the_last_extent_of_a_region_may_end_within_its_unit() {
+        let extents = [Extent { length: 64, stored: Stored::Own }, Extent { length: 61, stored: Stored::Own }];
+        let packing = packing(&[125], 0, &extents).unwrap();
+        let bytes = encode(&packing).unwrap();
+        assert_eq!((&bytes[..], decoded(&packing, &bytes)), (&[2, 6, 2, 2][..], Ok(extents.to_vec())));
+        for bad in [[2, 6, 2, 4], [2, 6, 0, 2], [2, 6, 4, 2], [2, 13, 2, 2], [1, 6, 2, 2], [3, 6, 2, 2]] {
+            assert!(decoded(&packing, &bad).is_err(), "{bad:?}");
+        }
+        assert!(decoded(&packing, &[2, 6, 2, 2, 0]).is_err());
+        assert!(decoded(&packing, &[2, 6, 2, 0x82, 0]).is_err());
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_no_extents() {
+        let own = [Extent { length: 4096, stored: Stored::Own }];
+        let packing = packing(&[4096], 1, &own).unwrap();
+        let of = |numbers: &[u64]| decoded(&packing, &numbers_of(numbers));
+        assert_eq!(of(&[1, 12, 3]), Ok(own.to_vec()));
+        // A count beyond the bytes or the limit, and a length or a distance that no 64 bits hold.
+        for numbers in [&[u64::MAX, 0][..], &[2, 12, 3], &[1, 12, u64::MAX], &[1, 12, 5, u64::MAX], &[1, 12, 5]] {
+            assert!(of(numbers).is_err(), "{numbers:?}");
+        }
+        let most = [numbers_of(&[EXTENTS_MAX as u64 + 1, 0]), vec![3; EXTENTS_MAX + 1]].concat();
+        assert!(decoded(&packing, &most).unwrap_err().to_string().contains("more extents"));
+        // The farthest reference there may be.
+        let far = Stored::In { source: 0, offset: u64::MAX - 4096 };
+        let packing = self::packing(&[4096], 1, &[Extent { length: 4096, stored: far }]).unwrap();
+        let bytes = encode(&packing).unwrap();
+        assert_eq!(decoded(&packing, &bytes).unwrap()[0].stored, far);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(seed: u64, unit in prop_oneof![Just(1u64), Just(33), Just(32), Just(4096)]) {
+            let (regions, sources, extents) = random(seed, unit);
+            let packing = packing(&regions, sources, &extents).unwrap();
+            let bytes = encode(&packing).unwrap();
+            prop_assert_eq!(decoded(&packing, &bytes), Ok(extents));
+            // What is cut short is nothing.
+            prop_assert!(decoded(&packing, &bytes[..bytes.len() - 1]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..60), count in 0u64..40) {
+            let packing = packing(&[8192, 5], 2, &[8192, 5].map(|length| Extent { length, stored: Stored::Own })).unwrap();
+            let bytes = [numbers_of(&[count]), bytes].concat();
+            if let Ok(extents) = decoded(&packing, &bytes) {
+                prop_assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), 8197);
+            }
+        }
+    }
+}
