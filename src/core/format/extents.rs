@@ -132,7 +132,7 @@ mod tests {
 
     /// A packing of a shard of regions with so many bytes.
     fn packing(regions: &[u64], sources: u64, extents: &[Extent]) -> Result<Packing, FormatError> {
-        let region = |(index, bytes): (usize, &u64)| Region::of_bytes(&format!("r{index}"), RegionKind::Array, *bytes);
+        let region = |(index, bytes): (usize, &u64)| Region::of_bytes(format!("r{index}"), RegionKind::Array, *bytes);
         let regions = regions.iter().enumerate().map(region).collect();
         let meta = ShardMeta { job: "job".into(), group: "world".into(), name: "heat".into(), regions };
         let layout = Layout::new(meta, 4096)?;

@@ -1,14 +1,12 @@
 //! Where bytes are stored, and the extents that this comes to.
 
 use crate::base::Digest;
+use crate::format::extents::EXTENTS_MAX;
 use crate::format::packed::{Extent, Stored, append};
 use crate::format::shard::Head;
-use crate::format::{Region, RegionKind, codec};
+use crate::format::{Region, RegionKind};
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// Bytes of an encoded extent at most.
-const EXTENT_BYTES: u64 = 24;
 
 /// Where a byte is stored: by the files of which checkpoint, and as which byte of its bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,8 +126,7 @@ impl Question {
 }
 
 /// The extents of a shard whose bytes are stored there; files of `allowed` checkpoints may be referred to, each by its place in that list. What
-/// is stored by others, and what nothing is known of, its own file stores. `None` if that is all, or if there are so many extents that to describe
-/// them would take what they save.
+/// is stored by others, and what nothing is known of, its own file stores. `None` if that is all, or if there are more extents than a file may have.
 pub fn extents(head: &Head, found: &Found, allowed: &[u64]) -> Option<Vec<Extent>> {
     let operation = head.header.key.operation;
     let mut extents = Vec::new();
@@ -147,8 +144,7 @@ pub fn extents(head: &Head, found: &Found, allowed: &[u64]) -> Option<Vec<Extent
             at += bytes;
         }
     }
-    let most = (head.header.total_len - head.header.body_offset) / 2 / EXTENT_BYTES;
-    let is_too_much = extents.len() as u64 > most.min(codec::LIMIT as u64 / EXTENT_BYTES);
+    let is_too_much = extents.len() > EXTENTS_MAX;
     let is_reduced = extents.iter().any(|extent| extent.stored != Stored::Own);
     (is_reduced && !is_too_much).then_some(extents)
 }

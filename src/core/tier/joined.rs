@@ -4,149 +4,24 @@
 //! that lies in a file. Its digests are those of the capture, so what a source lacks or has wrong is found like any damage.
 #![forbid(unsafe_code)]
 
+mod stores;
+
+pub use stores::packing_of;
+
 use super::TierError;
 use super::contract::{MANIFEST_MAX, Tier, read_whole};
 use super::names::{Series, is_node_file, is_rank_file, rank_file};
-use super::pieces::Piece;
 use super::source::{FileShard, Source};
-use super::storage::{ReadFile, read_range};
+use super::storage::ReadFile;
 use crate::base::Rank;
-use crate::base::sync::Lock;
-use crate::format::frames::Expander;
-use crate::format::packed::{Packing, Placed, PlacedFrame, SourceKey, Stored, regions_of};
+use crate::format::packed::{Packing, Placed, SourceKey, Stored};
 use crate::format::shard::Head;
-use crate::format::{Content, FormatError, Manifest, Region, ShardMeta, codec, manifest};
-use std::collections::VecDeque;
+use crate::format::{Content, FormatError, Manifest, ShardMeta, manifest};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-
-/// A file that holds bytes of a shard's bodies.
-struct Store {
-    shard: FileShard,
-    /// What it stores; `None`: the whole shard.
-    packed: Option<OwnBytes>,
-}
-
-/// Where in a file bytes of a shard's bodies are.
-#[derive(Clone, Copy)]
-enum At {
-    /// In the raw shard.
-    Shard(u64),
-    /// In what a packed one stores itself.
-    Own(u64),
-}
-
-impl Store {
-    /// Reads what a raw shard says of itself, if it is packed.
-    fn of(shard: FileShard) -> Result<Store, TierError> {
-        let packed = match shard.head().header.content {
-            Content::Packed => Some(OwnBytes::new(&shard, Arc::new(packing_of(&shard)?))?),
-            Content::Shard | Content::Parity => None,
-        };
-        Ok(Store { shard, packed })
-    }
-
-    /// Where a range of the bodies is stored as a whole.
-    fn find(&self, range: Range<u64>) -> Option<At> {
-        match &self.packed {
-            Some(own) => own.packing.own_range(range).map(At::Own),
-            None => {
-                let header = &self.shard.head().header;
-                let start = header.body_offset.checked_add(range.start)?;
-                let end = header.body_offset.checked_add(range.end)?;
-                (end <= header.total_len).then_some(At::Shard(start))
-            }
-        }
-    }
-
-    /// Reads from where something was found, and what follows it.
-    fn read(&self, at: At, behind: u64, buffer: &mut [u8]) -> Result<(), TierError> {
-        match (at, &self.packed) {
-            (At::Own(at), Some(own)) => own.read(&self.shard, at + behind, buffer),
-            (At::Own(at) | At::Shard(at), _) => self.shard.read_raw(at + behind, buffer),
-        }
-    }
-}
-
-/// What a packed shard in a file stores itself.
-struct OwnBytes {
-    /// Where that begins in the shard.
-    at: u64,
-    packing: Arc<Packing>,
-    /// Frames of which only a part was asked for, the last ones; ranges that refer to them are often short and close to each other.
-    expanded: Lock<VecDeque<(usize, Arc<[u8]>)>>,
-}
-
-/// So many expanded frames are kept.
-const EXPANDED_MAX: usize = 4;
-
-impl OwnBytes {
-    fn new(raw: &FileShard, packing: Arc<Packing>) -> Result<OwnBytes, TierError> {
-        let [.., own] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
-        Ok(OwnBytes { at: raw.head().header.body_offset + own.offset, packing, expanded: Lock::default() })
-    }
-
-    /// Reads from this one of its own bytes on.
-    fn read(&self, raw: &FileShard, at: u64, buffer: &mut [u8]) -> Result<(), TierError> {
-        let frames = self.packing.frames_in(at..at + buffer.len() as u64);
-        if self.packing.frames.is_empty() {
-            return raw.read_raw(self.at + at, buffer);
-        }
-        let mut expander = None;
-        let mut rest = buffer;
-        let mut from = at;
-        for index in frames {
-            let frame = &self.packing.frames[index];
-            let length = rest.len().min((frame.at + frame.bytes - from) as usize);
-            let (target, behind) = rest.split_at_mut(length);
-            let inside = from - frame.at;
-            if !frame.is_compressed() {
-                raw.read_raw(self.at + frame.stored_at + inside, target)?;
-            } else if length as u64 == frame.bytes {
-                self.expand(raw, frame, &mut expander, target)?;
-            } else {
-                let expanded = self.expanded(raw, index, &mut expander)?;
-                target.copy_from_slice(&expanded[inside as usize..inside as usize + length]);
-            }
-            (rest, from) = (behind, from + length as u64);
-        }
-        Ok(())
-    }
-
-    /// A frame as a whole, which stays for those who ask for it next.
-    fn expanded(&self, raw: &FileShard, index: usize, expander: &mut Option<Expander>) -> Result<Arc<[u8]>, TierError> {
-        if let Some((_, bytes)) = self.expanded.lock().iter().find(|(known, _)| *known == index) {
-            return Ok(bytes.clone());
-        }
-        let frame = &self.packing.frames[index];
-        let mut bytes = vec![0; frame.bytes as usize];
-        self.expand(raw, frame, expander, &mut bytes)?;
-        let bytes: Arc<[u8]> = bytes.into();
-        let mut kept = self.expanded.lock();
-        kept.push_front((index, bytes.clone()));
-        kept.truncate(EXPANDED_MAX);
-        Ok(bytes)
-    }
-
-    fn expand(
-        &self,
-        raw: &FileShard,
-        frame: &PlacedFrame,
-        expander: &mut Option<Expander>,
-        bytes: &mut [u8],
-    ) -> Result<(), TierError> {
-        let mut stored = vec![0; frame.stored as usize];
-        raw.read_raw(self.at + frame.stored_at, &mut stored)?;
-        let no_memory = |source| TierError::io(raw.tier(), "expand", raw.path(), source);
-        let expander = match expander {
-            Some(expander) => expander,
-            None => expander.insert(Expander::new().map_err(no_memory)?),
-        };
-        expander.expand(&stored, frame.element, bytes).map_err(|error| raw.wrong(error))
-    }
-}
+use stores::{At, OwnBytes, Store};
 
 /// A packed shard with its sources, read as the shard that it stands for.
 struct Joined {
@@ -155,20 +30,75 @@ struct Joined {
     sources: Vec<Store>,
 }
 
+/// A range of one of the files, and where it is wanted.
+struct Wanted {
+    /// 0: the own one, or the place of a source and 1.
+    file: usize,
+    at: At,
+    bytes: usize,
+    target: usize,
+}
+
+impl Wanted {
+    fn end(&self) -> u64 {
+        self.at.byte() + self.bytes as u64
+    }
+}
+
+/// What lies so close together in a file is read in one go, of so many bytes at most.
+const GAP_MAX: u64 = 64 << 10;
+const READ_MAX: u64 = 1 << 20;
+
 impl Joined {
-    /// Where a range of an extent is.
-    fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(&Store, At)> {
+    fn store(&self, file: usize) -> &Store {
+        if file == 0 { &self.own } else { &self.sources[file - 1] }
+    }
+
+    /// Reads ranges of the files, in the order in which they lie there.
+    fn fetch(&self, mut wanted: Vec<Wanted>, buffer: &mut [u8]) -> Result<(), TierError> {
+        wanted.sort_unstable_by_key(|part| (part.file, part.at.byte()));
+        let mut scratch = Vec::new();
+        let mut rest = &wanted[..];
+        while let [first, ..] = rest {
+            let (from, mut end, mut count) = (first.at.byte(), first.end(), 1);
+            for next in &rest[1..] {
+                let is_near = next.file == first.file && next.at.byte() <= end + GAP_MAX;
+                if !is_near || next.end().max(end) - from > READ_MAX {
+                    break;
+                }
+                (end, count) = (end.max(next.end()), count + 1);
+            }
+            let (these, others) = rest.split_at(count);
+            let store = self.store(first.file);
+            if let [only] = these {
+                store.read(only.at, 0, &mut buffer[only.target..only.target + only.bytes])?;
+            } else {
+                scratch.resize((end - from) as usize, 0);
+                store.read(first.at, 0, &mut scratch)?;
+                for part in these {
+                    let inside = (part.at.byte() - from) as usize;
+                    buffer[part.target..part.target + part.bytes]
+                        .copy_from_slice(&scratch[inside..inside + part.bytes]);
+                }
+            }
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Where a range of an extent is, and in which file.
+    fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(usize, At)> {
         let inside = range.start - extent.at;
         let moved = |offset: u64| {
             let start = offset.checked_add(inside)?;
             Some(start..start.checked_add(range.end - range.start)?)
         };
         match extent.stored {
-            Stored::Own => Some((&self.own, At::Own(extent.own_before + inside))),
-            Stored::Same { offset } => self.own.find(moved(offset)?).map(|at| (&self.own, at)),
+            Stored::Own => Some((0, At::Own(extent.own_before + inside))),
+            Stored::Same { offset } => self.own.find(moved(offset)?).map(|at| (0, at)),
             Stored::In { source, offset } => {
                 let store = self.sources.get(source as usize)?;
-                store.find(moved(offset)?).map(|at| (store, at))
+                store.find(moved(offset)?).map(|at| (source as usize + 1, at))
             }
         }
     }
@@ -191,14 +121,14 @@ impl ReadFile for Joined {
             buffer[..head.len()].copy_from_slice(head);
         }
         let bodies = offset.max(body) - body..end.max(body) - body;
+        let mut wanted = Vec::new();
         for extent in self.packing.extents_in(bodies.clone()) {
             let range = extent.at.max(bodies.start)..extent.end().min(bodies.end);
-            let (store, at) = self.place(extent, range.clone()).ok_or(io::ErrorKind::InvalidData)?;
-            let from = (body + range.start - offset) as usize;
-            let part = &mut buffer[from..from + (range.end - range.start) as usize];
-            store.read(at, 0, part).map_err(io::Error::other)?;
+            let (file, at) = self.place(extent, range.clone()).ok_or(io::ErrorKind::InvalidData)?;
+            let target = (body + range.start - offset) as usize;
+            wanted.push(Wanted { file, at, bytes: (range.end - range.start) as usize, target });
         }
-        Ok(())
+        self.fetch(wanted, buffer).map_err(io::Error::other)
     }
 
     fn readers(&self) -> usize {
@@ -440,33 +370,6 @@ pub fn sources_in(tier: &dyn Tier, folder: &Path) -> Vec<SourceKey> {
     sources.sort_unstable();
     sources.dedup();
     sources
-}
-
-/// Reads and checks what a packed shard says of itself.
-///
-/// # Errors
-/// [`TierError`] if it cannot be read, or is damaged.
-///
-/// # Blocking
-/// On the tier.
-pub fn packing_of(raw: &FileShard) -> Result<Packing, TierError> {
-    let head = raw.head();
-    let [first, sources, extents, frames, _] = regions_of(head).map_err(|error| raw.wrong(error))?;
-    if let Some(region) = [sources, extents, frames].into_iter().find(|region| region.bytes > codec::LIMIT as u64) {
-        let why = format!("its {} are too long: {} bytes", region.name, region.bytes);
-        return Err(raw.wrong(FormatError::invalid("packed shard", why)));
-    }
-    let read = |region: &Region| -> Result<Vec<u8>, TierError> {
-        let start = raw.offset() + head.header.body_offset + region.offset;
-        let bytes = read_range(raw.file(), start..start + region.bytes);
-        let bytes = bytes.map_err(|source| TierError::io(raw.tier(), "read", raw.path(), source))?;
-        let at = head.header.body_offset + region.offset;
-        let blocks = region.first_block..region.first_block + region.blocks(head.header.block_size.into());
-        Piece { bytes: at..at + region.bytes, blocks }.check(&Source::File(raw.clone()), &bytes)?;
-        Ok(bytes)
-    };
-    let (sources, extents, frames) = (read(sources)?, read(extents)?, read(frames)?);
-    Packing::decode(head, read(first)?, [&sources, &extents, &frames]).map_err(|error| raw.wrong(error))
 }
 
 #[cfg(test)]

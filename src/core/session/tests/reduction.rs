@@ -198,6 +198,8 @@ fn auto_goes_by_what_changes() {
     let bed = Bed::new();
     let mut config = reduced(&bed);
     (config.job.reduction.method, config.job.reduction.chunk) = (Method::Auto, Some(128));
+    // Files are read while the session goes on: none is removed.
+    (config.job.local.keep_last, config.job.global.keep_last) = (100, 100);
     let session = bed.open(&bed.place(), config);
     let mut rng = Rng::new(3);
     let mut region: Vec<u8> = (0..20 * BLOCK).map(|_| rng.next_u64() as u8).collect();

@@ -7,7 +7,7 @@ use crate::base::{CheckpointKey, Generation, Incarnation};
 use crate::format::container::encode_tail;
 use crate::format::packed::Extent;
 use crate::format::shard::{Layout, encode_head};
-use crate::format::{ContainerEntry, ContainerInfo, ElementType, RegionKind};
+use crate::format::{ContainerEntry, ContainerInfo, ElementType, Region, RegionKind};
 use crate::reduction::{Chunks, Extents, Field, Grouping, Question, Versions, all_own, extents};
 use crate::tier::directory::DirectoryTier;
 use crate::tier::packing::pack;
