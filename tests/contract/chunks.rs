@@ -209,7 +209,10 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
         let mut series = Series::new(seed, &lengths);
         let blocks = 8 + 2 * lengths.iter().map(|length| length.div_ceil(block)).sum::<u64>();
         let size = TableSize::that_fits(blocks, block, grouping, Some(chunk), 1 << 30).expect("it fits");
-        let (mut table, mut chunks) = table(device, TableSize { entries: 8 * size.entries, ..size });
+        // Half of them have room for few stretches.
+        let runs = if rng.chance(1, 2) { (size.leaves() / 4).max(64) } else { size.runs };
+        let size = TableSize { entries: 8 * size.entries, runs, ..size };
+        let (mut table, mut chunks) = table(device, size);
         for operation in 1..=8 {
             if operation == 6 && rng.chance(1, 3) {
                 let bytes = random(&mut rng, 5000);
@@ -231,7 +234,7 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
             let runs: usize = expected.values().map(Vec::len).sum();
             match found {
                 None => {
-                    assert!(runs as u64 > size.runs(), "{case}");
+                    assert!(runs as u64 > size.runs, "{case}");
                     chunks = size.empty();
                 }
                 Some(found) => {
@@ -242,7 +245,7 @@ pub fn tables_find_what_the_processor_finds(device: &dyn Device) {
                 }
             }
             let (starts, bodies) = series.bodies();
-            let stored = if runs as u64 > size.runs() { whole(&asked) } else { expected };
+            let stored = if runs as u64 > size.runs { whole(&asked) } else { expected };
             series.versions.insert(operation, (bodies, stored, starts));
             series.change();
         }

@@ -2,11 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::{DeviceError, DeviceSpan, Result};
+use crate::format::extents::EXTENTS_MAX;
 use crate::reduction::{Chunks, Found, Grouping, Question, chunk_of, range_bytes};
 use std::fmt;
 
-/// Bytes of a chunk's digest, of where it is stored, and of its part of what is answered.
-const LEAF_BYTES: u64 = 16 + 8 + 4;
+/// Bytes of a chunk's digest, of where it is stored, and of a stretch that is answered: one for each chunk at the worst.
+const LEAF_BYTES: u64 = 16 + 8 + 16;
 /// Bytes of an entry of the table.
 const ENTRY_BYTES: u64 = 24;
 /// Eighths of a table that may be in use.
@@ -36,6 +37,8 @@ pub struct TableSize {
     pub blocks: u64,
     /// Entries.
     pub entries: u64,
+    /// The most stretches that one version may come to.
+    pub runs: u64,
 }
 
 impl TableSize {
@@ -55,7 +58,9 @@ impl TableSize {
         let chunk = chunk_of(wanted, |chunk| takes(chunk) <= budget)?;
         // What one version brings, and as much again of those before it.
         let entries = ((budget - leaves(chunk) * LEAF_BYTES) / ENTRY_BYTES).min(2 * least(chunk));
-        Some(TableSize { chunk, grouping, block, blocks, entries })
+        // No file describes more.
+        let runs = leaves(chunk).clamp(64, EXTENTS_MAX as u64);
+        Some(TableSize { chunk, grouping, block, blocks, entries, runs })
     }
 
     /// Chunks of a block.
@@ -76,11 +81,6 @@ impl TableSize {
     /// The most entries that may be in use.
     pub fn most(&self) -> u64 {
         self.entries / 8 * FULL
-    }
-
-    /// The most stretches that one version may come to.
-    pub fn runs(&self) -> u64 {
-        (self.leaves() / 4).clamp(64, 1 << 21)
     }
 
     /// The same table in the processor's memory, empty.

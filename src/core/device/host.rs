@@ -505,7 +505,7 @@ impl ChunkTable for HostChunks {
         };
         let found = self.chunks.look(asked, read).inspect_err(|_| self.before.clear())?;
         let runs: usize = found.values().map(Vec::len).sum();
-        if runs as u64 > self.size.runs() {
+        if runs as u64 > self.size.runs {
             self.before.clear();
             return Ok(None);
         }

@@ -128,7 +128,7 @@ impl CudaChunks {
             size.blocks * size_of::<KernelBlock>() as u64,
             VERSIONS / 8,
             16,
-            16 * size.runs(),
+            16 * size.runs,
         ];
         let memory = Allocation::new(shared, parts.iter().map(|bytes| part(*bytes)).sum())?;
         let mut next = memory.address();
@@ -149,7 +149,7 @@ impl CudaChunks {
             alive,
             counters,
             runs,
-            runs_most: size.runs(),
+            runs_most: size.runs,
             chunk_shift: size.chunk.trailing_zeros(),
             block_shift: size.per_block().trailing_zeros(),
             range_shift: size.per_range().trailing_zeros(),
@@ -248,7 +248,7 @@ impl CudaChunks {
             let place = (number << UNIT_BITS) + (asked.fields[part.field].at + part.start) / UNIT;
             KernelPart { leaf: firsts[part.field] + chunk, leaves: part.bytes.div_ceil(self.size.chunk), place }
         };
-        let room = self.size.runs() as usize * 16 / size_of::<KernelPart>();
+        let room = self.size.runs as usize * 16 / size_of::<KernelPart>();
         parts.iter().filter(is_there).take(room).map(part).collect()
     }
 
@@ -343,7 +343,7 @@ impl CudaChunks {
         let mut counters = [0u64; 2];
         pinned.read(behind, bytemuck::cast_slice_mut(&mut counters));
         self.used = counters[0];
-        if counters[1] > self.size.runs() {
+        if counters[1] > self.size.runs {
             return Ok(None);
         }
         let mut runs = vec![[0u64; 2]; counters[1] as usize];
