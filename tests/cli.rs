@@ -686,9 +686,9 @@ fn what_a_packed_shard_stores_and_refers_to_is_shown() {
     let document = with_path(&["inspect", "--json", "--rank", "1"], &folders[2]).json();
     let packed = &document["checkpoints"][0]["containers"][0]["shards"][0]["packed"];
     let of = |source: usize| (packed["sources"][source]["folder"].clone(), packed["sources"][source]["bytes"].clone());
-    // The newest first.
-    assert_eq!(of(0), (name(&folders[1]).into(), 4096.into()), "{packed}");
-    assert_eq!(of(1), (name(&folders[0]).into(), (38 * 4096).into()), "{packed}");
+    // The oldest first.
+    assert_eq!(of(0), (name(&folders[0]).into(), (38 * 4096).into()), "{packed}");
+    assert_eq!(of(1), (name(&folders[1]).into(), 4096.into()), "{packed}");
     assert_eq!((&packed["same_bytes"], packed["regions"][0]["name"].as_str()), (&0.into(), Some("array")));
 }
 
