@@ -12,7 +12,7 @@ tests=(--test contract_device --test device_checkpoint --test history)
 benches=(--bench device)
 case "${1:-}" in
 "") tests+=(--test rtm_physics --test graphlets_counts) &&
-    benches+=(--bench shot --bench beside --bench slots --bench cache --bench reduction --example rtm --example graphlets) ;;
+    benches+=(--bench shot --bench beside --bench slots --bench cache --bench reduction --bench figures --example rtm --example graphlets) ;;
 --small) ;;
 *) sed -n '5,6s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac

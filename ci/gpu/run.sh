@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
-# A PART is tests, interfaces, rtm, graphlets, device, beside, ready, slots or reduction; without --only all of them. Shots take half an hour and 90 GB of memory.
+# A PART is tests, interfaces, rtm, graphlets, device, beside, ready, slots, reduction or figures; without --only all of them. Figures take ten minutes, shots half
+# an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 BIVOUAC_LOCAL_ALLOW_TMPFS=true
@@ -163,6 +164,13 @@ fi
 if wanted reduction; then
     bench reduction timeout 600 ./reduction --bench --gpu --mib 1024 --versions 7 --dir "$scratch"
     bench reduction timeout 600 ./reduction --bench --gpu --captures --mib 4096 --versions 9 --dir "$scratch"
+fi
+# The figures of ICPP'23. Some of the inputs at a time: what has been measured stays if the rest takes too long.
+figures() { bench figures timeout 600 mpirun --oversubscribe --bind-to none -n "$1" ./figures --bench --dir "$scratch" "${@:2}"; }
+if wanted figures; then
+    for inputs in race,mesh delaunay,road bubble; do figures 1 --gpu --fig4 --fig5 --inputs "$inputs"; done
+    figures 1 --restart
+    figures "$gpus" --gpu --fig6
 fi
 if [ "${1:-}" = --shots ]; then
     ./shots.sh --program ./shot --scratch "$scratch" "${@:2}" | figure
