@@ -1,6 +1,9 @@
-//! Draws the stored figures of shots: `cargo bench --bench plots` reads `benches/results/shot-h200.jsonl` and writes one SVG and one CSV
-//! for each of the papers' figures into `benches/results/plots/`. Nothing is measured here.
+//! Draws the stored figures of shots, and of files that refer to earlier ones: `cargo bench --bench plots` reads `benches/results/shot-h200.jsonl` and
+//! `benches/results/figures-h100.jsonl`, and writes one SVG and one CSV for each of the papers' figures into `benches/results/plots/`. Nothing is measured
+//! here.
 
+#[path = "plots/figures.rs"]
+mod figures;
 #[path = "shot/sizes.rs"]
 mod sizes;
 
@@ -34,7 +37,7 @@ struct Series {
 
 /// A picture to be drawn.
 struct Picture {
-    file: &'static str,
+    file: String,
     title: String,
     x: &'static str,
     y: &'static str,
@@ -47,22 +50,33 @@ struct Picture {
 
 fn main() -> Outcome {
     let results = PathBuf::from(env!("WORKSPACE_ROOT")).join("benches/results");
-    let text = std::fs::read_to_string(results.join("shot-h200.jsonl"))?;
-    let rows: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let shots: Vec<Value> =
-        rows.into_iter().filter(|row| row["figure"] == "shot" && row["superseded"] != true).collect();
+    let shots: Vec<Value> = rows(&results.join("shot-h200.jsonl"))?.into_iter().filter(is_valid_shot).collect();
+    let mut all = pictures(&shots);
+    let measured = results.join("figures-h100.jsonl");
+    match measured.exists() {
+        true => all.extend(figures::pictures(&rows(&measured)?)),
+        false => eprintln!("LEFT OUT: the figures of ICPP'23, because {} is not there", measured.display()),
+    }
     let folder = results.join("plots");
     std::fs::create_dir_all(&folder)?;
-    for picture in pictures(&shots) {
+    for picture in all {
         if picture.series.iter().all(|series| series.points.is_empty()) {
             eprintln!("left out: {} has no figures", picture.file);
             continue;
         }
-        std::fs::write(folder.join(picture.file).with_extension("csv"), table(&picture))?;
+        std::fs::write(folder.join(&picture.file).with_extension("csv"), table(&picture))?;
         draw(&picture, &folder)?;
-        println!("{}", folder.join(picture.file).display());
+        println!("{}", folder.join(&picture.file).display());
     }
     Ok(())
+}
+
+fn rows(path: &Path) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
+    Ok(std::fs::read_to_string(path)?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
+
+fn is_valid_shot(row: &Value) -> bool {
+    row["figure"] == "shot" && row["superseded"] != true
 }
 
 /// The rows of a set.
@@ -117,8 +131,8 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
     };
     let engine = |row: &Value| word(row, "engine").to_owned();
     let both = |row: &Value| number(row, "both_gb_s");
-    let bars = |file, title: &str, names: &'static [&'static str], sizes: &'static str| Picture {
-        file,
+    let bars = |file: &str, title: &str, names: &'static [&'static str], sizes: &'static str| Picture {
+        file: file.into(),
         title: title.into(),
         x: "order of reading",
         y: "GB/s, both passes",
@@ -130,8 +144,8 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
             |row| (by_order(row), both(row)),
         ),
     };
-    let lines = |file, title: &str, x, y, is_log, series| Picture {
-        file,
+    let lines = |file: &str, title: &str, x, y, is_log, series| Picture {
+        file: file.into(),
         title: title.into(),
         x,
         y,
@@ -293,7 +307,7 @@ fn table(picture: &Picture) -> String {
 }
 
 fn draw(picture: &Picture, folder: &Path) -> Outcome {
-    let path = folder.join(picture.file).with_extension("svg");
+    let path = folder.join(&picture.file).with_extension("svg");
     // The legend stands beside the drawing: inside it would cover data, wherever the data happen to be.
     let longest = picture.series.iter().map(|series| series.name.chars().count()).max().unwrap_or_default();
     let whole = (SIZE.0 + (longest * LEGEND.0) as u32 + LEGEND.2 as u32 * 2, SIZE.1);
