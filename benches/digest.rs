@@ -2,23 +2,36 @@
 //!
 //! ```text
 //! cargo bench --bench digest -- battery | tee benches/results/digest-battery.jsonl        (all cores, an hour on two)
+//! cargo bench --bench digest -- counters | tee benches/results/digest-counters.jsonl       (a minute on two cores)
 //! cargo bench --bench digest -- speed --threads 16 | tee benches/results/digest-NAME.jsonl (a quiet machine)
 //! ```
 //!
 //! * `battery`: sets of changed blocks of 64 KiB (`digest/families.rs` has the changes, `digest/states.rs` the blocks),
 //!   all pairs of each set compared. Exit status 1 if any half of a digest agrees for different blocks, or if truncated
 //!   digests or flipped bits are far from chance. `tests/digest.rs` runs a slice of it.
+//! * `counters`: blocks of 20 versions of the counters of graphlets, of five graphs: consecutive ones, and all pairs.
 //! * `speed`: the capture loop of `base::digest` and two other candidates, each against memcpy in the same run, by one thread
 //!   and by many at once. `benches/gpu/digest.cu` measures the same candidates on a GPU.
 #![deny(unsafe_code)]
 
 #[path = "digest/battery.rs"]
 mod battery;
+#[path = "digest/counters.rs"]
+mod counters;
 #[path = "digest/families.rs"]
 mod families;
 #[allow(dead_code)]
+#[path = "../mpi-examples/graphlets/graph.rs"]
+mod graph;
+#[allow(dead_code)]
+#[path = "../mpi-examples/graphlets/inputs.rs"]
+mod inputs;
+#[allow(dead_code)]
 #[path = "../mpi-examples/rtm/model.rs"]
 mod model;
+#[allow(dead_code)]
+#[path = "../mpi-examples/graphlets/orbits.rs"]
+mod orbits;
 #[allow(dead_code)]
 #[path = "../mpi-examples/heat2d/plate.rs"]
 mod plate;
@@ -29,6 +42,9 @@ mod states;
 #[allow(dead_code)]
 #[path = "../mpi-examples/rtm/stencil.rs"]
 mod stencil;
+#[allow(dead_code)]
+#[path = "../mpi-examples/graphlets/subgraphs.rs"]
+mod subgraphs;
 
 use clap::{Parser, Subcommand};
 use serde_json::json;
@@ -57,6 +73,14 @@ enum What {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Versions of counters, as de-duplication compares them.
+    Counters {
+        /// Vertices of each graph.
+        #[arg(long, default_value_t = 4_000_000)]
+        vertices: usize,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// The capture loop and other candidates against memcpy.
     Speed {
         /// Threads at once.
@@ -75,6 +99,7 @@ fn main() {
     println!("{}", json!({"machine": machine(), "command": std::env::args().skip(1).collect::<Vec<_>>().join(" ")}));
     let good = match Options::parse().what {
         What::Battery { draws, pairs, seed } => run_battery(draws, pairs, seed),
+        What::Counters { vertices, seed } => run_counters(vertices, seed),
         What::Speed { threads, mib, rounds } => {
             speed::run(threads, mib, rounds);
             true
@@ -153,6 +178,24 @@ fn run_battery(draws: usize, pairs: u64, seed: u64) -> bool {
         "avalanche_deviations_max": round(avalanche), "good": good})
     );
     good
+}
+
+fn run_counters(vertices: usize, seed: u64) -> bool {
+    let runs: Vec<_> = counters::INPUTS.into_iter().flat_map(|kind| [(kind, 4096), (kind, 65536)]).collect();
+    let good = Mutex::new(true);
+    on_all_cores(runs.len(), |index| {
+        let (kind, block) = runs[index];
+        let counters::Counted { found, changed, unseen } = counters::counted(kind, vertices, block, seed);
+        let is_good = found.is_good() && unseen == 0;
+        println!(
+            "{}",
+            json!({"input": format!("{kind:?}"), "vertices": vertices, "block": block, "blocks": found.blocks, "pairs": found.pairs(),
+            "equal_halves": found.equal_halves, "deviations": round(found.deviations), "consecutive_changed": changed,
+            "consecutive_unseen": unseen, "good": is_good})
+        );
+        *good.lock().unwrap_or_else(PoisonError::into_inner) &= is_good;
+    });
+    good.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn round(number: f64) -> f64 {

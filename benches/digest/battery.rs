@@ -65,7 +65,8 @@ pub fn judge(digests: &[[u64; 2]]) -> Found {
     found
 }
 
-fn halves(digest: bivouac_core::base::digest::Digest) -> [u64; 2] {
+/// Both halves of a digest, as numbers.
+pub fn halves(digest: bivouac_core::base::digest::Digest) -> [u64; 2] {
     let word = |from: usize| u64::from_le_bytes(std::array::from_fn(|at| digest.0[from + at]));
     [word(0), word(8)]
 }
