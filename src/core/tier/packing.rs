@@ -84,16 +84,12 @@ fn compress(shard: &MemoryShard, packing: &Packing, mut room: u64) -> Result<Com
     let no_memory = |source| TierError::io(TierId::MEMORY, "compress", &path, source);
     let mut compressor = Compressor::new().map_err(no_memory)?;
     let (mut frames, mut compressed, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-    let (body, mut at, mut unchecked) = (packing.head.header.body_offset, 0, 0);
+    let (mut at, mut unchecked) = (0, 0);
     for (region, own) in packing.own_regions() {
         let end = at + own;
         while at < end {
             let range = at..end.min(at + FRAME_MAX);
-            bytes.clear();
-            for part in own_parts(packing, range.clone()) {
-                unchecked = check_blocks(shard, packing, &part, unchecked)?;
-                bytes.extend_from_slice(shard.part((body + part.start) as usize, (part.end - part.start) as usize)?);
-            }
+            unchecked = read_checked(shard, packing, range.clone(), unchecked, &mut bytes)?;
             let mut compress = || compressor.compress(&bytes, region.element.bytes());
             let mut packed = if room > 0 { compress() } else { None };
             let length = packed.as_ref().map_or(0, |packed| packed.len() as u64);
@@ -126,12 +122,11 @@ impl OwnBytes {
                     digests.push(digest);
                     continue;
                 }
-                for part in taken {
-                    unchecked = check_blocks(&self.shard, &self.packing, &part, unchecked)?;
-                }
+                unchecked = read_checked(&self.shard, &self.packing, range, unchecked, &mut bytes)?;
+            } else {
+                bytes.resize((range.end - range.start) as usize, 0);
+                self.read(range, &mut bytes)?;
             }
-            bytes.resize((range.end - range.start) as usize, 0);
-            self.read(range, &mut bytes)?;
             digests.push(digest_bytes(&bytes));
         }
         Ok(digests)
@@ -163,16 +158,37 @@ impl OwnBytes {
 
     /// Reads a range of the own bytes as they are.
     fn read_plain(&self, range: Range<u64>, buffer: &mut [u8]) -> Result<(), TierError> {
-        let body = self.packing.head.header.body_offset;
         let mut rest = buffer;
         for part in own_parts(&self.packing, range) {
-            let length = (part.end - part.start) as usize;
-            let (target, behind) = rest.split_at_mut(length);
-            target.copy_from_slice(self.shard.part((body + part.start) as usize, length)?);
+            let bytes = bytes_of(&self.shard, &self.packing, &part)?;
+            let (target, behind) = rest.split_at_mut(bytes.len());
+            target.copy_from_slice(bytes);
             rest = behind;
         }
         Ok(())
     }
+}
+
+/// The bytes of a range of the bodies, where they lie.
+fn bytes_of<'s>(shard: &'s MemoryShard, packing: &Packing, range: &Range<u64>) -> Result<&'s [u8], TierError> {
+    let start = packing.head.header.body_offset + range.start;
+    shard.part(start as usize, (range.end - range.start) as usize)
+}
+
+/// Reads a range of the own bytes, after all blocks that it touches, from `unchecked` on, were compared with their digests; returns the next one.
+fn read_checked(
+    shard: &MemoryShard,
+    packing: &Packing,
+    range: Range<u64>,
+    mut unchecked: u64,
+    bytes: &mut Vec<u8>,
+) -> Result<u64, TierError> {
+    bytes.clear();
+    for part in own_parts(packing, range) {
+        unchecked = check_blocks(shard, packing, &part, unchecked)?;
+        bytes.extend_from_slice(bytes_of(shard, packing, &part)?);
+    }
+    Ok(unchecked)
 }
 
 /// Compares the blocks that a range of the bodies touches with their digests, those from `unchecked` on; returns the next one.

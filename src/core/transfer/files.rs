@@ -174,8 +174,7 @@ impl FileLevel {
         if !References::refers_on(self.kind()) {
             return Ok(source);
         }
-        let bandwidth = self.reporter.count(|stats| stats.bandwidth(self.kind()));
-        let compress = self.reducer.is_compressed(bandwidth);
+        let compress = self.reducer.is_compressed(|| self.reporter.count(|stats| stats.bandwidth(self.kind())));
         let packed = self.reducer.packed(&of.series.name, of.key.operation, shard, compress)?;
         let packed = match packed {
             Some(packed) if self.is_right(of, shard, &packed)? => Some(packed),

@@ -21,7 +21,7 @@ use crate::tier::packing::pack;
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::{Tier, TierError, TierId};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -238,11 +238,14 @@ impl Reducer {
     }
 
     /// Is the next file on a tier to be compressed, where bytes are written so fast?
-    pub fn is_compressed(&self, bandwidth: Option<f64>) -> bool {
+    pub fn is_compressed(&self, bandwidth: impl FnOnce() -> Option<f64>) -> bool {
         match self.compress {
             Compress::Off => false,
             Compress::On => true,
-            Compress::Auto => self.worth.lock().pays(bandwidth),
+            Compress::Auto => {
+                let bandwidth = bandwidth();
+                self.worth.lock().pays(bandwidth)
+            }
         }
     }
 
@@ -372,12 +375,7 @@ impl Reducer {
         };
         let allowed: Vec<u64> = known.iter().map(|source| source.key.operation).collect();
         let mut found = looked.clone();
-        let mut chunked: Vec<Way> = Vec::new();
-        ways.values().filter(|way| way.is_chunked()).for_each(|way| {
-            if !chunked.contains(way) {
-                chunked.push(*way);
-            }
-        });
+        let chunked: HashSet<Way> = ways.values().copied().filter(|way| way.is_chunked()).collect();
         for way in &chunked {
             let budget = self.budget / chunked.len() as u64;
             let is_asked = |region: &str| ways.get(region) == Some(way);

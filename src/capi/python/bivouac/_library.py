@@ -141,7 +141,7 @@ PROTOTYPES = {
     "bvk_save_protected": [HANDLE],
     "bvk_hold": [HANDLE],
     "bvk_save_history": [HANDLE, HANDLE],
-    "bvk_reduce": [HANDLE, c_char_p, c_char_p],
+    "bvk_reduce": [HANDLE, TEXT, TEXT],
     "bvk_capture": [POINTER(HANDLE), POINTER(HANDLE)],
     "bvk_abort": [POINTER(HANDLE)],
     "bvk_poll": [HANDLE, POINTER(c_int)],
