@@ -1,6 +1,6 @@
 //! What a file of the local tier holds of a rank's shard.
 
-use bivouac::format::packed::{Packing, Placed, Stored, regions_of};
+use bivouac::format::packed::{Outline, Packing, Placed, Stored, regions_of};
 use bivouac::format::shard::Head;
 use bivouac::format::{Content, Region};
 use std::ops::Range;
@@ -62,7 +62,8 @@ impl File {
         let packing = (head.header.content == Content::Packed).then(|| {
             let body = |region: &Region| read(body_offset + region.offset, region.bytes);
             let [first, sources, extents, frames, _] = regions_of(&head).expect("its regions").map(body);
-            Packing::decode(&head, first, [&sources, &extents, &frames]).expect("a packed shard")
+            let outline = Outline::decode(&head, first, &sources).expect("a packed shard");
+            Packing::decode(&head, outline, [&extents, &frames]).expect("a packed shard")
         });
         let bytes = file.metadata().expect("it has a length").len();
         File { path, bytes, operation: head.header.key.operation, packing, head }
@@ -81,7 +82,7 @@ impl File {
 
     /// The head of the shard that it stands for.
     pub fn shard(&self) -> &Head {
-        self.packing.as_ref().map_or(&self.head, |packing| &packing.head)
+        self.packing.as_ref().map_or(&self.head, |packing| &packing.outline.head)
     }
 
     /// Where in the file a range of the bodies lies that it stores itself, without compression.
@@ -114,7 +115,7 @@ impl File {
                 Stored::Own => part,
                 Stored::Same { offset } => Part { offset, is_own: false, ..part },
                 Stored::In { source, offset } => {
-                    let operation = packing.sources[source as usize].key.operation;
+                    let operation = packing.outline.sources[source as usize].key.operation;
                     Part { operation, offset, is_own: false, ..part }
                 }
             }

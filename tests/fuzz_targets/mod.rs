@@ -12,7 +12,7 @@ use bivouac_core::affinity::record::{Record, RegionPlace};
 use bivouac_core::coordination::core::Message;
 use bivouac_core::format::container::{FOOTER_LEN, Footer};
 use bivouac_core::format::frames::Expander;
-use bivouac_core::format::packed::{Packing, Stored, regions_of};
+use bivouac_core::format::packed::{Outline, Packing, Stored, regions_of};
 use bivouac_core::format::shard::Head;
 use bivouac_core::format::{Container, FormatError, Manifest, Region, codec};
 use bivouac_core::redundancy::domains::{Topology, TopologyError, domains_of};
@@ -99,17 +99,18 @@ pub fn packed_shard(bytes: &[u8]) -> Reached {
     };
     let bodies = [first, sources, extents, frames].map(body);
     let [Some(first), Some(sources), Some(extents), Some(frames)] = bodies else { return Reached::Rules };
-    match Packing::decode(&head, first.to_vec(), [sources, extents, frames]) {
+    let outline = Outline::decode(&head, first.to_vec(), sources);
+    match outline.and_then(|outline| Packing::decode(&head, outline, [extents, frames])) {
         Err(error) => {
             assert!(!error.to_string().is_empty());
             Reached::Rules
         }
         Ok(packing) => {
-            let whole = &packing.head.header;
+            let whole = &packing.outline.head.header;
             assert!(packing.extents.iter().all(|extent| extent.end() <= whole.total_len - whole.body_offset));
             assert!(packing.extents.windows(2).all(|pair| pair[0].end() <= pair[1].at));
             let in_all: u64 = packing.extents.iter().map(|extent| extent.length).sum();
-            assert_eq!(in_all, packing.head.meta.regions.iter().map(|region| region.bytes).sum::<u64>());
+            assert_eq!(in_all, packing.outline.head.meta.regions.iter().map(|region| region.bytes).sum::<u64>());
             for extent in &packing.extents {
                 assert_eq!(packing.extents_in(extent.at..extent.end()), [*extent]);
                 let own = packing.own_range(extent.at..extent.end());

@@ -82,8 +82,8 @@ pub fn packed(rank: u32) -> Vec<u8> {
     let extents = [own(4096), taken(704, 4096), taken(6, 8192), own(8)];
     let source = SourceKey { key: key(), agreement: 0x00c0_ffee };
     let packed = pack(&shard, vec![source], &extents, 1 << 20).expect("it can be packed");
-    let mut bytes = vec![0; packed.head().header.total_len as usize];
-    packed.read_raw(0, &mut bytes).expect("read");
+    let mut bytes = vec![0; packed.shard.head().header.total_len as usize];
+    packed.shard.read_raw(0, &mut bytes).expect("read");
     bytes
 }
 

@@ -397,7 +397,7 @@ fn file_view(shard: &FileShard) -> Result<ShardView, TierError> {
 }
 
 fn packed_view(packing: &Packing) -> PackedView {
-    let mut bytes = vec![0; packing.sources.len()];
+    let mut bytes = vec![0; packing.outline.sources.len()];
     let mut same_bytes = 0;
     for extent in &packing.extents {
         match extent.stored {
@@ -406,15 +406,15 @@ fn packed_view(packing: &Packing) -> PackedView {
             Stored::Same { .. } => same_bytes += extent.length,
         }
     }
-    let sources = packing.sources.iter().zip(bytes);
+    let sources = packing.outline.sources.iter().zip(bytes);
     PackedView {
-        bytes: packing.head.header.total_len,
+        bytes: packing.outline.head.header.total_len,
         own_bytes: packing.own_bytes(),
         stored_bytes: packing.stored_bytes(),
         same_bytes,
         extents: packing.extents.len(),
         sources: sources.map(|(source, bytes)| SourceView { folder: source.key.folder(), bytes }).collect(),
-        regions: shard_view(&packing.head).regions,
+        regions: shard_view(&packing.outline.head).regions,
     }
 }
 

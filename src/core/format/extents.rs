@@ -30,7 +30,7 @@ pub(super) fn encode(packing: &Packing) -> Result<Vec<u8>, FormatError> {
     if count > EXTENTS_MAX {
         return Err(FormatError::invalid(WHAT, format!("{count} extents, and {EXTENTS_MAX} are the most")));
     }
-    let (shift, kinds) = (unit_of(packing), IN + packing.sources.len() as u64);
+    let (shift, kinds) = (unit_of(packing), IN + packing.outline.sources.len() as u64);
     let mut bytes = Vec::with_capacity(4 * count + 8);
     numbers::put(&mut bytes, count as u64);
     numbers::put(&mut bytes, shift.into());
@@ -64,7 +64,7 @@ fn step(extent: &Placed) -> Option<i64> {
 /// The exponent of the unit.
 fn unit_of(packing: &Packing) -> u32 {
     let mut bits = 1u64 << SHIFT_MAX;
-    for region in &packing.head.meta.regions {
+    for region in &packing.outline.head.meta.regions {
         let end = region.offset + region.bytes;
         for extent in packing.extents_in(region.offset..end) {
             let length = if extent.end() < end { extent.length } else { 0 };
@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn decoded(packing: &Packing, bytes: &[u8]) -> Result<Vec<Extent>, FormatError> {
-        decode(bytes, &packing.head.meta.regions, packing.sources.len())
+        decode(bytes, &packing.outline.head.meta.regions, packing.outline.sources.len())
     }
 
     fn numbers_of(numbers: &[u64]) -> Vec<u8> {

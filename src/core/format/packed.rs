@@ -137,15 +137,47 @@ impl Placed {
     }
 }
 
-/// What a packed shard says.
+/// What a packed shard says of the shard that it stands for, without where the bytes of that are.
 #[derive(Clone, Debug)]
-pub struct Packing {
+pub struct Outline {
     /// Everything before the bodies of the shard that it stands for.
     pub head: Arc<Head>,
     /// The encoded `head`: the bytes that the whole shard begins with.
-    pub head_bytes: Vec<u8>,
+    pub head_bytes: Arc<[u8]>,
     /// The checkpoints that it refers to.
-    pub sources: Vec<SourceKey>,
+    pub sources: Arc<[SourceKey]>,
+}
+
+impl Outline {
+    fn new(head: Head, head_bytes: Vec<u8>, sources: Vec<SourceKey>) -> Result<Outline, FormatError> {
+        rule(head_bytes.len() as u64 == head.header.body_offset, "bytes follow the head")?;
+        rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
+        check_sources(WHAT, &head.header.key, &sources)?;
+        Ok(Outline { head: head.into(), head_bytes: head_bytes.into(), sources: sources.into() })
+    }
+
+    /// Of the first two regions of a packed shard with that head.
+    ///
+    /// # Errors
+    /// [`FormatError`] if they break a rule, or do not belong to it.
+    pub fn decode(packed: &Head, head: Vec<u8>, sources: &[u8]) -> Result<Outline, FormatError> {
+        let outline = Outline::new(Head::decode(&head)?, head, codec::decode(WHAT, sources)?)?;
+        let (outer, inner) = (&packed.header, &outline.head.header);
+        let identity = |header: &ShardHeader| {
+            (header.key, header.agreement, header.group_size, header.rank, header.origin, header.block_size)
+        };
+        let names = |meta: &ShardMeta| (meta.job.clone(), meta.group.clone(), meta.name.clone());
+        let is_it = identity(outer) == identity(inner) && names(&packed.meta) == names(&outline.head.meta);
+        rule(is_it, "it stands for the shard of another checkpoint or rank")?;
+        Ok(outline)
+    }
+}
+
+/// What a packed shard says.
+#[derive(Clone, Debug)]
+pub struct Packing {
+    /// What it stands for, and what it refers to.
+    pub outline: Outline,
     /// All extents.
     pub extents: Vec<Placed>,
     /// How its own bytes are stored; none: as they are.
@@ -159,22 +191,12 @@ impl Packing {
     /// # Errors
     /// [`FormatError::Invalid`] for a rule that a reader would find broken.
     pub fn new(head_bytes: Vec<u8>, sources: Vec<SourceKey>, extents: &[Extent]) -> Result<Packing, FormatError> {
-        let head = Head::decode(&head_bytes)?;
-        Packing::of(head, head_bytes, sources, extents)
+        Packing::of(Outline::new(Head::decode(&head_bytes)?, head_bytes, sources)?, extents)
     }
 
-    fn of(
-        head: Head,
-        head_bytes: Vec<u8>,
-        sources: Vec<SourceKey>,
-        extents: &[Extent],
-    ) -> Result<Packing, FormatError> {
-        let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
-        rule(head_bytes.len() as u64 == head.header.body_offset, "bytes follow the head")?;
-        rule(head.header.content == Content::Shard, "it stands for something that is no shard")?;
-        check_sources(WHAT, &head.header.key, &sources)?;
-        let (extents, own_bytes) = place(&head, extents, sources.len())?;
-        let packing = Packing { head: head.into(), head_bytes, sources, extents, frames: Vec::new(), own_bytes };
+    fn of(outline: Outline, extents: &[Extent]) -> Result<Packing, FormatError> {
+        let (extents, own_bytes) = place(&outline.head, extents, outline.sources.len())?;
+        let packing = Packing { outline, extents, frames: Vec::new(), own_bytes };
         let is_stored = |extent: &Placed| match extent.stored {
             Stored::Same { offset } => packing.own_range(offset..offset + extent.length).is_some(),
             Stored::Own | Stored::In { .. } => true,
@@ -192,28 +214,14 @@ impl Packing {
         Ok(self)
     }
 
-    /// Of the first four regions of a packed shard with that head.
+    /// Of the outline, the extents and the frames of a packed shard with that head.
     ///
     /// # Errors
     /// [`FormatError`] if they break a rule, or do not belong to it.
-    pub fn decode(
-        packed: &Head,
-        head: Vec<u8>,
-        [sources, extents, frames]: [&[u8]; 3],
-    ) -> Result<Packing, FormatError> {
-        let sources: Vec<SourceKey> = codec::decode(WHAT, sources)?;
+    pub fn decode(packed: &Head, outline: Outline, [extents, frames]: [&[u8]; 2]) -> Result<Packing, FormatError> {
         let frames: Vec<Frame> = codec::decode(WHAT, frames)?;
-        let inner = Head::decode(&head)?;
-        let extents = extents::decode(extents, &inner.meta.regions, sources.len())?;
-        let packing = Packing::of(inner, head, sources, &extents)?.with_frames(&frames)?;
-        let (outer, inner) = (&packed.header, &packing.head.header);
-        let identity = |header: &ShardHeader| {
-            (header.key, header.agreement, header.group_size, header.rank, header.origin, header.block_size)
-        };
-        let names = |meta: &ShardMeta| (meta.job.clone(), meta.group.clone(), meta.name.clone());
-        if identity(outer) != identity(inner) || names(&packed.meta) != names(&packing.head.meta) {
-            return Err(FormatError::invalid(WHAT, "it stands for the shard of another checkpoint or rank"));
-        }
+        let extents = extents::decode(extents, &outline.head.meta.regions, outline.sources.len())?;
+        let packing = Packing::of(outline, &extents)?.with_frames(&frames)?;
         let [.., own] = regions_of(packed)?;
         if own.bytes != packing.stored_bytes() {
             let why = format!("it stores {} bytes of its own, and says {}", own.bytes, packing.stored_bytes());
@@ -228,7 +236,7 @@ impl Packing {
             let extents = self.extents_in(region.offset..region.offset + region.bytes);
             extents.iter().filter(|extent| extent.stored == Stored::Own).map(|extent| extent.length).sum::<u64>()
         };
-        self.head.meta.regions.iter().map(move |region| (region, own(region))).filter(|(_, own)| *own > 0)
+        self.outline.head.meta.regions.iter().map(move |region| (region, own(region))).filter(|(_, own)| *own > 0)
     }
 
     /// The bytes of the shard that it stores itself.
@@ -249,8 +257,8 @@ impl Packing {
         // No frame is longer than 2^32.
         let plain = |placed: &PlacedFrame| Frame { bytes: placed.bytes as u32, stored: placed.stored as u32 };
         let frames: Vec<Frame> = self.frames.iter().map(plain).collect();
-        let sources = codec::encode(WHAT, &self.sources)?;
-        Ok([self.head_bytes.clone(), sources, extents::encode(self)?, codec::encode(WHAT, &frames)?])
+        let sources = codec::encode(WHAT, &self.outline.sources.to_vec())?;
+        Ok([self.outline.head_bytes.to_vec(), sources, extents::encode(self)?, codec::encode(WHAT, &frames)?])
     }
 
     /// Where everything goes in the packed shard with these bodies, and its header, whose table checksum is still to be filled in.
@@ -262,8 +270,8 @@ impl Packing {
         let bytes = [head, sources, extents, frames, self.stored_bytes()];
         let region = |(name, bytes)| Region::of_bytes(name, RegionKind::Array, bytes);
         let regions = REGIONS.into_iter().zip(bytes).map(region).collect();
-        let ShardMeta { job, group, name, .. } = (*self.head.meta).clone();
-        let inner = &self.head.header;
+        let ShardMeta { job, group, name, .. } = (*self.outline.head.meta).clone();
+        let inner = &self.outline.head.header;
         let layout = Layout::new(ShardMeta { job, group, name, regions }, inner.block_size.into())?;
         let header = layout.header(inner.key, inner.agreement, inner.group_size, inner.rank, inner.origin);
         Ok((layout, ShardHeader { content: Content::Packed, ..header }))
@@ -292,6 +300,10 @@ impl Packing {
             && extents.windows(2).all(|pair| pair[0].end() == pair[1].at);
         is_whole.then(|| first.own_before + (range.start - first.at))
     }
+}
+
+fn rule(holds: bool, why: &str) -> Result<(), FormatError> {
+    if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) }
 }
 
 /// The regions of a packed shard.
@@ -358,7 +370,6 @@ fn place(head: &Head, extents: &[Extent], sources: usize) -> Result<(Vec<Placed>
 
 /// Gives frames their places.
 fn place_frames(packing: &Packing, frames: &[Frame]) -> Result<Vec<PlacedFrame>, FormatError> {
-    let rule = |holds: bool, why: &str| if holds { Ok(()) } else { Err(FormatError::invalid(WHAT, why)) };
     let mut placed: Vec<PlacedFrame> = Vec::with_capacity(frames.len());
     let (mut at, mut stored_at, mut rest) = (0u64, 0u64, frames.iter());
     for (region, own) in packing.own_regions().filter(|_| !frames.is_empty()) {

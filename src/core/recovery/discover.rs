@@ -10,9 +10,9 @@ use crate::redundancy::holding::Item;
 use crate::redundancy::part::Part;
 use crate::redundancy::stripes::SetInfo;
 use crate::segment::{OldBytes, OldSegment, OldSlot, SegmentError, SlotState, list};
-use crate::tier::names::{Series, rank_file};
+use crate::tier::names::Series;
 use crate::tier::source::{MemoryShard, Source};
-use crate::tier::{PerTier, Tier, TierError, TierId, open_or_mend};
+use crate::tier::{Look, PerTier, Tier, TierError, TierId};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -160,10 +160,11 @@ fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
     };
     let folders: Vec<(String, Option<Manifest>)> = folders.into_iter().map(&mut read).collect();
     let held = referred_to(folders.iter().filter_map(|(_, manifest)| manifest.as_ref()));
+    let mut look = Look::new(tier, reach.series, reach.rank);
     for (folder, manifest) in folders {
         // What is only there for others is not made up for.
         let others = if held.contains(&folder) { &[] } else { reach.tiers };
-        match open_or_mend(tier, others, reach.series, &folder, &rank_file(reach.rank), reach.rank) {
+        match look.open_or_mend(others, &folder) {
             Ok(shard) => found.add(Source::File(shard), manifest.is_some()),
             Err(TierError::Source { cause, .. }) if cause.is_absent() && held.contains(&folder) => {
                 log::debug!("event=held tier={} folder={folder} error={cause}", tier.kind());

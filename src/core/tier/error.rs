@@ -84,7 +84,11 @@ pub enum TierError {
 impl TierError {
     /// Names the tier, the action and the path of a system error.
     pub fn io(tier: TierId, action: &'static str, path: &Path, source: io::Error) -> TierError {
-        TierError::Io { tier, action, path: path.to_owned(), source }
+        // What reads a shard through files of others says itself what is wrong with which.
+        match source.downcast::<TierError>() {
+            Ok(error) => error,
+            Err(source) => TierError::Io { tier, action, path: path.to_owned(), source },
+        }
     }
 
     /// The error number of the system, if it was the system.

@@ -1,7 +1,8 @@
 //! Shards that refer to files of earlier checkpoints, read as what they stand for ([`crate::format::packed`]).
 //!
 //! [`join`] opens the sources of a packed shard on the same tier, and makes a [`FileShard`] of the whole shard: to whoever reads it, it is one
-//! that lies in a file. Its digests are those of the capture, so what a source lacks or has wrong is found like any damage.
+//! that lies in a file. Its digests are those of the capture, so what a source lacks or has wrong is found like any damage. What lies where is
+//! read when the first of its bodies is: a look at a hundred versions does not read the tables of each and of all their sources.
 #![forbid(unsafe_code)]
 
 mod stores;
@@ -11,135 +12,73 @@ pub use stores::packing_of;
 use super::TierError;
 use super::contract::{MANIFEST_MAX, Tier, read_whole};
 use super::names::{Series, is_node_file, is_rank_file, rank_file};
-use super::source::{FileShard, Source};
+use super::source::{FileShard, Source, check_identity};
 use super::storage::ReadFile;
-use crate::base::Rank;
-use crate::format::packed::{Packing, Placed, SourceKey, Stored};
+use crate::base::sync::{Lock, Order};
+use crate::base::{CheckpointKey, Rank};
+use crate::format::packed::{Outline, Packing, SourceKey, Stored};
 use crate::format::shard::Head;
-use crate::format::{Content, FormatError, Manifest, ShardMeta, manifest};
+use crate::format::{Content, Manifest, ShardMeta, manifest};
+use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use stores::{At, OwnBytes, Store};
+use stores::{Store, Stores, StoresError, outline_of};
 
 /// A packed shard with its sources, read as the shard that it stands for.
 struct Joined {
-    own: Store,
-    packing: Arc<Packing>,
-    sources: Vec<Store>,
+    own: FileShard,
+    outline: Outline,
+    sources: Vec<FileShard>,
+    /// Their tables, which are read with the first of the bodies: a look for what there is takes no time for them.
+    stores: Lock<Option<Arc<Stores>>>,
 }
-
-/// A range of one of the files, and where it is wanted.
-struct Wanted {
-    /// 0: the own one, or the place of a source and 1.
-    file: usize,
-    at: At,
-    bytes: usize,
-    target: usize,
-}
-
-impl Wanted {
-    fn end(&self) -> u64 {
-        self.at.byte() + self.bytes as u64
-    }
-}
-
-/// What lies so close together in a file is read in one go, of so many bytes at most.
-const GAP_MAX: u64 = 64 << 10;
-const READ_MAX: u64 = 1 << 20;
 
 impl Joined {
-    fn store(&self, file: usize) -> &Store {
-        if file == 0 { &self.own } else { &self.sources[file - 1] }
-    }
-
-    /// Reads ranges of the files, in the order in which they lie there.
-    fn fetch(&self, mut wanted: Vec<Wanted>, buffer: &mut [u8]) -> Result<(), TierError> {
-        wanted.sort_unstable_by_key(|part| (part.file, part.at.byte()));
-        let mut scratch = Vec::new();
-        let mut rest = &wanted[..];
-        while let [first, ..] = rest {
-            let (from, mut end, mut count) = (first.at.byte(), first.end(), 1);
-            for next in &rest[1..] {
-                let is_near = next.file == first.file && next.at.byte() <= end + GAP_MAX;
-                if !is_near || next.end().max(end) - from > READ_MAX {
-                    break;
-                }
-                (end, count) = (end.max(next.end()), count + 1);
-            }
-            let (these, others) = rest.split_at(count);
-            let store = self.store(first.file);
-            if let [only] = these {
-                store.read(only.at, 0, &mut buffer[only.target..only.target + only.bytes])?;
-            } else {
-                scratch.resize((end - from) as usize, 0);
-                store.read(first.at, 0, &mut scratch)?;
-                for part in these {
-                    let inside = (part.at.byte() - from) as usize;
-                    buffer[part.target..part.target + part.bytes]
-                        .copy_from_slice(&scratch[inside..inside + part.bytes]);
-                }
-            }
-            rest = others;
+    fn stores(&self) -> Result<Arc<Stores>, TierError> {
+        let mut stores = self.stores.lock();
+        if let Some(stores) = &*stores {
+            return Ok(stores.clone());
         }
-        Ok(())
-    }
-
-    /// Where a range of an extent is, and in which file.
-    fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(usize, At)> {
-        let inside = range.start - extent.at;
-        let moved = |offset: u64| {
-            let start = offset.checked_add(inside)?;
-            Some(start..start.checked_add(range.end - range.start)?)
-        };
-        match extent.stored {
-            Stored::Own => Some((0, At::Own(extent.own_before + inside))),
-            Stored::Same { offset } => self.own.find(moved(offset)?).map(|at| (0, at)),
-            Stored::In { source, offset } => {
-                let store = self.sources.get(source as usize)?;
-                store.find(moved(offset)?).map(|at| (source as usize + 1, at))
-            }
-        }
+        let opened = Stores::open(&self.own, &self.outline, &self.sources).map_err(|error| match error {
+            StoresError::Own(error) => error,
+            StoresError::Source(of) => lacks(&self.own, &of.0, of.1),
+        })?;
+        Ok(stores.insert(Arc::new(opened)).clone())
     }
 }
 
 impl ReadFile for Joined {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.packing.head.header.total_len)
+        Ok(self.outline.head.header.total_len)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let header = &self.packing.head.header;
+        let header = &self.outline.head.header;
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= header.total_len);
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        // Between the regions there are zeros.
-        buffer.fill(0);
         let body = header.body_offset;
-        if offset < body {
-            let head = &self.packing.head_bytes[offset as usize..end.min(body) as usize];
-            buffer[..head.len()].copy_from_slice(head);
+        let (head, bodies) = buffer.split_at_mut((offset.max(body) - offset).min(end - offset) as usize);
+        if !head.is_empty() {
+            head.copy_from_slice(&self.outline.head_bytes[offset as usize..offset as usize + head.len()]);
         }
-        let bodies = offset.max(body) - body..end.max(body) - body;
-        let mut wanted = Vec::new();
-        for extent in self.packing.extents_in(bodies.clone()) {
-            let range = extent.at.max(bodies.start)..extent.end().min(bodies.end);
-            let (file, at) = self.place(extent, range.clone()).ok_or(io::ErrorKind::InvalidData)?;
-            let target = (body + range.start - offset) as usize;
-            wanted.push(Wanted { file, at, bytes: (range.end - range.start) as usize, target });
+        if bodies.is_empty() {
+            return Ok(());
         }
-        self.fetch(wanted, buffer).map_err(io::Error::other)
+        let stores = self.stores().map_err(io::Error::other)?;
+        stores.read(offset.max(body) - body, bodies).map_err(io::Error::other)
     }
 
     fn readers(&self) -> usize {
-        self.own.shard.readers()
+        self.own.readers()
     }
 }
 
 /// Makes the shard that a raw one stands for: itself, unless it is packed. Its sources are looked for beside its own folder.
 ///
 /// # Errors
-/// [`TierError::Format`] if it is damaged or refers to what its source does not store itself; [`TierError::Source`] if a source cannot be opened.
+/// [`TierError::Format`] if what it says of itself is damaged; [`TierError::Source`] if a source cannot be opened. That it refers to what its
+/// source does not store is found where its bodies are read.
 ///
 /// # Blocking
 /// On the tier.
@@ -147,15 +86,29 @@ pub fn join<T: Tier + ?Sized>(tier: &T, raw: FileShard) -> Result<FileShard, Tie
     if raw.head().header.content != Content::Packed {
         return Ok(raw);
     }
-    let packing = Arc::new(packing_of(&raw)?);
     let (path, rank, series) = (raw.path().to_owned(), raw.head().header.rank, series_of(&raw));
     let beside = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
-    let open = |source: &SourceKey| {
-        let opened = open_source(tier, &series, beside, source, rank).and_then(Store::of);
-        opened.map_err(|cause| lacks(&raw, source, cause))
-    };
-    let sources = packing.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    joined(raw, packing, sources)
+    join_with(raw, |source| open_source(tier, &series, beside, source, rank))
+}
+
+/// Joins a raw shard, if it is packed, with its sources, which `open` opens as they lie.
+fn join_with(
+    raw: FileShard,
+    mut open: impl FnMut(&SourceKey) -> Result<FileShard, TierError>,
+) -> Result<FileShard, TierError> {
+    if raw.head().header.content != Content::Packed {
+        return Ok(raw);
+    }
+    let outline = outline_of(&raw)?;
+    let open = |source: &SourceKey| open(source).map_err(|cause| lacks(&raw, source, cause));
+    let sources = outline.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    Ok(joined(raw, outline, sources))
+}
+
+/// A packed shard and its sources, all opened.
+fn joined(raw: FileShard, outline: Outline, sources: Vec<FileShard>) -> FileShard {
+    let joined = Joined { own: raw.clone(), outline: outline.clone(), sources, stores: Lock::at(Order::Outer, None) };
+    FileShard::joined(&raw, &outline, Arc::new(joined))
 }
 
 /// Joins a packed shard of whose sources one is missing or damaged on its own tier, with good copies of them on any of `tiers`. `None` if
@@ -173,14 +126,14 @@ pub fn mend(own: &dyn Tier, tiers: &[Arc<dyn Tier>], path: &Path, rank: Rank) ->
     if raw.head().header.content != Content::Packed {
         return Ok(None);
     }
-    let packing = Arc::new(packing_of(&raw)?);
+    let outline = outline_of(&raw)?;
     let series = series_of(&raw);
     let mut is_help = false;
     let mut open = |source: &SourceKey| {
         let good = |tier: &dyn Tier| {
             let shard = open_source(tier, &series, &tier.series_path(&series), source, rank)?;
             Source::File(shard.clone()).verify(|_| ())?;
-            Store::of(shard)
+            Ok(shard)
         };
         good(own).or_else(|cause| {
             is_help = true;
@@ -188,8 +141,8 @@ pub fn mend(own: &dyn Tier, tiers: &[Arc<dyn Tier>], path: &Path, rank: Rank) ->
             others.filter_map(|tier| good(&**tier).ok()).next().ok_or_else(|| lacks(&raw, source, cause))
         })
     };
-    let sources = packing.sources.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
-    if is_help { joined(raw, packing, sources).map(Some) } else { Ok(None) }
+    let sources = outline.sources.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
+    Ok(is_help.then(|| joined(raw, outline, sources)))
 }
 
 /// Opens the shard of `rank` in a container file, with what it refers to taken from other tiers where its own lacks it.
@@ -207,12 +160,74 @@ pub fn open_or_mend(
     file: &str,
     rank: Rank,
 ) -> Result<FileShard, TierError> {
-    match tier.open_shard(series, folder, file, rank) {
+    let path = tier.series_path(series).join(folder).join(file);
+    or_mended(tier, tiers, &path, rank, tier.open_shard(series, folder, file, rank))
+}
+
+fn or_mended(
+    tier: &dyn Tier,
+    tiers: &[Arc<dyn Tier>],
+    path: &Path,
+    rank: Rank,
+    opened: Result<FileShard, TierError>,
+) -> Result<FileShard, TierError> {
+    match opened {
         Err(error @ TierError::Source { .. }) if tiers.iter().any(|other| other.kind() != tier.kind()) => {
-            let path = tier.series_path(series).join(folder).join(file);
-            mend(tier, tiers, &path, rank).and_then(|mended| mended.ok_or(error))
+            mend(tier, tiers, path, rank).and_then(|mended| mended.ok_or(error))
         }
         opened => opened,
+    }
+}
+
+/// A look at the files that a rank has of a series on a tier. It opens each once, however many others refer to it.
+pub struct Look<'t> {
+    tier: &'t dyn Tier,
+    series: &'t Series,
+    rank: Rank,
+    /// By folder: what lies there, and the checkpoint that its container says it is of.
+    opened: HashMap<String, (FileShard, CheckpointKey)>,
+}
+
+impl<'t> Look<'t> {
+    /// Nothing is opened yet.
+    pub fn new(tier: &'t dyn Tier, series: &'t Series, rank: Rank) -> Look<'t> {
+        Look { tier, series, rank, opened: HashMap::new() }
+    }
+
+    /// Opens the shard in the rank's own file in a folder, as [`open_or_mend`] does.
+    ///
+    /// # Errors
+    /// As [`Tier::open_shard`].
+    ///
+    /// # Blocking
+    /// As [`open_or_mend`].
+    pub fn open_or_mend(&mut self, tiers: &[Arc<dyn Tier>], folder: &str) -> Result<FileShard, TierError> {
+        let (raw, key) = self.raw(folder)?;
+        let path = raw.path().to_owned();
+        let shard = or_mended(self.tier, tiers, &path, self.rank, join_with(raw, |source| self.source(source)))?;
+        check_identity(self.tier.kind(), &path, shard.head(), self.series, &key, self.rank)?;
+        Ok(shard)
+    }
+
+    fn source(&mut self, source: &SourceKey) -> Result<FileShard, TierError> {
+        match self.raw(&source.key.folder()) {
+            Ok((raw, _)) => check_source(&raw, self.series, source, self.rank).map(|()| raw),
+            Err(error) if error.is_absent() => {
+                open_source(self.tier, self.series, &self.tier.series_path(self.series), source, self.rank)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn raw(&mut self, folder: &str) -> Result<(FileShard, CheckpointKey), TierError> {
+        if let Some(opened) = self.opened.get(folder) {
+            return Ok(opened.clone());
+        }
+        let path = self.tier.series_path(self.series).join(folder).join(rank_file(self.rank));
+        let (file, entry) = self.tier.open_entry(path.clone(), folder, self.rank)?;
+        let raw = FileShard::open_any(self.tier.kind(), path, file.into(), &entry)?;
+        self.opened.insert(folder.to_owned(), (raw.clone(), entry.key));
+        Ok((raw, entry.key))
     }
 }
 
@@ -226,19 +241,6 @@ fn lacks(raw: &FileShard, source: &SourceKey, cause: TierError) -> TierError {
     TierError::Source { tier, path, rank, key: source.key, cause: Box::new(cause) }
 }
 
-/// A packed shard and its sources, all opened.
-fn joined(raw: FileShard, packing: Arc<Packing>, sources: Vec<Store>) -> Result<FileShard, TierError> {
-    let (kind, path) = (raw.tier(), raw.path().to_owned());
-    let own = OwnBytes::new(&raw, packing.clone())?;
-    let joined = Joined { own: Store { shard: raw, packed: Some(own) }, packing: packing.clone(), sources };
-    if let Some(extent) = packing.extents.iter().find(|extent| joined.place(extent, extent.at..extent.end()).is_none())
-    {
-        let why = format!("its bytes from {} on refer to what their source does not store itself", extent.at);
-        return Err(TierError::Format { tier: kind, path, source: FormatError::invalid("packed shard", why) });
-    }
-    Ok(FileShard::with_packing(kind, path, Arc::new(joined), packing.head.clone(), packing))
-}
-
 /// Opens all that a packed shard refers to on a tier, and makes sure that each range is stored there; with `bodies`, those of the shard that it
 /// stands for, also that they are these bytes. Says what is wrong if that is not so, or cannot be read.
 ///
@@ -250,15 +252,15 @@ fn joined(raw: FileShard, packing: Arc<Packing>, sources: Vec<Store>) -> Result<
 pub fn check_sources(
     tier: &dyn Tier,
     series: &Series,
-    packed: &FileShard,
+    packing: &Packing,
     bodies: Option<&[u8]>,
 ) -> Result<Option<String>, TierError> {
-    let Some(packing) = packed.packing() else { return Ok(None) };
+    let outline = &packing.outline;
     let folders = tier.series_path(series);
-    let rank = packing.head.header.rank;
+    let rank = outline.head.header.rank;
     let open = |source: &SourceKey| {
         let opened = open_source(tier, series, &folders, source, rank).and_then(Store::of);
-        let path = folders.join(packing.head.header.key.folder());
+        let path = folders.join(outline.head.header.key.folder());
         opened.map_err(|cause| TierError::Source {
             tier: tier.kind(),
             path,
@@ -267,11 +269,11 @@ pub fn check_sources(
             cause: Box::new(cause),
         })
     };
-    let sources = packing.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let sources = outline.sources.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let mut buffer = vec![0; if bodies.is_some() { CHECKED_AT_ONCE } else { 0 }];
     for extent in &packing.extents {
         let Stored::In { source, offset } = extent.stored else { continue };
-        let (store, key) = (&sources[source as usize], &packing.sources[source as usize].key);
+        let (store, key) = (&sources[source as usize], &outline.sources[source as usize].key);
         let end = offset.checked_add(extent.length);
         let Some(at) = end.and_then(|end| store.find(offset..end)) else {
             return Ok(Some(format!("byte {} of its bodies is to be in {key}, which does not store it", extent.at)));
@@ -320,16 +322,22 @@ pub fn open_source<T: Tier + ?Sized>(
         Err(absent) if absent.is_absent() => open(&container_of(tier, &folder, rank)?.ok_or(absent)?)?,
         opened => opened?,
     };
+    check_source(&shard, series, source, rank)?;
+    Ok(shard)
+}
+
+/// Is that what was looked for?
+fn check_source(shard: &FileShard, series: &Series, source: &SourceKey, rank: Rank) -> Result<(), TierError> {
     let Head { header, meta, .. } = shard.head();
     let is_it = (header.key, header.agreement, header.rank) == (source.key, source.agreement, rank)
         && header.content != Content::Parity
         && (&meta.job, &meta.group, &meta.name) == (&series.job, &series.group, &series.name);
     if is_it {
-        return Ok(shard);
+        return Ok(());
     }
     let found = format!("rank {} of {}/{}/{} {}", header.rank, meta.job, meta.group, meta.name, header.key);
     let expected = format!("rank {rank} of {}/{}/{} {}", series.job, series.group, series.name, source.key);
-    Err(TierError::Foreign { tier: tier.kind(), path: shard.path().to_owned(), found, expected })
+    Err(TierError::Foreign { tier: shard.tier(), path: shard.path().to_owned(), found, expected })
 }
 
 /// The container in which a rank stands with those of its node: the manifest names it, or, where that cannot be read, a look into each shows it.
@@ -363,8 +371,8 @@ pub fn sources_in(tier: &dyn Tier, folder: &Path) -> Vec<SourceKey> {
         for entry in &container.entries {
             let raw = FileShard::open_any(tier.kind(), path.clone(), file.clone(), entry);
             let packed = raw.ok().filter(|raw| raw.head().header.content == Content::Packed);
-            sources
-                .extend(packed.and_then(|raw| packing_of(&raw).ok()).into_iter().flat_map(|packing| packing.sources));
+            let outline = packed.and_then(|raw| outline_of(&raw).ok());
+            sources.extend(outline.iter().flat_map(|outline| &*outline.sources));
         }
     }
     sources.sort_unstable();

@@ -37,6 +37,6 @@ pub mod wrappers;
 
 pub use contract::{Around, Tier, Upload, Writers, patiently, read_whole};
 pub use error::TierError;
-pub use joined::{check_sources, join, mend, open_or_mend, open_source, packing_of, sources_in};
+pub use joined::{Look, check_sources, join, mend, open_or_mend, open_source, packing_of, sources_in};
 pub use making::{Make, maker};
 pub use spec::{Gathering, Means, PerTier, TIERS, TierId, TierSet, TierSpec, Wish};

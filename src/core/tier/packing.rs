@@ -15,7 +15,16 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The packed shard, made of memory where it is read.
+/// A packed shard that is made of memory where it is read, and what it says.
+#[derive(Clone)]
+pub struct PackedShard {
+    /// The shard as a file is going to hold it.
+    pub shard: FileShard,
+    /// What it stands for, and where all of that is.
+    pub packing: Arc<Packing>,
+}
+
+/// Its bytes.
 struct Packed {
     own: OwnBytes,
     /// Everything before its own bytes.
@@ -44,7 +53,7 @@ pub fn pack(
     sources: Vec<SourceKey>,
     extents: &[Extent],
     room: u64,
-) -> Result<FileShard, TierError> {
+) -> Result<PackedShard, TierError> {
     let path = Source::Memory(shard.clone()).path().to_owned();
     let wrong = |source: FormatError| TierError::Format { tier: TierId::MEMORY, path: path.clone(), source };
     let head = shard.part(0, shard.head().header.body_offset as usize)?.to_vec();
@@ -69,7 +78,8 @@ pub fn pack(
     }
     let head = Head::written(&layout, header, digests);
     let file = Packed { own, prefix, total: layout.total_len };
-    Ok(FileShard::with_packing(TierId::MEMORY, path, Arc::new(file), head.into(), packing))
+    let shard = FileShard::written(TierId::MEMORY, path, Arc::new(file), 0, head);
+    Ok(PackedShard { shard, packing })
 }
 
 /// Frames, and what is stored of those that are compressed.
@@ -171,7 +181,7 @@ impl OwnBytes {
 
 /// The bytes of a range of the bodies, where they lie.
 fn bytes_of<'s>(shard: &'s MemoryShard, packing: &Packing, range: &Range<u64>) -> Result<&'s [u8], TierError> {
-    let start = packing.head.header.body_offset + range.start;
+    let start = packing.outline.head.header.body_offset + range.start;
     shard.part(start as usize, (range.end - range.start) as usize)
 }
 
@@ -193,7 +203,7 @@ fn read_checked(
 
 /// Compares the blocks that a range of the bodies touches with their digests, those from `unchecked` on; returns the next one.
 fn check_blocks(shard: &MemoryShard, packing: &Packing, range: &Range<u64>, unchecked: u64) -> Result<u64, TierError> {
-    let head = &packing.head;
+    let head = &packing.outline.head;
     let after = head.meta.regions.partition_point(|region| region.offset + region.bytes <= range.start);
     let Some(region) = head.meta.regions.get(after) else { return Ok(unchecked) };
     let size = u64::from(head.header.block_size);
@@ -223,7 +233,7 @@ fn own_parts(packing: &Packing, range: Range<u64>) -> Vec<Range<u64>> {
 
 /// The digest of the block that this range of the bodies is, if it is one.
 fn digest_of(packing: &Packing, range: Range<u64>) -> Option<Digest> {
-    let head = &packing.head;
+    let head = &packing.outline.head;
     let after = head.meta.regions.partition_point(|region| region.offset + region.bytes <= range.start);
     let region = head.meta.regions.get(after).filter(|region| region.offset <= range.start)?;
     let (block, from) = (u64::from(head.header.block_size), range.start - region.offset);

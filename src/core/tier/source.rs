@@ -11,7 +11,7 @@ use crate::base::units::{PAGE, page_ceil};
 use crate::base::{CheckpointKey, Rank};
 use crate::comm::Slice;
 use crate::device::{DeviceError, DeviceSpan, Run, Stream};
-use crate::format::packed::{Packing, SourceKey};
+use crate::format::packed::{Outline, SourceKey};
 use crate::format::shard::Head;
 use crate::format::{ContainerEntry, Content, FormatError, Region, ShardHeader};
 use std::ops::Range;
@@ -42,8 +42,8 @@ pub struct FileShard {
     file: Arc<dyn ReadFile>,
     offset: u64,
     head: Arc<Head>,
-    /// What of it lies in other files, if any does.
-    packing: Option<Arc<Packing>>,
+    /// The checkpoints in whose files a part of it lies.
+    sources: Arc<[SourceKey]>,
 }
 
 impl FileShard {
@@ -89,38 +89,23 @@ impl FileShard {
         // Inside the entry, which the container's own checks keep inside the file.
         let bytes = read_range(&*file, entry.offset..entry.offset + header.body_offset).map_err(io)?;
         let head = Head::decode(&bytes).map_err(format)?;
-        Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into(), packing: None })
+        Ok(FileShard { tier, path, file, offset: entry.offset, head: head.into(), sources: Arc::default() })
     }
 
     /// The shard at `offset` of a file that this process has just written, with that head.
     pub fn written(tier: TierId, path: PathBuf, file: Arc<dyn ReadFile>, offset: u64, head: Head) -> FileShard {
-        FileShard { tier, path, file, offset, head: head.into(), packing: None }
+        FileShard { tier, path, file, offset, head: head.into(), sources: Arc::default() }
     }
 
-    /// The shard in `file`, of which that packing tells: the packed one, or the one that it stands for.
-    pub(super) fn with_packing(
-        tier: TierId,
-        path: PathBuf,
-        file: Arc<dyn ReadFile>,
-        head: Arc<Head>,
-        packing: Arc<Packing>,
-    ) -> FileShard {
-        FileShard { tier, path, file, offset: 0, head, packing: Some(packing) }
+    /// The shard that a packed one stands for, read through `file`.
+    pub(super) fn joined(packed: &FileShard, outline: &Outline, file: Arc<dyn ReadFile>) -> FileShard {
+        let (tier, path) = (packed.tier, packed.path.clone());
+        FileShard { tier, path, file, offset: 0, head: outline.head.clone(), sources: outline.sources.clone() }
     }
 
-    /// The checkpoints whose files it takes bytes from.
+    /// The checkpoints whose files it takes bytes from, if it was joined.
     pub fn sources(&self) -> &[SourceKey] {
-        self.packing.as_ref().map_or(&[], |packing| &packing.sources)
-    }
-
-    /// How many of the shard's bytes it stores itself, and how many bytes that takes, if it is packed or was joined.
-    pub fn own_bytes(&self) -> Option<(u64, u64)> {
-        self.packing.as_ref().map(|packing| (packing.own_bytes(), packing.stored_bytes()))
-    }
-
-    /// What it says of itself, if it is packed or was joined.
-    pub(super) fn packing(&self) -> Option<&Arc<Packing>> {
-        self.packing.as_ref()
+        &self.sources
     }
 
     /// On which tier it is.

@@ -16,6 +16,7 @@ use crate::base::Rank;
 use crate::base::log;
 use crate::base::sync::Lock;
 use crate::config::{Compress, Verify};
+use crate::format::packed::Packing;
 use crate::format::shard::Head;
 use crate::format::{ContainerEntry, ContainerInfo, Content};
 use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
@@ -177,7 +178,7 @@ impl FileLevel {
         let compress = self.reducer.is_compressed(|| self.reporter.count(|stats| stats.bandwidth(self.kind())));
         let packed = self.reducer.packed(&of.series.name, of.key.operation, shard, compress)?;
         let packed = match packed {
-            Some(packed) if self.is_right(of, shard, &packed)? => Some(packed),
+            Some(packed) if self.is_right(of, shard, &packed.packing)? => Some(packed.shard),
             _ => None,
         };
         self.count(shard.head(), packed.as_ref().map(FileShard::head));
@@ -185,7 +186,7 @@ impl FileLevel {
     }
 
     /// Is what a packed shard refers to there, and what it is said to be? If it is something else, its file holds all of it.
-    fn is_right(&self, of: &Facts, shard: &MemoryShard, packed: &FileShard) -> Result<bool, TierError> {
+    fn is_right(&self, of: &Facts, shard: &MemoryShard, packing: &Packing) -> Result<bool, TierError> {
         let header = &shard.head().header;
         let bodies = match self.setup.config.job.reduction.verify {
             Verify::Digest => None,
@@ -194,7 +195,7 @@ impl FileLevel {
             }
         };
         let (tier, rank) = (self.kind(), self.setup.rank());
-        let wrong = check_sources(&*self.tier, &of.series, packed, bodies)?;
+        let wrong = check_sources(&*self.tier, &of.series, packing, bodies)?;
         if let Some(wrong) = &wrong {
             let advice = "its file holds all of it; bivouac verify says what is damaged";
             log::error!("event=reference-wrong rank={rank} tier={tier} version={} {wrong}: {advice}", of.key.version);

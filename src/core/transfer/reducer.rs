@@ -17,8 +17,8 @@ use crate::reduction::{
     Chunks, Extents, Field, Found, Methods, Question, Versions, Way, Worth, all_own, chunk_that_fits, extents,
 };
 use crate::tier::names::Series;
-use crate::tier::packing::pack;
-use crate::tier::source::{FileShard, MemoryShard, Source};
+use crate::tier::packing::{PackedShard, pack};
+use crate::tier::source::{MemoryShard, Source};
 use crate::tier::{Tier, TierError, TierId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -40,7 +40,7 @@ struct Decided {
     /// `None`: all of it.
     extents: Option<Extents>,
     /// What was packed of it, by whether it was to be compressed; `None`: files hold it as it lies in memory.
-    packed: HashMap<bool, Option<FileShard>>,
+    packed: HashMap<bool, Option<PackedShard>>,
 }
 
 struct State {
@@ -267,7 +267,7 @@ impl Reducer {
         operation: u64,
         shard: &MemoryShard,
         compress: bool,
-    ) -> Result<Option<FileShard>, TierError> {
+    ) -> Result<Option<PackedShard>, TierError> {
         let (form, looked) = {
             let State { forms, looked, .. } = &mut *self.state.lock();
             let Some(form) = forms.get_mut(&operation) else { return Ok(None) };
@@ -313,7 +313,7 @@ impl Reducer {
         shard: &MemoryShard,
         extents: Option<&Extents>,
         compress: bool,
-    ) -> Result<Option<FileShard>, TierError> {
+    ) -> Result<Option<PackedShard>, TierError> {
         let room = if compress { self.budget } else { 0 };
         let begun = self.setup.now();
         let packed = match extents {
@@ -330,7 +330,8 @@ impl Reducer {
             }
             Err(error) => return Err(error),
         };
-        if let Some((own, stored)) = packed.own_bytes().filter(|_| compress) {
+        if compress {
+            let (own, stored) = (packed.packing.own_bytes(), packed.packing.stored_bytes());
             let took = self.setup.now().saturating_sub(begun);
             self.worth.lock().measured(own, stored, took.as_secs_f64());
             self.reporter.count(|Stats { reduction, .. }| {
@@ -340,7 +341,7 @@ impl Reducer {
             });
         }
         // What it says of itself may take more than it saves. Its place in a container is that of the whole shard.
-        Ok(Some(packed).filter(|packed| packed.head().header.total_len < shard.head().header.total_len))
+        Ok(Some(packed).filter(|packed| packed.shard.head().header.total_len < shard.head().header.total_len))
     }
 
     /// What the file of a shard stores itself, and where the rest is, where it may refer to these; and to which of them it may. `looked` is what was

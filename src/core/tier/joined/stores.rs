@@ -6,11 +6,133 @@ use super::super::source::{FileShard, Source};
 use super::super::storage::read_range;
 use crate::base::sync::Lock;
 use crate::format::frames::Expander;
-use crate::format::packed::{Packing, PlacedFrame, regions_of};
+use crate::format::packed::{Outline, Packing, Placed, PlacedFrame, REGIONS, SourceKey, Stored, regions_of};
 use crate::format::{Content, FormatError, Region, codec};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// The files of a packed shard and of its sources.
+pub struct Stores {
+    own: Store,
+    packing: Arc<Packing>,
+    sources: Vec<Store>,
+}
+
+/// Which of them is at fault.
+pub enum StoresError {
+    Own(TierError),
+    Source(Box<(SourceKey, TierError)>),
+}
+
+/// A range of one of the files, and where it is wanted.
+struct Wanted {
+    /// 0: the own one, or the place of a source and 1.
+    file: usize,
+    at: At,
+    bytes: usize,
+    target: usize,
+}
+
+impl Wanted {
+    fn end(&self) -> u64 {
+        self.at.byte() + self.bytes as u64
+    }
+}
+
+/// What lies so close together in a file is read in one go, of so many bytes at most.
+const GAP_MAX: u64 = 64 << 10;
+const READ_MAX: u64 = 1 << 20;
+
+impl Stores {
+    /// Reads the tables of a packed shard with that outline, and of its sources, and makes sure that each byte is stored where it is to be.
+    pub fn open(own: &FileShard, outline: &Outline, sources: &[FileShard]) -> Result<Stores, StoresError> {
+        let packing = Arc::new(tables_of(own, outline.clone()).map_err(StoresError::Own)?);
+        let bytes = OwnBytes::new(own, packing.clone()).map_err(StoresError::Own)?;
+        let open = |(key, shard): (&SourceKey, &FileShard)| {
+            Store::of(shard.clone()).map_err(|cause| StoresError::Source(Box::new((*key, cause))))
+        };
+        let sources = outline.sources.iter().zip(sources).map(open).collect::<Result<Vec<_>, _>>()?;
+        let stores = Stores { own: Store { shard: own.clone(), packed: Some(bytes) }, packing, sources };
+        let is_lost = |extent: &&Placed| stores.place(extent, extent.at..extent.end()).is_none();
+        match stores.packing.extents.iter().find(is_lost) {
+            None => Ok(stores),
+            Some(extent) => {
+                let why = format!("its bytes from {} on refer to what their source does not store itself", extent.at);
+                Err(StoresError::Own(own.wrong(FormatError::invalid("packed shard", why))))
+            }
+        }
+    }
+
+    /// Reads bodies of the shard that they are of, from that byte of them on.
+    pub fn read(&self, from: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        // Between the regions there are zeros.
+        buffer.fill(0);
+        let bodies = from..from + buffer.len() as u64;
+        let mut wanted = Vec::new();
+        for extent in self.packing.extents_in(bodies.clone()) {
+            let range = extent.at.max(bodies.start)..extent.end().min(bodies.end);
+            let lost = || self.own.shard.wrong(FormatError::invalid("packed shard", "an extent is stored nowhere"));
+            let (file, at) = self.place(extent, range.clone()).ok_or_else(lost)?;
+            let target = (range.start - from) as usize;
+            wanted.push(Wanted { file, at, bytes: (range.end - range.start) as usize, target });
+        }
+        self.fetch(wanted, buffer)
+    }
+
+    fn store(&self, file: usize) -> &Store {
+        if file == 0 { &self.own } else { &self.sources[file - 1] }
+    }
+
+    /// Reads ranges of the files, in the order in which they lie there.
+    fn fetch(&self, mut wanted: Vec<Wanted>, buffer: &mut [u8]) -> Result<(), TierError> {
+        wanted.sort_unstable_by_key(|part| (part.file, part.at.byte()));
+        let mut scratch = Vec::new();
+        let mut rest = &wanted[..];
+        while let [first, ..] = rest {
+            let (from, mut end, mut count) = (first.at.byte(), first.end(), 1);
+            for next in &rest[1..] {
+                let is_near = next.file == first.file && next.at.byte() <= end + GAP_MAX;
+                if !is_near || next.end().max(end) - from > READ_MAX {
+                    break;
+                }
+                (end, count) = (end.max(next.end()), count + 1);
+            }
+            let (these, others) = rest.split_at(count);
+            let store = self.store(first.file);
+            if let [only] = these {
+                store.read(only.at, 0, &mut buffer[only.target..only.target + only.bytes])?;
+            } else {
+                scratch.resize((end - from) as usize, 0);
+                store.read(first.at, 0, &mut scratch)?;
+                for part in these {
+                    let inside = (part.at.byte() - from) as usize;
+                    buffer[part.target..part.target + part.bytes]
+                        .copy_from_slice(&scratch[inside..inside + part.bytes]);
+                }
+            }
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Where a range of an extent is, and in which file.
+    fn place(&self, extent: &Placed, range: Range<u64>) -> Option<(usize, At)> {
+        let inside = range.start - extent.at;
+        let moved = |offset: u64| {
+            let start = offset.checked_add(inside)?;
+            Some(start..start.checked_add(range.end - range.start)?)
+        };
+        match extent.stored {
+            Stored::Own => Some((0, At::Own(extent.own_before + inside))),
+            Stored::Same { offset } => self.own.find(moved(offset)?).map(|at| (0, at)),
+            Stored::In { source, offset } => {
+                let store = self.sources.get(source as usize)?;
+                store.find(moved(offset)?).map(|at| (source as usize + 1, at))
+            }
+        }
+    }
+}
 
 /// A file that holds bytes of a shard's bodies.
 pub struct Store {
@@ -154,21 +276,35 @@ impl OwnBytes {
 /// # Blocking
 /// On the tier.
 pub fn packing_of(raw: &FileShard) -> Result<Packing, TierError> {
+    tables_of(raw, outline_of(raw)?)
+}
+
+/// Reads and checks what a packed shard stands for, and what it refers to.
+pub fn outline_of(raw: &FileShard) -> Result<Outline, TierError> {
+    let [head, sources, ..] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
+    let (head, sources) = (read_table(raw, head)?, read_table(raw, sources)?);
+    Outline::decode(raw.head(), head, &sources).map_err(|error| raw.wrong(error))
+}
+
+/// Reads and checks the rest of what a packed shard says.
+fn tables_of(raw: &FileShard, outline: Outline) -> Result<Packing, TierError> {
+    let [_, _, extents, frames, _] = regions_of(raw.head()).map_err(|error| raw.wrong(error))?;
+    let (extents, frames) = (read_table(raw, extents)?, read_table(raw, frames)?);
+    Packing::decode(raw.head(), outline, [&extents, &frames]).map_err(|error| raw.wrong(error))
+}
+
+/// Reads and checks one of its regions as a whole.
+fn read_table(raw: &FileShard, region: &Region) -> Result<Vec<u8>, TierError> {
     let head = raw.head();
-    let [first, sources, extents, frames, _] = regions_of(head).map_err(|error| raw.wrong(error))?;
-    if let Some(region) = [sources, extents, frames].into_iter().find(|region| region.bytes > codec::LIMIT as u64) {
+    if region.name != REGIONS[0] && region.bytes > codec::LIMIT as u64 {
         let why = format!("its {} are too long: {} bytes", region.name, region.bytes);
         return Err(raw.wrong(FormatError::invalid("packed shard", why)));
     }
-    let read = |region: &Region| -> Result<Vec<u8>, TierError> {
-        let start = raw.offset() + head.header.body_offset + region.offset;
-        let bytes = read_range(raw.file(), start..start + region.bytes);
-        let bytes = bytes.map_err(|source| TierError::io(raw.tier(), "read", raw.path(), source))?;
-        let at = head.header.body_offset + region.offset;
-        let blocks = region.first_block..region.first_block + region.blocks(head.header.block_size.into());
-        Piece { bytes: at..at + region.bytes, blocks }.check(&Source::File(raw.clone()), &bytes)?;
-        Ok(bytes)
-    };
-    let (sources, extents, frames) = (read(sources)?, read(extents)?, read(frames)?);
-    Packing::decode(head, read(first)?, [&sources, &extents, &frames]).map_err(|error| raw.wrong(error))
+    let at = head.header.body_offset + region.offset;
+    let start = raw.offset() + at;
+    let bytes = read_range(raw.file(), start..start + region.bytes);
+    let bytes = bytes.map_err(|source| TierError::io(raw.tier(), "read", raw.path(), source))?;
+    let blocks = region.first_block..region.first_block + region.blocks(head.header.block_size.into());
+    Piece { bytes: at..at + region.bytes, blocks }.check(&Source::File(raw.clone()), &bytes)?;
+    Ok(bytes)
 }

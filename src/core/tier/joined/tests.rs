@@ -178,8 +178,8 @@ proptest! {
                 prop_assert!(operation == 1 || !uses.is_empty());
             }
             let source = match decided {
-                Some(Extents { sources, extents }) => Source::File(pack(&shard, sources, &extents, room).unwrap()),
-                None if room > 0 => Source::File(pack(&shard, vec![], &all_own(shard.head()), room).unwrap()),
+                Some(Extents { sources, extents }) => Source::File(pack(&shard, sources, &extents, room).unwrap().shard),
+                None if room > 0 => Source::File(pack(&shard, vec![], &all_own(shard.head()), room).unwrap().shard),
                 None => Source::Memory(shard.clone()),
             };
             source.verify(|_| ()).unwrap();
@@ -212,7 +212,7 @@ fn two_versions(tier: &DirectoryTier) -> [MemoryShard; 2] {
     write(tier, 1, &Source::Memory(first.clone()));
     bytes[5000] ^= 1;
     let second = shard(2, &[("t".into(), bytes)]);
-    write(tier, 2, &Source::File(pack(&second, vec![source_key(1)], &EXTENTS, 0).unwrap()));
+    write(tier, 2, &Source::File(pack(&second, vec![source_key(1)], &EXTENTS, 0).unwrap().shard));
     [first, second]
 }
 
@@ -287,15 +287,15 @@ fn what_a_source_does_not_store_itself_is_not_taken_from_it() {
     // One hop: 3 may take from 2 what 2 stores, and not what 2 takes from 1.
     let third = |extents: &[Extent]| {
         let shard = shard(3, &[("t".into(), second.bytes()[4096..4096 + 3 * 4096 + 100].to_vec())]);
-        write(&tier, 3, &Source::File(pack(&shard, vec![source_key(2)], extents, 0).unwrap()));
-        open(&tier, 3)
+        write(&tier, 3, &Source::File(pack(&shard, vec![source_key(2)], extents, 0).unwrap().shard));
+        Source::File(open(&tier, 3).unwrap()).verify(|_| ())
     };
     let from_second = |offset| Stored::In { source: 0, offset };
     let refused = third(&[
         Extent { length: 4096, stored: from_second(0) },
         Extent { length: 2 * 4096 + 100, stored: Stored::Own },
     ]);
-    let error = refused.err().expect("a reference to a reference").to_string();
+    let error = refused.expect_err("a reference to a reference").to_string();
     assert!(error.contains("does not store itself"), "{error}");
     let beyond = third(&[
         Extent { length: 4096, stored: from_second(1 << 40) },
@@ -307,7 +307,55 @@ fn what_a_source_does_not_store_itself_is_not_taken_from_it() {
         Extent { length: 4096, stored: from_second(4096) },
         Extent { length: 4196, stored: Stored::Own },
     ]);
-    Source::File(good.unwrap()).verify(|_| ()).unwrap();
+    good.unwrap();
+}
+
+#[test]
+fn what_lies_where_is_read_with_the_bodies_and_a_flip_in_it_names_the_file() {
+    let (tier, disk) = tier();
+    let [_, second] = two_versions(&tier);
+    let taken = |length, offset| Extent { length, stored: Stored::In { source: 0, offset } };
+    let extents =
+        [Extent { length: 4096, stored: Stored::Own }, taken(4096, 4096), Extent { length: 4196, stored: Stored::Own }];
+    let third = shard(3, &[("t".into(), second.bytes()[4096..4096 + 3 * 4096 + 100].to_vec())]);
+    write(&tier, 3, &Source::File(pack(&third, vec![source_key(2)], &extents, 0).unwrap().shard));
+    let path = |operation| tier.folder_path(&series(), &key(operation)).join(rank_file(RANK));
+    let raw = open_source(&tier, &series(), &tier.series_path(&series()), &source_key(2), RANK).unwrap();
+    let [_, _, table, ..] = crate::format::packed::regions_of(raw.head()).unwrap();
+    disk.flip_bit(&path(2), (raw.head().header.body_offset + table.offset) * 8).unwrap();
+    let mut look = [2, 3].map(|operation| open(&tier, operation).unwrap());
+    // Nothing but bodies needs it.
+    let mut head = vec![0; second.head().header.body_offset as usize];
+    look[0].read_raw(0, &mut head).unwrap();
+    assert!(head == second.bytes()[..head.len()]);
+    let [second, third] = look.each_mut().map(|shard| Source::File(shard.clone()).verify(|_| ()).unwrap_err());
+    assert!(matches!(&second, TierError::Damaged { path: of, .. } if *of == path(2)), "{second}");
+    assert!(
+        matches!(&third, TierError::Source { path: of, key: source, cause, .. }
+        if *of == path(3) && *source == key(2) && matches!(&**cause, TierError::Damaged { path: of, .. } if *of == path(2))),
+        "{third}"
+    );
+    assert_eq!([second.damaged(), third.damaged()], [Some(TierId::LOCAL); 2]);
+}
+
+#[test]
+fn a_look_opens_each_file_once_however_many_refer_to_it() {
+    let (tier, disk) = tier();
+    let [first, second] = two_versions(&tier);
+    let (tiers, of) = ([], series());
+    let mut look = Look::new(&tier, &of, RANK);
+    let mut opened: Vec<FileShard> =
+        [2, 1].map(|operation| look.open_or_mend(&tiers, &key(operation).folder()).unwrap()).into();
+    // Another file of that name is not looked at.
+    disk.lose(&tier.folder_path(&series(), &key(1)).join(rank_file(RANK))).unwrap();
+    opened.push(look.open_or_mend(&tiers, &key(2).folder()).unwrap());
+    for (shard, expected) in opened.iter().zip([&second, &first, &second]) {
+        let mut bytes = vec![0; expected.bytes().len()];
+        shard.read_raw(0, &mut bytes).unwrap();
+        assert!(bytes == expected.bytes());
+    }
+    let absent = look.open_or_mend(&tiers, &key(4).folder()).err().expect("it is not there");
+    assert!(absent.is_absent(), "{absent}");
 }
 
 #[test]
@@ -322,7 +370,7 @@ fn a_shard_that_has_changed_since_the_capture_is_not_packed_or_not_written() {
     let taken = |length, offset| Extent { length, stored: Stored::In { source: 0, offset } };
     // Whole blocks are checked with what is written, parts of them here.
     let whole = pack(&changed, vec![source_key(1)], &[taken(4096, 0), own(4106)], 0).unwrap();
-    assert!(Source::File(whole).verify(|_| ()).is_err());
+    assert!(Source::File(whole.shard).verify(|_| ()).is_err());
     let parts = [taken(4106, 0), own(50), taken(4046, 4156)];
     assert!(matches!(pack(&changed, vec![source_key(1)], &parts, 0), Err(TierError::Damaged { .. })));
 }
