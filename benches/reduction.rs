@@ -14,11 +14,13 @@
 //! `--captures` measures what a capture into node memory costs instead, where nothing, every hundredth block and everything has changed, by
 //! `full` and `basic`: the median time that it blocks, and from its return until the shard is sealed; beside it, in the same run, a plain copy: by the
 //! processor, or with `--gpu` inside the device and down to pinned memory.
+//!
+//! `--random` compares what nothing can be gained from: the input `random` by `full`, `auto` and `tree`, and by `full` with compression, in `--rounds` rounds.
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::rng::Rng;
 use bivouac_core::comm::threads::world;
-use bivouac_core::config::{Budget, Method};
+use bivouac_core::config::{Budget, Compress, Method};
 use bivouac_core::device::cuda::CudaDevice;
 use bivouac_core::device::{Device, DeviceSpan, HostRange, Priority, Run, Stream};
 use bivouac_core::session::place::{Place, Workers};
@@ -51,6 +53,11 @@ struct Options {
     /// What captures cost, without files.
     #[arg(long)]
     captures: bool,
+    /// What it costs where everything changes, by method and with compression, in rounds.
+    #[arg(long)]
+    random: bool,
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -222,53 +229,97 @@ fn main() {
         }
         return captures(&options, gpu.as_ref());
     }
+    if options.random {
+        return everything_changes(&options, gpu.as_ref());
+    }
     for input in ["sparse", "blocks", "shifted", "twice", "random"] {
         for method in Method::ALL {
-            let folder = tempfile::tempdir_in(&options.dir).expect("a folder");
-            let memory = tempfile::tempdir_in("/dev/shm").expect("node memory");
-            let config = || config(&options, method, memory.path(), folder.path());
-            let (mut rng, mut bytes) = (Rng::new(1), vec![0u8; options.mib << 20]);
-            fill(&mut bytes, &mut rng);
-            let session = open(config());
-            let caches = gpu.as_ref().map(|gpu| session.caches(gpu.device.clone()).expect("caches"));
-            let (mut blocked, mut committed) = (Vec::new(), Vec::new());
-            let mut first = Default::default();
-            for version in 0..options.versions {
-                if let Some(Gpu { stream, span, .. }) = &gpu {
-                    stream.upload(&[(&bytes, span.clone())], None).expect("uploaded");
-                }
-                let begun = Instant::now();
-                let pending = capture(&session, version, &bytes, gpu.as_ref(), caches.as_ref());
-                let captured = begun.elapsed().as_secs_f64();
-                assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
-                if version == 0 {
-                    first = session.stats().reduction;
-                } else {
-                    blocked.push(captured);
-                    committed.push(begun.elapsed().as_secs_f64() - captured);
-                }
-                change(input, &mut bytes, &mut rng);
-            }
-            let last = session.stats().reduction;
-            drop(caches);
-            session.close().expect("closes");
-            let mut away = config();
-            away.job.memory_enabled = false;
-            let session = open(away);
-            let begun = Instant::now();
-            session.restart("bench", |r| Ok(r.load("array", &mut bytes)?)).expect("restored").expect("the last one");
-            let restart = begun.elapsed().as_secs_f64();
-            session.close().expect("closes");
-            let shards = (last.shard_bytes - first.shard_bytes) as f64;
-            let stored = (last.stored_bytes - first.stored_bytes) as f64;
-            let line = json!({
-                "figure": if options.gpu { "reduction on a GPU" } else { "reduction on the CPU" }, "input": input, "method": method.name(), "mib": options.mib, "chunk": options.chunk,
-                "versions": options.versions, "ratio": if stored > 0.0 { shards / stored } else { 1.0 },
-                "blocked_s": median(&blocked), "commit_s": median(&committed), "restart_s": restart,
-                "looked": last.looked_on_device - first.looked_on_device,
-                "look_s": (last.device_time - first.device_time).as_secs_f64() / (options.versions - 1) as f64,
-            });
+            println!("{}", series(&options, gpu.as_ref(), input, method, Compress::Off));
+        }
+    }
+}
+
+/// What reduction costs where it finds nothing, over `full`: the time from the call to the commit on the local tier, in rounds, because disks have moods.
+fn everything_changes(options: &Options, gpu: Option<&Gpu>) {
+    const SETTINGS: [(Method, Compress); 5] = [
+        (Method::Full, Compress::Off),
+        (Method::Auto, Compress::Off),
+        (Method::Tree, Compress::Off),
+        (Method::Full, Compress::Auto),
+        (Method::Full, Compress::On),
+    ];
+    let mut all = [const { Vec::new() }; SETTINGS.len()];
+    for round in 0..options.rounds {
+        for at in 0..SETTINGS.len() {
+            // Nobody is always the first.
+            let at = (at + round) % SETTINGS.len();
+            let (method, compress) = SETTINGS[at];
+            let line = series(options, gpu, "random", method, compress);
+            let seconds = |key: &str| line[key].as_f64().expect("a number");
+            all[at].push(seconds("blocked_s") + seconds("commit_s"));
             println!("{line}");
         }
     }
+    let full = median(&all[0]);
+    for ((method, compress), times) in SETTINGS.iter().zip(&all) {
+        let line = json!({
+            "figure": if options.gpu { "everything changes on a GPU" } else { "everything changes on the CPU" },
+            "method": method.name(), "compress": compress.name(), "chunk": options.chunk, "mib": options.mib,
+            "rounds": options.rounds, "versions": options.versions, "end_to_end_s": median(times), "over_full": median(times) / full,
+        });
+        println!("{line}");
+    }
+}
+
+/// Takes all versions by a method and restores the last one.
+fn series(options: &Options, gpu: Option<&Gpu>, input: &str, method: Method, compress: Compress) -> serde_json::Value {
+    let folder = tempfile::tempdir_in(&options.dir).expect("a folder");
+    let memory = tempfile::tempdir_in("/dev/shm").expect("node memory");
+    let config = || {
+        let mut config = config(options, method, memory.path(), folder.path());
+        config.job.reduction.compress = compress;
+        config
+    };
+    let (mut rng, mut bytes) = (Rng::new(1), vec![0u8; options.mib << 20]);
+    fill(&mut bytes, &mut rng);
+    let session = open(config());
+    let caches = gpu.map(|gpu| session.caches(gpu.device.clone()).expect("caches"));
+    let (mut blocked, mut committed) = (Vec::new(), Vec::new());
+    let mut first = Default::default();
+    for version in 0..options.versions {
+        if let Some(Gpu { stream, span, .. }) = gpu {
+            stream.upload(&[(&bytes, span.clone())], None).expect("uploaded");
+        }
+        let begun = Instant::now();
+        let pending = capture(&session, version, &bytes, gpu, caches.as_ref());
+        let captured = begun.elapsed().as_secs_f64();
+        assert!(pending.wait(Level::NodeReboot).expect("committed") >= Level::NodeReboot);
+        if version == 0 {
+            first = session.stats().reduction;
+        } else {
+            blocked.push(captured);
+            committed.push(begun.elapsed().as_secs_f64() - captured);
+        }
+        change(input, &mut bytes, &mut rng);
+    }
+    let last = session.stats().reduction;
+    drop(caches);
+    session.close().expect("closes");
+    let mut away = config();
+    away.job.memory_enabled = false;
+    let session = open(away);
+    let begun = Instant::now();
+    session.restart("bench", |r| Ok(r.load("array", &mut bytes)?)).expect("restored").expect("the last one");
+    let restart = begun.elapsed().as_secs_f64();
+    session.close().expect("closes");
+    let shards = (last.shard_bytes - first.shard_bytes) as f64;
+    let stored = (last.stored_bytes - first.stored_bytes) as f64;
+    json!({
+        "figure": if options.gpu { "reduction on a GPU" } else { "reduction on the CPU" }, "input": input, "method": method.name(),
+        "compress": compress.name(), "mib": options.mib, "chunk": options.chunk, "versions": options.versions,
+        "ratio": if stored > 0.0 { shards / stored } else { 1.0 },
+        "blocked_s": median(&blocked), "commit_s": median(&committed), "restart_s": restart,
+        "looked": last.looked_on_device - first.looked_on_device,
+        "look_s": (last.device_time - first.device_time).as_secs_f64() / (options.versions - 1) as f64,
+    })
 }

@@ -16,6 +16,7 @@ pub mod codec;
 pub mod container;
 pub mod extents;
 pub mod frames;
+mod index;
 pub mod manifest;
 pub(crate) mod numbers;
 pub mod packed;

@@ -6,6 +6,7 @@
 //! stores itself: one hop, whatever form that file has.
 
 use super::codec;
+use super::index::Index;
 use super::shard::{Content, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
 use super::{FormatError, Manifest, extents};
 use crate::base::ids::CheckpointKey;
@@ -183,6 +184,7 @@ pub struct Packing {
     /// How its own bytes are stored; none: as they are.
     pub frames: Vec<PlacedFrame>,
     own_bytes: u64,
+    index: Index,
 }
 
 impl Packing {
@@ -196,7 +198,8 @@ impl Packing {
 
     fn of(outline: Outline, extents: &[Extent]) -> Result<Packing, FormatError> {
         let (extents, own_bytes) = place(&outline.head, extents, outline.sources.len())?;
-        let packing = Packing { outline, extents, frames: Vec::new(), own_bytes };
+        let index = Index::of(&extents);
+        let packing = Packing { outline, extents, frames: Vec::new(), own_bytes, index };
         let is_stored = |extent: &Placed| match extent.stored {
             Stored::Same { offset } => packing.own_range(offset..offset + extent.length).is_some(),
             Stored::Own | Stored::In { .. } => true,
@@ -279,9 +282,7 @@ impl Packing {
 
     /// The extents that hold any of these bytes of the bodies.
     pub fn extents_in(&self, range: Range<u64>) -> &[Placed] {
-        let first = self.extents.partition_point(|extent| extent.end() <= range.start);
-        let count = self.extents[first..].partition_point(|extent| extent.at < range.end);
-        &self.extents[first..first + count]
+        &self.extents[self.index.range(&self.extents, range)]
     }
 
     /// The frames that hold any of these own bytes.
