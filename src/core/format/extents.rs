@@ -5,9 +5,11 @@
 //! reference is the distance to its place from that of the extent: 0 for what has not moved.
 #![forbid(unsafe_code)]
 
+use super::frames::{Compressor, Expander};
 use super::packed::{Extent, Packing, Placed, Stored};
 use super::shard::Region;
 use super::{FormatError, codec, numbers};
+use std::borrow::Cow;
 
 /// The most extents of a packed shard. What a reader makes of each takes 44 bytes, of all together 176 MiB.
 pub const EXTENTS_MAX: usize = 1 << 22;
@@ -114,6 +116,36 @@ pub(super) fn decode(mut bytes: &[u8], regions: &[Region], sources: usize) -> Re
     Ok(extents)
 }
 
+/// Encoded extents behind a 0, or, if they are compressed, behind the number of their bytes.
+pub(super) fn compressed(extents: Vec<u8>, compress: bool) -> Vec<u8> {
+    // Without memory for it they stay as they are.
+    let compressor = if compress { Compressor::new().ok() } else { None };
+    let packed = compressor.and_then(|mut compressor| compressor.compress(&extents, 1));
+    let (bytes, body) = packed.as_deref().map_or((0, &extents[..]), |packed| (extents.len() as u64, packed));
+    let mut all = Vec::with_capacity(body.len() + 4);
+    numbers::put(&mut all, bytes);
+    all.extend_from_slice(body);
+    all
+}
+
+/// The reverse of [`compressed`].
+///
+/// # Errors
+/// [`FormatError::Invalid`] if they are damaged.
+pub(super) fn expanded(mut extents: &[u8]) -> Result<Cow<'_, [u8]>, FormatError> {
+    let bytes = number(&mut extents)?;
+    if bytes > codec::LIMIT as u64 {
+        return Err(FormatError::invalid(WHAT, format!("its extents are too long: {bytes} bytes")));
+    }
+    if bytes == 0 {
+        return Ok(Cow::Borrowed(extents));
+    }
+    let no_memory = |error| FormatError::invalid(WHAT, format!("its extents cannot be expanded: {error}"));
+    let mut all = vec![0; bytes as usize];
+    Expander::new().map_err(no_memory)?.expand(extents, 1, &mut all)?;
+    Ok(Cow::Owned(all))
+}
+
 fn number(bytes: &mut &[u8]) -> Result<u64, FormatError> {
     numbers::take(bytes).ok_or_else(|| FormatError::invalid(WHAT, "a number of its extents is cut short, or too long"))
 }
@@ -189,6 +221,41 @@ mod tests {
         let bytes = encode(&packing).unwrap();
         assert_eq!(bytes, [3, 7, 9 + 8, 0, 9, 9 + 8, 126]);
         assert_eq!(decoded(&packing, &bytes).unwrap()[1], own(128));
+    }
+
+    #[test]
+    fn many_that_are_alike_take_little_and_what_is_wrong_with_that_is_said() {
+        let one = |number: u32| match number % 3 {
+            0 => Extent { length: 128, stored: Stored::Own },
+            _ => Extent { length: 128, stored: Stored::In { source: number % 3, offset: 128 * u64::from(number % 7) } },
+        };
+        let extents: Vec<Extent> = (0..10_000).map(one).collect();
+        let packing = packing(&[1_280_000], 3, &extents).unwrap();
+        let plain = encode(&packing).unwrap();
+        let as_it_is = compressed(plain.clone(), false);
+        assert_eq!((as_it_is[0], &as_it_is[1..], &*expanded(&as_it_is).unwrap()), (0, &plain[..], &plain[..]));
+        let packed = compressed(plain.clone(), true);
+        assert!(packed.len() < plain.len() / 2, "{} of {}", packed.len(), plain.len());
+        assert_eq!(&*expanded(&packed).unwrap(), &plain[..]);
+        // What does not become shorter stays as it is.
+        assert_eq!(compressed(vec![3, 7, 9], true), [0, 3, 7, 9]);
+        let frame = {
+            let mut rest = &packed[..];
+            assert_eq!(number(&mut rest), Ok(plain.len() as u64));
+            rest
+        };
+        let said = |bytes: u64| [&numbers_of(&[bytes])[..], frame].concat();
+        for bad in [
+            said(plain.len() as u64 + 1),
+            said(plain.len() as u64 - 1),
+            said(1),
+            said(codec::LIMIT as u64 + 1),
+            vec![],
+            vec![0x80],
+        ] {
+            assert!(expanded(&bad).is_err());
+        }
+        assert!(expanded(&packed[..packed.len() - 1]).is_err());
     }
 
     #[test]

@@ -5,10 +5,9 @@
 //! be compressed in frames. Joined with its sources it is that shard, byte for byte. A reference names a range of the bodies of the same rank's shard of the source, which the source's file
 //! stores itself: one hop, whatever form that file has.
 
-use super::codec;
 use super::index::Index;
 use super::shard::{Content, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
-use super::{FormatError, Manifest, extents};
+use super::{FormatError, Manifest, codec, extents};
 use crate::base::ids::CheckpointKey;
 use crate::config::SOURCES_MAX;
 use serde::{Deserialize, Serialize};
@@ -223,7 +222,7 @@ impl Packing {
     /// [`FormatError`] if they break a rule, or do not belong to it.
     pub fn decode(packed: &Head, outline: Outline, [extents, frames]: [&[u8]; 2]) -> Result<Packing, FormatError> {
         let frames: Vec<Frame> = codec::decode(WHAT, frames)?;
-        let extents = extents::decode(extents, &outline.head.meta.regions, outline.sources.len())?;
+        let extents = extents::decode(&extents::expanded(extents)?, &outline.head.meta.regions, outline.sources.len())?;
         let packing = Packing::of(outline, &extents)?.with_frames(&frames)?;
         let [.., own] = regions_of(packed)?;
         if own.bytes != packing.stored_bytes() {
@@ -252,16 +251,17 @@ impl Packing {
         self.frames.last().map_or(self.own_bytes, |last| last.stored_at + last.stored)
     }
 
-    /// The bodies of its first four regions.
+    /// The bodies of its first four regions; with `compress` the extents are compressed where that makes them shorter.
     ///
     /// # Errors
     /// [`FormatError`] if there are more extents than a packed shard may have.
-    pub fn encode(&self) -> Result<[Vec<u8>; 4], FormatError> {
+    pub fn encode(&self, compress: bool) -> Result<[Vec<u8>; 4], FormatError> {
         // No frame is longer than 2^32.
         let plain = |placed: &PlacedFrame| Frame { bytes: placed.bytes as u32, stored: placed.stored as u32 };
         let frames: Vec<Frame> = self.frames.iter().map(plain).collect();
         let sources = codec::encode(WHAT, &self.outline.sources.to_vec())?;
-        Ok([self.outline.head_bytes.to_vec(), sources, extents::encode(self)?, codec::encode(WHAT, &frames)?])
+        let extents = extents::compressed(extents::encode(self)?, compress);
+        Ok([self.outline.head_bytes.to_vec(), sources, extents, codec::encode(WHAT, &frames)?])
     }
 
     /// Where everything goes in the packed shard with these bodies, and its header, whose table checksum is still to be filled in.

@@ -60,7 +60,7 @@ pub fn pack(
     let packing = Packing::new(head, sources, extents).map_err(wrong)?;
     let (frames, compressed) = if room > 0 { compress(shard, &packing, room)? } else { Default::default() };
     let packing = Arc::new(packing.with_frames(&frames).map_err(wrong)?);
-    let encoded = packing.encode().map_err(wrong)?;
+    let encoded = packing.encode(room > 0).map_err(wrong)?;
     let (layout, header) = packing.layout(&encoded).map_err(wrong)?;
     let block = layout.block_size;
     let mut digests: Vec<Digest> = Vec::with_capacity(layout.block_count as usize);
