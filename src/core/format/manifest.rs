@@ -56,6 +56,13 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Adds what one of its shards refers to, where it is put together from them.
+    pub fn add_sources(&mut self, sources: &[SourceKey]) {
+        self.sources.extend(sources);
+        self.sources.sort_unstable();
+        self.sources.dedup();
+    }
+
     /// Encodes the file.
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 
 use super::index::Index;
 use super::shard::{Content, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
-use super::{FormatError, Manifest, codec, extents};
+use super::{FormatError, codec, extents};
 use crate::base::ids::CheckpointKey;
 use crate::config::SOURCES_MAX;
 use serde::{Deserialize, Serialize};
@@ -387,11 +387,4 @@ fn place_frames(packing: &Packing, frames: &[Frame]) -> Result<Vec<PlacedFrame>,
     }
     rule(rest.next().is_none(), "frames follow its own bytes")?;
     Ok(placed)
-}
-
-/// The sources of a checkpoint whose manifest is put together from its shards: those of any of them.
-pub fn unite_sources(manifest: &mut Manifest, sources: &[SourceKey]) {
-    manifest.sources.extend(sources);
-    manifest.sources.sort_unstable();
-    manifest.sources.dedup();
 }

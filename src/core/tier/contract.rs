@@ -16,7 +16,6 @@ use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Rank};
 use crate::catalog::Folder;
 use crate::config::Config;
 use crate::format::container::{FOOTER_LEN, Footer};
-use crate::format::packed::unite_sources;
 use crate::format::{Container, ContainerEntry, ContainerInfo, Content, FormatError, Manifest, manifest};
 use std::collections::HashSet;
 use std::io;
@@ -465,7 +464,7 @@ pub trait Tier: Send + Sync {
                 }
                 if placed.insert(entry.rank) {
                     ranks.push(entry.rank);
-                    unite_sources(whole, shard.sources());
+                    whole.add_sources(shard.sources());
                 }
             }
             ranks.sort_unstable();
