@@ -4,10 +4,8 @@
 //! there is no moment at which it could take one. (`nix` does this; rustix has no call for it.)
 #![forbid(unsafe_code)]
 
-use super::sync::Lock;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 /// What the names of all of them begin with.
@@ -42,25 +40,6 @@ pub fn in_threads(threads: usize, name: &str, work: impl Fn() + Sync) {
         }
         work();
     });
-}
-
-/// What `work` makes of each of the items, in their order. Where there are many, several threads work at once: each waits for storage.
-pub fn each_in_threads<I: Sync, T: Send>(name: &str, items: &[I], work: impl Fn(&I) -> T + Sync) -> Vec<T> {
-    const THREADS_MAX: usize = 8;
-    const ITEMS_MIN: usize = 4;
-    let next = AtomicUsize::new(0);
-    let made = Lock::new(Vec::with_capacity(items.len()));
-    in_threads((items.len() / ITEMS_MIN).clamp(1, THREADS_MAX), name, || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(index) else { break };
-            let one = work(item);
-            made.lock().push((index, one));
-        }
-    });
-    let mut made = made.into_inner();
-    made.sort_unstable_by_key(|(index, _)| *index);
-    made.into_iter().map(|(_, one)| one).collect()
 }
 
 /// What `start` starts takes no signals.
@@ -99,18 +78,5 @@ mod tests {
             assert!(seen.iter().filter(|is_blocked| **is_blocked).count() > before.len() - 3, "{seen:?}");
         }
         assert_eq!(mask(), before);
-    }
-
-    #[test]
-    fn what_several_threads_make_comes_in_the_order_of_the_items() {
-        let items: Vec<u64> = (0..100).collect();
-        let slower_first = |item: &u64| {
-            std::thread::sleep(std::time::Duration::from_micros(100 - item));
-            item * item
-        };
-        let squares: Vec<u64> = items.iter().map(|item| item * item).collect();
-        assert_eq!(each_in_threads("bvk-test", &items, slower_first), squares);
-        assert_eq!(each_in_threads("bvk-test", &items[..1], slower_first), [0]);
-        assert!(each_in_threads("bvk-test", &items[..0], slower_first).is_empty());
     }
 }

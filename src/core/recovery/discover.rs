@@ -2,8 +2,7 @@
 
 use crate::base::ids::text_hash;
 use crate::base::log;
-use crate::base::threads::each_in_threads;
-use crate::base::{CheckpointKey, Generation, Level, Rank};
+use crate::base::{CheckpointKey, Level, Rank};
 use crate::catalog::Candidate;
 use crate::format::shard::Head;
 use crate::format::{Content, FormatError, Manifest, ShardHeader};
@@ -151,23 +150,23 @@ fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
             return;
         }
     };
-    let folders: Vec<String> = folders.into_iter().map(folder_of).collect();
-    let manifests = each_in_threads("bvk-find", &folders, |folder| tier.read_manifest(reach.series, folder));
-    for error in manifests.iter().filter_map(|manifest| manifest.as_ref().err()).filter(|error| !error.is_absent()) {
-        found.unusable(tier.kind(), error.to_string());
-    }
-    let manifests: Vec<Option<Manifest>> = manifests.into_iter().map(Result::ok).collect();
-    let held = referred_to(manifests.iter().flatten());
-    let look = Look::new(tier, reach.series, reach.rank, &folders);
-    let shards = each_in_threads("bvk-find", &folders, |folder| {
+    let mut read = |(generation, version, operation)| {
+        let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+        let manifest = tier.read_manifest(reach.series, &folder);
+        if let Some(error) = manifest.as_ref().err().filter(|error| !error.is_absent()) {
+            found.unusable(tier.kind(), error.to_string());
+        }
+        (folder, manifest.ok())
+    };
+    let folders: Vec<(String, Option<Manifest>)> = folders.into_iter().map(&mut read).collect();
+    let held = referred_to(folders.iter().filter_map(|(_, manifest)| manifest.as_ref()));
+    let mut look = Look::new(tier, reach.series, reach.rank);
+    for (folder, manifest) in folders {
         // What is only there for others is not made up for.
-        let others = if held.contains(folder) { &[] } else { reach.tiers };
-        look.open_or_mend(others, folder)
-    });
-    for ((folder, manifest), shard) in folders.iter().zip(manifests).zip(shards) {
-        match shard {
+        let others = if held.contains(&folder) { &[] } else { reach.tiers };
+        match look.open_or_mend(others, &folder) {
             Ok(shard) => found.add(Source::File(shard), manifest.is_some()),
-            Err(TierError::Source { cause, .. }) if cause.is_absent() && held.contains(folder) => {
+            Err(TierError::Source { cause, .. }) if cause.is_absent() && held.contains(&folder) => {
                 log::debug!("event=held tier={} folder={folder} error={cause}", tier.kind());
             }
             Err(error) => {
@@ -220,14 +219,13 @@ fn discover_foreign(reach: &Reach<'_>) -> Vec<Foreign> {
         }
     }
     for tier in reach.of_node() {
-        let folders: Vec<String> = tier.folders(reach.series).unwrap_or_default().into_iter().map(folder_of).collect();
-        let files = each_in_threads("bvk-find", &folders, |folder| tier.rank_files(reach.series, folder));
-        for (folder, files) in folders.iter().zip(files) {
-            for (file, rank, content) in files.unwrap_or_default() {
+        for (generation, version, operation) in tier.folders(reach.series).unwrap_or_default() {
+            let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
+            for (file, rank, content) in tier.rank_files(reach.series, &folder).unwrap_or_default() {
                 if content == Content::Shard && node_ranks.contains(&rank) {
                     continue;
                 }
-                match tier.open_any(reach.series, folder, &file, rank) {
+                match tier.open_any(reach.series, &folder, &file, rank) {
                     Ok(shard) => found.extend(foreign(reach, Source::File(shard))),
                     Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
                 }
@@ -265,10 +263,13 @@ fn discover_shared(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
             return;
         }
     };
-    let folders: Vec<String> = folders.into_iter().map(folder_of).collect();
+    let name = |(generation, version, operation)| {
+        CheckpointKey { generation, version, operation, ..Default::default() }.folder()
+    };
+    let folders: Vec<String> = folders.into_iter().map(name).collect();
     let mut manifests = Vec::new();
-    for read in each_in_threads("bvk-find", &folders, |folder| read_or_complete(tier, reach.series, folder)) {
-        match read {
+    for folder in &folders {
+        match read_or_complete(tier, reach.series, folder) {
             Ok(manifest) => manifests.extend(manifest),
             Err(error) => found.unusable(tier.kind(), error),
         }
@@ -291,10 +292,6 @@ fn discover_shared(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
             }
         }
     }
-}
-
-fn folder_of((generation, version, operation): (Generation, u64, u64)) -> String {
-    CheckpointKey { generation, version, operation, ..Default::default() }.folder()
 }
 
 /// The folders of the checkpoints that files of others refer to.

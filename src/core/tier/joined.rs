@@ -15,7 +15,6 @@ use super::names::{Series, is_node_file, is_rank_file, rank_file};
 use super::source::{FileShard, Source, check_identity};
 use super::storage::ReadFile;
 use crate::base::sync::{Lock, Order};
-use crate::base::threads::each_in_threads;
 use crate::base::{CheckpointKey, Rank};
 use crate::format::packed::{Outline, Packing, SourceKey, Stored};
 use crate::format::shard::Head;
@@ -180,26 +179,19 @@ fn or_mended(
     }
 }
 
-/// A look at the files that a rank has of a series on a tier: each is opened once, however many others refer to it.
+/// A look at the files that a rank has of a series on a tier. It opens each once, however many others refer to it.
 pub struct Look<'t> {
     tier: &'t dyn Tier,
     series: &'t Series,
     rank: Rank,
     /// By folder: what lies there, and the checkpoint that its container says it is of.
-    opened: HashMap<&'t str, (FileShard, CheckpointKey)>,
+    opened: HashMap<String, (FileShard, CheckpointKey)>,
 }
 
 impl<'t> Look<'t> {
-    /// Opens what lies in these folders, as far as it can be.
-    ///
-    /// # Blocking
-    /// On the tier; many folders are looked into by several threads.
-    pub fn new(tier: &'t dyn Tier, series: &'t Series, rank: Rank, folders: &'t [String]) -> Look<'t> {
-        let mut look = Look { tier, series, rank, opened: HashMap::new() };
-        let opened = each_in_threads("bvk-find", folders, |folder| look.raw(folder));
-        let opened = folders.iter().zip(opened).filter_map(|(folder, opened)| Some((&**folder, opened.ok()?)));
-        look.opened = opened.collect();
-        look
+    /// Nothing is opened yet.
+    pub fn new(tier: &'t dyn Tier, series: &'t Series, rank: Rank) -> Look<'t> {
+        Look { tier, series, rank, opened: HashMap::new() }
     }
 
     /// Opens the shard in the rank's own file in a folder, as [`open_or_mend`] does.
@@ -209,7 +201,7 @@ impl<'t> Look<'t> {
     ///
     /// # Blocking
     /// As [`open_or_mend`].
-    pub fn open_or_mend(&self, tiers: &[Arc<dyn Tier>], folder: &str) -> Result<FileShard, TierError> {
+    pub fn open_or_mend(&mut self, tiers: &[Arc<dyn Tier>], folder: &str) -> Result<FileShard, TierError> {
         let (raw, key) = self.raw(folder)?;
         let path = raw.path().to_owned();
         let shard = or_mended(self.tier, tiers, &path, self.rank, join_with(raw, |source| self.source(source)))?;
@@ -217,7 +209,7 @@ impl<'t> Look<'t> {
         Ok(shard)
     }
 
-    fn source(&self, source: &SourceKey) -> Result<FileShard, TierError> {
+    fn source(&mut self, source: &SourceKey) -> Result<FileShard, TierError> {
         match self.raw(&source.key.folder()) {
             Ok((raw, _)) => check_source(&raw, self.series, source, self.rank).map(|()| raw),
             Err(error) if error.is_absent() => {
@@ -227,13 +219,14 @@ impl<'t> Look<'t> {
         }
     }
 
-    fn raw(&self, folder: &str) -> Result<(FileShard, CheckpointKey), TierError> {
+    fn raw(&mut self, folder: &str) -> Result<(FileShard, CheckpointKey), TierError> {
         if let Some(opened) = self.opened.get(folder) {
             return Ok(opened.clone());
         }
         let path = self.tier.series_path(self.series).join(folder).join(rank_file(self.rank));
         let (file, entry) = self.tier.open_entry(path.clone(), folder, self.rank)?;
         let raw = FileShard::open_any(self.tier.kind(), path, file.into(), &entry)?;
+        self.opened.insert(folder.to_owned(), (raw.clone(), entry.key));
         Ok((raw, entry.key))
     }
 }

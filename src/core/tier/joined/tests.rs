@@ -343,8 +343,7 @@ fn a_look_opens_each_file_once_however_many_refer_to_it() {
     let (tier, disk) = tier();
     let [first, second] = two_versions(&tier);
     let (tiers, of) = ([], series());
-    let folders = [1, 2].map(|operation| key(operation).folder());
-    let look = Look::new(&tier, &of, RANK, &folders);
+    let mut look = Look::new(&tier, &of, RANK);
     let mut opened: Vec<FileShard> =
         [2, 1].map(|operation| look.open_or_mend(&tiers, &key(operation).folder()).unwrap()).into();
     // Another file of that name is not looked at.
