@@ -2,8 +2,8 @@
 //!
 //! A *packed shard* has the form of a shard, as a parity part has, with the magic `BVKPACK1`. Its regions are the head of the shard that it
 //! stands for, the checkpoints that it refers to (its *sources*), the *extents*, the *frames*, and the bytes that it stores itself, which may
-//! be compressed in frames. Joined with its sources it is that shard, byte for byte. A reference names a range of the bodies of the same rank's shard of the source, which the source's file
-//! stores itself: one hop, whatever form that file has.
+//! be compressed in frames. Joined with its sources it is that shard, byte for byte. A reference names a range of the bodies of the same rank's
+//! shard of the source, which the source's file stores itself: one hop, whatever form that file has.
 
 use super::index::Index;
 use super::shard::{Content, Head, Layout, Region, RegionKind, ShardHeader, ShardMeta};
