@@ -63,13 +63,15 @@ impl Compressor {
         Ok(Compressor { context, planes: Vec::new(), packed: Vec::new(), misses: 0, passes: 0 })
     }
 
-    /// The compressed form of bytes of elements of that length, if that is shorter by a sixteenth. A sample is tried first, and behind
-    /// frames that were no use only some are.
+    /// Is the next frame to be tried? Behind frames that were no use only some are.
+    pub fn is_due(&mut self) -> bool {
+        let is_due = self.passes == 0;
+        self.passes = self.passes.saturating_sub(1);
+        is_due
+    }
+
+    /// The compressed form of bytes of elements of that length, if that is shorter by a sixteenth. A sample is tried first.
     pub fn compress(&mut self, bytes: &[u8], element: u64) -> Option<Box<[u8]>> {
-        if self.passes > 0 {
-            self.passes -= 1;
-            return None;
-        }
         let from = (bytes.len().saturating_sub(SAMPLE) / 2).next_multiple_of(64).min(bytes.len());
         let sample = &bytes[from..bytes.len().min(from + SAMPLE)];
         let is_worth_it = sample.len() == bytes.len() || self.pack(sample, element);
@@ -187,9 +189,10 @@ mod tests {
         let mut rng = Rng::new(1);
         let noise: Vec<u8> = (0..1 << 16).map(|_| rng.next_u64() as u8).collect();
         let mut compressor = Compressor::new().unwrap();
-        assert!((0..40).all(|_| compressor.compress(&noise, 8).is_none()));
+        assert!((0..40).all(|_| !compressor.is_due() || compressor.compress(&noise, 8).is_none()));
         let zeros = vec![0; 1 << 16];
-        let tried: Vec<usize> = (0..40).filter(|_| compressor.compress(&zeros, 8).is_some()).collect();
+        let tried: Vec<usize> =
+            (0..40).filter(|_| compressor.is_due() && compressor.compress(&zeros, 8).is_some()).collect();
         assert!(tried[0] > 0 && tried[0] < 16 && tried.len() == 40 - tried[0], "{tried:?}");
     }
 

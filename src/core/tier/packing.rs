@@ -85,7 +85,7 @@ pub fn pack(
 /// Frames, and what is stored of those that are compressed.
 type Compressed = (Vec<Frame>, Vec<Option<Box<[u8]>>>);
 
-/// The own bytes of a shard in frames; none if no frame becomes shorter.
+/// The own bytes of a shard in frames; none if no frame becomes shorter. What is passed over is not read where that is so.
 ///
 /// # Errors
 /// [`TierError::Damaged`] if the shard has changed since the capture.
@@ -93,28 +93,39 @@ fn compress(shard: &MemoryShard, packing: &Packing, mut room: u64) -> Result<Com
     let path = Source::Memory(shard.clone()).path().to_owned();
     let no_memory = |source| TierError::io(TierId::MEMORY, "compress", &path, source);
     let mut compressor = Compressor::new().map_err(no_memory)?;
-    let (mut frames, mut compressed, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut frames, mut compressed, mut bytes, mut passed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut at, mut unchecked) = (0, 0);
     for (region, own) in packing.own_regions() {
         let end = at + own;
         while at < end {
             let range = at..end.min(at + FRAME_MAX);
-            unchecked = read_checked(shard, packing, range.clone(), unchecked, &mut bytes)?;
-            let mut compress = || compressor.compress(&bytes, region.element.bytes());
-            let mut packed = if room > 0 { compress() } else { None };
-            let length = packed.as_ref().map_or(0, |packed| packed.len() as u64);
-            // What follows the first that does not fit is not tried.
-            packed = packed.filter(|_| length <= room);
-            room = room.saturating_sub(length);
-            let stored = packed.as_ref().map_or(bytes.len(), |packed| packed.len());
-            // No frame is longer than 2^20.
-            frames.push(Frame { bytes: bytes.len() as u32, stored: stored as u32 });
-            compressed.push(packed);
             at = range.end;
+            let length = range.end - range.start;
+            let mut packed = None;
+            if room > 0 && compressor.is_due() {
+                unchecked = read_checked(shard, packing, range, unchecked, &mut bytes)?;
+                packed = compressor.compress(&bytes, region.element.bytes());
+                let taken = packed.as_ref().map_or(0, |packed| packed.len() as u64);
+                // What follows the first that does not fit is not tried.
+                packed = packed.filter(|_| taken <= room);
+                room = room.saturating_sub(taken);
+            } else {
+                passed.push(range);
+            }
+            let stored = packed.as_ref().map_or(length, |packed| packed.len() as u64);
+            // No frame is longer than 2^20.
+            frames.push(Frame { bytes: length as u32, stored: stored as u32 });
+            compressed.push(packed);
         }
     }
-    let is_of_use = compressed.iter().any(Option::is_some);
-    Ok(if is_of_use { (frames, compressed) } else { Compressed::default() })
+    if !compressed.iter().any(Option::is_some) {
+        return Ok(Compressed::default());
+    }
+    let mut unchecked = 0;
+    for part in passed.into_iter().flat_map(|range| own_parts(packing, range)) {
+        unchecked = check_blocks(shard, packing, &part, unchecked)?;
+    }
+    Ok((frames, compressed))
 }
 
 impl OwnBytes {

@@ -5,7 +5,7 @@ use crate::base::digest::digest_bytes;
 use crate::base::rng::Rng;
 use crate::base::{CheckpointKey, Generation, Incarnation};
 use crate::format::container::encode_tail;
-use crate::format::packed::Extent;
+use crate::format::packed::{Extent, FRAME_MAX};
 use crate::format::shard::{Layout, encode_head};
 use crate::format::{ContainerEntry, ContainerInfo, ElementType, Region, RegionKind};
 use crate::reduction::{Chunks, Extents, Field, Grouping, Question, Versions, all_own, extents};
@@ -358,14 +358,37 @@ fn a_look_opens_each_file_once_however_many_refer_to_it() {
     assert!(absent.is_absent(), "{absent}");
 }
 
+fn flipped(sound: &MemoryShard, at: usize) -> MemoryShard {
+    let mut pages = PageBuffer::new(sound.bytes().len());
+    pages.copy_from_slice(sound.bytes());
+    pages[at] ^= 1;
+    MemoryShard::open_any(Path::new("memory"), Arc::new(SharedPages(pages))).unwrap()
+}
+
+/// Frames behind noise are passed over unread; where others are of use their blocks are checked all the same.
+#[test]
+fn a_frame_that_is_passed_over_is_checked_too() {
+    let frame = FRAME_MAX as usize;
+    let mut rng = Rng::new(3);
+    let noise = (0..3 * frame).map(|_| rng.next_u64() as u8);
+    let sound = shard(2, &[("t".into(), noise.chain(std::iter::repeat_n(0, 8 * frame)).collect())]);
+    let all = all_own(sound.head());
+    let packing = pack(&sound, vec![], &all, u64::MAX).unwrap().packing;
+    let is_compressed: Vec<bool> = packing.frames.iter().map(|frame| frame.is_compressed()).collect();
+    assert!(!is_compressed[2] && is_compressed[3..].contains(&true), "{is_compressed:?}");
+    let body = sound.head().header.body_offset as usize;
+    for frame_at in 0..is_compressed.len() {
+        let changed = flipped(&sound, body + frame_at * frame + 5000);
+        let packed = pack(&changed, vec![], &all, u64::MAX);
+        assert!(matches!(packed, Err(TierError::Damaged { .. })), "frame {frame_at}");
+    }
+}
+
 #[test]
 fn a_shard_that_has_changed_since_the_capture_is_not_packed_or_not_written() {
     let bytes: Vec<u8> = (0..2 * 4096 + 10).map(|at: u32| at as u8).collect();
     let sound = shard(2, &[("t".into(), bytes)]);
-    let mut pages = PageBuffer::new(sound.bytes().len());
-    pages.copy_from_slice(sound.bytes());
-    pages[4096 + 4100] ^= 1;
-    let changed = MemoryShard::open_any(Path::new("memory"), Arc::new(SharedPages(pages))).unwrap();
+    let changed = flipped(&sound, 4096 + 4100);
     let own = |length| Extent { length, stored: Stored::Own };
     let taken = |length, offset| Extent { length, stored: Stored::In { source: 0, offset } };
     // Whole blocks are checked with what is written, parts of them here.
