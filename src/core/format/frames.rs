@@ -1,11 +1,12 @@
 //! The bytes of a frame of a packed shard, compressed: the planes of its elements' bytes, as one zstd frame. The only file that names `zstd`.
 
 use super::FormatError;
+use std::ops::{Range, RangeInclusive};
 
 /// The fastest of zstd's levels that keeps what shuffled numbers have to give: the next ones cost half of the speed for a hundredth.
 const LEVEL: i32 = 1;
 /// Elements of so many bytes are taken apart into planes.
-const SHUFFLED: std::ops::RangeInclusive<usize> = 2..=64;
+const SHUFFLED: RangeInclusive<usize> = 2..=64;
 /// What does not become shorter by this part is kept as it is.
 const WORTH: usize = 16;
 /// Bytes that are tried before a whole frame is.
@@ -70,18 +71,34 @@ impl Compressor {
         is_due
     }
 
-    /// The compressed form of bytes of elements of that length, if that is shorter by a sixteenth. A sample is tried first.
+    /// The part of a frame of so many bytes that shows whether the whole is worth it.
+    pub fn sample(bytes: usize) -> Range<usize> {
+        let from = (bytes.saturating_sub(SAMPLE) / 2).next_multiple_of(64).min(bytes);
+        from..bytes.min(from + SAMPLE)
+    }
+
+    /// Does that part become shorter?
+    pub fn is_promising(&mut self, sample: &[u8], element: u64) -> bool {
+        let is_promising = self.pack(sample, element);
+        if !is_promising {
+            self.missed();
+        }
+        is_promising
+    }
+
+    /// The compressed form of bytes of elements of that length, if that is shorter by a sixteenth.
     pub fn compress(&mut self, bytes: &[u8], element: u64) -> Option<Box<[u8]>> {
-        let from = (bytes.len().saturating_sub(SAMPLE) / 2).next_multiple_of(64).min(bytes.len());
-        let sample = &bytes[from..bytes.len().min(from + SAMPLE)];
-        let is_worth_it = sample.len() == bytes.len() || self.pack(sample, element);
-        if is_worth_it && self.pack(bytes, element) {
+        if self.pack(bytes, element) {
             self.misses = 0;
             return Some(self.packed.as_slice().into());
         }
+        self.missed();
+        None
+    }
+
+    fn missed(&mut self) {
         self.passes = (1 << self.misses) - 1;
         self.misses = (self.misses + 1).min(MISSES_MAX);
-        None
     }
 
     /// Compresses into `packed`, and says whether that is worth it.
@@ -189,7 +206,7 @@ mod tests {
         let mut rng = Rng::new(1);
         let noise: Vec<u8> = (0..1 << 16).map(|_| rng.next_u64() as u8).collect();
         let mut compressor = Compressor::new().unwrap();
-        assert!((0..40).all(|_| !compressor.is_due() || compressor.compress(&noise, 8).is_none()));
+        assert!((0..40).all(|_| !compressor.is_due() || !compressor.is_promising(&noise, 8)));
         let zeros = vec![0; 1 << 16];
         let tried: Vec<usize> =
             (0..40).filter(|_| compressor.is_due() && compressor.compress(&zeros, 8).is_some()).collect();

@@ -101,10 +101,19 @@ fn compress(shard: &MemoryShard, packing: &Packing, mut room: u64) -> Result<Com
             let range = at..end.min(at + FRAME_MAX);
             at = range.end;
             let length = range.end - range.start;
+            let element = region.element.bytes();
             let mut packed = None;
-            if room > 0 && compressor.is_due() {
+            // A sample is not checked: it decides nothing but what is worth a try.
+            let is_tried = room > 0 && compressor.is_due() && {
+                let sample = Compressor::sample(length as usize);
+                bytes.resize(sample.len(), 0);
+                let start = range.start + sample.start as u64;
+                read_plain(shard, packing, start..start + sample.len() as u64, &mut bytes)?;
+                compressor.is_promising(&bytes, element)
+            };
+            if is_tried {
                 unchecked = read_checked(shard, packing, range, unchecked, &mut bytes)?;
-                packed = compressor.compress(&bytes, region.element.bytes());
+                packed = compressor.compress(&bytes, element);
                 let taken = packed.as_ref().map_or(0, |packed| packed.len() as u64);
                 // What follows the first that does not fit is not tried.
                 packed = packed.filter(|_| taken <= room);
@@ -156,7 +165,7 @@ impl OwnBytes {
     /// Reads a range of what is stored.
     fn read(&self, range: Range<u64>, buffer: &mut [u8]) -> Result<(), TierError> {
         if self.compressed.is_empty() {
-            return self.read_plain(range, buffer);
+            return read_plain(&self.shard, &self.packing, range, buffer);
         }
         let frames = &self.packing.frames;
         let first = frames.partition_point(|frame| frame.stored_at + frame.stored <= range.start);
@@ -170,24 +179,28 @@ impl OwnBytes {
             let (target, behind) = rest.split_at_mut((to - from) as usize);
             match compressed {
                 Some(bytes) => target.copy_from_slice(&bytes[from as usize..to as usize]),
-                None => self.read_plain(frame.at + from..frame.at + to, target)?,
+                None => read_plain(&self.shard, &self.packing, frame.at + from..frame.at + to, target)?,
             }
             rest = behind;
         }
         Ok(())
     }
+}
 
-    /// Reads a range of the own bytes as they are.
-    fn read_plain(&self, range: Range<u64>, buffer: &mut [u8]) -> Result<(), TierError> {
-        let mut rest = buffer;
-        for part in own_parts(&self.packing, range) {
-            let bytes = bytes_of(&self.shard, &self.packing, &part)?;
-            let (target, behind) = rest.split_at_mut(bytes.len());
-            target.copy_from_slice(bytes);
-            rest = behind;
-        }
-        Ok(())
+/// Reads a range of the own bytes as they are.
+fn read_plain(
+    shard: &MemoryShard,
+    packing: &Packing,
+    range: Range<u64>,
+    mut buffer: &mut [u8],
+) -> Result<(), TierError> {
+    for part in own_parts(packing, range) {
+        let bytes = bytes_of(shard, packing, &part)?;
+        let (target, behind) = buffer.split_at_mut(bytes.len());
+        target.copy_from_slice(bytes);
+        buffer = behind;
     }
+    Ok(())
 }
 
 /// The bytes of a range of the bodies, where they lie.
