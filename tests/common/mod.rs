@@ -143,16 +143,26 @@ impl Drop for Job {
 }
 
 /// Waits until no other MPI job of such tests is running, and keeps others from starting while the file is open. Those of `hosts` and
-/// of `slurm` mostly wait for time limits: each of these programs has a lock of its own.
+/// of `slurm` mostly wait for time limits: each of these programs has a lock of its own, and `hosts` two.
 pub fn one_at_a_time() -> std::fs::File {
-    let name = match env!("CARGO_CRATE_NAME") {
-        own @ ("hosts" | "slurm") => own,
-        _ => "mpi",
+    let (name, places) = match env!("CARGO_CRATE_NAME") {
+        "hosts" => ("hosts", 2),
+        "slurm" => ("slurm", 1),
+        _ => ("mpi", 1),
     };
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("one-{name}-job-at-a-time.lock"));
-    let lock = std::fs::File::create(&path).expect("the folder for temporary files of the tests is writable");
-    lock.lock().expect("the file system of the target folder has locks");
-    lock
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    loop {
+        for place in 0..places {
+            let path = folder.join(format!("job-of-{name}-{place}.lock"));
+            let lock = std::fs::File::create(&path).expect("the folder for temporary files of the tests is writable");
+            match lock.try_lock() {
+                Ok(()) => return lock,
+                Err(std::fs::TryLockError::WouldBlock) => {}
+                Err(error) => panic!("the file system of the target folder has no locks: {error}"),
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 /// Runs one worker function of this test program on `ranks` ranks. Fails if the job fails, or unless every rank came to

@@ -87,7 +87,7 @@ pub struct Hosts {
     expired: Arc<AtomicBool>,
     // Dropped, it ends the thread that counts the seconds.
     _calm: Sender<()>,
-    // Ranks that wait keep a core busy: one set of hosts works at a time.
+    // Ranks that wait keep a core busy: two sets of hosts work at a time.
     _lock: Option<File>,
 }
 
