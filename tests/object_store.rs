@@ -7,6 +7,7 @@ mod object;
 
 use assert_cmd::Command;
 use bivouac_core::comm::threads::world;
+use bivouac_core::config::{Budget, Compress};
 use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::tier::object::ObjectTier;
 use bivouac_core::tier::{Tier, TierId, Writers};
@@ -81,7 +82,7 @@ impl Machine {
         config.job.object_endpoint = Some(self.endpoint.clone());
         config.job.timeouts.abandon = Duration::from_secs(40);
         config.job.timeouts.room = Duration::from_secs(2);
-        config.node.memory_budget = bivouac_core::config::Budget::Bytes(256 << 20);
+        config.node.memory_budget = Budget::Bytes(256 << 20);
         config.node.memory_directory = self.folder("memory", node);
         config.node.local_directory = Some(self.folder("local", node));
         config.node.local_allow_tmpfs = true;
@@ -211,6 +212,34 @@ fn a_job_goes_on_from_the_bucket_alone_and_each_node_has_one_object() {
     assert!(flushed(0) > 10 << 20 && flushed(1) == 0 && flushed(2) > 10 << 20 && flushed(3) == 0);
     machine.lose_nodes();
     assert_eq!(machine.restart(), from_bucket(4));
+}
+
+#[test]
+fn what_goes_to_a_bucket_is_compressed_for_the_whole_node_if_that_is_asked_for() {
+    if !is_child("what_goes_to_a_bucket_is_compressed_for_the_whole_node_if_that_is_asked_for", &[]) {
+        return;
+    }
+    let Some(server) = Server::s3s_fs() else { return };
+    let mut machine = Machine::on(server.endpoint());
+    machine.change = |config| {
+        config.job.reduction.compress = Compress::On;
+        config.node.reduction_budget = Budget::Bytes(64 << 20);
+    };
+    let stats: Vec<Stats> = machine.run(|rank, session| {
+        take(&session, rank, 1, Level::System).expect("reached");
+        session.stats()
+    });
+    let sent = |rank: usize| stats[rank].flushed_bytes[TierId::OBJECT];
+    for rank in [0, 2] {
+        let reduction = &stats[rank].reduction;
+        assert_eq!((reduction.packed, sent(rank)), (2, reduction.stored_bytes), "{reduction:?}");
+        assert!(reduction.compressed_from > 10 << 20, "{reduction:?}");
+        assert!(reduction.stored_bytes < reduction.shard_bytes * 15 / 16, "{reduction:?}");
+        assert_eq!(sent(rank + 1), 0);
+    }
+    assert_eq!(machine.objects(), [(1, ["c000000.bvc", "c000002.bvc", "manifest"].map(String::from).to_vec())]);
+    machine.lose_nodes();
+    assert_eq!(machine.restart(), from_bucket(1));
 }
 
 #[test]

@@ -21,6 +21,7 @@ use crate::format::shard::Head;
 use crate::format::{ContainerEntry, ContainerInfo, Content};
 use crate::segment::{OldBytes, OldSegment, OldSlot, SlotState};
 use crate::tier::names::{node_file, rank_file};
+use crate::tier::packing::PackedShard;
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::{Gathering, Tier, TierError, TierId, Upload, Writers, check_sources};
 use std::collections::BTreeMap;
@@ -81,30 +82,53 @@ impl FileLevel {
         Some((together(node), entries))
     }
 
-    /// Opens this rank's part in a container of the node.
+    /// Opens the container that one rank of the node writes for all.
+    fn open_for_all(
+        &self,
+        of: &Facts,
+        node: NodeContainer,
+        mut entries: Vec<ContainerEntry>,
+    ) -> Result<Opened, TierError> {
+        if entries[0].rank != self.setup.rank() {
+            return Ok(Opened::Waits(node));
+        }
+        let mut sources = self.shards_of_node(of, &entries);
+        if let Ok(shards) = &mut sources
+            && let Err(error) = self.compress(of, shards)
+        {
+            sources = Err(error);
+        }
+        let mut offset = 0;
+        for (entry, (_, source)) in entries.iter_mut().zip(sources.iter().flatten()) {
+            entry.offset = offset;
+            entry.length = source.head().header.total_len;
+            offset += entry.length;
+        }
+        self.open_together(of, Together::ForAll(node), entries, sources)
+    }
+
+    /// Opens this rank's part in a container of the node: these shards.
     fn open_together(
         &self,
         of: &Facts,
-        together: &Together,
-        entries: &[ContainerEntry],
-        source: Source,
+        together: Together,
+        entries: Vec<ContainerEntry>,
+        sources: Result<Vec<(Rank, Source)>, TierError>,
     ) -> Result<Opened, TierError> {
-        let rank = self.setup.rank();
-        let (node, writers, sources) = match together {
-            Together::ForAll(node) if entries[0].rank != rank => return Ok(Opened::Waits(node.clone())),
-            Together::ForAll(node) => (node, Writers::One, self.shards_of_node(of, entries)),
-            Together::Slice(node) => (node, Writers::Node, Ok(vec![(rank, source)])),
+        let (node, writers) = match &together {
+            Together::ForAll(node) => (node, Writers::One),
+            Together::Slice(node) => (node, Writers::Node),
         };
         let file = node_file(entries[0].rank);
         let path = self.tier.folder_path(&of.series, &of.key).join(&file);
-        let begun = sources.map_err(|error| (error, Left::Nothing)).and_then(|sources| {
+        let begun = sources.map_err(|error| (error, Left::Others)).and_then(|sources| {
             let upload = self.tier.begin(&path, writers).map_err(|error| (error, Left::Others))?;
             let shared = Some(together.clone());
-            let spec = self.spec(of, sources, upload, file, entries.to_vec(), shared);
+            let spec = self.spec(of, sources, upload, file, entries, shared);
             WriteJob::new(spec).map_err(|refused| (refused.0, Left::Ours(refused.1)))
         });
         begun.map(|job| Opened::Job(Box::new(job))).map_err(|(error, left)| {
-            let is_last = match together {
+            let is_last = match &together {
                 Together::Slice(_) => node.fail(),
                 Together::ForAll(_) => {
                     node.settle(false);
@@ -171,11 +195,14 @@ impl FileLevel {
 
     /// The shard as its file is going to hold it: packed, where earlier files on this tier hold a part of it. All of them can be opened now.
     fn reduced(&self, of: &Facts, source: Source) -> Result<Source, TierError> {
-        let Source::Memory(shard) = &source else { return Ok(source) };
         if !References::refers_on(self.kind()) {
+            let mut alone = [(self.setup.rank(), source)];
+            self.compress(of, &mut alone)?;
+            let [(_, source)] = alone;
             return Ok(source);
         }
-        let compress = self.reducer.is_compressed(|| self.reporter.count(|stats| stats.bandwidth(self.kind())));
+        let Source::Memory(shard) = &source else { return Ok(source) };
+        let compress = self.is_compressed();
         let packed = self.reducer.packed(&of.series.name, of.key.operation, shard, compress)?;
         let packed = match packed {
             Some(packed) if self.is_right(of, shard, &packed.packing)? => Some(packed.shard),
@@ -183,6 +210,30 @@ impl FileLevel {
         };
         self.count(shard.head(), packed.as_ref().map(FileShard::head));
         Ok(packed.map_or(source, Source::File))
+    }
+
+    /// Compresses shards for a file that refers to none, if that is asked for and of use, within the bytes that all of it may take.
+    fn compress(&self, of: &Facts, sources: &mut [(Rank, Source)]) -> Result<(), TierError> {
+        let mut room = if self.is_compressed() { self.reducer.room() } else { 0 };
+        for (_, source) in sources {
+            let Source::Memory(shard) = source else { continue };
+            let packed = match room {
+                0 => None,
+                room => self.reducer.compressed(of.key.operation, shard, room)?,
+            };
+            self.count(shard.head(), packed.as_ref().map(|packed| packed.shard.head()));
+            if let Some(PackedShard { shard, packing }) = packed {
+                let compressed = packing.frames.iter().filter(|frame| frame.is_compressed());
+                room = room.saturating_sub(compressed.map(|frame| frame.stored).sum());
+                *source = Source::File(shard);
+            }
+        }
+        Ok(())
+    }
+
+    /// Is the next file to be compressed?
+    fn is_compressed(&self) -> bool {
+        self.reducer.is_compressed(|| self.reporter.count(|stats| stats.bandwidth(self.kind())))
     }
 
     /// Is what a packed shard refers to there, and what it is said to be? If it is something else, its file holds all of it.
@@ -270,7 +321,6 @@ impl FileLevel {
 
 /// What a failed beginning leaves behind.
 enum Left {
-    Nothing,
     Others,
     Ours(Box<dyn Upload>),
 }
@@ -301,10 +351,13 @@ impl LevelWork for FileLevel {
             Source::Memory(_) => self.node_container(&facts),
             Source::File(_) => None,
         };
-        let source = self.reduced(&facts, source)?;
         match together {
-            Some((together, entries)) => self.open_together(&facts, &together, &entries, source),
-            None => self.open_alone(&facts, source),
+            Some((Together::ForAll(node), entries)) => self.open_for_all(&facts, node, entries),
+            Some((Together::Slice(node), entries)) => {
+                let own = self.reduced(&facts, source).map(|source| vec![(self.setup.rank(), source)]);
+                self.open_together(&facts, Together::Slice(node), entries, own)
+            }
+            None => self.open_alone(&facts, self.reduced(&facts, source)?),
         }
     }
 

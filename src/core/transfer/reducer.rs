@@ -288,7 +288,8 @@ impl Reducer {
             Form::Decided(decided) => (decided, Vec::new()),
         };
         let is_first = decided.packed.is_empty();
-        let packed = self.pack(operation, shard, decided.extents.as_ref(), compress)?;
+        let room = if compress { self.budget } else { 0 };
+        let packed = self.pack(operation, shard, decided.extents.as_ref(), room)?;
         let is_whole = decided.extents.is_none() || (is_first && packed.is_none());
         if let Some(tables) = self.on_device.as_ref().filter(|_| !looked.is_empty()) {
             tables.decided(name, operation, &looked, &allowed, is_whole);
@@ -306,15 +307,32 @@ impl Reducer {
         Ok(packed)
     }
 
-    /// Packs a shard whose file stores what these say, or all of it; `None` if that is no shorter.
+    /// The most bytes that what compressing makes may take until the file is written.
+    pub fn room(&self) -> u64 {
+        self.budget
+    }
+
+    /// A shard, of any rank of this node, compressed into so many bytes at most, in a file that refers to none; `None` if that is no shorter.
+    ///
+    /// # Blocking
+    /// For compressing.
+    ///
+    /// # Errors
+    /// [`TierError`]: the shard is damaged.
+    pub fn compressed(&self, operation: u64, shard: &MemoryShard, room: u64) -> Result<Option<PackedShard>, TierError> {
+        self.pack(operation, shard, None, room)
+    }
+
+    /// Packs a shard whose file stores what these say, or all of it, compressed into so many bytes at most if there are any; `None` if that is no
+    /// shorter.
     fn pack(
         &self,
         operation: u64,
         shard: &MemoryShard,
         extents: Option<&Extents>,
-        compress: bool,
+        room: u64,
     ) -> Result<Option<PackedShard>, TierError> {
-        let room = if compress { self.budget } else { 0 };
+        let compress = room > 0;
         let begun = self.setup.now();
         let packed = match extents {
             Some(Extents { sources, extents }) => pack(shard, sources.clone(), extents, room),
