@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # All that must pass: set-up, format, lints, documentation, examples, tests, and a smoke run on the second MPI.
-#   ci/test.sh         everything but a few slow tests that nearly repeat others
+#   ci/test.sh         everything but a few slow tests that nearly repeat others, and of sweeps a slice
 #   ci/test.sh whole   everything
 #   ci/test.sh quick   as the first, without the second MPI
 set -euo pipefail
@@ -8,7 +8,11 @@ set -euo pipefail
 quick=false profile=ci
 case "${1:-}" in
 "") ;;
-whole) profile=whole && export BIVOUAC_TEST_KILLS="${BIVOUAC_TEST_KILLS:-10}" ;;
+whole)
+    profile=whole
+    export BIVOUAC_TEST_KILLS="${BIVOUAC_TEST_KILLS:-10}" BIVOUAC_TEST_EVERY="${BIVOUAC_TEST_EVERY:-1}"
+    export BIVOUAC_TEST_DRAWS="${BIVOUAC_TEST_DRAWS:-500}"
+    ;;
 quick) quick=true ;;
 *) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac
