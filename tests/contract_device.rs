@@ -56,7 +56,10 @@ contract!(
     empty_regions_may_stand_anywhere,
     spans_may_go_while_a_copy_is_on_its_way,
     pinned_and_other_memory_mix_in_a_transfer,
-    a_transfer_goes_through_whatever_is_pinned;
+    a_transfer_goes_through_whatever_is_pinned,
+    what_is_sent_arrives_with_its_digests,
+    what_cannot_be_sent_is_refused,
+    a_stream_waits_for_a_moment_of_another;
     chunks:
     tables_find_what_the_processor_finds,
     tables_need_only_what_has_changed,

@@ -14,8 +14,8 @@ use bivouac_core::config::{BurstOrder, FlushRate, StaggerConfig};
 use bivouac_core::device::chunks::{ChunkTable, TableSize};
 use bivouac_core::device::host::{HostDevice, HostModel};
 use bivouac_core::device::{
-    Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
-    upload_and_digest,
+    Carrier, Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Moment, Pinned, Priority,
+    Reservation, Run, Sending, Stream, upload_and_digest,
 };
 use bivouac_core::segment::{Order, Segment, SegmentSpec, Token};
 use bivouac_core::transfer::history::{CacheConfig, Caches, Field, History};
@@ -141,6 +141,22 @@ impl Stream for WatchedStream {
 
     fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>, DeviceError> {
         upload_and_digest(self, copies, block_bytes)
+    }
+
+    fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>, DeviceError> {
+        self.inner.send(sendings, block_bytes, carrier)
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>, DeviceError> {
+        self.inner.moment()
+    }
+
+    fn wait_for(&self, moment: &dyn Moment) -> Result<(), DeviceError> {
+        self.inner.wait_for(moment)
+    }
+
+    fn is_recording(&self) -> Result<bool, DeviceError> {
+        self.inner.is_recording()
     }
 
     fn finish(&self) -> Result<(), DeviceError> {

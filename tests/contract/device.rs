@@ -2,7 +2,9 @@
 
 use bivouac_core::base::Digest;
 use bivouac_core::base::digest::digest_bytes;
-use bivouac_core::device::{Device, DeviceError, DeviceSpan, HostRange, Priority, Run, Stream};
+use bivouac_core::device::{
+    Carrier, Device, DeviceError, DeviceSpan, HostRange, Pinned, Priority, Run, Sending, Stream, Target,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -436,4 +438,98 @@ pub fn pieces_of_all_sizes_come_up_with_their_digests(device: &dyn Device) {
         wrong[short].0 = &wrong[short].0[1..];
         assert!(matches!(stream.upload_blocks(&wrong, block), Err(DeviceError::Range { .. })));
     }
+}
+
+/// A whole number of pages of memory that is pinned for as long as the answer lives, and the same memory, lent out.
+fn lent(device: &dyn Device, bytes: u64) -> (Box<dyn Pinned>, Arc<Target>) {
+    let (range, memory) = HostRange::leaked(vec![0x77; bytes as usize + 4096].leak());
+    let skip = range.address().next_multiple_of(4096) - range.address();
+    let pinned = device.pin(&range.part(skip as u64, bytes).expect("inside")).expect("pinned");
+    (pinned, Target::leaked(&mut memory[skip..skip + bytes as usize]))
+}
+
+const CARRIERS: [Carrier; 3] = [Carrier::Engine, Carrier::Kernel(1), Carrier::Kernel(8)];
+
+/// Blocks from all over a region to all over the target, the last one shorter; more of them than travel as arguments of a kernel.
+pub fn what_is_sent_arrives_with_its_digests(device: &dyn Device) {
+    let stream = stream(device);
+    for (block, count) in [(4 * KIB, 300), (64 * KIB, 70), (256 * KIB, 9), (MIB, 3)] {
+        let length = block * count - 1000;
+        let (data, span) = (bytes(length, block), device.allocate(length).expect("room"));
+        put(&*stream, &span, &data);
+        for carrier in CARRIERS {
+            let (pinned, target) = lent(device, 2 * block * count);
+            // Every third block is left out.
+            let parts = (0..count).step_by(3).map(|first| (first * block, (length - first * block).min(2 * block)));
+            let sending = |(at, bytes)| Sending {
+                from: span.part(at, bytes).expect("inside"),
+                to: target.part(2 * at, bytes).expect("inside"),
+            };
+            let sendings = parts.clone().map(sending).collect();
+            let copied = stream.send(sendings, block, carrier).expect("enqueued");
+            let found = copied.digests().expect("sent");
+            drop(copied);
+            let back = target.take_back::<&'static mut [u8]>().expect("nothing is on its way");
+            let mut expected = vec![0x77; back.len()];
+            let mut wanted = Vec::new();
+            for (at, bytes) in parts.map(|(at, bytes)| (at as usize, bytes as usize)) {
+                expected[2 * at..2 * at + bytes].copy_from_slice(&data[at..at + bytes]);
+                wanted.extend(digests(&data[at..at + bytes], block));
+            }
+            assert!(*back == expected[..], "{block} {carrier:?}");
+            assert!(found == wanted, "{block} {carrier:?}");
+            drop(pinned);
+        }
+    }
+}
+
+pub fn what_cannot_be_sent_is_refused(device: &dyn Device) {
+    let stream = stream(device);
+    let span = device.allocate(MIB).expect("room");
+    let (_pinned, target) = lent(device, MIB);
+    for carrier in CARRIERS {
+        let sending = |from: u64, to: u64| Sending {
+            from: span.part(0, from).expect("inside"),
+            to: target.part(0, to).expect("inside"),
+        };
+        for (sendings, block) in [(vec![sending(8, 9)], 4 * KIB), (vec![sending(8, 8)], 5000)] {
+            let refused = stream.send(sendings, block, carrier);
+            assert!(matches!(refused, Err(DeviceError::Range { .. })), "{block} {carrier:?}");
+        }
+        assert_eq!(stream.send(Vec::new(), 4 * KIB, carrier).expect("nothing").digests().expect("nothing"), []);
+        // The twin reaches all memory.
+        if device.info().kind == "cuda" {
+            let target = Target::leaked(vec![0; 4096].leak());
+            let sending = Sending { from: span.part(0, 4096).expect("inside"), to: target.part(0, 4096).expect("all") };
+            let refused = stream.send(vec![sending], 4 * KIB, carrier).err().expect("refused").to_string();
+            assert!(refused.contains("not pinned"), "{refused}");
+        }
+    }
+    assert!(target.part(MIB, 1).is_err());
+}
+
+/// What is enqueued behind a moment of another stream finds what that has done; threads do not wait.
+pub fn a_stream_waits_for_a_moment_of_another(device: &dyn Device) {
+    let (one, two) = (stream(device), stream(device));
+    let size = 64 * MIB;
+    let [first, second, third, far] = [(); 4].map(|()| device.allocate(size).expect("room"));
+    for round in 0..6 {
+        let data = bytes(size, 30 + round);
+        put(&*one, &first, &data);
+        // Long enough that the other stream would be first.
+        for _ in 0..20 {
+            one.copy(&first, &far).expect("enqueued");
+        }
+        one.copy(&first, &second).expect("enqueued");
+        let moment = one.moment().expect("a moment");
+        two.wait_for(&*moment).expect("held back");
+        two.copy(&second, &third).expect("enqueued");
+        assert!(get(&*two, &third) == data, "{round}");
+        assert!(moment.is_done().expect("no error"));
+        moment.wait().expect("no error");
+        assert!(!one.is_recording().expect("no error"));
+    }
+    let other = bivouac_core::device::host::HostDevice::new(Default::default());
+    let stranger = stream(&other).moment().expect("a moment");
+    assert!(matches!(one.wait_for(&*stranger), Err(DeviceError::Foreign { .. })));
 }

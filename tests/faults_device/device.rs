@@ -8,8 +8,8 @@ use bivouac_core::base::Digest;
 use bivouac_core::device::chunks::{ChunkTable, Place as ChunkPlace, TableSize};
 use bivouac_core::device::host::HostDevice;
 use bivouac_core::device::{
-    Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Run, Stream,
-    upload_and_digest,
+    Carrier, Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Moment, Pinned, Priority,
+    Reservation, Run, Sending, Stream, upload_and_digest,
 };
 use bivouac_core::reduction::{Found, Question};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -340,6 +340,22 @@ impl Stream for FaultyStream {
 
     fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
         upload_and_digest(self, copies, block_bytes)
+    }
+
+    fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>> {
+        self.inner.send(sendings, block_bytes, carrier)
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        self.inner.moment()
+    }
+
+    fn wait_for(&self, moment: &dyn Moment) -> Result<()> {
+        self.inner.wait_for(moment)
+    }
+
+    fn is_recording(&self) -> Result<bool> {
+        self.inner.is_recording()
     }
 
     fn finish(&self) -> Result<()> {

@@ -6,34 +6,28 @@
 //! [`HostModel`]. Digests are the same. Nothing of it is `unsafe`: memory is reached through locked boxes by address.
 #![forbid(unsafe_code)]
 
+mod stream;
+
+pub use stream::HostStream;
+
 use super::chunks::{ChunkTable, Place, TableSize, check_question, within};
-use super::{
-    Copied, Device, DeviceError, DeviceInfo, DeviceSpan, Gate, HostRange, Pinned, Priority, Reservation, Result, Run,
-    Stream, check_runs, upload_and_digest,
-};
-use crate::base::Digest;
-use crate::base::digest::digest_bytes;
-use crate::base::log;
-use crate::base::sync::{Condition, Guard, Lock, Order};
-use crate::base::threads::spawn;
+use super::{Device, DeviceError, DeviceInfo, DeviceSpan, HostRange, Pinned, Priority, Reservation, Result, Stream};
+use crate::base::sync::{Guard, Lock, Order};
 use crate::base::units::MIB;
 use crate::base::units::PAGE;
 use crate::reduction::{Chunks, Found, Question};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use stream::Schedule;
 
 /// Steps in which memory is mapped.
 const GRANULARITY: u64 = 2 * MIB;
 /// Where addresses begin: no host allocation lies there.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000_0000;
-/// Copies go through a buffer of this size, so that no two boxes are locked at once.
-const CHUNK_BYTES: u64 = 256 << 10;
 
 /// How fast the twin is. `None`: as fast as the host.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
@@ -64,6 +58,8 @@ struct Shared {
     links: [Lock<Option<Instant>>; 2],
     lost: Lock<Option<String>>,
     streams: AtomicUsize,
+    /// Where streams have no threads.
+    schedule: Option<Lock<Schedule>>,
 }
 
 /// Which addresses belong to what.
@@ -91,6 +87,16 @@ fn lock<T>(mutex: &Lock<T>) -> Guard<'_, T> {
 impl HostDevice {
     /// A twin with that model.
     pub fn new(model: HostModel) -> HostDevice {
+        HostDevice::with(model, None)
+    }
+
+    /// A twin whose streams have no threads: their work is done by whoever waits for some of it, and by [`HostDevice::advance`], in parts of
+    /// streams that a seed chooses. Used by one thread it does the same for the same seed.
+    pub fn scheduled(model: HostModel, seed: u64) -> HostDevice {
+        HostDevice::with(model, Some(Lock::at(Order::Account, Schedule::new(seed))))
+    }
+
+    fn with(model: HostModel, schedule: Option<Lock<Schedule>>) -> HostDevice {
         let memory_bytes = if model.memory_bytes == 0 { 64 << 30 } else { model.memory_bytes };
         let info = DeviceInfo {
             kind: "host",
@@ -108,6 +114,7 @@ impl HostDevice {
             links: Default::default(),
             lost: Lock::default(),
             streams: AtomicUsize::new(0),
+            schedule,
         };
         HostDevice { shared: Arc::new(shared) }
     }
@@ -121,7 +128,32 @@ impl HostDevice {
     /// # Errors
     /// [`DeviceError::Range`] if two spans share an allocation or one is not such memory.
     pub fn compute<T>(&self, spans: &[&DeviceSpan], kernel: impl FnOnce(&mut [&mut [u8]]) -> T) -> Result<T> {
-        let ranges: Result<Vec<_>> = spans.iter().map(|span| self.shared.range_at(span.address())).collect();
+        self.shared.compute(spans, kernel)
+    }
+
+    /// A stream, on which kernels can be enqueued, too.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn own_stream(&self) -> Result<Arc<HostStream>> {
+        HostStream::new(&self.shared).map(Arc::new)
+    }
+
+    /// Without threads for streams: does a part of the work of some stream; false if there is none that may be done now.
+    pub fn advance(&self) -> bool {
+        self.shared.advance()
+    }
+
+    /// Loses the device, as a fault of a kernel does.
+    pub fn lose(&self, reason: &str) {
+        self.shared.lose(reason.into());
+    }
+}
+
+impl Shared {
+    /// [`HostDevice::compute`].
+    fn compute<T>(&self, spans: &[&DeviceSpan], kernel: impl FnOnce(&mut [&mut [u8]]) -> T) -> Result<T> {
+        let ranges: Result<Vec<_>> = spans.iter().map(|span| self.range_at(span.address())).collect();
         let ranges = ranges?;
         let refuse = |span: &DeviceSpan, reason| DeviceError::Range { offset: 0, bytes: span.bytes(), reason };
         // Locked in the order of addresses, so that two kernels cannot wait for each other.
@@ -148,13 +180,6 @@ impl HostDevice {
         Ok(kernel(&mut slices))
     }
 
-    /// Loses the device, as a fault of a kernel does.
-    pub fn lose(&self, reason: &str) {
-        self.shared.lose(reason.into());
-    }
-}
-
-impl Shared {
     /// Tells this device from others.
     fn home(&self) -> usize {
         std::ptr::from_ref(self).addr()
@@ -229,54 +254,6 @@ impl Shared {
 
     fn write(&self, span: &DeviceSpan, source: &[u8]) -> Result<()> {
         self.visit(span, |at, bytes| bytes.copy_from_slice(&source[at as usize..at as usize + bytes.len()]))
-    }
-
-    /// Copies inside the device; `on_chunk` sees the bytes.
-    fn copy(&self, from: &DeviceSpan, to: Option<&DeviceSpan>, mut on_chunk: impl FnMut(&[u8])) -> Result<()> {
-        let mut buffer = vec![0; CHUNK_BYTES.min(from.bytes()) as usize];
-        let mut at = 0;
-        while at < from.bytes() {
-            let length = CHUNK_BYTES.min(from.bytes() - at);
-            let chunk = &mut buffer[..length as usize];
-            self.read(&from.part(at, length)?, chunk)?;
-            if let Some(to) = to {
-                self.write(&to.part(at, length)?, chunk)?;
-            }
-            on_chunk(chunk);
-            at += length;
-        }
-        Ok(())
-    }
-
-    /// Digests of the runs' blocks, copied on the way.
-    fn copy_runs(&self, runs: &[Run], block_bytes: u64, blocks: u32) -> Result<Vec<Digest>> {
-        // Blocks of which only a part has come by: their bytes, and how many of them there are.
-        let mut open: BTreeMap<u32, (Vec<u8>, usize)> = BTreeMap::new();
-        // A GPU leaves what was there before in the digests of blocks that no run covers.
-        let mut digests = vec![Digest([0xdb; 16]); blocks as usize];
-        for run in runs {
-            let mut at = run.start;
-            self.copy(&run.from, run.to.as_ref(), |mut chunk| {
-                while !chunk.is_empty() {
-                    let block = at / block_bytes;
-                    let begin = block * block_bytes;
-                    let length = block_bytes.min(run.region_bytes - begin) as usize;
-                    let inside = (at - begin) as usize;
-                    let (new, rest) = chunk.split_at(chunk.len().min(length - inside));
-                    let index = run.first_block + block as u32;
-                    let (bytes, count) = open.entry(index).or_insert_with(|| (vec![0; length], 0));
-                    bytes[inside..inside + new.len()].copy_from_slice(new);
-                    *count += new.len();
-                    if *count == length {
-                        digests[index as usize] = digest_bytes(bytes);
-                        open.remove(&index);
-                    }
-                    at += new.len() as u64;
-                    chunk = rest;
-                }
-            })?;
-        }
-        Ok(digests)
     }
 
     /// Lets the modelled time of a transfer pass.
@@ -434,20 +411,7 @@ impl Device for HostDevice {
     }
 
     fn stream(&self, _priority: Priority) -> Result<Arc<dyn Stream>> {
-        self.shared.check()?;
-        let number = self.shared.streams.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = channel::<Job>();
-        let thread = spawn(format!("bvk-twin-{number}"), move || {
-            for job in receiver {
-                job();
-            }
-        });
-        let thread = thread.map_err(|error| DeviceError::Failed {
-            ordinal: 0,
-            call: "a thread for a stream",
-            reason: error.to_string(),
-        })?;
-        Ok(Arc::new(HostStream { shared: self.shared.clone(), sender: Some(sender), thread: Some(thread), number }))
+        Ok(self.own_stream()?)
     }
 
     fn chunk_table(&self, size: TableSize) -> Result<Box<dyn ChunkTable>> {
@@ -522,176 +486,5 @@ impl Drop for HostChunks {
 impl fmt::Debug for HostChunks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostChunks({:?})", self.size)
-    }
-}
-
-/// A piece of work on a stream.
-type Job = Box<dyn FnOnce() + Send>;
-
-/// A stream: a queue and the thread that works it off.
-struct HostStream {
-    shared: Arc<Shared>,
-    sender: Option<Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
-    number: usize,
-}
-
-/// The end of a piece of work.
-#[derive(Default)]
-struct End {
-    outcome: Lock<Option<(Result<Vec<Digest>>, f64)>>,
-    changed: Condition,
-}
-
-impl HostStream {
-    fn enqueue(&self, work: impl FnOnce(&Shared) -> Result<Vec<Digest>> + Send + 'static) -> Result<Arc<End>> {
-        self.shared.check()?;
-        let end = Arc::new(End::default());
-        let (shared, there) = (self.shared.clone(), end.clone());
-        let job: Job = Box::new(move || {
-            let started = Instant::now();
-            let outcome = shared.check().and_then(|()| work(&shared));
-            *lock(&there.outcome) = Some((outcome, started.elapsed().as_secs_f64()));
-            there.changed.notify_all();
-        });
-        // The thread lives as long as the stream.
-        if self.sender.as_ref().is_none_or(|sender| sender.send(job).is_err()) {
-            return Err(DeviceError::Lost { ordinal: 0, reason: "the stream's thread is gone".into() });
-        }
-        Ok(end)
-    }
-}
-
-impl Drop for HostStream {
-    fn drop(&mut self) {
-        self.sender = None;
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            log::error!("event=twin-thread-panicked stream={}", self.number);
-        }
-    }
-}
-
-impl End {
-    fn with<T>(&self, read: impl FnOnce(&Result<Vec<Digest>>, f64) -> T) -> T {
-        let mut outcome = lock(&self.outcome);
-        loop {
-            match &*outcome {
-                Some((result, seconds)) => return read(result, *seconds),
-                None => outcome = self.changed.wait(outcome),
-            }
-        }
-    }
-}
-
-/// Transfers are cut into pieces of this size, as a GPU's are.
-const PIECE_BYTES: u64 = 16 * MIB;
-
-/// Asks the gate for each piece of a transfer.
-fn pass(gate: &mut Option<Gate<'_>>, bytes: u64) {
-    if let Some(gate) = gate {
-        (0..bytes.div_ceil(PIECE_BYTES)).for_each(|index| gate(PIECE_BYTES.min(bytes - index * PIECE_BYTES)));
-    }
-}
-
-fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
-    if device.bytes() == host as u64 {
-        return Ok(());
-    }
-    Err(DeviceError::Range { offset: 0, bytes: device.bytes(), reason: "source and target differ in length" })
-}
-
-impl Stream for HostStream {
-    fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
-        let blocks = check_runs(&runs, block_bytes)?;
-        self.shared.check_spans(runs.iter().flat_map(|run| std::iter::once(&run.from).chain(&run.to)))?;
-        let end = self.enqueue(move |shared| {
-            let started = Instant::now();
-            let digests = shared.copy_runs(&runs, block_bytes, blocks)?;
-            if let Some(rate) = shared.model.copy_bytes_per_s {
-                let bytes: u64 = runs.iter().map(|run| run.from.bytes()).sum();
-                std::thread::sleep(Duration::from_secs_f64(bytes as f64 / rate).saturating_sub(started.elapsed()));
-            }
-            Ok(digests)
-        })?;
-        Ok(Box::new(HostCopied(end)))
-    }
-
-    fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
-        if from.bytes() != to.bytes() {
-            let reason = "source and target differ in length";
-            return Err(DeviceError::Range { offset: 0, bytes: from.bytes(), reason });
-        }
-        self.shared.check_spans([from, to].into_iter())?;
-        let (from, to) = (from.clone(), to.clone());
-        self.enqueue(move |shared| shared.copy(&from, Some(&to), |_| {}).map(|()| Vec::new())).map(|_| ())
-    }
-
-    fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], mut gate: Option<Gate<'_>>) -> Result<()> {
-        copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
-        self.shared.check_spans(copies.iter().map(|(device, _)| device))?;
-        self.finish()?;
-        for (device, host) in copies {
-            pass(&mut gate, device.bytes());
-            self.shared.read(device, host)?;
-            self.shared.spend_on_link(0, device.bytes());
-        }
-        // A device that was lost meanwhile has not delivered.
-        self.shared.check()
-    }
-
-    fn upload(&self, copies: &[(&[u8], DeviceSpan)], mut gate: Option<Gate<'_>>) -> Result<()> {
-        copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
-        self.shared.check_spans(copies.iter().map(|(_, device)| device))?;
-        self.finish()?;
-        for (host, device) in copies {
-            pass(&mut gate, device.bytes());
-            self.shared.write(device, host)?;
-            self.shared.spend_on_link(1, device.bytes());
-        }
-        self.shared.check()
-    }
-
-    fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
-        upload_and_digest(self, copies, block_bytes)
-    }
-
-    fn finish(&self) -> Result<()> {
-        self.enqueue(|_| Ok(Vec::new()))?.with(|outcome, _| outcome.clone().map(|_| ()))?;
-        self.shared.check()
-    }
-}
-
-impl fmt::Debug for HostStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HostStream({})", self.number)
-    }
-}
-
-struct HostCopied(Arc<End>);
-
-impl Copied for HostCopied {
-    fn is_done(&self) -> Result<bool> {
-        match &*lock(&self.0.outcome) {
-            Some((outcome, _)) => outcome.clone().map(|_| true),
-            None => Ok(false),
-        }
-    }
-
-    fn wait(&self) -> Result<()> {
-        self.0.with(|outcome, _| outcome.clone().map(|_| ()))
-    }
-
-    fn digests(&self) -> Result<Vec<Digest>> {
-        self.0.with(|outcome, _| outcome.clone())
-    }
-
-    fn seconds(&self) -> Result<f64> {
-        self.0.with(|outcome, seconds| outcome.clone().map(|_| seconds))
-    }
-}
-
-impl Drop for HostCopied {
-    fn drop(&mut self) {
-        self.0.with(|_, _| ());
     }
 }

@@ -3,13 +3,16 @@
 //! # What a device is to the rest
 //!
 //! A [`Device`] hands out address space whose memory is mapped step by step ([`Reservation`]), and [`Stream`]s on which
-//! copies run in order. Three kinds of copies exist, and no others:
+//! copies run in order. Four kinds of copies exist, and no others:
 //!
 //! - [`Stream::copy_blocks`]: inside the device, with the digest of every block made in the same pass. It is how regions get into
 //!   the GPU cache and back, it is *enqueued*, and its [`Copied`] says when it is done and with which digests.
 //! - [`Stream::download`] and [`Stream::upload`]: between device and host memory. They *block* the calling thread, which
 //!   borrows the host memory until the copy has ended; background threads call them.
 //! - [`Stream::copy`]: a bare copy inside the device, for benchmarks.
+//! - [`Stream::send`]: from the device to host memory that is lent out ([`Target`]), *enqueued*, with digests.
+//!
+//! A [`Moment`] is a point in the work of a stream, for which others can wait without a thread that does.
 //!
 //! Beside them a [`chunks::ChunkTable`] says which chunks of regions are stored already.
 //!
@@ -29,8 +32,10 @@ pub mod chunks;
 pub mod cuda;
 mod error;
 pub mod host;
+mod target;
 
 pub use error::DeviceError;
+pub use target::{Target, TargetPart};
 
 use crate::base::Digest;
 use std::any::Any;
@@ -295,6 +300,58 @@ pub trait Copied: Send + Sync {
     fn seconds(&self) -> Result<f64>;
 }
 
+/// A point in the work of a stream, which may have gone on since.
+pub trait Moment: Any + Send + Sync {
+    /// Has the stream come to it?
+    ///
+    /// # Errors
+    /// What the device says about this and earlier work.
+    fn is_done(&self) -> Result<bool>;
+
+    /// Waits until it has.
+    ///
+    /// # Errors
+    /// As [`Moment::is_done`].
+    fn wait(&self) -> Result<()>;
+}
+
+/// Blocks of device memory on their way to host memory: whole ones, but for the last, which may be shorter.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    /// What is read.
+    pub from: DeviceSpan,
+    /// Where it goes, of the same length.
+    pub to: TargetPart,
+}
+
+/// Who moves bytes from the device to the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Carrier {
+    /// The copy engine: fastest for long pieces. Digests are made of what lies on the device behind each copy.
+    Engine,
+    /// A kernel of so many thread blocks that reads, digests and stores: for short pieces. The fewer, the less it disturbs.
+    Kernel(u32),
+}
+
+/// Checks what [`Stream::send`] demands of its arguments, and counts the digests that they make.
+///
+/// # Errors
+/// [`DeviceError::Range`].
+fn check_sendings(sendings: &[Sending], block_bytes: u64) -> Result<u32> {
+    let refuse = |bytes, reason| Err(DeviceError::Range { offset: 0, bytes, reason });
+    if !block_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&block_bytes) {
+        return refuse(block_bytes, "blocks have a power of two from 4 KiB to 1 MiB");
+    }
+    if let Some(wrong) = sendings.iter().find(|sending| sending.from.bytes() != sending.to.bytes()) {
+        return refuse(wrong.from.bytes(), "source and target differ in length");
+    }
+    let blocks: u64 = sendings.iter().map(|sending| sending.from.bytes().div_ceil(block_bytes)).sum();
+    match u32::try_from(blocks) {
+        Ok(blocks) if blocks <= 1 << 28 => Ok(blocks),
+        _ => refuse(blocks, "more than 2^28 blocks in one call"),
+    }
+}
+
 /// Called before each piece of a transfer with its length; may sleep to hold the transfer back.
 pub type Gate<'a> = &'a mut dyn FnMut(u64);
 
@@ -347,6 +404,31 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`Stream::upload`] and [`Stream::copy_blocks`].
     fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>>;
+
+    /// Enqueues the transfer of blocks to host memory that is lent out, of which each byte is pinned. The digests are those of the blocks of the
+    /// first sending, then those of the second, and so on: of what lay on the device when it was sent, or behind that.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if lengths differ or the target is not pinned; [`DeviceError::OutOfMemory`]; what the device says.
+    fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>>;
+
+    /// The point behind everything enqueued.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn moment(&self) -> Result<Arc<dyn Moment>>;
+
+    /// Lets what is enqueued from now on wait for a moment of any stream of the same device. The calling thread does not.
+    ///
+    /// # Errors
+    /// [`DeviceError::Foreign`] for a moment of another device; what the device says.
+    fn wait_for(&self, moment: &dyn Moment) -> Result<()>;
+
+    /// Is what is enqueued recorded, for a graph, and not run?
+    ///
+    /// # Errors
+    /// What the device says.
+    fn is_recording(&self) -> Result<bool>;
 
     /// Waits for everything enqueued.
     ///

@@ -15,6 +15,7 @@ pub(super) struct Shared {
     pub(super) info: DeviceInfo,
     pub(super) context: Arc<CudaContext>,
     pub(super) copy_blocks: CudaFunction,
+    pub(super) send_blocks: CudaFunction,
     pub(super) pinned: PinnedPool,
 }
 

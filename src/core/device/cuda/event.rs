@@ -1,6 +1,6 @@
 //! Events of a GPU. Not cudarc's: those answer with errors that the application left in the context, and take them away from it.
 
-use super::super::Result;
+use super::super::{Moment, Result};
 use super::context::Shared;
 use crate::base::log;
 use cudarc::driver::{DriverError, result, sys};
@@ -69,6 +69,34 @@ impl Event {
         // SAFETY: both events live, and are of this context and one stream.
         let elapsed = unsafe { result::event::elapsed(self.handle, end.handle) };
         elapsed.map(|ms| f64::from(ms) / 1e3).map_err(|error| self.shared.failed("cuEventElapsedTime", error))
+    }
+}
+
+impl Event {
+    /// Lets a stream wait for it.
+    ///
+    /// # Safety
+    /// `stream` is a stream of this context, which is bound, and lives.
+    pub(super) unsafe fn hold_back(&self, stream: sys::CUstream) -> Result<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: the event lives as long as `self`, and the driver keeps what the stream waits for; the stream is as the caller says.
+        let held = unsafe { result::stream::wait_event(stream, self.handle, flags) };
+        held.map_err(|error| self.shared.failed("cuStreamWaitEvent", error))
+    }
+
+    /// Tells the device that it is of from others.
+    pub(super) fn home(&self) -> usize {
+        self.shared.home()
+    }
+}
+
+impl Moment for Event {
+    fn is_done(&self) -> Result<bool> {
+        Event::is_done(self)
+    }
+
+    fn wait(&self) -> Result<()> {
+        Event::wait(self)
     }
 }
 

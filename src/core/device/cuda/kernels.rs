@@ -19,9 +19,10 @@ pub(super) struct Functions {
     pub(super) keep: CudaFunction,
 }
 
-/// The kernel that copies blocks.
-pub(super) fn load_blocks(context: &Arc<CudaContext>) -> Result<CudaFunction> {
-    function(&load(context, BLOCKS)?, context, "bvk_copy_blocks")
+/// The kernels that copy blocks: with a thread block for each item, and with any number of them.
+pub(super) fn load_blocks(context: &Arc<CudaContext>) -> Result<[CudaFunction; 2]> {
+    let module = load(context, BLOCKS)?;
+    Ok([function(&module, context, "bvk_copy_blocks")?, function(&module, context, "bvk_send_blocks")?])
 }
 
 /// The kernels that look for chunks.
@@ -78,7 +79,7 @@ mod tests {
     /// Needs the NVRTC library but no GPU: CI installs it.
     #[test]
     fn the_kernels_compile() {
-        for (text, entries) in [(BLOCKS, 1), (CHUNKS, 6)] {
+        for (text, entries) in [(BLOCKS, 2), (CHUNKS, 6)] {
             let Some(compiled) = compile(text) else {
                 eprintln!("SKIPPED: no NVRTC library on this machine; ci/setup.sh --with-tests installs it");
                 return;

@@ -84,10 +84,13 @@ impl CudaDevice {
             granularity,
             memory_bytes: context.total_mem().map_err(|error| failed(ordinal, "cuDeviceTotalMem", error))? as u64,
         };
-        let copy_blocks = load_blocks(context)?;
+        let [copy_blocks, send_blocks] = load_blocks(context)?;
         let pinned = PinnedPool::new(context)?;
         let chunks = Lock::default();
-        Ok(CudaDevice { chunks, shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, pinned }) })
+        Ok(CudaDevice {
+            chunks,
+            shared: Arc::new(Shared { info, context: context.clone(), copy_blocks, send_blocks, pinned }),
+        })
     }
 
     /// The context, for the application's own kernels.

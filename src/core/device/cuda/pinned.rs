@@ -162,7 +162,12 @@ pub(super) enum Way {
 
 /// Cuts host memory where registrations begin and end: the lengths of the pieces, in order, and how each is reached.
 pub(super) fn cut(host: &[u8]) -> Vec<(usize, Way)> {
-    let (start, end) = (host.as_ptr().addr(), host.as_ptr().addr() + host.len());
+    cut_at(host.as_ptr().addr(), host.len())
+}
+
+/// The same of memory that is given by its address.
+pub(super) fn cut_at(start: usize, length: usize) -> Vec<(usize, Way)> {
+    let end = start + length;
     let mut pieces = Vec::with_capacity(1);
     // Kept while the driver is asked: what it then knows of memory between our registrations is the application's doing.
     let book = book();

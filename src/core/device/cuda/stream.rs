@@ -1,15 +1,19 @@
 //! Copies on a GPU's stream.
 
-use super::super::{Copied, DeviceError, DeviceSpan, Gate, Priority, Result, Run, Stream, check_runs};
+use super::super::{
+    Carrier, Copied, DeviceError, DeviceSpan, Gate, Moment, Priority, Result, Run, Sending, Stream, check_runs,
+    check_sendings,
+};
 use super::context::Shared;
 use super::detour::{DETOUR_BYTES, Team};
 use super::event::Event;
 use super::memory::Allocation;
-use super::pinned::{self, PinnedLoan, Way};
+use super::pinned::{self, PinnedLoan, Registration, Way};
 use crate::base::Digest;
 use crate::base::log;
 use crate::base::sync::Lock;
 use cudarc::driver::{CudaStream, result, sys};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
@@ -19,6 +23,8 @@ use std::sync::Arc;
 const ITEM_BYTES: u64 = 64 << 10;
 /// Threads of a thread block; the kernel is built for it.
 const THREADS: u32 = 256;
+/// Thread blocks that digest what the copy engine has sent.
+const DIGEST_WIDTH: u32 = 32;
 /// Runs that travel as kernel arguments; more go through memory.
 const FEW: usize = 64;
 /// The least scratch, in bytes.
@@ -52,22 +58,41 @@ struct Table {
     items: u32,
 }
 
+impl From<&Run> for KernelRun {
+    fn from(run: &Run) -> KernelRun {
+        KernelRun {
+            from: run.from.address(),
+            to: run.to.as_ref().map_or(0, DeviceSpan::address),
+            bytes: run.from.bytes(),
+            start: run.start,
+            region_bytes: run.region_bytes,
+            first_block: run.first_block,
+            first_item: 0,
+        }
+    }
+}
+
+/// The runs of a transfer, with the places that their digests have, and without those of the bytes if they are only digested.
+fn runs_of(sendings: &[Sending], block_bytes: u64, is_stored: bool) -> Vec<KernelRun> {
+    let mut first_block = 0;
+    let run = |Sending { from, to }: &Sending| {
+        let bytes = from.bytes();
+        let to = if is_stored { to.address() as u64 } else { 0 };
+        let run =
+            KernelRun { from: from.address(), to, bytes, start: 0, region_bytes: bytes, first_block, first_item: 0 };
+        first_block += bytes.div_ceil(block_bytes) as u32;
+        run
+    };
+    sendings.iter().map(run).collect()
+}
+
 impl Table {
-    fn of(runs: &[Run], item_bytes: u64) -> Result<Table> {
-        let mut table = Vec::with_capacity(runs.len());
+    fn of(runs: impl Iterator<Item = KernelRun>, item_bytes: u64) -> Result<Table> {
+        let mut table = Vec::with_capacity(runs.size_hint().0);
         let mut items = 0u64;
-        for run in runs.iter().filter(|run| run.from.bytes() > 0) {
-            let bytes = run.from.bytes();
-            table.push(KernelRun {
-                from: run.from.address(),
-                to: run.to.as_ref().map_or(0, DeviceSpan::address),
-                bytes,
-                start: run.start,
-                region_bytes: run.region_bytes,
-                first_block: run.first_block,
-                first_item: items as u32,
-            });
-            items += (run.start + bytes).div_ceil(item_bytes) - run.start / item_bytes;
+        for run in runs.filter(|run| run.bytes > 0) {
+            table.push(KernelRun { first_item: items as u32, ..run });
+            items += (run.start + run.bytes).div_ceil(item_bytes) - run.start / item_bytes;
         }
         let too_many = DeviceError::Range { offset: 0, bytes: items, reason: "more than 2^31 items in one call" };
         let items = i32::try_from(items).map_err(|_| too_many)? as u32;
@@ -80,6 +105,15 @@ impl Table {
             }
         }
         Ok(Table { runs: table, owners, items })
+    }
+
+    /// Does each item have a data block of its own? Then nothing is added up in memory.
+    fn has_whole_blocks(&self, block_bytes: u64, item_bytes: u64) -> bool {
+        let is_whole = |run: &KernelRun| {
+            let end = run.start + run.bytes;
+            run.start.is_multiple_of(block_bytes) && (end == run.region_bytes || end.is_multiple_of(block_bytes))
+        };
+        block_bytes == item_bytes && self.runs.iter().all(is_whole)
     }
 
     /// The bytes of the runs, if the table is long and goes through memory.
@@ -100,8 +134,10 @@ struct Launch<'a> {
     shifts: [u32; 2],
     /// Where a long table goes.
     memory: Option<&'a Allocation>,
-    /// The sums of the blocks.
-    sums: &'a Allocation,
+    /// The sums of the blocks, where several items share one.
+    sums: Option<&'a Allocation>,
+    /// Thread blocks, if there are to be fewer than items.
+    width: Option<u32>,
     /// Takes the digests; behind these bytes a long table comes from it.
     pinned: &'a PinnedLoan,
     digest_bytes: usize,
@@ -244,11 +280,12 @@ impl GpuStream {
     /// Enqueues the kernel, behind its table where that is long.
     ///
     /// # Safety
-    /// The runs of the table lie in memory of this device, with lengths that [`check_runs`] has checked. The sums have room for all
-    /// blocks, the table's memory has room for a long table, and both are used on this stream only. The pinned loan has room for the
-    /// digests, and holds a long table behind them. All of that stays until the stream has run what is enqueued here, also if this fails.
+    /// The runs of the table lie in memory of this device, and go to such memory or to pinned memory that is lent out, with lengths that
+    /// [`check_runs`] or [`check_sendings`] has checked. The sums have room for all blocks, unless each item has one of its own, the table's memory
+    /// has room for a long table, and both are used on this stream only. The pinned loan has room for the digests, and holds a long table behind
+    /// them. All of that stays until the stream has run what is enqueued here, also if this fails.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let Launch { table, shifts: [block_shift, item_shift], memory, sums, pinned, digest_bytes } = launch;
+        let Launch { table, shifts: [block_shift, item_shift], memory, sums, width, pinned, digest_bytes } = launch;
         let (shared, stream) = (&self.shared, self.stream.cu_stream());
         let mut few = [KernelRun::default(); FEW];
         let (mut many, mut owners) = (0u64, 0u64);
@@ -262,8 +299,9 @@ impl GpuStream {
         } else {
             few[..table.runs.len()].copy_from_slice(&table.runs);
         }
-        let (count, sums, digests) = (table.runs.len() as u32, sums.address(), pinned.address());
-        let mut arguments: [*mut c_void; 8] = [
+        let (count, sums) = (table.runs.len() as u32, sums.map_or(0, Allocation::address));
+        let digests = pinned.address();
+        let mut arguments: [*mut c_void; 9] = [
             (&raw const few).cast_mut().cast(),
             (&raw const many).cast_mut().cast(),
             (&raw const owners).cast_mut().cast(),
@@ -272,11 +310,16 @@ impl GpuStream {
             (&raw const *item_shift).cast_mut().cast(),
             (&raw const sums).cast_mut().cast(),
             (&raw const digests).cast_mut().cast(),
+            (&raw const table.items).cast_mut().cast(),
         ];
-        let (function, grid, block) = (shared.copy_blocks.cu_function(), (table.items, 1, 1), (THREADS, 1, 1));
-        // SAFETY: the arguments are those of `bvk_copy_blocks` in number, order and size, and are read during the call. What they point
-        // to is as the caller says.
-        let launched = unsafe { result::launch_kernel(function, grid, block, 0, stream, &mut arguments) };
+        let (function, arguments, blocks) = match width {
+            Some(width) => (&shared.send_blocks, &mut arguments[..], (*width).clamp(1, table.items)),
+            None => (&shared.copy_blocks, &mut arguments[..8], table.items),
+        };
+        let (function, grid, block) = (function.cu_function(), (blocks, 1, 1), (THREADS, 1, 1));
+        // SAFETY: the arguments are those of `bvk_send_blocks`, of which `bvk_copy_blocks` has all but the last, in number, order and size, and
+        // are read during the call. What they point to is as the caller says.
+        let launched = unsafe { result::launch_kernel(function, grid, block, 0, stream, arguments) };
         launched.map_err(|error| shared.failed("cuLaunchKernel", error))
     }
 
@@ -396,50 +439,13 @@ pub(super) fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
 
 impl Stream for GpuStream {
     fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
-        let shared = &self.shared;
         let blocks = check_runs(&runs, block_bytes)?;
         self.check_spans(runs.iter().flat_map(|run| std::iter::once(&run.from).chain(&run.to)))?;
-        let _bound = shared.bind()?;
-        let item_bytes = ITEM_BYTES.min(block_bytes);
-        let table = Table::of(&runs, item_bytes)?;
-        let digest_bytes = blocks as usize * 16;
-        let table_bytes = table.bytes();
-        let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
-        let [begin, end] = self.timed_events()?;
-        // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only behind it.
-        let mut scratch = self.scratch.lock();
-        let sums_memory = self.sums(&mut scratch, u64::from(blocks))?;
-        let table_memory = if table_bytes > 0 { Some(self.table(&mut scratch, table_bytes as u64)?) } else { None };
-        if table_bytes > 0 {
-            pinned.write(digest_bytes, bytemuck::cast_slice(&table.runs));
-            pinned.write(digest_bytes + table.runs_bytes(), bytemuck::cast_slice(&table.owners));
-        }
-        let (memory, sums) = (table_memory.as_deref(), &*sums_memory);
-        let shifts = [block_bytes.trailing_zeros(), item_bytes.trailing_zeros()];
-        let launch = Launch { table: &table, shifts, memory, sums, pinned: &pinned, digest_bytes };
-        let enqueue = || -> Result<()> {
-            self.record(&begin)?;
-            if table.items > 0 {
-                // SAFETY: `check_spans` and `check_runs` have checked the runs that the table is made of. The sums were asked for as many
-                // blocks as the runs have, the table's memory and the loan for the bytes of both. `Enqueued` keeps all of it alive until
-                // the work has ended, and `drain` waits for what a failure leaves behind; other calls use the scratch on this stream only.
-                unsafe { self.launch(&launch)? };
-            }
-            self.record(&end)
-        };
-        if let Err(error) = enqueue() {
-            // What was enqueued before the failure still uses what is given back now.
-            return self.drain().and(Err(error));
-        }
-        drop(scratch);
-        Ok(Box::new(Enqueued {
-            events: Some([begin, end]),
-            home: self.events.clone(),
-            pinned,
-            blocks,
-            _scratch: [Some(sums_memory), table_memory],
-            _runs: runs,
-        }))
+        let _bound = self.shared.bind()?;
+        let table = Table::of(runs.iter().map(KernelRun::from), ITEM_BYTES.min(block_bytes))?;
+        let call = Call { table, blocks, block_bytes, width: None };
+        // SAFETY: `check_spans` and `check_runs` have checked the runs, which keep their memory, and nothing is enqueued first.
+        unsafe { self.enqueue_blocks(&call, Kept { _runs: runs, ..Kept::default() }, || Ok(())) }
     }
 
     fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
@@ -545,8 +551,147 @@ impl Stream for GpuStream {
         self.upload_in_batches(copies, block_bytes)
     }
 
+    fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>> {
+        let blocks = check_sendings(&sendings, block_bytes)?;
+        self.check_spans(sendings.iter().map(|sending| &sending.from))?;
+        let _bound = self.shared.bind()?;
+        // Where registrations begin and end, copies are cut; kernels cross that.
+        let (mut registrations, mut copies) = (Vec::new(), Vec::new());
+        for Sending { from, to } in &sendings {
+            let mut at = 0;
+            for (bytes, way) in pinned::cut_at(to.address(), to.bytes() as usize) {
+                let Way::Direct(registration) = way else {
+                    let reason = "it is sent to memory that is not pinned";
+                    return Err(DeviceError::Range { offset: at, bytes: bytes as u64, reason });
+                };
+                registrations.extend(registration);
+                copies.push((from.address() + at, to.address() as u64 + at, bytes));
+                at += bytes as u64;
+            }
+        }
+        let is_stored = carrier != Carrier::Engine;
+        let runs = runs_of(&sendings, block_bytes, is_stored);
+        let table = Table::of(runs.into_iter(), ITEM_BYTES.min(block_bytes))?;
+        let width = match carrier {
+            Carrier::Kernel(width) => Some(width),
+            Carrier::Engine => {
+                // Digested by as few thread blocks as keep up with the link.
+                Some(DIGEST_WIDTH)
+            }
+        };
+        let call = Call { table, blocks, block_bytes, width };
+        let copy = || match is_stored {
+            true => Ok(()),
+            // SAFETY: each copy is a part of a span of this device and of memory that is pinned and lent out, of equal length. `Kept` has
+            // both until the work has ended.
+            false => copies.iter().try_for_each(|(from, to, bytes)| unsafe { self.enqueue(*from, *to, *bytes, true) }),
+        };
+        let kept = Kept { _sendings: sendings, _registrations: registrations, ..Kept::default() };
+        // SAFETY: `check_spans` and `check_sendings` have checked the sendings, which keep their memory; their targets are pinned as a whole.
+        unsafe { self.enqueue_blocks(&call, kept, copy) }
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        let _bound = self.shared.bind()?;
+        Ok(Arc::new(self.event()?))
+    }
+
+    fn wait_for(&self, moment: &dyn Moment) -> Result<()> {
+        let event = (moment as &dyn Any).downcast_ref::<Event>().filter(|event| event.home() == self.shared.home());
+        let Some(event) = event else {
+            let reason = "the moment was got from another device".to_owned();
+            return Err(DeviceError::Foreign { address: 0, ordinal: self.shared.info.ordinal, reason });
+        };
+        let _bound = self.shared.bind()?;
+        // SAFETY: the stream is of the event's context, which is bound, and lives as long as `self`.
+        unsafe { event.hold_back(self.stream.cu_stream()) }
+    }
+
+    fn is_recording(&self) -> Result<bool> {
+        let _bound = self.shared.bind()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream lives as long as `self`; the call writes one value there.
+        let asked = unsafe { sys::cuStreamIsCapturing(self.stream.cu_stream(), &raw mut status).result() };
+        asked.map_err(|error| self.shared.failed("cuStreamIsCapturing", error))?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
     fn finish(&self) -> Result<()> {
         self.event()?.wait()
+    }
+}
+
+/// What a call of the kernel is to do.
+struct Call {
+    table: Table,
+    blocks: u32,
+    block_bytes: u64,
+    width: Option<u32>,
+}
+
+/// What work under way uses.
+#[derive(Default)]
+struct Kept {
+    _runs: Vec<Run>,
+    _sendings: Vec<Sending>,
+    _registrations: Vec<Arc<Registration>>,
+}
+
+impl GpuStream {
+    /// Enqueues the kernel behind what `first` enqueues, between two events. The context is bound.
+    ///
+    /// # Safety
+    /// The runs of the table are as [`GpuStream::launch`] says, and `first` enqueues nothing but work on memory that `kept` keeps.
+    unsafe fn enqueue_blocks(
+        &self,
+        call: &Call,
+        kept: Kept,
+        first: impl FnOnce() -> Result<()>,
+    ) -> Result<Box<dyn Copied>> {
+        let (shared, Call { table, blocks, block_bytes, width }) = (&self.shared, call);
+        let item_bytes = ITEM_BYTES.min(*block_bytes);
+        let digest_bytes = *blocks as usize * 16;
+        let table_bytes = table.bytes();
+        let mut pinned = shared.pinned.take(digest_bytes + table_bytes)?;
+        let [begin, end] = self.timed_events()?;
+        // Held until the kernel is enqueued: another thread's call on this stream may use the same scratch only behind it.
+        let mut scratch = self.scratch.lock();
+        let sums_memory = match table.has_whole_blocks(*block_bytes, item_bytes) {
+            true => None,
+            false => Some(self.sums(&mut scratch, u64::from(*blocks))?),
+        };
+        let table_memory = if table_bytes > 0 { Some(self.table(&mut scratch, table_bytes as u64)?) } else { None };
+        if table_bytes > 0 {
+            pinned.write(digest_bytes, bytemuck::cast_slice(&table.runs));
+            pinned.write(digest_bytes + table.runs_bytes(), bytemuck::cast_slice(&table.owners));
+        }
+        let (memory, sums) = (table_memory.as_deref(), sums_memory.as_deref());
+        let shifts = [block_bytes.trailing_zeros(), item_bytes.trailing_zeros()];
+        let launch = Launch { table, shifts, memory, sums, width: *width, pinned: &pinned, digest_bytes };
+        let enqueue = || -> Result<()> {
+            self.record(&begin)?;
+            first()?;
+            if table.items > 0 {
+                // SAFETY: the runs are as the caller says. The sums were asked for as many blocks as the runs have, where they are added up in
+                // memory, the table's memory and the loan for the bytes of both. `Enqueued` keeps all of it alive until the work has ended,
+                // and `drain` waits for what a failure leaves behind; other calls use the scratch on this stream only.
+                unsafe { self.launch(&launch)? };
+            }
+            self.record(&end)
+        };
+        if let Err(error) = enqueue() {
+            // What was enqueued before the failure still uses what is given back now.
+            return self.drain().and(Err(error));
+        }
+        drop(scratch);
+        Ok(Box::new(Enqueued {
+            events: Some([begin, end]),
+            home: self.events.clone(),
+            pinned,
+            blocks: *blocks,
+            _scratch: [sums_memory, table_memory],
+            _kept: kept,
+        }))
     }
 }
 
@@ -574,7 +719,7 @@ struct Enqueued {
     pinned: PinnedLoan,
     blocks: u32,
     _scratch: [Option<Arc<Allocation>>; 2],
-    _runs: Vec<Run>,
+    _kept: Kept,
 }
 
 impl Enqueued {

@@ -44,24 +44,24 @@ __device__ static Pair move_bytewise(const unsigned char *from, unsigned char *t
     return pair;
 }
 
-extern "C" __global__ void __launch_bounds__(512)
-bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *owners, u32 count, u32 block_shift, u32 item_shift,
-                u64 *scratch, u64 *digests) {
+// All threads of a thread block copy one item.
+__device__ static void copy_item(const Few &few, const Run *many, const u32 *owners, u32 count, u32 item, u32 block_shift, u32 item_shift,
+                                 u64 *scratch, u64 *digests) {
     __shared__ u64 partial[2][33];
     __shared__ u32 is_last;
     u32 low = 0;
     if (many) {
-        low = owners ? owners[blockIdx.x] : blockIdx.x;
+        low = owners ? owners[item] : item;
     } else {
         for (u32 high = count; high - low > 1;) {
             u32 middle = (low + high) / 2;
-            if (few.runs[middle].first_item <= blockIdx.x) low = middle;
+            if (few.runs[middle].first_item <= item) low = middle;
             else high = middle;
         }
     }
     const Run run = many ? many[low] : few.runs[low];
     // The item in bytes of its region, cut at the ends of the run.
-    u64 begin = ((run.start >> item_shift) + blockIdx.x - run.first_item) << item_shift, end = begin + (1ull << item_shift);
+    u64 begin = ((run.start >> item_shift) + item - run.first_item) << item_shift, end = begin + (1ull << item_shift);
     if (begin < run.start) begin = run.start;
     if (end > run.start + run.bytes) end = run.start + run.bytes;
     const u64 block = begin >> block_shift, block_begin = block << block_shift;
@@ -150,5 +150,22 @@ bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *own
         u64 *place = digests + 2 * (u64)(run.first_block + block);
         place[0] = digest.x;
         place[1] = digest.y;
+    }
+}
+
+// A thread block for each item.
+extern "C" __global__ void __launch_bounds__(512)
+bvk_copy_blocks(const __grid_constant__ Few few, const Run *many, const u32 *owners, u32 count, u32 block_shift, u32 item_shift,
+                u64 *scratch, u64 *digests) {
+    copy_item(few, many, owners, count, blockIdx.x, block_shift, item_shift, scratch, digests);
+}
+
+// Any number of thread blocks: few of them leave the device to others.
+extern "C" __global__ void __launch_bounds__(512)
+bvk_send_blocks(const __grid_constant__ Few few, const Run *many, const u32 *owners, u32 count, u32 block_shift, u32 item_shift,
+                u64 *scratch, u64 *digests, u32 items) {
+    for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
+        copy_item(few, many, owners, count, item, block_shift, item_shift, scratch, digests);
+        __syncthreads();
     }
 }

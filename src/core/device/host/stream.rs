@@ -1,0 +1,494 @@
+//! The twin's streams: work in order, done by a thread for each stream, or by whoever waits, in an order that a seed chooses.
+#![forbid(unsafe_code)]
+
+use super::super::{
+    Carrier, Copied, DeviceError, DeviceSpan, Gate, Moment, Result, Run, Sending, Stream, TargetPart, check_runs,
+    check_sendings, upload_and_digest,
+};
+use super::{Shared, lock};
+use crate::base::Digest;
+use crate::base::digest::digest_bytes;
+use crate::base::log;
+use crate::base::rng::Rng;
+use crate::base::sync::{Condition, Lock};
+use crate::base::threads::spawn;
+use crate::base::units::MIB;
+use std::any::Any;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Copies go through a buffer of this size, so that no two boxes are locked at once; other streams may go on behind each.
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// A piece of work: does a part of it, and says whether that was the last one.
+type Work = Box<dyn FnMut() -> bool + Send>;
+
+/// What stands in the queue of a stream.
+enum Task {
+    Work(Work),
+    /// What stands behind it waits for another stream.
+    Behind(Arc<End>),
+}
+
+/// All streams of a device without threads of their own.
+pub(super) struct Schedule {
+    rng: Rng,
+    queues: BTreeMap<usize, Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    /// The first of them is being worked at.
+    is_busy: bool,
+}
+
+impl Schedule {
+    pub(super) fn new(seed: u64) -> Schedule {
+        Schedule { rng: Rng::new(seed), queues: BTreeMap::new() }
+    }
+
+    /// A part of work that may be done now, and whose it is.
+    fn next(&mut self) -> Option<(usize, Work)> {
+        let mut ready = Vec::new();
+        for (number, queue) in &mut self.queues {
+            let is_over = |task: &Task| matches!(task, Task::Behind(end) if lock(&end.outcome).is_some());
+            while !queue.is_busy && queue.tasks.front().is_some_and(is_over) {
+                queue.tasks.pop_front();
+            }
+            if !queue.is_busy && matches!(queue.tasks.front(), Some(Task::Work(_))) {
+                ready.push(*number);
+            }
+        }
+        let number = *ready.get(self.rng.below(ready.len() as u64) as usize)?;
+        let queue = self.queues.get_mut(&number)?;
+        let Some(Task::Work(work)) = queue.tasks.pop_front() else { return None };
+        queue.is_busy = true;
+        Some((number, work))
+    }
+}
+
+impl Shared {
+    /// Does a part of the work of some stream; false if there is none that may be done now.
+    pub(super) fn advance(&self) -> bool {
+        let Some(schedule) = &self.schedule else { return false };
+        let Some((number, mut work)) = lock(schedule).next() else { return false };
+        let is_done = work();
+        let mut schedule = lock(schedule);
+        let queue = schedule.queues.entry(number).or_default();
+        queue.is_busy = false;
+        if !is_done {
+            queue.tasks.push_front(Task::Work(work));
+        }
+        true
+    }
+
+    /// Where streams have no threads: works until the end has come. Streams that wait for each other lose the device.
+    fn advance_to(&self, end: &End) {
+        while self.schedule.is_some() && lock(&end.outcome).is_none() {
+            if self.advance() {
+                continue;
+            }
+            let is_busy = |schedule: &Lock<Schedule>| lock(schedule).queues.values().any(|queue| queue.is_busy);
+            match self.schedule.as_ref().is_some_and(is_busy) {
+                true => std::thread::yield_now(),
+                false => {
+                    self.lose("its streams wait for each other".into());
+                    let error = self.check().map(|()| Vec::new());
+                    *lock(&end.outcome) = Some((error, 0.0));
+                }
+            }
+        }
+    }
+}
+
+/// A stream of the twin.
+pub struct HostStream {
+    shared: Arc<Shared>,
+    /// For its thread, where it has one.
+    sender: Option<Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
+    number: usize,
+}
+
+/// The end of a piece of work.
+pub(super) struct End {
+    shared: Arc<Shared>,
+    outcome: Lock<Option<(Result<Vec<Digest>>, f64)>>,
+    changed: Condition,
+}
+
+impl HostStream {
+    pub(super) fn new(shared: &Arc<Shared>) -> Result<HostStream> {
+        shared.check()?;
+        let number = shared.streams.fetch_add(1, Ordering::Relaxed);
+        let (mut sender, mut thread) = (None, None);
+        if shared.schedule.is_none() {
+            let (tasks, receiver) = channel::<Task>();
+            let body = move || {
+                for task in receiver {
+                    match task {
+                        Task::Work(mut work) => while !work() {},
+                        Task::Behind(end) => end.with(|_, _| ()),
+                    }
+                }
+            };
+            let spawned = spawn(format!("bvk-twin-{number}"), body).map_err(|error| DeviceError::Failed {
+                ordinal: 0,
+                call: "a thread for a stream",
+                reason: error.to_string(),
+            });
+            (sender, thread) = (Some(tasks), Some(spawned?));
+        }
+        Ok(HostStream { shared: shared.clone(), sender, thread, number })
+    }
+
+    fn push(&self, task: Task) -> Result<()> {
+        if let Some(schedule) = &self.shared.schedule {
+            lock(schedule).queues.entry(self.number).or_default().tasks.push_back(task);
+            return Ok(());
+        }
+        // The thread lives as long as the stream.
+        match self.sender.as_ref().is_none_or(|sender| sender.send(task).is_err()) {
+            true => Err(DeviceError::Lost { ordinal: 0, reason: "the stream's thread is gone".into() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Enqueues work in parts; the last one has its outcome.
+    fn enqueue(&self, part: impl FnMut(&Shared) -> Result<Option<Vec<Digest>>> + Send + 'static) -> Result<Arc<End>> {
+        self.shared.check()?;
+        let end = Arc::new(End { shared: self.shared.clone(), outcome: Lock::default(), changed: Condition::new() });
+        let (there, mut begun, mut part) = (end.clone(), None, Some(part));
+        self.push(Task::Work(Box::new(move || {
+            let begun = *begun.get_or_insert_with(Instant::now);
+            let outcome = match (there.shared.check(), &mut part) {
+                (Ok(()), Some(part)) => part(&there.shared),
+                (Ok(()), None) => Ok(Some(Vec::new())),
+                (Err(error), _) => Err(error),
+            };
+            let outcome = match outcome {
+                Ok(None) => return false,
+                Ok(Some(digests)) => Ok(digests),
+                Err(error) => Err(error),
+            };
+            // What it has had is given back before anybody hears of its end.
+            part = None;
+            *lock(&there.outcome) = Some((outcome, begun.elapsed().as_secs_f64()));
+            there.changed.notify_all();
+            true
+        })))?;
+        Ok(end)
+    }
+
+    /// Enqueues a kernel of the application: `kernel` gets the bytes of the spans, as with
+    /// [`HostDevice::compute`](super::HostDevice::compute).
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`]. Spans that are wrong lose the device when it comes to them.
+    pub fn launch(&self, spans: Vec<DeviceSpan>, kernel: impl FnOnce(&mut [&mut [u8]]) + Send + 'static) -> Result<()> {
+        let mut kernel = Some(kernel);
+        let part = move |shared: &Shared| {
+            let spans: Vec<&DeviceSpan> = spans.iter().collect();
+            let Some(kernel) = kernel.take() else { return Ok(Some(Vec::new())) };
+            shared.compute(&spans, kernel).inspect_err(|error| shared.lose(error.to_string()))?;
+            Ok(Some(Vec::new()))
+        };
+        self.enqueue(part).map(|_| ())
+    }
+
+    fn copy_parts(&self, mut copy: BlockCopy) -> Result<Box<dyn Copied>> {
+        let begun = Instant::now();
+        let end = self.enqueue(move |shared| {
+            if !copy.part(shared)? {
+                return Ok(None);
+            }
+            if let Some(rate) = shared.model.copy_bytes_per_s.filter(|_| !copy.is_sent) {
+                let bytes: u64 = copy.moves.iter().map(|moved| moved.from.bytes()).sum();
+                std::thread::sleep(Duration::from_secs_f64(bytes as f64 / rate).saturating_sub(begun.elapsed()));
+            }
+            Ok(Some(mem::take(&mut copy.digests)))
+        })?;
+        Ok(Box::new(HostCopied(end)))
+    }
+}
+
+impl Drop for HostStream {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            log::error!("event=twin-thread-panicked stream={}", self.number);
+        }
+        // What was enqueued is done, as on a GPU.
+        if self.shared.schedule.is_some() {
+            _ = self.finish();
+        }
+    }
+}
+
+impl End {
+    fn with<T>(&self, read: impl FnOnce(&Result<Vec<Digest>>, f64) -> T) -> T {
+        self.shared.advance_to(self);
+        let mut outcome = lock(&self.outcome);
+        loop {
+            match &*outcome {
+                Some((result, seconds)) => return read(result, *seconds),
+                None => outcome = self.changed.wait(outcome),
+            }
+        }
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        match &*lock(&self.outcome) {
+            Some((outcome, _)) => outcome.clone().map(|_| true),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Where bytes go.
+enum To {
+    Nowhere,
+    Device(DeviceSpan),
+    Host(TargetPart),
+}
+
+/// A run, wherever it goes.
+struct Move {
+    from: DeviceSpan,
+    to: To,
+    first_block: u32,
+    start: u64,
+    region_bytes: u64,
+}
+
+impl From<Run> for Move {
+    fn from(run: Run) -> Move {
+        let Run { from, to, first_block, start, region_bytes } = run;
+        Move { from, to: to.map_or(To::Nowhere, To::Device), first_block, start, region_bytes }
+    }
+}
+
+/// Copies with digests, part by part.
+struct BlockCopy {
+    moves: Vec<Move>,
+    block_bytes: u64,
+    /// They go over the link.
+    is_sent: bool,
+    /// Which one is next, and how much of it is done.
+    next: usize,
+    at: u64,
+    /// Blocks of which only a part has come by: their bytes, and how many of them there are.
+    open: BTreeMap<u32, (Vec<u8>, usize)>,
+    digests: Vec<Digest>,
+}
+
+impl BlockCopy {
+    fn new(moves: Vec<Move>, block_bytes: u64, blocks: u32, is_sent: bool) -> BlockCopy {
+        // A GPU leaves what was there before in the digests of blocks that no run covers.
+        let digests = vec![Digest([0xdb; 16]); blocks as usize];
+        BlockCopy { moves, block_bytes, is_sent, next: 0, at: 0, open: BTreeMap::new(), digests }
+    }
+
+    /// Copies the next part; true if it was the last.
+    fn part(&mut self, shared: &Shared) -> Result<bool> {
+        let Some(moved) = self.moves.get(self.next) else { return Ok(true) };
+        let length = CHUNK_BYTES.min(moved.from.bytes() - self.at);
+        let mut chunk = vec![0; length as usize];
+        shared.read(&moved.from.part(self.at, length)?, &mut chunk)?;
+        match &moved.to {
+            To::Nowhere => {}
+            To::Device(to) => shared.write(&to.part(self.at, length)?, &chunk)?,
+            To::Host(to) => {
+                to.write(self.at, &chunk);
+                shared.spend_on_link(0, length);
+            }
+        }
+        let (mut at, mut chunk) = (moved.start + self.at, &chunk[..]);
+        while !chunk.is_empty() {
+            let block = at / self.block_bytes;
+            let begin = block * self.block_bytes;
+            let length = self.block_bytes.min(moved.region_bytes - begin) as usize;
+            let inside = (at - begin) as usize;
+            let (new, rest) = chunk.split_at(chunk.len().min(length - inside));
+            let index = moved.first_block + block as u32;
+            let (bytes, count) = self.open.entry(index).or_insert_with(|| (vec![0; length], 0));
+            bytes[inside..inside + new.len()].copy_from_slice(new);
+            *count += new.len();
+            if *count == length {
+                self.digests[index as usize] = digest_bytes(bytes);
+                self.open.remove(&index);
+            }
+            at += new.len() as u64;
+            chunk = rest;
+        }
+        self.at += length;
+        if self.at == moved.from.bytes() {
+            (self.next, self.at) = (self.next + 1, 0);
+        }
+        Ok(self.next == self.moves.len())
+    }
+}
+
+/// Transfers are cut into pieces of this size, as a GPU's are.
+const PIECE_BYTES: u64 = 16 * MIB;
+
+/// Asks the gate for each piece of a transfer.
+fn pass(gate: &mut Option<Gate<'_>>, bytes: u64) {
+    if let Some(gate) = gate {
+        (0..bytes.div_ceil(PIECE_BYTES)).for_each(|index| gate(PIECE_BYTES.min(bytes - index * PIECE_BYTES)));
+    }
+}
+
+fn check_lengths(device: &DeviceSpan, host: usize) -> Result<()> {
+    if device.bytes() == host as u64 {
+        return Ok(());
+    }
+    Err(DeviceError::Range { offset: 0, bytes: device.bytes(), reason: "source and target differ in length" })
+}
+
+impl Stream for HostStream {
+    fn copy_blocks(&self, runs: Vec<Run>, block_bytes: u64) -> Result<Box<dyn Copied>> {
+        let blocks = check_runs(&runs, block_bytes)?;
+        self.shared.check_spans(runs.iter().flat_map(|run| std::iter::once(&run.from).chain(&run.to)))?;
+        let moves = runs.into_iter().map(Move::from).collect();
+        self.copy_parts(BlockCopy::new(moves, block_bytes, blocks, false))
+    }
+
+    fn copy(&self, from: &DeviceSpan, to: &DeviceSpan) -> Result<()> {
+        if from.bytes() != to.bytes() {
+            let reason = "source and target differ in length";
+            return Err(DeviceError::Range { offset: 0, bytes: from.bytes(), reason });
+        }
+        self.shared.check_spans([from, to].into_iter())?;
+        let (from, to, mut at) = (from.clone(), to.clone(), 0);
+        let part = move |shared: &Shared| {
+            let mut buffer = vec![0; CHUNK_BYTES.min(from.bytes() - at) as usize];
+            shared.read(&from.part(at, buffer.len() as u64)?, &mut buffer)?;
+            shared.write(&to.part(at, buffer.len() as u64)?, &buffer)?;
+            at += buffer.len() as u64;
+            Ok((at == from.bytes()).then(Vec::new))
+        };
+        self.enqueue(part).map(|_| ())
+    }
+
+    fn download(&self, copies: &mut [(DeviceSpan, &mut [u8])], mut gate: Option<Gate<'_>>) -> Result<()> {
+        copies.iter().try_for_each(|(device, host)| check_lengths(device, host.len()))?;
+        self.shared.check_spans(copies.iter().map(|(device, _)| device))?;
+        self.finish()?;
+        for (device, host) in copies {
+            pass(&mut gate, device.bytes());
+            self.shared.read(device, host)?;
+            self.shared.spend_on_link(0, device.bytes());
+        }
+        // A device that was lost meanwhile has not delivered.
+        self.shared.check()
+    }
+
+    fn upload(&self, copies: &[(&[u8], DeviceSpan)], mut gate: Option<Gate<'_>>) -> Result<()> {
+        copies.iter().try_for_each(|(host, device)| check_lengths(device, host.len()))?;
+        self.shared.check_spans(copies.iter().map(|(_, device)| device))?;
+        self.finish()?;
+        for (host, device) in copies {
+            pass(&mut gate, device.bytes());
+            self.shared.write(device, host)?;
+            self.shared.spend_on_link(1, device.bytes());
+        }
+        self.shared.check()
+    }
+
+    fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>> {
+        upload_and_digest(self, copies, block_bytes)
+    }
+
+    fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>> {
+        let blocks = check_sendings(&sendings, block_bytes)?;
+        self.shared.check_spans(sendings.iter().map(|sending| &sending.from))?;
+        let mut first_block = 0;
+        let mut moves = Vec::new();
+        for Sending { from, to } in sendings {
+            let (region_bytes, blocks) = (from.bytes(), from.bytes().div_ceil(block_bytes) as u32);
+            moves.push(Move { from, to: To::Host(to), first_block, start: 0, region_bytes });
+            first_block += blocks;
+        }
+        if carrier == Carrier::Engine {
+            let again = |moved: &Move| Move { from: moved.from.clone(), to: To::Nowhere, ..*moved };
+            moves.extend(moves.iter().map(again).collect::<Vec<_>>());
+        }
+        self.copy_parts(BlockCopy::new(moves, block_bytes, blocks, true))
+    }
+
+    fn moment(&self) -> Result<Arc<dyn Moment>> {
+        Ok(Arc::new(HostMoment(self.enqueue(|_| Ok(Some(Vec::new())))?)))
+    }
+
+    fn wait_for(&self, moment: &dyn Moment) -> Result<()> {
+        let moment = (moment as &dyn Any).downcast_ref::<HostMoment>();
+        match moment.filter(|HostMoment(end)| Arc::ptr_eq(&end.shared, &self.shared)) {
+            Some(HostMoment(end)) => self.push(Task::Behind(end.clone())),
+            None => {
+                let reason = "the moment was got from another device".to_owned();
+                Err(DeviceError::Foreign { address: 0, ordinal: 0, reason })
+            }
+        }
+    }
+
+    fn is_recording(&self) -> Result<bool> {
+        self.shared.check().map(|()| false)
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.enqueue(|_| Ok(Some(Vec::new())))?.with(|outcome, _| outcome.clone().map(|_| ()))?;
+        self.shared.check()
+    }
+}
+
+impl fmt::Debug for HostStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostStream({})", self.number)
+    }
+}
+
+struct HostMoment(Arc<End>);
+
+impl Moment for HostMoment {
+    fn is_done(&self) -> Result<bool> {
+        self.0.is_done()
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.0.with(|outcome, _| outcome.clone().map(|_| ()))
+    }
+}
+
+struct HostCopied(Arc<End>);
+
+impl Copied for HostCopied {
+    fn is_done(&self) -> Result<bool> {
+        self.0.is_done()
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.0.with(|outcome, _| outcome.clone().map(|_| ()))
+    }
+
+    fn digests(&self) -> Result<Vec<Digest>> {
+        self.0.with(|outcome, _| outcome.clone())
+    }
+
+    fn seconds(&self) -> Result<f64> {
+        self.0.with(|outcome, seconds| outcome.clone().map(|_| seconds))
+    }
+}
+
+impl Drop for HostCopied {
+    fn drop(&mut self) {
+        self.0.with(|_, _| ());
+    }
+}

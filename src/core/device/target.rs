@@ -1,0 +1,120 @@
+//! Host memory that a device writes into while nobody looks.
+#![forbid(unsafe_code)]
+
+use super::{DeviceError, Result};
+use crate::base::sync::Lock;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// Who has the memory when nobody writes into it.
+trait Memory: AsMut<[u8]> + Any + Send {}
+
+impl<T: AsMut<[u8]> + Any + Send> Memory for T {}
+
+/// Host memory that is lent out for [`Stream::send`](super::Stream::send). Until [`Target::take_back`] gives it back nobody reads it, and
+/// whoever sends there sees to it that no two transfers write the same bytes at once.
+pub struct Target {
+    address: usize,
+    bytes: u64,
+    memory: Lock<Box<dyn Memory>>,
+}
+
+impl Target {
+    /// Lends it out. Its bytes do not move while it stays where it is, as those of a slot, a vector or a box.
+    pub(crate) fn new(memory: impl AsMut<[u8]> + Any + Send) -> Arc<Target> {
+        let mut memory: Box<dyn Memory> = Box::new(memory);
+        let slice = (*memory).as_mut();
+        let (address, bytes) = (slice.as_mut_ptr().addr(), slice.len() as u64);
+        Arc::new(Target { address, bytes, memory: Lock::new(memory) })
+    }
+
+    /// Lends memory out that is never freed.
+    pub fn leaked(memory: &'static mut [u8]) -> Arc<Target> {
+        Target::new(memory)
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`] if it reaches over the end.
+    pub fn part(self: &Arc<Self>, at: u64, bytes: u64) -> Result<TargetPart> {
+        match at.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(TargetPart { target: self.clone(), at, bytes }),
+            _ => Err(DeviceError::Range { offset: at, bytes, reason: "it reaches over the end of its memory" }),
+        }
+    }
+
+    /// The memory, once no transfer has any part of it any more; otherwise, or if it is of another type, itself.
+    ///
+    /// # Errors
+    /// Itself: something is still on its way there.
+    pub fn take_back<T: 'static>(self: Arc<Self>) -> std::result::Result<T, Arc<Target>> {
+        if !(&**self.memory.lock() as &dyn Any).is::<T>() {
+            return Err(self);
+        }
+        let target = Arc::try_unwrap(self)?;
+        let memory: Box<dyn Any> = target.memory.into_inner();
+        Ok(*memory.downcast::<T>().expect("its type was asked for before"))
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({:#x}, {} bytes)", self.address, self.bytes)
+    }
+}
+
+/// A part of a [`Target`], which it keeps lent out.
+#[derive(Clone, Debug)]
+pub struct TargetPart {
+    target: Arc<Target>,
+    at: u64,
+    bytes: u64,
+}
+
+impl TargetPart {
+    /// Address of the first byte.
+    pub fn address(&self) -> usize {
+        self.target.address + self.at as usize
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Writes bytes there from an offset on, as a device would.
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) {
+        let mut memory = self.target.memory.lock();
+        let start = (self.at + at) as usize;
+        (**memory).as_mut()[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_back_once_nothing_is_on_its_way_there() {
+        let target = Target::new(vec![0u8; 10]);
+        let part = target.part(2, 3).expect("inside");
+        assert!(target.part(8, 3).is_err());
+        part.write(1, &[7, 8]);
+        let target = target.take_back::<Vec<u8>>().expect_err("a part is there");
+        drop(part);
+        let target = target.take_back::<Box<[u8]>>().expect_err("another type");
+        assert_eq!(target.take_back::<Vec<u8>>().expect("all is there"), [0, 0, 0, 7, 8, 0, 0, 0, 0, 0]);
+    }
+}
