@@ -29,9 +29,15 @@ pub use recovery::{LoadError, RestartError, Restorer};
 pub use region::Element;
 pub use session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
 pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
+pub use transfer::offload::{Offload, OffloadError, OffloadStats, WriteSet};
 pub use transfer::{LevelVerdict, Stats};
 
 /// The guide's example is compiled with the documentation tests.
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/GPU.md")]
 struct GpuGuide;
+
+/// As above.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../../docs/OFFLOAD.md")]
+struct OffloadGuide;

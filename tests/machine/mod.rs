@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test program uses a part of this.
 
 use bivouac_core::comm::threads::world;
-use bivouac_core::config::{Budget, Method, StaggerConfig};
+use bivouac_core::config::{Budget, Method, OffloadConfig, StaggerConfig};
 use bivouac_core::device::host::{HostDevice, HostModel};
 use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
 use bivouac_core::session::place::{Place, Workers};
@@ -33,6 +33,9 @@ pub struct Machine {
     pub model: HostModel,
     pub stagger: StaggerConfig,
     pub method: Method,
+    pub offload: OffloadConfig,
+    /// Of the device's memory.
+    pub buffer_bytes: u64,
     /// Device memory for tables of chunks.
     pub tables_bytes: u64,
 }
@@ -51,6 +54,8 @@ impl Machine {
             model: HostModel { memory_bytes: 256 * MIB, ..HostModel::default() },
             stagger: StaggerConfig::default(),
             method: Method::Full,
+            offload: OffloadConfig::default(),
+            buffer_bytes: 2 * MIB,
             tables_bytes: 16 * MIB,
         }
     }
@@ -82,6 +87,8 @@ impl Machine {
         config.job.timeouts.abandon = self.abandon;
         config.job.stagger = self.stagger;
         config.job.reduction.method = self.method;
+        config.job.offload = self.offload;
+        config.node.offload_buffer = Budget::Bytes(self.buffer_bytes);
         config.node.device_tables = Budget::Bytes(self.tables_bytes);
         config.job.timeouts.room = Duration::from_secs(10);
         config.node.memory_budget = Budget::Bytes(self.memory_bytes);

@@ -15,7 +15,7 @@
 //! | `Driver` | the driver of the coordination: who steps it calls MPI | messages |
 //! | `File` | a small file that is made, or looked after: the status of the run directory, a claim, what a drain makes of a checkpoint | that file |
 //! | `Core` | what the engine has decided on, with the effects of each decision | no I/O, no messages |
-//! | `Outer` | what one thread at a time does that takes locks of its own: filling a slot, adding up a parity, changing a segment, waiting for a turn, reading what lies where in packed files | copying, arithmetic, populating memory, those tables |
+//! | `Outer` | what one thread at a time does that takes locks of its own: filling a slot, adding up a parity, changing a segment, waiting for a turn, reading what lies where in packed files, enqueuing what is sent from live memory | copying, arithmetic, populating memory, those tables, calls into a driver that do not wait |
 //! | `Account` | what one thread at a time knows of slots that go with it: the account of an exchange | nothing; a slot may be given back |
 //! | `Leaf` | everything else: the state of one doer | nothing; no other lock either |
 #![forbid(unsafe_code)]

@@ -6,6 +6,7 @@
 
 use super::affinity::AffinityMode;
 use super::names::is_name;
+use super::offload::OffloadMode;
 use super::reduction::{Compress, Method, REGIONS_ALLOWED, RegionMethods, SOURCES_MAX, Verify, is_chunk};
 use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
@@ -213,6 +214,27 @@ pub(super) const BUDGET: Kind<Budget> = Kind {
     show: |value| match value {
         Budget::Bytes(bytes) => show_integer(bytes),
         Budget::Percent(percent) => Raw::Text(format!("{percent}%")),
+    },
+};
+
+pub(super) const BUDGET_OR_NONE: Kind<Budget> = Kind {
+    allowed: "a size like \"8 GiB\", a number of bytes, a percentage like \"25%\" up to 100%, or 0",
+    read: |raw| if raw.integer() == Some(0) { Some(Budget::Bytes(0)) } else { budget(raw) },
+    show: BUDGET.show,
+};
+
+pub(super) const OFFLOAD_MODE: Kind<OffloadMode> = Kind {
+    allowed: "\"auto\" or \"always\"",
+    read: |raw| match raw.text()?.trim() {
+        "auto" => Some(OffloadMode::Auto),
+        "always" => Some(OffloadMode::Always),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            OffloadMode::Auto => "auto".to_owned(),
+            OffloadMode::Always => "always".to_owned(),
+        })
     },
 };
 

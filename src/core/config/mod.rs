@@ -42,6 +42,7 @@ mod kinds;
 mod load;
 mod names;
 mod nearest;
+mod offload;
 mod reduction;
 mod redundancy;
 mod stagger;
@@ -54,6 +55,7 @@ pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
 pub use kinds::OBJECT_SCHEMES;
 pub use load::{ConfigSource, Effective};
+pub use offload::{OffloadConfig, OffloadMode};
 pub use reduction::{
     CHUNK_MAX, Compress, Method, NotMethod, NotRegionMethods, ReductionConfig, RegionMethod, RegionMethods,
     SOURCES_MAX, Verify,

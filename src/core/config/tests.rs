@@ -97,6 +97,7 @@ fn unusual() -> Config {
                 rate: FlushRate::Bytes(10_000_000_000),
                 slowdown: 0.5,
             },
+            offload: OffloadConfig { mode: OffloadMode::Always, audit: false },
             affinity: AffinityMode::Capture,
         },
         node: NodeConfig {
@@ -112,6 +113,7 @@ fn unusual() -> Config {
             progress: Progress::Stepped,
             run_directory: Some("run".into()),
             device_budget: Budget::Bytes(3 << 30),
+            offload_buffer: Budget::Bytes(0),
             device_cpus: ThreadCpus::Own,
             history: HistoryConfig {
                 host_budget: Budget::Percent(25.0),
@@ -274,6 +276,10 @@ order = "round-robin"
 patience = "500ms"
 rate = "10 GB"
 slowdown = 0.5
+[offload]
+mode = "always"
+audit = false
+buffer = 0
 [affinity]
 mode = "capture"
 cpus = "0-2,8"
@@ -423,6 +429,8 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("stagger.patience", vec!["-1", "'soon'"]),
         ("stagger.rate", vec!["0", "'0 GB'", "1048575", "'fast'", "-1", "1.5"]),
         ("stagger.slowdown", vec!["-0.01", "1.01", "nan", "'2%'"]),
+        ("offload.mode", vec!["'never'", "true", "''"]),
+        ("offload.buffer", vec!["-1", "'101%'", "'0%'"]),
         ("affinity.mode", vec!["'on'", "true", "''"]),
         ("affinity.cpus", vec!["''", "'3-1'", "'a'", "0", "'0-999999'"]),
         ("interval.seconds", vec!["-1", "inf", "nan", "'soon'", "'99999999999d'", "36501e5"]),

@@ -2,6 +2,7 @@
 
 use super::affinity::{AffinityConfig, AffinityMode};
 use super::kinds;
+use super::offload::OffloadConfig;
 use super::reduction::ReductionConfig;
 use super::redundancy::RedundancyConfig;
 use super::stagger::StaggerConfig;
@@ -94,6 +95,8 @@ pub struct JobConfig {
     pub timeouts: Timeouts,
     /// How the ranks of a node spread their flushes from device memory.
     pub stagger: StaggerConfig,
+    /// How checkpoints of GPU memory are taken for which there is no room on the GPU.
+    pub offload: OffloadConfig,
     /// What is recorded of threads and pages, and what a restart does with it.
     pub affinity: AffinityMode,
 }
@@ -124,6 +127,7 @@ impl Default for JobConfig {
             exit: ExitConfig::default(),
             timeouts: Timeouts::default(),
             stagger: StaggerConfig::default(),
+            offload: OffloadConfig::default(),
             affinity: AffinityMode::default(),
         }
     }
@@ -241,6 +245,8 @@ pub struct NodeConfig {
     pub progress: Progress,
     /// GPU memory of each rank for caching, of the device that it uses.
     pub device_budget: Budget,
+    /// What of it is for blocks that are copied before they are overwritten; a percentage is one of `device_budget`.
+    pub offload_buffer: Budget,
     /// Where the threads of the GPU caches run.
     pub device_cpus: ThreadCpus,
     /// The caches of histories.
@@ -270,6 +276,7 @@ impl Default for NodeConfig {
             writers: 2,
             progress: Progress::Auto,
             device_budget: Budget::Percent(10.0),
+            offload_buffer: Budget::Percent(25.0),
             device_cpus: ThreadCpus::default(),
             history: HistoryConfig::default(),
             reduction_budget: Budget::Percent(5.0),

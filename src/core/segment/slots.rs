@@ -206,6 +206,12 @@ impl AsRef<[u8]> for SlotMut {
     }
 }
 
+impl AsMut<[u8]> for SlotMut {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
+    }
+}
+
 impl fmt::Debug for SlotMut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SlotMut({}, {} bytes)", self.index, self.length)

@@ -14,6 +14,7 @@ use crate::tier::names::is_component;
 use crate::transfer::HoldSpec;
 use crate::transfer::checkpoint::{CaptureSpec, OnDevice};
 use crate::transfer::history::{Caches, History, index_name};
+use crate::transfer::offload::{Offload, OffloadError};
 use crate::transfer::{Engine, Held};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -279,7 +280,35 @@ impl<'a> Checkpoint<'a> {
     /// [`Error::Capture`] as [`Checkpoint::capture`], and when the device fails. When it fails after this call has returned,
     /// [`Pending::wait`] says so, on all ranks.
     pub fn capture_on(self, caches: &Caches, stream: &dyn Stream) -> Result<Pending> {
-        self.take(Some(OnDevice { caches, stream }))
+        self.take(Some(OnDevice { caches: &caches.handle(), stream, offload: None }))
+    }
+
+    /// The same for a program that declares what it writes: device regions that have no room in the GPU cache are marked, and sent from
+    /// where they are while the program goes on ([`Offload`]). The snapshot is what the work that is enqueued on `stream` makes of them; host regions,
+    /// values and histories are copied before this returns. With `offload.mode = "always"` all are marked.
+    ///
+    /// Kernels of other devices that write to these regions have ended before, and so have those on other streams that `stream` does not wait
+    /// for. Until the next mark all that writes to them is declared, on every stream.
+    ///
+    /// # Collective
+    /// All ranks, each in whichever way; returns without waiting for the others.
+    ///
+    /// # Blocking
+    /// Not for the device. For the checkpoint before this one, if that was marked and has not been sent; otherwise as [`Checkpoint::capture`].
+    /// Where regions are copied instead, as [`Checkpoint::capture_on`].
+    ///
+    /// # Errors
+    /// As [`Checkpoint::capture_on`]; [`Error::Offload`] if the stream is being captured into a CUDA graph. What fails later, also because of a
+    /// write that was not declared, is in [`Pending::wait`], on all ranks.
+    ///
+    /// Source: ICS'19, section 4.1.
+    pub fn mark_on(self, offload: &Offload, stream: &dyn Stream) -> Result<Pending> {
+        if let Ok(true) = stream.is_recording() {
+            let error = OffloadError::Recording;
+            self.refuse(&error.to_string());
+            return Err(error.into());
+        }
+        self.take(Some(OnDevice { caches: offload.handle(), stream, offload: Some(offload) }))
     }
 
     fn take(mut self, device: Option<OnDevice<'_>>) -> Result<Pending> {

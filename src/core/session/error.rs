@@ -20,6 +20,9 @@ pub enum Error {
     /// The caches of histories, or a history.
     #[error(transparent)]
     History(#[from] crate::transfer::history::HistoryError),
+    /// What a program that offloads declares.
+    #[error(transparent)]
+    Offload(#[from] crate::transfer::offload::OffloadError),
     /// The configuration has problems.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -44,6 +44,7 @@ mod domains;
 mod error;
 mod layer;
 mod looking;
+mod offload;
 mod open;
 mod pending;
 pub mod place;

@@ -7,9 +7,11 @@ use super::desk::Decision;
 use super::engine::Engine;
 use super::error::{CaptureError, FillError};
 use super::held::{GONE, Held};
-use super::history::Caches;
-use super::landing::Descent;
+use super::history::CacheHandle;
+use super::landing::{Descent, Unsealed};
+use super::marking::Marked;
 use super::node::NodeContainer;
+use super::offload::Offload;
 use super::progress::Progress;
 use super::remains::{Compared, Known};
 use super::shards::Placed;
@@ -31,6 +33,7 @@ use crate::tier::{TierError, TierId, TierSet, Upload, Writers};
 use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -45,6 +48,8 @@ pub(super) enum Taken {
     Placed(Box<Placed>),
     /// The bytes are safe, part of them in the GPU cache; the vote is cast when they have come down.
     Staged(Box<Descent>),
+    /// They are marked, and come down from live memory.
+    Marked(Box<Marked>),
 }
 
 impl Taken {
@@ -53,20 +58,10 @@ impl Taken {
         match self {
             Taken::Placed(placed) => &placed.source.head().digests,
             Taken::Staged(descent) => &descent.unsealed.digests,
+            // Those of device regions are still to come.
+            Taken::Marked(marked) => &marked.unsealed.digests,
         }
     }
-}
-
-/// What a slot with all its bodies needs to become a shard.
-pub(super) struct Unsealed {
-    /// Series.
-    pub name: String,
-    /// Where everything is.
-    pub layout: Layout,
-    /// The header.
-    pub header: ShardHeader,
-    /// One per block.
-    pub digests: Vec<Digest>,
 }
 
 /// What a capture does that found no room.
@@ -93,9 +88,11 @@ impl NoRoom {
 #[derive(Clone, Copy)]
 pub struct OnDevice<'a> {
     /// The GPU cache, and the threads that empty it.
-    pub caches: &'a Caches,
+    pub caches: &'a CacheHandle,
     /// The application's stream, on which the regions are complete.
     pub stream: &'a dyn Stream,
+    /// If they may be marked instead of copied.
+    pub offload: Option<&'a Offload>,
 }
 
 /// What the application hands over for one checkpoint.
@@ -162,6 +159,14 @@ impl Engine {
                 let progress = self.enter(self.facts(&spec, agreement), None);
                 self.count_capture(&spec);
                 self.send_down(*descent, call);
+                Ok(progress)
+            }
+            Ok(Taken::Marked(marked)) => {
+                let progress = self.enter(self.facts(&spec, agreement), None);
+                self.count_capture(&spec);
+                if let Some(OnDevice { offload: Some(offload), stream, .. }) = spec.device {
+                    self.send_marked(*marked, offload, stream, call);
+                }
                 Ok(progress)
             }
             Err(error) => {
@@ -338,10 +343,26 @@ impl Engine {
         spec: &CaptureSpec<'_>,
         layout: &Layout,
         header: &ShardHeader,
-        mut slot: SlotMut,
-        mut digests: Vec<Digest>,
+        slot: SlotMut,
+        digests: Vec<Digest>,
     ) -> Result<Taken, FillError> {
         let parts = capture::device_parts(layout, &spec.regions);
+        match self.is_to_be_marked(spec, &parts, &slot) {
+            true => self.mark_slot(spec, layout, header, slot, digests, parts),
+            false => self.copy_to_slot(spec, layout, header, slot, digests, parts),
+        }
+    }
+
+    /// The same where the device regions are copied before the application goes on.
+    fn copy_to_slot(
+        &self,
+        spec: &CaptureSpec<'_>,
+        layout: &Layout,
+        header: &ShardHeader,
+        mut slot: SlotMut,
+        mut digests: Vec<Digest>,
+        parts: Vec<DevicePart>,
+    ) -> Result<Taken, FillError> {
         let device = spec.device.filter(|_| !parts.is_empty());
         let block = layout.block_size;
         let known = self
@@ -354,7 +375,7 @@ impl Engine {
         };
         // Without threads nobody would bring it down.
         let stage = |parts: &[DevicePart]| match device.filter(|_| !self.setup.is_inline) {
-            Some(OnDevice { caches, stream }) => caches.stage(parts, block, stream),
+            Some(OnDevice { caches, stream, .. }) => caches.stage(parts, block, stream),
             None => Ok(None),
         };
         let mut staged = if known.is_none() { stage(&parts)? } else { None };
@@ -388,7 +409,7 @@ impl Engine {
             let unsealed = unsealed(digests);
             return Ok(Taken::Staged(Box::new(Descent { staged, slot, unsealed, regions, fill, is_partial })));
         }
-        if let Some(OnDevice { caches, stream }) = device {
+        if let Some(OnDevice { caches, stream, .. }) = device {
             if !is_partial {
                 self.reducer.found_no_room(&spec.name);
             }
@@ -426,7 +447,7 @@ impl Engine {
         let sealed = slot.seal(info).map_err(|error| format!("memory tier: {error}"))?;
         let bytes = segment.sealed(sealed).ok_or("memory tier: the slot is gone")?;
         let shard = MemoryShard::sealed(segment.path(), Arc::new(bytes), head);
-        if self.reducer.is_on() {
+        if self.reducer.is_on() || self.has_marked.load(Ordering::Relaxed) {
             self.remains.lock().sealed(name, sealed, Source::Memory(shard.clone()).shared_head());
         }
         log::debug!("event=captured rank={} version={version} operation={operation} bytes={length}", self.setup.rank());

@@ -61,6 +61,8 @@ pub struct Engine {
     pub(super) reducer: Arc<Reducer>,
     /// What slots still hold.
     pub(super) remains: Lock<Remains>,
+    /// A shard was marked: what slots hold is worth knowing.
+    pub(super) has_marked: AtomicBool,
     pub(super) manifests: Manifests,
     pub(super) lanes: Arc<Lanes>,
     pub(super) mail: Arc<Mail>,
@@ -118,6 +120,7 @@ impl Engine {
             shards,
             reducer,
             remains: Lock::at(Order::Account, Remains::default()),
+            has_marked: AtomicBool::new(false),
             manifests: Manifests::default(),
             lanes,
             mail,
@@ -415,6 +418,8 @@ impl Engine {
                 self.desk.push(Event::Decided { round, outcome, decision });
             }
             Said::Settled(verdict) => self.on_settled(verdict),
+            // What is sent from live memory takes its time, and on most ranks at once.
+            Said::Waiting { round, .. } if self.books().is_coming_down(round.operation) => {}
             Said::Waiting { round, waited, missing } => log::warn!(
                 "event=waiting rank={} operation={} phase={:?} waited_s={:.0} missing={missing:?}",
                 self.setup.rank(),

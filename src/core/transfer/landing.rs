@@ -28,16 +28,30 @@
 //! - A device that fails is a no of this rank with its reason, before `capture_on` returns or after; the application goes on.
 #![forbid(unsafe_code)]
 
-use super::checkpoint::Unsealed;
 use super::chunking::Looking;
 use super::engine::Engine;
 use super::history::{LookAt, Staged};
 use super::remains::Fill;
 
+use crate::base::Digest;
 use crate::base::log;
+use crate::format::ShardHeader;
+use crate::format::shard::Layout;
 use crate::reduction::Field;
 use crate::segment::SlotMut;
 use std::sync::Arc;
+
+/// What a slot with all its bodies needs to become a shard.
+pub(super) struct Unsealed {
+    /// Series.
+    pub name: String,
+    /// Where everything is.
+    pub layout: Layout,
+    /// The header.
+    pub header: ShardHeader,
+    /// One per block.
+    pub digests: Vec<Digest>,
+}
 
 /// A shard in two places.
 pub(super) struct Descent {
@@ -56,15 +70,21 @@ pub(super) struct Descent {
 }
 
 /// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
-struct Landing {
+pub(super) struct Landing {
     engine: Arc<Engine>,
-    unsealed: Unsealed,
+    pub unsealed: Unsealed,
     call: String,
     is_done: bool,
 }
 
 impl Landing {
-    fn land(mut self, landed: Result<SlotMut, String>) {
+    /// Of a shard whose checkpoint is in the books.
+    pub fn new(engine: Arc<Engine>, unsealed: Unsealed, call: String) -> Landing {
+        Landing { engine, unsealed, call, is_done: false }
+    }
+
+    /// It has landed, or will not.
+    pub fn land(mut self, landed: Result<SlotMut, String>) {
         self.is_done = true;
         self.engine.on_landed(&self.unsealed, &self.call, landed);
     }
@@ -73,7 +93,7 @@ impl Landing {
 impl Drop for Landing {
     fn drop(&mut self) {
         if !self.is_done {
-            let why = "the thread that was to bring it from the GPU cache has ended".to_owned();
+            let why = "the thread that was to bring it from the device has ended".to_owned();
             self.engine.on_landed(&self.unsealed, &self.call, Err(why));
         }
     }
@@ -85,7 +105,7 @@ impl Engine {
         let Descent { staged, slot, unsealed, regions, fill, is_partial } = descent;
         let version = unsealed.header.key.version;
         let look = self.reducer.looks_on_devices().then(|| self.look(&unsealed, &regions, is_partial));
-        let landing = Landing { engine: self.clone(), unsealed, call, is_done: false };
+        let landing = Landing::new(self.clone(), unsealed, call);
         staged.send_down(slot, version, look, fill, Box::new(move |landed| landing.land(landed)));
     }
 

@@ -85,17 +85,7 @@ impl Remains {
         let latest = self.0.entry(name.to_owned()).or_default();
         let before = std::mem::replace(&mut latest.begun, operation);
         let (sealed, newest) = latest.heads.back()?;
-        let is_alike = |head: &&Arc<Head>| {
-            let (header, regions) = (&head.header, &head.meta.regions);
-            // Where a region is a little longer than it was, the digests of its blocks say so.
-            let is_there = |(one, other): (&Region, &Region)| {
-                (one.offset, one.first_block, &one.name) == (other.offset, other.first_block, &other.name)
-            };
-            (header.total_len, header.body_offset) == (layout.total_len, layout.body_offset)
-                && (u64::from(header.block_size), head.digests.len() as u64) == (layout.block_size, layout.block_count)
-                && regions.len() == layout.meta.regions.len()
-                && regions.iter().zip(&layout.meta.regions).all(is_there)
-        };
+        let is_alike = |head: &&Arc<Head>| is_alike(head, layout);
         let here = latest.heads.iter().find(|(other, _)| Some(*other) == slot.remains()).map(|(_, head)| head);
         let here = here.filter(is_alike)?.clone();
         // One that has not landed yet would be the newest.
@@ -110,6 +100,16 @@ impl Remains {
         Some(Known { here, newest, bytes })
     }
 
+    /// A shard is marked: what its slot holds of an earlier one with regions of the same lengths, if that is known.
+    pub fn here(&mut self, name: &str, operation: u64, layout: &Layout, slot: &SlotMut) -> Option<Arc<Head>> {
+        let latest = self.0.entry(name.to_owned()).or_default();
+        latest.begun = operation;
+        let here = latest.heads.iter().find(|(other, _)| Some(*other) == slot.remains()).map(|(_, head)| head);
+        let lengths = |regions: &[Region]| regions.iter().map(|region| region.bytes).collect::<Vec<_>>();
+        let here = here.filter(|head| is_alike(head, layout));
+        here.filter(|head| lengths(&head.meta.regions) == lengths(&layout.meta.regions)).cloned()
+    }
+
     /// Something in node memory may be damaged: the next captures store everything.
     pub fn forget(&mut self) {
         self.0.clear();
@@ -122,6 +122,19 @@ impl Remains {
         let differ = || newest.iter().zip(digests).filter(|(newest, digest)| newest != digest).count();
         latest.changed = changed.unwrap_or_else(differ) as f64 / digests.len().max(1) as f64;
     }
+}
+
+/// Do regions of a shard begin where they do in that one?
+fn is_alike(head: &Head, layout: &Layout) -> bool {
+    let (header, regions) = (&head.header, &head.meta.regions);
+    // Where a region is a little longer than it was, the digests of its blocks say so.
+    let is_there = |(one, other): (&Region, &Region)| {
+        (one.offset, one.first_block, &one.name) == (other.offset, other.first_block, &other.name)
+    };
+    (header.total_len, header.body_offset) == (layout.total_len, layout.body_offset)
+        && (u64::from(header.block_size), head.digests.len() as u64) == (layout.block_size, layout.block_count)
+        && regions.len() == layout.meta.regions.len()
+        && regions.iter().zip(&layout.meta.regions).all(is_there)
 }
 
 /// Blocks of a shard, as ranges of their places among all.

@@ -340,6 +340,11 @@ impl<S: Copy> Books<S> {
         self.entries.get(&operation).is_some_and(|entry| !entry.life.is_finished())
     }
 
+    /// Is its shard still on its way from the device?
+    pub fn is_coming_down(&self, operation: u64) -> bool {
+        self.entries.get(&operation).is_some_and(|entry| entry.life.is_coming_down())
+    }
+
     /// What has not come to its end.
     pub fn in_flight(&self) -> impl Iterator<Item = &Arc<Facts>> {
         self.entries.values().filter(|entry| !entry.life.is_finished()).map(|entry| &entry.facts)
@@ -431,6 +436,13 @@ impl<S: Copy> Books<S> {
     // ---- What follows.
 
     /// Votes on calls in the order of the calls: behind a shard that is still landing, later ones wait.
+    /// Does a vote wait for a shard that is landing?
+    pub fn has_vote_waiting(&self) -> bool {
+        let mut lives = self.entries.values().map(|entry| &entry.life);
+        lives.any(|life| matches!(life, Life::Landing))
+            && lives.any(|life| matches!(life, Life::Ready(_) | Life::Landing))
+    }
+
     fn votes(&mut self) -> Effects<S> {
         let mut effects = Vec::new();
         for (operation, entry) in self.entries.iter_mut() {

@@ -1,13 +1,12 @@
 //! One flush, as it is held back.
 #![forbid(unsafe_code)]
 
-use super::bursts::Call;
 use super::shared::{Caches, Shared};
-use super::steps::CallKind;
 use super::trace::HistoryStats;
 use super::turns::Turns;
 use crate::base::log;
 use crate::device::{DeviceError, DeviceSpan, Stream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,11 +34,6 @@ impl Caches {
     pub fn stats(&self) -> HistoryStats {
         self.shared.stats()
     }
-
-    /// Notes that a capture with device regions is under way, until the answer is dropped.
-    pub(in crate::transfer) fn capturing(&self) -> Call<'_> {
-        self.shared.bursts.call(CallKind::Write)
-    }
 }
 
 impl Shared {
@@ -53,19 +47,29 @@ impl Shared {
 
     /// A flush of so many bytes, which holds nothing yet. For the application's steps it is under way from here on: one beside which
     /// it only waits is neither a quiet step nor a loaded one.
-    pub(super) fn burst(&self, version: u64, bytes: u64) -> Burst<'_> {
+    pub(super) fn burst(self: &Arc<Self>, version: u64, bytes: u64) -> Burst {
         self.ways().on_flush(self.now());
         if let Some(mut pacing) = self.bursts.pacing() {
             pacing.steps.on_flush(self.bursts.now());
         }
         let (waited, paced) = (Duration::ZERO, Duration::ZERO);
-        Burst { shared: self, version, bytes, arrived: 0, passed: 0, begun: None, hold: Hold::Nothing, waited, paced }
+        Burst {
+            shared: self.clone(),
+            version,
+            bytes,
+            arrived: 0,
+            passed: 0,
+            begun: None,
+            hold: Hold::Nothing,
+            waited,
+            paced,
+        }
     }
 }
 
 /// A flush: one version, or one shard of a checkpoint. Dropping it ends its turn; not to be dropped under the lock of the books.
-pub(super) struct Burst<'a> {
-    shared: &'a Shared,
+pub(in crate::transfer) struct Burst {
+    shared: Arc<Shared>,
     version: u64,
     bytes: u64,
     /// How much of it has arrived.
@@ -90,7 +94,7 @@ enum Hold {
     Without,
 }
 
-impl Burst<'_> {
+impl Burst {
     /// Downloads a part of it, piece by piece as it is let.
     ///
     /// # Errors
@@ -100,7 +104,8 @@ impl Burst<'_> {
         stream: &dyn Stream,
         copies: &mut [(DeviceSpan, &mut [u8])],
     ) -> Result<(), DeviceError> {
-        let bursts = &self.shared.bursts;
+        let shared = self.shared.clone();
+        let bursts = &shared.bursts;
         let bytes: u64 = copies.iter().map(|(span, _)| span.bytes()).sum();
         match bursts.turns.is_some() || bursts.pacing.is_some() {
             true => stream.download(copies, Some(&mut |bytes| self.pass(bytes)))?,
@@ -116,8 +121,9 @@ impl Burst<'_> {
     }
 
     /// Waits until the next piece may go. The pace comes first: who waits for it at the beginning has no turn yet.
-    fn pass(&mut self, bytes: u64) {
-        let bursts = &self.shared.bursts;
+    pub(in crate::transfer) fn pass(&mut self, bytes: u64) {
+        let shared = self.shared.clone();
+        let bursts = &shared.bursts;
         let paced = timed(&bursts.pace_nanos, || self.wait_for_pace(bytes));
         let waited = timed(&bursts.turn_nanos, || self.wait_for_turn());
         self.paced += paced;
@@ -133,7 +139,7 @@ impl Burst<'_> {
     }
 
     fn wait_for_pace(&self, bytes: u64) {
-        let (shared, bursts) = (self.shared, &self.shared.bursts);
+        let (shared, bursts) = (&*self.shared, &self.shared.bursts);
         let begun = Instant::now();
         while !shared.is_stopping() && !bursts.waiting.is_any() {
             let wait = bursts.pacing().map_or(Duration::ZERO, |mut pacing| pacing.pace.next(bytes, bursts.now()));
@@ -145,7 +151,8 @@ impl Burst<'_> {
     }
 
     fn wait_for_turn(&mut self) {
-        let Some(turns) = &self.shared.bursts.turns else { return };
+        let shared = self.shared.clone();
+        let Some(turns) = &shared.bursts.turns else { return };
         if self.hold == Hold::Turn && turns.is_over() {
             turns.end();
             self.hold = Hold::Nothing;
@@ -157,7 +164,7 @@ impl Burst<'_> {
 
     /// Waits for a turn, as long as that is worth while.
     fn take_turn(&self, turns: &Turns) -> Hold {
-        let (shared, bursts) = (self.shared, &self.shared.bursts);
+        let (shared, bursts) = (&*self.shared, &self.shared.bursts);
         let begun = Instant::now();
         let bytes = self.bytes.saturating_sub(self.passed);
         turns.queue(bytes);
@@ -199,7 +206,7 @@ fn pause(begun: Instant) -> Duration {
     (begun.elapsed() / 8).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
-impl Drop for Burst<'_> {
+impl Drop for Burst {
     fn drop(&mut self) {
         self.shared.ways().on_flushed(self.arrived, self.shared.now());
         let bursts = &self.shared.bursts;

@@ -76,7 +76,7 @@ fn next(shared: &Shared, link: Link) -> Next {
 
 /// Moves what the planner wants moved over one link, until the caches are closed. Each link has two such threads, so that it is
 /// busy while one of them wakes up.
-pub(super) fn link_loop(shared: &Shared, link: Link, stream: &Arc<dyn Stream>) {
+pub(super) fn link_loop(shared: &Arc<Shared>, link: Link, stream: &Arc<dyn Stream>) {
     loop {
         let job = match next(shared, link) {
             Next::Job(job) => job,
@@ -174,7 +174,7 @@ impl Shared {
     }
 
     /// Moves the bytes of one job. The answer is how long it was held back to keep to a rate.
-    fn run(&self, job: &Job, stream: &dyn Stream) -> Result<Duration, HistoryError> {
+    fn run(self: &Arc<Self>, job: &Job, stream: &dyn Stream) -> Result<Duration, HistoryError> {
         let mut burst = (job.link == Link::Down).then(|| self.burst(job.id.version, job.bytes));
         let cuts = runs(&job.from, &job.to, job.bytes);
         let host = |(from, to, bytes): &(u64, u64, u64)| {

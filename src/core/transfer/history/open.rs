@@ -37,11 +37,6 @@ const HOST_UNIT: u64 = 4096;
 const FIRST_MAP_BYTES: u64 = 1 << 30;
 
 impl Caches {
-    /// The PCI address of their device; empty if it has none.
-    pub(crate) fn device_address(&self) -> String {
-        self.shared.device.info().bus_id.clone()
-    }
-
     /// Reserves the GPU cache on `device`, maps its first step, and starts the threads that make the rest ready.
     ///
     /// # Blocking

@@ -182,7 +182,7 @@ fn lease(shared: &Shared, bytes: u64) -> Result<bool, SegmentError> {
 
 /// Pins what this rank has there part by part, each in its turn; false if that does not work here. Once a turn has not come, it
 /// goes on without, at once.
-fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> bool {
+pub(super) fn pin(shared: &Shared, place: Range<u64>, order: &mut PinOrder) -> bool {
     let Some(segment) = &shared.segment else { return false };
     for part in shared.registered.missing(place) {
         let bytes = part.end - part.start;

@@ -7,8 +7,9 @@
 #![forbid(unsafe_code)]
 
 use super::layout::Layout;
+use super::lending::CacheHandle;
 use super::links::name_of;
-use super::shared::{Caches, Land, Landing, Line, LookAt, PATIENCE, Shared, Staged};
+use super::shared::{Land, Landing, Line, LookAt, PATIENCE, Shared, Staged};
 use crate::base::Digest;
 use crate::base::log;
 use crate::base::threads::spawn_scoped;
@@ -42,7 +43,7 @@ fn append(lines: &mut Vec<Line>, gaps: &mut Vec<Range<u64>>, part: Line) {
     }
 }
 
-impl Caches {
+impl CacheHandle {
     /// Enqueues a copy of device regions into the GPU cache on the application's stream; `None` if it has no room that comes
     /// sooner than a download would be done, or the device has none for the copy's own tables.
     ///
@@ -58,13 +59,13 @@ impl Caches {
         stream: &dyn Stream,
     ) -> Result<Option<Staged>, DeviceError> {
         let layout = Layout::of_parts(parts.iter().map(|part| (part.at, part.span.bytes())), block_bytes);
-        let Some((shard, pieces)) = self.shared.find_staging_room(layout.bytes) else { return Ok(None) };
-        let shared = self.shared.clone();
+        let Some((shard, pieces)) = self.0.find_staging_room(layout.bytes) else { return Ok(None) };
+        let shared = self.0.clone();
         let (lines, gaps) = (Vec::new(), Vec::new());
         let mut staged = Staged { shared, shard, bytes: layout.bytes, lines, gaps, copied: None };
         let mut runs = Vec::new();
         for cut in layout.cuts(&pieces) {
-            let (part, place) = (&parts[cut.field], self.shared.range.span(cut.place, cut.bytes)?);
+            let (part, place) = (&parts[cut.field], self.0.range.span(cut.place, cut.bytes)?);
             let line = Line { place: cut.place, bytes: cut.bytes, at: part.at + cut.start };
             append(&mut staged.lines, &mut staged.gaps, line);
             runs.push(layout.run(&cut, part.span.part(cut.start, cut.bytes)?, Some(place)));
@@ -83,10 +84,10 @@ impl Caches {
     }
 }
 
-impl Caches {
+impl CacheHandle {
     /// So many bytes go from the device into a slot, past the cache.
     pub(in crate::transfer) fn pin_soon(&self, slot: &SlotMut, bytes: u64) {
-        self.shared.pin_soon(slot, bytes);
+        self.0.pin_soon(slot, bytes);
     }
 }
 
@@ -219,7 +220,7 @@ mod tests {
     use crate::device::Copied;
     use crate::device::host::{HostDevice, HostModel};
     use crate::device::{Device, Priority};
-    use crate::transfer::history::CacheConfig;
+    use crate::transfer::history::{CacheConfig, Caches};
     use std::sync::Arc;
     use std::sync::{Mutex, mpsc};
 
@@ -283,7 +284,7 @@ mod tests {
         let source = device.allocate(BYTES).expect("room");
         let stage = || {
             let parts = [DevicePart { span: source.clone(), at: 0, blocks: 0..512, region: 0 }];
-            caches.stage(&parts, 4096, &*stream).expect("the device works")
+            caches.handle().stage(&parts, 4096, &*stream).expect("the device works")
         };
         let mut first = std::iter::repeat_with(stage).flatten().next().expect("mapped in the end");
         let ((tell, told), (end, ended)) = (mpsc::channel(), mpsc::channel());

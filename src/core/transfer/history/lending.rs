@@ -1,0 +1,138 @@
+//! What captures and offloading take of the caches: their device, a part of their memory, their turns at the link, and what is pinned.
+#![forbid(unsafe_code)]
+
+use super::burst::Burst;
+use super::bursts::Call;
+use super::shared::{Caches, PATIENCE, Shared};
+use super::steps::CallKind;
+use crate::base::units::PAGE;
+use crate::cache::{Admission, Piece, Tier};
+use crate::config::PinOrder;
+use crate::device::{Device, DeviceError, DeviceSpan};
+use crate::segment::SlotMut;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The least that is worth being lent.
+const LEAST: u64 = 1 << 20;
+
+/// A hold on the caches' memory and turns, also behind the end of their threads.
+#[derive(Clone)]
+pub struct CacheHandle(pub(super) Arc<Shared>);
+
+/// Memory of the GPU cache that nothing else lies in. Dropping it gives it back.
+pub(in crate::transfer) struct Lent {
+    shared: Arc<Shared>,
+    shard: u64,
+    /// Its parts.
+    pub spans: Vec<DeviceSpan>,
+}
+
+impl Caches {
+    pub(crate) fn handle(&self) -> CacheHandle {
+        CacheHandle(self.shared.clone())
+    }
+
+    /// Bytes of the GPU cache, once it is mapped.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.shared.range.bytes()
+    }
+}
+
+impl CacheHandle {
+    /// Would a copy of so many bytes lie in the GPU cache now, without waiting for anything?
+    pub fn has_room_at_once(&self, bytes: u64) -> bool {
+        self.0.settle_enqueued(false);
+        let mut books = self.0.lock();
+        let shard = books.shards;
+        books.shards += 1;
+        let has_room = matches!(books.cache.stage(shard, bytes, self.0.now()), Admission::Device(_));
+        books.cache.unstage(shard);
+        has_room
+    }
+
+    /// The PCI address of their device; empty if it has none.
+    pub fn device_address(&self) -> String {
+        self.0.device.info().bus_id.clone()
+    }
+
+    /// Notes that a capture with device regions is under way, until the answer is dropped.
+    pub(in crate::transfer) fn capturing(&self) -> Call<'_> {
+        self.0.bursts.call(CallKind::Write)
+    }
+
+    /// Their device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+
+    /// A part of the GPU cache, for as long as the answer lives: so many bytes, or what there is of them; `None` if that is hardly anything.
+    ///
+    /// # Blocking
+    /// Until the cache is mapped, some milliseconds.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(in crate::transfer) fn lend(&self, bytes: u64) -> Result<Option<Lent>, DeviceError> {
+        let (shared, begun) = (&self.0, Instant::now());
+        let mut books = shared.lock();
+        while !books.cache.is_fully_mapped(Tier::Device)
+            && begun.elapsed() < shared.config.room
+            && !shared.is_stopping()
+        {
+            books = shared.wait_at_most(books, PATIENCE);
+        }
+        let shard = books.shards;
+        books.shards += 1;
+        let mut asked = bytes.min(shared.range.bytes()) / LEAST * LEAST;
+        let pieces: Vec<Piece> = loop {
+            if asked == 0 {
+                return Ok(None);
+            }
+            match books.cache.stage(shard, asked, shared.now()) {
+                Admission::Device(pieces) => break pieces,
+                _ => books.cache.unstage(shard),
+            }
+            asked = asked / 2 / LEAST * LEAST;
+        };
+        drop(books);
+        let mut lent = Lent { shared: shared.clone(), shard, spans: Vec::new() };
+        for piece in pieces {
+            lent.spans.push(shared.range.span(piece.offset, piece.bytes)?);
+        }
+        Ok(Some(lent))
+    }
+
+    /// A transfer of so many bytes, which keeps to the turns and the pace of flushes.
+    pub(in crate::transfer) fn burst(&self, version: u64, bytes: u64) -> Burst {
+        self.0.burst(version, bytes)
+    }
+
+    /// Does a call of the application wait for flushes?
+    pub fn is_waited_for(&self) -> bool {
+        self.0.bursts.waiting.is_any() || self.0.is_stopping()
+    }
+
+    /// Is all of a slot pinned?
+    pub fn is_pinned(&self, slot: &SlotMut) -> bool {
+        let place = slot.offset()..slot.offset() + (slot.len() as u64).next_multiple_of(PAGE);
+        self.0.registered.bytes(place.clone()) == place.end - place.start
+    }
+
+    /// Pins a slot now; false if that does not work here.
+    ///
+    /// # Blocking
+    /// For turns with the other ranks of the node, and about a second for 10 GiB.
+    pub fn pin(&self, slot: &SlotMut) -> bool {
+        let place = slot.offset()..slot.offset() + (slot.len() as u64).next_multiple_of(PAGE);
+        self.0.config.pin != PinOrder::Never && super::preparing::pin(&self.0, place, &mut self.0.config.pin.clone())
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut books = self.shared.lock();
+        books.cache.unstage(self.shard);
+        self.shared.changed(books);
+    }
+}

@@ -1,0 +1,113 @@
+//! Captures whose device regions are marked, and sent from live memory ([`super::offload`]): as [`super::landing`] from there on.
+#![forbid(unsafe_code)]
+
+use super::capture::{self, DevicePart};
+use super::checkpoint::{CaptureSpec, OnDevice, Taken};
+use super::engine::Engine;
+use super::error::FillError;
+use super::landing::{Landing, Unsealed};
+use super::offload::{Field, Landed, Offload, Snapshot};
+use crate::base::Digest;
+use crate::device::{Stream, Target};
+use crate::format::ShardHeader;
+use crate::format::shard::Layout;
+use crate::segment::SlotMut;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A shard of which everything but device regions is in its slot.
+pub(super) struct Marked {
+    slot: SlotMut,
+    /// What is still to be written into it.
+    pub unsealed: Unsealed,
+    /// The device regions.
+    parts: Vec<DevicePart>,
+    /// The digests of what the slot holds of them, if that is known.
+    known: Option<Vec<Digest>>,
+}
+
+impl Engine {
+    /// Are the device regions of a shard marked, and not copied?
+    pub(super) fn is_to_be_marked(&self, spec: &CaptureSpec<'_>, parts: &[DevicePart], slot: &SlotMut) -> bool {
+        // Without threads nobody would send them.
+        let device = spec.device.filter(|_| !parts.is_empty() && !self.setup.is_inline);
+        let Some(OnDevice { offload: Some(offload), .. }) = device else { return false };
+        if !offload.wants(parts.iter().map(|part| part.span.bytes()).sum()) {
+            return false;
+        }
+        let is_ready = offload.is_ready(slot);
+        if !is_ready {
+            self.desk.note_once("not-marked", || {
+                "event=not-marked: the slot in node memory is not pinned yet, so the checkpoint is copied; Offload::prepare at the start makes it \
+                 ready; said once"
+                    .into()
+            });
+        }
+        is_ready
+    }
+
+    /// Fills a slot with all but device regions, which are to be marked.
+    pub(super) fn mark_slot(
+        &self,
+        spec: &CaptureSpec<'_>,
+        layout: &Layout,
+        header: &ShardHeader,
+        mut slot: SlotMut,
+        mut digests: Vec<Digest>,
+        parts: Vec<DevicePart>,
+    ) -> Result<Taken, FillError> {
+        if let Some(OnDevice { offload: Some(offload), .. }) = spec.device {
+            offload.wait();
+        }
+        self.has_marked.store(true, Ordering::Relaxed);
+        let here = self.remains.lock().here(&spec.name, spec.operation, layout, &slot);
+        capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests, None);
+        capture::read_kept(layout, &spec.regions, slot.as_mut_slice(), &mut digests)?;
+        // Chunks are found in the slot, never in live memory.
+        self.reducer.found_no_room(&spec.name);
+        let known = here.map(|head| {
+            let of_part = |part: &DevicePart| head.digests[part.blocks.clone()].to_vec();
+            parts.iter().flat_map(of_part).collect()
+        });
+        let unsealed = Unsealed { name: spec.name.clone(), layout: layout.clone(), header: header.clone(), digests };
+        Ok(Taken::Marked(Box::new(Marked { slot, unsealed, parts, known })))
+    }
+
+    /// Marks the device regions of a shard whose checkpoint is in the books.
+    pub(super) fn send_marked(self: &Arc<Self>, marked: Marked, offload: &Offload, stream: &dyn Stream, call: String) {
+        let Marked { slot, unsealed, parts, known } = marked;
+        let (version, block_bytes) = (unsealed.header.key.version, unsealed.layout.block_size);
+        let field = |part: &DevicePart| {
+            let name = unsealed.layout.meta.regions[part.region].name.clone();
+            Field { name, span: part.span.clone(), at: part.at }
+        };
+        let fields = parts.iter().map(field).collect();
+        let mut landing = Landing::new(self.clone(), unsealed, call);
+        let land = Box::new(move |landed: Result<Landed, String>| {
+            let slot = landed.and_then(|Landed { target, digests }| {
+                capture::place_digests(&parts, &digests, &mut landing.unsealed.digests);
+                let slot = target.take_back::<SlotMut>();
+                slot.map_err(|_| "something is still on its way to its slot".to_owned())
+            });
+            landing.land(slot);
+        });
+        let snapshot = Snapshot {
+            version,
+            fields,
+            block_bytes,
+            target: Target::new(slot),
+            known,
+            turn: 0,
+            is_audited: true,
+            limit: Duration::ZERO,
+            land,
+        };
+        offload.mark(snapshot, stream);
+    }
+
+    /// Does anything wait for a shard that is landing?
+    pub(crate) fn is_landing_awaited(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed) || self.books().has_vote_waiting()
+    }
+}

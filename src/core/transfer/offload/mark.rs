@@ -1,0 +1,253 @@
+//! A shard that is marked, until it lands.
+#![forbid(unsafe_code)]
+
+use super::REFRESHED;
+use super::zones::{Happens, Zone, Zones};
+use crate::base::Digest;
+use crate::device::{Copied, DeviceError, DeviceSpan, Moment, Target};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A region in device memory, and where it belongs.
+#[derive(Clone)]
+pub(in crate::transfer) struct Field {
+    /// Of the region.
+    pub name: String,
+    /// Its memory.
+    pub span: DeviceSpan,
+    /// Where it begins in the target, in bytes.
+    pub at: u64,
+}
+
+/// What is to be sent.
+pub(in crate::transfer) struct Snapshot {
+    /// Which version, for the log.
+    pub version: u64,
+    /// The regions, in the order of the shard.
+    pub fields: Vec<Field>,
+    /// Bytes of a block.
+    pub block_bytes: u64,
+    /// The slot, of which all but these regions is there.
+    pub target: Arc<Target>,
+    /// The digests of what the target holds of them, if that is known.
+    pub known: Option<Vec<Digest>>,
+    /// Which of the blocks that have not changed are sent all the same.
+    pub turn: u64,
+    /// Are the digests made before the application goes on?
+    pub is_audited: bool,
+    /// How long it may take at most.
+    pub limit: Duration,
+    /// What to do in the end.
+    pub land: Land,
+}
+
+/// Called once, with the shard or with why there is none.
+pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<Landed, String>) + Send>;
+
+/// A shard whose bytes are all in the slot.
+pub(in crate::transfer) struct Landed {
+    /// The slot.
+    pub target: Arc<Target>,
+    /// One for each block, in the order of the regions.
+    pub digests: Vec<Digest>,
+}
+
+/// A field among others.
+pub(super) struct Placed {
+    pub field: Field,
+    /// Its blocks among those of all.
+    pub blocks: Range<usize>,
+}
+
+/// Where a transfer takes its bytes.
+#[derive(Clone)]
+pub(super) enum Source {
+    Live,
+    /// A part of the buffer: which, and where.
+    Buffer(usize, Range<u64>),
+}
+
+/// Blocks of one field, one behind the other.
+pub(super) struct Part {
+    pub blocks: Range<usize>,
+    pub source: Source,
+}
+
+/// A transfer on its way.
+pub(super) struct Batch {
+    pub parts: Vec<Part>,
+    pub copied: Box<dyn Copied>,
+    pub moment: Arc<dyn Moment>,
+}
+
+/// Blocks in the buffer that are not on their way yet.
+pub(super) struct Doubled {
+    pub blocks: Range<usize>,
+    pub ring: usize,
+    pub place: Range<u64>,
+    pub moment: Arc<dyn Moment>,
+}
+
+/// A call that has doubled blocks, until its digests are known.
+pub(super) struct Doubling {
+    pub blocks: Vec<Range<usize>>,
+    pub copied: Box<dyn Copied>,
+    pub moment: Arc<dyn Moment>,
+}
+
+/// A shard that is marked.
+pub(super) struct Mark {
+    pub version: u64,
+    pub fields: Vec<Placed>,
+    /// Places of the fields in the order of their addresses.
+    pub by_address: Vec<usize>,
+    pub block_bytes: u64,
+    /// Blocks of a piece.
+    pub piece: usize,
+    pub target: Arc<Target>,
+    pub known: Option<Vec<Digest>>,
+    pub turn: u64,
+    pub is_audited: bool,
+    pub land: Land,
+    pub zones: Zones,
+    /// What the stream had done by then.
+    pub moment: Arc<dyn Moment>,
+    /// The digests of all blocks, until they are there.
+    pub digesting: Option<(Arc<dyn Copied>, Arc<dyn Moment>)>,
+    pub digests: Vec<Digest>,
+    pub is_digested: Vec<bool>,
+    /// Blocks that the target held already.
+    pub equal: usize,
+    /// Pieces that may have something to send, the next one last.
+    pub order: Vec<u32>,
+    pub low: VecDeque<Batch>,
+    pub urgent: VecDeque<Batch>,
+    pub doubled: VecDeque<Doubled>,
+    pub doublings: VecDeque<Doubling>,
+    pub bytes: u64,
+    /// Bytes from live memory that were let through.
+    pub sent: u64,
+    pub begun: Duration,
+    /// How long all of it may take.
+    pub whole: Duration,
+    pub failure: Option<String>,
+}
+
+impl Mark {
+    /// The fields with their blocks, and how many blocks there are.
+    pub fn place(fields: Vec<Field>, block_bytes: u64) -> (Vec<Placed>, usize) {
+        let mut next = 0;
+        let place = |field: Field| {
+            let blocks = next..next + field.span.bytes().div_ceil(block_bytes) as usize;
+            next = blocks.end;
+            Placed { field, blocks }
+        };
+        let placed = fields.into_iter().map(place).collect();
+        (placed, next)
+    }
+
+    /// Cuts blocks where fields end: the fields, and which of their blocks.
+    pub fn cut(&self, blocks: &Range<usize>) -> impl Iterator<Item = (&Placed, Range<usize>)> {
+        let Range { start, end } = *blocks;
+        let first = self.fields.partition_point(|placed| placed.blocks.end <= start);
+        let touched = self.fields[first..].iter().take_while(move |placed| placed.blocks.start < end);
+        let cut = move |placed: &'_ Placed| placed.blocks.start.max(start)..placed.blocks.end.min(end);
+        touched.map(move |placed| (placed, cut(placed))).filter(|(_, blocks)| !blocks.is_empty())
+    }
+
+    /// The bytes of some blocks of a field, from its start.
+    pub fn bytes_of(&self, placed: &Placed, blocks: &Range<usize>) -> Range<u64> {
+        let start = (blocks.start - placed.blocks.start) as u64 * self.block_bytes;
+        let end = (blocks.end - placed.blocks.start) as u64 * self.block_bytes;
+        start..end.min(placed.field.span.bytes())
+    }
+
+    /// The length of blocks in bytes.
+    pub fn length(&self, blocks: &Range<usize>) -> u64 {
+        let lengths = self.cut(blocks).map(|(placed, blocks)| self.bytes_of(placed, &blocks));
+        lengths.map(|bytes| bytes.end - bytes.start).sum()
+    }
+
+    /// The blocks in which a span lies, of all fields that it touches.
+    pub fn blocks_in(&self, span: &DeviceSpan) -> Vec<Range<usize>> {
+        let (start, end) = (span.address(), span.address() + span.bytes());
+        let first = self.by_address.partition_point(|index| {
+            let span = &self.fields[*index].field.span;
+            span.address() + span.bytes() <= start
+        });
+        let fields = self.by_address[first..].iter().map(|index| &self.fields[*index]);
+        let touched = fields.take_while(|placed| placed.field.span.address() < end).filter_map(|placed| {
+            let own = &placed.field.span;
+            let from = start.max(own.address()) - own.address();
+            let to = end.min(own.address() + own.bytes()) - own.address();
+            let blocks = (from / self.block_bytes) as usize..to.div_ceil(self.block_bytes) as usize;
+            (from < to).then(|| placed.blocks.start + blocks.start..placed.blocks.start + blocks.end)
+        });
+        touched.collect()
+    }
+
+    /// It will not land.
+    pub fn fail(&mut self, why: impl FnOnce() -> String) {
+        self.failure.get_or_insert_with(why);
+    }
+
+    /// The same for an error of the device.
+    pub fn fail_by(&mut self, error: &DeviceError) {
+        self.fail(|| error.to_string());
+    }
+
+    /// A block has this digest where it was read.
+    pub fn note(&mut self, block: usize, digest: Digest) {
+        match self.is_digested[block] {
+            true if self.digests[block] != digest => self.fail_at(block),
+            true => {}
+            false => (self.digests[block], self.is_digested[block]) = (digest, true),
+        }
+    }
+
+    /// The same of what was read from the buffer.
+    pub fn note_doubled(&mut self, block: usize, digest: Digest) {
+        if self.is_digested[block] && self.digests[block] != digest {
+            self.fail(|| "a block is not in the buffer what it was when it was copied there".to_owned());
+        }
+        self.note(block, digest);
+    }
+
+    /// The digests of the mark. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
+    /// blocks that nobody can have written to yet are known by it.
+    pub fn on_digests(&mut self, digests: Vec<Digest>) {
+        let known = self.known.take();
+        for (block, digest) in digests.into_iter().enumerate() {
+            let is_pending = self.zones.state(block) == Zone::Pending;
+            if self.is_audited || is_pending {
+                self.note(block, digest);
+            }
+            let is_equal = known.as_ref().is_some_and(|known| known[block] == digest);
+            if is_pending && is_equal && block % REFRESHED != (self.turn % REFRESHED as u64) as usize {
+                self.zones.happens(block, Happens::Equal);
+                self.equal += 1;
+            }
+        }
+    }
+
+    /// A block was written to, and nobody had declared that.
+    fn fail_at(&mut self, block: usize) {
+        let blocks = block..block + 1;
+        let place = self.cut(&blocks).next();
+        let place = place.map(|(placed, blocks)| (placed.field.name.clone(), self.bytes_of(placed, &blocks)));
+        if let Some((region, bytes)) = place {
+            self.fail(|| undeclared(&region, &bytes));
+        }
+    }
+}
+
+/// The error of a write that nobody has declared.
+fn undeclared(region: &str, bytes: &Range<u64>) -> String {
+    format!(
+        "region {region:?} has changed in bytes {} to {} since it was marked, and nobody had said that it would be written to: call before_write, \
+         or before with its write set, ahead of the work that writes there",
+        bytes.start, bytes.end
+    )
+}

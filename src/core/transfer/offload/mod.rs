@@ -1,0 +1,183 @@
+//! Shards that are sent from live memory of the device, while the application goes on.
+//!
+//! # What happens
+//!
+//! ```text
+//!  application's stream   ... the work before │ mark (digests of all blocks) │ doubling, or nothing │ the work that writes ...
+//!  bvk-off, low stream                        └▶ piece after piece to the slot ... what was doubled, from the buffer
+//!  urgent stream                                 what a write waits for
+//!  bvk-off                                       all there, and what was marked? land: head, seal, vote
+//! ```
+//!
+//! `Offloader::mark` notes which blocks there are and enqueues a moment; the snapshot is what the stream has done by then. A thread sends blocks
+//! from where they lie (`Shared::step`). Who is about to write says so first (`Offloader::before`): what has not arrived is copied into a
+//! buffer on the writer's stream, or, if that is full, sent at once on a stream of its own, for which the writer's waits. The calling thread never
+//! does: hardware waits for hardware.
+//!
+//! What was sent or doubled has to have the digests of the mark. A difference is a write that nobody has declared: the shard is refused, with its
+//! region and bytes. Without the audit nothing is digested on the application's stream: the digests are made behind the mark, beside the application,
+//! and a write that nobody declares before a block is digested is not seen.
+//!
+//! Which state a block may be in is in `zones`, where it lies in the buffer in `ring`, when it is sent in `order` and `pace`: all pure.
+//!
+//! Source: ICS'19, section 4, whose memory zone monitor is replaced by what the program declares.
+#![forbid(unsafe_code)]
+
+mod mark;
+mod open;
+mod order;
+mod pace;
+mod ring;
+mod step;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod writes;
+mod zones;
+
+pub(in crate::transfer) use mark::{Field, Landed, Snapshot};
+pub(crate) use open::OffloadSpec;
+pub use open::{Offload, WriteSet};
+
+use crate::base::sync::{Condition, Lock};
+use crate::base::units::MIB;
+use crate::device::{DeviceError, DeviceSpan, Stream};
+use mark::Mark;
+use order::Order;
+use pace::Intervals;
+use ring::Ring;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Lengths that were found by measuring.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// How much is sent, and becomes safe, in one.
+    piece: u64,
+    /// Runs of blocks from which on the copy engine is faster than a kernel and disturbs less.
+    engine: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes { piece: 16 * MIB, engine: 256 << 10 }
+    }
+}
+
+/// Thread blocks of a kernel that sends: few, unless somebody waits.
+const WIDTH: u32 = 4;
+const WIDTH_HURRIED: u32 = 32;
+/// Transfers on their way to keep the link busy.
+const AHEAD: usize = 3;
+/// One of so many blocks that have not changed is sent all the same, another one each time: no rotten bit lives for ever.
+const REFRESHED: usize = 64;
+
+/// Why a write cannot be declared.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum OffloadError {
+    /// The stream is being captured.
+    #[error(
+        "the stream is recorded for a CUDA graph, in which a declaration has no effect when the graph runs: declare all that the graph writes \
+         before each launch of it"
+    )]
+    Recording,
+    /// There is no node memory for it that the device can write to.
+    #[error("no node memory for marked shards of {bytes} bytes: {reason}")]
+    Slots {
+        /// Bytes of the regions.
+        bytes: u64,
+        /// What is missing.
+        reason: String,
+    },
+    /// The device has failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Counters of marks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OffloadStats {
+    /// Shards that were marked.
+    pub marks: u64,
+    /// Shards that were refused behind the mark.
+    pub refused: u64,
+    /// Bytes of marked shards.
+    pub bytes: u64,
+    /// Of them those that the slot held already.
+    pub equal_bytes: u64,
+    /// Those that were copied into the buffer before a write.
+    pub doubled_bytes: u64,
+    /// Those for which a stream of the application had to wait.
+    pub urgent_bytes: u64,
+    /// How often a mark waited for the one before, and how long in all.
+    pub waits: u64,
+    /// See `waits`.
+    pub wait_time: Duration,
+}
+
+/// What the application's calls and the thread share.
+struct Shared {
+    sizes: Sizes,
+    /// Behind the application's work, for what is not urgent.
+    low: Arc<dyn Stream>,
+    urgent: Arc<dyn Stream>,
+    /// Memory of the buffer.
+    buffer: Vec<DeviceSpan>,
+    books: Lock<Books>,
+    /// Something has ended.
+    changed: Condition,
+    /// Is a shard marked that has not landed?
+    is_open: AtomicBool,
+    /// Who waits for the end of it.
+    hurrying: AtomicUsize,
+    stop: AtomicBool,
+    started: Instant,
+}
+
+struct Books {
+    mark: Option<Mark>,
+    /// One has been taken from there, and lands.
+    is_landing: bool,
+    /// Room in each part of the buffer.
+    rings: Vec<Ring>,
+    order: Order,
+    intervals: Intervals,
+    stats: OffloadStats,
+}
+
+impl Shared {
+    fn new(streams: [Arc<dyn Stream>; 2], buffer: Vec<DeviceSpan>, sizes: Sizes) -> Shared {
+        let [low, urgent] = streams;
+        let rings = buffer.iter().map(|span| Ring::new(span.bytes())).collect();
+        let books = Books {
+            mark: None,
+            is_landing: false,
+            rings,
+            order: Order::default(),
+            intervals: Intervals::default(),
+            stats: OffloadStats::default(),
+        };
+        Shared {
+            sizes,
+            low,
+            urgent,
+            buffer,
+            // Work is enqueued and asked for under it: both take locks of their own, and neither waits.
+            books: Lock::at(crate::base::sync::Order::Outer, books),
+            changed: Condition::new(),
+            is_open: AtomicBool::new(false),
+            hurrying: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            started: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,289 @@
+//! What a program calls.
+#![forbid(unsafe_code)]
+
+use super::mark::Snapshot;
+use super::thread::{Gate, Offloader};
+use super::{OffloadError, OffloadStats};
+use crate::affinity::{cpus, given};
+use crate::base::log;
+use crate::base::units::PAGE;
+use crate::config::{OffloadConfig, OffloadMode, ThreadCpus};
+use crate::device::{DeviceError, DeviceSpan, Priority, Stream};
+use crate::segment::{Segment, SlotMut};
+use crate::transfer::history::{Burst, CacheHandle, Caches, HistoryError, Lent};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Slots that a series uses in turn.
+const SLOTS: usize = 2;
+/// Marked shards in a row that may be refused before the next ones are copied.
+const REFUSALS_MAX: u32 = 2;
+
+/// How an [`Offload`] is made.
+pub(crate) struct OffloadSpec {
+    pub config: OffloadConfig,
+    /// Bytes of the buffer.
+    pub buffer: u64,
+    /// Where its thread runs.
+    pub cpus: ThreadCpus,
+    /// How long a shard may take at most.
+    pub limit: Duration,
+    pub segment: Option<Arc<Segment>>,
+    /// Does anything wait for what is marked?
+    pub is_waited_for: Box<dyn Fn() -> bool + Send>,
+}
+
+/// Checkpoints of GPU memory that are *marked*, and sent from live memory while the program goes on; from [`Session::offload`](crate::Session::offload).
+///
+/// [`Checkpoint::mark_on`](crate::Checkpoint::mark_on) notes what the regions are once the work that is enqueued on a stream has run. From
+/// then on, and until the next mark, the program declares what it is about to write to, ahead of the work that writes there: with
+/// [`Offload::before_write`], or with [`Offload::before`] and a [`WriteSet`]. Neither waits: what has not been sent yet is copied into a buffer on the
+/// device, or the stream of the work waits for the transfer. Before memory of a region is freed, [`Offload::settle`].
+///
+/// A write that nobody declared is found by the digests of the blocks (`offload.audit`), and that checkpoint is refused on all ranks, with the
+/// region and the bytes.
+///
+/// ```no_run
+/// # fn f(session: &bivouac::Session, device: std::sync::Arc<dyn bivouac::device::Device>, launch: impl Fn(u64),
+/// #     stream: &dyn bivouac::device::Stream, u: &bivouac::device::DeviceSpan) -> bivouac::Result<()> {
+/// let caches = session.caches(device)?; // once, at the start
+/// let offload = session.offload(&caches)?;
+/// offload.prepare(u.bytes())?;
+/// let writes = offload.write_set("advance", &[u.clone()]);
+/// for step in 0..1000 {
+///     if step % 100 == 0 {
+///         let mut ckpt = session.checkpoint("heat", step)?;
+///         ckpt.save_device::<f64>("u", u)?;
+///         ckpt.mark_on(&offload, stream)?;
+///     }
+///     offload.before(&writes, stream)?; // ahead of the kernel that writes to u
+///     launch(step);
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// Dropping it blocks until what is marked has come to node memory.
+pub struct Offload {
+    /// Before what it uses.
+    offloader: Offloader,
+    handle: CacheHandle,
+    _lent: Option<Lent>,
+    segment: Option<Arc<Segment>>,
+    config: OffloadConfig,
+    limit: Duration,
+    marks: AtomicU64,
+    /// Refusals in a row.
+    refusals: Arc<AtomicU32>,
+}
+
+/// What a piece of work writes to, under a name.
+#[derive(Clone, Debug)]
+pub struct WriteSet {
+    name: String,
+    spans: Vec<DeviceSpan>,
+}
+
+impl WriteSet {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Transfers keep to the turns and the pace of flushes, one burst for each shard.
+struct Turns {
+    handle: CacheHandle,
+    burst: Option<Burst>,
+    is_waited_for: Box<dyn Fn() -> bool + Send>,
+}
+
+impl Gate for Turns {
+    fn pass(&mut self, version: u64, all: u64, bytes: u64) {
+        self.burst.get_or_insert_with(|| self.handle.burst(version, all)).pass(bytes);
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.handle.is_waited_for() || (self.is_waited_for)()
+    }
+
+    fn over(&mut self) {
+        self.burst = None;
+    }
+}
+
+impl Offload {
+    pub(crate) fn open(caches: &Caches, spec: OffloadSpec) -> Result<Offload, HistoryError> {
+        let handle = caches.handle();
+        let device = handle.device().clone();
+        let lent = if spec.buffer > 0 { handle.lend(spec.buffer)? } else { None };
+        let buffer: Vec<DeviceSpan> = lent.iter().flat_map(|lent| lent.spans.clone()).collect();
+        let had: u64 = buffer.iter().map(DeviceSpan::bytes).sum();
+        if had < spec.buffer / 2 {
+            log::warn!(
+                "event=offload-buffer-smaller bytes={had} wanted={}: the GPU cache (device.budget) has no more room; where the buffer is full, \
+                 the program's stream waits for the link",
+                spec.buffer
+            );
+        }
+        let streams = [device.stream(Priority::Low)?, device.stream(Priority::High)?];
+        let gate = Turns { handle: handle.clone(), burst: None, is_waited_for: spec.is_waited_for };
+        let address = device.info().bus_id.clone();
+        let near = match spec.cpus {
+            ThreadCpus::Near => given::for_background(&address),
+            ThreadCpus::Own => cpus::of_this_thread(),
+        };
+        let offloader = Offloader::open(streams, buffer, gate, move || cpus::run_on(&near));
+        let offloader = offloader.map_err(|error| HistoryError::Store {
+            directory: String::new(),
+            reason: format!("a thread could not be started: {error}"),
+        })?;
+        Ok(Offload {
+            offloader,
+            handle,
+            _lent: lent,
+            segment: spec.segment,
+            config: spec.config,
+            limit: spec.limit,
+            marks: AtomicU64::new(0),
+            refusals: Arc::default(),
+        })
+    }
+
+    /// Work that is enqueued on `stream` from now on, and until the next mark, may write to `span`: an own region, a part of one, or any other
+    /// memory, which is ignored.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// Never. The stream may be held back: until the mark has come, for a copy inside the device, or for the link.
+    ///
+    /// # Errors
+    /// [`OffloadError::Recording`] if the stream is being captured into a CUDA graph: declare all that the graph writes before each of its launches.
+    /// [`OffloadError::Device`]: the device has failed; what is marked is refused then.
+    pub fn before_write(&self, span: &DeviceSpan, stream: &dyn Stream) -> Result<(), OffloadError> {
+        self.offloader.before(std::slice::from_ref(span), stream)
+    }
+
+    /// What some work of the program writes to, to be named by [`Offload::before`] each time.
+    pub fn write_set(&self, name: &str, spans: &[DeviceSpan]) -> WriteSet {
+        WriteSet { name: name.to_owned(), spans: spans.to_vec() }
+    }
+
+    /// [`Offload::before_write`] of all that a set names.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn before(&self, set: &WriteSet, stream: &dyn Stream) -> Result<(), OffloadError> {
+        self.offloader.before(&set.spans, stream)
+    }
+
+    /// Waits until nothing of live memory is needed any more. Before memory of regions is freed, or written to by what cannot be declared:
+    /// another process, another device.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the transfer of what is marked, at full speed.
+    pub fn settle(&self) {
+        self.offloader.settle();
+    }
+
+    /// Makes node memory ready for marked shards with `bytes` of regions, in device and host memory together: reserved, touched and pinned. Without
+    /// it the first checkpoints are copied, as [`Checkpoint::capture_on`](crate::Checkpoint::capture_on) does, and their slots pinned for later ones.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// About half a second a GiB.
+    ///
+    /// # Errors
+    /// [`OffloadError::Slots`]: there is not so much node memory for this rank, or it cannot be pinned.
+    pub fn prepare(&self, bytes: u64) -> Result<(), OffloadError> {
+        let failed = |reason: String| OffloadError::Slots { bytes, reason };
+        let segment = self.segment.as_ref().ok_or_else(|| failed("the memory tier is off".to_owned()))?;
+        // Digests of blocks of 4 KiB, and what is said of the regions.
+        let room = bytes + bytes / 256 + (1 << 20);
+        let mut slots: Vec<SlotMut> = Vec::new();
+        for _ in 0..SLOTS {
+            let slot = segment.reserve(room.next_multiple_of(PAGE)).map_err(|error| failed(error.to_string()))?;
+            let refused = || segment.refusal().map_or_else(|| "no room".to_owned(), |refusal| refusal.to_string());
+            slots.push(slot.ok_or_else(|| failed(refused()))?);
+        }
+        match slots.iter().all(|slot| self.handle.pin(slot)) {
+            true => Ok(()),
+            false => Err(failed("it could not be pinned (history.pin, ulimit -l)".to_owned())),
+        }
+    }
+
+    /// Behind two refusals in a row checkpoints are copied, not marked, until this is called: when what was forgotten is declared.
+    pub fn allow_marks(&self) {
+        self.refusals.store(0, Ordering::Relaxed);
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> OffloadStats {
+        self.offloader.stats()
+    }
+
+    /// The caches.
+    pub(crate) fn handle(&self) -> &CacheHandle {
+        &self.handle
+    }
+
+    /// Is a shard with so many bytes on the device to be marked?
+    pub(in crate::transfer) fn wants(&self, bytes: u64) -> bool {
+        let is_allowed = self.refusals.load(Ordering::Relaxed) < REFUSALS_MAX;
+        is_allowed && (self.config.mode == OffloadMode::Always || !self.handle.has_room_at_once(bytes))
+    }
+
+    /// Can the device write to this slot? If not, it will be made so for the next time.
+    pub(in crate::transfer) fn is_ready(&self, slot: &SlotMut) -> bool {
+        self.handle.is_pinned(slot) || {
+            self.handle.pin_soon(slot, slot.len() as u64);
+            false
+        }
+    }
+
+    /// Waits for what is marked.
+    pub(in crate::transfer) fn wait(&self) {
+        self.offloader.wait_for_turn();
+    }
+
+    /// Marks a shard. `snapshot` gets how it is made.
+    pub(in crate::transfer) fn mark(&self, mut snapshot: Snapshot, stream: &dyn Stream) {
+        snapshot.turn = self.marks.fetch_add(1, Ordering::Relaxed);
+        snapshot.is_audited = self.config.audit;
+        snapshot.limit = self.limit;
+        let (refusals, land) = (self.refusals.clone(), snapshot.land);
+        snapshot.land = Box::new(move |landed| {
+            let in_a_row = match &landed {
+                Ok(_) => {
+                    refusals.store(0, Ordering::Relaxed);
+                    0
+                }
+                Err(_) => refusals.fetch_add(1, Ordering::Relaxed) + 1,
+            };
+            if in_a_row == REFUSALS_MAX {
+                log::warn!(
+                    "event=marks-copied: {REFUSALS_MAX} marked checkpoints in a row were refused; the next ones are copied before the program goes \
+                     on, until Offload::allow_marks is called"
+                );
+            }
+            land(landed);
+        });
+        if let Err((error, land)) = self.offloader.mark(snapshot, stream) {
+            land(Err(DeviceError::to_string(&error)));
+        }
+    }
+}
+
+impl fmt::Debug for Offload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Offload({:?}, {:?})", self.config, self.stats())
+    }
+}

@@ -1,0 +1,367 @@
+//! What the thread does, step by step: transfers that have ended, the next ones, and the end.
+#![forbid(unsafe_code)]
+
+use super::mark::{Batch, Doubled, Land, Landed, Mark, Part, Placed, Snapshot, Source};
+use super::ring::Ring;
+use super::zones::{Happens, Zone, Zones};
+use super::{AHEAD, Books, Shared, WIDTH, WIDTH_HURRIED, pace};
+use crate::base::Digest;
+use crate::device::{Carrier, DeviceError, DeviceSpan, Moment, Run, Sending, Stream};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What is to be done next.
+pub(super) enum Next {
+    /// Another step.
+    Again,
+    /// The next piece of a version has about `bytes` of `all`: another step with leave to send it.
+    Ask { version: u64, all: u64, bytes: u64 },
+    /// Nothing before this has come, or a write is declared.
+    Await(Arc<dyn Moment>),
+    /// Nothing for so long.
+    Pause(Duration),
+    /// There is no mark.
+    Idle,
+}
+
+/// Enqueues a transfer of parts, all from live memory or all from the buffer, and moves them on.
+///
+/// # Errors
+/// What the device says.
+pub(super) fn send(
+    mark: &mut Mark,
+    buffer: &[DeviceSpan],
+    stream: &dyn Stream,
+    parts: Vec<Part>,
+    carrier: Carrier,
+) -> Result<Batch, DeviceError> {
+    let mut sendings = Vec::with_capacity(parts.len());
+    for part in &parts {
+        for (placed, blocks) in mark.cut(&part.blocks) {
+            let bytes = mark.bytes_of(placed, &blocks);
+            let length = bytes.end - bytes.start;
+            let from = match &part.source {
+                Source::Live => placed.field.span.part(bytes.start, length)?,
+                Source::Buffer(ring, place) => buffer[*ring].part(place.start, length)?,
+            };
+            sendings.push(Sending { from, to: mark.target.part(placed.field.at + bytes.start, length)? });
+        }
+    }
+    let copied = stream.send(sendings, mark.block_bytes, carrier)?;
+    let moment = stream.moment()?;
+    for part in parts.iter().filter(|part| matches!(part.source, Source::Live)) {
+        mark.zones.all(part.blocks.clone(), Happens::Sent);
+    }
+    Ok(Batch { parts, copied, moment })
+}
+
+impl Mark {
+    /// A snapshot whose moment and digests are enqueued.
+    fn new(snapshot: Snapshot, piece: usize, moment: Arc<dyn Moment>, order: Vec<u32>, begun: Duration) -> Mark {
+        let Snapshot { version, fields, block_bytes, target, known, turn, is_audited, land, .. } = snapshot;
+        let (fields, count) = Mark::place(fields, block_bytes);
+        let mut by_address: Vec<usize> = (0..fields.len()).filter(|index| !fields[*index].blocks.is_empty()).collect();
+        by_address.sort_by_key(|index| fields[*index].field.span.address());
+        let bytes = fields.iter().map(|placed| placed.field.span.bytes()).sum();
+        Mark {
+            version,
+            fields,
+            by_address,
+            block_bytes,
+            piece,
+            target,
+            known,
+            turn,
+            is_audited,
+            land,
+            zones: Zones::new(count, piece),
+            moment,
+            digesting: None,
+            digests: vec![Digest::default(); count],
+            is_digested: vec![false; count],
+            equal: 0,
+            order: order.into_iter().rev().collect(),
+            low: Default::default(),
+            urgent: Default::default(),
+            doubled: Default::default(),
+            doublings: Default::default(),
+            bytes,
+            sent: 0,
+            begun,
+            whole: Duration::ZERO,
+            failure: None,
+        }
+    }
+
+    /// Notes what has ended.
+    pub fn reap(&mut self, rings: &mut [Ring]) {
+        // Digests of copies into the buffer first: what comes from there is compared with them.
+        while let Some(doubling) = self.doublings.front() {
+            let digests = match doubling.moment.is_done() {
+                Ok(false) => break,
+                Ok(true) => doubling.copied.digests(),
+                Err(error) => Err(error),
+            };
+            let Some(doubling) = self.doublings.pop_front() else { break };
+            match digests {
+                Ok(digests) => {
+                    let blocks = doubling.blocks.into_iter().flatten();
+                    blocks.zip(digests).for_each(|(block, digest)| self.note(block, digest));
+                }
+                Err(error) => self.fail_by(&error),
+            }
+        }
+        for is_low in [true, false] {
+            loop {
+                let lane = if is_low { &mut self.low } else { &mut self.urgent };
+                let Some(batch) = lane.front() else { break };
+                let digests = match batch.moment.is_done() {
+                    Ok(false) => break,
+                    Ok(true) => batch.copied.digests(),
+                    Err(error) => Err(error),
+                };
+                let Some(batch) = lane.pop_front() else { break };
+                match digests {
+                    Ok(digests) => self.arrived(batch.parts, &digests, rings),
+                    Err(error) => self.fail_by(&error),
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, parts: Vec<Part>, digests: &[Digest], rings: &mut [Ring]) {
+        let mut rest = digests;
+        for Part { blocks, source } in parts {
+            let (own, others) = rest.split_at(blocks.len());
+            rest = others;
+            for (block, digest) in blocks.zip(own) {
+                match (&source, self.zones.state(block)) {
+                    (Source::Live, Zone::Moving | Zone::Awaited) => {
+                        self.note(block, *digest);
+                        self.zones.happens(block, Happens::Arrived);
+                    }
+                    // Somebody may have written to it meanwhile: its copy in the buffer comes behind.
+                    (Source::Live, _) => {}
+                    (Source::Buffer(..), _) => {
+                        self.note_doubled(block, *digest);
+                        self.zones.happens(block, Happens::Emptied);
+                    }
+                }
+            }
+            if let Source::Buffer(ring, place) = source {
+                rings[ring].give(&place);
+            }
+        }
+    }
+
+    /// What is still to come of what is on its way.
+    fn awaited(&self) -> Option<Arc<dyn Moment>> {
+        let batch = self.low.front().or(self.urgent.front()).map(|batch| batch.moment.clone());
+        batch.or_else(|| self.doublings.front().map(|doubling| doubling.moment.clone()))
+    }
+
+    /// Pending blocks in the order in which they are sent, about a piece of them.
+    fn next_pending(&mut self) -> Vec<Range<usize>> {
+        let most = self.piece;
+        while let Some(piece) = self.order.last() {
+            let runs = self.zones.pending_of(*piece as usize, most);
+            if !runs.is_empty() {
+                return runs;
+            }
+            self.order.pop();
+        }
+        Vec::new()
+    }
+}
+
+impl Shared {
+    /// Marks what the regions are once the stream has done what is enqueued on it. One mark is open at a time.
+    ///
+    /// # Errors
+    /// What the device says; the snapshot's `land` is not called then.
+    pub(super) fn mark(&self, snapshot: Snapshot, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
+        let mut books = self.books.lock();
+        debug_assert!(books.mark.is_none() && !books.is_landing, "one mark is open at a time");
+        let (placed, count) = Mark::place(snapshot.fields.clone(), snapshot.block_bytes);
+        let piece = (self.sizes.piece / snapshot.block_bytes).max(1) as usize;
+        let order = books.order.on_mark(count.div_ceil(piece));
+        let now = self.now();
+        let whole = books.intervals.on_mark(now, snapshot.limit);
+        let (block_bytes, is_audited) = (snapshot.block_bytes, snapshot.is_audited);
+        let enqueue = || {
+            let digested = |stream: &dyn Stream| -> Result<_, DeviceError> {
+                let copied = stream.copy_blocks(runs_of(&placed), block_bytes)?;
+                Ok((Arc::from(copied), stream.moment()?))
+            };
+            if is_audited {
+                let (copied, moment) = digested(stream)?;
+                return Ok((moment.clone(), (copied, moment)));
+            }
+            let moment = stream.moment()?;
+            self.low.wait_for(&*moment)?;
+            Ok((moment, digested(&*self.low)?))
+        };
+        let (moment, digesting) = match enqueue() {
+            Ok(enqueued) => enqueued,
+            Err(error) => return Err((error, snapshot.land)),
+        };
+        if is_audited && let Err(error) = self.low.wait_for(&*moment) {
+            return Err((error, snapshot.land));
+        }
+        let mut mark = Mark::new(snapshot, piece, moment, order, now);
+        (mark.digesting, mark.whole) = (Some(digesting), whole);
+        books.stats.marks += 1;
+        books.stats.bytes += mark.bytes;
+        books.mark = Some(mark);
+        self.is_open.store(true, Ordering::Release);
+        drop(books);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Is anybody waiting, or about to?
+    fn is_hurried(&self, books: &Books) -> bool {
+        let is_full = books.rings.iter().map(Ring::used).sum::<u64>() * 2 > books.rings.iter().map(Ring::bytes).sum();
+        let is_urgent = books.mark.as_ref().is_some_and(|mark| !mark.urgent.is_empty());
+        is_full || is_urgent || self.hurrying.load(Ordering::Acquire) > 0 || self.is_stopping()
+    }
+
+    /// Does what can be done now. `may_send`: the next piece from live memory has leave. `is_waited_for`: somebody else waits for the shard.
+    pub(super) fn step(&self, may_send: bool, is_waited_for: bool) -> Next {
+        let mut books = self.books.lock();
+        let is_hurried = is_waited_for || self.is_hurried(&books);
+        let Books { mark: Some(mark), rings, stats, .. } = &mut *books else { return Next::Idle };
+        mark.reap(rings);
+        let digested = mark.digesting.as_ref().map(|(_, moment)| moment.is_done());
+        match digested {
+            Some(Ok(true)) => self.take_digests(mark, stats),
+            Some(Err(error)) => {
+                mark.digesting = None;
+                mark.fail_by(&error);
+            }
+            Some(Ok(false)) | None => {}
+        }
+        if mark.failure.is_some() || (mark.zones.left() == 0 && mark.digesting.is_none()) {
+            if let Some(awaited) = mark.awaited().or(mark.digesting.as_ref().map(|(_, moment)| moment.clone())) {
+                return Next::Await(awaited);
+            }
+            let mark = books.mark.take();
+            books.is_landing = true;
+            self.is_open.store(false, Ordering::Release);
+            books.rings.iter_mut().for_each(|ring| *ring = Ring::new(ring.bytes()));
+            drop(books);
+            mark.into_iter().for_each(|mark| self.land(mark));
+            return Next::Again;
+        }
+        let sent = self.send_next(mark, may_send, is_hurried);
+        sent.unwrap_or_else(|error| {
+            mark.fail_by(&error);
+            Next::Again
+        })
+    }
+
+    fn take_digests(&self, mark: &mut Mark, stats: &mut super::OffloadStats) {
+        let Some((copied, _)) = mark.digesting.take() else { return };
+        match copied.digests() {
+            Ok(digests) => {
+                mark.on_digests(digests);
+                stats.equal_bytes += mark.equal as u64 * mark.block_bytes;
+            }
+            Err(error) => mark.fail_by(&error),
+        }
+    }
+
+    /// Sends what is due: first from the buffer.
+    fn send_next(&self, mark: &mut Mark, may_send: bool, is_hurried: bool) -> Result<Next, DeviceError> {
+        if mark.low.len() >= AHEAD
+            && let Some(first) = mark.low.front()
+        {
+            return Ok(Next::Await(first.moment.clone()));
+        }
+        let width = if is_hurried { WIDTH_HURRIED } else { WIDTH };
+        let ask = |mark: &Mark, bytes| Next::Ask { version: mark.version, all: mark.bytes, bytes };
+        if let Some(doubled) = mark.doubled.front() {
+            if !may_send {
+                return Ok(ask(mark, doubled.place.end - doubled.place.start));
+            }
+            self.empty(mark, width)?;
+            return Ok(Next::Again);
+        }
+        // What the slot holds already is not sent: so its digests come first.
+        if let Some((_, moment)) = &mark.digesting {
+            return Ok(Next::Await(moment.clone()));
+        }
+        let pending = mark.next_pending();
+        let bytes: u64 = pending.iter().map(|blocks| mark.length(blocks)).sum();
+        if bytes == 0 {
+            return Ok(mark.awaited().map_or(Next::Again, Next::Await));
+        }
+        let passed = self.now().saturating_sub(mark.begun);
+        let wait = if is_hurried { Duration::ZERO } else { pace::wait(mark.sent, mark.bytes, mark.whole, passed) };
+        if !wait.is_zero() {
+            return Ok(Next::Pause(wait));
+        }
+        if !may_send {
+            return Ok(ask(mark, bytes));
+        }
+        let parts = pending.iter().flat_map(|blocks| mark.cut(blocks).map(|(_, blocks)| blocks).collect::<Vec<_>>());
+        let parts = parts.map(|blocks| Part { blocks, source: Source::Live });
+        let (long, short): (Vec<_>, Vec<_>) = parts.partition(|part| mark.length(&part.blocks) >= self.sizes.engine);
+        for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(width))] {
+            if !parts.is_empty() {
+                let batch = send(mark, &self.buffer, &*self.low, parts, carrier)?;
+                mark.low.push_back(batch);
+            }
+        }
+        mark.sent += bytes;
+        Ok(Next::Again)
+    }
+
+    /// Sends what was doubled, about a piece of it.
+    fn empty(&self, mark: &mut Mark, width: u32) -> Result<(), DeviceError> {
+        // What is on its way there from live memory must not come behind it.
+        for batch in &mark.urgent {
+            self.low.wait_for(&*batch.moment)?;
+        }
+        let (mut long, mut short, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while bytes < self.sizes.piece
+            && let Some(Doubled { blocks, ring, place, moment }) = mark.doubled.pop_front()
+        {
+            self.low.wait_for(&*moment)?;
+            let length = place.end - place.start;
+            bytes += length;
+            let parts = if length >= self.sizes.engine { &mut long } else { &mut short };
+            parts.push(Part { blocks, source: Source::Buffer(ring, place) });
+        }
+        for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(width))] {
+            if !parts.is_empty() {
+                let batch = send(mark, &self.buffer, &*self.low, parts, carrier)?;
+                mark.low.push_back(batch);
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a mark, good or bad.
+    fn land(&self, mark: Mark) {
+        let Mark { target, digests, land, failure, .. } = mark;
+        let is_refused = failure.is_some();
+        land(match failure {
+            None => Ok(Landed { target, digests }),
+            Some(why) => Err(why),
+        });
+        let mut books = self.books.lock();
+        books.is_landing = false;
+        books.stats.refused += u64::from(is_refused);
+        drop(books);
+        self.changed.notify_all();
+    }
+}
+
+/// What has to be digested of the fields.
+fn runs_of(fields: &[Placed]) -> Vec<Run> {
+    let fields = fields.iter().filter(|placed| !placed.blocks.is_empty());
+    fields.map(|placed| Run::whole(placed.field.span.clone(), None, placed.blocks.start as u32)).collect()
+}

@@ -1,0 +1,163 @@
+//! The offloader of a device: its streams, its buffer, and the thread that sends.
+#![forbid(unsafe_code)]
+
+use super::mark::{Land, Snapshot};
+use super::step::Next;
+use super::{OffloadError, OffloadStats, Shared, Sizes};
+use crate::base::log;
+use crate::base::threads::spawn;
+use crate::device::{DeviceError, DeviceSpan, Stream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the thread sleeps at most before it looks again.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What the thread asks before each piece: it may sleep to hold it back. And whether somebody waits for the shard.
+pub(in crate::transfer) trait Gate: Send {
+    /// So many bytes of a version, which has `all`, are next.
+    fn pass(&mut self, version: u64, all: u64, bytes: u64);
+    /// Does a call or a later vote wait?
+    fn is_waited_for(&self) -> bool;
+    /// A shard has landed.
+    fn over(&mut self);
+}
+
+/// Marks shards on one device and sends them. Dropping it waits until what is marked has landed.
+pub(in crate::transfer) struct Offloader {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    process: u32,
+}
+
+impl Offloader {
+    /// With these streams and this buffer; the thread runs what `prepare` does first.
+    ///
+    /// # Errors
+    /// A thread could not be started.
+    pub fn open(
+        streams: [Arc<dyn Stream>; 2],
+        buffer: Vec<DeviceSpan>,
+        mut gate: impl Gate + 'static,
+        prepare: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<Offloader> {
+        let shared = Arc::new(Shared::new(streams, buffer, Sizes::default()));
+        let there = shared.clone();
+        let thread = spawn("bvk-off".into(), move || {
+            prepare();
+            there.run(&mut gate);
+        })?;
+        Ok(Offloader { shared, thread: Some(thread), process: std::process::id() })
+    }
+
+    /// Waits until the next shard can be marked, and counts that.
+    ///
+    /// # Blocking
+    /// For the shard before, if it is on its way.
+    pub fn wait_for_turn(&self) {
+        let waited = self.settle();
+        if !waited.is_zero() {
+            let mut books = self.shared.books.lock();
+            books.stats.waits += 1;
+            books.stats.wait_time += waited;
+        }
+    }
+
+    /// Marks a shard.
+    ///
+    /// # Blocking
+    /// As [`Offloader::wait_for_turn`].
+    ///
+    /// # Errors
+    /// What the device says; the snapshot's `land` comes back.
+    pub fn mark(&self, snapshot: Snapshot, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
+        self.wait_for_turn();
+        self.shared.mark(snapshot, stream)
+    }
+
+    /// Work that is enqueued on the stream from now on may write to these.
+    ///
+    /// # Errors
+    /// [`OffloadError`].
+    pub fn before(&self, spans: &[DeviceSpan], stream: &dyn Stream) -> Result<(), OffloadError> {
+        self.shared.before(spans, stream)
+    }
+
+    /// Waits until nothing is marked that has not landed; how long that took.
+    pub fn settle(&self) -> Duration {
+        let begun = Instant::now();
+        let shared = &self.shared;
+        shared.hurrying.fetch_add(1, Ordering::AcqRel);
+        let mut books = shared.books.lock();
+        let mut waited = Duration::ZERO;
+        while books.mark.is_some() || books.is_landing {
+            shared.changed.notify_all();
+            books = shared.changed.wait_timeout(books, PATIENCE);
+            waited = begun.elapsed();
+        }
+        drop(books);
+        shared.hurrying.fetch_sub(1, Ordering::AcqRel);
+        waited
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> OffloadStats {
+        self.shared.books.lock().stats.clone()
+    }
+}
+
+impl Shared {
+    /// The thread's life.
+    fn run(&self, gate: &mut impl Gate) {
+        let mut may_send = false;
+        loop {
+            let next = self.step(std::mem::take(&mut may_send), gate.is_waited_for());
+            match next {
+                Next::Again => {}
+                Next::Ask { version, all, bytes } => {
+                    gate.pass(version, all, bytes);
+                    may_send = true;
+                }
+                Next::Await(moment) => {
+                    if let Err(error) = moment.wait() {
+                        log::debug!("event=transfer-failed error={error}");
+                    }
+                }
+                Next::Pause(wait) => {
+                    let books = self.books.lock();
+                    drop(self.changed.wait_timeout(books, wait.min(PATIENCE)));
+                }
+                Next::Idle => {
+                    gate.over();
+                    let books = self.books.lock();
+                    if self.is_stopping() && books.mark.is_none() {
+                        return;
+                    }
+                    if books.mark.is_none() {
+                        drop(self.changed.wait_timeout(books, Duration::from_secs(1)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Offloader {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.process != std::process::id() {
+            // A forked child has no such thread.
+            std::mem::forget(thread);
+            return;
+        }
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.changed.notify_all();
+        if thread.join().is_err() {
+            log::error!("event=thread-panicked");
+        }
+        // Empty, unless the thread has panicked: who waits for it hears of it when it is dropped.
+        drop(self.shared.books.lock().mark.take());
+    }
+}

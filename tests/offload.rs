@@ -1,0 +1,302 @@
+//! Checkpoints that are marked and sent from live memory, with the real session on ranks that are threads of this process, each with the host twin
+//! for a device.
+#![forbid(unsafe_code)]
+
+mod common;
+mod machine;
+
+use bivouac_core::config::{FlushRate, OffloadConfig, OffloadMode, StaggerConfig};
+use bivouac_core::device::DeviceSpan;
+use bivouac_core::{Level, Offload, Pending, Restorer, Session};
+use common::limit::wait_until;
+use machine::*;
+use std::time::{Duration, Instant};
+
+const ALWAYS: OffloadConfig = OffloadConfig { mode: OffloadMode::Always, audit: true };
+
+/// What a program has on its device: one region that changes all the time, and one that never does.
+struct Program {
+    p: DeviceSpan,
+    table: DeviceSpan,
+}
+
+impl Program {
+    fn new(rank: &Rank) -> Program {
+        let table = rank.span(&content(rank.rank, 0, 7, Q_BYTES));
+        Program { p: rank.span(&content(rank.rank, 0, 1, P_BYTES)), table }
+    }
+
+    /// Work on the stream that makes `p` what it is in a version, declared before or not.
+    fn compute(&self, rank: &Rank, offload: Option<&Offload>, version: u64) {
+        if let Some(offload) = offload {
+            offload.before_write(&self.p, &*rank.stream).expect("declared");
+        }
+        let next = rank.span(&content(rank.rank, version, 1, P_BYTES));
+        rank.stream.copy(&next, &self.p).expect("enqueued");
+    }
+
+    fn mark(&self, rank: &Rank, session: &Session, offload: &Offload, version: u64) -> bivouac_core::Result<Pending> {
+        let mesh = content(rank.rank, version, 3, MESH_BYTES);
+        let mut checkpoint = session.checkpoint(NAME, version)?;
+        checkpoint.save("mesh", &mesh)?;
+        checkpoint.save_device::<u8>("p", &self.p)?;
+        checkpoint.value("version", &version)?;
+        checkpoint.save_device::<u8>("table", &self.table)?;
+        checkpoint.mark_on(offload, &*rank.stream)
+    }
+
+    /// The version that comes back, and from where.
+    fn restart(rank: &Rank, session: &Session) -> Option<(u64, &'static str)> {
+        let load = |restorer: &mut Restorer| {
+            let version: u64 = restorer.value("version")?;
+            let (p, mut table) = (rank.span(&vec![0; P_BYTES]), vec![0u8; Q_BYTES]);
+            let mut mesh = vec![0u8; MESH_BYTES];
+            restorer.load_device::<u8>("p", &p, &*rank.stream)?;
+            restorer.load("table", &mut table)?;
+            restorer.load("mesh", &mut mesh)?;
+            assert!(rank.bytes(&p) == content(rank.rank, version, 1, P_BYTES), "p of version {version}");
+            assert!(table == content(rank.rank, 0, 7, Q_BYTES) && mesh == content(rank.rank, version, 3, MESH_BYTES));
+            Ok(())
+        };
+        session.restart(NAME, load).expect("a restart").map(|restored| (restored.version, restored.tier))
+    }
+}
+
+fn prepared(rank: &Rank, session: &Session) -> (bivouac_core::Caches, Offload) {
+    let caches = rank.caches(session);
+    let offload = session.offload(&caches).expect("an offload");
+    offload.prepare((P_BYTES + Q_BYTES + MESH_BYTES) as u64).expect("room");
+    (caches, offload)
+}
+
+/// With a buffer for all, for some, and for nothing; audited or not.
+#[test]
+fn what_was_marked_is_restored_though_the_program_went_on_at_once() {
+    for (buffer_bytes, audit) in [(8 * MIB, true), (MIB, true), (0, true), (MIB, false)] {
+        let offload = OffloadConfig { audit, ..ALWAYS };
+        let machine = Machine { offload, buffer_bytes, local_every: 1, ..Machine::slow(0.1) };
+        machine.run(RANKS, |rank, session| {
+            let (_caches, offload) = prepared(rank, session);
+            let program = Program::new(rank);
+            for version in 1..=5 {
+                program.compute(rank, Some(&offload), version);
+                let pending = program.mark(rank, session, &offload, version);
+                program.compute(rank, Some(&offload), 100 + version);
+                reaches(pending, Level::NodeReboot);
+            }
+            let stats = offload.stats();
+            assert_eq!((stats.marks, stats.refused), (5, 0), "{stats:?}");
+            assert_eq!(stats.bytes, 5 * (P_BYTES + Q_BYTES) as u64);
+            // The slots of the third one and later held the table already.
+            assert!(stats.equal_bytes > 0, "{stats:?}");
+            assert_eq!(stats.doubled_bytes > 0, buffer_bytes > 0, "{stats:?}");
+            assert!(buffer_bytes >= 8 * MIB || stats.urgent_bytes > 0, "{stats:?}");
+            assert_eq!(session.stats().staged_captures, 0);
+            assert_eq!(Program::restart(rank, session), Some((5, "memory")));
+        });
+        std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+        machine.run(RANKS, |rank, session| assert_eq!(Program::restart(rank, session), Some((5, "local"))));
+    }
+}
+
+#[test]
+fn a_write_that_was_not_declared_is_refused_on_all_ranks_and_twice_in_a_row_is_enough() {
+    let machine = Machine { offload: ALWAYS, ..Machine::slow(0.1) };
+    machine.run(RANKS, |rank, session| {
+        let (_caches, offload) = prepared(rank, session);
+        let program = Program::new(rank);
+        let step = |version: u64, is_declared: bool| {
+            program.compute(rank, Some(&offload), version);
+            let pending = program.mark(rank, session, &offload, version);
+            let declared = is_declared || rank.rank != VICTIM;
+            program.compute(rank, declared.then_some(&offload), 100 + version);
+            committed(pending, Level::Process)
+        };
+        assert!(step(1, true).is_ok());
+        for version in [2, 3] {
+            let heard = step(version, false);
+            let error = heard.clone().expect_err("refused");
+            assert!(error.contains("\"p\" has changed in bytes 0 to 16384"), "{error}");
+            assert!(error.contains("before_write"), "{error}");
+            names_the_victim(rank.rank, heard, "nobody had said");
+        }
+        // The victim copies now, and nobody is hurt.
+        assert!(step(4, false).is_ok());
+        let is_victim = rank.rank == VICTIM;
+        assert_eq!(session.stats().staged_captures, u64::from(is_victim));
+        offload.allow_marks();
+        assert!(step(5, true).is_ok());
+        let stats = offload.stats();
+        assert_eq!((stats.marks, stats.refused), if is_victim { (4, 2) } else { (5, 0) });
+        assert_eq!(Program::restart(rank, session), Some((5, "memory")));
+    });
+}
+
+#[test]
+fn where_the_cache_has_room_it_is_copied_and_not_marked() {
+    for (device_bytes, marked) in [(32 * MIB, 0), (3 * MIB, 2)] {
+        let machine = Machine { device_bytes, buffer_bytes: 2 * MIB, ..Machine::new() };
+        machine.run(RANKS, |rank, session| {
+            let (_caches, offload) = prepared(rank, session);
+            let program = Program::new(rank);
+            for version in 1..=2 {
+                program.compute(rank, Some(&offload), version);
+                reaches(program.mark(rank, session, &offload, version), Level::Process);
+            }
+            assert_eq!((offload.stats().marks, session.stats().staged_captures), (marked, 2 - marked));
+            assert_eq!(Program::restart(rank, session), Some((2, "memory")));
+        });
+    }
+}
+
+/// Without [`Offload::prepare`] the first slots are pinned once they were used.
+#[test]
+fn slots_that_are_not_ready_are_for_copies_and_are_made_ready() {
+    let machine = Machine { offload: ALWAYS, ..Machine::new() };
+    machine.run(1, |rank, session| {
+        let caches = rank.caches(session);
+        let offload = session.offload(&caches).expect("an offload");
+        let program = Program::new(rank);
+        let mut version = 0;
+        wait_until("one is marked", || {
+            version += 1;
+            program.compute(rank, Some(&offload), version);
+            reaches(program.mark(rank, session, &offload, version), Level::Process);
+            offload.stats().marks > 0
+        });
+        assert!(session.stats().staged_captures > 0);
+        assert_eq!(Program::restart(rank, session), Some((version, "memory")));
+    });
+}
+
+/// At this rate one takes more than two seconds, and there are forty votes of others behind it.
+#[test]
+fn who_waits_for_a_marked_checkpoint_is_not_held_up_by_the_pace() {
+    let stagger = StaggerConfig { rate: FlushRate::Bytes(MIB), ..StaggerConfig::default() };
+    let machine = Machine { offload: ALWAYS, stagger, ..Machine::new() };
+    let begun = Instant::now();
+    machine.run(RANKS, |rank, session| {
+        let (_caches, offload) = prepared(rank, session);
+        let program = Program::new(rank);
+        for version in 1..=40 {
+            program.compute(rank, Some(&offload), version);
+            program.mark(rank, session, &offload, version).expect("marked");
+            rank.take_host(session, version);
+        }
+    });
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn one_mark_is_open_at_a_time() {
+    let machine = Machine { offload: ALWAYS, ..Machine::slow(2.0) };
+    machine.run(1, |rank, session| {
+        let (_caches, offload) = prepared(rank, session);
+        let program = Program::new(rank);
+        let mark = |version| {
+            program.compute(rank, Some(&offload), version);
+            program.mark(rank, session, &offload, version)
+        };
+        let (first, second) = (mark(1), mark(2));
+        assert_eq!(offload.stats().waits, 1);
+        reaches(first, Level::Process);
+        reaches(second, Level::Process);
+        assert_eq!(Program::restart(rank, session), Some((2, "memory")));
+    });
+}
+
+#[test]
+fn a_device_that_is_lost_behind_the_mark_is_a_no_that_all_ranks_hear() {
+    let machine = Machine { offload: ALWAYS, ..Machine::slow(0.5) };
+    machine.run(RANKS, |rank, session| {
+        let (_caches, offload) = prepared(rank, session);
+        let program = Program::new(rank);
+        program.compute(rank, Some(&offload), 1);
+        reaches(program.mark(rank, session, &offload, 1), Level::Process);
+        program.compute(rank, Some(&offload), 2);
+        let pending = program.mark(rank, session, &offload, 2);
+        if rank.rank == VICTIM {
+            rank.lose_device();
+            assert!(offload.before_write(&program.p, &*rank.stream).is_err());
+            offload.settle();
+        }
+        names_the_victim(rank.rank, committed(pending, Level::Process), "fell off the bus");
+        rank.take_host(session, 3);
+    });
+}
+
+/// A whole number of checkpoints on a real device, with a buffer for all, for some, and for nothing.
+#[cfg(feature = "cuda")]
+#[test]
+fn what_was_marked_is_restored_on_a_gpu() {
+    use bivouac_core::device::{Device, Priority, cuda::CudaDevice};
+    let gpu: std::sync::Arc<dyn Device> = match CudaDevice::open(0) {
+        Ok(gpu) => std::sync::Arc::new(gpu),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test offload on_a_gpu");
+            return;
+        }
+    };
+    let rank = || {
+        let stream = gpu.stream(Priority::High).expect("a stream");
+        Rank { rank: 0, device: gpu.clone(), twin: None, stream }
+    };
+    for (buffer_bytes, audit) in [(8 * MIB, true), (MIB, true), (0, true), (MIB, false)] {
+        let offload = OffloadConfig { audit, ..ALWAYS };
+        let machine = Machine { offload, buffer_bytes, local_every: 1, ..Machine::new() };
+        machine.run(1, |_, session| {
+            let rank = &rank();
+            let (_caches, offload) = prepared(rank, session);
+            let program = Program::new(rank);
+            for version in 1..=50 {
+                program.compute(rank, Some(&offload), version);
+                let pending = program.mark(rank, session, &offload, version);
+                program.compute(rank, Some(&offload), 100 + version);
+                reaches(pending, Level::Process);
+            }
+            let stats = offload.stats();
+            assert_eq!((stats.marks, stats.refused), (50, 0), "{stats:?}");
+            assert_eq!(Program::restart(rank, session), Some((50, "memory")));
+            // And one that says nothing, before anything can have been sent.
+            if audit {
+                let heavy = [256 * MIB; 2].map(|bytes| gpu.allocate(bytes).expect("room"));
+                let pending = program.mark(rank, session, &offload, 51);
+                program.compute(rank, None, 151);
+                (0..10).for_each(|_| rank.stream.copy(&heavy[0], &heavy[1]).expect("enqueued"));
+                let heard = committed(pending, Level::Process);
+                assert!(
+                    heard.is_ok() || heard.clone().is_err_and(|error| error.contains("\"p\" has changed")),
+                    "{heard:?}"
+                );
+                assert_eq!(offload.stats().refused, u64::from(heard.is_err()));
+            }
+        });
+        std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
+    }
+}
+
+/// What is marked comes down before the session ends, whichever goes first.
+#[test]
+fn nothing_that_was_marked_is_lost_by_an_end() {
+    for order in 0..3 {
+        let machine = Machine { offload: ALWAYS, local_every: 1, ..Machine::slow(0.3) };
+        machine.run_to_the_end(RANKS, |rank, session| {
+            let (caches, offload) = prepared(rank, &session);
+            let program = Program::new(rank);
+            program.compute(rank, Some(&offload), 1);
+            program.mark(rank, &session, &offload, 1).expect("marked");
+            match order {
+                0 => drop((offload, caches)),
+                1 => drop((caches, offload)),
+                _ => {
+                    offload.settle();
+                    drop((offload, caches));
+                }
+            }
+            session.close().expect("closes");
+        });
+        machine.run(RANKS, |rank, session| {
+            assert_eq!(Program::restart(rank, session).map(|(version, _)| version), Some(1), "{order}");
+        });
+    }
+}
