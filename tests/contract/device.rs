@@ -3,7 +3,7 @@
 use bivouac_core::base::Digest;
 use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::device::{
-    Carrier, Device, DeviceError, DeviceSpan, HostRange, Pinned, Priority, Run, Sending, Stream, Target,
+    Carrier, Device, DeviceError, DeviceSpan, HostRange, Pinned, Priority, Run, Sending, SentPart, Stream, Target,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -461,11 +461,13 @@ pub fn what_is_sent_arrives_with_its_digests(device: &dyn Device) {
             let (pinned, target) = lent(device, 2 * block * count);
             // Every third block is left out.
             let parts = (0..count).step_by(3).map(|first| (first * block, (length - first * block).min(2 * block)));
-            let sending = |(at, bytes)| Sending {
-                from: span.part(at, bytes).expect("inside"),
-                to: target.part(2 * at, bytes).expect("inside"),
-            };
-            let sendings = parts.clone().map(sending).collect();
+            // In two sendings.
+            let to = || target.part(0, target.bytes()).expect("all");
+            let all: Vec<SentPart> =
+                parts.clone().map(|(at, bytes)| SentPart { from: at, to: 2 * at, bytes }).collect();
+            let (one, two) = all.split_at(all.len() / 3);
+            let sendings =
+                [one, two].map(|parts| Sending { from: span.clone(), to: to(), parts: parts.to_vec() }).into();
             let copied = stream.send(sendings, block, carrier).expect("enqueued");
             let found = copied.digests().expect("sent");
             drop(copied);
@@ -488,11 +490,17 @@ pub fn what_cannot_be_sent_is_refused(device: &dyn Device) {
     let span = device.allocate(MIB).expect("room");
     let (_pinned, target) = lent(device, MIB);
     for carrier in CARRIERS {
-        let sending = |from: u64, to: u64| Sending {
-            from: span.part(0, from).expect("inside"),
-            to: target.part(0, to).expect("inside"),
+        let sending = |from, to, bytes| Sending {
+            from: span.clone(),
+            to: target.part(0, MIB).expect("all"),
+            parts: vec![SentPart { from, to, bytes }],
         };
-        for (sendings, block) in [(vec![sending(8, 9)], 4 * KIB), (vec![sending(8, 8)], 5000)] {
+        for (sendings, block) in [
+            (vec![sending(MIB - 8, 0, 9)], 4 * KIB),
+            (vec![sending(0, MIB - 8, 9)], 4 * KIB),
+            (vec![sending(u64::MAX, 0, 9)], 4 * KIB),
+            (vec![sending(0, 0, 8)], 5000),
+        ] {
             let refused = stream.send(sendings, block, carrier);
             assert!(matches!(refused, Err(DeviceError::Range { .. })), "{block} {carrier:?}");
         }
@@ -500,7 +508,8 @@ pub fn what_cannot_be_sent_is_refused(device: &dyn Device) {
         // The twin reaches all memory.
         if device.info().kind == "cuda" {
             let target = Target::leaked(vec![0; 4096].leak());
-            let sending = Sending { from: span.part(0, 4096).expect("inside"), to: target.part(0, 4096).expect("all") };
+            let parts = vec![SentPart { from: 0, to: 0, bytes: 4096 }];
+            let sending = Sending { from: span.clone(), to: target.part(0, 4096).expect("all"), parts };
             let refused = stream.send(vec![sending], 4 * KIB, carrier).err().expect("refused").to_string();
             assert!(refused.contains("not pinned"), "{refused}");
         }

@@ -315,13 +315,26 @@ pub trait Moment: Any + Send + Sync {
     fn wait(&self) -> Result<()>;
 }
 
-/// Blocks of device memory on their way to host memory: whole ones, but for the last, which may be shorter.
+/// Parts of device memory on their way to host memory.
 #[derive(Clone, Debug)]
 pub struct Sending {
-    /// What is read.
+    /// Where they are.
     pub from: DeviceSpan,
-    /// Where it goes, of the same length.
+    /// Where they go.
     pub to: TargetPart,
+    /// Which.
+    pub parts: Vec<SentPart>,
+}
+
+/// Blocks one behind the other: whole ones, but for the last, which may be shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SentPart {
+    /// Where they begin in the source, in bytes.
+    pub from: u64,
+    /// Where they begin in the target.
+    pub to: u64,
+    /// Their length.
+    pub bytes: u64,
 }
 
 /// Who moves bytes from the device to the host.
@@ -342,10 +355,16 @@ fn check_sendings(sendings: &[Sending], block_bytes: u64) -> Result<u32> {
     if !block_bytes.is_power_of_two() || !(4096..=1 << 20).contains(&block_bytes) {
         return refuse(block_bytes, "blocks have a power of two from 4 KiB to 1 MiB");
     }
-    if let Some(wrong) = sendings.iter().find(|sending| sending.from.bytes() != sending.to.bytes()) {
-        return refuse(wrong.from.bytes(), "source and target differ in length");
+    let is_inside = |at: u64, bytes: u64, whole: u64| at.checked_add(bytes).is_some_and(|end| end <= whole);
+    let mut blocks = 0;
+    for Sending { from, to, parts } in sendings {
+        for part in parts {
+            if !is_inside(part.from, part.bytes, from.bytes()) || !is_inside(part.to, part.bytes, to.bytes()) {
+                return refuse(part.bytes, "it reaches over the end of its memory");
+            }
+            blocks += part.bytes.div_ceil(block_bytes);
+        }
     }
-    let blocks: u64 = sendings.iter().map(|sending| sending.from.bytes().div_ceil(block_bytes)).sum();
     match u32::try_from(blocks) {
         Ok(blocks) if blocks <= 1 << 28 => Ok(blocks),
         _ => refuse(blocks, "more than 2^28 blocks in one call"),
@@ -405,11 +424,11 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// As [`Stream::upload`] and [`Stream::copy_blocks`].
     fn upload_blocks(&self, copies: &[(&[u8], DeviceSpan)], block_bytes: u64) -> Result<Vec<Digest>>;
 
-    /// Enqueues the transfer of blocks to host memory that is lent out, of which each byte is pinned. The digests are those of the blocks of the
-    /// first sending, then those of the second, and so on: of what lay on the device when it was sent, or behind that.
+    /// Enqueues the transfer of blocks to host memory that is lent out and pinned. The digests are those of the blocks of the first part of the
+    /// first sending, then those of the second part, and so on: of what lay on the device when it was sent, or behind that.
     ///
     /// # Errors
-    /// [`DeviceError::Range`] if lengths differ or the target is not pinned; [`DeviceError::OutOfMemory`]; what the device says.
+    /// [`DeviceError::Range`] for parts that reach over an end, or if the target is not pinned; [`DeviceError::OutOfMemory`]; what the device says.
     fn send(&self, sendings: Vec<Sending>, block_bytes: u64, carrier: Carrier) -> Result<Box<dyn Copied>>;
 
     /// The point behind everything enqueued.

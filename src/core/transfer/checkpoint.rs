@@ -312,7 +312,7 @@ impl Engine {
             FillError::Tier(cause) => Ok(cause),
             other => Err(self.capture_error(&spec.name, version, other)),
         };
-        let digests = || vec![Digest::default(); layout.block_count as usize];
+        let digests = || bytemuck::zeroed_vec(layout.block_count as usize);
         let mut causes = Vec::new();
         match self.wait_for_slot(spec.operation, layout.total_len) {
             Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot, digests()) {

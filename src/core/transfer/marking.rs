@@ -6,11 +6,11 @@ use super::checkpoint::{CaptureSpec, OnDevice, Taken};
 use super::engine::Engine;
 use super::error::FillError;
 use super::landing::{Landing, Unsealed};
-use super::offload::{Field, Landed, Offload, Snapshot};
+use super::offload::{Field, Known, Landed, Offload, Snapshot};
 use crate::base::Digest;
 use crate::device::{Stream, Target};
 use crate::format::ShardHeader;
-use crate::format::shard::Layout;
+use crate::format::shard::{Head, Layout};
 use crate::segment::SlotMut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +23,8 @@ pub(super) struct Marked {
     pub unsealed: Unsealed,
     /// The device regions.
     parts: Vec<DevicePart>,
-    /// The digests of what the slot holds of them, if that is known.
-    known: Option<Vec<Digest>>,
+    /// The head of what the slot holds of an earlier one, if that is known.
+    here: Option<Arc<Head>>,
 }
 
 impl Engine {
@@ -66,23 +66,23 @@ impl Engine {
         capture::read_kept(layout, &spec.regions, slot.as_mut_slice(), &mut digests)?;
         // Chunks are found in the slot, never in live memory.
         self.reducer.found_no_room(&spec.name);
-        let known = here.map(|head| {
-            let of_part = |part: &DevicePart| head.digests[part.blocks.clone()].to_vec();
-            parts.iter().flat_map(of_part).collect()
-        });
         let unsealed = Unsealed { name: spec.name.clone(), layout: layout.clone(), header: header.clone(), digests };
-        Ok(Taken::Marked(Box::new(Marked { slot, unsealed, parts, known })))
+        Ok(Taken::Marked(Box::new(Marked { slot, unsealed, parts, here })))
     }
 
     /// Marks the device regions of a shard whose checkpoint is in the books.
     pub(super) fn send_marked(self: &Arc<Self>, marked: Marked, offload: &Offload, stream: &dyn Stream, call: String) {
-        let Marked { slot, unsealed, parts, known } = marked;
+        let Marked { slot, unsealed, parts, here } = marked;
         let (version, block_bytes) = (unsealed.header.key.version, unsealed.layout.block_size);
         let field = |part: &DevicePart| {
             let name = unsealed.layout.meta.regions[part.region].name.clone();
             Field { name, span: part.span.clone(), at: part.at }
         };
         let fields = parts.iter().map(field).collect();
+        let blocks: Vec<_> = parts.iter().map(|part| part.blocks.clone()).collect();
+        let known = here.map(|head| -> Known {
+            Box::new(move || blocks.into_iter().flat_map(|blocks| head.digests[blocks].to_vec()).collect())
+        });
         let mut landing = Landing::new(self.clone(), unsealed, call);
         let land = Box::new(move |landed: Result<Landed, String>| {
             let slot = landed.and_then(|Landed { target, digests }| {

@@ -75,15 +75,50 @@ impl From<&Run> for KernelRun {
 /// The runs of a transfer, with the places that their digests have, and without those of the bytes if they are only digested.
 fn runs_of(sendings: &[Sending], block_bytes: u64, is_stored: bool) -> Vec<KernelRun> {
     let mut first_block = 0;
-    let run = |Sending { from, to }: &Sending| {
-        let bytes = from.bytes();
-        let to = if is_stored { to.address() as u64 } else { 0 };
-        let run =
-            KernelRun { from: from.address(), to, bytes, start: 0, region_bytes: bytes, first_block, first_item: 0 };
-        first_block += bytes.div_ceil(block_bytes) as u32;
-        run
-    };
-    sendings.iter().map(run).collect()
+    let mut runs = Vec::with_capacity(sendings.iter().map(|sending| sending.parts.len()).sum());
+    for Sending { from, to, parts } in sendings {
+        runs.extend(parts.iter().map(|part| {
+            let to = if is_stored { to.address() as u64 + part.to } else { 0 };
+            let (from, bytes) = (from.address() + part.from, part.bytes);
+            let run = KernelRun { from, to, bytes, start: 0, region_bytes: bytes, first_block, first_item: 0 };
+            first_block += bytes.div_ceil(block_bytes) as u32;
+            run
+        }));
+    }
+    runs
+}
+
+/// A copy by the engine: source, target and length.
+type EngineCopy = (u64, u64, usize);
+
+/// What of host memory transfers write to is registered, and the copies, cut where registrations begin and end.
+fn registered(sendings: &[Sending]) -> Result<(Vec<Arc<Registration>>, Vec<EngineCopy>)> {
+    let (mut registrations, mut copies) = (Vec::new(), Vec::new());
+    for Sending { from, to, parts } in sendings {
+        let used = || parts.iter().filter(|part| part.bytes > 0);
+        let Some(start) = used().map(|part| part.to).min() else { continue };
+        let end = used().map(|part| part.to + part.bytes).max().unwrap_or(start);
+        let (mut at, mut ends) = (start, Vec::new());
+        for (bytes, way) in pinned::cut_at(to.address() + start as usize, (end - start) as usize) {
+            let Way::Direct(registration) = way else {
+                let reason = "it is sent to memory that is not pinned";
+                return Err(DeviceError::Range { offset: at, bytes: bytes as u64, reason });
+            };
+            registrations.extend(registration);
+            at += bytes as u64;
+            ends.push(at);
+        }
+        for part in used() {
+            let (mut done, mut next) = (0, ends.partition_point(|end| *end <= part.to));
+            while done < part.bytes {
+                let bytes = (part.bytes - done).min(ends[next] - part.to - done);
+                let to = to.address() as u64 + part.to + done;
+                copies.push((from.address() + part.from + done, to, bytes as usize));
+                (done, next) = (done + bytes, next + 1);
+            }
+        }
+    }
+    Ok((registrations, copies))
 }
 
 impl Table {
@@ -555,20 +590,8 @@ impl Stream for GpuStream {
         let blocks = check_sendings(&sendings, block_bytes)?;
         self.check_spans(sendings.iter().map(|sending| &sending.from))?;
         let _bound = self.shared.bind()?;
-        // Where registrations begin and end, copies are cut; kernels cross that.
-        let (mut registrations, mut copies) = (Vec::new(), Vec::new());
-        for Sending { from, to } in &sendings {
-            let mut at = 0;
-            for (bytes, way) in pinned::cut_at(to.address(), to.bytes() as usize) {
-                let Way::Direct(registration) = way else {
-                    let reason = "it is sent to memory that is not pinned";
-                    return Err(DeviceError::Range { offset: at, bytes: bytes as u64, reason });
-                };
-                registrations.extend(registration);
-                copies.push((from.address() + at, to.address() as u64 + at, bytes));
-                at += bytes as u64;
-            }
-        }
+        // Kernels cross from one registration into another.
+        let (registrations, copies) = registered(&sendings)?;
         let is_stored = carrier != Carrier::Engine;
         let runs = runs_of(&sendings, block_bytes, is_stored);
         let table = Table::of(runs.into_iter(), ITEM_BYTES.min(block_bytes))?;

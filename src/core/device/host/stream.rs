@@ -256,7 +256,8 @@ impl End {
 enum To {
     Nowhere,
     Device(DeviceSpan),
-    Host(TargetPart),
+    /// From so many bytes on.
+    Host(TargetPart, u64),
 }
 
 /// A run, wherever it goes.
@@ -305,8 +306,8 @@ impl BlockCopy {
         match &moved.to {
             To::Nowhere => {}
             To::Device(to) => shared.write(&to.part(self.at, length)?, &chunk)?,
-            To::Host(to) => {
-                to.write(self.at, &chunk);
+            To::Host(to, at) => {
+                to.write(at + self.at, &chunk);
                 shared.spend_on_link(0, length);
             }
         }
@@ -412,10 +413,12 @@ impl Stream for HostStream {
         self.shared.check_spans(sendings.iter().map(|sending| &sending.from))?;
         let mut first_block = 0;
         let mut moves = Vec::new();
-        for Sending { from, to } in sendings {
-            let (region_bytes, blocks) = (from.bytes(), from.bytes().div_ceil(block_bytes) as u32);
-            moves.push(Move { from, to: To::Host(to), first_block, start: 0, region_bytes });
-            first_block += blocks;
+        for Sending { from, to, parts } in sendings {
+            for part in parts {
+                let (from, to) = (from.part(part.from, part.bytes)?, To::Host(to.clone(), part.to));
+                moves.push(Move { from, to, first_block, start: 0, region_bytes: part.bytes });
+                first_block += part.bytes.div_ceil(block_bytes) as u32;
+            }
         }
         if carrier == Carrier::Engine {
             let again = |moved: &Move| Move { from: moved.from.clone(), to: To::Nowhere, ..*moved };

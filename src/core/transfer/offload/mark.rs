@@ -31,8 +31,8 @@ pub(in crate::transfer) struct Snapshot {
     pub block_bytes: u64,
     /// The slot, of which all but these regions is there.
     pub target: Arc<Target>,
-    /// The digests of what the target holds of them, if that is known.
-    pub known: Option<Vec<Digest>>,
+    /// Where the digests are of what the target holds of them, if that is known.
+    pub known: Option<Known>,
     /// Which of the blocks that have not changed are sent all the same.
     pub turn: u64,
     /// Are the digests made before the application goes on?
@@ -42,6 +42,9 @@ pub(in crate::transfer) struct Snapshot {
     /// What to do in the end.
     pub land: Land,
 }
+
+/// Tells the digests of what a target holds, once.
+pub(in crate::transfer) type Known = Box<dyn FnOnce() -> Vec<Digest> + Send>;
 
 /// Called once, with the shard or with why there is none.
 pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<Landed, String>) + Send>;
@@ -77,6 +80,8 @@ pub(super) struct Part {
 
 /// A transfer on its way.
 pub(super) struct Batch {
+    /// The number of the stream.
+    pub lane: usize,
     pub parts: Vec<Part>,
     pub copied: Box<dyn Copied>,
     pub moment: Arc<dyn Moment>,
@@ -107,13 +112,16 @@ pub(super) struct Mark {
     /// Blocks of a piece.
     pub piece: usize,
     pub target: Arc<Target>,
-    pub known: Option<Vec<Digest>>,
+    pub known: Option<Known>,
     pub turn: u64,
     pub is_audited: bool,
     pub land: Land,
     pub zones: Zones,
-    /// What the stream had done by then.
+    /// What the stream had done by then, digests included; and whether it has come to that.
     pub moment: Arc<dyn Moment>,
+    pub is_past: bool,
+    /// The next of the blocks that are sent whether the target holds them or not.
+    pub refreshed: usize,
     /// The digests of all blocks, until they are there.
     pub digesting: Option<(Arc<dyn Copied>, Arc<dyn Moment>)>,
     pub digests: Vec<Digest>,
@@ -188,6 +196,25 @@ impl Mark {
         touched.collect()
     }
 
+    /// Which of so many blocks is sent though the target holds it.
+    fn refreshed_of(&self) -> usize {
+        (self.turn % REFRESHED as u64) as usize
+    }
+
+    /// Blocks that are sent before it is known which ones the target holds, about a piece of them.
+    pub fn next_refreshed(&mut self) -> Vec<Range<usize>> {
+        let (count, first) = (self.is_digested.len(), self.refreshed_of());
+        let mut blocks = Vec::new();
+        while blocks.len() < self.piece && self.refreshed + first < count {
+            let block = self.refreshed + first;
+            if self.zones.state(block) == Zone::Pending {
+                blocks.push(block..block + 1);
+            }
+            self.refreshed += REFRESHED;
+        }
+        blocks
+    }
+
     /// It will not land.
     pub fn fail(&mut self, why: impl FnOnce() -> String) {
         self.failure.get_or_insert_with(why);
@@ -218,14 +245,15 @@ impl Mark {
     /// The digests of the mark. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
     /// blocks that nobody can have written to yet are known by it.
     pub fn on_digests(&mut self, digests: Vec<Digest>) {
-        let known = self.known.take();
+        let known = self.known.take().map(|known| known());
+        self.is_past = true;
         for (block, digest) in digests.into_iter().enumerate() {
             let is_pending = self.zones.state(block) == Zone::Pending;
             if self.is_audited || is_pending {
                 self.note(block, digest);
             }
             let is_equal = known.as_ref().is_some_and(|known| known[block] == digest);
-            if is_pending && is_equal && block % REFRESHED != (self.turn % REFRESHED as u64) as usize {
+            if is_pending && is_equal && block % REFRESHED != self.refreshed_of() {
                 self.zones.happens(block, Happens::Equal);
                 self.equal += 1;
             }

@@ -35,7 +35,7 @@ mod thread;
 mod writes;
 mod zones;
 
-pub(in crate::transfer) use mark::{Field, Landed, Snapshot};
+pub(in crate::transfer) use mark::{Field, Known, Landed, Snapshot};
 pub(crate) use open::OffloadSpec;
 pub use open::{Offload, WriteSet};
 
@@ -69,7 +69,7 @@ impl Default for Sizes {
 const WIDTH: u32 = 4;
 const WIDTH_HURRIED: u32 = 32;
 /// Transfers on their way to keep the link busy.
-const AHEAD: usize = 3;
+const AHEAD: usize = 4;
 /// One of so many blocks that have not changed is sent all the same, another one each time: no rotten bit lives for ever.
 const REFRESHED: usize = 64;
 
@@ -119,8 +119,8 @@ pub struct OffloadStats {
 /// What the application's calls and the thread share.
 struct Shared {
     sizes: Sizes,
-    /// Behind the application's work, for what is not urgent.
-    low: Arc<dyn Stream>,
+    /// Behind the application's work, for what is not urgent; in turn.
+    lows: [Arc<dyn Stream>; 2],
     urgent: Arc<dyn Stream>,
     /// Memory of the buffer.
     buffer: Vec<DeviceSpan>,
@@ -147,8 +147,8 @@ struct Books {
 }
 
 impl Shared {
-    fn new(streams: [Arc<dyn Stream>; 2], buffer: Vec<DeviceSpan>, sizes: Sizes) -> Shared {
-        let [low, urgent] = streams;
+    fn new(streams: [Arc<dyn Stream>; 3], buffer: Vec<DeviceSpan>, sizes: Sizes) -> Shared {
+        let [one, two, urgent] = streams;
         let rings = buffer.iter().map(|span| Ring::new(span.bytes())).collect();
         let books = Books {
             mark: None,
@@ -160,7 +160,7 @@ impl Shared {
         };
         Shared {
             sizes,
-            low,
+            lows: [one, two],
             urgent,
             buffer,
             // Work is enqueued and asked for under it: both take locks of their own, and neither waits.

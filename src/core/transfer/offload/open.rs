@@ -127,7 +127,8 @@ impl Offload {
                 spec.buffer
             );
         }
-        let streams = [device.stream(Priority::Low)?, device.stream(Priority::High)?];
+        let [one, two] = [device.stream(Priority::Low)?, device.stream(Priority::Low)?];
+        let streams = [one, two, device.stream(Priority::High)?];
         let gate = Turns { handle: handle.clone(), burst: None, is_waited_for: spec.is_waited_for };
         let address = device.info().bus_id.clone();
         let near = match spec.cpus {

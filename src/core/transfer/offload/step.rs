@@ -6,7 +6,7 @@ use super::ring::Ring;
 use super::zones::{Happens, Zone, Zones};
 use super::{AHEAD, Books, Shared, WIDTH, WIDTH_HURRIED, pace};
 use crate::base::Digest;
-use crate::device::{Carrier, DeviceError, DeviceSpan, Moment, Run, Sending, Stream};
+use crate::device::{Carrier, DeviceError, DeviceSpan, Moment, Run, Sending, SentPart, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,27 +26,37 @@ pub(super) enum Next {
     Idle,
 }
 
-/// Enqueues a transfer of parts, all from live memory or all from the buffer, and moves them on.
+/// Enqueues a transfer of parts on a stream, which has that number, and moves them on.
 ///
 /// # Errors
 /// What the device says.
 pub(super) fn send(
     mark: &mut Mark,
     buffer: &[DeviceSpan],
-    stream: &dyn Stream,
+    (lane, stream): (usize, &dyn Stream),
     parts: Vec<Part>,
     carrier: Carrier,
 ) -> Result<Batch, DeviceError> {
-    let mut sendings = Vec::with_capacity(parts.len());
+    let mut sendings: Vec<Sending> = Vec::new();
+    // Parts of one field from one place go together.
+    let mut last = None;
     for part in &parts {
         for (placed, blocks) in mark.cut(&part.blocks) {
             let bytes = mark.bytes_of(placed, &blocks);
-            let length = bytes.end - bytes.start;
-            let from = match &part.source {
-                Source::Live => placed.field.span.part(bytes.start, length)?,
-                Source::Buffer(ring, place) => buffer[*ring].part(place.start, length)?,
+            let (from, ring) = match &part.source {
+                Source::Live => (bytes.start, None),
+                Source::Buffer(ring, place) => (place.start, Some(*ring)),
             };
-            sendings.push(Sending { from, to: mark.target.part(placed.field.at + bytes.start, length)? });
+            let whence = (placed.blocks.start, ring);
+            if last != Some(whence) {
+                let span = ring.map_or(&placed.field.span, |ring| &buffer[ring]).clone();
+                let to = mark.target.part(placed.field.at, placed.field.span.bytes())?;
+                sendings.push(Sending { from: span, to, parts: Vec::new() });
+                last = Some(whence);
+            }
+            if let Some(sending) = sendings.last_mut() {
+                sending.parts.push(SentPart { from, to: bytes.start, bytes: bytes.end - bytes.start });
+            }
         }
     }
     let copied = stream.send(sendings, mark.block_bytes, carrier)?;
@@ -54,7 +64,7 @@ pub(super) fn send(
     for part in parts.iter().filter(|part| matches!(part.source, Source::Live)) {
         mark.zones.all(part.blocks.clone(), Happens::Sent);
     }
-    Ok(Batch { parts, copied, moment })
+    Ok(Batch { lane, parts, copied, moment })
 }
 
 impl Mark {
@@ -78,8 +88,10 @@ impl Mark {
             land,
             zones: Zones::new(count, piece),
             moment,
+            is_past: false,
+            refreshed: 0,
             digesting: None,
-            digests: vec![Digest::default(); count],
+            digests: bytemuck::zeroed_vec(count),
             is_digested: vec![false; count],
             equal: 0,
             order: order.into_iter().rev().collect(),
@@ -190,26 +202,20 @@ impl Shared {
         let now = self.now();
         let whole = books.intervals.on_mark(now, snapshot.limit);
         let (block_bytes, is_audited) = (snapshot.block_bytes, snapshot.is_audited);
-        let enqueue = || {
-            let digested = |stream: &dyn Stream| -> Result<_, DeviceError> {
-                let copied = stream.copy_blocks(runs_of(&placed), block_bytes)?;
-                Ok((Arc::from(copied), stream.moment()?))
-            };
-            if is_audited {
-                let (copied, moment) = digested(stream)?;
-                return Ok((moment.clone(), (copied, moment)));
-            }
-            let moment = stream.moment()?;
-            self.low.wait_for(&*moment)?;
-            Ok((moment, digested(&*self.low)?))
+        let enqueue = || -> Result<_, DeviceError> {
+            // Live memory may be read from here on; who writes waits for the digests, too.
+            let before = stream.moment()?;
+            self.lows.iter().try_for_each(|low| low.wait_for(&*before))?;
+            let digests_on = if is_audited { stream } else { &*self.lows[0] };
+            let copied = digests_on.copy_blocks(runs_of(&placed), block_bytes)?;
+            let digested = digests_on.moment()?;
+            let moment = if is_audited { digested.clone() } else { before };
+            Ok((moment, (Arc::from(copied), digested)))
         };
         let (moment, digesting) = match enqueue() {
             Ok(enqueued) => enqueued,
             Err(error) => return Err((error, snapshot.land)),
         };
-        if is_audited && let Err(error) = self.low.wait_for(&*moment) {
-            return Err((error, snapshot.land));
-        }
         let mut mark = Mark::new(snapshot, piece, moment, order, now);
         (mark.digesting, mark.whole) = (Some(digesting), whole);
         books.stats.marks += 1;
@@ -248,6 +254,11 @@ impl Shared {
                 return Next::Await(awaited);
             }
             let mark = books.mark.take();
+            debug_assert!(
+                mark.as_ref().is_some_and(|mark| mark.failure.is_some())
+                    || books.rings.iter().all(|ring| ring.used() == 0),
+                "what has left the buffer was given back"
+            );
             books.is_landing = true;
             self.is_open.store(false, Ordering::Release);
             books.rings.iter_mut().for_each(|ring| *ring = Ring::new(ring.bytes()));
@@ -289,55 +300,65 @@ impl Shared {
             self.empty(mark, width)?;
             return Ok(Next::Again);
         }
-        // What the slot holds already is not sent: so its digests come first.
-        if let Some((_, moment)) = &mark.digesting {
-            return Ok(Next::Await(moment.clone()));
-        }
-        let pending = mark.next_pending();
+        // What the slot holds already is not sent, but for a few: so its digests come first.
+        let coming = mark.digesting.as_ref().map(|(_, moment)| moment.clone());
+        let digests = coming.as_ref().filter(|_| mark.known.is_some());
+        let pending = match digests {
+            Some(_) => mark.next_refreshed(),
+            None => mark.next_pending(),
+        };
         let bytes: u64 = pending.iter().map(|blocks| mark.length(blocks)).sum();
         if bytes == 0 {
-            return Ok(mark.awaited().map_or(Next::Again, Next::Await));
+            return Ok(coming.or_else(|| mark.awaited()).map_or(Next::Again, Next::Await));
         }
-        let passed = self.now().saturating_sub(mark.begun);
-        let wait = if is_hurried { Duration::ZERO } else { pace::wait(mark.sent, mark.bytes, mark.whole, passed) };
-        if !wait.is_zero() {
-            return Ok(Next::Pause(wait));
-        }
-        if !may_send {
-            return Ok(ask(mark, bytes));
+        // Those that are sent while it waits for digests are too few to be held back.
+        if digests.is_none() {
+            let passed = self.now().saturating_sub(mark.begun);
+            let wait = if is_hurried { Duration::ZERO } else { pace::wait(mark.sent, mark.bytes, mark.whole, passed) };
+            if !wait.is_zero() {
+                return Ok(Next::Pause(wait));
+            }
+            if !may_send {
+                return Ok(ask(mark, bytes));
+            }
         }
         let parts = pending.iter().flat_map(|blocks| mark.cut(blocks).map(|(_, blocks)| blocks).collect::<Vec<_>>());
         let parts = parts.map(|blocks| Part { blocks, source: Source::Live });
-        let (long, short): (Vec<_>, Vec<_>) = parts.partition(|part| mark.length(&part.blocks) >= self.sizes.engine);
-        for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(width))] {
-            if !parts.is_empty() {
-                let batch = send(mark, &self.buffer, &*self.low, parts, carrier)?;
-                mark.low.push_back(batch);
-            }
-        }
+        let (long, short) = parts.partition(|part| mark.length(&part.blocks) >= self.sizes.engine);
+        self.send_low(mark, long, short, width)?;
         mark.sent += bytes;
         Ok(Next::Again)
     }
 
     /// Sends what was doubled, about a piece of it.
     fn empty(&self, mark: &mut Mark, width: u32) -> Result<(), DeviceError> {
-        // What is on its way there from live memory must not come behind it.
-        for batch in &mark.urgent {
-            self.low.wait_for(&*batch.moment)?;
-        }
         let (mut long, mut short, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let lows = &self.lows;
         while bytes < self.sizes.piece
             && let Some(Doubled { blocks, ring, place, moment }) = mark.doubled.pop_front()
         {
-            self.low.wait_for(&*moment)?;
+            // It was filled, and what is on its way from live memory to the same place has come there.
+            lows.iter().try_for_each(|low| low.wait_for(&*moment))?;
+            let is_of = |batch: &&Batch| {
+                batch.parts.iter().any(|part| part.blocks.start < blocks.end && blocks.start < part.blocks.end)
+            };
+            for batch in mark.low.iter().filter(is_of) {
+                lows[1 - batch.lane].wait_for(&*batch.moment)?;
+            }
             let length = place.end - place.start;
             bytes += length;
             let parts = if length >= self.sizes.engine { &mut long } else { &mut short };
             parts.push(Part { blocks, source: Source::Buffer(ring, place) });
         }
+        self.send_low(mark, long, short, width)
+    }
+
+    /// Sends parts on the low streams, one after the other: while one digests what it has sent, the other one has the link.
+    fn send_low(&self, mark: &mut Mark, long: Vec<Part>, short: Vec<Part>, width: u32) -> Result<(), DeviceError> {
         for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(width))] {
             if !parts.is_empty() {
-                let batch = send(mark, &self.buffer, &*self.low, parts, carrier)?;
+                let lane = mark.low.back().map_or(0, |batch| 1 - batch.lane);
+                let batch = send(mark, &self.buffer, (lane, &*self.lows[lane]), parts, carrier)?;
                 mark.low.push_back(batch);
             }
         }

@@ -1,6 +1,6 @@
 //! Marks on the twin, whose streams do what a seed says: the slot has what was marked, and the program what it would have without us.
 
-use super::mark::{Field, Landed, Snapshot};
+use super::mark::{Field, Known, Landed, Snapshot};
 use super::step::Next;
 use super::{Shared, Sizes};
 use crate::base::Digest;
@@ -46,7 +46,8 @@ impl World {
         let spans: Vec<DeviceSpan> = lengths.iter().map(|bytes| allocate(*bytes)).collect();
         let buffer = (0..rng.below(3)).map(|_| allocate(rng.below(9 * BLOCK))).collect();
         let sizes = Sizes { piece: BLOCK << rng.below(4), engine: BLOCK << rng.below(4) };
-        let ours = [Priority::Low, Priority::High].map(|priority| device.stream(priority).expect("a stream"));
+        let ours =
+            [Priority::Low, Priority::Low, Priority::High].map(|priority| device.stream(priority).expect("a stream"));
         let shared = Shared::new(ours, buffer, sizes);
         let is_audited = forgets || rng.chance(1, 2);
         World {
@@ -130,7 +131,7 @@ impl World {
             fields: self.spans.iter().enumerate().map(field).collect(),
             block_bytes: BLOCK,
             target: Target::new(before),
-            known,
+            known: known.map(|known| Box::new(move || known) as Known),
             turn: self.rng.next_u64(),
             is_audited: self.is_audited,
             limit: Duration::ZERO,

@@ -38,7 +38,7 @@ impl Offloader {
     /// # Errors
     /// A thread could not be started.
     pub fn open(
-        streams: [Arc<dyn Stream>; 2],
+        streams: [Arc<dyn Stream>; 3],
         buffer: Vec<DeviceSpan>,
         mut gate: impl Gate + 'static,
         prepare: impl FnOnce() + Send + 'static,

@@ -43,7 +43,9 @@ impl Shared {
         stream: &dyn Stream,
     ) -> Result<(), DeviceError> {
         // Whatever stream it is: the snapshot comes first.
-        stream.wait_for(&*mark.moment)?;
+        if !mark.is_past {
+            stream.wait_for(&*mark.moment)?;
+        }
         let mut blocks: Vec<Range<usize>> = spans.iter().flat_map(|span| mark.blocks_in(span)).collect();
         if blocks.is_empty() || mark.failure.is_some() {
             return Ok(());
@@ -178,7 +180,7 @@ impl Shared {
                 continue;
             }
             bytes += parts.iter().map(|part| mark.length(&part.blocks)).sum::<u64>();
-            let batch = send(mark, &self.buffer, &*self.urgent, parts, carrier)?;
+            let batch = send(mark, &self.buffer, (0, &*self.urgent), parts, carrier)?;
             stream.wait_for(&*batch.moment)?;
             batch.parts.iter().for_each(|part| mark.zones.all(part.blocks.clone(), Happens::Awaited));
             mark.urgent.push_back(batch);

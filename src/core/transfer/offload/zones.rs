@@ -20,9 +20,10 @@ use std::ops::Range;
 
 /// What has become of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub(super) enum Zone {
-    /// It is in live memory only.
-    Pending,
+    /// It is in live memory only. Zero: a table of these costs nothing before it is looked at.
+    Pending = 0,
     /// It is on its way from live memory to the slot.
     Moving,
     /// The same, and a write waits for it.
@@ -51,6 +52,9 @@ pub(super) enum Happens {
 }
 
 impl Zone {
+    /// All of them, by their numbers.
+    const ALL: [Zone; 5] = [Zone::Pending, Zone::Moving, Zone::Awaited, Zone::Doubled, Zone::Safe];
+
     /// The state behind it; `None` where that cannot happen.
     pub fn after(self, happens: Happens) -> Option<Zone> {
         match (self, happens) {
@@ -74,7 +78,8 @@ impl Zone {
 
 /// All blocks of a shard that are on the device, in the order of the shard.
 pub(super) struct Zones {
-    states: Vec<Zone>,
+    /// Numbers of states.
+    states: Vec<u8>,
     /// Blocks of a piece, and for each piece how many are exposed and how many Pending.
     piece: usize,
     exposed: Vec<u32>,
@@ -89,16 +94,16 @@ impl Zones {
         let piece = piece.max(1);
         let counts = |index: usize| piece.min(blocks - index * piece) as u32;
         let exposed: Vec<u32> = (0..blocks.div_ceil(piece)).map(counts).collect();
-        Zones { states: vec![Zone::Pending; blocks], piece, pending: exposed.clone(), exposed, left: blocks }
+        Zones { states: vec![0; blocks], piece, pending: exposed.clone(), exposed, left: blocks }
     }
 
     /// Moves a block on. A block to which that cannot happen is a broken invariant.
     pub fn happens(&mut self, block: usize, happens: Happens) -> Zone {
-        let before = self.states[block];
+        let before = self.state(block);
         let after = before.after(happens);
         debug_assert!(after.is_some(), "block {block} is {before:?} and cannot be {happens:?}");
         let after = after.unwrap_or(before);
-        self.states[block] = after;
+        self.states[block] = after as u8;
         let piece = block / self.piece;
         self.exposed[piece] -= u32::from(before.is_exposed() && !after.is_exposed());
         self.pending[piece] -= u32::from(before == Zone::Pending && after != Zone::Pending);
@@ -113,7 +118,7 @@ impl Zones {
 
     /// What a block is.
     pub fn state(&self, block: usize) -> Zone {
-        self.states[block]
+        Zone::ALL[usize::from(self.states[block])]
     }
 
     /// How many are not Safe.
@@ -150,7 +155,7 @@ impl Zones {
         for piece in self.pieces_of(blocks).filter(|piece| self.exposed[*piece] > 0) {
             let (start, end) = (blocks.start.max(piece * self.piece), blocks.end.min((piece + 1) * self.piece));
             for block in start..end {
-                let state = self.states[block];
+                let state = self.state(block);
                 match runs.last_mut() {
                     Some((run, of)) if run.end == block && *of == state => run.end = block + 1,
                     _ if state.is_exposed() => runs.push((block..block + 1, state)),
@@ -164,7 +169,7 @@ impl Zones {
     /// Runs of blocks of a range that are so.
     pub fn runs(&self, blocks: Range<usize>, is_so: impl Fn(Zone) -> bool) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        for block in blocks.filter(|block| is_so(self.states[*block])) {
+        for block in blocks.filter(|block| is_so(self.state(*block))) {
             match runs.last_mut() {
                 Some(run) if run.end == block => run.end = block + 1,
                 _ => runs.push(block..block + 1),

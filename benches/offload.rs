@@ -1,0 +1,373 @@
+//! Checkpoints that are marked and sent from live GPU memory: what the calls cost, how fast it is sent, and what the program feels of it.
+//!
+//! ```sh
+//! cargo bench --bench offload -- --gib 8 --only mark,write,send,changed,beside
+//! ```
+//!
+//! One rank, node memory only. F is the blocking download of the same regions into pinned memory, in the same run.
+//!
+//! - `mark`: `mark_on` in host time; and until the stream has come to its end, with and without audit; beside it one digest pass over the regions.
+//! - `write`: `before_write` with nothing marked, with a mark of which these blocks are there already, and before blocks that are copied into the buffer,
+//!   until the stream has come to the end of that; beside it a bare copy inside the device.
+//! - `send`: from the return of `mark_on` to the commit, unpaced: everything, and every second block of 64 KiB and of 4 KiB has changed.
+//! - `changed`: the same with every hundredth block of 64 KiB.
+//! - `beside`: steps of a program that copies 4 GiB inside the device, alone, beside an unpaced transfer and beside a paced one.
+//!
+//! One JSON object a line; times are medians in seconds.
+#![forbid(unsafe_code)]
+
+use bivouac_core::comm::threads::world;
+use bivouac_core::config::{Budget, OffloadConfig, OffloadMode};
+use bivouac_core::device::cuda::CudaDevice;
+use bivouac_core::device::{Device, DeviceSpan, HostRange, Priority, Run, Stream};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::{Caches, Config, Level, Offload, Pending, Session};
+use clap::Parser;
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[derive(Parser)]
+struct Options {
+    /// Bytes of the regions, in GiB.
+    #[arg(long, default_value_t = 8)]
+    gib: u64,
+    /// Bytes of the buffer, in MiB.
+    #[arg(long, default_value_t = 2048)]
+    buffer: u64,
+    /// Bytes of a block, in KiB.
+    #[arg(long, default_value_t = 64)]
+    block: u64,
+    /// What is measured.
+    #[arg(long, value_delimiter = ',', default_value = "mark,write,send,changed,beside")]
+    only: Vec<String>,
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Where node memory goes.
+    #[arg(long, default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn seconds(call: impl FnOnce()) -> f64 {
+    let begun = Instant::now();
+    call();
+    begun.elapsed().as_secs_f64()
+}
+
+/// A program with one region, and a session for it.
+struct Bed {
+    device: Arc<dyn Device>,
+    stream: Arc<dyn Stream>,
+    /// The region, and something to overwrite it with.
+    region: DeviceSpan,
+    other: DeviceSpan,
+    /// For bare copies.
+    spare: DeviceSpan,
+    bytes: u64,
+    block: u64,
+    /// Before the caches, and these before the session.
+    offload: Offload,
+    _caches: Caches,
+    session: Session,
+    version: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new(options: &Options, block: u64, audit: bool) -> Bed {
+        let bytes = options.gib << 30;
+        let folder = tempfile::TempDir::new_in(&options.memory).expect("a folder");
+        let mut config = Config::default();
+        config.job.name = Some("bench-offload".into());
+        config.job.block_bytes = block;
+        (config.job.local_enabled, config.job.global_enabled) = (false, false);
+        config.job.offload = OffloadConfig { mode: OffloadMode::Always, audit };
+        config.node.memory_directory = folder.path().to_owned();
+        config.node.memory_budget = Budget::Bytes(2 * (bytes + bytes / 128) + (2 << 30));
+        config.node.device_budget = Budget::Bytes(options.buffer * MIB + (64 << 20));
+        config.node.offload_buffer = Budget::Bytes(options.buffer * MIB);
+        let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
+        let session = Session::open_on(Box::new(world(&[0]).remove(0)), &place, config).expect("opens");
+        let device: Arc<dyn Device> = Arc::new(CudaDevice::open(0).expect("a GPU"));
+        let stream = device.stream(Priority::High).expect("a stream");
+        let [region, other, spare] = [bytes, 1 << 30, 1 << 30].map(|bytes| device.allocate(bytes).expect("room"));
+        let caches = session.caches(device.clone()).expect("caches");
+        let offload = session.offload(&caches).expect("an offload");
+        let preparing = seconds(|| offload.prepare(bytes).expect("prepared"));
+        eprintln!("prepared 2 slots of {} GiB in {preparing:.1} s", options.gib);
+        Bed {
+            device,
+            stream,
+            region,
+            other,
+            spare,
+            bytes,
+            block,
+            offload,
+            _caches: caches,
+            session,
+            version: 0,
+            _folder: folder,
+        }
+    }
+
+    /// Marks the region; how long `mark_on` took.
+    fn mark(&mut self) -> (Pending, f64) {
+        self.version += 1;
+        let mut checkpoint = self.session.checkpoint("bench", self.version).expect("begun");
+        checkpoint.save_device::<u8>("region", &self.region).expect("saved");
+        let begun = Instant::now();
+        let pending = checkpoint.mark_on(&self.offload, &*self.stream).expect("marked");
+        (pending, begun.elapsed().as_secs_f64())
+    }
+
+    /// Overwrites a part of the region, which is declared, with what differs from version to version.
+    fn write(&self, at: u64, bytes: u64) {
+        let part = self.region.part(at, bytes).expect("inside");
+        self.offload.before_write(&part, &*self.stream).expect("declared");
+        let from = self.other.part((self.version * 4096 + at) % (512 * MIB) / 256 * 256, bytes).expect("inside");
+        self.stream.copy(&from, &part).expect("enqueued");
+    }
+
+    /// Each `step`th block changes; the bytes.
+    fn change(&self, block: u64, step: u64) -> u64 {
+        let mut changed = 0;
+        if step == 1 {
+            (0..self.bytes).step_by(512 << 20).for_each(|at| self.write(at, 512 * MIB));
+            changed = self.bytes;
+        } else {
+            for at in (0..self.bytes).step_by((block * step) as usize) {
+                self.write(at, block);
+                changed += block;
+            }
+        }
+        self.stream.finish().expect("done");
+        changed
+    }
+
+    fn commit(&self, pending: Pending) {
+        pending.wait(Level::Process).expect("committed");
+    }
+
+    /// Two checkpoints, so that both slots are known.
+    fn warm_up(&mut self) {
+        for _ in 0..2 {
+            self.change(self.block, 1);
+            let (pending, _) = self.mark();
+            self.commit(pending);
+        }
+    }
+
+    /// The blocking download of so many bytes of the region into pinned memory.
+    fn f(&self, rounds: usize) -> f64 {
+        let bytes = self.bytes.min(4 << 30);
+        let (range, memory) = HostRange::leaked(vec![1u8; bytes as usize + 4096].leak());
+        let skip = range.address().next_multiple_of(4096) - range.address();
+        let pinned = self.device.pin(&range.part(skip as u64, bytes).expect("inside")).expect("pinned");
+        let part = self.region.part(0, bytes).expect("inside");
+        let target = &mut memory[skip..skip + bytes as usize];
+        let download = |_| seconds(|| self.stream.download(&mut [(part.clone(), &mut *target)], None).expect("down"));
+        let times: Vec<f64> = (0..rounds).map(download).collect();
+        drop(pinned);
+        median(&times[1..]) * self.bytes as f64 / bytes as f64
+    }
+}
+
+/// `other` holds something that has no two equal blocks.
+fn fill(bed: &Bed) {
+    let mut rng = bivouac_core::base::rng::Rng::new(1);
+    let bytes: Vec<u8> = (0..bed.other.bytes() / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+    bed.stream.upload(&[(&bytes, bed.other.clone())], None).expect("up");
+}
+
+fn mark(options: &Options, block: u64) {
+    for audit in [false, true] {
+        let mut bed = Bed::new(options, block, audit);
+        fill(&bed);
+        bed.warm_up();
+        let (mut host, mut stream, mut digests) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..options.rounds {
+            bed.stream.finish().expect("idle");
+            let begun = Instant::now();
+            let (pending, took) = bed.mark();
+            bed.stream.finish().expect("done");
+            stream.push(begun.elapsed().as_secs_f64());
+            host.push(took);
+            bed.commit(pending);
+            let runs = vec![Run::whole(bed.region.clone(), None, 0)];
+            digests.push(bed.stream.copy_blocks(runs, block).and_then(|copied| copied.seconds()).expect("digests"));
+        }
+        let line = json!({
+            "figure": "mark", "gib": options.gib, "block": block, "audit": audit, "mark_on": median(&host),
+            "checkpoint_and_stream": median(&stream), "digest_pass": median(&digests), "F": bed.f(4),
+        });
+        println!("{line}");
+    }
+}
+
+fn write(options: &Options, block: u64) {
+    let mut bed = Bed::new(options, block, true);
+    fill(&bed);
+    bed.warm_up();
+    let part = |at: u64, bytes: u64| bed.region.part(at, bytes).expect("inside");
+    let calls = |bed: &Bed, span: &DeviceSpan, count: u32| {
+        seconds(|| (0..count).for_each(|_| bed.offload.before_write(span, &*bed.stream).expect("declared")))
+            / f64::from(count)
+    };
+    let first = part(0, 64 * MIB);
+    let parts: Vec<DeviceSpan> = (1..=12).map(|index| part(bed.bytes - index * 256 * MIB, 256 * MIB)).collect();
+    let idle = calls(&bed, &first, 100_000);
+    let (mut safe, mut doubled) = (Vec::new(), Vec::new());
+    for size in [16 * MIB, 64 * MIB, 256 * MIB] {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..options.rounds {
+            bed.change(block, 1);
+            let (pending, _) = bed.mark();
+            // The first piece is there soon; the last ones are far from it.
+            std::thread::sleep(Duration::from_millis(20));
+            bed.stream.finish().expect("idle");
+            safe.push(calls(&bed, &first, 20));
+            bed.stream.finish().expect("idle");
+            for span in parts.iter().take(2) {
+                let span = span.part(0, size).expect("inside");
+                ours.push(seconds(|| {
+                    bed.offload.before_write(&span, &*bed.stream).expect("declared");
+                    bed.stream.finish().expect("done");
+                }));
+                let to = bed.spare.part(0, size).expect("inside");
+                theirs.push(seconds(|| {
+                    bed.stream.copy(&span, &to).expect("enqueued");
+                    bed.stream.finish().expect("done");
+                }));
+            }
+            bed.commit(pending);
+        }
+        doubled.push(json!({ "bytes": size, "before_write": median(&ours), "copy": median(&theirs) }));
+    }
+    let stats = bed.offload.stats();
+    let line = json!({
+        "figure": "write", "gib": options.gib, "block": block, "nothing_marked": idle, "all_safe": median(&safe), "doubled": doubled,
+        "marks": stats.marks, "copied": bed.session.stats().captured - stats.marks, "doubled_bytes": stats.doubled_bytes, "urgent_bytes": stats.urgent_bytes,
+    });
+    println!("{line}");
+}
+
+/// From the return of `mark_on` to the commit where every `step`th block of so many bytes has changed.
+fn send(options: &Options, name: &str, block: u64, step: u64) {
+    let mut bed = Bed::new(options, block, true);
+    fill(&bed);
+    bed.warm_up();
+    let (mut times, mut changed, mut sent) = (Vec::new(), 0, Vec::new());
+    for _ in 0..options.rounds {
+        let before = bed.offload.stats();
+        // The slot holds what was there two checkpoints ago, when the same blocks were others.
+        changed = bed.change(block, step);
+        let (pending, _) = bed.mark();
+        let begun = Instant::now();
+        bed.commit(pending);
+        times.push(begun.elapsed().as_secs_f64());
+        let stats = bed.offload.stats();
+        sent.push((stats.bytes - before.bytes - (stats.equal_bytes - before.equal_bytes)) as f64);
+    }
+    let f = bed.f(4);
+    let (time, sent) = (median(&times[2..]), median(&sent[2..]));
+    let line = json!({
+        "figure": name, "gib": options.gib, "block": block, "every": step, "changed_bytes": changed, "sent_bytes": sent, "mark_to_commit": time, "F": f,
+        "rate_of_link": sent / time / (bed.bytes as f64 / f), "of_F": time / f,
+    });
+    println!("{line}");
+}
+
+/// Steps beside a transfer.
+fn beside(options: &Options, block: u64) {
+    let mut bed = Bed::new(options, block, true);
+    fill(&bed);
+    bed.warm_up();
+    let [from, to] = [0, 512 * MIB].map(|at| bed.spare.part(at, 512 * MIB).expect("inside"));
+    let step = |bed: &Bed| {
+        seconds(|| {
+            (0..8).for_each(|_| bed.stream.copy(&from, &to).expect("enqueued"));
+            bed.stream.finish().expect("done");
+        })
+    };
+    let steps = |bed: &Bed, count: usize| -> Vec<f64> { (0..count).map(|_| step(bed)).collect() };
+    steps(&bed, 10);
+    let alone = median(&steps(&bed, 200));
+    let mut figures = Vec::new();
+    // The intervals become those of the second kind.
+    for (name, pause) in [("unpaced", None), ("paced", Some(Duration::from_secs(2)))] {
+        let (mut beside, mut took) = (Vec::new(), Vec::new());
+        for round in 0..options.rounds.max(9) {
+            bed.change(block, 1);
+            let marked = Instant::now();
+            let (pending, _) = bed.mark();
+            bed.stream.finish().expect("marked");
+            let mut times = Vec::new();
+            if pause.is_none() {
+                std::thread::scope(|scope| {
+                    let waiting = scope.spawn(|| {
+                        pending.wait(Level::Process).expect("committed");
+                        marked.elapsed()
+                    });
+                    while !waiting.is_finished() {
+                        times.push(step(&bed));
+                    }
+                    took.push(waiting.join().expect("no panic").as_secs_f64());
+                });
+            } else {
+                while pending.level() < Level::Process {
+                    times.push(step(&bed));
+                }
+                took.push(marked.elapsed().as_secs_f64());
+                pending.wait(Level::Process).expect("committed");
+            }
+            if round >= options.rounds.max(9) / 2 {
+                beside.extend(times);
+            }
+            if let Some(pause) = pause {
+                std::thread::sleep(pause.saturating_sub(marked.elapsed()));
+            }
+        }
+        let mean = beside.iter().sum::<f64>() / beside.len() as f64;
+        figures.push(json!({
+            "transfer": name, "took": median(&took), "median_step": median(&beside), "mean_step": mean, "steps": beside.len(),
+            "of_alone": median(&beside) / alone,
+        }));
+    }
+    let stats = bed.offload.stats();
+    let line = json!({
+        "figure": "beside", "gib": options.gib, "block": block, "alone": alone, "beside": figures, "F": bed.f(4), "waits": stats.waits,
+    });
+    println!("{line}");
+}
+
+fn main() {
+    let options = Options::parse();
+    let block = options.block << 10;
+    for what in &options.only {
+        match what.as_str() {
+            "mark" => mark(&options, block),
+            "write" => write(&options, block),
+            "send" => {
+                send(&options, "send", 64 << 10, 1);
+                send(&options, "send", 64 << 10, 4);
+                send(&Options { gib: options.gib.min(2), ..Options::parse() }, "send", 4 << 10, 4);
+            }
+            "changed" => send(&options, "changed", 64 << 10, 100),
+            "beside" => beside(&options, block),
+            other => panic!("{other:?} is not measured here"),
+        }
+    }
+}
