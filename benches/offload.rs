@@ -232,7 +232,7 @@ fn write(options: &Options, block: u64) {
     let (mut safe, mut doubled) = (Vec::new(), Vec::new());
     for size in [16 * MIB, 64 * MIB, 256 * MIB] {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..options.rounds {
+        for round in 0..options.rounds {
             bed.change(block, 1);
             let (pending, _) = bed.mark();
             // The first piece is there soon; the last ones are far from it.
@@ -240,7 +240,8 @@ fn write(options: &Options, block: u64) {
             bed.stream.finish().expect("idle");
             safe.push(calls(&bed, &first, 20));
             bed.stream.finish().expect("idle");
-            for span in parts.iter().take(2) {
+            // What was written to behind the last mark is sent first, so these are others each time.
+            for span in parts.iter().skip(round % 2 * 6).take(2) {
                 let span = span.part(0, size).expect("inside");
                 ours.push(seconds(|| {
                     bed.offload.before_write(&span, &*bed.stream).expect("declared");
@@ -259,7 +260,7 @@ fn write(options: &Options, block: u64) {
     let stats = bed.offload.stats();
     let line = json!({
         "figure": "write", "gib": options.gib, "block": block, "nothing_marked": idle, "all_safe": median(&safe), "doubled": doubled,
-        "marks": stats.marks, "copied": bed.session.stats().captured - stats.marks, "doubled_bytes": stats.doubled_bytes, "urgent_bytes": stats.urgent_bytes,
+        "marks": stats.marks, "copied": bed.session.stats().captured - stats.marks, "equal_bytes": stats.equal_bytes, "doubled_bytes": stats.doubled_bytes, "urgent_bytes": stats.urgent_bytes,
     });
     println!("{line}");
 }

@@ -176,15 +176,20 @@ impl Mark {
 
     /// Pending blocks in the order in which they are sent, about a piece of them.
     fn next_pending(&mut self) -> Vec<Range<usize>> {
-        let most = self.piece;
-        while let Some(piece) = self.order.last() {
-            let runs = self.zones.pending_of(*piece as usize, most);
-            if !runs.is_empty() {
-                return runs;
+        let (mut most, mut runs) = (self.piece, Vec::new());
+        // What has hardly changed is gathered from many pieces: a transfer of a few blocks costs as much as a long one.
+        for piece in self.order.iter().rev() {
+            let some = self.zones.pending_of(*piece as usize, most);
+            most -= some.iter().map(Range::len).sum::<usize>();
+            runs.extend(some);
+            if most == 0 {
+                break;
             }
+        }
+        while self.order.last().is_some_and(|piece| !self.zones.has_pending(*piece as usize)) {
             self.order.pop();
         }
-        Vec::new()
+        runs
     }
 }
 

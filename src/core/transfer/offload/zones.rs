@@ -149,6 +149,11 @@ impl Zones {
         runs
     }
 
+    /// Has a piece anything Pending?
+    pub fn has_pending(&self, piece: usize) -> bool {
+        self.pending[piece] > 0
+    }
+
     /// Exposed blocks of a range, in runs of equal state. Costs little where most pieces have none.
     pub fn exposed_of(&self, blocks: &Range<usize>) -> Vec<(Range<usize>, Zone)> {
         let mut runs: Vec<(Range<usize>, Zone)> = Vec::new();
