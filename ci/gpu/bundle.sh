@@ -8,11 +8,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . launch/env.sh
 
-tests=(--test contract_device --test device_checkpoint --test history)
+tests=(--test contract_device --test device_checkpoint --test offload --test history)
 benches=(--bench device)
 case "${1:-}" in
 "") tests+=(--test rtm_physics --test graphlets_counts) &&
-    benches+=(--bench shot --bench beside --bench slots --bench cache --bench reduction --bench figures --example rtm --example graphlets) ;;
+    benches+=(--bench shot --bench beside --bench slots --bench cache --bench reduction --bench marks --bench figures --example rtm --example graphlets) ;;
 --small) ;;
 *) sed -n '5,6s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac

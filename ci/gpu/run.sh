@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
-# A PART is tests, interfaces, rtm, graphlets, device, beside, ready, slots, reduction or figures; without --only all of them. Figures take ten minutes, shots half
+# A PART is tests, interfaces, rtm, graphlets, device, beside, ready, slots, reduction, marks or figures; without --only all of them. Figures take ten minutes, shots half
 # an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -37,6 +37,7 @@ check() {
 # Tests that start mpirun look for programs of the build tree, so only those that run by themselves are here.
 if wanted tests; then
     check contract_device ./contract_device --test-threads 1
+    check offload ./offload --test-threads 1 on_a_gpu
     check history ./history
     check device_checkpoint ./device_checkpoint --test-threads 1 gpu
     for test in rtm_physics graphlets_counts; do [ ! -e "$test" ] || check "$test" "./$test"; done
@@ -164,6 +165,9 @@ fi
 if wanted reduction; then
     bench reduction timeout 600 ./reduction --bench --gpu --mib 1024 --versions 7 --dir "$scratch"
     bench reduction timeout 600 ./reduction --bench --gpu --captures --mib 4096 --versions 9 --dir "$scratch"
+fi
+if wanted marks; then
+    bench marks timeout 600 ./marks --bench --gib 8
 fi
 # The figures of ICPP'23. Some of the inputs at a time: what has been measured stays if the rest takes too long.
 figures() { bench figures timeout 600 mpirun --oversubscribe --bind-to none -n "$1" ./figures --bench --dir "$scratch" "${@:2}"; }

@@ -1,7 +1,7 @@
 //! Checkpoints that are marked and sent from live GPU memory: what the calls cost, how fast it is sent, and what the program feels of it.
 //!
 //! ```sh
-//! cargo bench --bench offload -- --gib 8 --only mark,write,send,changed,beside
+//! cargo bench --bench marks -- --gib 8 --only mark,write,send,changed,beside
 //! ```
 //!
 //! One rank, node memory only. F is the blocking download of the same regions into pinned memory, in the same run.
@@ -90,7 +90,7 @@ impl Bed {
         let bytes = options.gib << 30;
         let folder = tempfile::TempDir::new_in(&options.memory).expect("a folder");
         let mut config = Config::default();
-        config.job.name = Some("bench-offload".into());
+        config.job.name = Some("bench-marks".into());
         config.job.block_bytes = block;
         (config.job.local_enabled, config.job.global_enabled) = (false, false);
         config.job.offload = OffloadConfig { mode: OffloadMode::Always, audit };
