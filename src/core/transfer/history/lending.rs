@@ -131,6 +131,10 @@ impl CacheHandle {
 
 impl Drop for Lent {
     fn drop(&mut self) {
+        // A forked child has no say in the memory, and the lock may be held by a thread that it has not.
+        if self.shared.process != std::process::id() {
+            return;
+        }
         let mut books = self.shared.lock();
         books.cache.unstage(self.shard);
         self.shared.changed(books);

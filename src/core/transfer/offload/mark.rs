@@ -10,6 +10,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Digests that are looked at in one go: a write that is declared meanwhile waits so long.
+const LOOK: usize = 8192;
+
 /// A region in device memory, and where it belongs.
 #[derive(Clone)]
 pub(in crate::transfer) struct Field {
@@ -102,6 +105,14 @@ pub(super) struct Doubling {
     pub moment: Arc<dyn Moment>,
 }
 
+/// The digests of the mark.
+pub(super) enum Digesting {
+    /// The device is at it.
+    Coming(Arc<dyn Copied>, Arc<dyn Moment>),
+    /// They are here, with those of what the target holds, if they are known; so many of them have been looked at.
+    Here { digests: Arc<[Digest]>, known: Option<Arc<[Digest]>>, at: usize },
+}
+
 /// A shard that is marked.
 pub(super) struct Mark {
     pub version: u64,
@@ -122,8 +133,8 @@ pub(super) struct Mark {
     pub is_past: bool,
     /// The next of the blocks that are sent whether the target holds them or not.
     pub refreshed: usize,
-    /// The digests of all blocks, until they are there.
-    pub digesting: Option<(Arc<dyn Copied>, Arc<dyn Moment>)>,
+    /// The digests of all blocks, until they have been looked at.
+    pub digesting: Option<Digesting>,
     pub digests: Vec<Digest>,
     pub is_digested: Vec<bool>,
     /// Blocks that the target held already.
@@ -242,22 +253,23 @@ impl Mark {
         self.note(block, digest);
     }
 
-    /// The digests of the mark. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
+    /// Looks at the next digests of the mark. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
     /// blocks that nobody can have written to yet are known by it.
-    pub fn on_digests(&mut self, digests: Vec<Digest>) {
-        let known = self.known.take().map(|known| known());
-        self.is_past = true;
-        for (block, digest) in digests.into_iter().enumerate() {
+    pub fn look_at_digests(&mut self) {
+        let Some(Digesting::Here { digests, known, at }) = self.digesting.take() else { return };
+        let end = digests.len().min(at + LOOK);
+        for block in at..end {
             let is_pending = self.zones.state(block) == Zone::Pending;
             if self.is_audited || is_pending {
-                self.note(block, digest);
+                self.note(block, digests[block]);
             }
-            let is_equal = known.as_ref().is_some_and(|known| known[block] == digest);
+            let is_equal = known.as_ref().is_some_and(|known| known[block] == digests[block]);
             if is_pending && is_equal && block % REFRESHED != self.refreshed_of() {
                 self.zones.happens(block, Happens::Equal);
                 self.equal += 1;
             }
         }
+        self.digesting = (end < digests.len()).then_some(Digesting::Here { digests, known, at: end });
     }
 
     /// A block was written to, and nobody had declared that.

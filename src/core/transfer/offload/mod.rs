@@ -132,6 +132,8 @@ struct Shared {
     /// Who waits for the end of it.
     hurrying: AtomicUsize,
     stop: AtomicBool,
+    /// The thread has panicked: nothing is sent any more.
+    is_dead: AtomicBool,
     started: Instant,
 }
 
@@ -169,6 +171,7 @@ impl Shared {
             is_open: AtomicBool::new(false),
             hurrying: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
             started: Instant::now(),
         }
     }

@@ -239,7 +239,9 @@ impl Offload {
     /// Is a shard with so many bytes on the device to be marked?
     pub(in crate::transfer) fn wants(&self, bytes: u64) -> bool {
         let is_allowed = self.refusals.load(Ordering::Relaxed) < REFUSALS_MAX;
-        is_allowed && (self.config.mode == OffloadMode::Always || !self.handle.has_room_at_once(bytes))
+        is_allowed
+            && self.offloader.is_alive()
+            && (self.config.mode == OffloadMode::Always || !self.handle.has_room_at_once(bytes))
     }
 
     /// Can the device write to this slot? If not, it will be made so for the next time.

@@ -1,12 +1,12 @@
 //! What the thread does, step by step: transfers that have ended, the next ones, and the end.
 #![forbid(unsafe_code)]
 
-use super::mark::{Batch, Doubled, Land, Landed, Mark, Part, Placed, Snapshot, Source};
+use super::mark::{Batch, Digesting, Doubled, Known, Land, Landed, Mark, Part, Placed, Snapshot, Source};
 use super::ring::Ring;
 use super::zones::{Happens, Zone, Zones};
 use super::{AHEAD, Books, Shared, WIDTH, WIDTH_HURRIED, pace};
 use crate::base::Digest;
-use crate::device::{Carrier, DeviceError, DeviceSpan, Moment, Run, Sending, SentPart, Stream};
+use crate::device::{Carrier, Copied, DeviceError, DeviceSpan, Moment, Run, Sending, SentPart, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -215,7 +215,7 @@ impl Shared {
             let copied = digests_on.copy_blocks(runs_of(&placed), block_bytes)?;
             let digested = digests_on.moment()?;
             let moment = if is_audited { digested.clone() } else { before };
-            Ok((moment, (Arc::from(copied), digested)))
+            Ok((moment, Digesting::Coming(Arc::from(copied), digested)))
         };
         let (moment, digesting) = match enqueue() {
             Ok(enqueued) => enqueued,
@@ -245,17 +245,32 @@ impl Shared {
         let is_hurried = is_waited_for || self.is_hurried(&books);
         let Books { mark: Some(mark), rings, stats, .. } = &mut *books else { return Next::Idle };
         mark.reap(rings);
-        let digested = mark.digesting.as_ref().map(|(_, moment)| moment.is_done());
-        match digested {
-            Some(Ok(true)) => self.take_digests(mark, stats),
-            Some(Err(error)) => {
-                mark.digesting = None;
-                mark.fail_by(&error);
+        let mut coming = None;
+        match &mark.digesting {
+            Some(Digesting::Coming(copied, moment)) => match moment.is_done() {
+                Ok(false) => coming = Some(moment.clone()),
+                Ok(true) => {
+                    let (copied, known) = (copied.clone(), mark.known.take());
+                    mark.is_past = true;
+                    drop(books);
+                    self.fetch_digests(&*copied, known);
+                    return Next::Again;
+                }
+                Err(error) => {
+                    mark.digesting = None;
+                    mark.fail_by(&error);
+                }
+            },
+            Some(Digesting::Here { .. }) => {
+                let before = mark.equal;
+                mark.look_at_digests();
+                stats.equal_bytes += (mark.equal - before) as u64 * mark.block_bytes;
+                return Next::Again;
             }
-            Some(Ok(false)) | None => {}
+            None => {}
         }
         if mark.failure.is_some() || (mark.zones.left() == 0 && mark.digesting.is_none()) {
-            if let Some(awaited) = mark.awaited().or(mark.digesting.as_ref().map(|(_, moment)| moment.clone())) {
+            if let Some(awaited) = mark.awaited().or(coming) {
                 return Next::Await(awaited);
             }
             let mark = books.mark.take();
@@ -278,14 +293,16 @@ impl Shared {
         })
     }
 
-    fn take_digests(&self, mark: &mut Mark, stats: &mut super::OffloadStats) {
-        let Some((copied, _)) = mark.digesting.take() else { return };
-        match copied.digests() {
-            Ok(digests) => {
-                mark.on_digests(digests);
-                stats.equal_bytes += mark.equal as u64 * mark.block_bytes;
+    /// Takes the digests of the mark from the device, and those that are known from where they are, while nobody has to wait for that.
+    fn fetch_digests(&self, copied: &dyn Copied, known: Option<Known>) {
+        let digests = copied.digests();
+        let known = known.map(|known| known().into());
+        if let Some(mark) = &mut self.books.lock().mark {
+            mark.digesting = None;
+            match digests {
+                Ok(digests) => mark.digesting = Some(Digesting::Here { digests: digests.into(), known, at: 0 }),
+                Err(error) => mark.fail_by(&error),
             }
-            Err(error) => mark.fail_by(&error),
         }
     }
 
@@ -306,7 +323,10 @@ impl Shared {
             return Ok(Next::Again);
         }
         // What the slot holds already is not sent, but for a few: so its digests come first.
-        let coming = mark.digesting.as_ref().map(|(_, moment)| moment.clone());
+        let coming = match &mark.digesting {
+            Some(Digesting::Coming(_, moment)) => Some(moment.clone()),
+            _ => None,
+        };
         let digests = coming.as_ref().filter(|_| mark.known.is_some());
         let pending = match digests {
             Some(_) => mark.next_refreshed(),

@@ -2,6 +2,7 @@
 
 use super::mark::{Field, Known, Landed, Snapshot};
 use super::step::Next;
+use super::thread::{Gate, Offloader};
 use super::{Shared, Sizes};
 use crate::base::Digest;
 use crate::base::digest::digest_bytes;
@@ -258,4 +259,47 @@ fn a_write_that_nobody_declared_is_refused_or_does_no_harm() {
         (refused, all) = (refused + some, all + of);
     }
     assert!(refused > 0 && refused < all, "{refused} of {all}");
+}
+
+/// A gate that fails as a broken invariant does.
+struct Broken;
+
+impl Gate for Broken {
+    fn pass(&mut self, _: u64, _: u64, _: u64) {
+        panic!("the gate is broken");
+    }
+
+    fn is_waited_for(&self) -> bool {
+        true
+    }
+
+    fn over(&mut self) {}
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_has_died() {
+    let device = HostDevice::new(HostModel::default());
+    let streams = [(); 3].map(|()| device.stream(Priority::Low).expect("a stream"));
+    let stream = device.stream(Priority::High).expect("a stream");
+    let offloader = Offloader::open(streams, Vec::new(), Broken, || {}).expect("a thread");
+    let span = device.allocate(4 * BLOCK).expect("room");
+    // It is dropped with the shard, and not called.
+    let told = Arc::new(());
+    let kept = told.clone();
+    let snapshot = Snapshot {
+        version: 1,
+        fields: vec![Field { name: "r".into(), span: span.clone(), at: 0 }],
+        block_bytes: BLOCK,
+        target: Target::new(vec![0; 4 * BLOCK as usize]),
+        known: None,
+        turn: 0,
+        is_audited: true,
+        limit: Duration::ZERO,
+        land: Box::new(move |_| panic!("it has not landed, and {kept:?} was told so")),
+    };
+    assert!(offloader.mark(snapshot, &*stream).is_ok());
+    offloader.settle();
+    assert!(!offloader.is_alive());
+    assert_eq!(Arc::strong_count(&told), 1);
+    offloader.before(&[span], &*stream).expect("nothing is marked");
 }

@@ -46,6 +46,7 @@ impl Offloader {
         let shared = Arc::new(Shared::new(streams, buffer, Sizes::default()));
         let there = shared.clone();
         let thread = spawn("bvk-off".into(), move || {
+            let _end = End(&there);
             prepare();
             there.run(&mut gate);
         })?;
@@ -102,9 +103,30 @@ impl Offloader {
         waited
     }
 
+    /// Is there a thread that sends?
+    pub fn is_alive(&self) -> bool {
+        !self.shared.is_dead.load(Ordering::Acquire)
+    }
+
     /// Counters.
     pub fn stats(&self) -> OffloadStats {
         self.shared.books.lock().stats.clone()
+    }
+}
+
+/// The end of the thread, also by a panic: nobody waits for it any more, and who waits for what is marked hears that it will not land.
+struct End<'a>(&'a Shared);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.is_dead.store(true, Ordering::Release);
+        let mut books = self.0.books.lock();
+        books.is_landing = false;
+        let mark = books.mark.take();
+        self.0.is_open.store(false, Ordering::Release);
+        drop(books);
+        drop(mark);
+        self.0.changed.notify_all();
     }
 }
 
@@ -157,7 +179,5 @@ impl Drop for Offloader {
         if thread.join().is_err() {
             log::error!("event=thread-panicked");
         }
-        // Empty, unless the thread has panicked: who waits for it hears of it when it is dropped.
-        drop(self.shared.books.lock().mark.take());
     }
 }
