@@ -10,6 +10,7 @@ use crate::cache::{Admission, Piece, Tier};
 use crate::config::PinOrder;
 use crate::device::{Device, DeviceError, DeviceSpan};
 use crate::segment::SlotMut;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -44,8 +45,7 @@ impl CacheHandle {
     pub fn has_room_at_once(&self, bytes: u64) -> bool {
         self.0.settle_enqueued(false);
         let mut books = self.0.lock();
-        let shard = books.shards;
-        books.shards += 1;
+        let shard = books.next_shard();
         let has_room = matches!(books.cache.stage(shard, bytes, self.0.now()), Admission::Device(_));
         books.cache.unstage(shard);
         has_room
@@ -82,8 +82,7 @@ impl CacheHandle {
         {
             books = shared.wait_at_most(books, PATIENCE);
         }
-        let shard = books.shards;
-        books.shards += 1;
+        let shard = books.next_shard();
         let mut asked = bytes.min(shared.range.bytes()) / LEAST * LEAST;
         let pieces: Vec<Piece> = loop {
             if asked == 0 {
@@ -115,7 +114,7 @@ impl CacheHandle {
 
     /// Is all of a slot pinned?
     pub fn is_pinned(&self, slot: &SlotMut) -> bool {
-        let place = slot.offset()..slot.offset() + (slot.len() as u64).next_multiple_of(PAGE);
+        let place = pages_of(slot);
         self.0.registered.bytes(place.clone()) == place.end - place.start
     }
 
@@ -124,9 +123,14 @@ impl CacheHandle {
     /// # Blocking
     /// For turns with the other ranks of the node, and about a second for 10 GiB.
     pub fn pin(&self, slot: &SlotMut) -> bool {
-        let place = slot.offset()..slot.offset() + (slot.len() as u64).next_multiple_of(PAGE);
-        self.0.config.pin != PinOrder::Never && super::preparing::pin(&self.0, place, &mut self.0.config.pin.clone())
+        self.0.config.pin != PinOrder::Never
+            && super::preparing::pin(&self.0, pages_of(slot), &mut self.0.config.pin.clone())
     }
+}
+
+/// The pages of a slot, in offsets of the segment's data area.
+fn pages_of(slot: &SlotMut) -> Range<u64> {
+    slot.offset()..slot.offset() + (slot.len() as u64).next_multiple_of(PAGE)
 }
 
 impl Drop for Lent {

@@ -285,6 +285,12 @@ fn first_of_streams(enqueued: &VecDeque<Enqueued>, which: impl Fn(&Enqueued) -> 
 }
 
 impl Books {
+    /// The number of the next shard that asks for room in the GPU cache.
+    pub(super) fn next_shard(&mut self) -> u64 {
+        self.shards += 1;
+        self.shards - 1
+    }
+
     /// Ends an append.
     pub(super) fn written(&mut self, id: EntryId, digests: Option<Vec<Digest>>) {
         let is_good = digests.is_some();

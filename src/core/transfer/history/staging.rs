@@ -186,8 +186,7 @@ impl Shared {
         self.settle_enqueued(false);
         self.settle_restores_for(bytes);
         let mut books = self.lock();
-        let shard = books.shards;
-        books.shards += 1;
+        let shard = books.next_shard();
         let rate = books.cache.rate(Link::Down).unwrap_or(RATE_ASSUMED);
         let patience = Duration::from_secs_f64(bytes as f64 / rate as f64);
         loop {

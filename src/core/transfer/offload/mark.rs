@@ -155,16 +155,15 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// The fields with their blocks, and how many blocks there are.
-    pub fn place(fields: Vec<Field>, block_bytes: u64) -> (Vec<Placed>, usize) {
+    /// The fields with their blocks.
+    pub fn place(fields: Vec<Field>, block_bytes: u64) -> Vec<Placed> {
         let mut next = 0;
         let place = |field: Field| {
             let blocks = next..next + field.span.bytes().div_ceil(block_bytes) as usize;
             next = blocks.end;
             Placed { field, blocks }
         };
-        let placed = fields.into_iter().map(place).collect();
-        (placed, next)
+        fields.into_iter().map(place).collect()
     }
 
     /// Cuts blocks where fields end: the fields, and which of their blocks.
@@ -187,6 +186,16 @@ impl Mark {
     pub fn length(&self, blocks: &Range<usize>) -> u64 {
         let lengths = self.cut(blocks).map(|(placed, blocks)| self.bytes_of(placed, &blocks));
         lengths.map(|bytes| bytes.end - bytes.start).sum()
+    }
+
+    /// Blocks in live memory as parts of one field each: those of a length that is long, and the others.
+    pub fn live_parts(&self, blocks: &[Range<usize>], is_long: impl Fn(u64) -> bool) -> [Vec<Part>; 2] {
+        let mut parts = [Vec::new(), Vec::new()];
+        for (_, blocks) in blocks.iter().flat_map(|blocks| self.cut(blocks)) {
+            let index = usize::from(!is_long(self.length(&blocks)));
+            parts[index].push(Part { blocks, source: Source::Live });
+        }
+        parts
     }
 
     /// The blocks in which a span lies, of all fields that it touches.
@@ -281,6 +290,21 @@ impl Mark {
             self.fail(|| undeclared(&region, &bytes));
         }
     }
+}
+
+impl Batch {
+    /// Has any of its blocks to do with these, which ascend?
+    pub fn meets(&self, blocks: &[Range<usize>]) -> bool {
+        self.parts.iter().any(|part| meets(std::slice::from_ref(&part.blocks), blocks))
+    }
+}
+
+/// Do any two of ranges, of which the second ones ascend, have a block in common?
+pub(super) fn meets(some: &[Range<usize>], others: &[Range<usize>]) -> bool {
+    some.iter().any(|one| {
+        let first = others.partition_point(|other| other.end <= one.start);
+        others.get(first).is_some_and(|other| other.start < one.end)
+    })
 }
 
 /// The error of a write that nobody has declared.

@@ -69,9 +69,16 @@ pub(super) fn send(
 
 impl Mark {
     /// A snapshot whose moment and digests are enqueued.
-    fn new(snapshot: Snapshot, piece: usize, moment: Arc<dyn Moment>, order: Vec<u32>, begun: Duration) -> Mark {
-        let Snapshot { version, fields, block_bytes, target, known, turn, is_audited, land, .. } = snapshot;
-        let (fields, count) = Mark::place(fields, block_bytes);
+    fn new(
+        snapshot: Snapshot,
+        fields: Vec<Placed>,
+        piece: usize,
+        moment: Arc<dyn Moment>,
+        order: Vec<u32>,
+        begun: Duration,
+    ) -> Mark {
+        let Snapshot { version, block_bytes, target, known, turn, is_audited, land, .. } = snapshot;
+        let count = count_of(&fields);
         let mut by_address: Vec<usize> = (0..fields.len()).filter(|index| !fields[*index].blocks.is_empty()).collect();
         by_address.sort_by_key(|index| fields[*index].field.span.address());
         let bytes = fields.iter().map(|placed| placed.field.span.bytes()).sum();
@@ -198,12 +205,12 @@ impl Shared {
     ///
     /// # Errors
     /// What the device says; the snapshot's `land` is not called then.
-    pub(super) fn mark(&self, snapshot: Snapshot, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
+    pub(super) fn mark(&self, mut snapshot: Snapshot, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
         let mut books = self.books.lock();
         debug_assert!(books.mark.is_none() && !books.is_landing, "one mark is open at a time");
-        let (placed, count) = Mark::place(snapshot.fields.clone(), snapshot.block_bytes);
+        let placed = Mark::place(std::mem::take(&mut snapshot.fields), snapshot.block_bytes);
         let piece = (self.sizes.piece / snapshot.block_bytes).max(1) as usize;
-        let order = books.order.on_mark(count.div_ceil(piece));
+        let order = books.order.on_mark(count_of(&placed).div_ceil(piece));
         let now = self.now();
         let whole = books.intervals.on_mark(now, snapshot.limit);
         let (block_bytes, is_audited) = (snapshot.block_bytes, snapshot.is_audited);
@@ -221,7 +228,7 @@ impl Shared {
             Ok(enqueued) => enqueued,
             Err(error) => return Err((error, snapshot.land)),
         };
-        let mut mark = Mark::new(snapshot, piece, moment, order, now);
+        let mut mark = Mark::new(snapshot, placed, piece, moment, order, now);
         (mark.digesting, mark.whole) = (Some(digesting), whole);
         books.stats.marks += 1;
         books.stats.bytes += mark.bytes;
@@ -347,9 +354,7 @@ impl Shared {
                 return Ok(ask(mark, bytes));
             }
         }
-        let parts = pending.iter().flat_map(|blocks| mark.cut(blocks).map(|(_, blocks)| blocks).collect::<Vec<_>>());
-        let parts = parts.map(|blocks| Part { blocks, source: Source::Live });
-        let (long, short) = parts.partition(|part| mark.length(&part.blocks) >= self.sizes.engine);
+        let [long, short] = mark.live_parts(&pending, |bytes| bytes >= self.sizes.engine);
         self.send_low(mark, long, short, width)?;
         mark.sent += bytes;
         Ok(Next::Again)
@@ -364,10 +369,7 @@ impl Shared {
         {
             // It was filled, and what is on its way from live memory to the same place has come there.
             lows.iter().try_for_each(|low| low.wait_for(&*moment))?;
-            let is_of = |batch: &&Batch| {
-                batch.parts.iter().any(|part| part.blocks.start < blocks.end && blocks.start < part.blocks.end)
-            };
-            for batch in mark.low.iter().filter(is_of) {
+            for batch in mark.low.iter().filter(|batch| batch.meets(std::slice::from_ref(&blocks))) {
                 lows[1 - batch.lane].wait_for(&*batch.moment)?;
             }
             let length = place.end - place.start;
@@ -404,6 +406,11 @@ impl Shared {
         drop(books);
         self.changed.notify_all();
     }
+}
+
+/// How many blocks fields have.
+fn count_of(fields: &[Placed]) -> usize {
+    fields.last().map_or(0, |placed| placed.blocks.end)
 }
 
 /// What has to be digested of the fields.

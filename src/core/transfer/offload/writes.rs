@@ -1,7 +1,7 @@
 //! What the application is about to write to: copied into the buffer, or sent at once.
 #![forbid(unsafe_code)]
 
-use super::mark::{Batch, Doubled, Doubling, Mark, Part, Source};
+use super::mark::{Batch, Doubled, Doubling, Mark, meets};
 use super::ring::Ring;
 use super::step::send;
 use super::zones::{Happens, Zone};
@@ -159,8 +159,7 @@ impl Shared {
         let is_moving = |zone| matches!(zone, Zone::Moving | Zone::Awaited);
         let moving: Vec<Range<usize>> =
             rest.iter().flat_map(|blocks| mark.zones.runs(blocks.clone(), is_moving)).collect();
-        let waits = |batch: &&Batch| batch.parts.iter().any(|part| meets(std::slice::from_ref(&part.blocks), &moving));
-        for batch in mark.low.iter().chain(&mark.urgent).filter(waits) {
+        for batch in mark.low.iter().chain(&mark.urgent).filter(|batch: &&Batch| batch.meets(&moving)) {
             stream.wait_for(&*batch.moment)?;
         }
         moving.into_iter().for_each(|blocks| mark.zones.all(blocks, Happens::Awaited));
@@ -170,10 +169,8 @@ impl Shared {
             return Ok(0);
         }
         self.urgent.wait_for(&*mark.moment)?;
-        let parts = pending.iter().flat_map(|blocks| mark.cut(blocks).map(|(_, blocks)| blocks).collect::<Vec<_>>());
-        let (long, short): (Vec<_>, Vec<_>) = parts
-            .map(|blocks| Part { blocks, source: Source::Live })
-            .partition(|part| mark.is_audited && mark.length(&part.blocks) >= self.sizes.engine);
+        // What the engine sends is digested behind that only, where somebody has digested it before.
+        let [long, short] = mark.live_parts(&pending, |bytes| mark.is_audited && bytes >= self.sizes.engine);
         let mut bytes = 0;
         for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(WIDTH_HURRIED))] {
             if parts.is_empty() {
@@ -188,12 +185,4 @@ impl Shared {
         mark.sent += bytes;
         Ok(bytes)
     }
-}
-
-/// Do any two of ranges, of which the second ones ascend, have a block in common?
-fn meets(some: &[Range<usize>], others: &[Range<usize>]) -> bool {
-    some.iter().any(|one| {
-        let first = others.partition_point(|other| other.end <= one.start);
-        others.get(first).is_some_and(|other| other.start < one.end)
-    })
 }
