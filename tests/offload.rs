@@ -92,6 +92,7 @@ fn what_was_marked_is_restored_though_the_program_went_on_at_once() {
             assert_eq!(stats.doubled_bytes > 0, buffer_bytes > 0, "{stats:?}");
             assert!(buffer_bytes >= 8 * MIB || stats.urgent_bytes > 0, "{stats:?}");
             assert_eq!(session.stats().staged_captures, 0);
+            assert_eq!(session.stats().offload, stats);
             assert_eq!(Program::restart(rank, session), Some((5, "memory")));
         });
         std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
@@ -293,6 +294,8 @@ fn nothing_that_was_marked_is_lost_by_an_end() {
                     drop((offload, caches));
                 }
             }
+            // It is gone, and what it has counted is not.
+            assert_eq!(session.stats().offload.marks, 1);
             session.close().expect("closes");
         });
         machine.run(RANKS, |rank, session| {

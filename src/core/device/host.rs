@@ -131,6 +131,21 @@ impl HostDevice {
         self.shared.compute(spans, kernel)
     }
 
+    /// Does an address lie where twins have their memory? It may belong to none of them.
+    pub fn is_address(address: u64) -> bool {
+        (FIRST_ADDRESS..=i64::MAX as u64).contains(&address)
+    }
+
+    /// A part of an allocation by its address, as a program names memory of a GPU that has nothing but pointers.
+    ///
+    /// # Errors
+    /// [`DeviceError::Foreign`] if it is not memory of this twin; [`DeviceError::Range`] if it reaches over the end of its allocation.
+    pub fn span_at(&self, address: u64, bytes: u64) -> Result<DeviceSpan> {
+        let range = self.shared.range_at(address)?;
+        let (base, whole) = (range.base, range.bytes);
+        DeviceSpan::new(base, whole, self.shared.home(), range).part(address - base, bytes)
+    }
+
     /// A stream, on which kernels can be enqueued, too.
     ///
     /// # Errors

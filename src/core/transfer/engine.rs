@@ -13,6 +13,7 @@ use super::inherited::Inherited;
 use super::lanes::Lanes;
 use super::level::{Done, LevelWork};
 use super::mail::Mail;
+use super::offload::Counters;
 use super::peers::Peers;
 use super::progress::{LevelVerdict, Progress};
 use super::reducer::{Manifests, Reducer};
@@ -85,6 +86,8 @@ pub struct Engine {
     stop: AtomicBool,
     /// Calls of the application that wait for flushes.
     pub(crate) waiting: Waiting,
+    /// What each device's offloader counts, also when it is gone.
+    marked: Lock<Vec<Counters>>,
     /// `should_exit` has said yes.
     pub is_ending: AtomicBool,
 }
@@ -137,6 +140,7 @@ impl Engine {
             operation: AtomicU64::new(operation),
             stop: AtomicBool::new(false),
             waiting: Waiting::default(),
+            marked: Lock::default(),
             is_ending: AtomicBool::new(false),
             setup,
         }
@@ -216,7 +220,16 @@ impl Engine {
             (stats.threads_wandered, stats.pages_wandered) = keeper.wandered();
         }
         stats.in_flight = self.books().in_flight().count() as u64;
+        let marked = self.marked.lock().clone();
+        marked.iter().for_each(|counters| stats.offload.add(&counters.lock()));
         stats
+    }
+
+    /// Counters for one more offloader, which are a part of [`Engine::stats`] from now on.
+    pub(crate) fn count_marks(&self) -> Counters {
+        let counters = Counters::default();
+        self.marked.lock().push(counters.clone());
+        counters
     }
 
     /// Seconds since the session was opened.

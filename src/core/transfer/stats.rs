@@ -1,5 +1,6 @@
 //! What a session counts and measures.
 
+use super::offload::OffloadStats;
 use crate::tier::{PerTier, TierId};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub struct Stats {
     pub flushed_time: PerTier<Duration>,
     /// What files left to earlier ones (`reduction.method`).
     pub reduction: Reduction,
+    /// Marked checkpoints of GPU memory, over all devices ([`crate::Session::offload`]).
+    pub offload: OffloadStats,
     /// Shard bytes read from each tier by restarts.
     pub restored_bytes: PerTier<u64>,
     /// Copies of shards or blocks that were found damaged.

@@ -116,6 +116,24 @@ pub struct OffloadStats {
     pub wait_time: Duration,
 }
 
+impl OffloadStats {
+    /// Counts what another offloader of the session has counted.
+    pub(in crate::transfer) fn add(&mut self, other: &OffloadStats) {
+        let OffloadStats { marks, refused, bytes, equal_bytes, doubled_bytes, urgent_bytes, waits, wait_time } = other;
+        self.marks += marks;
+        self.refused += refused;
+        self.bytes += bytes;
+        self.equal_bytes += equal_bytes;
+        self.doubled_bytes += doubled_bytes;
+        self.urgent_bytes += urgent_bytes;
+        self.waits += waits;
+        self.wait_time += *wait_time;
+    }
+}
+
+/// Counters that outlive their offloader, for the session.
+pub(crate) type Counters = Arc<Lock<OffloadStats>>;
+
 /// What the application's calls and the thread share.
 struct Shared {
     sizes: Sizes,
@@ -125,6 +143,7 @@ struct Shared {
     /// Memory of the buffer.
     buffer: Vec<DeviceSpan>,
     books: Lock<Books>,
+    stats: Counters,
     /// Something has ended.
     changed: Condition,
     /// Is a shard marked that has not landed?
@@ -145,21 +164,14 @@ struct Books {
     rings: Vec<Ring>,
     order: Order,
     intervals: Intervals,
-    stats: OffloadStats,
 }
 
 impl Shared {
-    fn new(streams: [Arc<dyn Stream>; 3], buffer: Vec<DeviceSpan>, sizes: Sizes) -> Shared {
+    fn new(streams: [Arc<dyn Stream>; 3], buffer: Vec<DeviceSpan>, sizes: Sizes, stats: Counters) -> Shared {
         let [one, two, urgent] = streams;
         let rings = buffer.iter().map(|span| Ring::new(span.bytes())).collect();
-        let books = Books {
-            mark: None,
-            is_landing: false,
-            rings,
-            order: Order::default(),
-            intervals: Intervals::default(),
-            stats: OffloadStats::default(),
-        };
+        let books =
+            Books { mark: None, is_landing: false, rings, order: Order::default(), intervals: Intervals::default() };
         Shared {
             sizes,
             lows: [one, two],
@@ -167,6 +179,7 @@ impl Shared {
             buffer,
             // Work is enqueued and asked for under it: both take locks of their own, and neither waits.
             books: Lock::at(crate::base::sync::Order::Outer, books),
+            stats,
             changed: Condition::new(),
             is_open: AtomicBool::new(false),
             hurrying: AtomicUsize::new(0),
@@ -178,6 +191,10 @@ impl Shared {
 
     fn now(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    fn count(&self, add: impl FnOnce(&mut OffloadStats)) {
+        add(&mut self.stats.lock());
     }
 
     fn is_stopping(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use super::mark::Snapshot;
 use super::thread::{Gate, Offloader};
-use super::{OffloadError, OffloadStats};
+use super::{Counters, OffloadError, OffloadStats};
 use crate::affinity::{cpus, given};
 use crate::base::log;
 use crate::base::units::PAGE;
@@ -31,6 +31,7 @@ pub(crate) struct OffloadSpec {
     /// How long a shard may take at most.
     pub limit: Duration,
     pub segment: Option<Arc<Segment>>,
+    pub stats: Counters,
     /// Does anything wait for what is marked?
     pub is_waited_for: Box<dyn Fn() -> bool + Send>,
 }
@@ -135,7 +136,7 @@ impl Offload {
             ThreadCpus::Near => given::for_background(&address),
             ThreadCpus::Own => cpus::of_this_thread(),
         };
-        let offloader = Offloader::open(streams, buffer, gate, move || cpus::run_on(&near));
+        let offloader = Offloader::open(streams, buffer, spec.stats, gate, move || cpus::run_on(&near));
         let offloader = offloader.map_err(|error| HistoryError::Store {
             directory: String::new(),
             reason: format!("a thread could not be started: {error}"),

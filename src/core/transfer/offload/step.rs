@@ -230,8 +230,10 @@ impl Shared {
         };
         let mut mark = Mark::new(snapshot, placed, piece, moment, order, now);
         (mark.digesting, mark.whole) = (Some(digesting), whole);
-        books.stats.marks += 1;
-        books.stats.bytes += mark.bytes;
+        self.count(|stats| {
+            stats.marks += 1;
+            stats.bytes += mark.bytes;
+        });
         books.mark = Some(mark);
         self.is_open.store(true, Ordering::Release);
         drop(books);
@@ -250,7 +252,7 @@ impl Shared {
     pub(super) fn step(&self, may_send: bool, is_waited_for: bool) -> Next {
         let mut books = self.books.lock();
         let is_hurried = is_waited_for || self.is_hurried(&books);
-        let Books { mark: Some(mark), rings, stats, .. } = &mut *books else { return Next::Idle };
+        let Books { mark: Some(mark), rings, .. } = &mut *books else { return Next::Idle };
         mark.reap(rings);
         let mut coming = None;
         match &mark.digesting {
@@ -271,7 +273,7 @@ impl Shared {
             Some(Digesting::Here { .. }) => {
                 let before = mark.equal;
                 mark.look_at_digests();
-                stats.equal_bytes += (mark.equal - before) as u64 * mark.block_bytes;
+                self.count(|stats| stats.equal_bytes += (mark.equal - before) as u64 * mark.block_bytes);
                 return Next::Again;
             }
             None => {}
@@ -402,7 +404,7 @@ impl Shared {
         });
         let mut books = self.books.lock();
         books.is_landing = false;
-        books.stats.refused += u64::from(is_refused);
+        self.count(|stats| stats.refused += u64::from(is_refused));
         drop(books);
         self.changed.notify_all();
     }

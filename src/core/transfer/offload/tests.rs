@@ -49,7 +49,7 @@ impl World {
         let sizes = Sizes { piece: BLOCK << rng.below(4), engine: BLOCK << rng.below(4) };
         let ours =
             [Priority::Low, Priority::Low, Priority::High].map(|priority| device.stream(priority).expect("a stream"));
-        let shared = Shared::new(ours, buffer, sizes);
+        let shared = Shared::new(ours, buffer, sizes, Arc::default());
         let is_audited = forgets || rng.chance(1, 2);
         World {
             paper: lengths.iter().map(|bytes| vec![0; *bytes as usize]).collect(),
@@ -281,7 +281,7 @@ fn nobody_waits_for_a_thread_that_has_died() {
     let device = HostDevice::new(HostModel::default());
     let streams = [(); 3].map(|()| device.stream(Priority::Low).expect("a stream"));
     let stream = device.stream(Priority::High).expect("a stream");
-    let offloader = Offloader::open(streams, Vec::new(), Broken, || {}).expect("a thread");
+    let offloader = Offloader::open(streams, Vec::new(), Arc::default(), Broken, || {}).expect("a thread");
     let span = device.allocate(4 * BLOCK).expect("room");
     // It is dropped with the shard, and not called.
     let told = Arc::new(());

@@ -3,7 +3,7 @@
 
 use super::mark::{Land, Snapshot};
 use super::step::Next;
-use super::{OffloadError, OffloadStats, Shared, Sizes};
+use super::{Counters, OffloadError, OffloadStats, Shared, Sizes};
 use crate::base::log;
 use crate::base::threads::spawn;
 use crate::device::{DeviceError, DeviceSpan, Stream};
@@ -40,10 +40,11 @@ impl Offloader {
     pub fn open(
         streams: [Arc<dyn Stream>; 3],
         buffer: Vec<DeviceSpan>,
+        stats: Counters,
         mut gate: impl Gate + 'static,
         prepare: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<Offloader> {
-        let shared = Arc::new(Shared::new(streams, buffer, Sizes::default()));
+        let shared = Arc::new(Shared::new(streams, buffer, Sizes::default(), stats));
         let there = shared.clone();
         let thread = spawn("bvk-off".into(), move || {
             let _end = End(&there);
@@ -60,9 +61,10 @@ impl Offloader {
     pub fn wait_for_turn(&self) {
         let waited = self.settle();
         if !waited.is_zero() {
-            let mut books = self.shared.books.lock();
-            books.stats.waits += 1;
-            books.stats.wait_time += waited;
+            self.shared.count(|stats| {
+                stats.waits += 1;
+                stats.wait_time += waited;
+            });
         }
     }
 
@@ -110,7 +112,7 @@ impl Offloader {
 
     /// Counters.
     pub fn stats(&self) -> OffloadStats {
-        self.shared.books.lock().stats.clone()
+        self.shared.stats.lock().clone()
     }
 }
 

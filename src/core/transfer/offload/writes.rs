@@ -23,8 +23,8 @@ impl Shared {
             return Ok(());
         }
         let mut books = self.books.lock();
-        let Books { mark: Some(mark), rings, order, stats, .. } = &mut *books else { return Ok(()) };
-        let outcome = self.protect(mark, rings, order, stats, spans, stream);
+        let Books { mark: Some(mark), rings, order, .. } = &mut *books else { return Ok(()) };
+        let outcome = self.protect(mark, rings, order, spans, stream);
         if let Err(error) = &outcome {
             mark.fail_by(error);
         }
@@ -38,7 +38,6 @@ impl Shared {
         mark: &mut Mark,
         rings: &mut [Ring],
         order: &mut super::order::Order,
-        stats: &mut super::OffloadStats,
         spans: &[DeviceSpan],
         stream: &dyn Stream,
     ) -> Result<(), DeviceError> {
@@ -75,10 +74,12 @@ impl Shared {
             }
         }
         if !doubled.is_empty() {
-            stats.doubled_bytes += self.double(mark, rings, doubled, stream, &mut rest)?;
+            let bytes = self.double(mark, rings, doubled, stream, &mut rest)?;
+            self.count(|stats| stats.doubled_bytes += bytes);
         }
         if !rest.is_empty() {
-            stats.urgent_bytes += self.urge(mark, &rest, stream)?;
+            let bytes = self.urge(mark, &rest, stream)?;
+            self.count(|stats| stats.urgent_bytes += bytes);
         }
         Ok(())
     }
