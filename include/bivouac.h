@@ -20,6 +20,7 @@ typedef struct bvk_checkpoint_s *bvk_checkpoint_t;
 typedef struct bvk_pending_s *bvk_pending_t;
 typedef struct bvk_restart_s *bvk_restart_t;
 typedef struct bvk_history_s *bvk_history_t;
+typedef struct bvk_write_set_s *bvk_write_set_t;
 typedef struct bvk_options bvk_options;
 typedef struct bvk_region bvk_region;
 typedef struct bvk_stats bvk_stats;
@@ -32,7 +33,7 @@ typedef struct bvk_restored bvk_restored;
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
 #define BVK_REGION_INIT {sizeof(bvk_region), NULL, NULL, 0, 0, 0, NULL}
-#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BVK_LEVEL_STATS_INIT {sizeof(bvk_level_stats), 0, 0, 0, 0, 0, 0, 0}
 #define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
 #define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0}
@@ -53,7 +54,7 @@ typedef struct bvk_restored bvk_restored;
 // A handle is not one, is of another kind, or was closed.
 #define BVK_ERR_HANDLE (-2)
 
-// The calls came in the wrong order, for example a checkpoint inside an open restart.
+// The calls came in the wrong order, for example a checkpoint inside an open restart, or a declaration on a stream that is being captured.
 #define BVK_ERR_STATE (-3)
 
 // The configuration has problems, or the session could not be opened; the text names ranks and keys.
@@ -181,6 +182,8 @@ typedef struct bvk_restored bvk_restored;
 
 // A session: ranks that take and restore checkpoints together. Opaque; NULL is none.
 
+// What a piece of work writes to. Opaque; NULL is none.
+
 // How a session is configured. Set `size` to `sizeof(bvk_options)` and the rest to zero (`BVK_OPTIONS_INIT`) before you set
 // members. Later members win over earlier ones, and the environment (`BIVOUAC_...`) stands between `config_text` and `settings`.
 struct bvk_options {
@@ -258,6 +261,22 @@ struct bvk_stats {
   uint64_t compressed_to;
   // Seconds that this took.
   double compress_total_s;
+  // Checkpoints that were marked (`bvk_offload`).
+  uint64_t marks;
+  // Those of them that this rank refused later, for example because of a write that was not declared.
+  uint64_t marks_refused;
+  // Bytes in GPU memory that were marked.
+  uint64_t marked_bytes;
+  // Of them those that node memory held already, and that were not sent.
+  uint64_t equal_bytes;
+  // Those that were copied aside, inside the GPU, before a write.
+  uint64_t doubled_bytes;
+  // Those for which a stream of the application had to wait.
+  uint64_t urgent_bytes;
+  // How often a checkpoint waited for the marked one before it.
+  uint64_t mark_waits;
+  // Seconds that this took.
+  double mark_wait_total_s;
 };
 
 // Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
@@ -441,7 +460,7 @@ int bvk_protect_many(bvk_session_t session,
 int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, int kind);
 
 // Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
-// checkpoint that is still begun.
+// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before it is freed.
 //
 // Local, never waits.
 //
@@ -565,8 +584,8 @@ int bvk_next_report(bvk_session_t session,
 // Errors: `BVK_ERR_ARGUMENT`.
 int bvk_log(int level);
 
-// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them; the
-// ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
+// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them, those on a GPU that
+// is offloaded once that is declared (`bvk_offload`); the ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
 //
 // Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
 // for the copy; when node memory is full: for room, at most `timeouts.room`.
@@ -575,7 +594,8 @@ int bvk_log(int level);
 // GPU initialises its caches (up to a second).
 //
 // Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, the application may go
-// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing.
+// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
+// stream that is captured into a CUDA graph; of that the others hear.
 //
 // Requirements:
 // What was promised with `bvk_protect` holds; `name` is NULL or ends with zero; `pending` is NULL or a
@@ -945,6 +965,118 @@ int bvk_history_wait_flushed(bvk_history_t history);
 // Requirements:
 // `history` is NULL or points to a handle.
 int bvk_history_close(bvk_history_t *history);
+
+// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: they are sent from where they are while the
+// application goes on, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
+// inside the GPU as without this call, says the configuration (`[offload]`). Other checkpoints are taken as before. A session offloads one GPU. With
+// `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a
+// program.
+//
+// `bytes`: node memory is made ready for marked checkpoints with so many bytes of regions, on the GPU and on the host together: reserved,
+// touched and pinned, twice over, because two checkpoints take turns. 0: it is not: the first checkpoints are copied, and their memory is pinned for later
+// ones. A second call makes more ready. Histories that are opened later may take memory that was made ready, so open them first.
+//
+// Local. Blocks for about half a second a GiB of `bytes`, and up to a second if this is the first call for the GPU.
+//
+// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the session
+// offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
+//
+// Requirements:
+// From now on what is asked of the memory of a region on that GPU holds beyond the call that captures it: it stays allocated until `bvk_settle` or
+// `bvk_close` has returned. And from a capture until the next one all work that writes to a saved region is declared before it is enqueued, on
+// whichever stream, or the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes, unseen).
+int bvk_offload(bvk_session_t session,
+                int gpu,
+                uint64_t bytes);
+
+// Work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to the `bytes` bytes at
+// `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not saved is ignored, and so is
+// host memory, which is copied in the call that captures it.
+//
+// Local, never waits. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link.
+//
+// Errors: `BVK_ERR_STATE` without `bvk_offload`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
+// each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it has failed; what
+// is marked is refused then.
+//
+// Requirements:
+// The session's stream is as `bvk_set_stream` asks. `data` is not followed.
+int bvk_before_write(bvk_session_t session,
+                     const void *data,
+                     uint64_t bytes);
+
+// The same for work on another stream: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default stream.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
+//
+// Requirements:
+// `stream` lives until this has returned. `data` is not followed.
+int bvk_before_write_on(bvk_session_t session,
+                        const void *data,
+                        uint64_t bytes,
+                        void *stream);
+
+// Names what some work of the application writes to, `count` pieces of memory, to be declared together each time (`bvk_before`): faster than
+// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU is left out.
+//
+// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation make
+// another one.
+//
+// Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
+//
+// Requirements:
+// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` is a place for a handle.
+int bvk_write_set(bvk_session_t session,
+                  const char *name,
+                  const void *const *data,
+                  const uint64_t *bytes,
+                  size_t count,
+                  bvk_write_set_t *set);
+
+// As `bvk_before_write` for all that a set names.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_before_write`; `BVK_ERR_HANDLE`.
+//
+// Requirements:
+// The session's stream is as `bvk_set_stream` asks.
+int bvk_before(bvk_write_set_t set);
+
+// As `bvk_before_write_on` for all that a set names.
+//
+// Local, never waits.
+//
+// Errors: as `bvk_before_write_on`; `BVK_ERR_HANDLE`.
+//
+// Requirements:
+// `stream` lives until this has returned.
+int bvk_before_on(bvk_write_set_t set, void *stream);
+
+// Forgets a set. `*set` becomes NULL; one that is NULL already is no error.
+//
+// Local, never waits.
+//
+// Requirements:
+// `set` is NULL or points to a handle.
+int bvk_write_set_close(bvk_write_set_t *set);
+
+// Waits until nothing of live memory is needed any more. Call it before memory of a region on the GPU is freed, and before something writes there that
+// cannot be declared: another process, another GPU. Where nothing is marked it does nothing.
+//
+// Local. Blocks for the transfer of what is marked, at full speed.
+//
+// Errors: `BVK_ERR_HANDLE`. Whether what was marked is good says `bvk_wait`.
+int bvk_settle(bvk_session_t session);
+
+// After two refused checkpoints in a row the next ones are copied, not marked, until this is called: when what was forgotten is declared.
+//
+// Local, never waits.
+//
+// Errors: `BVK_ERR_STATE` without `bvk_offload`.
+int bvk_allow_marks(bvk_session_t session);
 
 #ifdef __cplusplus
 }  // extern "C"

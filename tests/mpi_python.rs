@@ -80,6 +80,16 @@ fn every_method_does_what_it_does_in_c() {
 }
 
 #[test]
+fn tensors_on_a_gpu_are_saved_and_marked_in_the_order_of_the_stream() {
+    let Some(python) = python() else { return };
+    let place = folder();
+    let output = run(python, 2, place.path(), "tests/programs/python/gpu.py", &[]).output().expect("mpirun is there");
+    let said = printed(&output);
+    assert!(said.trim() == "all right" || said.starts_with("SKIPPED: "), "{said}");
+    print!("{said}");
+}
+
+#[test]
 fn a_library_that_is_not_there_is_said_with_what_to_do() {
     let Some(python) = python() else { return };
     let mut command = Command::new(python);

@@ -76,7 +76,7 @@ impl Begun {
 /// Takes a checkpoint of `regions`.
 ///
 /// # Safety
-/// What the application has promised of their memory holds until this returns.
+/// What the application has promised of their memory holds until this returns; of those on a GPU that the session offloads, until they are settled.
 pub(super) unsafe fn take(
     open: &mut Open,
     name: &str,
@@ -146,7 +146,10 @@ pub(super) unsafe fn finish(
         Some(gpu) => {
             // SAFETY: what the application has promised of its stream.
             let stream = unsafe { gpu.stream(open.stream) }?;
-            checkpoint.capture_on(&gpu.caches, &*stream)?
+            match open.offload.as_ref().and_then(|offloading| offloading.of(ordinal)) {
+                Some(offload) => checkpoint.mark_on(offload, &*stream)?,
+                None => checkpoint.capture_on(&gpu.caches, &*stream)?,
+            }
         }
     };
     Ok(pending)
@@ -165,8 +168,8 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
     BVK_OK
 }
 
-/// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them; the
-/// ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
+/// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them, those on a GPU that
+/// is offloaded once that is declared (`bvk_offload`); the ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
 ///
 /// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
 /// for the copy; when node memory is full: for room, at most `timeouts.room`.
@@ -175,7 +178,8 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
 /// GPU initialises its caches (up to a second).
 ///
 /// Errors: `BVK_ERR_CAPTURE`, `BVK_ERR_REGION`, `BVK_ERR_DEVICE`; the other ranks hear of it, the application may go
-/// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing.
+/// on. `BVK_ERR_STATE` while a restart is open, and `BVK_ERR_HANDLE`: the others hear of nothing. `BVK_ERR_STATE` also if what is to be marked is on a
+/// stream that is captured into a CUDA graph; of that the others hear.
 ///
 /// # Safety
 /// What was promised with [`bvk_protect`](super::session::bvk_protect) holds; `name` is NULL or ends with zero; `pending` is NULL or a

@@ -15,8 +15,16 @@ const PER_THREAD_STREAM: usize = 2;
 /// What the twin in host memory has at least.
 const TWIN_BYTES_MIN: u64 = 64 * MIB;
 
+/// In tests the twin's memory counts as that of a GPU with this number: the library gives its addresses to nobody.
+#[cfg(test)]
+pub(super) const TWIN: usize = 99;
+
 /// The GPU whose memory a pointer leads to; `None` for host memory. Memory that moves on its own counts as host memory.
 pub(super) fn of_pointer(data: *const c_void) -> device::Result<Option<usize>> {
+    #[cfg(test)]
+    if HostDevice::is_address(data.addr() as u64) {
+        return Ok(Some(TWIN));
+    }
     #[cfg(feature = "cuda")]
     return bivouac_core::device::cuda::ordinal_of(data.addr() as u64);
     #[cfg(not(feature = "cuda"))]
@@ -39,38 +47,47 @@ pub(super) fn keep_context() {}
 /// A device with its caches, opened when it is first needed. Fields are dropped in their order.
 pub(super) struct Gpu {
     pub caches: Caches,
-    /// The stream of the twin in host memory, which the application cannot name.
-    stream: Option<Arc<dyn Stream>>,
+    pub twin: Option<Twin>,
     #[cfg(feature = "cuda")]
     cuda: Option<Arc<bivouac_core::device::cuda::CudaDevice>>,
+}
+
+/// The twin in host memory.
+pub(super) struct Twin {
+    pub device: Arc<HostDevice>,
+    /// The only one, which the application cannot name.
+    pub stream: Arc<dyn Stream>,
 }
 
 impl Gpu {
     /// Opens the caches of GPU number `ordinal`, or of the twin in host memory.
     pub(super) fn open(session: &Session, ordinal: Option<usize>) -> Outcome<Gpu> {
-        let failure = |error: bivouac_core::session::Error| Failure::from(error);
         let Some(ordinal) = ordinal else {
             // Its memory is this process's own: `device.budget` in percent is one of the rank's part of node memory.
             let memory_bytes = session.memory_share().max(TWIN_BYTES_MIN);
-            let model = HostModel { memory_bytes, ..HostModel::default() };
-            let device: Arc<dyn Device> = Arc::new(HostDevice::new(model));
-            let stream = device.stream(Priority::High)?;
-            let caches = session.caches(device).map_err(failure)?;
-            return Ok(Gpu {
-                caches,
-                stream: Some(stream),
-                #[cfg(feature = "cuda")]
-                cuda: None,
-            });
+            return Gpu::twin(session, HostModel { memory_bytes, ..HostModel::default() });
         };
         #[cfg(feature = "cuda")]
         {
             let cuda = Arc::new(bivouac_core::device::cuda::CudaDevice::open(ordinal)?);
-            let caches = session.caches(cuda.clone()).map_err(failure)?;
-            Ok(Gpu { caches, stream: None, cuda: Some(cuda) })
+            let caches = session.caches(cuda.clone())?;
+            Ok(Gpu { caches, twin: None, cuda: Some(cuda) })
         }
         #[cfg(not(feature = "cuda"))]
         Err(DeviceError::NoDevice { ordinal }.into())
+    }
+
+    /// Opens the caches of a twin in host memory.
+    pub(super) fn twin(session: &Session, model: HostModel) -> Outcome<Gpu> {
+        let device = Arc::new(HostDevice::new(model));
+        let stream = device.stream(Priority::High)?;
+        let caches = session.caches(device.clone())?;
+        Ok(Gpu {
+            caches,
+            twin: Some(Twin { device, stream }),
+            #[cfg(feature = "cuda")]
+            cuda: None,
+        })
     }
 
     /// The application's stream by its handle; 0 is the legacy default stream.
@@ -78,8 +95,8 @@ impl Gpu {
     /// # Safety
     /// The handle is one of a stream of this device's primary context that lives as long as the result.
     pub(super) unsafe fn stream(&self, handle: usize) -> Outcome<Arc<dyn Stream>> {
-        if let Some(stream) = &self.stream {
-            return Ok(stream.clone());
+        if let Some(twin) = &self.twin {
+            return Ok(twin.stream.clone());
         }
         if handle == PER_THREAD_STREAM {
             return Err(Failure::argument(
@@ -100,6 +117,9 @@ impl Gpu {
     /// # Safety
     /// The memory stays allocated until all copies from and to the span have ended.
     pub(super) unsafe fn span(&self, address: u64, bytes: u64) -> device::Result<DeviceSpan> {
+        if let Some(twin) = &self.twin {
+            return twin.device.span_at(address, bytes);
+        }
         #[cfg(feature = "cuda")]
         if let Some(cuda) = &self.cuda {
             // SAFETY: as the caller says.

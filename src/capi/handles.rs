@@ -36,7 +36,7 @@ impl DerefMut for Locked<'_> {
 #[derive(Clone)]
 pub(super) enum Entry {
     Session(Shared),
-    /// A checkpoint, a restart or a history, kept in its session.
+    /// A checkpoint, a restart, a history or a set of writes, kept in its session.
     Part(Part, Shared),
     Pending(Arc<Pending>),
 }
@@ -47,6 +47,7 @@ pub(super) enum Part {
     Checkpoint,
     Restart,
     History,
+    WriteSet,
 }
 
 /// The process that sessions belong to. A forked child is refused by this, before it waits for a lock that a thread of its parent held
@@ -169,6 +170,7 @@ pub(super) fn part<T>(handle: *mut T, part: Part) -> Outcome<(Id, Shared)> {
                 Part::Checkpoint => "checkpoint",
                 Part::Restart => "restart",
                 Part::History => "history",
+                Part::WriteSet => "set of writes",
             };
             Err(wrong(what, handle.is_null()))
         }

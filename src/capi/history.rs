@@ -38,6 +38,14 @@ pub(super) fn gpu<'g>(
     }
 }
 
+/// The number of a GPU, or `BVK_NO_GPU`.
+pub(super) fn ordinal(gpu: c_int) -> Outcome<Option<usize>> {
+    match gpu {
+        BVK_NO_GPU => Ok(None),
+        number => usize::try_from(number).map(Some).map_err(|_| Failure::argument(format!("there is no GPU {number}"))),
+    }
+}
+
 impl Past {
     pub(super) fn open(open: &mut Open, name: &str, gpu_: Option<usize>, keep: Keep) -> Outcome<Past> {
         let gpu = gpu(&open.session, &mut open.gpus, gpu_)?;
@@ -163,10 +171,7 @@ pub unsafe extern "C" fn bvk_history_open(
         let name = unsafe { text(name, "the name of the history") }?;
         // SAFETY: as the caller says.
         let place = unsafe { history.as_mut() }.ok_or_else(|| Failure::argument("history is NULL"))?;
-        let gpu = match gpu {
-            BVK_NO_GPU => None,
-            ordinal => Some(usize::try_from(ordinal).map_err(|_| Failure::argument(format!("there is no GPU {gpu}")))?),
-        };
+        let gpu = ordinal(gpu)?;
         let keep = match keep {
             BVK_KEEP_UNTIL_READ => Keep::Discard,
             BVK_KEEP_ALL => Keep::Persist,
@@ -257,8 +262,18 @@ pub unsafe extern "C" fn bvk_history_append(history: *mut HistoryHandle, version
 /// What was promised with [`bvk_history_field`] holds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bvk_history_restore(history: *mut HistoryHandle, version: u64) -> c_int {
-    // SAFETY: as the caller says.
-    with(history, |past, gpus, stream| unsafe { past.restore(gpus, stream, version) })
+    call(|| {
+        let (id, open) = part(history, Part::History)?;
+        let open = lock(&open)?;
+        let past = open.histories.get(&id);
+        let past = past.ok_or_else(|| Failure::state("this history was closed by another thread"))?;
+        // SAFETY: as the caller says; what the fields are overwritten with is ordered by the same stream.
+        unsafe {
+            open.declare(&past.fields)?;
+            past.restore(&open.gpus, open.stream, version)?;
+        }
+        Ok(BVK_OK)
+    })
 }
 
 /// Says that the `count` versions will be restored in this order, after those that were named before. Also for versions that do not

@@ -13,6 +13,7 @@
 //! | [`session`] | opening, configuration, decisions, statistics |
 //! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
+//! | [`offload`] | checkpoints that are marked, and what the application declares for them |
 //! | [`gpu`] | device memory by its address: the caches of its device |
 //! | [`veloc`] | what `libveloc-client.so` forwards to: VELOC's interface on the same parts |
 //!
@@ -28,6 +29,7 @@ pub mod checkpoint;
 pub mod gpu;
 pub mod handles;
 pub mod history;
+pub mod offload;
 pub mod open;
 pub mod regions;
 pub mod restart;

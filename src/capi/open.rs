@@ -9,6 +9,7 @@ use bivouac_core::config::Method;
 use bivouac_core::session::{Attempt, Checkpoint, Session};
 use bivouac_core::transfer::Report;
 use bivouac_core::transfer::history::History;
+use bivouac_core::transfer::offload::{Offload, WriteSet};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -17,6 +18,8 @@ use std::time::Duration;
 pub(super) struct Open {
     pub attempt: Option<Running>,
     pub begun: Vec<(Id, Begun)>,
+    /// Before the caches, of which it uses a part.
+    pub offload: Option<Offloading>,
     pub histories: BTreeMap<Id, Past>,
     pub gpus: BTreeMap<Option<usize>, Gpu>,
     pub protected: Regions,
@@ -36,6 +39,7 @@ impl Open {
         Open {
             attempt: None,
             begun: Vec::new(),
+            offload: None,
             histories: BTreeMap::new(),
             gpus: BTreeMap::new(),
             protected: Regions::default(),
@@ -80,13 +84,15 @@ impl Open {
 
     /// The same with a limit for what is being written.
     pub(super) fn close_within(self, limit: Duration) -> bivouac_core::session::Result<()> {
-        let Open { attempt, begun, histories, gpus, session, .. } = self;
+        let Open { attempt, begun, offload, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
             running.give_up(&session);
         }
         for (_, begun) in begun {
             begun.give_up(&session);
         }
+        // What is marked comes down first.
+        drop(offload);
         drop(histories);
         drop(gpus);
         session.close_within(limit)
@@ -134,6 +140,14 @@ pub(super) struct Past {
     pub history: History,
     pub gpu: Option<usize>,
     pub fields: Vec<Region>,
+}
+
+/// What a session marks on its GPU.
+pub(super) struct Offloading {
+    pub offload: Offload,
+    /// Its number; `None`: the twin in host memory.
+    pub gpu: Option<usize>,
+    pub sets: BTreeMap<Id, WriteSet>,
 }
 
 /// A restart, its open attempt, and what went wrong in it on this rank.

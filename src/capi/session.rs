@@ -119,6 +119,22 @@ pub struct CStats {
     pub compressed_to: u64,
     /// Seconds that this took.
     pub compress_total_s: f64,
+    /// Checkpoints that were marked (`bvk_offload`).
+    pub marks: u64,
+    /// Those of them that this rank refused later, for example because of a write that was not declared.
+    pub marks_refused: u64,
+    /// Bytes in GPU memory that were marked.
+    pub marked_bytes: u64,
+    /// Of them those that node memory held already, and that were not sent.
+    pub equal_bytes: u64,
+    /// Those that were copied aside, inside the GPU, before a write.
+    pub doubled_bytes: u64,
+    /// Those for which a stream of the application had to wait.
+    pub urgent_bytes: u64,
+    /// How often a checkpoint waited for the marked one before it.
+    pub mark_waits: u64,
+    /// Seconds that this took.
+    pub mark_wait_total_s: f64,
 }
 
 /// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
@@ -466,7 +482,7 @@ pub(super) fn name_of_id(id: c_int) -> String {
 }
 
 /// Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
-/// checkpoint that is still begun.
+/// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before it is freed.
 ///
 /// Local, never waits.
 ///
@@ -679,6 +695,14 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
             compressed_from: now.reduction.compressed_from,
             compressed_to: now.reduction.compressed_to,
             compress_total_s: now.reduction.compress_time.as_secs_f64(),
+            marks: now.offload.marks,
+            marks_refused: now.offload.refused,
+            marked_bytes: now.offload.bytes,
+            equal_bytes: now.offload.equal_bytes,
+            doubled_bytes: now.offload.doubled_bytes,
+            urgent_bytes: now.offload.urgent_bytes,
+            mark_waits: now.offload.waits,
+            mark_wait_total_s: now.offload.wait_time.as_secs_f64(),
         };
         // SAFETY: as the caller says; all members are 8 bytes long, so there is no padding.
         unsafe { fill(stats, filled, "bvk_stats") }?;

@@ -1,5 +1,6 @@
 //! What a call returns, and the guard around every call.
 
+use bivouac_core::OffloadError;
 use bivouac_core::base::text::message;
 use bivouac_core::session::Error;
 use std::cell::RefCell;
@@ -17,7 +18,7 @@ pub const BVK_NOTHING: c_int = 2;
 pub const BVK_ERR_ARGUMENT: c_int = -1;
 /// A handle is not one, is of another kind, or was closed.
 pub const BVK_ERR_HANDLE: c_int = -2;
-/// The calls came in the wrong order, for example a checkpoint inside an open restart.
+/// The calls came in the wrong order, for example a checkpoint inside an open restart, or a declaration on a stream that is being captured.
 pub const BVK_ERR_STATE: c_int = -3;
 /// The configuration has problems, or the session could not be opened; the text names ranks and keys.
 pub const BVK_ERR_OPEN: c_int = -4;
@@ -74,6 +75,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let status = match &error {
+            Error::Offload(error) => return error.clone().into(),
             Error::History(_) => BVK_ERR_DEVICE,
             Error::Config(_) | Error::Open { .. } => BVK_ERR_OPEN,
             Error::Comm(_) | Error::MessageInFlight { .. } => BVK_ERR_MPI,
@@ -95,6 +97,19 @@ impl From<Error> for Failure {
 impl From<bivouac_core::device::DeviceError> for Failure {
     fn from(error: bivouac_core::device::DeviceError) -> Failure {
         Failure::new(BVK_ERR_DEVICE, error.to_string())
+    }
+}
+
+impl From<OffloadError> for Failure {
+    fn from(error: OffloadError) -> Failure {
+        match error {
+            OffloadError::Recording => Failure::state(error.to_string()),
+            OffloadError::Slots { .. } => {
+                let text = format!("{error}; with 0 bytes nothing is made ready, and the first checkpoints are copied");
+                Failure::new(BVK_ERR_DEVICE, text)
+            }
+            OffloadError::Device(error) => error.into(),
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 !   elements are not contiguous is refused, never copied. Extents are recorded slowest first, so a(3, 5) is kept as 5 by 3.
 !   Complex numbers are records of 8 or 16 bytes. Everything else goes by its address: type(c_ptr), a number of elements and
 !   their type.
+! - bvk_before_write and bvk_before take the stream as an optional last argument (in C they are two functions each).
 ! - Versions are integer(int64). Names and texts may end with blanks, which do not count.
 ! - A communicator is type(MPI_Comm) of mpi_f08, or an integer of mpi and mpif.h.
 !
@@ -58,6 +59,9 @@ module bivouac
   type, public :: bvk_history_t
     type(c_ptr) :: handle = c_null_ptr
   end type
+  type, public :: bvk_write_set_t
+    type(c_ptr) :: handle = c_null_ptr
+  end type
 
   ! Counters and times of this rank since its session was opened.
   type, bind(c), public :: bvk_stats
@@ -70,6 +74,9 @@ module bivouac
     real(c_double) :: look_total_s = 0
     integer(c_int64_t) :: compressed_from = 0, compressed_to = 0
     real(c_double) :: compress_total_s = 0
+    integer(c_int64_t) :: marks = 0, marks_refused = 0, marked_bytes = 0, equal_bytes = 0, doubled_bytes = 0, urgent_bytes = 0
+    integer(c_int64_t) :: mark_waits = 0
+    real(c_double) :: mark_wait_total_s = 0
   end type
 
   ! Counters of this rank for one level, over all tiers that have it.
@@ -117,6 +124,7 @@ module bivouac
     bvk_load_history, bvk_restart_end, bvk_versions
   public :: bvk_history_open, bvk_history_field, bvk_history_clear_fields, bvk_history_append, bvk_history_restore, &
     bvk_history_hint, bvk_history_start_prefetch, bvk_history_wait_flushed, bvk_history_close
+  public :: bvk_offload, bvk_before_write, bvk_write_set, bvk_before, bvk_write_set_close, bvk_settle, bvk_allow_marks
 
   interface bvk_open
     module procedure open_f08, open_integer
@@ -140,6 +148,11 @@ module bivouac
   interface bvk_history_field
     module procedure history_field_i8, history_field_i16, history_field_i32, history_field_i64, history_field_f32, &
       history_field_f64, history_field_c32, history_field_c64, history_field_address
+  end interface
+
+  interface bvk_before_write
+    module procedure before_write_i8, before_write_i16, before_write_i32, before_write_i64, before_write_f32, &
+      before_write_f64, before_write_c32, before_write_c64, before_write_address
   end interface
 
   ! An error that was found here, before the library was called. Of a fixed length, because threads may share it.
@@ -470,6 +483,61 @@ module bivouac
     function c_history_close(history) result(status) bind(c, name='bvk_history_close')
       import :: c_int, c_ptr
       type(c_ptr), intent(inout) :: history
+      integer(c_int) :: status
+    end function
+
+    function c_offload(session, gpu, bytes) result(status) bind(c, name='bvk_offload')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: session
+      integer(c_int), value :: gpu
+      integer(c_int64_t), value :: bytes
+      integer(c_int) :: status
+    end function
+    function c_before_write(session, data, bytes) result(status) bind(c, name='bvk_before_write')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: session, data
+      integer(c_int64_t), value :: bytes
+      integer(c_int) :: status
+    end function
+    function c_before_write_on(session, data, bytes, stream) result(status) bind(c, name='bvk_before_write_on')
+      import :: c_int, c_ptr, c_int64_t
+      type(c_ptr), value :: session, data, stream
+      integer(c_int64_t), value :: bytes
+      integer(c_int) :: status
+    end function
+    function c_write_set(session, name, data, bytes, count, set) result(status) bind(c, name='bvk_write_set')
+      import :: c_int, c_ptr, c_char, c_int64_t, c_size_t
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      type(c_ptr), intent(in) :: data(*)
+      integer(c_int64_t), intent(in) :: bytes(*)
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(inout) :: set
+      integer(c_int) :: status
+    end function
+    function c_before(set) result(status) bind(c, name='bvk_before')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: set
+      integer(c_int) :: status
+    end function
+    function c_before_on(set, stream) result(status) bind(c, name='bvk_before_on')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: set, stream
+      integer(c_int) :: status
+    end function
+    function c_write_set_close(set) result(status) bind(c, name='bvk_write_set_close')
+      import :: c_int, c_ptr
+      type(c_ptr), intent(inout) :: set
+      integer(c_int) :: status
+    end function
+    function c_settle(session) result(status) bind(c, name='bvk_settle')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
+      integer(c_int) :: status
+    end function
+    function c_allow_marks(session) result(status) bind(c, name='bvk_allow_marks')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: session
       integer(c_int) :: status
     end function
   end interface
@@ -1400,5 +1468,158 @@ contains
     type(bvk_history_t), intent(inout) :: history
     integer :: status
     status = told(c_history_close(history%handle))
+  end function
+
+  ! ------------------------------------------------------------------------------------------------- offloading
+
+  ! From now on checkpoints with regions on GPU number `gpu` (or BVK_NO_GPU: nothing) are marked, and sent while the program goes on. Node memory is
+  ! made ready for `bytes` of regions. From a checkpoint until the next one all that writes to its regions is declared.
+  function bvk_offload(session, gpu, bytes) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer, intent(in) :: gpu
+    integer(int64), intent(in) :: bytes
+    integer :: status
+    status = told(c_offload(session%handle, int(gpu, c_int), bytes))
+  end function
+
+  ! bvk_before_write(session, data) declares that work which is enqueued from now on may write to an array in device memory: the one that
+  ! has its device's address (CUDA Fortran; inside `host_data use_device` of OpenACC or `target data use_device_addr` of OpenMP). With a
+  ! stream, work on that one; otherwise on the session's.
+  function before_write_any(session, data, element, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    type(*), dimension(..), target, intent(in) :: data
+    integer(c_int64_t), intent(in) :: element
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    type(c_ptr) :: address
+    integer(c_int64_t), allocatable :: extents(:)
+    status = place('bvk_before_write', data, address, extents)
+    if (status == BVK_OK) status = before_write_address(session, address, product(extents)*element, stream)
+  end function
+
+  ! The same for `bytes` bytes from an address on.
+  function before_write_address(session, address, bytes, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    type(c_ptr), intent(in) :: address
+    integer(int64), intent(in) :: bytes
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    if (present(stream)) then
+      status = told(c_before_write_on(session%handle, address, bytes, stream))
+    else
+      status = told(c_before_write(session%handle, address, bytes))
+    end if
+  end function
+
+  function before_write_i8(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int8), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 1_c_int64_t, stream)
+  end function
+
+  function before_write_i16(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int16), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 2_c_int64_t, stream)
+  end function
+
+  function before_write_i32(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int32), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 4_c_int64_t, stream)
+  end function
+
+  function before_write_i64(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer(int64), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 8_c_int64_t, stream)
+  end function
+
+  function before_write_f32(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    real(real32), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 4_c_int64_t, stream)
+  end function
+
+  function before_write_f64(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    real(real64), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 8_c_int64_t, stream)
+  end function
+
+  function before_write_c32(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    complex(real32), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 8_c_int64_t, stream)
+  end function
+
+  function before_write_c64(session, data, stream) result(status)
+    type(bvk_session_t), intent(in) :: session
+    complex(real64), dimension(..), target, intent(in) :: data
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    status = before_write_any(session, data, 16_c_int64_t, stream)
+  end function
+
+  ! Names what some work writes to: as many pieces of memory as there are addresses, each with its bytes.
+  function bvk_write_set(session, name, addresses, bytes, set) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    type(c_ptr), intent(in) :: addresses(:)
+    integer(int64), intent(in) :: bytes(:)
+    type(bvk_write_set_t), intent(inout) :: set
+    integer :: status
+    if (size(addresses) /= size(bytes)) then
+      status = refused('set "'//trim(name)//'": there are not as many numbers of bytes as addresses')
+      return
+    end if
+    status = told(c_write_set(session%handle, ended(name), addresses, bytes, size(addresses, kind=c_size_t), set%handle))
+  end function
+
+  ! As bvk_before_write for all that a set names.
+  function bvk_before(set, stream) result(status)
+    type(bvk_write_set_t), intent(in) :: set
+    type(c_ptr), intent(in), optional :: stream
+    integer :: status
+    if (present(stream)) then
+      status = told(c_before_on(set%handle, stream))
+    else
+      status = told(c_before(set%handle))
+    end if
+  end function
+
+  ! Forgets a set.
+  function bvk_write_set_close(set) result(status)
+    type(bvk_write_set_t), intent(inout) :: set
+    integer :: status
+    status = told(c_write_set_close(set%handle))
+  end function
+
+  ! Waits until nothing of live memory is needed any more: before memory of a region on the GPU is freed.
+  function bvk_settle(session) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer :: status
+    status = told(c_settle(session%handle))
+  end function
+
+  ! After two refused checkpoints in a row the next ones are copied until this is called.
+  function bvk_allow_marks(session) result(status)
+    type(bvk_session_t), intent(in) :: session
+    integer :: status
+    status = told(c_allow_marks(session%handle))
   end function
 end module

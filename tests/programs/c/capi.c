@@ -118,6 +118,18 @@ static void without_session(void) {
         IS(bvk_history_wait_flushed(history), BVK_ERR_HANDLE);
         IS(bvk_history_close(&history), BVK_OK);
         IS(bvk_history_close(NULL), BVK_OK);
+        bvk_write_set_t set = NULL;
+        const void *data = field;
+        IS(bvk_offload(session, BVK_NO_GPU, 0), BVK_ERR_HANDLE);
+        IS(bvk_before_write(session, field, 8), BVK_ERR_HANDLE);
+        IS(bvk_before_write_on(session, field, 8, NULL), BVK_ERR_HANDLE);
+        IS(bvk_write_set(session, "a", &data, &number, 1, &set), BVK_ERR_HANDLE);
+        IS(bvk_before(set), BVK_ERR_HANDLE);
+        IS(bvk_before_on(set, NULL), BVK_ERR_HANDLE);
+        IS(bvk_write_set_close(&set), BVK_OK);
+        IS(bvk_write_set_close(NULL), BVK_OK);
+        IS(bvk_settle(session), BVK_ERR_HANDLE);
+        IS(bvk_allow_marks(session), BVK_ERR_HANDLE);
     }
     bvk_pending_t pending = NULL;
     IS(bvk_poll(pending, &word), BVK_ERR_HANDLE);
@@ -549,6 +561,74 @@ static void histories(bvk_session_t session) {
     // Left open: the session closes it.
 }
 
+// Without a GPU every declaration is accepted, and nothing is marked. Calls before bvk_offload say what is missing.
+static void offloading(bvk_session_t session) {
+    bvk_write_set_t writes = (bvk_write_set_t)(void *)field;
+    bvk_pending_t pending = NULL;
+    bvk_stats stats = BVK_STATS_INIT;
+    const void *data[3] = {field, few, NULL};
+    const uint64_t bytes[3] = {sizeof field, sizeof few, 0}, wrong[3] = {8, 8, 8};
+    IS(bvk_settle(session), BVK_OK);
+    IS(bvk_before_write(session, field, sizeof field), BVK_ERR_STATE);
+    CHECK(strstr(bvk_error(), "call bvk_offload first"));
+    IS(bvk_before_write_on(session, field, sizeof field, NULL), BVK_ERR_STATE);
+    IS(bvk_write_set(session, "advance", data, bytes, 3, &writes), BVK_ERR_STATE);
+    CHECK(writes == NULL && strstr(bvk_error(), "call bvk_offload first"));
+    IS(bvk_allow_marks(session), BVK_ERR_STATE);
+    IS(bvk_offload(session, -7, 0), BVK_ERR_ARGUMENT);
+    IS(bvk_offload(session, BVK_NO_GPU, (uint64_t)1 << 50), BVK_ERR_DEVICE);
+    CHECK(strstr(bvk_error(), "no node memory for marked shards of") && strstr(bvk_error(), "with 0 bytes nothing is made ready"));
+    // As it was before that.
+    IS(bvk_before_write(session, field, sizeof field), BVK_ERR_STATE);
+    IS(bvk_offload(session, BVK_NO_GPU, 1 << 20), BVK_OK);
+    IS(bvk_offload(session, BVK_NO_GPU, 0), BVK_OK);
+    IS(bvk_offload(session, 0, 0), BVK_ERR_STATE);
+    CHECK(strstr(bvk_error(), "offloads BVK_NO_GPU already"));
+
+    IS(bvk_write_set(session, NULL, data, bytes, 3, &writes), BVK_ERR_ARGUMENT);
+    IS(bvk_write_set(session, "advance", NULL, bytes, 3, &writes), BVK_ERR_ARGUMENT);
+    IS(bvk_write_set(session, "advance", data, NULL, 3, &writes), BVK_ERR_ARGUMENT);
+    IS(bvk_write_set(session, "advance", data, bytes, 3, NULL), BVK_ERR_ARGUMENT);
+    IS(bvk_write_set(session, "advance", data, wrong, 3, &writes), BVK_ERR_ARGUMENT);
+    CHECK(writes == NULL && strstr(bvk_error(), "entry 2 of the list"));
+    IS(bvk_write_set(session, "nothing", NULL, NULL, 0, &writes), BVK_OK);
+    IS(bvk_before(writes), BVK_OK);
+    IS(bvk_write_set_close(&writes), BVK_OK);
+    CHECK(writes == NULL);
+    IS(bvk_write_set(session, "advance", data, bytes, 3, &writes), BVK_OK);
+
+    protect(session);
+    set(5);
+    IS(bvk_checkpoint(session, "not marked", 1, &pending), BVK_OK);
+    IS(bvk_before_write(session, field, sizeof field), BVK_OK);
+    IS(bvk_before_write(session, few, sizeof few), BVK_OK);
+    IS(bvk_before_write(session, NULL, 0), BVK_OK);
+    IS(bvk_before_write(session, NULL, 8), BVK_ERR_ARGUMENT);
+    IS(bvk_before_write(session, field, UINT64_MAX), BVK_ERR_ARGUMENT);
+    // Nothing there is followed.
+    IS(bvk_before_write(session, (const void *)(uintptr_t)8, 8), BVK_OK);
+    IS(bvk_before_write_on(session, field, sizeof field, NULL), BVK_OK);
+    IS(bvk_before(writes), BVK_OK);
+    IS(bvk_before_on(writes, NULL), BVK_OK);
+    set(-1);
+    IS(bvk_wait(pending, BVK_LEVEL_PROCESS, NULL), BVK_OK);
+    IS(bvk_release(&pending), BVK_OK);
+    IS(bvk_restart(session, "not marked", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(is(5));
+    IS(bvk_settle(session), BVK_OK);
+    IS(bvk_allow_marks(session), BVK_OK);
+    IS(bvk_get_stats(session, &stats), BVK_OK);
+    CHECK(stats.marks == 0 && stats.marks_refused == 0 && stats.marked_bytes == 0 && stats.equal_bytes == 0);
+    CHECK(stats.doubled_bytes == 0 && stats.urgent_bytes == 0 && stats.mark_waits == 0 && stats.mark_wait_total_s == 0);
+    bvk_write_set_t old = writes;
+    IS(bvk_write_set_close(&writes), BVK_OK);
+    IS(bvk_before(old), BVK_ERR_HANDLE);
+    IS(bvk_before((bvk_write_set_t)(void *)session), BVK_ERR_HANDLE);
+    CHECK(strstr(bvk_error(), "set of writes"));
+    IS(bvk_write_set(session, "advance", data, bytes, 3, &writes), BVK_OK);
+    // Left open: the session closes it.
+}
+
 static void decisions(bvk_session_t session) {
     int yes = -1, sum = 0;
     IS(bvk_should_checkpoint(session, NULL), BVK_ERR_ARGUMENT);
@@ -788,6 +868,7 @@ int main(int argc, char **argv) {
     restarts(session);
     decisions(session);
     histories(session);
+    offloading(session);
     groups();
     tier_that_is_off();
     threads(session);

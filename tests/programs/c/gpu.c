@@ -303,6 +303,169 @@ static void registered_in_pieces(void) {
     free(host);
 }
 
+#define FIELD_BYTES (4 * (uint64_t)(WORDS - 1))
+
+// A session that marks whatever room the GPU cache has.
+static bvk_session_t open_marking(void) {
+    const char *settings[] = {"offload.mode=always", NULL};
+    bvk_options options = BVK_OPTIONS_INIT;
+    bvk_session_t session;
+    options.settings = settings;
+    IS(bvk_open(MPI_COMM_WORLD, &options, &session), BVK_OK);
+    protect(session);
+    IS(bvk_before_write(session, at(field), 4), BVK_ERR_STATE);
+    CHECK(strstr(bvk_error(), "call bvk_offload first"));
+    IS(bvk_offload(session, device, FIELD_BYTES + sizeof few), BVK_OK);
+    IS(bvk_offload(session, BVK_NO_GPU, 0), BVK_ERR_STATE);
+    CHECK(current() == context);
+    return session;
+}
+
+static bvk_stats stats_of(bvk_session_t session) {
+    bvk_stats stats = BVK_STATS_INIT;
+    IS(bvk_get_stats(session, &stats), BVK_OK);
+    return stats;
+}
+
+// They are waited for until they are in files: two slots of node memory are made ready, and a third one would be copied to.
+static bvk_pending_t mark(bvk_session_t session, uint64_t version) {
+    bvk_pending_t pending;
+    IS(bvk_checkpoint(session, "marks", version, &pending), BVK_OK);
+    CHECK(current() == context);
+    return pending;
+}
+
+// Sent from live memory, while the application declares what it overwrites at once, in each way that there is.
+static void marks(void) {
+    enum { LAST = 8 };
+    bvk_session_t session = open_marking();
+    bvk_write_set_t writes;
+    void *side;
+    const void *data[3] = {at(field + OFFSET), at(scratch), few};
+    const uint64_t bytes[3] = {FIELD_BYTES, 4 * (uint64_t)WORDS, sizeof few};
+    CHECK(cuStreamCreate(&side, 1) == 0);
+    IS(bvk_write_set(session, "field", data, bytes, 3, &writes), BVK_OK);
+    for (uint32_t version = 1; version <= LAST; version++) {
+        IS(bvk_before(writes), BVK_OK);
+        set(version);
+        bvk_pending_t pending = mark(session, version);
+        if (version == 1) {
+            IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
+        } else if (version == 2) {
+            for (uint64_t piece = 0; piece < FIELD_BYTES; piece += 1000004) {
+                uint64_t rest = FIELD_BYTES - piece;
+                IS(bvk_before_write(session, at(field + OFFSET + piece), rest < 1000004 ? rest : 1000004), BVK_OK);
+            }
+        } else if (version == 3) {
+            IS(bvk_before_on(writes, stream), BVK_OK);
+        } else if (version == 4 || version == 5) {
+            // Another stream writes, which nothing but the declaration orders behind the mark.
+            if (version == 4) IS(bvk_before_write_on(session, at(field + OFFSET), FIELD_BYTES, side), BVK_OK);
+            if (version == 5) IS(bvk_before_on(writes, side), BVK_OK);
+            CHECK(cuMemsetD32Async(field + OFFSET, 5, WORDS - 1, side) == 0 && cuStreamSynchronize(side) == 0);
+            IS(bvk_before(writes), BVK_OK);
+        } else {
+            IS(bvk_before(writes), BVK_OK);
+        }
+        set(1000 + version);
+        CHECK(current() == context);
+        commit(&pending, BVK_LEVEL_SYSTEM);
+        // It writes to the field itself, and has not to be declared.
+        IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+        CHECK(is(version));
+    }
+    bvk_stats stats = stats_of(session);
+    CHECK(stats.marks == LAST && stats.marks_refused == 0 && stats.marked_bytes == LAST * FIELD_BYTES);
+    CHECK(stats.doubled_bytes + stats.urgent_bytes > 0);
+    IS(bvk_write_set_close(&writes), BVK_OK);
+
+    // Memory that is freed behind the mark, and a session that closes behind one.
+    gpu_address gone;
+    CHECK(cuMemAlloc_v2(&gone, 64 << 20) == 0 && cuMemsetD32Async(gone, 7, 16 << 20, stream) == 0);
+    IS(bvk_protect(session, "gone", at(gone), 16 << 20, BVK_U32), BVK_OK);
+    IS(bvk_offload(session, device, FIELD_BYTES + sizeof few + (64 << 20)), BVK_OK);
+    bvk_pending_t pending = mark(session, LAST + 1);
+    IS(bvk_settle(session), BVK_OK);
+    IS(bvk_unprotect(session, "gone"), BVK_OK);
+    CHECK(cuMemFree_v2(gone) == 0);
+    commit(&pending, BVK_LEVEL_SYSTEM);
+    CHECK(stats_of(session).marks == LAST + 1);
+    IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
+    set(LAST + 2);
+    pending = mark(session, LAST + 2);
+    IS(bvk_release(&pending), BVK_OK);
+    IS(bvk_close(&session), BVK_OK);
+    session = open_session();
+    protect(session);
+    IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+    CHECK(is(LAST + 2));
+    IS(bvk_close(&session), BVK_OK);
+    CHECK(cuCtxSynchronize() == 0 && current() == context);
+}
+
+// Rank 0 says nothing of a write: all hear that, and behind the second time in a row it copies until it is told to mark again.
+static void forgotten_writes(void) {
+    bvk_session_t session = open_marking();
+    for (uint32_t version = 20; version <= 23; version++) {
+        bvk_stats before = stats_of(session);
+        IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
+        set(version);
+        bvk_pending_t pending = mark(session, version);
+        if (rank > 0) IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
+        CHECK(cuMemsetD32Async(field + OFFSET, 5, WORDS - 1, stream) == 0);
+        if (version < 22) {
+            IS(bvk_wait(pending, BVK_LEVEL_SYSTEM, NULL), BVK_ERR_NOT_COMMITTED);
+            CHECK(strstr(bvk_error(), "rank 0") && strstr(bvk_error(), "\"field\" has changed"));
+            IS(bvk_release(&pending), BVK_OK);
+        } else {
+            commit(&pending, BVK_LEVEL_SYSTEM);
+            IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+            CHECK(is(version));
+        }
+        CHECK(stats_of(session).marks - before.marks == (rank == 0 && version >= 22 ? 0 : 1));
+    }
+    CHECK(stats_of(session).marks_refused == (rank == 0 ? 2 : 0));
+    IS(bvk_allow_marks(session), BVK_OK);
+    IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
+    set(24);
+    bvk_pending_t pending = mark(session, 24);
+    commit(&pending, BVK_LEVEL_SYSTEM);
+    CHECK(stats_of(session).marks == (rank == 0 ? 3 : 5));
+    IS(bvk_close(&session), BVK_OK);
+}
+
+// A declaration cannot be a part of a graph: it is made ahead of the launch.
+static void marks_and_graphs(void) {
+    bvk_session_t session = open_marking();
+    bvk_pending_t pending = NULL;
+    void *graph = NULL, *ready = NULL;
+    set(30);
+    CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+    CHECK(cuMemsetD32Async(field + OFFSET, 5, WORDS - 1, stream) == 0);
+    IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_ERR_STATE);
+    CHECK(strstr(bvk_error(), "before each launch"));
+    IS(bvk_before_write_on(session, at(field + OFFSET), FIELD_BYTES, stream), BVK_ERR_STATE);
+    // Host memory is nobody's business, whatever the stream does.
+    IS(bvk_before_write(session, few, sizeof few), BVK_OK);
+    IS(bvk_checkpoint(session, "marks", 30, &pending), BVK_ERR_STATE);
+    CHECK(pending == NULL && strstr(bvk_error(), "CUDA graph"));
+    CHECK(cuStreamEndCapture(stream, &graph) == 0 && graph != NULL);
+    CHECK(cuGraphInstantiateWithFlags(&ready, graph, 0) == 0);
+    for (uint64_t version = 31; version <= 33; version++) {
+        IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
+        set((uint32_t)version);
+        pending = mark(session, version);
+        IS(bvk_before_write(session, at(field + OFFSET), FIELD_BYTES), BVK_OK);
+        CHECK(cuGraphLaunch(ready, stream) == 0);
+        commit(&pending, BVK_LEVEL_SYSTEM);
+        IS(bvk_restart(session, "marks", BVK_NEWEST, NULL), BVK_OK);
+        CHECK(is((uint32_t)version));
+    }
+    CHECK(stats_of(session).marks == 3 && stats_of(session).marks_refused == 0);
+    CHECK(cuGraphExecDestroy(ready) == 0 && cuGraphDestroy(graph) == 0);
+    IS(bvk_close(&session), BVK_OK);
+}
+
 // The application's kernel has written where nothing is: its GPU is lost, and what lies in host memory is saved all the same.
 static void crashed(void) {
     static const char code[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry crash() {\n"
@@ -358,6 +521,9 @@ int main(int argc, char **argv) {
     histories();
     graphs();
     registered_in_pieces();
+    marks();
+    forgotten_writes();
+    marks_and_graphs();
     CHECK(cuCtxSynchronize() == 0);
     crashed();
     MPI_Finalize();

@@ -33,6 +33,9 @@ typedef unsigned long long gpu_address;
     F(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,  \
                        void **, void **))                                                                     \
     F(cuGraphDestroy, (void *))                                                                               \
+    F(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                                     \
+    F(cuGraphLaunch, (void *, void *))                                                                        \
+    F(cuGraphExecDestroy, (void *))                                                                           \
     F(cuStreamBeginCapture_v2, (void *, int))                                                                 \
     F(cuStreamEndCapture, (void *, void **))                                                                  \
     F(cuStreamCreate, (void **, unsigned))                                                                    \

@@ -36,6 +36,7 @@ program every
   call attempts()
   call decisions()
   call past()
+  call offloading()
   call tier_that_is_off()
   call expect(bvk_close(session), BVK_OK, 'close')
   call expect(bvk_close(session), BVK_OK, 'close again')
@@ -274,6 +275,51 @@ contains
     call holds(index(bvk_error_text(), '/proc/nope') > 0, 'why it is off')
     call expect(bvk_release(pending), BVK_OK, 'release')
     call expect(bvk_close(off), BVK_OK, 'close')
+  end subroutine
+
+  ! Without a GPU everything is accepted, and nothing is marked.
+  subroutine offloading()
+    type(bvk_write_set_t) :: set
+    type(bvk_pending_t) :: pending
+    type(bvk_stats) :: stats
+    type(c_ptr) :: addresses(2)
+    addresses = [c_loc(f64), c_loc(i64)]
+    call expect(bvk_unprotect_all(session), BVK_OK, 'unprotect what was before')
+    call expect(bvk_settle(session), BVK_OK, 'settle before all')
+    call expect(bvk_before_write(session, f64), BVK_ERR_STATE, 'declare before all')
+    call holds(index(bvk_error_text(), 'call bvk_offload first') > 0, 'what to do')
+    call expect(bvk_write_set(session, 'advance', addresses, [120_int64, 8_int64], set), BVK_ERR_STATE, 'a set before all')
+    call expect(bvk_allow_marks(session), BVK_ERR_STATE, 'allow marks before all')
+    call expect(bvk_offload(session, -7, 0_int64), BVK_ERR_ARGUMENT, 'no such GPU')
+    call expect(bvk_offload(session, BVK_NO_GPU, 4096_int64), BVK_OK, 'offload')
+    call expect(bvk_offload(session, 0, 0_int64), BVK_ERR_STATE, 'offload another GPU')
+    call expect(bvk_write_set(session, 'advance', addresses, [120_int64, 8_int64], set), BVK_OK, 'a set')
+    call expect(bvk_write_set(session, 'odd', addresses, [120_int64], set), BVK_ERR_ARGUMENT, 'too few numbers')
+    call fill(40)
+    call expect(bvk_protect(session, 'f64', f64), BVK_OK, 'protect')
+    call expect(bvk_checkpoint(session, 'not marked', 1_int64, pending), BVK_OK, 'checkpoint')
+    call expect(bvk_before_write(session, f64), BVK_OK, 'declare')
+    call expect(bvk_before_write(session, c64, c_null_ptr), BVK_OK, 'declare on a stream')
+    call expect(bvk_before_write(session, f64(1:2, :)), BVK_ERR_ARGUMENT, 'declare a section with gaps')
+    call expect(bvk_before_write(session, c_loc(f64), 120_int64), BVK_OK, 'declare by address')
+    call expect(bvk_before_write(session, c_loc(f64), 120_int64, c_null_ptr), BVK_OK, 'declare by address on a stream')
+    call expect(bvk_before_write(session, c_null_ptr, 8_int64), BVK_ERR_ARGUMENT, 'declare nowhere')
+    call expect(bvk_before(set), BVK_OK, 'declare a set')
+    call expect(bvk_before(set, c_null_ptr), BVK_OK, 'declare a set on a stream')
+    f64 = -1
+    call expect(bvk_wait(pending, BVK_LEVEL_PROCESS), BVK_OK, 'wait')
+    call expect(bvk_release(pending), BVK_OK, 'release')
+    call expect(bvk_restart(session, 'not marked'), BVK_OK, 'restart')
+    call holds(f64(3, 5) == 45, 'what was captured')
+    call expect(bvk_settle(session), BVK_OK, 'settle')
+    call expect(bvk_allow_marks(session), BVK_OK, 'allow marks')
+    call expect(bvk_write_set_close(set), BVK_OK, 'close the set')
+    call expect(bvk_write_set_close(set), BVK_OK, 'close it again')
+    call expect(bvk_before(set), BVK_ERR_HANDLE, 'declare what was closed')
+    call expect(bvk_get_stats(session, stats), BVK_OK, 'stats')
+    call holds(stats%marks == 0 .and. stats%marked_bytes == 0 .and. stats%mark_waits == 0 .and. stats%mark_wait_total_s == 0, &
+      'nothing was marked')
+    call expect(bvk_unprotect_all(session), BVK_OK, 'unprotect')
   end subroutine
 
   subroutine past()

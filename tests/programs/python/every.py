@@ -348,6 +348,55 @@ def past(session):
     again.close()
 
 
+def offloading(session):
+    """Without a GPU everything is accepted, and nothing is marked."""
+    field, row = numpy.full((4, 5), 40.0), numpy.zeros(3)
+    far = Elsewhere(field)
+    session.unprotect_all()
+    session.settle()
+    raises(bivouac.Error, "call bvk_offload first", session.before_write, field)
+    raises(bivouac.Error, "call bvk_offload first", session.write_set, "advance", field)
+    assert raises(bivouac.Error, "call bvk_offload first", session.allow_marks).name == "BVK_ERR_STATE"
+    raises(bivouac.Error, "there is no GPU -7", session.offload, gpu=-7)
+    session.offload(1 << 20)
+    raises(bivouac.Error, "BVK_NO_GPU already", session.offload, gpu=0)
+    session.protect("field", far)
+    taken = session.checkpoint("not marked", 1)
+    writes = session.write_set("advance", field, far, row)
+    with session.writing(field, far, field[1:-1, ::2], field[::-1], numpy.zeros((0, 3)), bytearray(7), writes):
+        field[:] = -1
+    with session.writing(writes, row, stream=0):
+        row[:] = 1
+    taken.wait(Level.PROCESS)
+    session.restore("not marked")
+    assert (field == 40).all()
+    session.settle()
+    session.allow_marks()
+    assert all(session.stats()[name] == 0 for name in ("marks", "marks_refused", "marked_bytes", "mark_waits", "mark_wait_total_s"))
+    raises(TypeError, "neither an array nor a buffer", session.before_write, 7)
+    raises(TypeError, "a name is a text", session.write_set, 7, field)
+    writes.close()
+    writes.close()
+    raises(bivouac.Error, "BVK_ERR_HANDLE", writes.before)
+    session.unprotect_all()
+    covering()
+
+
+def covering():
+    """What a view may write to: from its first element to its last."""
+    covered = bivouac._memory.covered
+    field = numpy.zeros((6, 8))
+    start = field.ctypes.data
+    assert covered("", field) == (start, 384)
+    assert covered("", field[1:3]) == (start + 64, 128)
+    assert covered("", field[1:-1, 1:-1]) == (start + 8 * 9, 8 * (4 * 8 - 2))
+    assert covered("", field[::-1, ::-1]) == (start, 384) and covered("", field.T) == (start, 384)
+    assert covered("", field[::2, 3]) == (start + 8 * 3, 8 * 33)
+    assert covered("", field[2:2])[1] == 0 and covered("", field[2:2, ::2]) == (None, 0)
+    records = numpy.zeros(5, dtype=[("id", "i4"), ("weight", "f8")])
+    assert covered("", records[1::2]) == (records.ctypes.data + 12, 36) and covered("", records["weight"])[1] == 4 * 12 + 8
+
+
 def tier_that_is_off():
     """A directory that cannot be used: a report without a name says so, and so does waiting for the level that is out of reach."""
     with bivouac.Session(world, settings={"job.group": "off", "global.directory": "/proc/nope"}) as session:
@@ -360,7 +409,7 @@ def tier_that_is_off():
 
 
 session = opening()
-for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, ended_by_one, decisions, past):
+for test in (protected_regions, refusals, interfaces, references, put_together, captured_later, attempts, ended_by_one, decisions, past, offloading):
     test(session)
 session.close()
 session.close()

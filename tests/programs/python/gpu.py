@@ -81,9 +81,92 @@ def main():
                 fill(99)
                 history.restore(version)
                 assert holds(version), version
+    marks(field, step, fill, holds, stream, gpu)
     torch.cuda.synchronize()
     if world.rank == 0:
         print("all right")
+
+
+def marks(field, step, fill, holds, stream, gpu):
+    """Checkpoints that are sent from live memory, while the program declares what it overwrites at once; and a write that it does not declare."""
+    size = field.numel() * field.element_size() + step.nbytes
+    side = torch.cuda.Stream()
+
+    def committed(pending, version):
+        assert pending.wait(Level.SYSTEM) == Level.SYSTEM
+        assert session.restore("marks").version == version and holds(version), version
+
+    with bivouac.Session(world, settings={"offload.mode": "always"}) as session:
+        session.set_stream(stream.cuda_stream)
+        session.protect("field", field)
+        session.protect("step", step)
+        try:
+            session.before_write(field)
+            raise AssertionError("nothing is marked yet")
+        except bivouac.Error as error:
+            assert "call bvk_offload first" in str(error)
+        session.offload(size, gpu=gpu)
+        writes = session.write_set("field", field, step)
+        for version in range(1, 6):
+            session.before_write(field)
+            fill(version)
+            pending = session.checkpoint("marks", version)
+            if version == 1:
+                with session.writing(field, step):
+                    fill(100)
+            elif version == 2:
+                with session.writing(writes):
+                    fill(100)
+            elif version == 3:
+                # Views in any order are what they cover.
+                with session.writing(field[:, ::2], field[::1, 1::2]), torch.cuda.stream(stream):
+                    field[:, ::2] = 1
+                    field[:, 1::2] = 2
+            else:
+                # Nothing but the declaration orders this stream behind the mark.
+                with session.writing(writes if version == 4 else field, stream=side.cuda_stream), torch.cuda.stream(side):
+                    field.fill_(1)
+                side.synchronize()
+            committed(pending, version)
+        stats = session.stats()
+        assert (stats["marks"], stats["marks_refused"], stats["marked_bytes"]) == (5, 0, 5 * field.numel() * 4), stats
+        assert stats["doubled_bytes"] + stats["urgent_bytes"] > 0, stats
+        writes.close()
+
+        # An array that nobody but the session keeps while it is sent.
+        session.offload(size, gpu=gpu)
+        with torch.cuda.stream(stream):
+            with session.begin("kept", 1) as checkpoint:
+                checkpoint.save("array", torch.full((WORDS,), 3, dtype=torch.int32, device="cuda"))
+            others = [torch.full((WORDS,), 4, dtype=torch.int32, device="cuda") for _ in range(4)]
+        checkpoint.pending.wait(Level.SYSTEM)
+        session.settle()
+        assert session.stats()["marks"] == 6, session.stats()
+        del others
+        back = torch.empty(WORDS, dtype=torch.int32, device="cuda")
+        session.restart("kept").run(lambda attempt: attempt.load("array", back))
+        stream.synchronize()
+        assert bool((back == 3).all())
+
+        # A write that rank 0 does not declare is heard of by all.
+        session.offload(size, gpu=gpu)
+        session.before_write(field)
+        fill(6)
+        pending = session.checkpoint("marks", 6)
+        if world.rank > 0:
+            session.before_write(field)
+        with torch.cuda.stream(stream):
+            field.fill_(1)
+        try:
+            pending.wait(Level.SYSTEM)
+            raise AssertionError("a write that was not declared was not noticed")
+        except bivouac.NotCommittedError as error:
+            assert "rank 0" in str(error) and '"field" has changed' in str(error), error
+        session.allow_marks()
+        session.before_write(field)
+        fill(7)
+        committed(session.checkpoint("marks", 7), 7)
+        assert session.stats()["marks_refused"] == (1 if world.rank == 0 else 0)
 
 
 main()

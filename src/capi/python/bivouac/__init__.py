@@ -52,6 +52,7 @@ from ._session import (
     Restart,
     Restored,
     Session,
+    WriteSet,
 )
 
 __version__ = version()
@@ -59,5 +60,5 @@ __version__ = version()
 __all__ = [
     "Affinity", "Attempt", "CaptureError", "Checkpoint", "DeviceError", "Error", "History", "Keep", "Level", "LoadError",
     "NotCommittedError", "OpenError", "Pending", "Pin", "RegionError", "Report", "Restart", "RestartError", "Restored", "Session",
-    "log", "version",
+    "WriteSet", "log", "version",
 ]

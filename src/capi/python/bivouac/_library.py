@@ -26,6 +26,9 @@ class Stats(Structure):
         + [(name, c_uint64) for name in (
             "packed_files", "whole_files", "reduced_bytes", "stored_bytes", "partial_captures", "looked_on_device")]
         + [("look_total_s", c_double), ("compressed_from", c_uint64), ("compressed_to", c_uint64), ("compress_total_s", c_double)]
+        + [(name, c_uint64) for name in (
+            "marks", "marks_refused", "marked_bytes", "equal_bytes", "doubled_bytes", "urgent_bytes", "mark_waits")]
+        + [("mark_wait_total_s", c_double)]
     )
 
 
@@ -166,6 +169,15 @@ PROTOTYPES = {
     "bvk_history_start_prefetch": [HANDLE],
     "bvk_history_wait_flushed": [HANDLE],
     "bvk_history_close": [POINTER(HANDLE)],
+    "bvk_offload": [HANDLE, c_int, c_uint64],
+    "bvk_before_write": [HANDLE, c_void_p, c_uint64],
+    "bvk_before_write_on": [HANDLE, c_void_p, c_uint64, c_void_p],
+    "bvk_write_set": [HANDLE, TEXT, POINTER(c_void_p), NUMBERS, c_size_t, POINTER(HANDLE)],
+    "bvk_before": [HANDLE],
+    "bvk_before_on": [HANDLE, c_void_p],
+    "bvk_write_set_close": [POINTER(HANDLE)],
+    "bvk_settle": [HANDLE],
+    "bvk_allow_marks": [HANDLE],
 }
 
 LIBRARY = load()

@@ -10,6 +10,8 @@ KINDS = {
     ("u", 1): 1, ("i", 1): 2, ("u", 2): 3, ("i", 2): 4, ("u", 4): 5, ("i", 4): 6, ("u", 8): 7, ("i", 8): 8, ("f", 4): 9, ("f", 8): 10,
     ("b", 1): 1, ("m", 8): 8, ("M", 8): 8,
 }
+# Their bytes.
+SIZES = {kind: size for (_, size), kind in KINDS.items()}
 # The letters that the buffer protocol has for them.
 LETTERS = {"?": "b", "c": "u"}
 LETTERS.update(dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BHILQN", "u"), **dict.fromkeys("fd", "f"))
@@ -28,6 +30,15 @@ class Memory:
             self.address = None
         elif not address:
             raise ValueError(f"{what}: the array has no memory")
+
+    @property
+    def is_on_gpu(self):
+        return getattr(self.array[0], "__cuda_array_interface__", None) is not None
+
+    @property
+    def size(self):
+        """Its bytes."""
+        return self.count * (-self.kind if self.kind < 0 else SIZES[self.kind])
 
     def extents(self):
         return (ctypes.c_uint64 * len(self.shape))(*self.shape)
@@ -66,6 +77,30 @@ def memory(what, array, written):
         raise ValueError(f"{what}: the elements are not in the order of C without gaps; use numpy.ascontiguousarray, and keep its result")
     address, held = _address(what, array, interface, written, math.prod(shape) * size)
     return Memory(what, (array, interface, held), address, KINDS.get((letter, size), -size), shape)
+
+
+def covered(what, array):
+    """The address and the bytes of the memory from the first element of ``array`` to its last, in any order and with gaps: what may be
+    written to through it."""
+    interface = getattr(array, "__cuda_array_interface__", None) or getattr(array, "__array_interface__", None) or {}
+    strides = interface.get("strides")
+    if strides is None or not isinstance(interface.get("data"), tuple):
+        found = memory(what, array, True)
+        return found.address, found.size
+    shape = tuple(operator.index(extent) for extent in interface["shape"])
+    if 0 in shape:
+        return None, 0
+    reach = [(extent - 1) * operator.index(stride) for extent, stride in zip(shape, strides)]
+    before, behind = -sum(step for step in reach if step < 0), sum(step for step in reach if step > 0)
+    first = memory(what, _Described({**interface, "shape": (), "strides": None}), True)
+    return first.address - before, before + behind + first.size
+
+
+class _Described:
+    """Memory that an array interface describes."""
+
+    def __init__(self, interface):
+        self.__cuda_array_interface__ = interface
 
 
 def _address(what, array, interface, written, length):

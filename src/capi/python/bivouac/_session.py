@@ -1,5 +1,6 @@
 """Sessions and what is made from them."""
 
+import contextlib
 import ctypes
 import enum
 import operator
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from . import _library
 from ._library import AGAIN, NEWEST, NO_GPU, NOTHING, LoadError, RestartError, call, sized
-from ._memory import memory
+from ._memory import covered, memory
 
 
 class Level(enum.IntEnum):
@@ -123,6 +124,8 @@ class Session:
             options.settings = (ctypes.c_char_p * (len(pairs) + 1))(*pairs, None)
         self._handle = c_void_p()
         self._protected = {}
+        # What is being sent from where it is, and may not be freed; and how often that has begun.
+        self._marked, self._marks, self._offloads = [], 0, False
         fortran = comm if isinstance(comm, int) else comm.py2f()
         call("bvk_open_f", fortran, byref(options), byref(self._handle))
 
@@ -139,6 +142,7 @@ class Session:
             call("bvk_close", byref(self._handle))
         finally:
             self._protected.clear()
+            self._marked.clear()
 
     @property
     def generation(self):
@@ -230,7 +234,16 @@ class Session:
         """
         pending = c_void_p()
         call("bvk_checkpoint", self._handle, _text(name), _version(version), byref(pending))
+        self._keep(self._protected.values())
         return Pending(pending)
+
+    def _keep(self, captured):
+        """Keeps arrays that a capture has marked. Another mark comes only when the one before has been sent."""
+        if not self._offloads:
+            return
+        marks = self.stats()["marks"]
+        if marks != self._marks:
+            self._marks, self._marked = marks, [found for found in captured if found.is_on_gpu]
 
     def begin(self, name, version):
         """Begins a :class:`Checkpoint` that is put together from arrays of its own. Collective together with its end."""
@@ -262,6 +275,65 @@ class Session:
             if count.value <= room:
                 return list(found[: count.value])
             room = 2 * count.value
+
+    def offload(self, size=0, gpu=None):
+        """From now on checkpoints of arrays on GPU number ``gpu`` are *marked*: sent from where they are while the program goes on, which says
+        what it is about to write to (:meth:`writing`). Without a number nothing is marked, so that a program runs unchanged without a GPU.
+
+        Node memory is made ready for marked checkpoints with ``size`` bytes of arrays; with 0 it is not, and the first ones are copied. From a
+        checkpoint until the next one all work that writes to a saved array is declared, on every stream, or the checkpoint is refused on
+        all ranks. Arrays that are marked are kept alive until they have been sent. Local; blocks about half a second a GiB.
+        """
+        call("bvk_offload", self._handle, NO_GPU if gpu is None else gpu, size)
+        self._offloads = True
+
+    def before_write(self, *arrays, stream=None):
+        """Declares that work which is enqueued from now on, and until the next checkpoint, may write to ``arrays``: arrays, views of them in any
+        order, or a :class:`WriteSet`. On ``stream``, the address of a CUDA stream (0: the legacy default stream), or the session's. Arrays in host
+        memory, and those that are not saved, are ignored.
+
+        Not while the stream is captured into a CUDA graph: declare all that a graph writes to before each launch of it. Local, never waits.
+        """
+        for array in arrays:
+            if isinstance(array, WriteSet):
+                array.before(stream)
+                continue
+            address, size = covered("before_write", array)
+            if stream is None:
+                call("bvk_before_write", self._handle, address, size)
+            else:
+                call("bvk_before_write_on", self._handle, address, size, stream or None)
+
+    @contextlib.contextmanager
+    def writing(self, *arrays, stream=None):
+        """:meth:`before_write` as a context: the work that is enqueued inside may write to ``arrays``::
+
+            with session.writing(u, v):
+                advance(u, v)
+
+        They are declared where it begins. At its end nothing happens: the work may still be running.
+        """
+        self.before_write(*arrays, stream=stream)
+        yield
+
+    def write_set(self, name, *arrays):
+        """What some work writes to, as a :class:`WriteSet` that is declared again and again: faster than its arrays one by one. Local."""
+        found = [covered(f"set {name!r}", array) for array in arrays]
+        addresses = (c_void_p * len(found))(*(address for address, _ in found))
+        sizes = (c_uint64 * len(found))(*(size for _, size in found))
+        handle = c_void_p()
+        call("bvk_write_set", self._handle, _text(name), addresses, sizes, len(found), byref(handle))
+        return WriteSet(self, handle)
+
+    def settle(self):
+        """Waits until all that is marked has been sent. Before something writes there that cannot be declared: another process, another
+        GPU. Local; blocks for the transfer, at full speed."""
+        call("bvk_settle", self._handle)
+        self._marked.clear()
+
+    def allow_marks(self):
+        """After two refused checkpoints in a row the next ones are copied, not marked, until this is called. Local."""
+        call("bvk_allow_marks", self._handle)
 
     def history(self, name, gpu=None, keep=Keep.UNTIL_READ):
         """Opens a :class:`History` of this rank, with a cache on GPU number ``gpu`` if one is given. Local."""
@@ -360,6 +432,7 @@ class Checkpoint:
         pending = c_void_p()
         try:
             call("bvk_capture", byref(self._handle), byref(pending))
+            self._session._keep([*self._saved, *self._session._protected.values()])
         finally:
             # A capture that is refused inside an open restart leaves the checkpoint as it is, to be captured later.
             if not self._handle:
@@ -382,6 +455,25 @@ class Checkpoint:
             self.capture()
         else:
             self.abort()
+
+
+class WriteSet:
+    """What some work writes to: arrays that are declared together. Made by :meth:`Session.write_set`; it keeps none of them alive. After an
+    array was replaced by another one make another set."""
+
+    def __init__(self, session, handle):
+        self._session, self._handle = session, handle
+
+    def before(self, stream=None):
+        """As :meth:`Session.before_write` for all of them. Local, never waits."""
+        if stream is None:
+            call("bvk_before", self._handle)
+        else:
+            call("bvk_before_on", self._handle, stream or None)
+
+    def close(self):
+        """Forgets the set. Local."""
+        call("bvk_write_set_close", byref(self._handle))
 
 
 class Restart:

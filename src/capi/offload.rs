@@ -1,0 +1,674 @@
+//! Checkpoints of GPU memory that are marked and sent while the application goes on, which declares what it is about to write to.
+//!
+//! A session offloads one GPU. From [`bvk_offload`] on its captures mark what lies there; everything else of this module is a declaration, or
+//! waits. The spans of a declaration are compared with those of the regions, and never copied from or to.
+
+use super::arguments::{must_put, put, text};
+use super::gpu::{self, Gpu};
+use super::handles::{self, Id, Part, lock, part, to_pointer};
+use super::history;
+use super::open::{Offloading, Open, insert_part, with};
+use super::regions::Region;
+use super::session::SessionHandle;
+use super::status::{BVK_OK, Failure, Outcome, call};
+use bivouac_core::device::DeviceSpan;
+use bivouac_core::transfer::offload::Offload;
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_void};
+
+/// What a piece of work writes to. Opaque; NULL is none.
+pub struct WriteSetHandle {
+    _private: (),
+}
+
+impl Offloading {
+    /// What marks captures with regions on that GPU.
+    pub(super) fn of(&self, gpu: Option<usize>) -> Option<&Offload> {
+        (self.gpu == gpu).then_some(&self.offload)
+    }
+
+    fn device<'g>(&self, gpus: &'g BTreeMap<Option<usize>, Gpu>) -> Outcome<&'g Gpu> {
+        gpus.get(&self.gpu).ok_or_else(|| Failure::state("the caches of the GPU that is offloaded are gone"))
+    }
+
+    /// Memory that work will write to; `None` if nothing that is marked can lie there.
+    fn span(&self, gpu: &Gpu, data: *const c_void, bytes: u64) -> Outcome<Option<DeviceSpan>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        if data.is_null() {
+            return Err(Failure::argument(format!("the pointer to {bytes} bytes is NULL")));
+        }
+        let address = data.addr() as u64;
+        if address.checked_add(bytes).is_none() {
+            return Err(Failure::argument(format!("{bytes} bytes at {data:p} reach over the end of memory")));
+        }
+        if gpu::of_pointer(data)?.is_none_or(|whose| Some(whose) != self.gpu) {
+            return Ok(None);
+        }
+        // SAFETY: nothing is copied from or to this span or a part of it, so its memory need not stay: `Offload::before_write`, its only use,
+        // looks which blocks of marked regions lie at its addresses, and copies from the regions' own spans.
+        Ok(Some(unsafe { gpu.span(address, bytes) }?))
+    }
+}
+
+impl Open {
+    fn offloading(&self) -> Outcome<&Offloading> {
+        self.offload.as_ref().ok_or_else(not_offloading)
+    }
+
+    /// Marks checkpoints of that GPU from now on; with node memory for `bytes`, unless that is 0.
+    fn start_offloading(&mut self, gpu: Option<usize>, bytes: u64) -> Outcome<()> {
+        let prepare = |offload: &Offload| if bytes > 0 { offload.prepare(bytes) } else { Ok(()) };
+        if let Some(known) = &self.offload {
+            if known.gpu != gpu {
+                let number = |gpu: Option<usize>| gpu.map_or("BVK_NO_GPU".to_owned(), |number| format!("GPU {number}"));
+                return Err(Failure::state(format!(
+                    "this session offloads {} already: open a session of its own for {}",
+                    number(known.gpu),
+                    number(gpu)
+                )));
+            }
+            return Ok(prepare(&known.offload)?);
+        }
+        let offload = self.session.offload(&history::gpu(&self.session, &mut self.gpus, gpu)?.caches)?;
+        prepare(&offload)?;
+        self.offload = Some(Offloading { offload, gpu, sets: BTreeMap::new() });
+        Ok(())
+    }
+
+    /// Declares regions that a call of ours is about to write to, on the session's stream.
+    ///
+    /// # Safety
+    /// What the application has promised of its stream.
+    pub(super) unsafe fn declare<'a>(&self, regions: impl IntoIterator<Item = &'a Region>) -> Outcome<()> {
+        let Some(offloading) = &self.offload else { return Ok(()) };
+        let gpu = offloading.device(&self.gpus)?;
+        for region in regions.into_iter().filter(|region| region.gpu().is_some() && region.gpu() == offloading.gpu) {
+            // SAFETY: as in `Offloading::span`; the stream is the application's, as the caller says.
+            let (span, stream) = unsafe { (region.span(gpu)?, gpu.stream(self.stream)?) };
+            offloading.offload.before_write(&span, &*stream)?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// `stream` is a stream of the GPU's primary context.
+    unsafe fn before_write(&self, data: *const c_void, bytes: u64, stream: usize) -> Outcome {
+        let offloading = self.offloading()?;
+        let gpu = offloading.device(&self.gpus)?;
+        if let Some(span) = offloading.span(gpu, data, bytes)? {
+            // SAFETY: as the caller says; what is made of it is gone when this returns.
+            let stream = unsafe { gpu.stream(stream) }?;
+            offloading.offload.before_write(&span, &*stream)?;
+        }
+        Ok(BVK_OK)
+    }
+
+    /// # Safety
+    /// As [`Open::before_write`].
+    unsafe fn before(&self, set: Id, stream: usize) -> Outcome {
+        let offloading = self.offloading()?;
+        let gpu = offloading.device(&self.gpus)?;
+        let known = offloading.sets.get(&set);
+        let known = known.ok_or_else(|| Failure::state("this set of writes was closed by another thread"))?;
+        // SAFETY: as the caller says; what is made of it is gone when this returns.
+        let stream = unsafe { gpu.stream(stream) }?;
+        offloading.offload.before(known, &*stream)?;
+        Ok(BVK_OK)
+    }
+}
+
+fn not_offloading() -> Failure {
+    Failure::state("this session does not offload, so nothing is marked: call bvk_offload first, once, after bvk_open")
+}
+
+/// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: they are sent from where they are while the
+/// application goes on, which says what it is about to write to (`bvk_before_write`, `bvk_before`). Whether a checkpoint is marked, or copied
+/// inside the GPU as without this call, says the configuration (`[offload]`). Other checkpoints are taken as before. A session offloads one GPU. With
+/// `BVK_NO_GPU` all declarations are accepted and nothing is marked, so that a program runs unchanged without a GPU. `docs/OFFLOAD.md` shows a
+/// program.
+///
+/// `bytes`: node memory is made ready for marked checkpoints with so many bytes of regions, on the GPU and on the host together: reserved,
+/// touched and pinned, twice over, because two checkpoints take turns. 0: it is not: the first checkpoints are copied, and their memory is pinned for later
+/// ones. A second call makes more ready. Histories that are opened later may take memory that was made ready, so open them first.
+///
+/// Local. Blocks for about half a second a GiB of `bytes`, and up to a second if this is the first call for the GPU.
+///
+/// Errors: `BVK_ERR_DEVICE`: there is no such GPU, or not so much node memory for this rank, or it cannot be pinned. `BVK_ERR_STATE`: the session
+/// offloads another GPU. `BVK_ERR_ARGUMENT`, `BVK_ERR_HANDLE`. The session stays as it was.
+///
+/// # Safety
+/// From now on what is asked of the memory of a region on that GPU holds beyond the call that captures it: it stays allocated until `bvk_settle` or
+/// `bvk_close` has returned. And from a capture until the next one all work that writes to a saved region is declared before it is enqueued, on
+/// whichever stream, or the checkpoint is refused on all ranks (with `offload.audit = false` it may hold later bytes, unseen).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, bytes: u64) -> c_int {
+    with(session, |open| {
+        open.start_offloading(history::ordinal(gpu)?, bytes)?;
+        Ok(BVK_OK)
+    })
+}
+
+/// Work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to the `bytes` bytes at
+/// `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not saved is ignored, and so is
+/// host memory, which is copied in the call that captures it.
+///
+/// Local, never waits. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link.
+///
+/// Errors: `BVK_ERR_STATE` without `bvk_offload`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
+/// each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it has failed; what
+/// is marked is refused then.
+///
+/// # Safety
+/// The session's stream is as `bvk_set_stream` asks. `data` is not followed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_before_write(session: *mut SessionHandle, data: *const c_void, bytes: u64) -> c_int {
+    // SAFETY: the application has promised of its stream what `before_write` asks, when it set it.
+    with(session, |open| unsafe { open.before_write(data, bytes, open.stream) })
+}
+
+/// The same for work on another stream: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default stream.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
+///
+/// # Safety
+/// `stream` lives until this has returned. `data` is not followed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_before_write_on(
+    session: *mut SessionHandle,
+    data: *const c_void,
+    bytes: u64,
+    stream: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller says.
+    with(session, |open| unsafe { open.before_write(data, bytes, stream.expose_provenance()) })
+}
+
+/// Names what some work of the application writes to, `count` pieces of memory, to be declared together each time (`bvk_before`): faster than
+/// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU is left out.
+///
+/// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation make
+/// another one.
+///
+/// Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
+///
+/// # Safety
+/// `name` is NULL or ends with zero. `data` has `count` pointers, which are not followed, and `bytes` as many numbers. `set` is a place for a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_write_set(
+    session: *mut SessionHandle,
+    name: *const c_char,
+    data: *const *const c_void,
+    bytes: *const u64,
+    count: usize,
+    set: *mut *mut WriteSetHandle,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { put(set, std::ptr::null_mut()) };
+    call(|| {
+        let shared = handles::session(session)?;
+        let mut open = lock(&shared)?;
+        let Open { offload, gpus, .. } = &mut *open;
+        let offloading = offload.as_mut().ok_or_else(not_offloading)?;
+        // SAFETY: as the caller says.
+        let name = unsafe { text(name, "the name of the set") }?;
+        if count > 0 && (data.is_null() || bytes.is_null()) {
+            return Err(Failure::argument(format!(
+                "set {name:?}: the list of {count} pointers or that of their bytes is NULL"
+            )));
+        }
+        if set.is_null() {
+            return Err(Failure::argument("set is NULL"));
+        }
+        let gpu = offloading.device(gpus)?;
+        let mut spans = Vec::new();
+        for at in 0..count {
+            // SAFETY: both lists have that many entries, says the caller.
+            let (data, bytes) = unsafe { (data.add(at).read_unaligned(), bytes.add(at).read_unaligned()) };
+            let found = offloading.span(gpu, data, bytes).map_err(|failure| {
+                Failure::new(failure.status, format!("set {name:?}: entry {at} of the list: {}", failure.text))
+            });
+            spans.extend(found?);
+        }
+        let id = insert_part(Part::WriteSet, &shared);
+        offloading.sets.insert(id, offloading.offload.write_set(name, &spans));
+        // SAFETY: as the caller says; it is not NULL.
+        unsafe { must_put(set, to_pointer(id), "set") }?;
+        Ok(BVK_OK)
+    })
+}
+
+/// As `bvk_before_write` for all that a set names.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_before_write`; `BVK_ERR_HANDLE`.
+///
+/// # Safety
+/// The session's stream is as `bvk_set_stream` asks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_before(set: *mut WriteSetHandle) -> c_int {
+    call(|| {
+        let (id, open) = part(set, Part::WriteSet)?;
+        let open = lock(&open)?;
+        // SAFETY: the application has promised of its stream what `before` asks, when it set it.
+        unsafe { open.before(id, open.stream) }
+    })
+}
+
+/// As `bvk_before_write_on` for all that a set names.
+///
+/// Local, never waits.
+///
+/// Errors: as `bvk_before_write_on`; `BVK_ERR_HANDLE`.
+///
+/// # Safety
+/// `stream` lives until this has returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_before_on(set: *mut WriteSetHandle, stream: *mut c_void) -> c_int {
+    call(|| {
+        let (id, open) = part(set, Part::WriteSet)?;
+        let open = lock(&open)?;
+        // SAFETY: as the caller says.
+        unsafe { open.before(id, stream.expose_provenance()) }
+    })
+}
+
+/// Forgets a set. `*set` becomes NULL; one that is NULL already is no error.
+///
+/// Local, never waits.
+///
+/// # Safety
+/// `set` is NULL or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_write_set_close(set: *mut *mut WriteSetHandle) -> c_int {
+    call(|| {
+        // SAFETY: as the caller says.
+        let Some(place) = (unsafe { set.as_mut() }) else { return Ok(BVK_OK) };
+        if place.is_null() {
+            return Ok(BVK_OK);
+        }
+        let (id, open) = part(*place, Part::WriteSet)?;
+        // A call that is refused leaves the handle.
+        if let Some(offloading) = &mut lock(&open)?.offload {
+            offloading.sets.remove(&id);
+        }
+        handles::remove(id);
+        *place = std::ptr::null_mut();
+        Ok(BVK_OK)
+    })
+}
+
+/// Waits until nothing of live memory is needed any more. Call it before memory of a region on the GPU is freed, and before something writes there that
+/// cannot be declared: another process, another GPU. Where nothing is marked it does nothing.
+///
+/// Local. Blocks for the transfer of what is marked, at full speed.
+///
+/// Errors: `BVK_ERR_HANDLE`. Whether what was marked is good says `bvk_wait`.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_settle(session: *mut SessionHandle) -> c_int {
+    with(session, |open| {
+        if let Some(offloading) = &open.offload {
+            offloading.offload.settle();
+        }
+        Ok(BVK_OK)
+    })
+}
+
+/// After two refused checkpoints in a row the next ones are copied, not marked, until this is called: when what was forgotten is declared.
+///
+/// Local, never waits.
+///
+/// Errors: `BVK_ERR_STATE` without `bvk_offload`.
+#[unsafe(no_mangle)]
+pub extern "C" fn bvk_allow_marks(session: *mut SessionHandle) -> c_int {
+    with(session, |open| {
+        open.offloading()?.offload.allow_marks();
+        Ok(BVK_OK)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    //! The functions of C on the twin, whose memory counts as a GPU's here: a rank that marks what it saves, over a link that takes its time.
+
+    use super::super::arguments::{BVK_U8, BVK_U64};
+    use super::super::checkpoint::{PendingHandle, bvk_checkpoint, bvk_release, bvk_wait};
+    use super::super::handles::Entry;
+    use super::super::history::{BVK_KEEP_ALL, HistoryHandle};
+    use super::super::history::{bvk_history_append, bvk_history_field, bvk_history_open, bvk_history_restore};
+    use super::super::restart::{BVK_NEWEST, bvk_restart};
+    use super::super::session::{BVK_LEVEL_NODE_REBOOT, CStats, bvk_close, bvk_get_stats, bvk_protect};
+    use super::super::status::{
+        BVK_ERR_ARGUMENT, BVK_ERR_DEVICE, BVK_ERR_NOT_COMMITTED, BVK_ERR_STATE, BVK_NOTHING, bvk_error, bvk_status_name,
+    };
+    use super::*;
+    use bivouac_core::Config;
+    use bivouac_core::base::sync::{Lock, Order};
+    use bivouac_core::base::units::MIB;
+    use bivouac_core::comm::threads::world;
+    use bivouac_core::config::{Budget, OffloadMode};
+    use bivouac_core::device::host::{HostDevice, HostModel};
+    use bivouac_core::device::{Device, Stream};
+    use bivouac_core::session::Session;
+    use bivouac_core::session::place::{Place, Workers};
+    use std::ffi::CStr;
+    use std::path::Path;
+    use std::ptr::{null, null_mut};
+    use std::sync::Arc;
+    use tempfile::TempDir;
+
+    const TWIN: c_int = gpu::TWIN as c_int;
+    const BYTES: u64 = 2 * MIB;
+
+    /// A program with a field that changes all the time, a table that never does, and a counter in host memory.
+    struct Program {
+        session: *mut SessionHandle,
+        device: Arc<HostDevice>,
+        stream: Arc<dyn Stream>,
+        field: DeviceSpan,
+        step: Box<u64>,
+    }
+
+    fn at(span: &DeviceSpan) -> *mut c_void {
+        std::ptr::without_provenance_mut(span.address() as usize)
+    }
+
+    fn error() -> String {
+        // SAFETY: the text stays until the next call of this thread that fails.
+        unsafe { CStr::from_ptr(bvk_error()) }.to_string_lossy().into_owned()
+    }
+
+    #[track_caller]
+    fn is(status: c_int, wanted: c_int) {
+        // SAFETY: names of statuses are constant.
+        let name = |status| unsafe { CStr::from_ptr(bvk_status_name(status)) }.to_string_lossy().into_owned();
+        assert_eq!(name(status), name(wanted), "{}", error());
+    }
+
+    fn folder() -> TempDir {
+        TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder")
+    }
+
+    fn content(version: u64) -> Vec<u8> {
+        (0..BYTES / 8).flat_map(|at| (version << 32 | at).to_le_bytes()).collect()
+    }
+
+    impl Program {
+        /// With a session in `root` that is not offloading yet.
+        fn open(root: &Path) -> Program {
+            let mut config = Config::default();
+            config.job.name = Some("marks".into());
+            config.job.block_bytes = 16 << 10;
+            config.job.take_over = true;
+            config.job.local.every = 1;
+            config.job.global_enabled = false;
+            config.job.offload.mode = OffloadMode::Always;
+            config.node.offload_buffer = Budget::Bytes(MIB);
+            config.node.device_budget = Budget::Bytes(16 * MIB);
+            // Host memory of histories would be leased from what is made ready for marks.
+            config.node.history.host_budget = Budget::Bytes(1);
+            config.node.history.store_budget = Budget::Bytes(1);
+            config.node.memory_budget = Budget::Bytes(128 * MIB);
+            config.node.memory_directory = root.join("memory");
+            config.node.local_directory = Some(root.join("local"));
+            config.node.local_allow_tmpfs = true;
+            for folder in ["memory", "local"] {
+                std::fs::create_dir_all(root.join(folder)).expect("a folder");
+            }
+            let comm = world(&[0]).into_iter().next().expect("a rank");
+            let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
+            let mut open = Open::new(Session::open_on(Box::new(comm), &place, config).expect("opens"));
+            let model = HostModel {
+                memory_bytes: 128 * MIB,
+                link_bytes_per_s: Some(BYTES as f64 / 0.1),
+                ..HostModel::default()
+            };
+            let gpu = Gpu::twin(&open.session, model).expect("a twin");
+            let twin = gpu.twin.as_ref().expect("it is one");
+            let (device, stream) = (twin.device.clone(), twin.stream.clone());
+            open.gpus.insert(Some(gpu::TWIN), gpu);
+            let id = handles::insert(Entry::Session(Arc::new(Lock::at(Order::Call, Some(open)))));
+            let field = device.allocate(BYTES).expect("room");
+            let mut program = Program { session: to_pointer(id), device, stream, field, step: Box::new(0) };
+            let table = program.span(&content(7));
+            program.protect(c"field", at(&program.field), BYTES, BVK_U8);
+            program.protect(c"table", at(&table), BYTES, BVK_U8);
+            let step: *mut u64 = &mut *program.step;
+            program.protect(c"step", step.cast(), 1, BVK_U64);
+            // Regions of the twin stay as long as somebody has their span.
+            std::mem::forget(table);
+            program
+        }
+
+        fn offloading(root: &Path) -> Program {
+            let program = Program::open(root);
+            // SAFETY: what is written from here on is declared, or meant to be found.
+            is(unsafe { bvk_offload(program.session, TWIN, 3 * BYTES) }, BVK_OK);
+            program
+        }
+
+        fn protect(&self, name: &CStr, data: *mut c_void, count: u64, kind: c_int) {
+            // SAFETY: the memory lives as long as the program.
+            is(unsafe { bvk_protect(self.session, name.as_ptr(), data, count, kind) }, BVK_OK);
+        }
+
+        fn span(&self, bytes: &[u8]) -> DeviceSpan {
+            let span = self.device.allocate(bytes.len() as u64).expect("room");
+            self.device.compute(&[&span], |slices| slices[0].copy_from_slice(bytes)).expect("our own memory");
+            span
+        }
+
+        /// Work on the stream after which the field is that of a version.
+        fn write(&mut self, version: u64) {
+            self.stream.copy(&self.span(&content(version)), &self.field).expect("enqueued");
+            *self.step = version;
+        }
+
+        /// The same, declared.
+        fn compute(&mut self, version: u64) {
+            // SAFETY: the twin has one stream.
+            is(unsafe { bvk_before_write(self.session, at(&self.field), BYTES) }, BVK_OK);
+            self.write(version);
+        }
+
+        fn holds(&self, version: u64) -> bool {
+            self.stream.finish().expect("done");
+            let expected = content(version);
+            let same = self.device.compute(&[&self.field], |slices| *slices[0] == expected[..]);
+            same.expect("our own memory") && *self.step == version
+        }
+
+        fn checkpoint(&self, version: u64) -> *mut PendingHandle {
+            let mut pending = null_mut();
+            // SAFETY: regions live as long as the program, and there is a place for a handle.
+            is(unsafe { bvk_checkpoint(self.session, c"run".as_ptr(), version, &mut pending) }, BVK_OK);
+            pending
+        }
+
+        /// What became of a checkpoint.
+        fn waited(mut pending: *mut PendingHandle) -> c_int {
+            // SAFETY: it is a handle, which is given back.
+            unsafe {
+                let status = bvk_wait(pending, BVK_LEVEL_NODE_REBOOT, null_mut());
+                is(bvk_release(&mut pending), BVK_OK);
+                status
+            }
+        }
+
+        fn restart(&self) -> c_int {
+            // SAFETY: regions live as long as the program, and nobody else uses them.
+            unsafe { bvk_restart(self.session, c"run".as_ptr(), BVK_NEWEST, null_mut()) }
+        }
+
+        fn stats(&self) -> CStats {
+            let mut stats = CStats { size: size_of::<CStats>(), ..CStats::default() };
+            // SAFETY: it begins with its size.
+            is(unsafe { bvk_get_stats(self.session, &mut stats) }, BVK_OK);
+            stats
+        }
+
+        fn close(mut self) {
+            // SAFETY: it is a handle.
+            is(unsafe { bvk_close(&mut self.session) }, BVK_OK);
+        }
+    }
+
+    #[test]
+    fn what_was_marked_comes_back_though_the_program_went_on_at_once() {
+        let root = folder();
+        let mut program = Program::offloading(root.path());
+        let (session, field) = (program.session, at(&program.field));
+        let halves = [field.cast_const(), field.wrapping_byte_add(BYTES as usize / 2).cast_const()];
+        let mut set = null_mut();
+        // SAFETY: there are two of each, and a place for a handle.
+        is(
+            unsafe { bvk_write_set(session, c"field".as_ptr(), halves.as_ptr(), [BYTES / 2; 2].as_ptr(), 2, &mut set) },
+            BVK_OK,
+        );
+        for version in 1..=5 {
+            program.compute(version);
+            let pending = program.checkpoint(version);
+            // SAFETY: the twin has one stream, whatever it is called.
+            let declared = unsafe {
+                match version {
+                    1 => bvk_before_write(session, field, BYTES),
+                    2 => bvk_before_write_on(session, field, BYTES, null_mut()),
+                    3 => bvk_before(set),
+                    4 => bvk_before_on(set, null_mut()),
+                    _ => halves
+                        .map(|half| bvk_before_write(session, half, BYTES / 2))
+                        .into_iter()
+                        .min()
+                        .unwrap_or(BVK_OK),
+                }
+            };
+            is(declared, BVK_OK);
+            program.write(100 + version);
+            is(Program::waited(pending), BVK_OK);
+            is(program.restart(), BVK_OK);
+            assert!(program.holds(version), "version {version}");
+        }
+        let stats = program.stats();
+        assert_eq!((stats.marks, stats.marks_refused, stats.marked_bytes), (5, 0, 10 * BYTES));
+        assert!(stats.equal_bytes > 0 && stats.doubled_bytes > 0 && stats.urgent_bytes > 0);
+        program.close();
+    }
+
+    #[test]
+    fn a_write_that_was_not_declared_is_refused_and_twice_in_a_row_is_enough() {
+        let root = folder();
+        let mut program = Program::offloading(root.path());
+        program.compute(1);
+        is(Program::waited(program.checkpoint(1)), BVK_OK);
+        for version in [2, 3] {
+            program.compute(version);
+            let pending = program.checkpoint(version);
+            program.write(100 + version);
+            is(Program::waited(pending), BVK_ERR_NOT_COMMITTED);
+            assert!(error().contains("\"field\" has changed in bytes 0 to 16384"), "{}", error());
+        }
+        // Copied from now on, and nobody is hurt by it.
+        program.compute(4);
+        let pending = program.checkpoint(4);
+        program.write(104);
+        is(Program::waited(pending), BVK_OK);
+        assert_eq!((program.stats().marks, program.stats().marks_refused), (3, 2));
+        is(bvk_allow_marks(program.session), BVK_OK);
+        program.compute(5);
+        is(Program::waited(program.checkpoint(5)), BVK_OK);
+        assert_eq!((program.stats().marks, program.stats().marks_refused), (4, 2));
+        is(program.restart(), BVK_OK);
+        assert!(program.holds(5));
+        program.close();
+    }
+
+    /// Restarts wait for what is on its way, and histories declare what they write to: the application has not to.
+    #[test]
+    fn what_our_own_calls_write_is_no_surprise() {
+        let root = folder();
+        let mut program = Program::offloading(root.path());
+        let mut history: *mut HistoryHandle = null_mut();
+        program.compute(9);
+        // SAFETY: the field lives as long as the program, and there is a place for a handle.
+        unsafe {
+            is(bvk_history_open(program.session, c"past".as_ptr(), TWIN, BVK_KEEP_ALL, &mut history), BVK_OK);
+            is(bvk_history_field(history, c"field".as_ptr(), at(&program.field), BYTES, BVK_U8), BVK_OK);
+            is(bvk_history_append(history, 9), BVK_OK);
+        }
+        program.compute(1);
+        let pending = program.checkpoint(1);
+        // SAFETY: as above.
+        is(unsafe { bvk_history_restore(history, 9) }, BVK_OK);
+        *program.step = 9;
+        assert!(program.holds(9));
+        is(Program::waited(pending), BVK_OK);
+        program.compute(2);
+        let pending = program.checkpoint(2);
+        is(program.restart(), BVK_OK);
+        is(Program::waited(pending), BVK_OK);
+        is(program.restart(), BVK_OK);
+        assert!(program.holds(2));
+        assert_eq!((program.stats().marks, program.stats().marks_refused), (2, 0));
+        program.close();
+    }
+
+    #[test]
+    fn what_is_marked_when_the_session_closes_is_not_lost() {
+        let root = folder();
+        let mut program = Program::offloading(root.path());
+        program.compute(1);
+        program.checkpoint(1);
+        program.compute(101);
+        program.close();
+        let program = Program::open(root.path());
+        is(program.restart(), BVK_OK);
+        assert!(program.holds(1));
+        program.close();
+    }
+
+    #[test]
+    fn memory_that_is_none_or_nobody_saves_and_calls_too_early() {
+        let root = folder();
+        let mut program = Program::open(root.path());
+        let (session, field) = (program.session, at(&program.field));
+        is(bvk_settle(session), BVK_OK);
+        is(bvk_allow_marks(session), BVK_ERR_STATE);
+        // SAFETY: no pointer is followed, and the twin has one stream.
+        unsafe {
+            is(bvk_before_write(session, field, BYTES), BVK_ERR_STATE);
+            assert!(error().contains("call bvk_offload first"), "{}", error());
+            // Copied, as before.
+            program.write(1);
+            is(Program::waited(program.checkpoint(1)), BVK_OK);
+            is(bvk_offload(session, TWIN, 1 << 40), BVK_ERR_DEVICE);
+            assert!(error().contains("with 0 bytes nothing is made ready"), "{}", error());
+            is(bvk_before_write(session, field, BYTES), BVK_ERR_STATE);
+            is(bvk_offload(session, TWIN, 3 * BYTES), BVK_OK);
+            is(bvk_offload(session, history::BVK_NO_GPU, 0), BVK_ERR_STATE);
+            assert!(error().contains("offloads GPU 99 already"), "{}", error());
+            program.compute(2);
+            let pending = program.checkpoint(2);
+            let own = program.span(&[0; 4096]);
+            is(bvk_before_write(session, at(&own), 4096), BVK_OK);
+            is(bvk_before_write(session, (&raw const *program.step).cast(), 8), BVK_OK);
+            is(bvk_before_write(session, field, 0), BVK_OK);
+            is(bvk_before_write(session, null(), 0), BVK_OK);
+            is(bvk_before_write(session, null(), 1), BVK_ERR_ARGUMENT);
+            is(bvk_before_write(session, field, u64::MAX), BVK_ERR_ARGUMENT);
+            is(bvk_before_write(session, field, BYTES + 1), BVK_ERR_DEVICE);
+            is(bvk_before_write(session, field.wrapping_byte_add(1 << 40), 8), BVK_ERR_DEVICE);
+            is(bvk_settle(session), BVK_OK);
+            is(Program::waited(pending), BVK_OK);
+        }
+        assert_eq!((program.stats().marks, program.stats().urgent_bytes), (1, 0));
+        is(program.restart(), BVK_OK);
+        assert!(program.holds(2));
+        // SAFETY: as above.
+        is(unsafe { bvk_restart(session, c"another".as_ptr(), BVK_NEWEST, null_mut()) }, BVK_NOTHING);
+        program.close();
+    }
+}
