@@ -21,6 +21,10 @@
 #![deny(unsafe_code)] // But for the example's `gpu`.
 
 #[allow(dead_code)]
+#[cfg(feature = "cuda")]
+#[path = "../mpi-examples/card.rs"]
+mod card;
+#[allow(dead_code)]
 #[path = "../mpi-examples/graphlets/graph.rs"]
 mod graph;
 #[allow(dead_code)]

@@ -20,8 +20,10 @@
 //! kill itself after its seventh part; started again, the run goes on from the newest checkpoint.
 //!
 //! A rank with `--device cuda` uses the GPU with its number among the ranks of its node, modulo the node's GPUs.
-#![deny(unsafe_code)] // But for `machine::gpu`.
+#![deny(unsafe_code)] // But for `card` and `machine::gpu`.
 
+#[cfg(feature = "cuda")]
+mod card;
 #[path = "graphlets/checkpoints.rs"]
 mod checkpoints;
 #[path = "graphlets/graph.rs"]
@@ -30,6 +32,7 @@ mod graph;
 mod inputs;
 #[path = "graphlets/machine.rs"]
 mod machine;
+mod node;
 #[path = "graphlets/options.rs"]
 mod options;
 #[path = "graphlets/orbits.rs"]
@@ -113,7 +116,7 @@ fn open_counters(
     options: &Options,
     problem: &Arc<Problem>,
 ) -> Result<Counters, Box<dyn Error>> {
-    let local_rank = ranks::local_rank(world);
+    let local_rank = node::local_rank(world);
     Ok(match options.device {
         Place::Host => Counters::host(problem),
         Place::Twin => Counters::Device(Box::new(machine::twin::Twin::open(problem)?)),

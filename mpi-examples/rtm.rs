@@ -19,14 +19,17 @@
 //!
 //! A rank uses the GPU with its number among the ranks of its node, modulo the node's GPUs. How much GPU memory, node memory
 //! and file space the histories may take is configured by `[device]` and `[history]`.
-#![deny(unsafe_code)] // But for `machine::gpu`.
+#![deny(unsafe_code)] // But for `card` and `machine::gpu`.
 
+#[cfg(feature = "cuda")]
+mod card;
 #[path = "rtm/image.rs"]
 mod image;
 #[path = "rtm/machine.rs"]
 mod machine;
 #[path = "rtm/model.rs"]
 mod model;
+mod node;
 #[path = "rtm/options.rs"]
 mod options;
 #[path = "rtm/ranks.rs"]
@@ -101,7 +104,7 @@ fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Erro
 
 /// A GPU or the twin, of the same kind on all ranks, and a survey that suits it. Collective.
 fn open_machine(world: &SimpleCommunicator, options: &Options) -> Result<(Box<dyn Machine>, Survey), Box<dyn Error>> {
-    let local = ranks::local_rank(world);
+    let local = node::local_rank(world);
     if options.device != Kind::Host {
         let survey = options.survey(true);
         let gpu = open_gpu(&survey, local);

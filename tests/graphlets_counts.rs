@@ -4,6 +4,10 @@
 #![deny(unsafe_code)] // But for the example's `gpu`.
 
 #[allow(dead_code)]
+#[cfg(feature = "cuda")]
+#[path = "../mpi-examples/card.rs"]
+mod card;
+#[allow(dead_code)]
 #[path = "../mpi-examples/graphlets/graph.rs"]
 mod graph;
 #[allow(dead_code)]
@@ -445,11 +449,11 @@ fn the_kernel_counts_what_the_host_counts() {
 #[cfg(feature = "cuda")]
 #[test]
 fn the_kernel_compiles() {
-    if !machine::gpu::has_compiler() {
+    if !card::has_compiler() {
         eprintln!("SKIPPED: no NVRTC library on this machine; ci/setup.sh --with-tests installs it");
         return;
     }
-    let ptx = machine::gpu::compile().unwrap_or_else(|error| panic!("{}", machine::gpu::said(&error)));
+    let ptx = card::compile(machine::gpu::COUNT).unwrap_or_else(|error| panic!("{}", card::said(&error)));
     assert!(ptx.to_src().contains(".entry graphlets_count("));
 }
 

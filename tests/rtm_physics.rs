@@ -4,6 +4,10 @@
 #![deny(unsafe_code)] // But for the example's `gpu`.
 
 #[allow(dead_code)]
+#[cfg(feature = "cuda")]
+#[path = "../mpi-examples/card.rs"]
+mod card;
+#[allow(dead_code)]
 #[path = "../mpi-examples/rtm/image.rs"]
 mod image;
 #[allow(dead_code)]
@@ -155,11 +159,11 @@ fn sums_do_not_depend_on_who_made_the_images_and_digests_see_every_bit() {
 #[cfg(feature = "cuda")]
 #[test]
 fn the_kernels_compile() {
-    if !machine::gpu::has_compiler() {
+    if !card::has_compiler() {
         eprintln!("SKIPPED: no NVRTC library on this machine; ci/setup.sh --with-tests installs it");
         return;
     }
-    let ptx = machine::gpu::compile().unwrap_or_else(|error| panic!("{}", machine::gpu::said(&error)));
+    let ptx = card::compile(machine::gpu::WAVE).unwrap_or_else(|error| panic!("{}", card::said(&error)));
     for kernel in ["rtm_step", "rtm_add_source", "rtm_record", "rtm_inject", "rtm_correlate"] {
         assert!(ptx.to_src().contains(&format!(".entry {kernel}(")), "{kernel}");
     }

@@ -1,18 +1,17 @@
 //! A GPU as a machine: `count.cu`, compiled at run time, on a stream that the copies of Bivouac are ordered with.
 #![allow(unsafe_code)] // Launching a kernel is unsafe: the compiler cannot see what it does.
 
+use super::super::card::{Card, failed};
 use super::super::subgraphs::{Overflow, Problem};
 use super::{Machine, zeros};
-use bivouac::device::cuda::CudaDevice;
 use bivouac::device::{Device, DeviceError, DeviceSpan, Stream};
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys};
-use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The kernel.
-const COUNT: &str = include_str!("count.cu");
+pub const COUNT: &str = include_str!("count.cu");
 /// Threads of a block, as the kernel's launch bounds have it.
 const THREADS: u32 = 128;
 
@@ -33,26 +32,14 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The GPU of the node's rank number `local_rank`, with the graph in its memory: the ranks take the node's GPUs in turn.
+    /// The GPU of the node's rank number `local_rank`, with the graph in its memory.
     ///
     /// # Errors
-    /// As [`CudaDevice::open`]; that the kernel could not be compiled; that the graph and the counters find no room.
+    /// As [`Card::open`]; that the graph and the counters find no room.
     pub fn open(problem: &Problem, local_rank: usize) -> Result<Gpu, DeviceError> {
-        // SAFETY: it only tries to load the library.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(DeviceError::NoLibrary);
-        }
-        // cudarc panics where it does not find the compiler, and a panic ends the MPI job.
-        if !has_compiler() {
-            return Err(DeviceError::Kernels { reason: "the library NVRTC was not found".into() });
-        }
-        let count = CudaContext::device_count().unwrap_or(0).max(0) as usize;
-        let ordinal = local_rank.checked_rem(count).ok_or(DeviceError::NoDevice { ordinal: local_rank })?;
-        let device = CudaDevice::open(ordinal)?;
-        let context = device.context();
-        let launches = context.new_stream().map_err(|error| failed(ordinal, "cuStreamCreate", error))?;
-        let stream = device.adopt(&launches)?;
-        let kernel = load(context)?;
+        let card = Card::open(COUNT, local_rank)?;
+        let kernel = card.kernel("graphlets_count")?;
+        let Card { device, launches, stream, .. } = card;
         let upload = |bytes: &[u8]| -> Result<DeviceSpan, DeviceError> {
             let span = device.allocate(bytes.len() as u64)?;
             stream.upload(&[(bytes, span.clone())], None)?;
@@ -72,43 +59,6 @@ impl Gpu {
             kernel,
         })
     }
-}
-
-fn load(context: &Arc<CudaContext>) -> Result<CudaFunction, DeviceError> {
-    let refuse = |reason: String| DeviceError::Kernels { reason };
-    let ptx = compile().map_err(|error| refuse(said(&error)))?;
-    let module = context.load_module(ptx).map_err(|error| refuse(format!("cuModuleLoadData: {error}")))?;
-    module.load_function("graphlets_count").map_err(|error| refuse(format!("cuModuleGetFunction: {error}")))
-}
-
-/// Is there an NVRTC library on this machine?
-pub fn has_compiler() -> bool {
-    // SAFETY: it only tries to load the library.
-    unsafe { cudarc::nvrtc::sys::is_culib_present() }
-}
-
-/// NVRTC's PTX of the kernel, for the lowest architecture that Bivouac's own kernels support.
-///
-/// # Errors
-/// What the compiler says.
-///
-/// # Panics
-/// Without the library: see [`has_compiler`].
-pub fn compile() -> Result<Ptx, CompileError> {
-    let options = vec!["--gpu-architecture=compute_80".to_owned(), "--std=c++17".into()];
-    compile_ptx_with_opts(COUNT, CompileOptions { options, ..CompileOptions::default() })
-}
-
-/// A compiler's error in its own words.
-pub fn said(error: &CompileError) -> String {
-    match error {
-        CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
-        other => format!("{other:?}"),
-    }
-}
-
-fn failed(ordinal: usize, call: &'static str, error: DriverError) -> DeviceError {
-    DeviceError::Failed { ordinal, call, reason: error.to_string() }
 }
 
 impl Machine for Gpu {

@@ -11,11 +11,6 @@ use std::error::Error;
 /// The counters of so many vertices are added up at a time.
 const VERTICES: usize = 1 << 13;
 
-/// This rank's number among those of its node. Collective.
-pub fn local_rank(world: &SimpleCommunicator) -> usize {
-    world.split_shared(world.rank()).rank() as usize
-}
-
 /// The sum of a number over all ranks, on rank 0; zero on the others. Collective.
 pub fn sum(world: &SimpleCommunicator, mine: u64) -> u64 {
     let mut all = [0];

@@ -1,18 +1,15 @@
 //! A GPU as a machine: `wave.cu`, compiled at run time, on a stream that the copies of Bivouac are ordered with.
 #![allow(unsafe_code)] // Launching a kernel is unsafe: the compiler cannot see what it does.
 
+use super::super::card::{Card, failed};
 use super::super::model::{SURFACE_ROW, Shape};
 use super::{Machine, Medium, Result};
-use bivouac::device::cuda::CudaDevice;
-use bivouac::device::{Device, DeviceError, DeviceSpan, Stream};
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, LaunchConfig, PushKernelArg, sys,
-};
-use cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts};
+use bivouac::device::{Device, DeviceSpan, Stream};
+use cudarc::driver::{CudaFunction, CudaStream, DriverError, LaunchConfig, PushKernelArg};
 use std::sync::Arc;
 
 /// The kernels.
-const WAVE: &str = include_str!("wave.cu");
+pub const WAVE: &str = include_str!("wave.cu");
 /// Threads of a block along a row of a field, and across rows: a warp reads 128 bytes of a row at a time.
 const TILE: (u32, u32) = (32, 8);
 
@@ -34,27 +31,14 @@ struct Kernels {
 }
 
 impl Gpu {
-    /// The GPU of the node's rank number `local_rank`, which computes on fields of that shape: the ranks take the node's GPUs
-    /// in turn.
+    /// The GPU of the node's rank number `local_rank`, which computes on fields of that shape.
     ///
     /// # Errors
-    /// As [`CudaDevice::open`]; that the kernels could not be compiled.
+    /// As [`Card::open`].
     pub fn open(shape: Shape, local_rank: usize) -> Result<Gpu> {
-        // SAFETY: it only tries to load the library.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(DeviceError::NoLibrary);
-        }
-        // cudarc panics where it does not find the compiler, and a panic ends the MPI job.
-        if !has_compiler() {
-            return Err(DeviceError::Kernels { reason: "the library NVRTC was not found".into() });
-        }
-        let count = CudaContext::device_count().unwrap_or(0).max(0) as usize;
-        let ordinal = local_rank.checked_rem(count).ok_or(DeviceError::NoDevice { ordinal: local_rank })?;
-        let device = CudaDevice::open(ordinal)?;
-        let context = device.context();
-        let launches = context.new_stream().map_err(|error| failed(ordinal, "cuStreamCreate", error))?;
-        let stream = device.adopt(&launches)?;
-        let kernels = Kernels::load(context)?;
+        let card = Card::open(WAVE, local_rank)?;
+        let kernels = Kernels::load(&card)?;
+        let Card { device, launches, stream, .. } = card;
         Ok(Gpu { shape, device: Arc::new(device), launches, stream, kernels })
     }
 
@@ -69,51 +53,15 @@ impl Gpu {
 }
 
 impl Kernels {
-    fn load(context: &Arc<CudaContext>) -> Result<Kernels> {
-        let refuse = |reason: String| DeviceError::Kernels { reason };
-        let ptx = compile().map_err(|error| refuse(said(&error)))?;
-        let module = context.load_module(ptx).map_err(|error| refuse(format!("cuModuleLoadData: {error}")))?;
-        let find = |module: &Arc<CudaModule>, name: &str| {
-            module.load_function(name).map_err(|error| refuse(format!("cuModuleGetFunction {name}: {error}")))
-        };
+    fn load(card: &Card) -> Result<Kernels> {
         Ok(Kernels {
-            step: find(&module, "rtm_step")?,
-            add_source: find(&module, "rtm_add_source")?,
-            record: find(&module, "rtm_record")?,
-            inject: find(&module, "rtm_inject")?,
-            correlate: find(&module, "rtm_correlate")?,
+            step: card.kernel("rtm_step")?,
+            add_source: card.kernel("rtm_add_source")?,
+            record: card.kernel("rtm_record")?,
+            inject: card.kernel("rtm_inject")?,
+            correlate: card.kernel("rtm_correlate")?,
         })
     }
-}
-
-/// Is there an NVRTC library on this machine?
-pub fn has_compiler() -> bool {
-    // SAFETY: it only tries to load the library.
-    unsafe { cudarc::nvrtc::sys::is_culib_present() }
-}
-
-/// NVRTC's PTX of the kernels, for the lowest architecture that Bivouac's own kernels support.
-///
-/// # Errors
-/// What the compiler says.
-///
-/// # Panics
-/// Without the library: see [`has_compiler`].
-pub fn compile() -> std::result::Result<Ptx, CompileError> {
-    let options = vec!["--gpu-architecture=compute_80".to_owned(), "--std=c++17".into()];
-    compile_ptx_with_opts(WAVE, CompileOptions { options, ..CompileOptions::default() })
-}
-
-/// A compiler's error in its own words.
-pub fn said(error: &CompileError) -> String {
-    match error {
-        CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
-        other => format!("{other:?}"),
-    }
-}
-
-fn failed(ordinal: usize, call: &'static str, error: DriverError) -> DeviceError {
-    DeviceError::Failed { ordinal, call, reason: error.to_string() }
 }
 
 /// A thread for each cell of a rectangle.

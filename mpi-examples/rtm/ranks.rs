@@ -16,11 +16,6 @@ pub fn shots_of(rank: i32, ranks: i32, shots: usize) -> impl Iterator<Item = usi
     (rank as usize..shots).step_by(ranks as usize)
 }
 
-/// This rank's number among those of its node. Collective.
-pub fn local_rank(world: &SimpleCommunicator) -> usize {
-    world.split_shared(world.rank()).rank() as usize
-}
-
 /// Does it hold on all ranks? Collective.
 pub fn all(world: &SimpleCommunicator, holds: bool) -> bool {
     let mut all = false;
