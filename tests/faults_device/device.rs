@@ -381,6 +381,11 @@ impl Copied for HeldCopy {
         self.0.digests()
     }
 
+    fn read_digests(&self, first: usize, into: &mut [Digest]) -> Result<()> {
+        self.1.wait();
+        self.0.read_digests(first, into)
+    }
+
     fn seconds(&self) -> Result<f64> {
         self.1.wait();
         self.0.seconds()
@@ -401,6 +406,10 @@ impl Copied for FailedCopy {
 
     fn digests(&self) -> Result<Vec<Digest>> {
         self.0.digests().and(Err(self.1.clone()))
+    }
+
+    fn read_digests(&self, first: usize, into: &mut [Digest]) -> Result<()> {
+        self.0.read_digests(first, into).and(Err(self.1.clone()))
     }
 
     fn seconds(&self) -> Result<f64> {

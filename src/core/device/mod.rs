@@ -293,6 +293,15 @@ pub trait Copied: Send + Sync {
     /// As [`Copied::is_done`].
     fn digests(&self) -> Result<Vec<Digest>>;
 
+    /// Those from block number `first` on. Waits for the end.
+    ///
+    /// # Errors
+    /// As [`Copied::is_done`].
+    ///
+    /// # Panics
+    /// Where there are not so many.
+    fn read_digests(&self, first: usize, into: &mut [Digest]) -> Result<()>;
+
     /// How long the device was at it, from the end of what came before it on its stream, in seconds. Waits for the end.
     ///
     /// # Errors

@@ -197,7 +197,12 @@ impl HostStream {
         let part = move |shared: &Shared| {
             let spans: Vec<&DeviceSpan> = spans.iter().collect();
             let Some(kernel) = kernel.take() else { return Ok(Some(Vec::new())) };
-            shared.compute(&spans, kernel).inspect_err(|error| shared.lose(error.to_string()))?;
+            // A kernel that fails loses the device, as on a GPU: who waits for the stream hears of it.
+            let run = || shared.compute(&spans, kernel);
+            let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            let lost =
+                |_| DeviceError::Failed { ordinal: 0, call: "a kernel of the twin", reason: "it panicked".into() };
+            run.map_err(lost).flatten().inspect_err(|error| shared.lose(error.to_string()))?;
             Ok(Some(Vec::new()))
         };
         self.enqueue(part).map(|_| ())
@@ -483,6 +488,14 @@ impl Copied for HostCopied {
 
     fn digests(&self) -> Result<Vec<Digest>> {
         self.0.with(|outcome, _| outcome.clone())
+    }
+
+    fn read_digests(&self, first: usize, into: &mut [Digest]) -> Result<()> {
+        self.0.with(|outcome, _| {
+            let digests = outcome.as_ref().map_err(Clone::clone)?;
+            into.copy_from_slice(&digests[first..first + into.len()]);
+            Ok(())
+        })
     }
 
     fn seconds(&self) -> Result<f64> {

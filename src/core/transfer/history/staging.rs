@@ -243,6 +243,10 @@ mod tests {
             self.copied.digests()
         }
 
+        fn read_digests(&self, first: usize, into: &mut [Digest]) -> Result<(), DeviceError> {
+            self.copied.read_digests(first, into)
+        }
+
         fn seconds(&self) -> Result<f64, DeviceError> {
             self.copied.seconds()
         }
