@@ -411,11 +411,11 @@ pub fn encode_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], he
     assert_eq!(digests.len() as u64, layout.block_count, "digest count");
     let meta_end = HEADER_LEN + layout.encoded_meta.len();
     let index = index_offset(layout.encoded_meta.len() as u64) as usize;
-    head.fill(0);
+    let end = index + size_of_val(digests);
     head[HEADER_LEN..meta_end].copy_from_slice(&layout.encoded_meta);
-    for (slot, digest) in head[index..].chunks_exact_mut(16).zip(digests) {
-        slot.copy_from_slice(&digest.0);
-    }
+    head[meta_end..index].fill(0);
+    head[index..end].copy_from_slice(bytemuck::cast_slice(digests));
+    head[end..].fill(0);
     let table_checksum = checksum(&head[HEADER_LEN..]);
     let header = ShardHeader { table_checksum, ..header.clone() };
     head[..HEADER_LEN].copy_from_slice(&header.encode());

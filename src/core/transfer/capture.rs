@@ -218,10 +218,10 @@ pub fn targets(copies: impl Iterator<Item = (DeviceSpan, u64)>, target: &mut [u8
 
 /// Writes everything before the bodies, and returns it. Everything is visible to other threads and processes once the slot's state is
 /// stored after it.
-pub fn write_head(layout: &Layout, header: &ShardHeader, digests: &[Digest], target: &mut [u8]) -> Head {
-    let written = encode_head(layout, header, digests, &mut target[..layout.body_offset as usize]);
+pub fn write_head(layout: &Layout, header: &ShardHeader, digests: Vec<Digest>, target: &mut [u8]) -> Head {
+    let written = encode_head(layout, header, &digests, &mut target[..layout.body_offset as usize]);
     store_fence();
-    Head::written(layout, written, digests.to_vec())
+    Head::written(layout, written, digests)
 }
 
 /// Why a shard was not written to a file.

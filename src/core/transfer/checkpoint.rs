@@ -424,7 +424,7 @@ impl Engine {
             return Err(FillError::Tier(format!("memory tier: {flipped}")));
         }
         self.remains.lock().captured(&spec.name, &digests, changed);
-        let placed = self.seal(&unsealed(digests), slot).map_err(FillError::Tier)?;
+        let placed = self.seal(unsealed(digests), slot).map_err(FillError::Tier)?;
         Ok(Taken::Placed(Box::new(placed)))
     }
 
@@ -605,9 +605,10 @@ impl Engine {
     }
 
     /// Makes a shard of a slot that has all its bodies.
-    pub(super) fn seal(&self, unsealed: &Unsealed, mut slot: SlotMut) -> Result<Placed, String> {
-        let head = capture::write_head(&unsealed.layout, &unsealed.header, &unsealed.digests, slot.as_mut_slice());
-        self.seal_slot(&unsealed.name, head, slot)
+    pub(super) fn seal(&self, unsealed: Unsealed, mut slot: SlotMut) -> Result<Placed, String> {
+        let Unsealed { name, layout, header, digests } = unsealed;
+        let head = capture::write_head(&layout, &header, digests, slot.as_mut_slice());
+        self.seal_slot(&name, head, slot)
     }
 
     pub(super) fn vote_on(&self, agreement: u64, call: &str, placed: &Placed) -> Ballot {

@@ -159,7 +159,7 @@ impl Engine {
         let layout = self.layout(spec.name, spec.regions, head)?;
         let origin = self.books().origin(spec.name);
         let held = |store, layout: &Layout| {
-            let digests = vec![Digest::default(); layout.block_count as usize];
+            let digests = bytemuck::zeroed_vec(layout.block_count as usize);
             Held { store: Some(store), layout: layout.clone(), digests, origin }
         };
         // The session itself adds where threads and pages are.

@@ -28,6 +28,7 @@
 //! - A device that fails is a no of this rank with its reason, before `capture_on` returns or after; the application goes on.
 #![forbid(unsafe_code)]
 
+use super::capture::{self, DevicePart};
 use super::chunking::Looking;
 use super::engine::Engine;
 use super::history::{LookAt, Staged};
@@ -72,30 +73,39 @@ pub(super) struct Descent {
 /// Makes sure that a rank votes: if the thread that was to land the shard dies, this is dropped with its work undone.
 pub(super) struct Landing {
     engine: Arc<Engine>,
-    pub unsealed: Unsealed,
+    /// None once it has landed.
+    unsealed: Option<Unsealed>,
     call: String,
-    is_done: bool,
 }
 
 impl Landing {
     /// Of a shard whose checkpoint is in the books.
     pub fn new(engine: Arc<Engine>, unsealed: Unsealed, call: String) -> Landing {
-        Landing { engine, unsealed, call, is_done: false }
+        Landing { engine, unsealed: Some(unsealed), call }
+    }
+
+    /// The digests of these parts, in their order.
+    pub fn place_digests(&mut self, parts: &[DevicePart], digests: &[Digest]) {
+        if let Some(unsealed) = &mut self.unsealed {
+            capture::place_digests(parts, digests, &mut unsealed.digests);
+        }
     }
 
     /// It has landed, or will not.
     pub fn land(mut self, landed: Result<SlotMut, String>) {
-        self.is_done = true;
-        self.engine.on_landed(&self.unsealed, &self.call, landed);
+        self.end(landed);
+    }
+
+    fn end(&mut self, landed: Result<SlotMut, String>) {
+        if let Some(unsealed) = self.unsealed.take() {
+            self.engine.on_landed(unsealed, &self.call, landed);
+        }
     }
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        if !self.is_done {
-            let why = "the thread that was to bring it from the device has ended".to_owned();
-            self.engine.on_landed(&self.unsealed, &self.call, Err(why));
-        }
+        self.end(Err("the thread that was to bring it from the device has ended".to_owned()));
     }
 }
 
@@ -130,8 +140,8 @@ impl Engine {
     }
 
     /// The bytes of a staged shard are in its slot, or will never be: seals it, and casts this rank's vote.
-    fn on_landed(&self, unsealed: &Unsealed, call: &str, landed: Result<SlotMut, String>) {
-        let key = unsealed.header.key;
+    fn on_landed(&self, unsealed: Unsealed, call: &str, landed: Result<SlotMut, String>) {
+        let (key, agreement) = (unsealed.header.key, unsealed.header.agreement);
         let is_open = self.books().is_open(key.operation);
         let placed = landed.and_then(|slot| match is_open {
             true => self.seal(unsealed, slot),
@@ -140,7 +150,7 @@ impl Engine {
         let ballot = match &placed {
             Ok(placed) => {
                 self.post(key.operation, placed);
-                self.vote_on(unsealed.header.agreement, call, placed)
+                self.vote_on(agreement, call, placed)
             }
             Err(why) => {
                 self.remains.lock().forget();

@@ -12,6 +12,7 @@ use crate::device::{Stream, Target};
 use crate::format::ShardHeader;
 use crate::format::shard::{Head, Layout};
 use crate::segment::SlotMut;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -80,13 +81,12 @@ impl Engine {
         };
         let fields = parts.iter().map(field).collect();
         let blocks: Vec<_> = parts.iter().map(|part| part.blocks.clone()).collect();
-        let known = here.map(|head| -> Known {
-            Box::new(move || blocks.into_iter().flat_map(|blocks| head.digests[blocks].to_vec()).collect())
-        });
+        let known = here.map(|head| -> Known { Box::new(move |first, into| read_known(&head, &blocks, first, into)) });
         let mut landing = Landing::new(self.clone(), unsealed, call);
-        let land = Box::new(move |landed: Result<Landed, String>| {
+        let land = Box::new(move |landed: Result<Landed<'_>, String>| {
             let slot = landed.and_then(|Landed { target, digests }| {
-                capture::place_digests(&parts, &digests, &mut landing.unsealed.digests);
+                landing.place_digests(&parts, digests);
+
                 let slot = target.take_back::<SlotMut>();
                 slot.map_err(|_| "something is still on its way to its slot".to_owned())
             });
@@ -109,5 +109,18 @@ impl Engine {
     /// Does anything wait for a shard that is landing?
     pub(crate) fn is_landing_awaited(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed) || self.books().has_vote_waiting()
+    }
+}
+
+/// The digests of a head's blocks, which are in these ranges, from number `first` of them on.
+fn read_known(head: &Head, blocks: &[Range<usize>], mut first: usize, mut into: &mut [Digest]) {
+    for blocks in blocks {
+        let skipped = first.min(blocks.len());
+        first -= skipped;
+        let count = (blocks.len() - skipped).min(into.len());
+        let start = blocks.start + skipped;
+        let (own, rest) = into.split_at_mut(count);
+        own.copy_from_slice(&head.digests[start..start + count]);
+        into = rest;
     }
 }

@@ -46,18 +46,18 @@ pub(in crate::transfer) struct Snapshot {
     pub land: Land,
 }
 
-/// Tells the digests of what a target holds, once.
-pub(in crate::transfer) type Known = Box<dyn FnOnce() -> Vec<Digest> + Send>;
+/// Reads the digests of what a target holds, from a block of the regions on.
+pub(in crate::transfer) type Known = Box<dyn Fn(usize, &mut [Digest]) + Send>;
 
 /// Called once, with the shard or with why there is none.
-pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<Landed, String>) + Send>;
+pub(in crate::transfer) type Land = Box<dyn FnOnce(Result<Landed<'_>, String>) + Send>;
 
 /// A shard whose bytes are all in the slot.
-pub(in crate::transfer) struct Landed {
+pub(in crate::transfer) struct Landed<'a> {
     /// The slot.
     pub target: Arc<Target>,
     /// One for each block, in the order of the regions.
-    pub digests: Vec<Digest>,
+    pub digests: &'a [Digest],
 }
 
 /// A field among others.
@@ -109,8 +109,8 @@ pub(super) struct Doubling {
 pub(super) enum Digesting {
     /// The device is at it.
     Coming(Arc<dyn Copied>, Arc<dyn Moment>),
-    /// They are here, with those of what the target holds, if they are known; so many of them have been looked at.
-    Here { digests: Arc<[Digest]>, known: Option<Arc<[Digest]>>, at: usize },
+    /// They are here, and so many of them have been looked at.
+    Here { copied: Arc<dyn Copied>, at: usize },
 }
 
 /// A shard that is marked.
@@ -135,8 +135,11 @@ pub(super) struct Mark {
     pub refreshed: usize,
     /// The digests of all blocks, until they have been looked at.
     pub digesting: Option<Digesting>,
-    pub digests: Vec<Digest>,
+    /// Room for those that are looked at, and for those of what the target holds there.
+    pub looked_at: [Vec<Digest>; 2],
+    /// Which of these are known: the others are of some mark before.
     pub is_digested: Vec<bool>,
+    pub digests: Vec<Digest>,
     /// Blocks that the target held already.
     pub equal: usize,
     /// Pieces that may have something to send, the next one last.
@@ -254,31 +257,68 @@ impl Mark {
         }
     }
 
+    /// The same for several blocks, one behind the other.
+    pub fn note_all(&mut self, blocks: Range<usize>, digests: &[Digest]) {
+        let (is_digested, known) = (&mut self.is_digested[blocks.clone()], &mut self.digests[blocks.clone()]);
+        let count = is_digested.iter().map(|is_digested| usize::from(*is_digested)).sum::<usize>();
+        if count == 0 {
+            known.copy_from_slice(digests);
+            is_digested.fill(true);
+        } else if count < digests.len() || *known != *digests {
+            blocks.zip(digests).for_each(|(block, digest)| self.note(block, *digest));
+        }
+    }
+
     /// The same of what was read from the buffer.
-    pub fn note_doubled(&mut self, block: usize, digest: Digest) {
-        if self.is_digested[block] && self.digests[block] != digest {
+    pub fn note_doubled(&mut self, blocks: Range<usize>, digests: &[Digest]) {
+        let mut known = blocks.clone().zip(digests);
+        if known.any(|(block, digest)| self.is_digested[block] && self.digests[block] != *digest) {
             self.fail(|| "a block is not in the buffer what it was when it was copied there".to_owned());
         }
-        self.note(block, digest);
+        self.note_all(blocks, digests);
     }
 
     /// Looks at the next digests of the mark. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
     /// blocks that nobody can have written to yet are known by it.
     pub fn look_at_digests(&mut self) {
-        let Some(Digesting::Here { digests, known, at }) = self.digesting.take() else { return };
-        let end = digests.len().min(at + LOOK);
-        for block in at..end {
-            let is_pending = self.zones.state(block) == Zone::Pending;
-            if self.is_audited || is_pending {
-                self.note(block, digests[block]);
-            }
-            let is_equal = known.as_ref().is_some_and(|known| known[block] == digests[block]);
-            if is_pending && is_equal && block % REFRESHED != self.refreshed_of() {
-                self.zones.happens(block, Happens::Equal);
-                self.equal += 1;
-            }
+        let Some(Digesting::Here { copied, at }) = self.digesting.take() else { return };
+        let end = self.digests.len().min(at + LOOK);
+        let [mut made, mut held] = std::mem::take(&mut self.looked_at);
+        made.resize(end - at, Digest::default());
+        if let Err(error) = copied.read_digests(at, &mut made) {
+            return self.fail_by(&error);
         }
-        self.digesting = (end < digests.len()).then_some(Digesting::Here { digests, known, at: end });
+        if let Some(known) = &self.known {
+            held.resize(end - at, Digest::default());
+            known(at, &mut held);
+        }
+        let pending = self.zones.runs(at..end, |zone| zone == Zone::Pending);
+        match self.is_audited {
+            true => self.note_all(at..end, &made),
+            false => pending.iter().for_each(|run| self.note_all(run.clone(), &made[run.start - at..run.end - at])),
+        }
+        let refreshed = self.refreshed_of();
+        for run in pending.into_iter().filter(|_| !held.is_empty()) {
+            // Blocks that are equal, one behind the other.
+            let mut equal = run.start..run.start;
+            for block in run {
+                if block % REFRESHED != refreshed && held[block - at] == made[block - at] {
+                    equal.start = if equal.end == block { equal.start } else { block };
+                    equal.end = block + 1;
+                } else if !equal.is_empty() {
+                    self.is_equal(std::mem::replace(&mut equal, block..block));
+                }
+            }
+            self.is_equal(equal);
+        }
+        self.looked_at = [made, held];
+        self.digesting = (end < self.digests.len()).then_some(Digesting::Here { copied, at: end });
+    }
+
+    /// The target holds these already.
+    fn is_equal(&mut self, blocks: Range<usize>) {
+        self.equal += blocks.len();
+        self.zones.all(blocks, Happens::Equal);
     }
 
     /// A block was written to, and nobody had declared that.

@@ -39,6 +39,7 @@ pub(in crate::transfer) use mark::{Field, Known, Landed, Snapshot};
 pub(crate) use open::OffloadSpec;
 pub use open::{Offload, WriteSet};
 
+use crate::base::Digest;
 use crate::base::sync::{Condition, Lock};
 use crate::base::units::MIB;
 use crate::device::{DeviceError, DeviceSpan, Stream};
@@ -150,6 +151,8 @@ struct Shared {
     is_open: AtomicBool,
     /// Who waits for the end of it.
     hurrying: AtomicUsize,
+    /// Calls of the application that are about to take the books.
+    calling: AtomicUsize,
     stop: AtomicBool,
     /// The thread has panicked: nothing is sent any more.
     is_dead: AtomicBool,
@@ -164,14 +167,22 @@ struct Books {
     rings: Vec<Ring>,
     order: Order,
     intervals: Intervals,
+    /// Room for the digests of the next mark: memory that is had anew for each costs as much as the rest of the call.
+    spare_digests: Vec<Digest>,
 }
 
 impl Shared {
     fn new(streams: [Arc<dyn Stream>; 3], buffer: Vec<DeviceSpan>, sizes: Sizes, stats: Counters) -> Shared {
         let [one, two, urgent] = streams;
         let rings = buffer.iter().map(|span| Ring::new(span.bytes())).collect();
-        let books =
-            Books { mark: None, is_landing: false, rings, order: Order::default(), intervals: Intervals::default() };
+        let books = Books {
+            mark: None,
+            is_landing: false,
+            rings,
+            order: Order::default(),
+            intervals: Intervals::default(),
+            spare_digests: Vec::new(),
+        };
         Shared {
             sizes,
             lows: [one, two],
@@ -183,6 +194,7 @@ impl Shared {
             changed: Condition::new(),
             is_open: AtomicBool::new(false),
             hurrying: AtomicUsize::new(0),
+            calling: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
             started: Instant::now(),

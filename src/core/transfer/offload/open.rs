@@ -196,6 +196,7 @@ impl Offload {
 
     /// Makes node memory ready for marked shards with `bytes` of regions, in device and host memory together: reserved, touched and pinned. Without
     /// it the first checkpoints are copied, as [`Checkpoint::capture_on`](crate::Checkpoint::capture_on) does, and their slots pinned for later ones.
+    /// Histories are opened before: one that is opened later may take this memory.
     ///
     /// # Collective
     /// Local.
@@ -218,7 +219,10 @@ impl Offload {
         }
         match slots.iter().all(|slot| self.handle.pin(slot)) {
             true => Ok(()),
-            false => Err(failed("it could not be pinned (history.pin, ulimit -l)".to_owned())),
+            false => Err(failed(
+                "it could not be pinned, as the log says (history.pin, ulimit -l, a memory.directory that is no tmpfs)"
+                    .to_owned(),
+            )),
         }
     }
 

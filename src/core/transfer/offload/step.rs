@@ -1,12 +1,12 @@
 //! What the thread does, step by step: transfers that have ended, the next ones, and the end.
 #![forbid(unsafe_code)]
 
-use super::mark::{Batch, Digesting, Doubled, Known, Land, Landed, Mark, Part, Placed, Snapshot, Source};
+use super::mark::{Batch, Digesting, Doubled, Land, Landed, Mark, Part, Placed, Snapshot, Source};
 use super::ring::Ring;
 use super::zones::{Happens, Zone, Zones};
 use super::{AHEAD, Books, Shared, WIDTH, WIDTH_HURRIED, pace};
 use crate::base::Digest;
-use crate::device::{Carrier, Copied, DeviceError, DeviceSpan, Moment, Run, Sending, SentPart, Stream};
+use crate::device::{Carrier, DeviceError, DeviceSpan, Moment, Run, Sending, SentPart, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,10 +75,12 @@ impl Mark {
         piece: usize,
         moment: Arc<dyn Moment>,
         order: Vec<u32>,
+        mut digests: Vec<Digest>,
         begun: Duration,
     ) -> Mark {
         let Snapshot { version, block_bytes, target, known, turn, is_audited, land, .. } = snapshot;
         let count = count_of(&fields);
+        digests.resize(count, Digest::default());
         let mut by_address: Vec<usize> = (0..fields.len()).filter(|index| !fields[*index].blocks.is_empty()).collect();
         by_address.sort_by_key(|index| fields[*index].field.span.address());
         let bytes = fields.iter().map(|placed| placed.field.span.bytes()).sum();
@@ -98,7 +100,8 @@ impl Mark {
             is_past: false,
             refreshed: 0,
             digesting: None,
-            digests: bytemuck::zeroed_vec(count),
+            looked_at: Default::default(),
+            digests,
             is_digested: vec![false; count],
             equal: 0,
             order: order.into_iter().rev().collect(),
@@ -126,8 +129,12 @@ impl Mark {
             let Some(doubling) = self.doublings.pop_front() else { break };
             match digests {
                 Ok(digests) => {
-                    let blocks = doubling.blocks.into_iter().flatten();
-                    blocks.zip(digests).for_each(|(block, digest)| self.note(block, digest));
+                    let mut rest = &digests[..];
+                    for blocks in doubling.blocks {
+                        let (own, others) = rest.split_at(blocks.len());
+                        self.note_all(blocks, own);
+                        rest = others;
+                    }
                 }
                 Err(error) => self.fail_by(&error),
             }
@@ -155,22 +162,20 @@ impl Mark {
         for Part { blocks, source } in parts {
             let (own, others) = rest.split_at(blocks.len());
             rest = others;
-            for (block, digest) in blocks.zip(own) {
-                match (&source, self.zones.state(block)) {
-                    (Source::Live, Zone::Moving | Zone::Awaited) => {
-                        self.note(block, *digest);
-                        self.zones.happens(block, Happens::Arrived);
-                    }
-                    // Somebody may have written to it meanwhile: its copy in the buffer comes behind.
-                    (Source::Live, _) => {}
-                    (Source::Buffer(..), _) => {
-                        self.note_doubled(block, *digest);
-                        self.zones.happens(block, Happens::Emptied);
+            match source {
+                Source::Live => {
+                    // Somebody may have written to what was doubled meanwhile: its copy in the buffer comes behind.
+                    let is_moving = |zone| matches!(zone, Zone::Moving | Zone::Awaited);
+                    for run in self.zones.runs(blocks.clone(), is_moving) {
+                        self.note_all(run.clone(), &own[run.start - blocks.start..run.end - blocks.start]);
+                        self.zones.all(run, Happens::Arrived);
                     }
                 }
-            }
-            if let Source::Buffer(ring, place) = source {
-                rings[ring].give(&place);
+                Source::Buffer(ring, place) => {
+                    self.note_doubled(blocks.clone(), own);
+                    self.zones.all(blocks, Happens::Emptied);
+                    rings[ring].give(&place);
+                }
             }
         }
     }
@@ -228,7 +233,7 @@ impl Shared {
             Ok(enqueued) => enqueued,
             Err(error) => return Err((error, snapshot.land)),
         };
-        let mut mark = Mark::new(snapshot, placed, piece, moment, order, now);
+        let mut mark = Mark::new(snapshot, placed, piece, moment, order, std::mem::take(&mut books.spare_digests), now);
         (mark.digesting, mark.whole) = (Some(digesting), whole);
         self.count(|stats| {
             stats.marks += 1;
@@ -259,10 +264,8 @@ impl Shared {
             Some(Digesting::Coming(copied, moment)) => match moment.is_done() {
                 Ok(false) => coming = Some(moment.clone()),
                 Ok(true) => {
-                    let (copied, known) = (copied.clone(), mark.known.take());
+                    mark.digesting = Some(Digesting::Here { copied: copied.clone(), at: 0 });
                     mark.is_past = true;
-                    drop(books);
-                    self.fetch_digests(&*copied, known);
                     return Next::Again;
                 }
                 Err(error) => {
@@ -302,21 +305,12 @@ impl Shared {
         })
     }
 
-    /// Takes the digests of the mark from the device, and those that are known from where they are, while nobody has to wait for that.
-    fn fetch_digests(&self, copied: &dyn Copied, known: Option<Known>) {
-        let digests = copied.digests();
-        let known = known.map(|known| known().into());
-        if let Some(mark) = &mut self.books.lock().mark {
-            mark.digesting = None;
-            match digests {
-                Ok(digests) => mark.digesting = Some(Digesting::Here { digests: digests.into(), known, at: 0 }),
-                Err(error) => mark.fail_by(&error),
-            }
-        }
-    }
-
     /// Sends what is due: first from the buffer.
     fn send_next(&self, mark: &mut Mark, may_send: bool, is_hurried: bool) -> Result<Next, DeviceError> {
+        // The link is theirs for whom a stream waits: what nobody waits for would take half of it from them.
+        if let Some(urgent) = mark.urgent.front() {
+            return Ok(Next::Await(urgent.moment.clone()));
+        }
         if mark.low.len() >= AHEAD
             && let Some(first) = mark.low.front()
         {
@@ -396,14 +390,19 @@ impl Shared {
 
     /// The end of a mark, good or bad.
     fn land(&self, mark: Mark) {
-        let Mark { target, digests, land, failure, .. } = mark;
+        let Mark { target, digests, is_digested, land, failure, .. } = mark;
         let is_refused = failure.is_some();
+        debug_assert!(
+            is_refused || is_digested.iter().all(|is_digested| *is_digested),
+            "all that is there is digested"
+        );
         land(match failure {
-            None => Ok(Landed { target, digests }),
+            None => Ok(Landed { target, digests: &digests }),
             Some(why) => Err(why),
         });
         let mut books = self.books.lock();
         books.is_landing = false;
+        books.spare_digests = digests;
         self.count(|stats| stats.refused += u64::from(is_refused));
         drop(books);
         self.changed.notify_all();

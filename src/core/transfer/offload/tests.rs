@@ -1,6 +1,6 @@
 //! Marks on the twin, whose streams do what a seed says: the slot has what was marked, and the program what it would have without us.
 
-use super::mark::{Field, Known, Landed, Snapshot};
+use super::mark::{Field, Known, Snapshot};
 use super::step::Next;
 use super::thread::{Gate, Offloader};
 use super::{Shared, Sizes};
@@ -16,7 +16,13 @@ use std::time::Duration;
 const BLOCK: u64 = 4096;
 
 /// Where a landed shard, or its refusal, is put.
-type Outcome = Arc<Mutex<Option<Result<Landed, String>>>>;
+type Outcome = Arc<Mutex<Option<Result<Whole, String>>>>;
+
+/// A shard that has landed.
+struct Whole {
+    target: Arc<Target>,
+    digests: Vec<Digest>,
+}
 
 /// A program with regions on the twin, and the same on paper.
 struct World {
@@ -132,11 +138,16 @@ impl World {
             fields: self.spans.iter().enumerate().map(field).collect(),
             block_bytes: BLOCK,
             target: Target::new(before),
-            known: known.map(|known| Box::new(move || known) as Known),
+            known: known.map(|known| -> Known {
+                Box::new(move |first, into| into.copy_from_slice(&known[first..first + into.len()]))
+            }),
             turn: self.rng.next_u64(),
             is_audited: self.is_audited,
             limit: Duration::ZERO,
-            land: Box::new(move |landed| *there.lock().expect("no panic") = Some(landed)),
+            land: Box::new(move |landed| {
+                let whole = landed.map(|landed| Whole { target: landed.target, digests: landed.digests.to_vec() });
+                *there.lock().expect("no panic") = Some(whole);
+            }),
         };
         self.forgotten.clear();
         assert!(self.shared.mark(snapshot, &*stream).is_ok());
@@ -145,7 +156,7 @@ impl World {
     }
 
     /// Works until the mark has landed.
-    fn finish(&mut self, outcome: &Outcome) -> Result<Landed, String> {
+    fn finish(&mut self, outcome: &Outcome) -> Result<Whole, String> {
         loop {
             if let Some(landed) = outcome.lock().expect("no panic").take() {
                 return landed;
@@ -210,7 +221,7 @@ fn run(seed: u64, forgets: bool) -> (usize, usize) {
             world.write();
         }
         match world.finish(&outcome) {
-            Ok(Landed { target, digests: found }) => {
+            Ok(Whole { target, digests: found }) => {
                 let landed = target.take_back::<Vec<u8>>().expect("nothing is on its way there");
                 assert!(landed == expected, "another state than the one that was marked");
                 assert!(found == digests && found.len() == blocks);

@@ -137,6 +137,10 @@ impl Shared {
     fn run(&self, gate: &mut impl Gate) {
         let mut may_send = false;
         loop {
+            // A lock goes to whoever asks at the right moment, which is mostly who has just had it: the application's calls come first.
+            while self.calling.load(Ordering::Acquire) > 0 {
+                std::thread::yield_now();
+            }
             let next = self.step(std::mem::take(&mut may_send), gate.is_waited_for());
             match next {
                 Next::Again => {}

@@ -22,7 +22,9 @@ impl Shared {
         if !self.is_open.load(Ordering::Acquire) {
             return Ok(());
         }
+        self.calling.fetch_add(1, Ordering::AcqRel);
         let mut books = self.books.lock();
+        self.calling.fetch_sub(1, Ordering::AcqRel);
         let Books { mark: Some(mark), rings, order, .. } = &mut *books else { return Ok(()) };
         let outcome = self.protect(mark, rings, order, spans, stream);
         if let Err(error) = &outcome {

@@ -113,7 +113,39 @@ impl Zones {
 
     /// The same for several blocks.
     pub fn all(&mut self, blocks: Range<usize>, happens: Happens) {
-        blocks.for_each(|block| _ = self.happens(block, happens));
+        for piece in self.pieces_of(&blocks) {
+            let own = self.of_piece(piece, &blocks);
+            match self.only_state(&own) {
+                Some(before) => self.all_alike(piece, own, before, happens),
+                None => own.for_each(|block| _ = self.happens(block, happens)),
+            }
+        }
+    }
+
+    /// The same for blocks of one piece that are all in the same state.
+    fn all_alike(&mut self, piece: usize, blocks: Range<usize>, before: Zone, happens: Happens) {
+        let after = before.after(happens);
+        debug_assert!(after.is_some(), "blocks {blocks:?} are {before:?} and cannot be {happens:?}");
+        let (after, count) = (after.unwrap_or(before), blocks.len());
+        self.states[blocks].fill(after as u8);
+        let of = |has_left: bool| if has_left { count } else { 0 };
+        self.exposed[piece] -= of(before.is_exposed() && !after.is_exposed()) as u32;
+        self.pending[piece] -= of(before == Zone::Pending && after != Zone::Pending) as u32;
+        self.left -= of(before != Zone::Safe && after == Zone::Safe);
+    }
+
+    /// Those of some blocks that lie in a piece.
+    fn of_piece(&self, piece: usize, blocks: &Range<usize>) -> Range<usize> {
+        blocks.start.max(piece * self.piece)..blocks.end.min((piece + 1) * self.piece)
+    }
+
+    /// The state of blocks that are all in the same one.
+    fn only_state(&self, blocks: &Range<usize>) -> Option<Zone> {
+        let states = &self.states[blocks.clone()];
+        let first = *states.first()?;
+        // One comparison of whole words, where this is true.
+        let is_only = states.iter().fold(0, |differs, state| differs | (state ^ first)) == 0;
+        is_only.then(|| Zone::ALL[usize::from(first)])
     }
 
     /// What a block is.
@@ -158,12 +190,14 @@ impl Zones {
     pub fn exposed_of(&self, blocks: &Range<usize>) -> Vec<(Range<usize>, Zone)> {
         let mut runs: Vec<(Range<usize>, Zone)> = Vec::new();
         for piece in self.pieces_of(blocks).filter(|piece| self.exposed[*piece] > 0) {
-            let (start, end) = (blocks.start.max(piece * self.piece), blocks.end.min((piece + 1) * self.piece));
-            for block in start..end {
-                let state = self.state(block);
+            let own = self.of_piece(piece, blocks);
+            let alike = self.only_state(&own).map(|state| (own.clone(), state));
+            let each = own.map(|block| (block..block + 1, self.state(block)));
+            let has_only = alike.is_some();
+            for (blocks, state) in alike.into_iter().chain(each.filter(|_| !has_only)) {
                 match runs.last_mut() {
-                    Some((run, of)) if run.end == block && *of == state => run.end = block + 1,
-                    _ if state.is_exposed() => runs.push((block..block + 1, state)),
+                    Some((run, of)) if run.end == blocks.start && *of == state => run.end = blocks.end,
+                    _ if state.is_exposed() => runs.push((blocks, state)),
                     _ => {}
                 }
             }
@@ -174,10 +208,16 @@ impl Zones {
     /// Runs of blocks of a range that are so.
     pub fn runs(&self, blocks: Range<usize>, is_so: impl Fn(Zone) -> bool) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        for block in blocks.filter(|block| is_so(self.state(*block))) {
-            match runs.last_mut() {
-                Some(run) if run.end == block => run.end = block + 1,
-                _ => runs.push(block..block + 1),
+        for piece in self.pieces_of(&blocks) {
+            let own = self.of_piece(piece, &blocks);
+            let alike = self.only_state(&own);
+            let whole = alike.filter(|zone| is_so(*zone)).map(|_| own.clone());
+            let each = own.filter(|block| alike.is_none() && is_so(self.state(*block))).map(|block| block..block + 1);
+            for blocks in whole.into_iter().chain(each) {
+                match runs.last_mut() {
+                    Some(run) if run.end == blocks.start => run.end = blocks.end,
+                    _ => runs.push(blocks),
+                }
             }
         }
         runs
@@ -187,6 +227,7 @@ impl Zones {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::rng::Rng;
     use Happens::{Arrived, Awaited, Doubled, Emptied, Equal, Sent};
 
     #[test]
@@ -224,5 +265,43 @@ mod tests {
         assert_eq!((exposed(&zones), zones.left()), (2, 2));
         assert_eq!(zones.exposed_of(&(2..10)), []);
         assert_eq!(zones.pieces_of(&(3..9)), 0..3);
+    }
+
+    /// Whole pieces at a time are the same as block by block.
+    #[test]
+    fn many_at_once_are_as_one_by_one() {
+        let mut rng = Rng::new(7);
+        let events = [Equal, Sent, Awaited, Doubled, Arrived, Emptied];
+        for _ in 0..200 {
+            let blocks = 1 + rng.below(40) as usize;
+            let piece = 1 + rng.below(9) as usize;
+            let [mut one, mut other] = [Zones::new(blocks, piece), Zones::new(blocks, piece)];
+            let mut moved = 0;
+            for _ in 0..60 {
+                let start = rng.below(blocks as u64) as usize;
+                let range = start..start + 1 + rng.below((blocks - start) as u64) as usize;
+                let event = events[rng.below(events.len() as u64) as usize];
+                if range.clone().any(|block| one.state(block).after(event).is_none()) {
+                    continue;
+                }
+                moved += 1;
+                one.all(range.clone(), event);
+                range.for_each(|block| _ = other.happens(block, event));
+                assert_eq!(
+                    (&one.states, &one.exposed, &one.pending, one.left),
+                    (&other.states, &other.exposed, &other.pending, other.left)
+                );
+                let within = rng.below(blocks as u64) as usize..blocks;
+                let mut expected: Vec<(Range<usize>, Zone)> = Vec::new();
+                for block in within.clone().filter(|block| one.state(*block).is_exposed()) {
+                    match expected.last_mut() {
+                        Some((run, of)) if run.end == block && *of == one.state(block) => run.end += 1,
+                        _ => expected.push((block..block + 1, one.state(block))),
+                    }
+                }
+                assert_eq!(one.exposed_of(&within), expected);
+            }
+            assert!(moved > 0);
+        }
     }
 }
