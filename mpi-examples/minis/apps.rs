@@ -1,0 +1,117 @@
+//! The six programs: what each has in device memory, and what a step of it writes to.
+#![forbid(unsafe_code)]
+
+use super::kernels::{Kernel, Numbers};
+use super::machine::Machine;
+use super::options::{App as Kind, Options};
+use super::{amr, cg, particles, rtm, stencil, sweep};
+use bivouac::device::DeviceSpan;
+use bivouac::{Offload, WriteSet};
+use mpi::collective::SystemOperation;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+use std::error::Error;
+use std::sync::Arc;
+
+/// The result of what a program does.
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A program.
+pub trait App {
+    /// What is saved, by name. A program has nothing else that matters but [`App::scalar`].
+    fn fields(&self) -> Vec<(&'static str, DeviceSpan)>;
+
+    /// What its pieces of work write to, by name.
+    fn sets(&self) -> Vec<(String, Vec<DeviceSpan>)>;
+
+    /// A number that is saved with the fields.
+    fn scalar(&mut self) -> &mut f64;
+
+    /// One step, from `step` to `step` + 1. Collective; work on the device is only enqueued where no other rank needs it.
+    ///
+    /// # Errors
+    /// What the device or Bivouac says.
+    fn step(&mut self, step: u64, run: &Run) -> Result<()>;
+}
+
+/// A program of that kind, with about so many bytes in device memory on each rank.
+///
+/// # Errors
+/// No room.
+pub fn open(options: &Options, run: &Run) -> Result<Box<dyn App>> {
+    let bytes = options.bytes();
+    Ok(match options.app {
+        Kind::Stencil => Box::new(stencil::Stencil::open(bytes, run)?),
+        Kind::Cg => Box::new(cg::Cg::open(bytes, run)?),
+        Kind::Particles => Box::new(particles::Particles::open(bytes, run)?),
+        Kind::Amr => Box::new(amr::Amr::open(bytes, run)?),
+        Kind::Sweep => Box::new(sweep::Sweep::open(bytes, run)?),
+        Kind::Rtm => Box::new(rtm::Rtm::open(bytes, run)?),
+    })
+}
+
+/// What a step runs on, and whom it tells what it is about to write to.
+pub struct Run<'a> {
+    /// The device.
+    pub machine: &'a dyn Machine,
+    /// The ranks.
+    pub world: &'a SimpleCommunicator,
+    offload: Option<Arc<Offload>>,
+    sets: Vec<WriteSet>,
+}
+
+impl<'a> Run<'a> {
+    /// Nobody is told anything.
+    pub fn new(machine: &'a dyn Machine, world: &'a SimpleCommunicator) -> Run<'a> {
+        Run { machine, world, offload: None, sets: Vec::new() }
+    }
+
+    /// From now on `offload` is told what a program writes to; but for the set `forgotten`, to see what happens then.
+    pub fn tell(&mut self, offload: Arc<Offload>, app: &dyn App, forgotten: Option<&str>) {
+        let all = app.sets().into_iter();
+        self.sets = all
+            .map(|(name, spans)| {
+                let is_forgotten = forgotten.is_some_and(|forgotten| name.split(' ').next() == Some(forgotten));
+                offload.write_set(&name, if is_forgotten { &[] } else { &spans })
+            })
+            .collect();
+        self.offload = Some(offload);
+    }
+
+    /// The next work writes to the set with that number in [`App::sets`].
+    ///
+    /// # Errors
+    /// What Bivouac says.
+    pub fn before(&self, set: usize) -> Result<()> {
+        match &self.offload {
+            Some(offload) => Ok(offload.before(&self.sets[set], self.machine.stream())?),
+            None => Ok(()),
+        }
+    }
+
+    /// The next work writes to that.
+    ///
+    /// # Errors
+    /// What Bivouac says.
+    pub fn before_write(&self, span: &DeviceSpan) -> Result<()> {
+        match &self.offload {
+            Some(offload) => Ok(offload.before_write(span, self.machine.stream())?),
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues a kernel.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn launch(&self, kernel: Kernel, arrays: &[&DeviceSpan], numbers: Numbers) -> Result<()> {
+        Ok(self.machine.launch(kernel, arrays, numbers)?)
+    }
+
+    /// The sum over all ranks. Collective.
+    pub fn sum(&self, mine: f64) -> f64 {
+        let mut all = 0.0;
+        self.world.all_reduce_into(&mine, &mut all, SystemOperation::sum());
+        all
+    }
+}

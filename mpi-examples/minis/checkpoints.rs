@@ -1,0 +1,167 @@
+//! Calls of Bivouac: open, restart, mark or copy, follow what becomes of it. What a program says before it writes is in `apps.rs`.
+#![forbid(unsafe_code)]
+
+use super::apps::{App, Result};
+use super::machine::Machine;
+use super::options::{How, Options};
+use super::surroundings::configuration;
+use bivouac::config::OffloadMode;
+use bivouac::{Caches, Level, Offload, OffloadStats, Pending, Session};
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The name of the checkpoint series.
+const NAME: &str = "minis";
+
+/// A session, and its checkpoints whose fate is not settled yet.
+pub struct Checkpoints {
+    pending: Vec<Pending>,
+    problem: String,
+    rank: i32,
+    // Each lives no longer than the next one.
+    offload: Arc<Offload>,
+    caches: Caches,
+    session: Session,
+}
+
+impl Checkpoints {
+    /// Opens the session and what marks its checkpoints, with node memory for so many `bytes`. Collective.
+    ///
+    /// # Errors
+    /// A bad configuration, or what Bivouac says.
+    pub fn open(
+        world: &SimpleCommunicator,
+        options: &Options,
+        machine: &dyn Machine,
+        bytes: u64,
+    ) -> Result<Checkpoints> {
+        let config = configuration(options.config.as_deref(), options.dir.as_deref()).map(|mut config| {
+            if options.measure.is_some() {
+                config.job.offload.mode = OffloadMode::Always;
+            }
+            config
+        });
+        // Not with `?`: a rank that returned here would leave the others waiting for it.
+        let session = Session::open_with(world, config)?;
+        let caches = session.caches(Arc::clone(machine.device()))?;
+        let offload = Arc::new(session.offload(&caches)?);
+        if options.how == How::Mark {
+            offload.prepare(bytes)?;
+        }
+        let problem = format!("{:?} of {} MiB on {} ranks", options.app, options.mib, world.size());
+        Ok(Checkpoints { pending: Vec::new(), problem, rank: world.rank(), offload, caches, session })
+    }
+
+    /// What is told before a program writes.
+    pub fn offload(&self) -> Arc<Offload> {
+        self.offload.clone()
+    }
+
+    /// Loads the newest checkpoint that all ranks can load, and returns the step that comes next; 0 if there is none. Collective.
+    ///
+    /// # Errors
+    /// What the restart says, or that the checkpoint belongs to another problem.
+    pub fn restart(&self, app: &mut dyn App, machine: &dyn Machine) -> Result<u64> {
+        let (mut next, mut found) = (0, String::new());
+        // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
+        let restored = self.session.restart(NAME, |r: &mut bivouac::Restorer| -> bivouac::Result<()> {
+            found = r.value("problem")?;
+            if found != self.problem {
+                return Ok(());
+            }
+            for (name, field) in app.fields() {
+                r.load_device::<u32>(name, &field, machine.stream())?;
+            }
+            *app.scalar() = r.value("scalar")?;
+            next = r.value("next")?;
+            Ok(())
+        })?;
+        let Some(restored) = restored else { return Ok(0) };
+        if found != self.problem {
+            let ours = &self.problem;
+            return Err(format!("the checkpoint is of {found:?}, this run is {ours:?}: use another --dir").into());
+        }
+        if self.rank == 0 {
+            println!("restored version={} tier={} seconds={:.3}", restored.version, restored.tier, restored.seconds);
+        }
+        Ok(next)
+    }
+
+    /// Takes a checkpoint of what the fields will be once the work that is enqueued has run. Collective.
+    ///
+    /// # Errors
+    /// What Bivouac says; a program that goes on behind it loses a checkpoint, nothing else.
+    pub fn take(&mut self, app: &mut dyn App, machine: &dyn Machine, next: u64, how: How) -> bivouac::Result<()> {
+        let fields = app.fields();
+        let mut checkpoint = self.session.checkpoint(NAME, next)?;
+        checkpoint.value("problem", &self.problem)?;
+        checkpoint.value("next", &next)?;
+        checkpoint.value("scalar", app.scalar())?;
+        for (name, field) in &fields {
+            checkpoint.save_device::<u32>(name, field)?;
+        }
+        let pending = match how {
+            How::Mark => checkpoint.mark_on(&self.offload, machine.stream())?,
+            _ => checkpoint.capture_on(&self.caches, machine.stream())?,
+        };
+        self.pending.push(pending);
+        Ok(())
+    }
+
+    /// Asks, without waiting, which checkpoints have come to their end; rank 0 prints what became of them.
+    pub fn follow(&mut self) {
+        let rank = self.rank;
+        self.pending.retain_mut(|pending| {
+            let is_over = pending.poll();
+            if is_over && rank == 0 {
+                match pending.level() {
+                    Level::Captured => println!("refused version={}, as the log says", pending.version()),
+                    level => println!("committed version={} level={level}", pending.version()),
+                }
+            }
+            !is_over
+        });
+    }
+
+    /// Waits until all levels of all checkpoints have come to an end.
+    pub fn settle(&mut self) {
+        while !self.pending.is_empty() {
+            self.follow();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until the checkpoints are in node memory.
+    ///
+    /// # Errors
+    /// What became of one instead.
+    pub fn commit(&mut self) -> bivouac::Result<()> {
+        self.pending.drain(..).try_for_each(|pending| pending.wait(Level::Process).map(|_| ()))
+    }
+
+    /// Counters of this rank's marks.
+    pub fn stats(&self) -> OffloadStats {
+        self.offload.stats()
+    }
+
+    /// Waits for all checkpoints, and closes the session. Collective.
+    ///
+    /// # Errors
+    /// What the session says.
+    pub fn close(mut self) -> Result<()> {
+        self.settle();
+        let Checkpoints { offload, caches, session, rank, .. } = self;
+        let (told, stats) = (offload.stats(), session.stats());
+        if rank == 0 {
+            let OffloadStats { marks, refused, bytes, equal_bytes, doubled_bytes, urgent_bytes, .. } = told;
+            println!(
+                "checkpoints={} marks={marks} refused={refused} bytes={bytes} equal={equal_bytes} doubled={doubled_bytes} urgent={urgent_bytes}",
+                stats.captured
+            );
+        }
+        drop((offload, caches));
+        Ok(session.close()?)
+    }
+}

@@ -1,0 +1,100 @@
+//! The command line.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// Six small programs whose GPU memory is checkpointed while they go on.
+///
+/// Start one with mpirun on any number of ranks; each has a part of its own. Started again with the same directory and the same number of ranks
+/// after it was killed, it goes on from the newest checkpoint, and prints the same digest as a run that nobody killed, and as one without checkpoints.
+#[derive(Parser, Debug)]
+#[command(name = "minis")]
+pub struct Options {
+    /// Which.
+    #[arg(value_enum)]
+    pub app: App,
+    /// What computes.
+    #[arg(long, value_enum, default_value_t = Place::Twin)]
+    pub device: Place,
+    /// Speed of the twin's link in MiB a second [default: that of a copy].
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
+    pub link: Option<u32>,
+    /// What each rank saves, about.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub mib: u64,
+    /// Steps.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: u64,
+    /// Steps between checkpoints.
+    #[arg(long, value_name = "STEPS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: u64,
+    /// How checkpoints are taken.
+    #[arg(long, value_enum, default_value_t = How::Mark)]
+    pub how: How,
+    /// Do not say that this set is written to (relax, halo, solution, direction, drift, force, total, even, odd), to see what happens.
+    #[arg(long, value_name = "SET")]
+    pub forget: Option<String>,
+    /// Wait after each checkpoint until it has reached its last level.
+    #[arg(long)]
+    pub wait: bool,
+    /// The last rank kills itself with SIGKILL before that step.
+    #[arg(long, value_name = "STEP")]
+    pub die_at: Option<u64>,
+    /// Measure the time of --every steps without a checkpoint, behind one that is copied, and behind one that is marked, in turns; so many times.
+    #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["steps", "die_at", "forget", "wait"])]
+    pub measure: Option<usize>,
+    /// Keep Bivouac's files under this directory (global/ and local/), unless they are configured elsewhere.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Configuration file; environment variables BIVOUAC_… win over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print Bivouac's log (as RUST_LOG=info does).
+    #[arg(long)]
+    pub verbose_log: bool,
+}
+
+/// Which program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum App {
+    /// Writes to everything in each step.
+    Stencil,
+    /// A matrix that is only read.
+    Cg,
+    /// A third is written to.
+    Particles,
+    /// A part that wanders is written to.
+    Amr,
+    /// Writes to everything, one eighth after the other.
+    Sweep,
+    /// Writes to one of two fields in turn.
+    Rtm,
+}
+
+/// What computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Place {
+    /// The processor, in the memory of the host twin of a GPU.
+    Twin,
+    /// GPUs.
+    Cuda,
+}
+
+/// How checkpoints are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum How {
+    /// Not at all.
+    None,
+    /// Copied before the program goes on.
+    Copy,
+    /// Marked, and sent from live memory while the program goes on.
+    Mark,
+}
+
+impl Options {
+    /// What each rank saves, about.
+    pub fn bytes(&self) -> u64 {
+        self.mib << 20
+    }
+}
