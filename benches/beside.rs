@@ -64,6 +64,12 @@ mod beside {
         AtOnce,
     }
 
+    #[derive(Clone, Copy, ValueEnum, Debug, PartialEq)]
+    enum Scope {
+        Link,
+        Node,
+    }
+
     #[derive(Parser, Debug)]
     struct Options {
         #[arg(value_enum, default_value = "step")]
@@ -86,9 +92,12 @@ mod beside {
         /// Host memory is leased in steps of so many MiB.
         #[arg(long, default_value_t = 256)]
         line: u64,
-        /// How many ranks of the node may flush at once; 0: all.
+        /// How many ranks may flush at once; 0: all.
         #[arg(long, default_value_t = 0)]
         bursts: u32,
+        /// Which ranks take turns: those of a link that GPUs share, or all of the node.
+        #[arg(long, value_enum, default_value = "node")]
+        scope: Scope,
         /// Bytes per second at which a rank flushes: unlimited, auto, or a number.
         #[arg(long, default_value = "unlimited")]
         rate: String,
@@ -183,7 +192,10 @@ mod beside {
             line_bytes: options.line << 20,
             stagger: StaggerConfig {
                 bursts: (options.bursts > 0).then_some(options.bursts),
-                scope: BurstScope::Node,
+                scope: match options.scope {
+                    Scope::Link => BurstScope::Link,
+                    Scope::Node => BurstScope::Node,
+                },
                 rate: match options.rate.as_str() {
                     "unlimited" => FlushRate::Unlimited,
                     "auto" => FlushRate::Auto,

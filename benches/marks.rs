@@ -2,9 +2,11 @@
 //!
 //! ```sh
 //! cargo bench --bench marks -- --gib 8 --only mark,write,send,changed,beside
+//! mpirun -n GPUS marks --bench --gib 4 --only mark,send,beside      # one rank for each GPU, all at once
 //! ```
 //!
-//! One rank, node memory only. F is the blocking download of the same regions into pinned memory, in the same run.
+//! Node memory only. F is the blocking download of the same regions into pinned memory, in the same run, by all ranks at once. Figures are those of the
+//! slowest rank, printed by the root.
 //!
 //! - `mark`: `mark_on` in host time; and until the stream has come to its end, with and without audit; beside it one digest pass over the regions.
 //! - `write`: `before_write` with nothing marked, with a mark of which these blocks are there already, and before blocks that are copied into the buffer,
@@ -16,21 +18,27 @@
 //! One JSON object a line; times are medians in seconds.
 #![forbid(unsafe_code)]
 
-use bivouac_core::comm::threads::world;
+#[allow(dead_code)] // Other benches use the rest.
+#[path = "shot/node.rs"]
+mod node;
+
 use bivouac_core::config::{Budget, OffloadConfig, OffloadMode};
-use bivouac_core::device::cuda::CudaDevice;
 use bivouac_core::device::{Device, DeviceSpan, HostRange, Priority, Run, Stream};
-use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::{Caches, Config, Level, Offload, Pending, Session};
 use clap::Parser;
+use mpi::collective::SystemOperation;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+use node::median;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Marked checkpoints, by one rank for each GPU: mpirun -n GPUS.
 #[derive(Parser)]
 struct Options {
-    /// Bytes of the regions, in GiB.
+    /// Bytes of the regions of a rank, in GiB.
     #[arg(long, default_value_t = 8)]
     gib: u64,
     /// Bytes of the buffer, in MiB.
@@ -54,10 +62,39 @@ struct Options {
 
 const MIB: u64 = 1 << 20;
 
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
+/// The largest of all ranks. Collective.
+fn most(world: &SimpleCommunicator, mine: f64) -> f64 {
+    let mut all = 0.0;
+    world.all_reduce_into(&mine, &mut all, SystemOperation::max());
+    all
+}
+
+/// The least of all ranks. Collective.
+fn least(world: &SimpleCommunicator, mine: f64) -> f64 {
+    let mut all = 0.0;
+    world.all_reduce_into(&mine, &mut all, SystemOperation::min());
+    all
+}
+
+/// The root prints a line, with how many ranks and GPUs there are.
+fn say(world: &SimpleCommunicator, mut line: serde_json::Value) {
+    line["ranks"] = world.size().into();
+    line["gpus"] = node::gpus().into();
+    if world.rank() == 0 {
+        println!("{line}");
+    }
+}
+
+/// A folder that all ranks know; the root makes it, and removes it when all are done. Collective.
+fn folder(world: &SimpleCommunicator, below: &Path) -> PathBuf {
+    let mut number = [u64::from(std::process::id())];
+    world.process_at_rank(0).broadcast_into(&mut number);
+    let path = below.join(format!("bivouac-marks-{}", number[0]));
+    if world.rank() == 0 {
+        std::fs::create_dir_all(&path).expect("a folder");
+    }
+    world.barrier();
+    path
 }
 
 fn seconds(call: impl FnOnce()) -> f64 {
@@ -66,8 +103,9 @@ fn seconds(call: impl FnOnce()) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// A program with one region, and a session for it.
-struct Bed {
+/// A program with one region on each rank, and a session for it.
+struct Bed<'a> {
+    world: &'a SimpleCommunicator,
     device: Arc<dyn Device>,
     stream: Arc<dyn Stream>,
     /// The region, and something to overwrite it with.
@@ -77,50 +115,55 @@ struct Bed {
     spare: DeviceSpan,
     bytes: u64,
     block: u64,
-    /// Before the caches, and these before the session.
     offload: Offload,
-    _caches: Caches,
+    caches: Caches,
     session: Session,
     version: u64,
-    _folder: tempfile::TempDir,
+    folder: PathBuf,
 }
 
-impl Bed {
-    fn new(options: &Options, block: u64, audit: bool) -> Bed {
+impl<'a> Bed<'a> {
+    /// Collective.
+    fn new(world: &'a SimpleCommunicator, options: &Options, block: u64, audit: bool) -> Bed<'a> {
         let bytes = options.gib << 30;
-        let folder = tempfile::TempDir::new_in(&options.memory).expect("a folder");
+        let folder = folder(world, &options.memory);
         let mut config = Config::default();
         config.job.name = Some("bench-marks".into());
         config.job.block_bytes = block;
         (config.job.local_enabled, config.job.global_enabled) = (false, false);
         config.job.offload = OffloadConfig { mode: OffloadMode::Always, audit };
-        config.node.memory_directory = folder.path().to_owned();
-        config.node.memory_budget = Budget::Bytes(2 * (bytes + bytes / 128) + (2 << 30));
+        config.node.memory_directory = folder.clone();
+        let ranks = u64::from(world.size() as u32);
+        config.node.memory_budget = Budget::Bytes(ranks * (2 * (bytes + bytes / 128) + (2 << 30)));
         config.node.device_budget = Budget::Bytes(options.buffer * MIB + (64 << 20));
         config.node.offload_buffer = Budget::Bytes(options.buffer * MIB);
-        let place = Place::here(&config, Workers::Threads, "ranks".into()).expect("a place");
-        let session = Session::open_on(Box::new(world(&[0]).remove(0)), &place, config).expect("opens");
-        let device: Arc<dyn Device> = Arc::new(CudaDevice::open(0).expect("a GPU"));
+        let session = Session::open(world, config).expect("opens");
+        let device: Arc<dyn Device> = node::gpu(world).expect("a GPU");
         let stream = device.stream(Priority::High).expect("a stream");
         let [region, other, spare] = [bytes, 1 << 30, 1 << 30].map(|bytes| device.allocate(bytes).expect("room"));
         let caches = session.caches(device.clone()).expect("caches");
         let offload = session.offload(&caches).expect("an offload");
         let preparing = seconds(|| offload.prepare(bytes).expect("prepared"));
-        eprintln!("prepared 2 slots of {} GiB in {preparing:.1} s", options.gib);
-        Bed {
-            device,
-            stream,
-            region,
-            other,
-            spare,
-            bytes,
-            block,
-            offload,
-            _caches: caches,
-            session,
-            version: 0,
-            _folder: folder,
+        let preparing = most(world, preparing);
+        if world.rank() == 0 {
+            eprintln!("prepared 2 slots of {} GiB for each rank in {preparing:.1} s", options.gib);
         }
+        Bed { world, device, stream, region, other, spare, bytes, block, offload, caches, session, version: 0, folder }
+    }
+
+    /// Ends the session. Collective.
+    fn close(self) {
+        // In this order.
+        drop(self.offload);
+        drop(self.caches);
+        self.session.close().expect("closed");
+        self.world.barrier();
+        if self.world.rank() == 0
+            && let Err(error) = std::fs::remove_dir_all(&self.folder)
+        {
+            eprintln!("{} stays: {error}", self.folder.display());
+        }
+        self.world.barrier();
     }
 
     /// Marks the region; how long `mark_on` took.
@@ -170,7 +213,7 @@ impl Bed {
         }
     }
 
-    /// The blocking download of so many bytes of the region into pinned memory.
+    /// The blocking download of so many bytes of the region into pinned memory, by all ranks at once; the slowest's. Collective.
     fn f(&self, rounds: usize) -> f64 {
         let bytes = self.bytes.min(4 << 30);
         let (range, memory) = HostRange::leaked(vec![1u8; bytes as usize + 4096].leak());
@@ -178,7 +221,11 @@ impl Bed {
         let pinned = self.device.pin(&range.part(skip as u64, bytes).expect("inside")).expect("pinned");
         let part = self.region.part(0, bytes).expect("inside");
         let target = &mut memory[skip..skip + bytes as usize];
-        let download = |_| seconds(|| self.stream.download(&mut [(part.clone(), &mut *target)], None).expect("down"));
+        let download = |_| {
+            self.world.barrier();
+            let mine = seconds(|| self.stream.download(&mut [(part.clone(), &mut *target)], None).expect("down"));
+            most(self.world, mine)
+        };
         let times: Vec<f64> = (0..rounds).map(download).collect();
         drop(pinned);
         median(&times[1..]) * self.bytes as f64 / bytes as f64
@@ -186,20 +233,21 @@ impl Bed {
 }
 
 /// `other` holds something that has no two equal blocks.
-fn fill(bed: &Bed) {
+fn fill(bed: &Bed<'_>) {
     let mut rng = bivouac_core::base::rng::Rng::new(1);
     let bytes: Vec<u8> = (0..bed.other.bytes() / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bed.stream.upload(&[(&bytes, bed.other.clone())], None).expect("up");
 }
 
-fn mark(options: &Options, block: u64) {
+fn mark(world: &SimpleCommunicator, options: &Options, block: u64) {
     for audit in [false, true] {
-        let mut bed = Bed::new(options, block, audit);
+        let mut bed = Bed::new(world, options, block, audit);
         fill(&bed);
         bed.warm_up();
         let (mut host, mut stream, mut digests) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..options.rounds {
             bed.stream.finish().expect("idle");
+            world.barrier();
             let begun = Instant::now();
             let (pending, took) = bed.mark();
             bed.stream.finish().expect("done");
@@ -210,19 +258,20 @@ fn mark(options: &Options, block: u64) {
             digests.push(bed.stream.copy_blocks(runs, block).and_then(|copied| copied.seconds()).expect("digests"));
         }
         let line = json!({
-            "figure": "mark", "gib": options.gib, "block": block, "audit": audit, "mark_on": median(&host),
-            "checkpoint_and_stream": median(&stream), "digest_pass": median(&digests), "F": bed.f(4),
+            "figure": "mark", "gib": options.gib, "block": block, "audit": audit, "mark_on": most(world, median(&host)),
+            "checkpoint_and_stream": most(world, median(&stream)), "digest_pass": most(world, median(&digests)), "F": bed.f(4),
         });
-        println!("{line}");
+        say(world, line);
+        bed.close();
     }
 }
 
-fn write(options: &Options, block: u64) {
-    let mut bed = Bed::new(options, block, true);
+fn write(world: &SimpleCommunicator, options: &Options, block: u64) {
+    let mut bed = Bed::new(world, options, block, true);
     fill(&bed);
     bed.warm_up();
     let part = |at: u64, bytes: u64| bed.region.part(at, bytes).expect("inside");
-    let calls = |bed: &Bed, span: &DeviceSpan, count: u32| {
+    let calls = |bed: &Bed<'_>, span: &DeviceSpan, count: u32| {
         seconds(|| (0..count).for_each(|_| bed.offload.before_write(span, &*bed.stream).expect("declared")))
             / f64::from(count)
     };
@@ -234,6 +283,7 @@ fn write(options: &Options, block: u64) {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
             bed.change(block, 1);
+            world.barrier();
             let (pending, _) = bed.mark();
             // The first piece is there soon; the last ones are far from it.
             std::thread::sleep(Duration::from_millis(20));
@@ -255,19 +305,22 @@ fn write(options: &Options, block: u64) {
             }
             bed.commit(pending);
         }
-        doubled.push(json!({ "bytes": size, "before_write": median(&ours), "copy": median(&theirs) }));
+        doubled.push(
+            json!({ "bytes": size, "before_write": most(world, median(&ours)), "copy": most(world, median(&theirs)) }),
+        );
     }
     let stats = bed.offload.stats();
     let line = json!({
-        "figure": "write", "gib": options.gib, "block": block, "nothing_marked": idle, "all_safe": median(&safe), "doubled": doubled,
+        "figure": "write", "gib": options.gib, "block": block, "nothing_marked": most(world, idle), "all_safe": most(world, median(&safe)), "doubled": doubled,
         "marks": stats.marks, "copied": bed.session.stats().captured - stats.marks, "equal_bytes": stats.equal_bytes, "doubled_bytes": stats.doubled_bytes, "urgent_bytes": stats.urgent_bytes,
     });
-    println!("{line}");
+    say(world, line);
+    bed.close();
 }
 
 /// From the return of `mark_on` to the commit where every `step`th block of so many bytes has changed.
-fn send(options: &Options, name: &str, block: u64, step: u64) {
-    let mut bed = Bed::new(options, block, true);
+fn send(world: &SimpleCommunicator, options: &Options, name: &str, block: u64, step: u64) {
+    let mut bed = Bed::new(world, options, block, true);
     fill(&bed);
     bed.warm_up();
     let (mut times, mut changed, mut sent) = (Vec::new(), 0, Vec::new());
@@ -275,6 +328,7 @@ fn send(options: &Options, name: &str, block: u64, step: u64) {
         let before = bed.offload.stats();
         // The slot holds what was there two checkpoints ago, when the same blocks were others.
         changed = bed.change(block, step);
+        world.barrier();
         let (pending, _) = bed.mark();
         let begun = Instant::now();
         bed.commit(pending);
@@ -283,28 +337,31 @@ fn send(options: &Options, name: &str, block: u64, step: u64) {
         sent.push((stats.bytes - before.bytes - (stats.equal_bytes - before.equal_bytes)) as f64);
     }
     let f = bed.f(4);
-    let (time, sent) = (median(&times[2..]), median(&sent[2..]));
+    let (mine, sent) = (median(&times[2..]), least(world, median(&sent[2..])));
+    let (time, fastest) = (most(world, mine), least(world, mine));
     let line = json!({
-        "figure": name, "gib": options.gib, "block": block, "every": step, "changed_bytes": changed, "sent_bytes": sent, "mark_to_commit": time, "F": f,
+        "figure": name, "gib": options.gib, "block": block, "every": step, "changed_bytes": changed, "sent_bytes": sent, "mark_to_commit": time, "least_mark_to_commit": fastest, "F": f,
         "rate_of_link": sent / time / (bed.bytes as f64 / f), "of_F": time / f,
     });
-    println!("{line}");
+    say(world, line);
+    bed.close();
 }
 
 /// Steps beside a transfer.
-fn beside(options: &Options, block: u64) {
-    let mut bed = Bed::new(options, block, true);
+fn beside(world: &SimpleCommunicator, options: &Options, block: u64) {
+    let mut bed = Bed::new(world, options, block, true);
     fill(&bed);
     bed.warm_up();
     let [from, to] = [0, 512 * MIB].map(|at| bed.spare.part(at, 512 * MIB).expect("inside"));
-    let step = |bed: &Bed| {
+    let step = |bed: &Bed<'_>| {
         seconds(|| {
             (0..8).for_each(|_| bed.stream.copy(&from, &to).expect("enqueued"));
             bed.stream.finish().expect("done");
         })
     };
-    let steps = |bed: &Bed, count: usize| -> Vec<f64> { (0..count).map(|_| step(bed)).collect() };
+    let steps = |bed: &Bed<'_>, count: usize| -> Vec<f64> { (0..count).map(|_| step(bed)).collect() };
     steps(&bed, 10);
+    world.barrier();
     let alone = median(&steps(&bed, 200));
     let mut figures = Vec::new();
     // The intervals become those of the second kind.
@@ -312,6 +369,7 @@ fn beside(options: &Options, block: u64) {
         let (mut beside, mut took) = (Vec::new(), Vec::new());
         for round in 0..options.rounds.max(9) {
             bed.change(block, 1);
+            world.barrier();
             let marked = Instant::now();
             let (pending, _) = bed.mark();
             bed.stream.finish().expect("marked");
@@ -343,31 +401,39 @@ fn beside(options: &Options, block: u64) {
         }
         let mean = beside.iter().sum::<f64>() / beside.len() as f64;
         figures.push(json!({
-            "transfer": name, "took": median(&took), "median_step": median(&beside), "mean_step": mean, "steps": beside.len(),
-            "of_alone": median(&beside) / alone,
+            "transfer": name, "took": most(world, median(&took)), "median_step": most(world, median(&beside)),
+            "mean_step": most(world, mean), "steps": beside.len(), "of_alone": most(world, median(&beside) / alone),
         }));
     }
     let stats = bed.offload.stats();
     let line = json!({
-        "figure": "beside", "gib": options.gib, "block": block, "alone": alone, "beside": figures, "F": bed.f(4), "waits": stats.waits,
+        "figure": "beside", "gib": options.gib, "block": block, "alone": most(world, alone), "beside": figures, "F": bed.f(4), "waits": stats.waits,
     });
-    println!("{line}");
+    say(world, line);
+    bed.close();
 }
 
 fn main() {
     let options = Options::parse();
+    let (universe, _) = mpi::initialize_with_threading(mpi::Threading::Multiple).expect("MPI starts");
+    // A panic on one rank would leave the others waiting for ever.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        SimpleCommunicator::world().abort(1);
+    }));
+    let world = universe.world();
     let block = options.block << 10;
     for what in &options.only {
         match what.as_str() {
-            "mark" => mark(&options, block),
-            "write" => write(&options, block),
+            "mark" => mark(&world, &options, block),
+            "write" => write(&world, &options, block),
             "send" => {
-                send(&options, "send", 64 << 10, 1);
-                send(&options, "send", 64 << 10, 4);
-                send(&Options { gib: options.gib.min(2), ..Options::parse() }, "send", 4 << 10, 4);
+                send(&world, &options, "send", 64 << 10, 1);
+                send(&world, &options, "send", 64 << 10, 4);
+                send(&world, &Options { gib: options.gib.min(2), ..Options::parse() }, "send", 4 << 10, 4);
             }
-            "changed" => send(&options, "changed", 64 << 10, 100),
-            "beside" => beside(&options, block),
+            "changed" => send(&world, &options, "changed", 64 << 10, 100),
+            "beside" => beside(&world, &options, block),
             other => panic!("{other:?} is not measured here"),
         }
     }

@@ -11,8 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tests=(--test contract_device --test device_checkpoint --test offload --test history)
 benches=(--bench device)
 case "${1:-}" in
-"") tests+=(--test rtm_physics --test graphlets_counts) &&
-    benches+=(--bench shot --bench beside --bench slots --bench cache --bench reduction --bench marks --bench figures --example rtm --example graphlets) ;;
+"") tests+=(--test rtm_physics --test graphlets_counts --test minis_kernels) &&
+    benches+=(--bench shot --bench beside --bench slots --bench cache --bench reduction --bench marks --bench figures --example rtm --example graphlets --example minis) ;;
 --small) ;;
 *) sed -n '5,6s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac
@@ -49,5 +49,5 @@ find "$folder" -type f -exec strip {} +
 cp -r src/capi/python/bivouac "$folder/lib/bivouac"
 find "$folder/lib" -name __pycache__ -prune -exec rm -r {} +
 cp tests/programs/python/gpu.py "$folder/python_gpu.py"
-cp ci/gpu/run.sh benches/shots.sh "$folder/"
+cp ci/gpu/run.sh ci/gpu/many.sh benches/shots.sh "$folder/"
 ls -lR "$folder"

@@ -40,20 +40,23 @@ if wanted tests; then
     check offload ./offload --test-threads 1 on_a_gpu
     check history ./history
     check device_checkpoint ./device_checkpoint --test-threads 1 gpu
-    for test in rtm_physics graphlets_counts; do [ ! -e "$test" ] || check "$test" "./$test"; done
+    for test in rtm_physics graphlets_counts minis_kernels; do [ ! -e "$test" ] || check "$test" "./$test"; done
 fi
 
 # Device pointers through the interfaces of other languages. A program that found no GPU is no success here.
 interface() {
-    local name=$1 word=$2 store="$scratch/$1"
+    local name=$1 word=$2 store="$scratch/$1" memory
     shift 2
-    mkdir -p "$store/memory"
+    mkdir -p "$store"
+    # Memory of a file on a disk cannot be pinned.
+    memory=$(mktemp -d /dev/shm/bivouac-interface.XXXXXX)
     printf 'scratch = %s/scratch\npersistent = %s/persistent\nmode = async\n' "$store" "$store" > "$store/veloc.cfg"
     check "$name" env BIVOUAC_JOB_NAME="$name" BIVOUAC_LOCAL_DIRECTORY="$store/local" BIVOUAC_GLOBAL_DIRECTORY="$store/global" \
-        BIVOUAC_MEMORY_DIRECTORY="$store/memory" BIVOUAC_MEMORY_BUDGET='4 GiB' BIVOUAC_DEVICE_BUDGET='256 MiB' \
+        BIVOUAC_MEMORY_DIRECTORY="$memory" BIVOUAC_MEMORY_BUDGET='4 GiB' BIVOUAC_DEVICE_BUDGET='256 MiB' \
         BIVOUAC_LIBRARY="$(echo "$PWD"/lib/libbivouac.so.*)" PYTHONPATH="$PWD/lib" PYTHONDONTWRITEBYTECODE=1 \
         bash -c 'word=$1; shift; set -o pipefail; "$@" 2>&1 | tee /dev/stderr | grep -qx "$word"' - "$word" \
         timeout 600 mpirun --oversubscribe --bind-to none -n 2 "$@"
+    rm -rf "$memory"
 }
 if wanted interfaces; then
     interface c_gpu ok ./c_gpu
