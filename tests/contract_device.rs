@@ -66,3 +66,17 @@ contract!(
     a_full_table_finds_less_and_nothing_wrong,
     wrong_questions_are_refused;
 );
+
+/// Who waits for the stream hears of it, as on a GPU.
+#[test]
+fn a_kernel_of_the_twin_that_panics_loses_the_device() {
+    let twin = twin();
+    let stream = twin.own_stream().expect("a stream");
+    let span = twin.allocate(4096).expect("room");
+    stream.launch(vec![span.clone()], |_| panic!("a kernel")).expect("enqueued");
+    let stream: &dyn bivouac_core::device::Stream = &*stream;
+    let error = stream.finish().expect_err("the device is lost");
+    assert!(error.to_string().contains("it panicked"), "{error}");
+    let error = stream.download(&mut [(span, &mut [0; 4096][..])], None).expect_err("it stays so");
+    assert!(error.to_string().contains("it panicked"), "{error}");
+}

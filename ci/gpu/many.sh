@@ -4,7 +4,7 @@
 # OUT gets figures.jsonl (each line with the step that printed it), steps.jsonl (each step's exit status and seconds), host.txt, rtm.txt,
 # log.txt and summary.json, all as they come: a run that is cut short is not lost. A step that would not end before SECONDS (540) or its part's limit
 # is left out, and said so.
-# Parts: host warm slots atonce scaling strong | minis marks big fits cold | figures beside rtm chaos | pin near managed. Without PART all but managed and big. They run in
+# Parts: host warm slots atonce scaling strong | minis marks volume big fits cold | figures beside rtm chaos | pin near managed. Without PART all but managed, big and volume. They run in
 # the order in which they stand below. With the word `more` among them each one measures also what is of less value.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -207,13 +207,24 @@ if begin minis 200; then
         done
     fi
 fi
+# How much of a GPU's memory has changed since the checkpoint but one before, by steps between checkpoints and by the length of a block.
+if begin volume 300; then
+    for app in "${apps[@]}"; do
+        for every in 1 8 64 512; do
+            BIVOUAC_JOB_BLOCK='64 KiB' minis "volume, 64 KiB: ${app%:*}" "${app%:*}" 1 1024 5 30 --every "$every" --measure 2
+        done
+        for block in 32 16 8 4; do
+            BIVOUAC_JOB_BLOCK="$block KiB" minis "volume, $block KiB: ${app%:*}" "${app%:*}" 1 1024 5 30 --every 8 --measure 2
+        done
+    done
+fi
 # More than half of a GPU's memory, and the same bits as without checkpoints.
 if begin big 420; then
-    for app in cg:40 stencil:24; do
+    for app in cg:180 stencil:72; do
         for count in "$gpus" 1; do
             [ "$count" -le 2 ] || continue
             buffer=4096 minis "big, $count: ${app%:*}, undisturbed" "${app%:*}" "$count" 45056 8 60 --how none --steps "${app#*:}"
-            buffer=4096 minis "big, $count: ${app%:*}, marked" "${app%:*}" "$count" 45056 50 150 --every "$((${app#*:} / 4))" --steps "${app#*:}"
+            buffer=4096 minis "big, $count: ${app%:*}, marked" "${app%:*}" "$count" 45056 50 150 --every "$((${app#*:} / 3))" --steps "${app#*:}"
             check "big, $count: ${app%:*}: equal digests" test "$(grep "^big, $count: ${app%:*}, .*: digest" "$out/log.txt" | sed 's/.*digest //' | sort | uniq -c | awk '{ print $1 }')" = 2
             [ "$gpus" -gt 1 ] || break
         done

@@ -109,10 +109,10 @@ pub fn run(kernel: Kernel, n: Numbers, arrays: &mut [&mut [u8]]) {
         }
         (Kernel::Force, [a, b, c]) => force(n, floats(a), floats(b), words(c)),
         (Kernel::Refine, [a]) => {
-            let (a, at) = (floats(a), n.at as usize);
-            for cell in at..at + items {
-                let own = a[cell];
-                a[cell] = own + 0.2 * (n.value - own) + 0.01 * noise(cell as u64 % n.width + u64::from(n.step), 3);
+            let at = n.at as usize;
+            for (cell, value) in floats(a).iter_mut().enumerate().skip(at).take(items) {
+                let heat = 0.01 * noise(cell as u64 % n.width + u64::from(n.step), 3);
+                *value = *value + 0.2 * (n.value - *value) + heat;
             }
         }
         (Kernel::Sweep, [a, b, c, d]) => sweep(n, floats(a), floats(b), floats(c), floats(d)),
