@@ -184,15 +184,15 @@ impl Engine {
             Ok(Opened::Gone) => None,
             Err(error) => Some(Written::Failed(error)),
         };
-        self.lanes.opened(tier, None);
+        // Before the next write of the lane may begin: what it says of this rank depends on what became of those before.
         if let Some(written) = written {
             self.on_written(tier, operation, written);
         }
+        self.lanes.opened(tier, None);
     }
 
     fn close_write(&self, job: &WriteJob, written: Written) {
         let took = self.setup.now().saturating_sub(job.started);
-        self.lanes.closed(job.tier);
         if !matches!(written, Written::Failed(_)) && job.tier != TierId::PEERS {
             self.reporter().count(|stats| {
                 stats.flushed_bytes[job.tier] += job.bytes;
@@ -202,7 +202,9 @@ impl Engine {
         if let (Written::SliceDone, Some(node)) = (&written, job.node()) {
             self.wait_for_node(job.tier, job.operation, node.clone());
         }
+        // As in `open_write`.
         self.on_written(job.tier, job.operation, written);
+        self.lanes.closed(job.tier);
     }
 
     fn wait_for_node(&self, tier: TierId, operation: u64, node: super::node::NodeContainer) {
