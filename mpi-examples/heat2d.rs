@@ -39,22 +39,11 @@ use picture::{FieldDigest, Picture, PngOut, TextOut};
 use plate::{Decomposition, Field, Formula, Plane};
 use std::error::Error;
 use std::time::Duration;
-use surroundings::{abort_on_panic, start_log};
+use surroundings::start;
 
 fn main() {
     let options = Options::parse();
-    let Some((universe, _)) = mpi::initialize_with_threading(options.threads.into()) else {
-        eprintln!("MPI was already initialised");
-        std::process::exit(1);
-    };
-    let world = universe.world();
-    start_log(world.rank(), options.verbose_log);
-    abort_on_panic();
-    if let Err(error) = run(&world, &options) {
-        eprintln!("rank {}: {error}", world.rank());
-        // The other ranks may be waiting for this one: end them all.
-        world.abort(1);
-    }
+    start(options.threads.into(), options.verbose_log, |world| run(world, &options));
 }
 
 fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Error>> {

@@ -63,7 +63,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use options::{How, Options, Place};
 use std::time::Instant;
-use surroundings::{abort_on_panic, start_log};
+use surroundings::start;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Memory of the twin beside what is saved.
@@ -73,18 +73,7 @@ const PIECE: u64 = 64 << 20;
 
 fn main() {
     let options = Options::parse();
-    let Some((universe, _)) = mpi::initialize_with_threading(Threading::Multiple) else {
-        eprintln!("MPI was already initialised");
-        std::process::exit(1);
-    };
-    let world = universe.world();
-    start_log(world.rank(), options.verbose_log);
-    abort_on_panic();
-    if let Err(error) = run(&world, &options) {
-        eprintln!("rank {}: {error}", world.rank());
-        // The other ranks may be waiting for this one: end them all.
-        world.abort(1);
-    }
+    start(Threading::Multiple, options.verbose_log, |world| run(world, &options));
 }
 
 fn run(world: &SimpleCommunicator, options: &Options) -> Result<()> {

@@ -59,7 +59,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
-use surroundings::{abort_on_panic, configuration, start_log};
+use surroundings::{configuration, start};
 use timeline::{Counts, Recorder};
 use wavefields::Wavefields;
 
@@ -68,18 +68,7 @@ const TWIN_BYTES: u64 = 4 << 30;
 
 fn main() {
     let options = Options::parse();
-    let Some((universe, _)) = mpi::initialize_with_threading(Threading::Multiple) else {
-        eprintln!("MPI was already initialised");
-        std::process::exit(1);
-    };
-    let world = universe.world();
-    start_log(world.rank(), options.verbose_log);
-    abort_on_panic();
-    if let Err(error) = run(&world, &options) {
-        eprintln!("rank {}: {error}", world.rank());
-        // The other ranks may be waiting for this one: end them all.
-        world.abort(1);
-    }
+    start(Threading::Multiple, options.verbose_log, |world| run(world, &options));
 }
 
 fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Error>> {

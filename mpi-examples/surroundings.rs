@@ -4,13 +4,35 @@
 
 use bivouac::Config;
 use bivouac::config::ConfigError;
+use mpi::Threading;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
+use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 
+/// Starts MPI and the log, and runs a program: all of `main` behind the command line. If it fails or panics on one rank, it ends on all.
+pub fn start(
+    threads: Threading,
+    is_verbose: bool,
+    run: impl FnOnce(&SimpleCommunicator) -> Result<(), Box<dyn Error>>,
+) {
+    let Some((universe, _)) = mpi::initialize_with_threading(threads) else {
+        eprintln!("MPI was already initialised");
+        std::process::exit(1);
+    };
+    let world = universe.world();
+    start_log(world.rank(), is_verbose);
+    abort_on_panic();
+    if let Err(error) = run(&world) {
+        eprintln!("rank {}: {error}", world.rank());
+        // The other ranks may be waiting for this one: end them all.
+        world.abort(1);
+    }
+}
+
 /// A panic on one rank would leave the others waiting for its messages for ever.
-pub fn abort_on_panic() {
+fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -19,7 +41,7 @@ pub fn abort_on_panic() {
 }
 
 /// Log lines name their rank.
-pub fn start_log(rank: i32, verbose: bool) {
+fn start_log(rank: i32, verbose: bool) {
     let level = if verbose { "info" } else { "warn" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .format(move |out, record| {
