@@ -56,6 +56,8 @@ struct Shared {
     book: Lock<Book>,
     /// Until when the link is taken: down, up.
     links: [Lock<Option<Instant>>; 2],
+    /// Taken while nothing may cross the link.
+    stopped: Lock<()>,
     lost: Lock<Option<String>>,
     streams: AtomicUsize,
     /// Where streams have no threads.
@@ -112,6 +114,7 @@ impl HostDevice {
             model,
             book: Lock::new(book),
             links: Default::default(),
+            stopped: Lock::unordered(()),
             lost: Lock::default(),
             streams: AtomicUsize::new(0),
             schedule,
@@ -157,6 +160,11 @@ impl HostDevice {
     /// Without threads for streams: does a part of the work of some stream; false if there is none that may be done now.
     pub fn advance(&self) -> bool {
         self.shared.advance()
+    }
+
+    /// Nothing crosses the link as long as this is held: what is enqueued waits there, and has read nothing yet.
+    pub fn stop_link(&self) -> Guard<'_, ()> {
+        self.shared.stopped.lock()
     }
 
     /// Loses the device, as a fault of a kernel does.
@@ -269,6 +277,11 @@ impl Shared {
 
     fn write(&self, span: &DeviceSpan, source: &[u8]) -> Result<()> {
         self.visit(span, |at, bytes| bytes.copy_from_slice(&source[at as usize..at as usize + bytes.len()]))
+    }
+
+    /// Before anything is read that crosses it.
+    fn wait_for_link(&self) {
+        drop(self.stopped.lock());
     }
 
     /// Lets the modelled time of a transfer pass.

@@ -307,6 +307,9 @@ impl BlockCopy {
         let Some(moved) = self.moves.get(self.next) else { return Ok(true) };
         let length = CHUNK_BYTES.min(moved.from.bytes() - self.at);
         let mut chunk = vec![0; length as usize];
+        if matches!(moved.to, To::Host(..)) {
+            shared.wait_for_link();
+        }
         shared.read(&moved.from.part(self.at, length)?, &mut chunk)?;
         match &moved.to {
             To::Nowhere => {}
@@ -390,6 +393,7 @@ impl Stream for HostStream {
         self.finish()?;
         for (device, host) in copies {
             pass(&mut gate, device.bytes());
+            self.shared.wait_for_link();
             self.shared.read(device, host)?;
             self.shared.spend_on_link(0, device.bytes());
         }
@@ -403,6 +407,7 @@ impl Stream for HostStream {
         self.finish()?;
         for (host, device) in copies {
             pass(&mut gate, device.bytes());
+            self.shared.wait_for_link();
             self.shared.write(device, host)?;
             self.shared.spend_on_link(1, device.bytes());
         }
