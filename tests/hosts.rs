@@ -7,7 +7,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `BIVOUAC_TEST_SEED` | the seed of everything random; printed by each test that uses it |
-//! | `BIVOUAC_TEST_HOST_KILLS` | how many hosts the sweep of moments kills (default 6) |
+//! | `BIVOUAC_TEST_HOST_KILLS` | how many hosts the sweep of moments kills (default 3; `ci/test.sh whole`: 6) |
 #![cfg(feature = "mpi")]
 #![forbid(unsafe_code)]
 

@@ -200,7 +200,7 @@ fn moments(kills: u64, rng: &mut Rng) -> Vec<Moment> {
 fn hosts_die_during_capture_exchange_and_commit_and_an_older_or_the_same_version_leads_to_the_same_digest() {
     let Some(hosts) = Hosts::up(5) else { return };
     let kills =
-        std::env::var("BIVOUAC_TEST_HOST_KILLS").map_or(6, |text| text.parse().expect("BIVOUAC_TEST_HOST_KILLS"));
+        std::env::var("BIVOUAC_TEST_HOST_KILLS").map_or(3, |text| text.parse().expect("BIVOUAC_TEST_HOST_KILLS"));
     let mut rng = random();
     // 3 MiB a rank: the exchange takes tens of milliseconds.
     let args = ["--versions", "60", "--wait", "node-loss", "--elements", "400001"];
