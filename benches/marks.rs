@@ -131,7 +131,7 @@ impl<'a> Bed<'a> {
         config.job.name = Some("bench-marks".into());
         config.job.block_bytes = block;
         (config.job.local_enabled, config.job.global_enabled) = (false, false);
-        config.job.offload = OffloadConfig { mode: OffloadMode::Always, audit };
+        config.job.offload = OffloadConfig { mode: OffloadMode::Always, audit, ..OffloadConfig::default() };
         config.node.memory_directory = folder.clone();
         let ranks = u64::from(world.size() as u32);
         config.node.memory_budget = Budget::Bytes(ranks * (2 * (bytes + bytes / 128) + (2 << 30)));

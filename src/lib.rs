@@ -14,6 +14,7 @@ pub use bivouac_core::session::{Checkpoint, Error, Pending, Restored, Result, Se
 pub use bivouac_core::transfer::{LevelVerdict, Stats};
 pub use bivouac_core::{AffinityReport, Element, ElementType, Level, LoadError, Pin, RestartError, Restorer};
 pub use bivouac_core::{Caches, Field, FieldMut, History, HistoryError};
+pub use bivouac_core::{LiveMemory, LiveStats};
 pub use bivouac_core::{Offload, OffloadError, OffloadStats, WriteSet};
 
 /// GPUs, and the host memory that plays one where there is none.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The modules of `bivouac-core` in their order: each may import from those before it and from itself, never from those after it.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 19] = [
     "base",
     "config",
     "format",
@@ -24,6 +24,7 @@ const ORDER: [&str; 18] = [
     "device",
     "affinity",
     "segment",
+    "live",
     "region",
     "cache",
     "catalog",
@@ -36,7 +37,7 @@ const ORDER: [&str; 18] = [
 ];
 
 /// The only files (or folders, with a closing slash) in which the keyword `unsafe` may stand.
-const UNSAFE: [&str; 9] = [
+const UNSAFE: [&str; 10] = [
     "src/core/affinity/",
     "src/core/base/digest.rs",
     "src/capi/",
@@ -44,7 +45,8 @@ const UNSAFE: [&str; 9] = [
     "src/core/comm/mpi/",
     "src/core/device/cuda/",
     "src/core/redundancy/code/isal.rs",
-    "src/core/region/memory.rs",
+    "src/core/live/memory.rs",
+    "src/core/live/watch.rs",
     "src/core/segment/",
 ];
 

@@ -5,14 +5,17 @@
 mod common;
 mod machine;
 
-use bivouac_core::config::{FlushRate, OffloadConfig, OffloadMode, StaggerConfig};
+use bivouac_core::config::{FlushRate, HostWrites, OffloadConfig, OffloadMode, StaggerConfig};
 use bivouac_core::device::DeviceSpan;
+use bivouac_core::format::ShardHeader;
 use bivouac_core::{Level, Offload, Pending, Restorer, Session};
 use common::limit::wait_until;
 use machine::*;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-const ALWAYS: OffloadConfig = OffloadConfig { mode: OffloadMode::Always, audit: true };
+const ALWAYS: OffloadConfig =
+    OffloadConfig { mode: OffloadMode::Always, audit: true, host_writes: HostWrites::Watched };
 
 /// What a program has on its device: one region that changes all the time, and one that never does.
 struct Program {
@@ -62,6 +65,16 @@ impl Program {
     }
 }
 
+/// The heads with which files of a folder begin.
+fn shards_in(folder: &Path) -> Vec<ShardHeader> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let heads = entries.flat_map(|path| match path.is_dir() {
+        true => shards_in(&path),
+        false => std::fs::read(&path).ok().and_then(|bytes| ShardHeader::decode(&bytes).ok()).into_iter().collect(),
+    });
+    heads.collect()
+}
+
 fn prepared(rank: &Rank, session: &Session) -> (bivouac_core::Caches, Offload) {
     let caches = rank.caches(session);
     let offload = session.offload(&caches).expect("an offload");
@@ -93,10 +106,13 @@ fn what_was_marked_is_restored_though_the_program_went_on_at_once() {
             assert!(buffer_bytes >= 8 * MIB || stats.urgent_bytes > 0, "{stats:?}");
             assert_eq!(session.stats().staged_captures, 0);
             assert_eq!(session.stats().offload, stats);
+            assert_eq!(session.stats().unaudited, if audit { 0 } else { 5 });
             assert_eq!(Program::restart(rank, session), Some((5, "memory")));
         });
         std::fs::remove_dir_all(machine.folder("memory")).expect("its memory goes");
         machine.run(RANKS, |rank, session| assert_eq!(Program::restart(rank, session), Some((5, "local"))));
+        let headers = shards_in(&machine.folder("local"));
+        assert!(!headers.is_empty() && headers.iter().all(|header| header.is_unaudited != audit), "{headers:#?}");
     }
 }
 

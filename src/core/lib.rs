@@ -10,6 +10,7 @@ pub mod config;
 pub mod coordination;
 pub mod device;
 pub mod format;
+pub mod live;
 pub mod policy;
 pub mod recovery;
 pub mod reduction;
@@ -25,12 +26,13 @@ pub use affinity::pinning::Pin;
 pub use base::Level;
 pub use config::Config;
 pub use format::ElementType;
+pub use live::LiveMemory;
 pub use recovery::{LoadError, RestartError, Restorer};
 pub use region::Element;
 pub use session::{Checkpoint, Error, Pending, Restored, Result, Session, VersionInfo};
 pub use transfer::history::{Caches, Field, FieldMut, History, HistoryError};
 pub use transfer::offload::{Offload, OffloadError, OffloadStats, WriteSet};
-pub use transfer::{LevelVerdict, Stats};
+pub use transfer::{LevelVerdict, LiveStats, Stats};
 
 /// The guide's example is compiled with the documentation tests.
 #[cfg(all(doctest, feature = "cuda"))]

@@ -152,6 +152,8 @@ struct ShardView {
     head_bytes: u64,
     bytes: u64,
     regions: Vec<RegionView>,
+    /// Nothing but the program's declarations kept later writes out of it.
+    unaudited: bool,
     /// What a packed shard stands for; its own regions are those of the packing.
     packed: Option<PackedView>,
 }
@@ -479,6 +481,7 @@ fn shard_view(head: &Head) -> ShardView {
         head_bytes: header.body_offset,
         bytes: header.total_len,
         regions: head.meta.regions.iter().map(region).collect(),
+        unaudited: header.is_unaudited,
         packed: None,
     }
 }
@@ -602,6 +605,9 @@ fn shard_text(view: &ShardView) -> String {
     line!(text, "    of      {}", view.key.series());
     line!(text, "    {}, incarnation {}", view.key.all_words(), view.incarnation);
     line!(text, "    agreed  {}; {}", view.agreement, origin_text(&view.origin));
+    if view.unaudited {
+        line!(text, "    UNAUDITED: taken from live memory, and a write that the program did not declare may be in it");
+    }
     line!(
         text,
         "    blocks  {} of {}; head {}",

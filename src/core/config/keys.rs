@@ -154,6 +154,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("history.pin", node.history.pin, PIN_ORDER),
     key!("offload.mode", job.offload.mode, OFFLOAD_MODE),
     key!("offload.audit", job.offload.audit, SWITCH),
+    key!("offload.host_writes", job.offload.host_writes, HOST_WRITES),
     key!("offload.buffer", node.offload_buffer, BUDGET_OR_NONE),
     key!("stagger.bursts", job.stagger.bursts, BURSTS),
     key!("stagger.scope", job.stagger.scope, BURST_SCOPE),

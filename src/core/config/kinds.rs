@@ -6,7 +6,7 @@
 
 use super::affinity::AffinityMode;
 use super::names::is_name;
-use super::offload::OffloadMode;
+use super::offload::{HostWrites, OffloadMode};
 use super::reduction::{Compress, Method, REGIONS_ALLOWED, RegionMethods, SOURCES_MAX, Verify, is_chunk};
 use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
@@ -221,6 +221,23 @@ pub(super) const BUDGET_OR_NONE: Kind<Budget> = Kind {
     allowed: "a size like \"8 GiB\", a number of bytes, a percentage like \"25%\" up to 100%, or 0",
     read: |raw| if raw.integer() == Some(0) { Some(Budget::Bytes(0)) } else { budget(raw) },
     show: BUDGET.show,
+};
+
+pub(super) const HOST_WRITES: Kind<HostWrites> = Kind {
+    allowed: "\"watched\", \"declared\" or \"copied\"",
+    read: |raw| match raw.text()?.trim() {
+        "watched" => Some(HostWrites::Watched),
+        "declared" => Some(HostWrites::Declared),
+        "copied" => Some(HostWrites::Copied),
+        _ => None,
+    },
+    show: |value| {
+        Raw::Text(match value {
+            HostWrites::Watched => "watched".to_owned(),
+            HostWrites::Declared => "declared".to_owned(),
+            HostWrites::Copied => "copied".to_owned(),
+        })
+    },
 };
 
 pub(super) const OFFLOAD_MODE: Kind<OffloadMode> = Kind {

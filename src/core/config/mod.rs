@@ -55,7 +55,7 @@ pub use compare::KeyDifference;
 pub use error::{ConfigError, Origin};
 pub use kinds::OBJECT_SCHEMES;
 pub use load::{ConfigSource, Effective};
-pub use offload::{OffloadConfig, OffloadMode};
+pub use offload::{HostWrites, OffloadConfig, OffloadMode};
 pub use reduction::{
     CHUNK_MAX, Compress, Method, NotMethod, NotRegionMethods, ReductionConfig, RegionMethod, RegionMethods,
     SOURCES_MAX, Verify,

@@ -8,11 +8,13 @@ pub struct OffloadConfig {
     pub mode: OffloadMode,
     /// Blocks are digested when they are marked, so that a write that nobody has declared is refused.
     pub audit: bool,
+    /// Who sees to it that live host memory is copied before it is written to.
+    pub host_writes: HostWrites,
 }
 
 impl Default for OffloadConfig {
     fn default() -> Self {
-        OffloadConfig { mode: OffloadMode::Auto, audit: true }
+        OffloadConfig { mode: OffloadMode::Auto, audit: true, host_writes: HostWrites::Watched }
     }
 }
 
@@ -24,4 +26,16 @@ pub enum OffloadMode {
     Auto,
     /// All.
     Always,
+}
+
+/// What becomes of host memory that the program writes to again before it was copied ([`Checkpoint::save_live`](crate::session::Checkpoint::save_live)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HostWrites {
+    /// The kernel stops a write until what is there was copied.
+    #[default]
+    Watched,
+    /// The program declares all that it writes to.
+    Declared,
+    /// It is copied before the capture returns.
+    Copied,
 }

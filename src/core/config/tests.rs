@@ -97,7 +97,7 @@ fn unusual() -> Config {
                 rate: FlushRate::Bytes(10_000_000_000),
                 slowdown: 0.5,
             },
-            offload: OffloadConfig { mode: OffloadMode::Always, audit: false },
+            offload: OffloadConfig { mode: OffloadMode::Always, audit: false, host_writes: HostWrites::Declared },
             affinity: AffinityMode::Capture,
         },
         node: NodeConfig {
@@ -279,6 +279,7 @@ slowdown = 0.5
 [offload]
 mode = "always"
 audit = false
+host_writes = "declared"
 buffer = 0
 [affinity]
 mode = "capture"
@@ -430,6 +431,7 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("stagger.rate", vec!["0", "'0 GB'", "1048575", "'fast'", "-1", "1.5"]),
         ("stagger.slowdown", vec!["-0.01", "1.01", "nan", "'2%'"]),
         ("offload.mode", vec!["'never'", "true", "''"]),
+        ("offload.host_writes", vec!["'never'", "true"]),
         ("offload.buffer", vec!["-1", "'101%'", "'0%'"]),
         ("affinity.mode", vec!["'on'", "true", "''"]),
         ("affinity.cpus", vec!["''", "'3-1'", "'a'", "0", "'0-999999'"]),

@@ -48,6 +48,8 @@ const AT_TABLE_CHECKSUM: usize = 136;
 const AT_ORIGIN_OPERATION: usize = 144;
 const AT_ORIGIN_RESTART: usize = 152;
 const AT_FLAGS: usize = 160;
+/// Of those that a reader may ignore: the shard was taken from live memory, and nothing but declarations stood before a later write.
+const FLAG_UNAUDITED: u32 = 1;
 
 /// The element type of a region, checked when it is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
@@ -203,6 +205,8 @@ pub struct ShardHeader {
     pub total_len: u64,
     /// Checksum of region table and block index.
     pub table_checksum: u64,
+    /// It was taken from live memory, and a write that the program forgot to declare may be in it, unseen.
+    pub is_unaudited: bool,
 }
 
 impl ShardHeader {
@@ -247,6 +251,7 @@ impl ShardHeader {
             body_offset: fields.u64(AT_BODY_OFFSET),
             total_len: fields.u64(AT_TOTAL_LEN),
             table_checksum: fields.u64(AT_TABLE_CHECKSUM),
+            is_unaudited: fields.u32(AT_FLAGS + 4) & FLAG_UNAUDITED != 0,
         };
         header.check()?;
         Ok(header)
@@ -290,6 +295,9 @@ impl ShardHeader {
         put_u64(&mut bytes, AT_BODY_OFFSET, self.body_offset);
         put_u64(&mut bytes, AT_TOTAL_LEN, self.total_len);
         put_u64(&mut bytes, AT_TABLE_CHECKSUM, self.table_checksum);
+        if self.is_unaudited {
+            put_u32(&mut bytes, AT_FLAGS + 4, FLAG_UNAUDITED);
+        }
         let sum = checksum(&bytes);
         put_u64(&mut bytes, AT_CHECKSUM, sum);
         bytes
@@ -397,6 +405,7 @@ impl Layout {
             body_offset: self.body_offset,
             total_len: self.total_len,
             table_checksum: 0,
+            is_unaudited: false,
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::base::Digest;
 use crate::base::text::short;
 use crate::device::DeviceSpan;
 use crate::format::{ElementType, FormatError, Region, RegionKind, codec};
+use crate::live::LiveMemory;
 use serde::{Serialize, de::DeserializeOwned};
 use std::borrow::Cow;
 use std::fmt;
@@ -66,6 +67,15 @@ pub struct SavedRegion<'a> {
     pub data: RegionData<'a>,
 }
 
+impl SavedRegion<'_> {
+    /// Has live memory copied like any other host memory, before the call that captures it returns; true if it is such.
+    pub(crate) fn copy_at_once(&mut self) -> bool {
+        let RegionData::Live(memory) = &self.data else { return false };
+        self.data = RegionData::Host(Cow::Borrowed(memory.at_once()));
+        true
+    }
+}
+
 /// Where the bytes of a region are.
 #[derive(Clone, Debug)]
 pub enum RegionData<'a> {
@@ -73,6 +83,8 @@ pub enum RegionData<'a> {
     Host(Cow<'a, [u8]>),
     /// In device memory.
     Device(&'a DeviceSpan),
+    /// In host memory that the program may write to before it is copied.
+    Live(LiveMemory),
     /// Somewhere else: they are read when the region is captured.
     Kept(Arc<dyn ReadBlocks + 'a>),
     /// In their place already, since the application handed them over.
@@ -107,6 +119,7 @@ impl RegionData<'_> {
         match self {
             RegionData::Host(bytes) => bytes.len() as u64,
             RegionData::Device(span) => span.bytes(),
+            RegionData::Live(memory) => memory.bytes(),
             RegionData::Kept(kept) => kept.bytes(),
             RegionData::Held { bytes, .. } => *bytes,
         }
@@ -151,7 +164,7 @@ pub enum RegionError {
         /// Elements in the slice.
         elements: u64,
     },
-    /// Device memory, or a field of a history, is not a whole number of elements long.
+    /// Device memory, live memory, or a field of a history, is not a whole number of elements long.
     #[error("region {name:?}: {bytes} bytes are not a whole number of elements of type {element}")]
     Partial {
         /// The name.
@@ -199,14 +212,35 @@ pub fn device_array<'a, T: Element>(
     span: &'a DeviceSpan,
     shape: Option<&[u64]>,
 ) -> Result<SavedRegion<'a>, RegionError> {
-    let bytes = span.bytes();
+    elements_in::<T>(name, span.bytes(), shape, RegionData::Device(span))
+}
+
+/// Describes memory of so many bytes that holds elements of type `T`.
+fn elements_in<'a, T: Element>(
+    name: &str,
+    bytes: u64,
+    shape: Option<&[u64]>,
+    data: RegionData<'a>,
+) -> Result<SavedRegion<'a>, RegionError> {
     let elements = bytes / (size_of::<T>() as u64).max(1);
     let shape = shape.unwrap_or(std::slice::from_ref(&elements));
     check_array::<T>(name, elements, shape)?;
     if elements * T::TYPE.bytes() != bytes {
         return Err(RegionError::Partial { name: name.into(), bytes, element: T::TYPE });
     }
-    describe(name, RegionKind::Array, T::TYPE, shape, RegionData::Device(span))
+    describe(name, RegionKind::Array, T::TYPE, shape, data)
+}
+
+/// Describes memory that the program goes on writing to, and that holds elements of type `T`, as a region; `None` for the shape: one dimension.
+///
+/// # Errors
+/// As [`device_array`].
+pub fn live_array<'a, T: Element>(
+    name: &str,
+    memory: &LiveMemory,
+    shape: Option<&[u64]>,
+) -> Result<SavedRegion<'a>, RegionError> {
+    elements_in::<T>(name, memory.bytes(), shape, RegionData::Live(memory.clone()))
 }
 
 /// Describes elements of a type that is known at run time only as a region.

@@ -305,6 +305,31 @@ impl Session {
         self.engine.pump();
     }
 
+    /// The program is about to write to memory that may be a part of what was saved with [`Checkpoint::save_live`](crate::Checkpoint::save_live): what of it has not been copied is
+    /// copied before this returns. Any other memory is ignored. Needed for writes that are not instructions of this process (an MPI receive by a
+    /// network card, a transfer from a GPU), and for all where `offload.host_writes = "declared"`; elsewhere it spares the write a fault.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the copy of these bytes, if they were captured and have not been copied.
+    pub fn before_write<T>(&self, memory: &[T]) {
+        let range = memory.as_ptr_range();
+        self.engine.before_write(&(range.start.addr()..range.end.addr()));
+    }
+
+    /// Waits until nothing of live host memory is needed any more: before it is freed. [`Offload::settle`](crate::Offload::settle) is for GPU memory.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Blocking
+    /// For the copy of what was captured.
+    pub fn settle(&self) {
+        self.engine.settle_live();
+    }
+
     /// Verdicts heard since the last call, in the order of the operations that they are about; the newest 4096, if nobody asks for long.
     ///
     /// # Collective
@@ -389,6 +414,7 @@ impl Session {
     #[doc(hidden)]
     pub fn close_within(mut self, limit: Duration) -> Result<()> {
         let engine = self.engine.clone();
+        engine.settle_live();
         let started = engine.clock().now();
         let drained = engine.drain(limit);
         let in_flight = engine.stats().in_flight;
@@ -471,6 +497,8 @@ impl Drop for Session {
                 self.engine.identity().rank
             );
         }
+        // The program may free its memory now.
+        self.engine.settle_live();
         if let Some(threads) = &self.threads {
             threads.lock().stop_comm();
         }

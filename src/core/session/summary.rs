@@ -102,6 +102,16 @@ pub(super) fn closing(job: &str, generation: u64, seconds: f64, stats: &Stats) -
             stats.blocked_max.as_secs_f64()
         ));
     }
+    let (marks, unaudited) = (&stats.offload, stats.unaudited);
+    if marks.marks > 0 {
+        parts.push(format!("{} marked and sent from GPU memory, {} of them refused", marks.marks, marks.refused));
+    }
+    if stats.live.regions > 0 {
+        parts.push(format!("{} copied behind captures", count(stats.live.regions, "region")));
+    }
+    if unaudited > 0 {
+        parts.push(format!("{} unaudited", count(unaudited, "capture")));
+    }
     let refused = listed(&|tier| stats.level_failures[tier]);
     let at_call = if stats.abandoned > 0 { format!("{} at the call", stats.abandoned) } else { String::new() };
     let refused: Vec<String> = [at_call, refused].into_iter().filter(|text| !text.is_empty()).collect();
@@ -177,10 +187,12 @@ mod tests {
             (12, 3, 2);
         (stats.blocked_total, stats.blocked_max) = (Duration::from_millis(1500), Duration::from_millis(400));
         stats.bytes_captured = 3 << 29;
+        (stats.offload.marks, stats.offload.refused, stats.live.regions, stats.unaudited) = (5, 1, 1, 2);
         assert_eq!(
             closing("heat", 1, 61.26, &stats),
             "job heat, run 1 closed after 61.3 s: 13 checkpoints, committed: memory 12, global 3; rank 0 handed over \
-             1.5 GiB and was blocked 1.500 s in all, 0.400 s at most; REFUSED: 2 at the call, global 2; \
+             1.5 GiB and was blocked 1.500 s in all, 0.400 s at most; 5 marked and sent from GPU memory, 1 of them refused; 1 region copied behind captures; \
+             2 captures unaudited; REFUSED: 2 at the call, global 2; \
              STILL BEING WRITTEN: 1"
         );
     }

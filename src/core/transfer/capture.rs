@@ -34,7 +34,7 @@ pub struct DevicePart {
 /// The device regions of a shard, in order.
 pub fn device_parts(layout: &Layout, regions: &[SavedRegion<'_>]) -> Vec<DevicePart> {
     let part = |(region, (placed, saved)): (usize, (&Region, &SavedRegion<'_>))| match saved.data {
-        RegionData::Host(_) | RegionData::Kept(_) | RegionData::Held { .. } => None,
+        RegionData::Host(_) | RegionData::Live(_) | RegionData::Kept(_) | RegionData::Held { .. } => None,
         RegionData::Device(span) => {
             let first = placed.first_block as usize;
             let blocks = first..first + placed.blocks(layout.block_size) as usize;
@@ -112,7 +112,7 @@ pub fn begin_digests(
 const LOOKS: usize = 16;
 
 /// Copies the host regions into `target` (of at least `layout.total_len` bytes), their digests into `digests`, and zeroes the
-/// padding behind every region. Regions that are held there stay as they are. `here` are the digests of what `target` holds, if that is known: blocks
+/// padding behind every region. Regions that are held there stay as they are, and those in live memory are copied later. `here` are the digests of what `target` holds, if that is known: blocks
 /// that have them stay, unless most are found to have changed.
 pub fn copy_host(
     layout: &Layout,
@@ -301,8 +301,10 @@ pub fn bodies_into_file(
             let blocks = &mut digests[first..first + bytes.div_ceil(block)];
             match (&saved.data, stream) {
                 (RegionData::Host(source), _) => {
-                    let pieces = source[at..at + bytes].chunks(block).zip(staged[..bytes].chunks_mut(block));
-                    pieces.zip(blocks).for_each(|((from, to), digest)| *digest = copy_digest(from, to));
+                    copy_blocks(&source[at..at + bytes], &mut staged[..bytes], block, blocks)
+                }
+                (RegionData::Live(memory), _) => {
+                    copy_blocks(&memory.at_once()[at..at + bytes], &mut staged[..bytes], block, blocks);
                 }
                 (RegionData::Device(span), Some(stream)) => {
                     let part = span.part(at as u64, bytes as u64)?;
@@ -325,6 +327,12 @@ pub fn bodies_into_file(
         }
     }
     Ok(())
+}
+
+/// Copies blocks, and makes their digests.
+fn copy_blocks(from: &[u8], to: &mut [u8], block: usize, digests: &mut [Digest]) {
+    let pieces = from.chunks(block).zip(to.chunks_mut(block));
+    pieces.zip(digests).for_each(|((from, to), digest)| *digest = copy_digest(from, to));
 }
 
 /// Are these the bytes that lay on the device? A capture into a file is the only way by which bytes come to a durable tier

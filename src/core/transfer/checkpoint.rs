@@ -48,7 +48,7 @@ pub(super) enum Taken {
     Placed(Box<Placed>),
     /// The bytes are safe, part of them in the GPU cache; the vote is cast when they have come down.
     Staged(Box<Descent>),
-    /// They are marked, and come down from live memory.
+    /// They come from live memory: device regions are marked, those on the host protected.
     Marked(Box<Marked>),
 }
 
@@ -164,9 +164,7 @@ impl Engine {
             Ok(Taken::Marked(marked)) => {
                 let progress = self.enter(self.facts(&spec, agreement), None);
                 self.count_capture(&spec);
-                if let Some(OnDevice { offload: Some(offload), stream, .. }) = spec.device {
-                    self.send_marked(*marked, offload, stream, call);
-                }
+                self.send_marked(*marked, spec.device, call);
                 Ok(progress)
             }
             Err(error) => {
@@ -287,11 +285,10 @@ impl Engine {
         });
     }
 
-    pub(super) fn place(&self, spec: &mut CaptureSpec<'_>, agreement: u64) -> Result<Taken, CaptureError> {
+    pub(super) fn place(self: &Arc<Self>, spec: &mut CaptureSpec<'_>, agreement: u64) -> Result<Taken, CaptureError> {
         let identity = &self.setup.identity;
         let rank = identity.rank;
         let held = spec.held.take();
-        let spec = &*spec;
         let version = spec.version;
         if spec.device.is_none() && spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Device(_))) {
             return Err(CaptureError::NoCaches { rank, name: spec.name.clone(), version });
@@ -308,9 +305,10 @@ impl Engine {
             return self.place_held(spec, held, &layout, &header);
         }
         // The cause, if another tier may do.
+        let name = spec.name.clone();
         let cause_of = |error| match error {
             FillError::Tier(cause) => Ok(cause),
-            other => Err(self.capture_error(&spec.name, version, other)),
+            other => Err(self.capture_error(&name, version, other)),
         };
         let digests = || bytemuck::zeroed_vec(layout.block_count as usize);
         let mut causes = Vec::new();
@@ -339,17 +337,18 @@ impl Engine {
 
     /// Fills a slot, as far as it can be now: device regions may still have to come down. `digests` has those of regions that are held.
     pub(super) fn fill_slot(
-        &self,
-        spec: &CaptureSpec<'_>,
+        self: &Arc<Self>,
+        spec: &mut CaptureSpec<'_>,
         layout: &Layout,
         header: &ShardHeader,
         slot: SlotMut,
         digests: Vec<Digest>,
     ) -> Result<Taken, FillError> {
         let parts = capture::device_parts(layout, &spec.regions);
-        match self.is_to_be_marked(spec, &parts, &slot) {
-            true => self.mark_slot(spec, layout, header, slot, digests, parts),
-            false => self.copy_to_slot(spec, layout, header, slot, digests, parts),
+        let is_marked = self.is_to_be_marked(spec, &parts, &slot);
+        match self.watch_live(spec, layout, is_marked || parts.is_empty()) {
+            None if !is_marked => self.copy_to_slot(spec, layout, header, slot, digests, parts),
+            live => self.mark_slot(spec, layout, header, slot, digests, parts, live),
         }
     }
 

@@ -12,6 +12,7 @@ use super::files::FileLevel;
 use super::inherited::Inherited;
 use super::lanes::Lanes;
 use super::level::{Done, LevelWork};
+use super::live::Lives;
 use super::mail::Mail;
 use super::offload::Counters;
 use super::peers::Peers;
@@ -86,6 +87,7 @@ pub struct Engine {
     stop: AtomicBool,
     /// Calls of the application that wait for flushes.
     pub(crate) waiting: Waiting,
+    pub(super) lives: Arc<Lives>,
     /// What each device's offloader counts, also when it is gone.
     marked: Lock<Vec<Counters>>,
     /// `should_exit` has said yes.
@@ -140,6 +142,7 @@ impl Engine {
             operation: AtomicU64::new(operation),
             stop: AtomicBool::new(false),
             waiting: Waiting::default(),
+            lives: Arc::default(),
             marked: Lock::default(),
             is_ending: AtomicBool::new(false),
             setup,
@@ -222,6 +225,7 @@ impl Engine {
         stats.in_flight = self.books().in_flight().count() as u64;
         let marked = self.marked.lock().clone();
         marked.iter().for_each(|counters| stats.offload.add(&counters.lock()));
+        stats.live = self.lives.stats();
         stats
     }
 

@@ -27,6 +27,7 @@ use crate::segment::SlotMut;
 use crate::tier::TierId;
 use crate::tier::Upload;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 pub(super) const GONE: &str = "what was to be held for it could not be";
 const CHANGED: &str = "memory tier: bytes that were held for it have changed there";
@@ -219,12 +220,14 @@ impl Engine {
 
     /// Captures a checkpoint of which regions are held.
     pub(super) fn place_held(
-        &self,
-        spec: &CaptureSpec<'_>,
+        self: &Arc<Self>,
+        spec: &mut CaptureSpec<'_>,
         mut held: Held,
         layout: &Layout,
         header: &ShardHeader,
     ) -> Result<Taken, CaptureError> {
+        // The order of its bytes in the slot is settled already.
+        spec.regions.iter_mut().for_each(|saved| _ = saved.copy_at_once());
         let failed = |cause: &str| self.no_tier(&spec.name, spec.version, vec![cause.into()]);
         if held.origin != header.origin {
             return Err(failed("a restart has come between the copy of its regions and the capture"));

@@ -28,7 +28,6 @@
 //! - A device that fails is a no of this rank with its reason, before `capture_on` returns or after; the application goes on.
 #![forbid(unsafe_code)]
 
-use super::capture::{self, DevicePart};
 use super::chunking::Looking;
 use super::engine::Engine;
 use super::history::{LookAt, Staged};
@@ -84,10 +83,10 @@ impl Landing {
         Landing { engine, unsealed: Some(unsealed), call }
     }
 
-    /// The digests of these parts, in their order.
-    pub fn place_digests(&mut self, parts: &[DevicePart], digests: &[Digest]) {
+    /// The digests that have come, to be put in their places among those of the shard.
+    pub fn place_digests(&mut self, place: impl FnOnce(&mut [Digest])) {
         if let Some(unsealed) = &mut self.unsealed {
-            capture::place_digests(parts, digests, &mut unsealed.digests);
+            place(&mut unsealed.digests);
         }
     }
 

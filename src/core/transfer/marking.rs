@@ -1,4 +1,5 @@
-//! Captures whose device regions are marked, and sent from live memory ([`super::offload`]): as [`super::landing`] from there on.
+//! Captures with regions that come from live memory: of a device ([`super::offload`]), of the host ([`super::live`]), or both. From there on as
+//! [`super::landing`].
 #![forbid(unsafe_code)]
 
 use super::capture::{self, DevicePart};
@@ -6,9 +7,12 @@ use super::checkpoint::{CaptureSpec, OnDevice, Taken};
 use super::engine::Engine;
 use super::error::FillError;
 use super::landing::{Landing, Unsealed};
-use super::offload::{Field, Known, Landed, Offload, Snapshot};
+use super::live::{Copied, Watched};
+use super::offload::{Field, Known, Landed, Snapshot};
 use crate::base::Digest;
-use crate::device::{Stream, Target};
+use crate::base::sync::Lock;
+use crate::config::{HostWrites, OffloadConfig};
+use crate::device::Target;
 use crate::format::ShardHeader;
 use crate::format::shard::{Head, Layout};
 use crate::segment::SlotMut;
@@ -17,13 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A shard of which everything but device regions is in its slot.
+/// A shard of which everything but what comes from live memory is in its slot.
 pub(super) struct Marked {
     slot: SlotMut,
     /// What is still to be written into it.
     pub unsealed: Unsealed,
     /// The device regions.
     parts: Vec<DevicePart>,
+    /// Regions of the host.
+    live: Option<Watched>,
     /// The head of what the slot holds of an earlier one, if that is known.
     here: Option<Arc<Head>>,
 }
@@ -48,7 +54,8 @@ impl Engine {
         is_ready
     }
 
-    /// Fills a slot with all but device regions, which are to be marked.
+    /// Fills a slot with all but device regions, which are to be marked, and live ones of the host.
+    #[allow(clippy::too_many_arguments)] // What a shard consists of.
     pub(super) fn mark_slot(
         &self,
         spec: &CaptureSpec<'_>,
@@ -57,52 +64,66 @@ impl Engine {
         mut slot: SlotMut,
         mut digests: Vec<Digest>,
         parts: Vec<DevicePart>,
+        live: Option<Watched>,
     ) -> Result<Taken, FillError> {
-        if let Some(OnDevice { offload: Some(offload), .. }) = spec.device {
+        let mut here = None;
+        if let Some(OnDevice { offload: Some(offload), .. }) = spec.device.filter(|_| !parts.is_empty()) {
             offload.wait();
+            self.has_marked.store(true, Ordering::Relaxed);
+            here = self.remains.lock().here(&spec.name, spec.operation, layout, &slot);
         }
-        self.has_marked.store(true, Ordering::Relaxed);
-        let here = self.remains.lock().here(&spec.name, spec.operation, layout, &slot);
         capture::copy_host(layout, &spec.regions, slot.as_mut_slice(), &mut digests, None);
         capture::read_kept(layout, &spec.regions, slot.as_mut_slice(), &mut digests)?;
+        let OffloadConfig { audit, host_writes, .. } = self.setup.config.job.offload;
+        let is_trusted = live.is_some() && host_writes == HostWrites::Declared;
+        let header = ShardHeader { is_unaudited: is_trusted || !parts.is_empty() && !audit, ..header.clone() };
+        if header.is_unaudited {
+            self.say_unaudited();
+        }
         // Chunks are found in the slot, never in live memory.
         self.reducer.found_no_room(&spec.name);
-        let unsealed = Unsealed { name: spec.name.clone(), layout: layout.clone(), header: header.clone(), digests };
-        Ok(Taken::Marked(Box::new(Marked { slot, unsealed, parts, here })))
+        let unsealed = Unsealed { name: spec.name.clone(), layout: layout.clone(), header, digests };
+        Ok(Taken::Marked(Box::new(Marked { slot, unsealed, parts, live, here })))
     }
 
-    /// Marks the device regions of a shard whose checkpoint is in the books.
-    pub(super) fn send_marked(self: &Arc<Self>, marked: Marked, offload: &Offload, stream: &dyn Stream, call: String) {
-        let Marked { slot, unsealed, parts, here } = marked;
+    fn say_unaudited(&self) {
+        self.reporter().count(|stats| stats.unaudited += 1);
+        self.desk.note_once("unaudited", || {
+            "event=unaudited: as configured (offload.audit = false, or offload.host_writes = \"declared\"), nothing looks for writes that the program \
+             did not declare: one of them puts a later state into a checkpoint, unseen; `bivouac inspect` tells such shards; said once"
+                .into()
+        });
+    }
+
+    /// Has what is in live memory follow, for a shard whose checkpoint is in the books.
+    pub(super) fn send_marked(self: &Arc<Self>, marked: Marked, device: Option<OnDevice<'_>>, call: String) {
+        let Marked { slot, unsealed, parts, live, here } = marked;
         let (version, block_bytes) = (unsealed.header.key.version, unsealed.layout.block_size);
         let field = |part: &DevicePart| {
             let name = unsealed.layout.meta.regions[part.region].name.clone();
             Field { name, span: part.span.clone(), at: part.at }
         };
-        let fields = parts.iter().map(field).collect();
+        let fields: Vec<Field> = parts.iter().map(field).collect();
+        let marks = device.and_then(|on| on.offload.map(|offload| (offload, on.stream))).filter(|_| !fields.is_empty());
+        let sources = usize::from(marks.is_some()) + usize::from(live.is_some());
+        let target = Target::new(slot);
+        let arrivals = Arrivals::new(Landing::new(self.clone(), unsealed, call), sources);
+        if let Some(live) = live {
+            let arrivals = arrivals.clone();
+            self.lives.copy(live, target.clone(), move |copied| {
+                arrivals.arrive(copied.map(|(target, copied)| (target, place_copied(copied))));
+            });
+        }
+        let Some((offload, stream)) = marks else { return };
         let blocks: Vec<_> = parts.iter().map(|part| part.blocks.clone()).collect();
         let known = here.map(|head| -> Known { Box::new(move |first, into| read_known(&head, &blocks, first, into)) });
-        let mut landing = Landing::new(self.clone(), unsealed, call);
         let land = Box::new(move |landed: Result<Landed<'_>, String>| {
-            let slot = landed.and_then(|Landed { target, digests }| {
-                landing.place_digests(&parts, digests);
-
-                let slot = target.take_back::<SlotMut>();
-                slot.map_err(|_| "something is still on its way to its slot".to_owned())
-            });
-            landing.land(slot);
+            arrivals.arrive(landed.map(|Landed { target, digests }| {
+                (target, |all: &mut [Digest]| capture::place_digests(&parts, digests, all))
+            }));
         });
-        let snapshot = Snapshot {
-            version,
-            fields,
-            block_bytes,
-            target: Target::new(slot),
-            known,
-            turn: 0,
-            is_audited: true,
-            limit: Duration::ZERO,
-            land,
-        };
+        let (turn, is_audited, limit) = (0, true, Duration::ZERO);
+        let snapshot = Snapshot { version, fields, block_bytes, target, known, turn, is_audited, limit, land };
         offload.mark(snapshot, stream);
     }
 
@@ -122,5 +143,57 @@ fn read_known(head: &Head, blocks: &[Range<usize>], mut first: usize, mut into: 
         let (own, rest) = into.split_at_mut(count);
         own.copy_from_slice(&head.digests[start..start + count]);
         into = rest;
+    }
+}
+
+/// Puts the digests of live regions in their places.
+fn place_copied(copied: Copied) -> impl FnOnce(&mut [Digest]) {
+    move |all| copied.into_iter().for_each(|(blocks, digests)| all[blocks].copy_from_slice(&digests))
+}
+
+/// A shard that lands when the bytes have come from everywhere. If one of those who bring them ends without a word the shard does not
+/// land, and the rank votes so.
+struct Arrivals(Lock<Option<Awaited>>);
+
+struct Awaited {
+    landing: Landing,
+    /// Those who have not said anything.
+    sources: usize,
+    failure: Option<String>,
+}
+
+impl Arrivals {
+    fn new(landing: Landing, sources: usize) -> Arc<Arrivals> {
+        Arc::new(Arrivals(Lock::new(Some(Awaited { landing, sources, failure: None }))))
+    }
+
+    /// One of them has brought its bytes, with what puts their digests in their places, or has not.
+    fn arrive(&self, arrived: Result<(Arc<Target>, impl FnOnce(&mut [Digest])), String>) {
+        let mut awaited = self.0.lock();
+        let Some(Awaited { landing, sources, failure }) = &mut *awaited else { return };
+        *sources -= 1;
+        let mut target = None;
+        match arrived {
+            Ok((there, place)) => {
+                landing.place_digests(place);
+                target = Some(there);
+            }
+            Err(why) => *failure = Some(why),
+        }
+        // The others give their hold on the target up before they are heard to have arrived.
+        let target = if *sources == 0 { target } else { None };
+        if *sources > 0 {
+            return;
+        }
+        let ended = awaited.take();
+        drop(awaited);
+        let Some(Awaited { landing, failure, .. }) = ended else { return };
+        landing.land(match (failure, target) {
+            (Some(why), _) => Err(why),
+            (None, Some(target)) => {
+                target.take_back::<SlotMut>().map_err(|_| "something is still on its way to its slot".to_owned())
+            }
+            (None, None) => Err("nothing has brought it".to_owned()),
+        });
     }
 }

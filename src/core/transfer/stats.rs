@@ -1,5 +1,6 @@
 //! What a session counts and measures.
 
+use super::live::LiveStats;
 use super::offload::OffloadStats;
 use crate::tier::{PerTier, TierId};
 use std::time::Duration;
@@ -46,6 +47,10 @@ pub struct Stats {
     pub reduction: Reduction,
     /// Marked checkpoints of GPU memory, over all devices ([`crate::Session::offload`]).
     pub offload: OffloadStats,
+    /// Captures from live memory that nothing but the program's declarations kept later writes out of (`offload.audit`, `offload.host_writes`).
+    pub unaudited: u64,
+    /// Host memory that was copied while the program wrote to it ([`crate::Checkpoint::save_live`]).
+    pub live: LiveStats,
     /// Shard bytes read from each tier by restarts.
     pub restored_bytes: PerTier<u64>,
     /// Copies of shards or blocks that were found damaged.

@@ -1,0 +1,117 @@
+//! Memory of the program that is read while the program runs.
+
+use crate::base::Digest;
+use crate::base::digest::copy_digest;
+use crate::device::TargetPart;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+
+/// Memory of the program, which it may write to again as soon as a checkpoint of it was captured: [`Checkpoint::save_live`](crate::Checkpoint::save_live).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveMemory {
+    address: usize,
+    bytes: usize,
+}
+
+impl LiveMemory {
+    /// The memory of `count` values from `data` on.
+    ///
+    /// ```
+    /// let mut field = vec![0.0f64; 1 << 20];
+    /// // SAFETY: it is not freed before the session is settled, and only this program's own code writes to it.
+    /// let memory = unsafe { bivouac::LiveMemory::new(field.as_mut_ptr(), field.len()) };
+    /// assert_eq!(memory.bytes(), 8 << 20);
+    /// ```
+    ///
+    /// # Safety
+    /// From each capture that it is saved in until [`Session::settle`](crate::Session::settle) has returned, the next capture with such memory has, or the
+    /// session has ended,
+    /// - it stays mapped and readable, and
+    /// - whatever writes to it are instructions of this process, or calls of the system that it makes. Everything else, as a network card or a GPU, is
+    ///   declared before ([`Session::before_write`](crate::Session::before_write)); and so is every write where the configuration says that all are
+    ///   (`offload.host_writes = "declared"`).
+    ///
+    /// While the call that captures it has not returned nothing at all writes to it.
+    pub unsafe fn new<T: bytemuck::Pod>(data: *mut T, count: usize) -> LiveMemory {
+        // `expose_provenance` is what the reads below rely on; the pointer is turned back into one there.
+        LiveMemory { address: data.expose_provenance(), bytes: count * size_of::<T>() }
+    }
+
+    /// Memory that is never freed. Reading it is sound whatever writes there, and only a checkpoint of it is wrong if a write is not declared that is
+    /// to be.
+    pub fn leaked(memory: &'static [AtomicU64]) -> LiveMemory {
+        LiveMemory { address: memory.as_ptr().expose_provenance(), bytes: size_of_val(memory) }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Its addresses.
+    pub fn range(&self) -> Range<usize> {
+        self.address..self.address + self.bytes
+    }
+
+    /// The bytes, for a call that captures them and copies them before it returns.
+    pub(crate) fn at_once<'a>(&self) -> &'a [u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: they are mapped and initialised (`new`), and nothing writes to them during that call, which this slice does not outlive; what is
+        // leaked is atomic numbers, which are read as what they are at the moment.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address), self.bytes) }
+    }
+
+    /// Copies some of the bytes to a place, from its byte `to` on, and returns their digest. The writes are visible to others after a fence
+    /// ([`store_fence`](crate::base::digest::store_fence)).
+    ///
+    /// Who calls this has taken these bytes for himself: nobody else copies them, and whoever wants to write to them waits meanwhile, stopped by the
+    /// kernel or by his own declaration.
+    ///
+    /// # Panics
+    /// If they are not all inside both.
+    pub(crate) fn copy_to(&self, bytes: Range<usize>, target: &TargetPart, to: u64) -> Digest {
+        let length = bytes.len();
+        assert!(bytes.start <= bytes.end && bytes.end <= self.bytes, "the bytes are of this memory");
+        assert!(to.checked_add(length as u64).is_some_and(|end| end <= target.bytes()), "the place has room for them");
+        // SAFETY: mapped and initialised (`new`), inside by the assertion, and not written to for as long as they are taken (see above).
+        let from = unsafe {
+            std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.address + bytes.start), length)
+        };
+        // SAFETY: a target's memory stays where it is and is read by nobody while a part of it is there; inside by the assertion; whoever has taken
+        // the bytes is the only one who writes their place.
+        let into = unsafe {
+            std::slice::from_raw_parts_mut(
+                std::ptr::with_exposed_provenance_mut(target.address() + to as usize),
+                length,
+            )
+        };
+        copy_digest(from, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::digest::{digest_bytes, store_fence};
+    use crate::device::Target;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn bytes_come_to_their_place_with_their_digest() {
+        let memory: &'static [AtomicU64] = (0..100).map(AtomicU64::new).collect::<Vec<_>>().leak();
+        let live = LiveMemory::leaked(memory);
+        memory[1].store(77, Ordering::Relaxed);
+        assert_eq!((live.bytes(), live.at_once()[8]), (800, 77));
+        let target = Target::new(vec![1u8; 1000]);
+        let part = target.part(100, 800).expect("inside");
+        let digest = live.copy_to(8..24, &part, 8);
+        store_fence();
+        assert_eq!(digest, digest_bytes(&live.at_once()[8..24]));
+        drop(part);
+        let bytes = target.take_back::<Vec<u8>>().expect("nothing is on its way");
+        assert_eq!((bytes[107], bytes[108], bytes[116], bytes[124]), (1, 77, 2, 1));
+        assert!(LiveMemory::leaked(&[]).at_once().is_empty());
+    }
+}

@@ -1,0 +1,449 @@
+//! Regions of a capture in host memory that the program goes on writing to ([`crate::live`]): protected when the capture returns, and copied
+//! behind it by a thread of their own. From there on as [`super::landing`].
+//!
+//! A page that somebody wants to write to comes first, and what lies behind it next: who writes from one end to the other is overtaken after a few
+//! pages, and waits no more.
+#![forbid(unsafe_code)]
+
+use crate::affinity::{cpus, given};
+use crate::base::Digest;
+use crate::base::digest::store_fence;
+use crate::base::log;
+use crate::base::sync::{Condition, Lock};
+use crate::base::threads::spawn;
+use crate::device::{DeviceError, Target, TargetPart};
+use crate::live::{Blocks, Habit, LiveMemory, Protected, Watch, WatchError, page_bytes};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Bytes that are copied between two looks at who waits.
+const RUN: u64 = 256 << 10;
+/// How long who waits for the copy sleeps before it looks again.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Counters of live host memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LiveStats {
+    /// Regions that were copied behind a capture.
+    pub regions: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, those that a write of the program waited for.
+    pub waited_bytes: u64,
+    /// Those that a declaration copied.
+    pub declared_bytes: u64,
+    /// Regions that were to be, and were copied before the capture returned.
+    pub at_once: u64,
+    /// How often a capture waited for the copy of the one before, and how long in all.
+    pub waits: u64,
+    /// See `waits`.
+    pub wait_time: Duration,
+}
+
+/// What an engine knows of live memory.
+#[derive(Default)]
+pub(super) struct Lives {
+    /// Asked for once.
+    watch: OnceLock<Result<Arc<Watch>, WatchError>>,
+    habits: Lock<BTreeMap<String, Habit>>,
+    /// What is being copied.
+    current: Lock<Option<Arc<Copying>>>,
+    /// Is there anything?
+    is_open: AtomicBool,
+    /// From the protection until it is gone.
+    is_busy: Lock<bool>,
+    changed: Condition,
+    stats: Lock<LiveStats>,
+}
+
+/// A region that is being copied.
+pub(super) struct LiveRegion {
+    name: String,
+    memory: LiveMemory,
+    /// Where it begins in the shard, in bytes.
+    at: u64,
+    /// Its blocks among those of the shard.
+    blocks: Range<usize>,
+    /// The first of them among those that are copied here.
+    first: usize,
+    /// None where everything is declared.
+    protected: Option<Protected>,
+    /// How often a write waited, at least: a block each.
+    waited: AtomicU64,
+}
+
+impl LiveRegion {
+    /// A region that begins at byte `at` of its shard, where it has these blocks, of which the first is number `first` of all that are copied.
+    pub fn new(
+        name: &str,
+        memory: LiveMemory,
+        at: u64,
+        blocks: Range<usize>,
+        first: usize,
+        protected: Option<Protected>,
+    ) -> LiveRegion {
+        LiveRegion { name: name.to_owned(), memory, at, blocks, first, protected, waited: AtomicU64::new(0) }
+    }
+
+    /// Its blocks among those that are copied here.
+    fn own(&self) -> Range<usize> {
+        self.first..self.first + self.blocks.len()
+    }
+
+    /// Those in which addresses lie, of which some do.
+    fn touched(&self, addresses: &Range<usize>, block_bytes: usize) -> Range<usize> {
+        let range = self.memory.range();
+        let (start, end) = (addresses.start.max(range.start), addresses.end.min(range.end));
+        if start >= end {
+            return self.first..self.first;
+        }
+        let first = self.first + (start - range.start) / block_bytes;
+        first..self.first + (end - range.start).div_ceil(block_bytes)
+    }
+
+    /// The addresses of blocks.
+    fn addresses(&self, blocks: &Range<usize>, block_bytes: usize) -> Range<usize> {
+        let range = self.memory.range();
+        let at = |block: usize| (range.start + (block - self.first) * block_bytes).min(range.end);
+        at(blocks.start)..at(blocks.end)
+    }
+}
+
+/// Regions that are protected.
+pub(super) struct Watched {
+    regions: Vec<LiveRegion>,
+    block_bytes: usize,
+    busy: Busy,
+}
+
+impl Watched {
+    /// With blocks of that many bytes.
+    pub fn new(regions: Vec<LiveRegion>, block_bytes: usize, busy: Busy) -> Watched {
+        Watched { regions, block_bytes, busy }
+    }
+
+    /// Their names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.regions.iter().map(|region| region.name.as_str())
+    }
+}
+
+/// While it is there no other capture leaves memory for later.
+pub(super) struct Busy(Arc<Lives>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let lives = &self.0;
+        lives.is_open.store(false, Ordering::Release);
+        lives.current.lock().take();
+        *lives.is_busy.lock() = false;
+        lives.changed.notify_all();
+    }
+}
+
+/// Blocks of which each has a place.
+struct Copying {
+    regions: Vec<LiveRegion>,
+    /// One for each region.
+    places: Vec<TargetPart>,
+    /// Where regions end.
+    ends: Vec<usize>,
+    block_bytes: usize,
+    blocks: Blocks,
+}
+
+impl Copying {
+    fn new(regions: Vec<LiveRegion>, block_bytes: usize, target: &Arc<Target>) -> Result<Copying, DeviceError> {
+        let place = |region: &LiveRegion| target.part(region.at, region.memory.bytes());
+        let places = regions.iter().map(place).collect::<Result<_, _>>()?;
+        let ends: Vec<usize> = regions.iter().map(|region| region.own().end).collect();
+        let blocks = Blocks::new(ends.last().copied().unwrap_or(0));
+        Ok(Copying { regions, places, ends, block_bytes, blocks })
+    }
+
+    /// Copies blocks of one region that the caller has taken.
+    fn copy(&self, index: usize, blocks: Range<usize>) {
+        let region = &self.regions[index];
+        let from = region.memory.range().start;
+        let copied: Vec<Digest> = blocks
+            .clone()
+            .map(|block| {
+                let bytes = region.addresses(&(block..block + 1), self.block_bytes);
+                let bytes = bytes.start - from..bytes.end - from;
+                region.memory.copy_to(bytes.clone(), &self.places[index], bytes.start as u64)
+            })
+            .collect();
+        store_fence();
+        self.blocks.done(blocks, &copied);
+    }
+
+    /// Sees to it that blocks of a region are copied; how many of them this call has copied itself.
+    fn make_safe(&self, index: usize, blocks: Range<usize>) -> u64 {
+        let mut own = 0;
+        for block in blocks {
+            if self.blocks.claim(block) {
+                self.copy(index, block..block + 1);
+                own += 1;
+            }
+            // Somebody else is at it, and waits for nobody.
+            while !self.blocks.is_safe(block) {
+                std::thread::yield_now();
+            }
+        }
+        own
+    }
+
+    /// Lets writes to blocks that are copied pass: those to pages all of whose blocks are.
+    fn let_pass(&self, index: usize, blocks: &Range<usize>) -> Result<(), String> {
+        let region = &self.regions[index];
+        let Some(protected) = &region.protected else { return Ok(()) };
+        let (page, own) = (page_bytes(), region.own());
+        let bytes = region.addresses(blocks, self.block_bytes);
+        let has_before = blocks.start == own.start || self.blocks.is_safe(blocks.start - 1);
+        let has_behind = blocks.end == own.end || self.blocks.is_safe(blocks.end);
+        let start = if has_before { bytes.start & !(page - 1) } else { bytes.start.next_multiple_of(page) };
+        let end = if has_behind { bytes.end.next_multiple_of(page) } else { bytes.end & !(page - 1) };
+        if start >= end {
+            return Ok(());
+        }
+        protected.let_pass(&(start..end)).map_err(|errno| errno.to_string())
+    }
+
+    /// The same, or all of the region where the kernel takes only larger pages.
+    fn open_up(&self, index: usize, blocks: &Range<usize>) {
+        if self.let_pass(index, blocks).is_err() {
+            let own = self.regions[index].own();
+            self.make_safe(index, own.clone());
+            if let Err(why) = self.let_pass(index, &own) {
+                // It ends with the protection, when the other regions are copied.
+                log::debug!("event=live-not-passed region={:?} error={why}", self.regions[index].name);
+            }
+        }
+    }
+
+    /// Somebody waits to write to a page. The block behind it, or none.
+    fn serve(&self, page: usize) -> Option<usize> {
+        let page = page..page + page_bytes();
+        let mut next = None;
+        for (index, region) in self.regions.iter().enumerate() {
+            let blocks = region.touched(&page, self.block_bytes);
+            if !blocks.is_empty() {
+                // Also where somebody else is just copying it, or just has: the write has waited all the same.
+                let own = self.make_safe(index, blocks.clone());
+                region.waited.fetch_add(own.max(1), Ordering::Relaxed);
+                self.open_up(index, &blocks);
+                next = Some(blocks.end);
+            }
+        }
+        next
+    }
+
+    /// Copies everything.
+    fn run(&self, watch: Option<&Watch>) {
+        let most = (RUN as usize / self.block_bytes).max(1);
+        let mut cursor = 0;
+        while self.blocks.left() > 0 {
+            if let Some(page) = watch.and_then(Watch::next_fault) {
+                cursor = self.serve(page).unwrap_or(cursor);
+                continue;
+            }
+            let run = self.blocks.claim_next(cursor, most, &self.ends);
+            if run.is_empty() {
+                std::thread::yield_now();
+                continue;
+            }
+            let index = self.ends.partition_point(|end| *end <= run.start);
+            cursor = run.end;
+            self.copy(index, run.clone());
+            // Before it passes: who waits for this run would not be heard of any more.
+            let waits = watch.and_then(Watch::next_fault);
+            self.open_up(index, &run);
+            if let Some(page) = waits {
+                cursor = self.serve(page).unwrap_or(cursor);
+            }
+        }
+    }
+
+    /// The program is about to write to these addresses. How many bytes that has copied.
+    fn before(&self, addresses: &Range<usize>) -> u64 {
+        let mut copied = 0;
+        for (index, region) in self.regions.iter().enumerate() {
+            let blocks = region.touched(addresses, self.block_bytes);
+            if !blocks.is_empty() {
+                copied += self.make_safe(index, blocks.clone()) * self.block_bytes as u64;
+                // Where that fails the write is stopped, and let pass then.
+                let _ = self.let_pass(index, &blocks);
+            }
+        }
+        copied
+    }
+}
+
+/// What a copy behind a capture comes to: the blocks of each region, and their digests.
+pub(super) type Copied = Vec<(Range<usize>, Vec<Digest>)>;
+
+/// What the thread gets.
+struct Work<L> {
+    copying: Arc<Copying>,
+    busy: Busy,
+    watch: Option<Arc<Watch>>,
+    target: Arc<Target>,
+    land: L,
+}
+
+impl<L: FnOnce(Result<(Arc<Target>, Copied), String>)> Work<L> {
+    fn run(self) {
+        let Work { copying, busy, watch, target, land } = self;
+        copying.run(watch.as_deref());
+        let lives = busy.0.clone();
+        lives.is_open.store(false, Ordering::Release);
+        lives.current.lock().take();
+        // Calls that have found it before end soon.
+        let mut shared = copying;
+        let copying = loop {
+            match Arc::try_unwrap(shared) {
+                Ok(copying) => break copying,
+                Err(still) => shared = still,
+            }
+            std::thread::yield_now();
+        };
+        let Copying { regions, places, blocks, .. } = copying;
+        drop(places);
+        let digests = blocks.digests();
+        let copied = regions.iter().map(|region| (region.blocks.clone(), digests[region.own()].to_vec())).collect();
+        lives.count(&regions);
+        // The protection goes before anybody hears that it has.
+        drop(regions);
+        drop(busy);
+        land(Ok((target, copied)));
+    }
+}
+
+impl Lives {
+    /// Makes room for a capture.
+    ///
+    /// # Blocking
+    /// For the copy of the one before.
+    pub fn begin(self: &Arc<Self>) -> Busy {
+        let begun = Instant::now();
+        let mut is_busy = self.is_busy.lock();
+        let waits = *is_busy;
+        while *is_busy {
+            is_busy = self.changed.wait_timeout(is_busy, PATIENCE);
+        }
+        *is_busy = true;
+        drop(is_busy);
+        if waits {
+            let mut stats = self.stats.lock();
+            stats.waits += 1;
+            stats.wait_time += begun.elapsed();
+        }
+        Busy(self.clone())
+    }
+
+    /// Has a thread copy what was protected into its shard, and then call `land`.
+    pub fn copy(
+        self: &Arc<Self>,
+        watched: Watched,
+        target: Arc<Target>,
+        land: impl FnOnce(Result<(Arc<Target>, Copied), String>) + Send + 'static,
+    ) {
+        let Watched { regions, block_bytes, busy } = watched;
+        let copying = match Copying::new(regions, block_bytes, &target) {
+            Ok(copying) => Arc::new(copying),
+            Err(error) => {
+                drop(busy);
+                return land(Err(error.to_string()));
+            }
+        };
+        self.is_open.store(true, Ordering::Release);
+        *self.current.lock() = Some(copying.clone());
+        // What shares a page with other memory is not protected.
+        for (index, region) in copying.regions.iter().enumerate().filter(|(_, region)| region.protected.is_some()) {
+            let (range, page) = (region.memory.range(), page_bytes());
+            let edges = [range.start..range.start.next_multiple_of(page), range.end & !(page - 1)..range.end];
+            edges.iter().for_each(|edge| _ = copying.make_safe(index, region.touched(edge, block_bytes)));
+        }
+        let watch = self.watch.get().and_then(|watch| watch.as_ref().ok()).cloned();
+        let near = given::for_background("");
+        let work = Work { copying, busy, watch, target, land };
+        let shared = Arc::new(Lock::new(Some(work)));
+        let there = shared.clone();
+        let spawned = spawn("bvk-live".into(), move || {
+            cpus::run_on(&near);
+            let work = there.lock().take();
+            work.into_iter().for_each(Work::run);
+        });
+        if let Err(error) = spawned {
+            log::warn!("event=no-thread name=bvk-live error={error}: the program waits for the copy");
+            let work = shared.lock().take();
+            work.into_iter().for_each(Work::run);
+        }
+    }
+
+    /// The program is about to write to these addresses.
+    pub fn before(&self, addresses: &Range<usize>) {
+        if !self.is_open.load(Ordering::Acquire) {
+            return;
+        }
+        let current = self.current.lock().clone();
+        if let Some(copying) = current {
+            let copied = copying.before(addresses);
+            drop(copying);
+            self.stats.lock().declared_bytes += copied;
+        }
+    }
+
+    /// Waits until nothing of live host memory is needed any more.
+    pub fn settle(&self) {
+        let mut is_busy = self.is_busy.lock();
+        while *is_busy {
+            is_busy = self.changed.wait_timeout(is_busy, PATIENCE);
+        }
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> LiveStats {
+        self.stats.lock().clone()
+    }
+
+    /// Regions that were copied at once.
+    pub fn count_at_once(&self, regions: u64) {
+        self.stats.lock().at_once += regions;
+    }
+
+    /// Is a region of that name worth it this time?
+    pub fn is_worth_it(&self, name: &str) -> bool {
+        self.habits.lock().entry(name.to_owned()).or_default().on_capture()
+    }
+
+    /// The kernel's watch, or why there is none.
+    pub fn watch(&self) -> Result<Arc<Watch>, WatchError> {
+        self.watch.get_or_init(|| Watch::open().map(Arc::new)).clone()
+    }
+
+    fn count(&self, regions: &[LiveRegion]) {
+        let mut stats = self.stats.lock();
+        for region in regions {
+            let (waited, blocks) = (region.waited.load(Ordering::Relaxed), region.blocks.len() as u64);
+            stats.regions += 1;
+            stats.bytes += region.memory.bytes();
+            stats.waited_bytes += (waited * region.memory.bytes() / blocks.max(1)).min(region.memory.bytes());
+        }
+        drop(stats);
+        let mut habits = self.habits.lock();
+        for region in regions {
+            let (waited, blocks) = (region.waited.load(Ordering::Relaxed), region.blocks.len() as u64);
+            if habits.entry(region.name.clone()).or_default().on_copied(waited, blocks) {
+                log::info!(
+                    "event=live-overtaken region={:?} waited={waited} blocks={blocks}: the program writes there faster than it is copied, so the next \
+                     captures copy it at once",
+                    region.name
+                );
+            }
+        }
+    }
+}
