@@ -42,6 +42,8 @@ pub struct Facts {
     pub libraries: Vec<Library>,
     /// NUMA nodes of this machine.
     pub numa_nodes: usize,
+    /// Can the kernel watch writes to live memory for this process? If not, why.
+    pub watch: Result<(), String>,
     /// Version of the kernel: major and minor.
     pub kernel: Option<(u32, u32)>,
     /// The wall clock.

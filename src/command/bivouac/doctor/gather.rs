@@ -11,6 +11,7 @@ use bivouac_core::Config;
 use bivouac_core::base::{CheckpointKey, Incarnation};
 use bivouac_core::config::Direct;
 use bivouac_core::format::manifest;
+use bivouac_core::live::Watch;
 use bivouac_core::segment::available_memory;
 use bivouac_core::session::place::local_name;
 use bivouac_core::tier::directory::DirectoryTier;
@@ -84,6 +85,7 @@ pub fn gather(with_ranks: bool) -> Option<Facts> {
         slurm: slurm(),
         libraries: libraries(),
         numa_nodes: numa_nodes(Path::new("/sys/devices/system/node")),
+        watch: Watch::open().map(|_| ()).map_err(|why| why.to_string()),
         kernel: kernel(&rustix::system::uname().release().to_string_lossy()),
         now: SystemTime::now(),
         config,

@@ -86,6 +86,7 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
     findings.extend(slurm(facts));
     findings.extend(end_of_allocation(facts));
     findings.extend(libraries(facts));
+    findings.push(live_memory(facts));
     findings.push(clock(facts));
     findings
 }
@@ -604,6 +605,14 @@ fn libraries(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
+/// Who does not use live memory misses nothing, so it is no warning.
+fn live_memory(facts: &Facts) -> Finding {
+    match &facts.watch {
+        Ok(()) => ok("live memory", "writes to it can be watched (userfaultfd)"),
+        Err(why) => ok("live memory", format!("is copied before a capture returns (save_live): {why}")),
+    }
+}
+
 fn clock(facts: &Facts) -> Finding {
     let since = facts.now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let found = format!("{} seconds since 1970", since.as_secs());
@@ -665,6 +674,7 @@ mod tests {
             slurm: None,
             libraries: ["libhwloc", "libnuma", "libisal"].map(library).into(),
             numa_nodes: 2,
+            watch: Ok(()),
             kernel: Some((6, 1)),
             now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
         }
@@ -709,6 +719,7 @@ mod tests {
             "limits",
             "SLURM",
             "libraries",
+            "live memory",
             "clock",
         ] {
             assert!(checks.contains(&check), "{check} is not among {checks:?}");
