@@ -26,7 +26,8 @@ fn check_one_restart(job: &Job, victim: &str, newest: impl Fn(&Attempt) -> u64) 
 
 fn one_host_dies_mid_computation(scheme: &str) {
     let Some(hosts) = Hosts::up(5) else { return };
-    let args = ["--versions", "40", "--pause-ms", "40", "--elements", "40001"];
+    // So many that it is still at it when a busy machine has come to strike.
+    let args = ["--versions", "100", "--pause-ms", "40", "--elements", "40001"];
     let mut rng = random();
     let job = protected(&hosts, scheme);
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
@@ -41,7 +42,7 @@ fn one_host_dies_mid_computation(scheme: &str) {
     for (rank, tier) in tiers.iter().enumerate() {
         assert_eq!(tier, if lost.contains(&rank) { "peers" } else { "memory" }, "rank {rank}");
     }
-    assert_eq!(job.digest(), calm_digest(40, 40_001));
+    assert_eq!(job.digest(), calm_digest(100, 40_001));
 
     let records = job.records();
     let decisions: Vec<_> = records.iter().map(|record| record["decision"].as_str().unwrap()).collect();
@@ -97,7 +98,7 @@ fn levels_are_committed_between_hosts_while_ranks_only_compute_and_a_network_is_
 fn one_host_dies_while_ranks_only_compute(scheme: &str) {
     let Some(hosts) = Hosts::up(5) else { return };
     // Each version is committed at its levels before the next call.
-    let args = ["--versions", "24", "--single", "--silent-levels", "3", "--silent-ms", "60", "--elements", "40001"];
+    let args = ["--versions", "48", "--single", "--silent-levels", "3", "--silent-ms", "60", "--elements", "40001"];
     let mut rng = random();
     let job = protected(&hosts, scheme);
     let mut run = job.supervise_worker("run", 5, &["--spares", "1"], &args);
@@ -110,7 +111,7 @@ fn one_host_dies_while_ranks_only_compute(scheme: &str) {
     run.finish();
 
     check_one_restart(&job, victim, newest);
-    assert_eq!(job.digest(), calm_digest(24, 40_001));
+    assert_eq!(job.digest(), calm_digest(48, 40_001));
 }
 
 #[test]
