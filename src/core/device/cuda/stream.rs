@@ -91,8 +91,8 @@ fn runs_of(sendings: &[Sending], block_bytes: u64, is_stored: bool) -> Vec<Kerne
 /// A copy by the engine: source, target and length.
 type EngineCopy = (u64, u64, usize);
 
-/// What of host memory transfers write to is registered, and the copies, cut where registrations begin and end.
-fn registered(sendings: &[Sending]) -> Result<(Vec<Arc<Registration>>, Vec<EngineCopy>)> {
+/// What of host memory transfers write to is registered; and the copies, if they go by the engine, cut where registrations begin and end.
+fn registered(sendings: &[Sending], is_cut: bool) -> Result<(Vec<Arc<Registration>>, Vec<EngineCopy>)> {
     let (mut registrations, mut copies) = (Vec::new(), Vec::new());
     for Sending { from, to, parts } in sendings {
         let used = || parts.iter().filter(|part| part.bytes > 0);
@@ -108,7 +108,7 @@ fn registered(sendings: &[Sending]) -> Result<(Vec<Arc<Registration>>, Vec<Engin
             at += bytes as u64;
             ends.push(at);
         }
-        for part in used() {
+        for part in used().filter(|_| is_cut) {
             let (mut done, mut next) = (0, ends.partition_point(|end| *end <= part.to));
             while done < part.bytes {
                 let bytes = (part.bytes - done).min(ends[next] - part.to - done);
@@ -591,8 +591,8 @@ impl Stream for GpuStream {
         self.check_spans(sendings.iter().map(|sending| &sending.from))?;
         let _bound = self.shared.bind()?;
         // Kernels cross from one registration into another.
-        let (registrations, copies) = registered(&sendings)?;
         let is_stored = carrier != Carrier::Engine;
+        let (registrations, copies) = registered(&sendings, !is_stored)?;
         let runs = runs_of(&sendings, block_bytes, is_stored);
         let table = Table::of(runs.into_iter(), ITEM_BYTES.min(block_bytes))?;
         let width = match carrier {

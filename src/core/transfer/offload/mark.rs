@@ -77,8 +77,18 @@ pub(super) enum Source {
 
 /// Blocks of one field, one behind the other.
 pub(super) struct Part {
+    /// Which.
+    pub field: usize,
     pub blocks: Range<usize>,
     pub source: Source,
+}
+
+/// What is to be sent from live memory: runs that are long, the others, and all their bytes.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub long: Vec<Part>,
+    pub short: Vec<Part>,
+    pub bytes: u64,
 }
 
 /// A transfer on its way.
@@ -92,6 +102,8 @@ pub(super) struct Batch {
 
 /// Blocks in the buffer that are not on their way yet.
 pub(super) struct Doubled {
+    /// In which they all are.
+    pub field: usize,
     pub blocks: Range<usize>,
     pub ring: usize,
     pub place: Range<u64>,
@@ -185,18 +197,33 @@ impl Mark {
         start..end.min(placed.field.span.bytes())
     }
 
-    /// The length of blocks in bytes.
-    pub fn length(&self, blocks: &Range<usize>) -> u64 {
-        let lengths = self.cut(blocks).map(|(placed, blocks)| self.bytes_of(placed, &blocks));
-        lengths.map(|bytes| bytes.end - bytes.start).sum()
+    /// The field of a block.
+    pub fn field_of(&self, block: usize) -> usize {
+        self.fields.partition_point(|placed| placed.blocks.end <= block)
     }
 
-    /// Blocks in live memory as parts of one field each: those of a length that is long, and the others.
-    pub fn live_parts(&self, blocks: &[Range<usize>], is_long: impl Fn(u64) -> bool) -> [Vec<Part>; 2] {
-        let mut parts = [Vec::new(), Vec::new()];
-        for (_, blocks) in blocks.iter().flat_map(|blocks| self.cut(blocks)) {
-            let index = usize::from(!is_long(self.length(&blocks)));
-            parts[index].push(Part { blocks, source: Source::Live });
+    /// Blocks in live memory as parts of one field each; those of a length that is long go by themselves.
+    pub fn live_parts(&self, runs: &[Range<usize>], is_long: impl Fn(u64) -> bool) -> Parts {
+        let (mut parts, mut field) = (Parts { short: Vec::with_capacity(runs.len()), ..Parts::default() }, 0);
+        for run in runs {
+            // Mostly that of the run before.
+            if !self.fields.get(field).is_some_and(|placed| placed.blocks.contains(&run.start)) {
+                field = self.field_of(run.start);
+            }
+            let mut start = run.start;
+            while start < run.end {
+                let placed = &self.fields[field];
+                let blocks = start..run.end.min(placed.blocks.end);
+                let bytes = self.bytes_of(placed, &blocks);
+                let length = bytes.end - bytes.start;
+                start = blocks.end;
+                parts.bytes += length;
+                let of = if is_long(length) { &mut parts.long } else { &mut parts.short };
+                of.push(Part { field, blocks, source: Source::Live });
+                if start < run.end {
+                    field = self.field_of(start);
+                }
+            }
         }
         parts
     }

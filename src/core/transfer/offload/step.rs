@@ -1,7 +1,7 @@
 //! What the thread does, step by step: transfers that have ended, the next ones, and the end.
 #![forbid(unsafe_code)]
 
-use super::mark::{Batch, Digesting, Doubled, Land, Landed, Mark, Part, Placed, Snapshot, Source};
+use super::mark::{Batch, Digesting, Doubled, Land, Landed, Mark, Part, Parts, Placed, Snapshot, Source};
 use super::ring::Ring;
 use super::zones::{Happens, Zone, Zones};
 use super::{AHEAD, Books, Shared, WIDTH, WIDTH_HURRIED, pace};
@@ -41,22 +41,21 @@ pub(super) fn send(
     // Parts of one field from one place go together.
     let mut last = None;
     for part in &parts {
-        for (placed, blocks) in mark.cut(&part.blocks) {
-            let bytes = mark.bytes_of(placed, &blocks);
-            let (from, ring) = match &part.source {
-                Source::Live => (bytes.start, None),
-                Source::Buffer(ring, place) => (place.start, Some(*ring)),
-            };
-            let whence = (placed.blocks.start, ring);
-            if last != Some(whence) {
-                let span = ring.map_or(&placed.field.span, |ring| &buffer[ring]).clone();
-                let to = mark.target.part(placed.field.at, placed.field.span.bytes())?;
-                sendings.push(Sending { from: span, to, parts: Vec::new() });
-                last = Some(whence);
-            }
-            if let Some(sending) = sendings.last_mut() {
-                sending.parts.push(SentPart { from, to: bytes.start, bytes: bytes.end - bytes.start });
-            }
+        let placed = &mark.fields[part.field];
+        let bytes = mark.bytes_of(placed, &part.blocks);
+        let (from, ring) = match &part.source {
+            Source::Live => (bytes.start, None),
+            Source::Buffer(ring, place) => (place.start, Some(*ring)),
+        };
+        let whence = (part.field, ring);
+        if last != Some(whence) {
+            let span = ring.map_or(&placed.field.span, |ring| &buffer[ring]).clone();
+            let to = mark.target.part(placed.field.at, placed.field.span.bytes())?;
+            sendings.push(Sending { from: span, to, parts: Vec::with_capacity(parts.len()) });
+            last = Some(whence);
+        }
+        if let Some(sending) = sendings.last_mut() {
+            sending.parts.push(SentPart { from, to: bytes.start, bytes: bytes.end - bytes.start });
         }
     }
     let copied = stream.send(sendings, mark.block_bytes, carrier)?;
@@ -159,14 +158,22 @@ impl Mark {
 
     fn arrived(&mut self, parts: Vec<Part>, digests: &[Digest], rings: &mut [Ring]) {
         let mut rest = digests;
-        for Part { blocks, source } in parts {
+        for Part { blocks, source, .. } in parts {
             let (own, others) = rest.split_at(blocks.len());
             rest = others;
             match source {
                 Source::Live => {
                     // Somebody may have written to what was doubled meanwhile: its copy in the buffer comes behind.
                     let is_moving = |zone| matches!(zone, Zone::Moving | Zone::Awaited);
-                    for run in self.zones.runs(blocks.clone(), is_moving) {
+                    let runs = match self.zones.only_state(&blocks) {
+                        Some(zone) if is_moving(zone) => {
+                            self.note_all(blocks.clone(), own);
+                            self.zones.all(blocks, Happens::Arrived);
+                            continue;
+                        }
+                        _ => self.zones.runs(blocks.clone(), is_moving),
+                    };
+                    for run in runs {
                         self.note_all(run.clone(), &own[run.start - blocks.start..run.end - blocks.start]);
                         self.zones.all(run, Happens::Arrived);
                     }
@@ -330,27 +337,23 @@ impl Shared {
             Some(Digesting::Coming(_, moment)) => Some(moment.clone()),
             _ => None,
         };
-        let digests = coming.as_ref().filter(|_| mark.known.is_some());
-        let pending = match digests {
-            Some(_) => mark.next_refreshed(),
-            None => mark.next_pending(),
-        };
-        let bytes: u64 = pending.iter().map(|blocks| mark.length(blocks)).sum();
-        if bytes == 0 {
-            return Ok(coming.or_else(|| mark.awaited()).map_or(Next::Again, Next::Await));
-        }
+        let is_early = coming.is_some() && mark.known.is_some();
         // Those that are sent while it waits for digests are too few to be held back.
-        if digests.is_none() {
+        if !is_early && mark.zones.pending() > 0 {
             let passed = self.now().saturating_sub(mark.begun);
             let wait = if is_hurried { Duration::ZERO } else { pace::wait(mark.sent, mark.bytes, mark.whole, passed) };
             if !wait.is_zero() {
                 return Ok(Next::Pause(wait));
             }
             if !may_send {
-                return Ok(ask(mark, bytes));
+                return Ok(ask(mark, mark.zones.pending().min(mark.piece) as u64 * mark.block_bytes));
             }
         }
-        let [long, short] = mark.live_parts(&pending, |bytes| bytes >= self.sizes.engine);
+        let pending = if is_early { mark.next_refreshed() } else { mark.next_pending() };
+        if pending.is_empty() {
+            return Ok(coming.or_else(|| mark.awaited()).map_or(Next::Again, Next::Await));
+        }
+        let Parts { long, short, bytes } = mark.live_parts(&pending, |bytes| bytes >= self.sizes.engine);
         self.send_low(mark, long, short, width)?;
         mark.sent += bytes;
         Ok(Next::Again)
@@ -361,7 +364,7 @@ impl Shared {
         let (mut long, mut short, mut bytes) = (Vec::new(), Vec::new(), 0);
         let lows = &self.lows;
         while bytes < self.sizes.piece
-            && let Some(Doubled { blocks, ring, place, moment }) = mark.doubled.pop_front()
+            && let Some(Doubled { field, blocks, ring, place, moment }) = mark.doubled.pop_front()
         {
             // It was filled, and what is on its way from live memory to the same place has come there.
             lows.iter().try_for_each(|low| low.wait_for(&*moment))?;
@@ -371,7 +374,7 @@ impl Shared {
             let length = place.end - place.start;
             bytes += length;
             let parts = if length >= self.sizes.engine { &mut long } else { &mut short };
-            parts.push(Part { blocks, source: Source::Buffer(ring, place) });
+            parts.push(Part { field, blocks, source: Source::Buffer(ring, place) });
         }
         self.send_low(mark, long, short, width)
     }

@@ -1,7 +1,7 @@
 //! What the application is about to write to: copied into the buffer, or sent at once.
 #![forbid(unsafe_code)]
 
-use super::mark::{Batch, Doubled, Doubling, Mark, meets};
+use super::mark::{Batch, Doubled, Doubling, Mark, Parts, meets};
 use super::ring::Ring;
 use super::step::send;
 use super::zones::{Happens, Zone};
@@ -152,7 +152,8 @@ impl Shared {
         mark.doublings.push_back(Doubling { blocks, copied, moment: moment.clone() });
         for (blocks, ring, place) in doubled {
             mark.zones.all(blocks.clone(), Happens::Doubled);
-            mark.doubled.push_back(Doubled { blocks, ring, place, moment: moment.clone() });
+            let field = mark.field_of(blocks.start);
+            mark.doubled.push_back(Doubled { field, blocks, ring, place, moment: moment.clone() });
         }
         Ok(bytes)
     }
@@ -173,13 +174,12 @@ impl Shared {
         }
         self.urgent.wait_for(&*mark.moment)?;
         // What the engine sends is digested behind that only, where somebody has digested it before.
-        let [long, short] = mark.live_parts(&pending, |bytes| mark.is_audited && bytes >= self.sizes.engine);
-        let mut bytes = 0;
+        let parts = mark.live_parts(&pending, |bytes| mark.is_audited && bytes >= self.sizes.engine);
+        let Parts { long, short, bytes } = parts;
         for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(WIDTH_HURRIED))] {
             if parts.is_empty() {
                 continue;
             }
-            bytes += parts.iter().map(|part| mark.length(&part.blocks)).sum::<u64>();
             let batch = send(mark, &self.buffer, (0, &*self.urgent), parts, carrier)?;
             stream.wait_for(&*batch.moment)?;
             batch.parts.iter().for_each(|part| mark.zones.all(part.blocks.clone(), Happens::Awaited));

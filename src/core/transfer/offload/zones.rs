@@ -80,21 +80,24 @@ impl Zone {
 pub(super) struct Zones {
     /// Numbers of states.
     states: Vec<u8>,
-    /// Blocks of a piece, and for each piece how many are exposed and how many Pending.
-    piece: usize,
+    /// Blocks of a piece, a power of two by its exponent, and for each piece how many are exposed and how many Pending.
+    shift: u32,
     exposed: Vec<u32>,
     pending: Vec<u32>,
     /// How many are not Safe.
     left: usize,
+    /// How many are Pending.
+    all_pending: usize,
 }
 
 impl Zones {
-    /// So many blocks, all Pending, in pieces of `piece` blocks.
+    /// So many blocks, all Pending, in pieces of `piece` blocks, a power of two.
     pub fn new(blocks: usize, piece: usize) -> Zones {
-        let piece = piece.max(1);
+        debug_assert!(piece.is_power_of_two());
         let counts = |index: usize| piece.min(blocks - index * piece) as u32;
         let exposed: Vec<u32> = (0..blocks.div_ceil(piece)).map(counts).collect();
-        Zones { states: vec![0; blocks], piece, pending: exposed.clone(), exposed, left: blocks }
+        let pending = exposed.clone();
+        Zones { states: vec![0; blocks], shift: piece.ilog2(), pending, exposed, left: blocks, all_pending: blocks }
     }
 
     /// Moves a block on. A block to which that cannot happen is a broken invariant.
@@ -104,9 +107,10 @@ impl Zones {
         debug_assert!(after.is_some(), "block {block} is {before:?} and cannot be {happens:?}");
         let after = after.unwrap_or(before);
         self.states[block] = after as u8;
-        let piece = block / self.piece;
+        let (piece, is_taken) = (block >> self.shift, before == Zone::Pending && after != Zone::Pending);
         self.exposed[piece] -= u32::from(before.is_exposed() && !after.is_exposed());
-        self.pending[piece] -= u32::from(before == Zone::Pending && after != Zone::Pending);
+        self.pending[piece] -= u32::from(is_taken);
+        self.all_pending -= usize::from(is_taken);
         self.left -= usize::from(before != Zone::Safe && after == Zone::Safe);
         after
     }
@@ -130,17 +134,19 @@ impl Zones {
         self.states[blocks].fill(after as u8);
         let of = |has_left: bool| if has_left { count } else { 0 };
         self.exposed[piece] -= of(before.is_exposed() && !after.is_exposed()) as u32;
-        self.pending[piece] -= of(before == Zone::Pending && after != Zone::Pending) as u32;
+        let taken = of(before == Zone::Pending && after != Zone::Pending);
+        self.pending[piece] -= taken as u32;
+        self.all_pending -= taken;
         self.left -= of(before != Zone::Safe && after == Zone::Safe);
     }
 
     /// Those of some blocks that lie in a piece.
     fn of_piece(&self, piece: usize, blocks: &Range<usize>) -> Range<usize> {
-        blocks.start.max(piece * self.piece)..blocks.end.min((piece + 1) * self.piece)
+        blocks.start.max(piece << self.shift)..blocks.end.min((piece + 1) << self.shift)
     }
 
     /// The state of blocks that are all in the same one.
-    fn only_state(&self, blocks: &Range<usize>) -> Option<Zone> {
+    pub fn only_state(&self, blocks: &Range<usize>) -> Option<Zone> {
         let states = &self.states[blocks.clone()];
         let first = *states.first()?;
         // One comparison of whole words, where this is true.
@@ -153,6 +159,11 @@ impl Zones {
         Zone::ALL[usize::from(self.states[block])]
     }
 
+    /// How many are Pending.
+    pub fn pending(&self) -> usize {
+        self.all_pending
+    }
+
     /// How many are not Safe.
     pub fn left(&self) -> usize {
         self.left
@@ -160,7 +171,7 @@ impl Zones {
 
     /// The pieces that blocks lie in.
     pub fn pieces_of(&self, blocks: &Range<usize>) -> Range<usize> {
-        blocks.start / self.piece..blocks.end.div_ceil(self.piece)
+        blocks.start >> self.shift..(blocks.end + (1 << self.shift) - 1) >> self.shift
     }
 
     /// Pending blocks of a piece, in runs, each of at most `most`, until those are `most` together.
@@ -168,7 +179,7 @@ impl Zones {
         if self.pending[piece] == 0 {
             return Vec::new();
         }
-        let (start, end) = (piece * self.piece, self.states.len().min((piece + 1) * self.piece));
+        let (start, end) = (piece << self.shift, self.states.len().min((piece + 1) << self.shift));
         let mut left = most;
         let mut runs = Vec::new();
         for run in self.runs(start..end, |zone| zone == Zone::Pending) {
@@ -274,7 +285,7 @@ mod tests {
         let events = [Equal, Sent, Awaited, Doubled, Arrived, Emptied];
         for _ in 0..200 {
             let blocks = 1 + rng.below(40) as usize;
-            let piece = 1 + rng.below(9) as usize;
+            let piece = 1 << rng.below(5);
             let [mut one, mut other] = [Zones::new(blocks, piece), Zones::new(blocks, piece)];
             let mut moved = 0;
             for _ in 0..60 {
@@ -288,8 +299,8 @@ mod tests {
                 one.all(range.clone(), event);
                 range.for_each(|block| _ = other.happens(block, event));
                 assert_eq!(
-                    (&one.states, &one.exposed, &one.pending, one.left),
-                    (&other.states, &other.exposed, &other.pending, other.left)
+                    (&one.states, &one.exposed, &one.pending, one.left, one.all_pending),
+                    (&other.states, &other.exposed, &other.pending, other.left, other.all_pending)
                 );
                 let within = rng.below(blocks as u64) as usize..blocks;
                 let mut expected: Vec<(Range<usize>, Zone)> = Vec::new();
