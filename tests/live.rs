@@ -196,6 +196,56 @@ fn memory_that_is_overwritten_at_once_is_copied_at_once_until_it_is_tried_again(
     });
 }
 
+/// Of two that share pages one is copied at once: what is let pass for the one would be open for the other.
+#[test]
+fn memory_that_is_saved_twice_is_twice_what_it_was() {
+    if !can_watch() {
+        return;
+    }
+    machine(HostWrites::Watched).run(1, |_, session| {
+        let field = Field::new(3);
+        let half = LiveMemory::leaked(&field.numbers[NUMBERS / 2..]);
+        for version in 1..=3 {
+            let mut checkpoint = session.checkpoint(NAME, version).expect("begins");
+            checkpoint.save_live::<u64>("field", &field.memory).expect("a region");
+            checkpoint.save_live::<u64>("half", &half).expect("a region");
+            let snapshot = field.now();
+            let pending = checkpoint.capture();
+            field.numbers.iter().step_by(4096).for_each(|number| _ = number.fetch_add(1, Ordering::Relaxed));
+            reaches(pending, Level::Process);
+            let (mut all, mut part) = (vec![0u64; NUMBERS], vec![0u64; NUMBERS - NUMBERS / 2]);
+            let load = |restorer: &mut Restorer| {
+                restorer.load("field", &mut all)?;
+                Ok(restorer.load("half", &mut part)?)
+            };
+            assert!(session.restart(NAME, load).expect("a restart").is_some());
+            assert!(all == snapshot && part == snapshot[NUMBERS / 2..], "version {version}");
+        }
+        let stats = session.stats().live;
+        assert!(stats.at_once >= 3 && stats.regions + stats.at_once == 6, "{stats:?}");
+    });
+}
+
+/// Also where that one leaves nothing for later itself.
+#[test]
+fn when_the_next_capture_has_returned_the_one_before_has_been_copied() {
+    if !can_watch() {
+        return;
+    }
+    machine(HostWrites::Watched).run(1, |_, session| {
+        let (field, small) = (Field::new(0), LiveMemory::leaked(vec![].leak()));
+        let (first, snapshot) = capture(session, &field, 1);
+        let mut checkpoint = session.checkpoint("small", 1).expect("begins");
+        checkpoint.save_live::<u64>("small", &small).expect("a region");
+        let second = checkpoint.capture();
+        assert_eq!(session.stats().live.regions, 1);
+        reaches(Ok(first), Level::Process);
+        reaches(second, Level::Process);
+        session.settle();
+        assert!(restart(session) == Some((1, snapshot)));
+    });
+}
+
 /// Device and host regions of one shard come from two threads.
 fn mark(
     rank: &Rank,

@@ -25,7 +25,7 @@ impl Target {
     pub(crate) fn new(memory: impl AsMut<[u8]> + Any + Send) -> Arc<Target> {
         let mut memory: Box<dyn Memory> = Box::new(memory);
         let slice = (*memory).as_mut();
-        let (address, bytes) = (slice.as_mut_ptr().addr(), slice.len() as u64);
+        let (address, bytes) = (slice.as_mut_ptr().expose_provenance(), slice.len() as u64);
         Arc::new(Target { address, bytes, memory: Lock::new(memory) })
     }
 

@@ -4,6 +4,7 @@ use crate::base::Digest;
 use crate::base::digest::copy_digest;
 use crate::device::TargetPart;
 use std::ops::Range;
+#[cfg(any(test, feature = "testing"))]
 use std::sync::atomic::AtomicU64;
 
 /// Memory of the program, which it may write to again as soon as a checkpoint of it was captured: [`Checkpoint::save_live`](crate::Checkpoint::save_live).
@@ -26,10 +27,12 @@ impl LiveMemory {
     /// # Safety
     /// From each capture that it is saved in until [`Session::settle`](crate::Session::settle) has returned, the next capture with such memory has, or the
     /// session has ended,
-    /// - it stays mapped and readable, and
-    /// - whatever writes to it are instructions of this process, or calls of the system that it makes. Everything else, as a network card or a GPU, is
-    ///   declared before ([`Session::before_write`](crate::Session::before_write)); and so is every write where the configuration says that all are
-    ///   (`offload.host_writes = "declared"`).
+    /// - it stays mapped and readable, and its pages stay those that they are: no `madvise` that drops them, no `mremap`, no hole punched;
+    /// - whatever writes to it are instructions of this process that name these addresses, or calls of the system that copy there (`read`, a message
+    ///   through the kernel). Everything else is declared before ([`Session::before_write`](crate::Session::before_write)): a network card or a GPU, buffers
+    ///   that are registered with the kernel, another mapping of the same memory, the file behind it, another process. And so is every write where the
+    ///   configuration says that all are (`offload.host_writes = "declared"`);
+    /// - it is not memory that the program's global allocator keeps its own records in.
     ///
     /// While the call that captures it has not returned nothing at all writes to it.
     pub unsafe fn new<T: bytemuck::Pod>(data: *mut T, count: usize) -> LiveMemory {
@@ -37,8 +40,10 @@ impl LiveMemory {
         LiveMemory { address: data.expose_provenance(), bytes: count * size_of::<T>() }
     }
 
-    /// Memory that is never freed. Reading it is sound whatever writes there, and only a checkpoint of it is wrong if a write is not declared that is
-    /// to be.
+    /// Memory that is never freed, for tests that have no `unsafe`: they write to it by atomic instructions only, which the kernel stops or which are
+    /// declared.
+    #[doc(hidden)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn leaked(memory: &'static [AtomicU64]) -> LiveMemory {
         LiveMemory { address: memory.as_ptr().expose_provenance(), bytes: size_of_val(memory) }
     }

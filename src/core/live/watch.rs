@@ -192,11 +192,17 @@ impl Watch {
         let mut span = span_of(span);
         // SAFETY: the opcodes are those of calls with a `struct uffdio_range`, which `Span` is laid out as. That memory was unmapped meanwhile is an
         // error of the first, after which there is nothing to take away.
-        unsafe {
-            let _ = ioctl(&self.fd, Updater::<UFFDIO_UNREGISTER, _>::new(&mut span));
-            // The kernel wakes only those who wait for pages that were missing.
-            let _ = ioctl(&self.fd, Updater::<UFFDIO_WAKE, _>::new(&mut span));
+        let done = unsafe { ioctl(&self.fd, Updater::<UFFDIO_UNREGISTER, _>::new(&mut span)) };
+        if done.is_err() {
+            // The program has mapped something else into the middle of it: the rest must not stay protected.
+            let whole = span.start as usize..(span.start + span.bytes) as usize;
+            for part in Mappings::now().cut(&whole) {
+                // SAFETY: as above.
+                let _ = unsafe { ioctl(&self.fd, Updater::<UFFDIO_UNREGISTER, _>::new(&mut span_of(&part))) };
+            }
         }
+        // SAFETY: as above. The kernel itself wakes only those who wait for pages that were missing.
+        let _ = unsafe { ioctl(&self.fd, Updater::<UFFDIO_WAKE, _>::new(&mut span)) };
     }
 
     fn write_protect(&self, span: &Range<usize>, mode: u64) -> Result<(), Errno> {
@@ -284,7 +290,7 @@ pub struct Mappings(Vec<Range<usize>>);
 impl Mappings {
     /// As they are now; none where the system does not say.
     pub fn now() -> Mappings {
-        Mappings::parse(&fs::read_to_string("/proc/self/maps").unwrap_or_default())
+        Mappings::parse(&String::from_utf8_lossy(&fs::read("/proc/self/maps").unwrap_or_default()))
     }
 
     fn parse(text: &str) -> Mappings {

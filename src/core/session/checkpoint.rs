@@ -252,7 +252,9 @@ impl<'a> Checkpoint<'a> {
         let started = self.engine.clock().now();
         let mut all: Vec<SavedRegion<'_>> = self.regions.clone();
         for mut saved in regions {
-            saved.copy_at_once();
+            if saved.copy_at_once() {
+                self.engine.settle_live();
+            }
             let known = all.iter_mut().find(|known| known.region.name == saved.region.name);
             match known {
                 None => all.push(saved),

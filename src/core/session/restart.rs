@@ -209,6 +209,8 @@ impl Session {
     }
 
     fn begin_attempt(&self, name: &str, want: Want, goes_back: bool) -> Result<Option<Attempt>> {
+        // What is loaded may be what is being copied.
+        self.engine.settle_live();
         self.engine.reporter().beat();
         self.check_name_together(name)?;
         let started = self.engine.clock().now();

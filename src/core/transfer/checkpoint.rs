@@ -135,6 +135,9 @@ impl Engine {
     /// # Errors
     /// [`CaptureError`], after this rank has voted no.
     pub fn capture(self: &Arc<Self>, mut spec: CaptureSpec<'_>) -> Result<Arc<Lock<Progress>>, CaptureError> {
+        if spec.regions.iter().any(|saved| matches!(saved.data, RegionData::Live(_))) {
+            self.lives.wait_for_turn();
+        }
         let rank = self.setup.rank();
         let failed = self.failed();
         let agreement = self.agreement(&spec);

@@ -35,7 +35,7 @@ pub struct LiveStats {
     pub waited_bytes: u64,
     /// Those that a declaration copied.
     pub declared_bytes: u64,
-    /// Regions that were to be, and were copied before the capture returned.
+    /// Regions that were to be, and were copied into their slot before the capture returned.
     pub at_once: u64,
     /// How often a capture waited for the copy of the one before, and how long in all.
     pub waits: u64,
@@ -44,8 +44,8 @@ pub struct LiveStats {
 }
 
 /// What an engine knows of live memory.
-#[derive(Default)]
 pub(super) struct Lives {
+    process: u32,
     /// Asked for once.
     watch: OnceLock<Result<Arc<Watch>, WatchError>>,
     habits: Lock<BTreeMap<String, Habit>>,
@@ -57,6 +57,21 @@ pub(super) struct Lives {
     is_busy: Lock<bool>,
     changed: Condition,
     stats: Lock<LiveStats>,
+}
+
+impl Default for Lives {
+    fn default() -> Lives {
+        Lives {
+            process: std::process::id(),
+            watch: OnceLock::new(),
+            habits: Lock::default(),
+            current: Lock::default(),
+            is_open: AtomicBool::new(false),
+            is_busy: Lock::default(),
+            changed: Condition::new(),
+            stats: Lock::default(),
+        }
+    }
 }
 
 /// A region that is being copied.
@@ -86,6 +101,12 @@ impl LiveRegion {
         protected: Option<Protected>,
     ) -> LiveRegion {
         LiveRegion { name: name.to_owned(), memory, at, blocks, first, protected, waited: AtomicU64::new(0) }
+    }
+
+    /// Does it have anything to do with these whole pages?
+    pub fn meets(&self, pages: &Range<usize>) -> bool {
+        let range = self.memory.range();
+        range.start < pages.end && pages.start < range.end.next_multiple_of(page_bytes())
     }
 
     /// Its blocks among those that are copied here.
@@ -314,33 +335,36 @@ impl<L: FnOnce(Result<(Arc<Target>, Copied), String>)> Work<L> {
         drop(places);
         let digests = blocks.digests();
         let copied = regions.iter().map(|region| (region.blocks.clone(), digests[region.own()].to_vec())).collect();
-        lives.count(&regions);
-        // The protection goes before anybody hears that it has.
+        let counts: Vec<Count> = regions.iter().map(Count::of).collect();
+        // The protection goes before anything of the program is called, as its logger, and before anybody hears that it has gone.
         drop(regions);
+        lives.count(&counts);
+        let overtaken: Vec<&Count> = counts.iter().filter(|count| lives.has_overtaken(count)).collect();
         drop(busy);
+        for Count { name, waited, blocks, .. } in overtaken {
+            log::info!(
+                "event=live-overtaken region={name:?} waited={waited} blocks={blocks}: the program writes there faster than it is copied, so the \
+                 next captures copy it at once"
+            );
+        }
         land(Ok((target, copied)));
     }
 }
 
 impl Lives {
-    /// Makes room for a capture.
-    ///
-    /// # Blocking
-    /// For the copy of the one before.
-    pub fn begin(self: &Arc<Self>) -> Busy {
-        let begun = Instant::now();
-        let mut is_busy = self.is_busy.lock();
-        let waits = *is_busy;
-        while *is_busy {
-            is_busy = self.changed.wait_timeout(is_busy, PATIENCE);
-        }
-        *is_busy = true;
-        drop(is_busy);
-        if waits {
+    /// Waits for the copy behind the capture before, if there is one.
+    pub fn wait_for_turn(&self) {
+        let waited = self.settle();
+        if !waited.is_zero() {
             let mut stats = self.stats.lock();
             stats.waits += 1;
-            stats.wait_time += begun.elapsed();
+            stats.wait_time += waited;
         }
+    }
+
+    /// From now on something is protected. The one before has ended.
+    pub fn begin(self: &Arc<Self>) -> Busy {
+        *self.is_busy.lock() = true;
         Busy(self.clone())
     }
 
@@ -386,7 +410,7 @@ impl Lives {
 
     /// The program is about to write to these addresses.
     pub fn before(&self, addresses: &Range<usize>) {
-        if !self.is_open.load(Ordering::Acquire) {
+        if !self.is_open.load(Ordering::Acquire) || self.process != std::process::id() {
             return;
         }
         let current = self.current.lock().clone();
@@ -397,12 +421,16 @@ impl Lives {
         }
     }
 
-    /// Waits until nothing of live host memory is needed any more.
-    pub fn settle(&self) {
+    /// Waits until nothing of live host memory is needed any more; how long that took. A forked child has no such thread.
+    pub fn settle(&self) -> Duration {
+        let begun = Instant::now();
+        let mut waited = Duration::ZERO;
         let mut is_busy = self.is_busy.lock();
-        while *is_busy {
+        while *is_busy && self.process == std::process::id() {
             is_busy = self.changed.wait_timeout(is_busy, PATIENCE);
+            waited = begun.elapsed();
         }
+        waited
     }
 
     /// Counters.
@@ -425,25 +453,32 @@ impl Lives {
         self.watch.get_or_init(|| Watch::open().map(Arc::new)).clone()
     }
 
-    fn count(&self, regions: &[LiveRegion]) {
+    fn count(&self, counts: &[Count]) {
         let mut stats = self.stats.lock();
-        for region in regions {
-            let (waited, blocks) = (region.waited.load(Ordering::Relaxed), region.blocks.len() as u64);
+        for Count { bytes, waited, blocks, .. } in counts {
             stats.regions += 1;
-            stats.bytes += region.memory.bytes();
-            stats.waited_bytes += (waited * region.memory.bytes() / blocks.max(1)).min(region.memory.bytes());
+            stats.bytes += bytes;
+            stats.waited_bytes += (waited * bytes / blocks.max(&1)).min(*bytes);
         }
-        drop(stats);
-        let mut habits = self.habits.lock();
-        for region in regions {
-            let (waited, blocks) = (region.waited.load(Ordering::Relaxed), region.blocks.len() as u64);
-            if habits.entry(region.name.clone()).or_default().on_copied(waited, blocks) {
-                log::info!(
-                    "event=live-overtaken region={:?} waited={waited} blocks={blocks}: the program writes there faster than it is copied, so the next \
-                     captures copy it at once",
-                    region.name
-                );
-            }
-        }
+    }
+
+    /// Was the program faster than the copy? Then the next captures copy that region at once.
+    fn has_overtaken(&self, Count { name, waited, blocks, .. }: &Count) -> bool {
+        self.habits.lock().entry(name.clone()).or_default().on_copied(*waited, *blocks)
+    }
+}
+
+/// How a copy of a region went.
+struct Count {
+    name: String,
+    bytes: u64,
+    waited: u64,
+    blocks: u64,
+}
+
+impl Count {
+    fn of(region: &LiveRegion) -> Count {
+        let (bytes, blocks) = (region.memory.bytes(), region.blocks.len() as u64);
+        Count { name: region.name.clone(), bytes, waited: region.waited.load(Ordering::Relaxed), blocks }
     }
 }

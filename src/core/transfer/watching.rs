@@ -26,7 +26,7 @@ impl Engine {
         }
         let how = self.setup.config.job.offload.host_writes;
         let watch = match how {
-            _ if !is_possible || self.setup.is_inline => None,
+            _ if !is_possible || self.setup.is_inline || layout.block_size < page_bytes() as u64 => None,
             HostWrites::Copied => None,
             HostWrites::Declared => Some(None),
             HostWrites::Watched => self.lives.watch().inspect_err(|why| self.say_copied(why)).ok().map(Some),
@@ -57,10 +57,15 @@ impl Engine {
             if memory.bytes() < SHORTEST || !is_worth_it() {
                 continue;
             }
+            let (range, page) = (memory.range(), page_bytes());
+            let whole = range.start & !(page - 1)..range.end.next_multiple_of(page);
+            // What is let pass for one of two that share a page would be open for the other.
+            if regions.iter().any(|other: &LiveRegion| other.meets(&whole)) {
+                continue;
+            }
             let protected = match &watch {
                 None => None,
                 Some(watch) => {
-                    let (range, page) = (memory.range(), page_bytes());
                     let pages = range.start.next_multiple_of(page)..range.end & !(page - 1);
                     match watch.protect(pages, mappings.get_or_insert_with(Mappings::now)) {
                         Ok(protected) => Some(protected),
