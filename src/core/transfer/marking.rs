@@ -106,15 +106,18 @@ impl Engine {
         let fields: Vec<Field> = parts.iter().map(field).collect();
         let marks = device.and_then(|on| on.offload.map(|offload| (offload, on.stream))).filter(|_| !fields.is_empty());
         let sources = usize::from(marks.is_some()) + usize::from(live.is_some());
-        let target = Target::new(slot);
+        // Nobody but those who bring the bytes holds it: the last of them takes it back, maybe before this returns.
+        let mut target = Some(Target::new(slot));
         let arrivals = Arrivals::new(Landing::new(self.clone(), unsealed, call), sources);
-        if let Some(live) = live {
+        if let Some(live) = live
+            && let Some(target) = if marks.is_some() { target.clone() } else { target.take() }
+        {
             let arrivals = arrivals.clone();
-            self.lives.copy(live, target.clone(), move |copied| {
+            self.lives.copy(live, target, move |copied| {
                 arrivals.arrive(copied.map(|(target, copied)| (target, place_copied(copied))));
             });
         }
-        let Some((offload, stream)) = marks else { return };
+        let Some(((offload, stream), target)) = marks.zip(target) else { return };
         let blocks: Vec<_> = parts.iter().map(|part| part.blocks.clone()).collect();
         let known = here.map(|head| -> Known { Box::new(move |first, into| read_known(&head, &blocks, first, into)) });
         let land = Box::new(move |landed: Result<Landed<'_>, String>| {
