@@ -37,7 +37,7 @@ impl Segment {
 /// range marks it here.
 pub struct Pins {
     chunk: u64,
-    /// Start and end of each registration. Invariant: none is empty, no two overlap.
+    /// Start and end of each stretch that is registered without a gap. Invariant: none is empty, no two overlap or touch.
     marked: BTreeMap<u64, u64>,
 }
 
@@ -80,7 +80,10 @@ impl Pins {
     pub fn mark(&mut self, range: Range<u64>) -> bool {
         let is_new = !range.is_empty() && self.touching(&range).next().is_none();
         if is_new {
-            self.marked.insert(range.start, range.end);
+            let before = self.marked.range(..range.start).next_back().filter(|(_, end)| **end == range.start);
+            let start = before.map_or(range.start, |(start, _)| *start);
+            let end = self.marked.remove(&range.end).unwrap_or(range.end);
+            self.marked.insert(start, end);
         }
         is_new
     }
@@ -91,14 +94,14 @@ impl Pins {
         self.over(&range).into_iter().map(inside).sum()
     }
 
-    /// Registrations that share a byte with a range, ascending.
+    /// Stretches that share a byte with a range, ascending.
     fn over(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut over: Vec<_> = self.touching(range).collect();
         over.reverse();
         over
     }
 
-    /// Registrations that share a byte with a range, descending.
+    /// Stretches that share a byte with a range, descending.
     fn touching(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let start = range.start;
         let end = if range.is_empty() { 0 } else { range.end };
