@@ -106,6 +106,8 @@ struct State {
     maps: BTreeMap<(usize, usize), Mapped>,
     /// Records made.
     records: u64,
+    /// The last one without a map of pages, and its bytes: mostly nothing has changed when the next one is wanted.
+    encoded: Option<(Record, Vec<u8>)>,
     /// Threads have been moved, and other ranks may still be moving theirs: once these have begun to compute, which the next checkpoint
     /// shows, it is looked again where Bivouac's threads are out of the way.
     is_unsettled: bool,
@@ -130,6 +132,7 @@ impl Keeper {
             thread_count: None,
             maps: BTreeMap::new(),
             records: 0,
+            encoded: None,
             is_unsettled: false,
             is_in_the_way: false,
             checked: Instant::now(),
@@ -215,6 +218,14 @@ impl Keeper {
         }
         let last = state.records;
         state.maps.retain(|_, mapped| mapped.used + MAP_UNUSED_MAX > last);
+        let is_encoded = |(last, _): &&(Record, Vec<u8>)| {
+            (&last.given, &last.threads) == (&state.crew.given.cpus, &state.threads)
+                && (&last.policy, &last.regions) == (&policy, &places)
+        };
+        if let Some((_, bytes)) = state.encoded.as_ref().filter(is_encoded) {
+            return bytes.clone();
+        }
+        let has_maps = places.iter().any(|(_, place)| matches!(place, RegionPlace::Host { .. }));
         let mut record = Record {
             machine: Machine::here().clone(),
             given: state.crew.given.cpus.clone(),
@@ -224,12 +235,16 @@ impl Keeper {
             regions: places,
         };
         drop(state);
-        record.encode().unwrap_or_else(|error| {
+        let bytes = record.encode().unwrap_or_else(|error| {
             // Pages that lie in short runs on changing nodes, over many gigabytes.
             let count = record.keep_what_fits();
             log::debug!("event=maps-left-out rank={} maps={count} error=\"{error}\"", self.settings.rank);
             record.encode().unwrap_or_default()
-        })
+        });
+        if !has_maps {
+            self.lock().encoded = Some((record, bytes.clone()));
+        }
+        bytes
     }
 }
 
