@@ -313,7 +313,11 @@ impl Engine {
             FillError::Tier(cause) => Ok(cause),
             other => Err(self.capture_error(&name, version, other)),
         };
-        let digests = || bytemuck::zeroed_vec(layout.block_count as usize);
+        let digests = || {
+            let spare = std::mem::take(&mut *self.spare_digests.lock());
+            let count = layout.block_count as usize;
+            if spare.len() == count { spare } else { bytemuck::zeroed_vec(count) }
+        };
         let mut causes = Vec::new();
         match self.wait_for_slot(spec.operation, layout.total_len) {
             Ok(Some(slot)) => match self.fill_slot(spec, &layout, &header, slot, digests()) {

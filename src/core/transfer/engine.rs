@@ -29,7 +29,7 @@ use crate::affinity::current_node;
 use crate::affinity::keeper::Keeper;
 use crate::base::log;
 use crate::base::sync::{Guard, Lock, Order, Signal};
-use crate::base::{Clock, Level};
+use crate::base::{Clock, Digest, Level};
 use crate::comm::{Bell, CommError};
 use crate::config::Config;
 use crate::coordination::core::{Effect as Said, Event};
@@ -63,6 +63,9 @@ pub struct Engine {
     pub(super) reducer: Arc<Reducer>,
     /// What slots still hold.
     pub(super) remains: Lock<Remains>,
+    /// Room for the digests of the next shard. It is made behind one that was brought from a device: in the call that captures it would take as
+    /// long as all the rest.
+    pub(super) spare_digests: Lock<Vec<Digest>>,
     /// A shard was marked: what slots hold is worth knowing.
     pub(super) has_marked: AtomicBool,
     pub(super) manifests: Manifests,
@@ -125,6 +128,7 @@ impl Engine {
             shards,
             reducer,
             remains: Lock::at(Order::Account, Remains::default()),
+            spare_digests: Lock::default(),
             has_marked: AtomicBool::new(false),
             manifests: Manifests::default(),
             lanes,

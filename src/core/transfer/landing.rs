@@ -140,7 +140,7 @@ impl Engine {
 
     /// The bytes of a staged shard are in its slot, or will never be: seals it, and casts this rank's vote.
     fn on_landed(&self, unsealed: Unsealed, call: &str, landed: Result<SlotMut, String>) {
-        let (key, agreement) = (unsealed.header.key, unsealed.header.agreement);
+        let (key, agreement, blocks) = (unsealed.header.key, unsealed.header.agreement, unsealed.digests.len());
         let is_open = self.books().is_open(key.operation);
         let placed = landed.and_then(|slot| match is_open {
             true => self.seal(unsealed, slot),
@@ -159,5 +159,9 @@ impl Engine {
             }
         };
         self.enter_landed(key.operation, placed.ok(), ballot);
+        // Touched: memory that is only promised is had page by page.
+        let mut spare = bytemuck::zeroed_vec(blocks);
+        spare.fill(Digest::default());
+        *self.spare_digests.lock() = spare;
     }
 }
