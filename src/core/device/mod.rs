@@ -349,7 +349,8 @@ pub struct SentPart {
 /// Who moves bytes from the device to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carrier {
-    /// The copy engine: fastest for long pieces. Digests are made of what lies on the device behind each copy.
+    /// The copy engine: fastest for long pieces. Digests are made of what lies on the device behind each copy. Where many pieces cannot be enqueued in one
+    /// call a kernel carries them, if they have less than 256 KiB each on average.
     Engine,
     /// A kernel of so many thread blocks that reads, digests and stores: for short pieces. The fewer, the less it disturbs.
     Kernel(u32),

@@ -9,6 +9,7 @@
 //! around for other memory; `stream.rs` the copies, `scatter.rs` those of many small pieces; `event.rs` points in them; `kernels.rs`
 //! how the kernels get to the GPU; `chunks.rs` the tables of chunks.
 
+mod batch;
 mod chunks;
 mod context;
 mod detour;

@@ -4,6 +4,7 @@ use super::super::{
     Carrier, Copied, DeviceError, DeviceSpan, Gate, Moment, Priority, Result, Run, Sending, Stream, check_runs,
     check_sendings,
 };
+use super::batch;
 use super::context::Shared;
 use super::detour::{DETOUR_BYTES, Team};
 use super::event::Event;
@@ -25,6 +26,9 @@ const ITEM_BYTES: u64 = 64 << 10;
 const THREADS: u32 = 256;
 /// Thread blocks that digest what the copy engine has sent.
 const DIGEST_WIDTH: u32 = 32;
+/// Pieces that take less time by a kernel of so many thread blocks than by copies that are enqueued one by one.
+const SHORT: u64 = 256 << 10;
+const SHORT_WIDTH: u32 = 4;
 /// Runs that travel as kernel arguments; more go through memory.
 const FEW: usize = 64;
 /// The least scratch, in bytes.
@@ -89,7 +93,7 @@ fn runs_of(sendings: &[Sending], block_bytes: u64, is_stored: bool) -> Vec<Kerne
 }
 
 /// A copy by the engine: source, target and length.
-type EngineCopy = (u64, u64, usize);
+pub(super) type EngineCopy = (u64, u64, usize);
 
 /// What of host memory transfers write to is registered; and the copies, if they go by the engine, cut where registrations begin and end.
 fn registered(sendings: &[Sending], is_cut: bool) -> Result<(Vec<Arc<Registration>>, Vec<EngineCopy>)> {
@@ -590,6 +594,12 @@ impl Stream for GpuStream {
         let blocks = check_sendings(&sendings, block_bytes)?;
         self.check_spans(sendings.iter().map(|sending| &sending.from))?;
         let _bound = self.shared.bind()?;
+        let parts = || sendings.iter().flat_map(|sending| &sending.parts);
+        let is_short = || parts().map(|part| part.bytes).sum::<u64>() < SHORT * parts().count() as u64;
+        let carrier = match carrier {
+            Carrier::Engine if !batch::is_there() && is_short() => Carrier::Kernel(SHORT_WIDTH),
+            carrier => carrier,
+        };
         // Kernels cross from one registration into another.
         let is_stored = carrier != Carrier::Engine;
         let (registrations, copies) = registered(&sendings, !is_stored)?;
@@ -607,7 +617,7 @@ impl Stream for GpuStream {
             true => Ok(()),
             // SAFETY: each copy is a part of a span of this device and of memory that is pinned and lent out, of equal length. `Kept` has
             // both until the work has ended.
-            false => copies.iter().try_for_each(|(from, to, bytes)| unsafe { self.enqueue(*from, *to, *bytes, true) }),
+            false => unsafe { self.enqueue_all(&copies) },
         };
         let kept = Kept { _sendings: sendings, _registrations: registrations, ..Kept::default() };
         // SAFETY: `check_spans` and `check_sendings` have checked the sendings, which keep their memory; their targets are pinned as a whole.
