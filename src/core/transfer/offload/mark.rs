@@ -118,11 +118,12 @@ pub(super) struct Doubling {
 }
 
 /// The digests of the mark.
-pub(super) enum Digesting {
-    /// The device is at it.
-    Coming(Arc<dyn Copied>, Arc<dyn Moment>),
-    /// They are here, and so many of them have been looked at.
-    Here { copied: Arc<dyn Copied>, at: usize },
+pub(super) struct Digesting {
+    pub copied: Box<dyn Copied>,
+    /// They are here.
+    pub moment: Arc<dyn Moment>,
+    /// So many have been looked at.
+    pub looked: usize,
 }
 
 /// A shard that is marked.
@@ -140,7 +141,9 @@ pub(super) struct Mark {
     pub is_audited: bool,
     pub land: Land,
     pub zones: Zones,
-    /// What the stream had done by then, digests included; and whether it has come to that.
+    /// What the stream had done by then, until our streams wait for it.
+    pub start: Option<Arc<dyn Moment>>,
+    /// The same, with the digests of an audit; and whether the stream has come to that.
     pub moment: Arc<dyn Moment>,
     pub is_past: bool,
     /// The next of the blocks that are sent whether the target holds them or not.
@@ -188,6 +191,16 @@ impl Mark {
         let touched = self.fields[first..].iter().take_while(move |placed| placed.blocks.start < end);
         let cut = move |placed: &'_ Placed| placed.blocks.start.max(start)..placed.blocks.end.min(end);
         touched.map(move |placed| (placed, cut(placed))).filter(|(_, blocks)| !blocks.is_empty())
+    }
+
+    /// Blocks from this one on have digests that have not been looked at.
+    pub fn looked(&self) -> usize {
+        self.digesting.as_ref().map_or(self.digests.len(), |digesting| digesting.looked)
+    }
+
+    /// Blocks from this one on may be in the target already: they are not sent before that is known.
+    pub fn sendable(&self) -> usize {
+        if self.known.is_some() { self.looked() } else { self.digests.len() }
     }
 
     /// The bytes of some blocks of a field, from its start.
@@ -305,14 +318,19 @@ impl Mark {
         self.note_all(blocks, digests);
     }
 
-    /// Looks at the next digests of the mark. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
+    /// Looks at the next digests of the mark, which have been made. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
     /// blocks that nobody can have written to yet are known by it.
     pub fn look_at_digests(&mut self) {
-        let Some(Digesting::Here { copied, at }) = self.digesting.take() else { return };
-        let end = self.digests.len().min(at + LOOK);
+        let Some(Digesting { copied, looked, .. }) = &mut self.digesting else { return };
+        let (at, end) = (*looked, self.digests.len().min(*looked + LOOK));
         let [mut made, mut held] = std::mem::take(&mut self.looked_at);
         made.resize(end - at, Digest::default());
-        if let Err(error) = copied.read_digests(at, &mut made) {
+        let read = copied.read_digests(at, &mut made);
+        *looked = end;
+        if end == self.digests.len() {
+            self.digesting = None;
+        }
+        if let Err(error) = read {
             return self.fail_by(&error);
         }
         if let Some(known) = &self.known {
@@ -339,7 +357,6 @@ impl Mark {
             self.is_equal(equal);
         }
         self.looked_at = [made, held];
-        self.digesting = (end < self.digests.len()).then_some(Digesting::Here { copied, at: end });
     }
 
     /// The target holds these already.

@@ -56,18 +56,20 @@ use std::time::{Duration, Instant};
 struct Sizes {
     /// How much is sent, and becomes safe, in one.
     piece: u64,
-    /// Runs of blocks from which on the copy engine is faster than a kernel and disturbs less.
+    /// Runs of blocks from which on the copy engine is faster than a kernel, and from which on it is faster than one of a few thread blocks, and disturbs
+    /// less.
     engine: u64,
+    engine_beside: u64,
 }
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes { piece: 16 * MIB, engine: 256 << 10 }
+        Sizes { piece: 16 * MIB, engine: 256 << 10, engine_beside: 64 << 10 }
     }
 }
 
 /// Thread blocks of a kernel that sends: few, unless somebody waits.
-const WIDTH: u32 = 4;
+const WIDTH: u32 = 8;
 const WIDTH_HURRIED: u32 = 32;
 /// Transfers on their way to keep the link busy.
 const AHEAD: usize = 4;

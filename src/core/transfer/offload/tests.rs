@@ -52,7 +52,8 @@ impl World {
         let allocate = |bytes| device.allocate(bytes).expect("room");
         let spans: Vec<DeviceSpan> = lengths.iter().map(|bytes| allocate(*bytes)).collect();
         let buffer = (0..rng.below(3)).map(|_| allocate(rng.below(9 * BLOCK))).collect();
-        let sizes = Sizes { piece: BLOCK << rng.below(4), engine: BLOCK << rng.below(4) };
+        let [piece, engine, engine_beside] = [(); 3].map(|()| BLOCK << rng.below(4));
+        let sizes = Sizes { piece, engine, engine_beside };
         let ours =
             [Priority::Low, Priority::Low, Priority::High].map(|priority| device.stream(priority).expect("a stream"));
         let shared = Shared::new(ours, buffer, sizes, Arc::default());

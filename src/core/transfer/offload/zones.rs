@@ -159,9 +159,17 @@ impl Zones {
         Zone::ALL[usize::from(self.states[block])]
     }
 
-    /// How many are Pending.
-    pub fn pending(&self) -> usize {
-        self.all_pending
+    /// How many are Pending in pieces that end before this block, or with it.
+    pub fn pending_until(&self, end: usize) -> usize {
+        match end >= self.states.len() {
+            true => self.all_pending,
+            false => self.pending[..end >> self.shift].iter().map(|pending| *pending as usize).sum(),
+        }
+    }
+
+    /// Where a piece ends.
+    pub fn end_of(&self, piece: usize) -> usize {
+        self.states.len().min((piece + 1) << self.shift)
     }
 
     /// How many are not Safe.
@@ -179,7 +187,7 @@ impl Zones {
         if self.pending[piece] == 0 {
             return Vec::new();
         }
-        let (start, end) = (piece << self.shift, self.states.len().min((piece + 1) << self.shift));
+        let (start, end) = (piece << self.shift, self.end_of(piece));
         let mut left = most;
         let mut runs = Vec::new();
         for run in self.runs(start..end, |zone| zone == Zone::Pending) {
