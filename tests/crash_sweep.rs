@@ -68,7 +68,14 @@ fn run(shape: Shape, world: &mut World, actions: Vec<Action>) -> Run {
     config.job.reduction.compress = if shape.reduction == Method::Tree { Compress::On } else { Compress::Off };
     let run = world.next_run();
     let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, closes: true };
-    Run { script, config, machines: shape.machines.to_vec(), messages: FaultPlan::NONE, budget: shape.budget }
+    Run {
+        script,
+        config,
+        machines: shape.machines.to_vec(),
+        messages: FaultPlan::NONE,
+        budget: shape.budget,
+        landings: None,
+    }
 }
 
 fn checkpoints() -> Vec<Action> {

@@ -38,7 +38,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use world::rank::{Action, Script};
 use world::truth::{Counts, Truth, Weather};
-use world::{GLOBAL_ROOT, Run, Running, World, local_root};
+use world::{GLOBAL_ROOT, Landings, Run, Running, World, local_root};
 
 /// Seeds of an ordinary run of the tests: about half a minute on two cores.
 const SEEDS: u64 = 300;
@@ -57,6 +57,8 @@ struct Job {
     large: bool,
     budget: u64,
     machines: Vec<u32>,
+    /// Shards land later, in half of the seeds.
+    lands_later: bool,
     generation_max: u64,
     zombie: Option<Zombie>,
     story: Vec<String>,
@@ -85,6 +87,7 @@ struct Trouble {
     faults: Vec<(Duration, Duration, String, Fault)>,
     stall: Option<u32>,
     gives_up: bool,
+    landings_fail: bool,
     cut_off: Option<Duration>,
 }
 
@@ -177,6 +180,7 @@ impl Job {
             large: rng.chance(1, 4),
             budget,
             machines: (0..ranks).map(|rank| rank / per_machine).collect(),
+            lands_later: Rng::new(seed ^ 0x1a4d).chance(1, 2),
             generation_max: 0,
             zombie: None,
             story: Vec::new(),
@@ -385,6 +389,10 @@ impl Job {
             trouble.gives_up = true;
             trouble.weather.late = true;
         }
+        if kind == 10 || kind == 2 {
+            trouble.landings_fail = self.lands_later;
+            trouble.weather.late |= self.lands_later;
+        }
         if kind == 11 {
             trouble.cut_off = Some(millis(rng, 300));
             trouble.weather.hard = true;
@@ -445,6 +453,7 @@ impl Job {
             // It may be the one that takes over.
             trouble.weather.hard |= !trouble.weather.overtakes;
         }
+        let landings = self.lands_later.then(|| Landings { fail: trouble.landings_fail });
         let script = self.script(&trouble);
         // Who leaves without a word takes verdicts along that it should have passed on.
         trouble.weather.hard |= !script.closes;
@@ -459,6 +468,7 @@ impl Job {
             machines: self.machines.clone(),
             messages: trouble.messages,
             budget: self.budget,
+            landings,
         });
         let is_lost = Arc::new(AtomicBool::new(false));
         self.start_trouble(&running, &trouble, &is_lost, 1_000_000 + number as u32);

@@ -287,6 +287,16 @@ impl Seat {
         }
     }
 
+    /// Has this task ended?
+    pub fn is_over(&self) -> bool {
+        self.baton.is_finished(self.task)
+    }
+
+    /// The baton, to add others.
+    pub fn shared(&self) -> Arc<Baton> {
+        self.baton.clone()
+    }
+
     /// The baton, to doom others.
     pub fn baton(&self) -> &Baton {
         &self.baton

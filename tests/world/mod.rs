@@ -18,8 +18,8 @@ pub mod truth;
 
 use baton::{Baton, Seat, TaskId, WallClock};
 use bivouac_core::Config;
-use bivouac_core::base::Incarnation;
 use bivouac_core::base::rng::Rng;
+use bivouac_core::base::{Clock, Incarnation};
 use bivouac_core::comm::Comm;
 use bivouac_core::comm::faulty::{FaultPlan, Faulty};
 use bivouac_core::comm::threads;
@@ -29,6 +29,7 @@ use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::tier::simulated::Simulated;
 use bivouac_core::tier::storage::Storage;
 use bivouac_core::tier::wrappers::Watched;
+use bivouac_core::transfer::{Lands, Later};
 use journal::Journal;
 use rank::{Hands, Overheard, Rank, Script};
 use std::os::unix::fs::FileExt;
@@ -63,6 +64,15 @@ pub struct Run {
     pub messages: FaultPlan,
     /// Memory of each node for all its ranks.
     pub budget: u64,
+    /// Shards land some time after their captures.
+    pub landings: Option<Landings>,
+}
+
+/// What becomes of shards behind their captures.
+#[derive(Clone, Copy, Debug)]
+pub struct Landings {
+    /// Some do not land, or nothing is heard of them any more.
+    pub fail: bool,
 }
 
 /// A run whose ranks are waiting for their turns.
@@ -267,9 +277,10 @@ impl World {
             let (script, journal) = (run.script.clone(), journal.clone());
             let (boot, plan, seed) = (self.boots[machine as usize], run.messages, rng.next_u64());
             let disk = self.disk.process(number << 16 | u64::from(rank));
-            let frozen = self.frozen();
+            let (frozen, landings) = (self.frozen(), run.landings);
             tasks.push(self.baton.spawn(group, move |seat| {
-                let place = place(seat, disk, frozen, fresh, machine, boot);
+                let mut place = place(seat, disk, frozen, fresh, machine, boot);
+                place.later = landings.map(|landings| later(seat.clone(), group, landings));
                 let comm: Box<dyn Comm> =
                     Box::new(Overheard { inner: Faulty::new(comm, plan, Rng::new(seed)), seat: seat.clone() });
                 rank::run(seat, Rank { rank, place, config, script, journal, memory }, comm);
@@ -298,6 +309,29 @@ impl World {
     }
 }
 
+/// Lands shards of a rank: each by a task of its own, which dies with the rank.
+fn later(rank: Seat, group: u32, landings: Landings) -> Later {
+    Arc::new(move |lands: Lands| {
+        let fate = rank.below(8);
+        if fate == 0 {
+            return lands(Ok(()));
+        }
+        let (rank, delay) = (rank.clone(), Duration::from_micros(rank.below(if fate == 1 { 400_000 } else { 30_000 })));
+        let baton = rank.shared();
+        baton.spawn(group, move |own| {
+            own.sleep(delay);
+            own.touch();
+            match fate {
+                // A process that has died does nothing any more.
+                _ if rank.is_over() => std::mem::forget(lands),
+                2 if landings.fail => lands(Err("the device is gone".to_owned())),
+                3 if landings.fail => drop(lands),
+                _ => lands(Ok(())),
+            }
+        });
+    })
+}
+
 fn place(
     seat: &Seat,
     disk: Simulated,
@@ -312,6 +346,7 @@ fn place(
         local: storage.clone(),
         global: storage,
         workers: Workers::Inline,
+        later: None,
         group: "world".into(),
         fresh,
         host: format!("machine-{machine}"),

@@ -189,6 +189,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         claim,
         is_inline: place.workers == Workers::Inline,
         is_stepped: place.workers == Workers::Writers,
+        later: place.later.clone(),
         config,
     };
     if rank == Rank::ROOT && place.is_real && log::is_on(log::Level::Warn, log::SUMMARY) {

@@ -7,6 +7,7 @@ use crate::tier::Around;
 use crate::tier::ours;
 use crate::tier::posix::PosixStorage;
 use crate::tier::storage::Storage;
+use crate::transfer::Later;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub struct Place {
     pub global: Arc<dyn Storage>,
     /// Who works in the background.
     pub workers: Workers,
+    /// Who lands shards that captures leave to others, in the place of the threads that bring them (simulation).
+    pub later: Option<Later>,
     /// Group name, unless the configuration gives one.
     pub group: String,
     /// A random identity; the root's becomes the run's.
@@ -75,6 +78,7 @@ impl Place {
             local: Arc::new(PosixStorage::new(config.node.local_direct)),
             global: Arc::new(PosixStorage::new(config.node.global_direct)),
             workers,
+            later: None,
             group,
             fresh: rng::incarnation()?,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),

@@ -86,6 +86,7 @@ impl Bed {
             local: disk.clone(),
             global: disk,
             workers: Workers::Threads,
+            later: None,
             group: "world".into(),
             fresh: rng::incarnation().expect("randomness"),
             host: "machine".into(),

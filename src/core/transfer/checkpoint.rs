@@ -430,6 +430,9 @@ impl Engine {
             return Err(FillError::Tier(format!("memory tier: {flipped}")));
         }
         self.remains.lock().captured(&spec.name, &digests, changed);
+        if self.setup.later.is_some() {
+            return Ok(Taken::Marked(Box::new(Marked::whole(slot, unsealed(digests)))));
+        }
         let placed = self.seal(unsealed(digests), slot).map_err(FillError::Tier)?;
         Ok(Taken::Placed(Box::new(placed)))
     }

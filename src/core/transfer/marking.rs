@@ -34,6 +34,13 @@ pub(super) struct Marked {
     here: Option<Arc<Head>>,
 }
 
+impl Marked {
+    /// Nothing is missing but that it lands.
+    pub fn whole(slot: SlotMut, unsealed: Unsealed) -> Marked {
+        Marked { slot, unsealed, parts: Vec::new(), live: None, here: None }
+    }
+}
+
 impl Engine {
     /// Are the device regions of a shard marked, and not copied?
     pub(super) fn is_to_be_marked(&self, spec: &CaptureSpec<'_>, parts: &[DevicePart], slot: &SlotMut) -> bool {
@@ -106,6 +113,10 @@ impl Engine {
         let fields: Vec<Field> = parts.iter().map(field).collect();
         let marks = device.and_then(|on| on.offload.map(|offload| (offload, on.stream))).filter(|_| !fields.is_empty());
         let sources = usize::from(marks.is_some()) + usize::from(live.is_some());
+        if let Some(later) = self.setup.later.as_ref().filter(|_| sources == 0) {
+            let landing = Landing::new(self.clone(), unsealed, call);
+            return later(Box::new(move |landed| landing.land(landed.map(|()| slot))));
+        }
         // Nobody but those who bring the bytes holds it: the last of them takes it back, maybe before this returns.
         let mut target = Some(Target::new(slot));
         let arrivals = Arrivals::new(Landing::new(self.clone(), unsealed, call), sources);

@@ -67,7 +67,7 @@ pub use error::CaptureError;
 pub use held::{Held, HoldSpec};
 pub use live::LiveStats;
 pub use progress::{LevelVerdict, Progress, Report, Waited};
-pub use setup::{Identity, Setup};
+pub use setup::{Identity, Lands, Later, Setup};
 pub use stats::Stats;
 pub use status::{Supervision, Teller};
 pub use threads::Threads;

@@ -60,6 +60,12 @@ impl Identity {
     }
 }
 
+/// Called once, with whether the shard has landed.
+pub type Lands = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// Lands shards at some time after their captures, in the place of the threads that bring them: the simulation's.
+pub type Later = Arc<dyn Fn(Lands) + Send + Sync>;
+
 /// Everything an engine stands on.
 pub struct Setup {
     /// Who we are.
@@ -84,6 +90,8 @@ pub struct Setup {
     pub supervision: Supervision,
     /// No thread works for this engine: its steps are taken inside its own calls.
     pub is_inline: bool,
+    /// Who lands shards whose bytes are in their slots already, as if they still had to come.
+    pub later: Option<Later>,
     /// Threads write, but the coordination is stepped inside the engine's calls: bulk data moves only there.
     pub is_stepped: bool,
 }
