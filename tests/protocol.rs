@@ -703,6 +703,39 @@ fn mpi_finalize_before_close_and_sessions_that_are_never_closed() {
     }
 }
 
+/// A mark that is open when the run ends does no harm, whatever has become of its blocks. `BIVOUAC_TEST_EVERY=1`: each end in each state.
+#[test]
+fn an_end_of_any_kind_in_any_state_of_a_mark() {
+    let mut store = Store::new();
+    store.set("BIVOUAC_DEVICE_BUDGET", "2 MiB");
+    store.set("BIVOUAC_OFFLOAD_BUFFER", "1 MiB");
+    let is_all = std::env::var("BIVOUAC_TEST_EVERY").is_ok_and(|every| every == "1");
+    let mut version = 10;
+    let hows = ["finalize-first", "drop", "drop-after-finalize", "forget", "kill"];
+    for (first, how) in hows.into_iter().enumerate() {
+        for (second, state) in ["pending", "moving", "doubled", "awaited", "landed"].into_iter().enumerate() {
+            if first != (second + 1) % 5 && !is_all {
+                continue;
+            }
+            let scenario = ["end-marked", how, state, &version.to_string()];
+            let Some(answer) = store.run(&scenario) else { return };
+            assert_eq!(answer.success, how != "kill", "{}", answer.text);
+            let restored: u64 = answer.ok("restored")["version=".len()..].parse().unwrap();
+            // At least what was committed; the one that was marked may have made it as well.
+            let last = if version > 10 { version - 10 } else { 0 };
+            assert!(restored == last || (last > 0 && restored == last + 1), "{how} {state}: {}", answer.text);
+            answer.ok("committed");
+            // What finds no room in the buffer is awaited, on its way already or sent at once.
+            let is_doubled = state == "doubled" || state == "awaited";
+            assert_eq!(answer.same("state"), format!("doubled={is_doubled}"), "{}", answer.text);
+            if how != "kill" {
+                answer.each("ended");
+            }
+            version += 10;
+        }
+    }
+}
+
 #[test]
 fn signals_reach_the_application_and_our_threads_keep_off_its_processors() {
     let mut store = Store::new();

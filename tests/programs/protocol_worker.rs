@@ -60,6 +60,7 @@ fn main() {
         "serve" => groups::serve(&job, number(0)),
         "decide" => decisions::decide(&job),
         "end" => return ending::end(job, universe, word(0), number(1)),
+        "end-marked" => return ending::end_marked(job, universe, word(0), word(1), number(2)),
         "signals" => ending::signals(&job),
         "after-close" => ending::after_close(&job),
         other => panic!("no scenario {other:?}"),

@@ -2,8 +2,13 @@
 
 use crate::limit::wait_until;
 use crate::support::{Job, NAME, commit, config, restore, take};
+use bivouac_core::config::OffloadMode;
+use bivouac_core::device::host::{HostDevice, HostModel};
+use bivouac_core::device::{Device, DeviceSpan, Priority, Stream};
+use bivouac_core::{Level, Offload, Pending, Session};
 use mpi::environment::Universe;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Restores, takes versions up to `version`, and ends without closing in order.
@@ -13,6 +18,13 @@ pub fn end(job: Job, universe: Option<Universe>, how: &str, version: u64) {
     job.tell("committed", commit(&session, NAME, 1, version, job.rank));
     // One more is on its way: whatever becomes of it, nothing may hang or crash.
     let pending = take(&session, NAME, 1, version + 1, job.rank);
+    leave(&job, universe, session, pending, how);
+    crate::support::finalize_if_needed();
+    job.say("ended", how);
+}
+
+/// Ends without closing in order.
+fn leave(job: &Job, universe: Option<Universe>, session: Session, pending: bivouac_core::Result<Pending>, how: &str) {
     match how {
         "finalize-first" => {
             drop(universe);
@@ -36,8 +48,99 @@ pub fn end(job: Job, universe: Option<Universe>, how: &str, version: u64) {
             std::mem::forget(session);
             drop(universe);
         }
+        "kill" => job.die(),
         other => panic!("no end {other:?}"),
     }
+}
+
+/// Bytes of a region that is marked, and of the device's link in a second: it takes a quarter of one.
+const REGION: u64 = 4 << 20;
+const LINK: f64 = 16.0 * (1 << 20) as f64;
+
+/// A device with one region, and what marks it.
+struct Marking {
+    stream: Arc<dyn Stream>,
+    twin: Arc<HostDevice>,
+    region: DeviceSpan,
+}
+
+impl Marking {
+    /// The region, as it is in a version.
+    fn write(&self, rank: i32, version: u64) {
+        let byte = (rank as u64 + 3 * version) as u8;
+        self.twin.compute(&[&self.region], |bytes| bytes[0].fill(byte)).expect("our own memory");
+    }
+
+    fn mark(&self, session: &Session, offload: &Offload, version: u64) -> bivouac_core::Result<Pending> {
+        let mut checkpoint = session.checkpoint(NAME, version)?;
+        checkpoint.save_device::<u8>("region", &self.region)?;
+        checkpoint.mark_on(offload, &*self.stream)
+    }
+
+    /// What comes back.
+    fn restart(&self, session: &Session, rank: i32) -> bivouac_core::Result<String> {
+        let mut bytes = Vec::new();
+        let restored = session.restart(NAME, |restorer| {
+            bytes = restorer.load_vec::<u8>("region")?;
+            Ok(())
+        })?;
+        Ok(restored.map_or_else(
+            || "version=0".to_owned(),
+            |restored| {
+                let byte = (rank as u64 + 3 * restored.version) as u8;
+                assert!(bytes.len() as u64 == REGION && bytes.iter().all(|other| *other == byte), "another version's");
+                format!("version={}", restored.version)
+            },
+        ))
+    }
+}
+
+/// Restores, marks a version that is committed, and ends in one of the ways, or by SIGKILL, while another one is marked and its blocks are in some state.
+pub fn end_marked(job: Job, universe: Option<Universe>, how: &str, state: &str, version: u64) {
+    let mut config = config();
+    config.job.offload.mode = OffloadMode::Always;
+    let model = HostModel { memory_bytes: 64 << 20, link_bytes_per_s: Some(LINK), ..HostModel::default() };
+    let session = job.open_with(config);
+    let twin = Arc::new(HostDevice::new(model));
+    let stream = twin.stream(Priority::High).expect("a stream");
+    let region = twin.allocate(REGION).expect("room");
+    let marking = Marking { stream, twin: twin.clone(), region };
+    job.tell("restored", marking.restart(&session, job.rank));
+    let caches = session.caches(twin).expect("caches");
+    let offload = session.offload(&caches).expect("an offload");
+    offload.prepare(REGION).expect("prepared");
+    marking.write(job.rank, version);
+    let marked = marking.mark(&session, &offload, version);
+    job.tell("committed", marked.and_then(|pending| pending.wait(Level::Process)));
+    offload.settle();
+    marking.write(job.rank, version + 1);
+    let pending = marking.mark(&session, &offload, version + 1);
+    let declare = |bytes| {
+        let part = marking.region.part(0, bytes).expect("inside");
+        offload.before_write(&part, &*marking.stream).expect("declared");
+    };
+    match state {
+        "pending" => {}
+        "moving" => wait_until("it is on its way", || offload.stats().marks == 2),
+        // The buffer has room for so much.
+        "doubled" => declare(512 << 10),
+        "awaited" => declare(REGION),
+        "landed" => offload.settle(),
+        other => panic!("no state {other:?}"),
+    }
+    job.say("state", format!("doubled={}", offload.stats().doubled_bytes > 0));
+    match how {
+        // They go before the session, or behind it.
+        "drop" | "finalize-first" => drop((offload, caches)),
+        "forget" => std::mem::forget((offload, caches)),
+        _ => {
+            leave(&job, universe, session, pending, how);
+            drop((offload, caches));
+            crate::support::finalize_if_needed();
+            return job.say("ended", how);
+        }
+    }
+    leave(&job, universe, session, pending, how);
     crate::support::finalize_if_needed();
     job.say("ended", how);
 }
