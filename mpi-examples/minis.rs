@@ -61,7 +61,7 @@ use machine::Machine;
 use mpi::Threading;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
-use options::{How, Options, Place};
+use options::{How, Options, Place, Way};
 use std::time::Instant;
 use surroundings::start;
 use xxhash_rust::xxh3::Xxh3;
@@ -108,17 +108,17 @@ fn open_machine(world: &SimpleCommunicator, options: &Options) -> Result<Box<dyn
     let local_rank = node::local_rank(world);
     match options.device {
         Place::Twin => Ok(Box::new(machine::twin::Twin::open(2 * options.bytes() + SPARE_BYTES, options.link)?)),
-        Place::Cuda => open_gpu(local_rank),
+        Place::Cuda => open_gpu(local_rank, options.link),
     }
 }
 
 #[cfg(feature = "cuda")]
-fn open_gpu(local_rank: usize) -> Result<Box<dyn Machine>> {
-    Ok(Box::new(machine::gpu::Gpu::open(local_rank)?))
+fn open_gpu(local_rank: usize, link: Option<u32>) -> Result<Box<dyn Machine>> {
+    Ok(Box::new(machine::gpu::Gpu::open(local_rank, link)?))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open_gpu(_: usize) -> Result<Box<dyn Machine>> {
+fn open_gpu(_: usize, _: Option<u32>) -> Result<Box<dyn Machine>> {
     Err(bivouac::device::DeviceError::NoLibrary.into())
 }
 
@@ -134,7 +134,8 @@ fn advance(options: &Options, app: &mut dyn App, run: &Run, mut checkpoints: Opt
             && step.is_multiple_of(options.every)
             && step > first
         {
-            if let Err(error) = checkpoints.take(app, run.machine, step, options.how) {
+            let way = if options.how == How::Copy { Way::Copy } else { Way::Mark };
+            if let Err(error) = checkpoints.take(app, run.machine, step, way) {
                 eprintln!("rank {}: checkpoint {step} was not taken: {error}", run.world.rank());
             }
             if options.wait {

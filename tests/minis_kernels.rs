@@ -109,7 +109,7 @@ fn check(gpu: &dyn Machine, twin: &dyn Machine) {
 #[test]
 fn a_gpu_computes_what_the_twin_computes() {
     let twin = Twin::open(1 << 28, None).expect("a twin");
-    match Gpu::open(0) {
+    match Gpu::open(0, None) {
         Ok(gpu) => check(&gpu, &twin),
         Err(error) => {
             eprintln!("SKIPPED: {error}; on a machine with a GPU: cargo nextest run --test minis_kernels");

@@ -10,6 +10,7 @@ use bivouac::{Offload, WriteSet};
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
+use std::cell::Cell;
 use std::error::Error;
 use std::sync::Arc;
 
@@ -58,12 +59,15 @@ pub struct Run<'a> {
     pub world: &'a SimpleCommunicator,
     offload: Option<Arc<Offload>>,
     sets: Vec<WriteSet>,
+    /// All fields, for a write that stands for all.
+    all: Option<WriteSet>,
+    is_blind: Cell<bool>,
 }
 
 impl<'a> Run<'a> {
     /// Nobody is told anything.
     pub fn new(machine: &'a dyn Machine, world: &'a SimpleCommunicator) -> Run<'a> {
-        Run { machine, world, offload: None, sets: Vec::new() }
+        Run { machine, world, offload: None, sets: Vec::new(), all: None, is_blind: Cell::new(false) }
     }
 
     /// From now on `offload` is told what a program writes to; but for the set `forgotten`, to see what happens then.
@@ -75,7 +79,22 @@ impl<'a> Run<'a> {
                 offload.write_set(&name, if is_forgotten { &[] } else { &spans })
             })
             .collect();
+        let fields: Vec<DeviceSpan> = app.fields().into_iter().map(|(_, field)| field).collect();
+        self.all = Some(offload.write_set("everything", &fields));
         self.offload = Some(offload);
+    }
+
+    /// The next declaration stands for a write to everything.
+    pub fn blind(&self) {
+        self.is_blind.set(true);
+    }
+
+    /// Declares everything, if that was asked for.
+    fn declare_all(&self, offload: &Offload) -> Result<()> {
+        match &self.all {
+            Some(all) if self.is_blind.take() => Ok(offload.before(all, self.machine.stream())?),
+            _ => Ok(()),
+        }
     }
 
     /// The next work writes to the set with that number in [`App::sets`].
@@ -84,7 +103,10 @@ impl<'a> Run<'a> {
     /// What Bivouac says.
     pub fn before(&self, set: usize) -> Result<()> {
         match &self.offload {
-            Some(offload) => Ok(offload.before(&self.sets[set], self.machine.stream())?),
+            Some(offload) => {
+                self.declare_all(offload)?;
+                Ok(offload.before(&self.sets[set], self.machine.stream())?)
+            }
             None => Ok(()),
         }
     }
@@ -95,7 +117,10 @@ impl<'a> Run<'a> {
     /// What Bivouac says.
     pub fn before_write(&self, span: &DeviceSpan) -> Result<()> {
         match &self.offload {
-            Some(offload) => Ok(offload.before_write(span, self.machine.stream())?),
+            Some(offload) => {
+                self.declare_all(offload)?;
+                Ok(offload.before_write(span, self.machine.stream())?)
+            }
             None => Ok(()),
         }
     }

@@ -3,9 +3,10 @@
 
 use super::apps::{App, Result};
 use super::machine::Machine;
-use super::options::{How, Options};
+use super::options::{How, Options, Way};
 use super::surroundings::configuration;
-use bivouac::config::OffloadMode;
+use bivouac::config::{Budget, OffloadMode};
+use bivouac::device::DeviceSpan;
 use bivouac::{Caches, Level, Offload, OffloadStats, Pending, Session};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -19,6 +20,11 @@ const NAME: &str = "minis";
 pub struct Checkpoints {
     pending: Vec<Pending>,
     problem: String,
+    /// Bytes of a block and of the buffer.
+    pub block: u64,
+    pub buffer: Option<u64>,
+    /// What [`Way::Nothing`] saves.
+    nothing: DeviceSpan,
     rank: i32,
     // Each lives no longer than the next one.
     offload: Arc<Offload>,
@@ -43,6 +49,13 @@ impl Checkpoints {
             }
             config
         });
+        let (block, buffer) = config.as_ref().map_or((0, None), |config| {
+            let buffer = match config.node.offload_buffer {
+                Budget::Bytes(bytes) => Some(bytes),
+                _ => None,
+            };
+            (config.job.block_bytes, buffer)
+        });
         // Not with `?`: a rank that returned here would leave the others waiting for it.
         let session = Session::open_with(world, config)?;
         let caches = session.caches(Arc::clone(machine.device()))?;
@@ -51,7 +64,9 @@ impl Checkpoints {
             offload.prepare(bytes)?;
         }
         let problem = format!("{:?} of {} MiB on {} ranks", options.app, options.mib, world.size());
-        Ok(Checkpoints { pending: Vec::new(), problem, rank: world.rank(), offload, caches, session })
+        let nothing = machine.device().allocate(64 << 10)?;
+        let (pending, rank) = (Vec::new(), world.rank());
+        Ok(Checkpoints { pending, problem, block, buffer, nothing, rank, offload, caches, session })
     }
 
     /// What is told before a program writes.
@@ -93,18 +108,25 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What Bivouac says; a program that goes on behind it loses a checkpoint, nothing else.
-    pub fn take(&mut self, app: &mut dyn App, machine: &dyn Machine, next: u64, how: How) -> bivouac::Result<()> {
-        let fields = app.fields();
+    pub fn take(&mut self, app: &mut dyn App, machine: &dyn Machine, next: u64, way: Way) -> bivouac::Result<()> {
+        let fields = match way {
+            Way::Nothing => vec![("nothing", self.nothing.clone())],
+            _ => app.fields(),
+        };
         let mut checkpoint = self.session.checkpoint(NAME, next)?;
         checkpoint.value("problem", &self.problem)?;
         checkpoint.value("next", &next)?;
         checkpoint.value("scalar", app.scalar())?;
+        if way == Way::Full {
+            // Regions of other names each time: nothing is known of what the slot holds of them.
+            checkpoint.value(&format!("full {next}"), &next)?;
+        }
         for (name, field) in &fields {
             checkpoint.save_device::<u32>(name, field)?;
         }
-        let pending = match how {
-            How::Mark => checkpoint.mark_on(&self.offload, machine.stream())?,
-            _ => checkpoint.capture_on(&self.caches, machine.stream())?,
+        let pending = match way {
+            Way::Copy => checkpoint.capture_on(&self.caches, machine.stream())?,
+            _ => checkpoint.mark_on(&self.offload, machine.stream())?,
         };
         self.pending.push(pending);
         Ok(())

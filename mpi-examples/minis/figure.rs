@@ -1,17 +1,20 @@
-//! `--measure`: what a checkpoint adds to the time of some steps, copied and marked, in turns.
+//! `--measure`: what a checkpoint adds to the time of some steps, copied and marked.
 #![forbid(unsafe_code)]
 
 use super::apps::{App, Result, Run};
 use super::checkpoints::Checkpoints;
-use super::options::{How, Options};
+use super::options::{Options, Way};
 use mpi::collective::SystemOperation;
 use mpi::traits::*;
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-const WAYS: [How; 3] = [How::None, How::Copy, How::Mark];
+/// The first checkpoints of a way fill slots, and show in which order the program writes.
+const FIRST: usize = 2;
+/// Programs take checkpoints less often.
+const PAUSE: Duration = Duration::from_millis(30);
 
-/// Prints one line on rank 0. Collective.
+/// Prints one line on rank 0 for each way. Collective.
 ///
 /// # Errors
 /// What the device or Bivouac says.
@@ -22,51 +25,71 @@ pub fn measure(
     run: &Run,
     checkpoints: &mut Checkpoints,
 ) -> Result<()> {
-    let (mut step, mut version) = (0, 0);
-    let mut times = [const { Vec::new() }; 3];
-    let mut stats = checkpoints.stats();
-    // The first two rounds fill slots, and show in which order the program writes.
-    for round in 0..rounds + 2 {
-        for (way, times) in WAYS.into_iter().zip(&mut times) {
-            run.machine.stream().finish()?;
-            run.world.barrier();
-            let begun = Instant::now();
-            if way != How::None {
-                version += 1;
-                checkpoints.take(app, run.machine, version, way)?;
+    let (mut step, mut version, mut copied) = (0, 0, None);
+    for way in &options.ways {
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        let mut stats = checkpoints.stats();
+        for round in 0..rounds + FIRST {
+            if round == FIRST {
+                stats = checkpoints.stats();
             }
-            for _ in 0..options.every {
-                app.step(step, run)?;
-                step += 1;
-            }
-            run.machine.stream().finish()?;
-            let took = slowest(run, begun.elapsed().as_secs_f64());
-            checkpoints.commit()?;
-            if round >= 2 {
-                times.push(took);
+            for is_taken in [false, true] {
+                run.machine.stream().finish()?;
+                run.world.barrier();
+                let begun = Instant::now();
+                if is_taken {
+                    version += 1;
+                    take(*way, version, app, run, checkpoints)?;
+                }
+                for _ in 0..options.every {
+                    app.step(step, run)?;
+                    step += 1;
+                }
+                run.machine.stream().finish()?;
+                let took = slowest(run, begun.elapsed().as_secs_f64());
+                checkpoints.commit()?;
+                // The older version's slot is given back behind that; the next mark would find another one, of which nothing is known.
+                std::thread::sleep(PAUSE);
+                if round >= FIRST {
+                    if is_taken { with.push(took) } else { without.push(took) }
+                }
             }
         }
-        if round == 1 {
-            stats = checkpoints.stats();
+        let now = checkpoints.stats();
+        let [none, time] = [without, with].map(median);
+        if *way == Way::Copy {
+            copied = Some(time - none);
         }
-    }
-    let now = checkpoints.stats();
-    let [none, copy, mark] = times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    });
-    let each = |now: u64, then: u64| (now - then) / rounds as u64;
-    let bytes: u64 = app.fields().iter().map(|(_, field)| field.bytes()).sum();
-    let line: Value = json!({
-        "figure": "minis", "app": format!("{:?}", options.app).to_lowercase(), "ranks": run.world.size(), "bytes": bytes, "every": options.every,
-        "none": none, "copy": copy, "mark": mark, "of_copy": (mark - none) / (copy - none), "marks": now.marks - stats.marks,
-        "equal": each(now.equal_bytes, stats.equal_bytes), "doubled": each(now.doubled_bytes, stats.doubled_bytes),
-        "urgent": each(now.urgent_bytes, stats.urgent_bytes),
-    });
-    if run.world.rank() == 0 {
-        println!("{line}");
+        let each = |now: u64, then: u64| (now - then) / rounds as u64;
+        let bytes: u64 = app.fields().iter().map(|(_, field)| field.bytes()).sum();
+        let line: Value = json!({
+            "figure": "minis", "app": format!("{:?}", options.app).to_lowercase(), "way": format!("{way:?}").to_lowercase(), "ranks": run.world.size(),
+            "bytes": bytes, "block": checkpoints.block, "buffer": checkpoints.buffer, "link_mib_s": options.link, "every": options.every, "none": none,
+            "time": time, "added": time - none, "of_copy": copied.map(|copied| (time - none) / copied), "marks": now.marks - stats.marks,
+            "equal": each(now.equal_bytes, stats.equal_bytes), "doubled": each(now.doubled_bytes, stats.doubled_bytes),
+            "urgent": each(now.urgent_bytes, stats.urgent_bytes),
+        });
+        if run.world.rank() == 0 {
+            println!("{line}");
+        }
     }
     Ok(())
+}
+
+/// Takes a checkpoint in one of the ways. Collective.
+fn take(way: Way, version: u64, app: &mut dyn App, run: &Run, checkpoints: &mut Checkpoints) -> Result<()> {
+    checkpoints.take(app, run.machine, version, way)?;
+    match way {
+        Way::Wait => checkpoints.commit()?,
+        Way::Blind => run.blind(),
+        Way::Copy | Way::Full | Way::Mark | Way::Nothing => {}
+    }
+    Ok(())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 /// The longest time of all ranks. Collective.

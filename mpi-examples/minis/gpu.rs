@@ -3,10 +3,13 @@
 
 use super::super::card::{Card, failed};
 use super::super::kernels::{Kernel, Numbers};
+use super::slow::{Hold, SlowDevice};
 use super::{Machine, Result};
+use bivouac::device::cuda::CudaDevice;
 use bivouac::device::{Device, DeviceSpan, Stream};
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The kernels.
 pub const KERNELS: &str = include_str!("kernels.cu");
@@ -17,6 +20,8 @@ const ARRAYS: usize = 6;
 
 /// One GPU, a stream of it, and the kernels.
 pub struct Gpu {
+    card: Arc<CudaDevice>,
+    /// The same, maybe with a slower link.
     device: Arc<dyn Device>,
     launches: Arc<CudaStream>,
     stream: Arc<dyn Stream>,
@@ -24,15 +29,59 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The GPU of the node's rank number `local_rank`.
+    /// The GPU of the node's rank number `local_rank`; with a link of so many MiB a second, if that is slower than its own.
     ///
     /// # Errors
     /// As [`Card::open`].
-    pub fn open(local_rank: usize) -> Result<Gpu> {
+    pub fn open(local_rank: usize, link: Option<u32>) -> Result<Gpu> {
         let card = Card::open(KERNELS, local_rank)?;
         let kernels: Result<Vec<_>> = Kernel::ALL.iter().map(|kernel| card.kernel(&kernel.name())).collect();
-        let Card { device, launches, stream, .. } = card;
-        Ok(Gpu { kernels: kernels?, device: Arc::new(device), launches, stream })
+        let hold = card.kernel("hold")?;
+        let Card { device, launches, mut stream, .. } = card;
+        let (kernels, device) = (kernels?, Arc::new(device));
+        let Some(link) = link else {
+            return Ok(Gpu { kernels, card: device.clone(), device, launches, stream });
+        };
+        let ordinal = device.info().ordinal;
+        let holding = device.context().new_stream().map_err(|error| failed(ordinal, "cuStreamCreate", error))?;
+        let behind = device.adopt(&holding)?;
+        let launch = move |time: Duration| {
+            let nanoseconds = time.as_nanos() as u64;
+            let mut launch = holding.launch_builder(&hold);
+            launch.arg(&nanoseconds);
+            let shape = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+            // SAFETY: the kernel has this one parameter, and touches no memory.
+            let launched = unsafe { launch.launch(shape) };
+            launched.map(|_| ()).map_err(|error| failed(ordinal, "cuLaunchKernel", error))
+        };
+        let slow = SlowDevice::new(device.clone(), link, Hold { stream: behind, launch: Box::new(launch) });
+        stream = slow.slowed(stream);
+        Ok(Gpu { kernels, card: device, device: Arc::new(slow), launches, stream })
+    }
+}
+
+#[allow(dead_code)] // For tests.
+impl Gpu {
+    /// Another stream of this GPU.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn beside(&self) -> Result<Gpu> {
+        let failed = |error| failed(self.device.info().ordinal, "cuStreamCreate", error);
+        let launches = self.launches.context().new_stream().map_err(failed)?;
+        let stream = self.card.adopt(&launches)?;
+        Ok(Gpu {
+            card: self.card.clone(),
+            device: self.device.clone(),
+            launches,
+            stream,
+            kernels: self.kernels.clone(),
+        })
+    }
+
+    /// The stream on which kernels are launched.
+    pub fn launches(&self) -> &Arc<CudaStream> {
+        &self.launches
     }
 }
 

@@ -164,3 +164,12 @@ KERNEL(wave) {
     const float around = b[cell - 1] + b[cell + 1] + b[cell - width] + b[cell + width] - 4.0f * b[cell];
     a[cell] = 0.9999f * (2.0f * b[cell] - a[cell] + c[cell] * around) + (x == width / 2 && y == height / 2 ? value : 0.0f);
 }
+
+// Holds a stream for so long: a link that is emulated.
+extern "C" __global__ void hold(unsigned long long nanoseconds) {
+    unsigned long long begun, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begun));
+    do {
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    } while (now - begun < nanoseconds);
+}

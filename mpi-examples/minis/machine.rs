@@ -4,6 +4,9 @@
 #[cfg(feature = "cuda")]
 #[path = "gpu.rs"]
 pub mod gpu;
+#[cfg(feature = "cuda")]
+#[path = "slow.rs"]
+pub mod slow;
 #[path = "twin.rs"]
 pub mod twin;
 

@@ -17,7 +17,7 @@ pub struct Options {
     /// What computes.
     #[arg(long, value_enum, default_value_t = Place::Twin)]
     pub device: Place,
-    /// Speed of the twin's link in MiB a second [default: that of a copy].
+    /// Speed of the link in MiB a second: the twin's [default: that of a copy]; a GPU's is made that slow by kernels that hold transfers back.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub link: Option<u32>,
     /// What each rank saves, about.
@@ -41,9 +41,12 @@ pub struct Options {
     /// The last rank kills itself with SIGKILL before that step.
     #[arg(long, value_name = "STEP")]
     pub die_at: Option<u64>,
-    /// Measure the time of --every steps without a checkpoint, behind one that is copied, and behind one that is marked, in turns; so many times.
-    #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["steps", "die_at", "forget", "wait"])]
+    /// Measure the time of --every steps without a checkpoint and behind one, in turns, so many times; for each of --ways.
+    #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["steps", "die_at", "forget", "wait", "how"])]
     pub measure: Option<usize>,
+    /// Which checkpoints --measure takes.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "copy,mark", requires = "measure")]
+    pub ways: Vec<Way>,
     /// Keep Bivouac's files under this directory (global/ and local/), unless they are configured elsewhere.
     #[arg(long)]
     pub dir: Option<PathBuf>,
@@ -90,6 +93,23 @@ pub enum How {
     Copy,
     /// Marked, and sent from live memory while the program goes on.
     Mark,
+}
+
+/// How a checkpoint is taken that is measured; with what the paper calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Way {
+    /// Copied before the program goes on: F.
+    Copy,
+    /// Marked, and waited for until what has changed has been sent: I.
+    Wait,
+    /// Marked; the first write waits for everything, as if nobody knew what has been sent: NB+I.
+    Blind,
+    /// Marked, and sent whole, whatever the slot holds: NB+F+H.
+    Full,
+    /// Marked: NB+I+H.
+    Mark,
+    /// Marked, of 64 KiB that nobody writes to: what the calls cost and the sending does not.
+    Nothing,
 }
 
 impl Options {
