@@ -15,9 +15,13 @@
 //! - `changed`: the same with every hundredth block of 64 KiB.
 //! - `beside`: steps of a program that copies 4 GiB inside the device, alone, beside an unpaced transfer and beside a paced one.
 //!
+//! - `granularity`: scattered pieces of 4 KiB to 16 MiB by bare copies one by one, through a buffer, and as we send them; alone, and beside steps.
+//!
 //! One JSON object a line; times are medians in seconds.
 #![forbid(unsafe_code)]
 
+#[path = "marks/granularity.rs"]
+mod granularity;
 #[allow(dead_code)] // Other benches use the rest.
 #[path = "shot/node.rs"]
 mod node;
@@ -434,6 +438,7 @@ fn main() {
             }
             "changed" => send(&world, &options, "changed", 64 << 10, 100),
             "beside" => beside(&world, &options, block),
+            "granularity" => granularity::measure(&world, options.rounds),
             other => panic!("{other:?} is not measured here"),
         }
     }
