@@ -38,6 +38,7 @@ check() {
 if wanted tests; then
     check contract_device ./contract_device --test-threads 1
     check offload ./offload --test-threads 1 on_a_gpu
+    check offload_rounds ./offload_rounds
     check history ./history
     check device_checkpoint ./device_checkpoint --test-threads 1 gpu
     for test in rtm_physics graphlets_counts minis_kernels; do [ ! -e "$test" ] || check "$test" "./$test"; done
