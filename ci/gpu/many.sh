@@ -4,7 +4,7 @@
 # OUT gets figures.jsonl (each line with the step that printed it), steps.jsonl (each step's exit status and seconds), host.txt, rtm.txt,
 # log.txt and summary.json, all as they come: a run that is cut short is not lost. A step that would not end before SECONDS (540) or its part's limit
 # is left out, and said so.
-# Parts: host warm slots atonce scaling strong | minis marks volume big fits cold | figures beside rtm chaos | pin near managed. Without PART all but managed, big and volume. They run in
+# Parts: host warm slots atonce scaling strong | minis marks granularity ics slow volume big fits cold | figures beside rtm chaos | pin near managed. Without PART all but managed, big, volume, granularity, ics and slow. They run in
 # the order in which they stand below. With the word `more` among them each one measures also what is of less value.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -207,20 +207,36 @@ if begin minis 200; then
         done
     fi
 fi
+# ICS'19, figures 10 and 11: in all ways, without a buffer and with one for half, in blocks of 64 and of 4 KiB. Steps of some tenth of a second.
+ics() {
+    local name=$1 mib=$2 steps=$3 rounds=$4 app every
+    shift 4
+    for app in "${apps[@]}"; do
+        every=$((${app#*:} * steps)) app=${app%:*}
+        BIVOUAC_JOB_BLOCK='64 KiB' buffer=0 minis "$name: $app" "$app" 1 "$mib" 6 60 --every "$every" --measure "$rounds" --ways copy,wait,blind,full,mark "$@"
+        BIVOUAC_JOB_BLOCK='4 KiB' buffer=0 minis "$name, fine: $app" "$app" 1 "$mib" 4 60 --every "$every" --measure "$rounds" --ways mark "$@"
+        BIVOUAC_JOB_BLOCK='64 KiB' buffer=$((mib / 2)) minis "$name, buffer: $app" "$app" 1 "$mib" 6 60 --every "$every" --measure "$rounds" --ways copy,full,mark,nothing "$@"
+        BIVOUAC_JOB_BLOCK='4 KiB' buffer=$((mib / 2)) minis "$name, buffer, fine: $app" "$app" 1 "$mib" 4 60 --every "$every" --measure "$rounds" --ways mark "$@"
+    done
+}
+if begin ics 260; then ics ics 1024 4 3; fi
+# The same where the link is a share of 4 GB/s: emulated.
+if begin slow 330; then ics ics-slow 256 16 3 --link 3815; fi
 # How much of a GPU's memory has changed since the checkpoint but one before, by steps between checkpoints and by the length of a block.
-if begin volume 300; then
+if begin volume 150; then
     for app in "${apps[@]}"; do
         for every in 1 8 64 512; do
-            BIVOUAC_JOB_BLOCK='64 KiB' minis "volume, 64 KiB: ${app%:*}" "${app%:*}" 1 1024 5 30 --every "$every" --measure 2
+            BIVOUAC_JOB_BLOCK='64 KiB' minis "volume: ${app%:*}" "${app%:*}" 1 256 2 30 --every "$every" --measure 2 --ways mark
         done
-        for block in 32 16 8 4; do
-            BIVOUAC_JOB_BLOCK="$block KiB" minis "volume, $block KiB: ${app%:*}" "${app%:*}" 1 1024 5 30 --every 8 --measure 2
+        for block in 16 4; do
+            BIVOUAC_JOB_BLOCK="$block KiB" minis "volume: ${app%:*}" "${app%:*}" 1 256 2 30 --every 8 --measure 2 --ways mark
         done
     done
 fi
 # More than half of a GPU's memory, and the same bits as without checkpoints.
 if begin big 420; then
-    for app in cg:180 stencil:72; do
+    # BIG: which ones, by their steps.
+    for app in ${BIG:-cg:180 stencil:72}; do
         for count in "$gpus" 1; do
             [ "$count" -le 2 ] || continue
             buffer=4096 minis "big, $count: ${app%:*}, undisturbed" "${app%:*}" "$count" 45056 8 60 --how none --steps "${app#*:}"
@@ -254,6 +270,9 @@ if begin marks 250; then
         fi
     done
 fi
+
+# Pieces by length, and who carries them: ICS'19, figure 9.
+if begin granularity 90; then bench marks 1 20 80 --only granularity --rounds 5; fi
 
 # HiPC'22, figures 5c and 6: cold starts, in turns and at once, and one call that pins everything first.
 hipc=(--count 128 --gpu 2 --host 16 --gb 11)
