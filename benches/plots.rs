@@ -1,5 +1,5 @@
 //! Draws the stored figures of shots, and of files that refer to earlier ones: `cargo bench --bench plots` reads `benches/results/shot-h200.jsonl`,
-//! `benches/results/figures-h100.jsonl` and `benches/results/minis-h200.jsonl`, and writes one SVG and one CSV for each of the papers' figures into `benches/results/plots/`. Nothing is measured
+//! `benches/results/figures-h100.jsonl`, `minis-h100.jsonl`, `granularity-h100.jsonl` and `volume-2core.jsonl`, and writes one SVG and one CSV for each of the papers' figures into `benches/results/plots/`. Nothing is measured
 //! here.
 
 #[path = "plots/figures.rs"]
@@ -59,7 +59,9 @@ fn main() -> Outcome {
         true => all.extend(figures::pictures(&rows(&measured)?)),
         false => eprintln!("LEFT OUT: the figures of ICPP'23, because {} is not there", measured.display()),
     }
-    all.extend(minis::pictures(&rows(&results.join("minis-h200.jsonl"))?));
+    all.extend(minis::volumes(&rows(&results.join("volume-2core.jsonl"))?));
+    all.extend(minis::granularity(&rows(&results.join("granularity-h100.jsonl"))?));
+    all.extend(minis::pictures(&rows(&results.join("minis-h100.jsonl"))?));
     let folder = results.join("plots");
     std::fs::create_dir_all(&folder)?;
     for picture in all {
