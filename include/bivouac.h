@@ -33,7 +33,7 @@ typedef struct bvk_restored bvk_restored;
 // Initialisers for the structures that begin with their size.
 #define BVK_OPTIONS_INIT {sizeof(bvk_options), NULL, NULL, NULL}
 #define BVK_REGION_INIT {sizeof(bvk_region), NULL, NULL, 0, 0, 0, NULL}
-#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define BVK_STATS_INIT {sizeof(bvk_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define BVK_LEVEL_STATS_INIT {sizeof(bvk_level_stats), 0, 0, 0, 0, 0, 0, 0}
 #define BVK_REPORT_INIT {sizeof(bvk_report), 0, 0, 0, {0}, {0}}
 #define BVK_RESTORED_INIT {sizeof(bvk_restored), 0, 0, 0, 0, 0}
@@ -277,6 +277,22 @@ struct bvk_stats {
   uint64_t mark_waits;
   // Seconds that this took.
   double mark_wait_total_s;
+  // Checkpoints that nothing but the application's declarations kept later writes out of (`offload.audit`, `offload.host_writes`).
+  uint64_t unaudited;
+  // Regions in host memory that were copied behind a checkpoint (`bvk_set_live`).
+  uint64_t live_regions;
+  // Their bytes.
+  uint64_t live_bytes;
+  // Of them those that a write of the application waited for.
+  uint64_t live_waited_bytes;
+  // Those that a declaration copied.
+  uint64_t live_declared_bytes;
+  // Live regions that were copied before the checkpoint returned after all.
+  uint64_t live_at_once;
+  // How often a checkpoint waited for the copy behind the one before it.
+  uint64_t live_waits;
+  // Seconds that this took.
+  double live_wait_total_s;
 };
 
 // Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
@@ -402,10 +418,10 @@ int bvk_close(bvk_session_t *session);
 int bvk_generation(bvk_session_t session, uint64_t *generation);
 
 // Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
-// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again. Node
-// memory for a checkpoint of all that is protected is made ready in the background.
+// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
+// a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
 //
-// Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
+// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
 // allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed
 // memory, is read as it is in the call.
 //
@@ -460,9 +476,9 @@ int bvk_protect_many(bvk_session_t session,
 int bvk_protect_id(bvk_session_t session, int id, void *data, uint64_t count, int kind);
 
 // Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
-// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before it is freed.
+// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before memory there is freed.
 //
-// Local, never waits.
+// Local, never waits; for a live region (`bvk_set_live`): for what is being copied.
 //
 // Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 //
@@ -473,12 +489,12 @@ int bvk_unprotect(bvk_session_t session,
 
 // The same for one that was protected under a number.
 //
-// Local, never waits.
+// Local, waits as `bvk_unprotect`.
 int bvk_unprotect_id(bvk_session_t session, int id);
 
 // The same for all regions.
 //
-// Local, never waits.
+// Local, waits as `bvk_unprotect`.
 int bvk_unprotect_all(bvk_session_t session);
 
 // From now on regions in device memory (not in managed memory) are complete once the work that is enqueued on `stream` has run: a `cudaStream_t` or `CUstream` of
@@ -585,10 +601,10 @@ int bvk_next_report(bvk_session_t session,
 int bvk_log(int level);
 
 // Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them, those on a GPU that
-// is offloaded once that is declared (`bvk_offload`); the ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
+// is offloaded once that is declared (`bvk_offload`), live ones as `bvk_set_live` says; the ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
 //
 // Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
-// for the copy; when node memory is full: for room, at most `timeouts.room`.
+// for the copy; for that behind the checkpoint before, if regions are live; when node memory is full: for room, at most `timeouts.room`.
 //
 // `pending`: NULL, or a place for a handle, which is yours until `bvk_release`; NULL after an error. The first checkpoint with regions on a
 // GPU initialises its caches (up to a second).
@@ -646,8 +662,8 @@ int bvk_save_shaped(bvk_checkpoint_t checkpoint,
                     int dimensions,
                     const uint64_t *shape);
 
-// Adds all regions that are protected on the session when the checkpoint is captured. One of them with a name that `bvk_save` has used
-// fails the capture.
+// Adds all regions that are protected on the session when the checkpoint is captured; live ones are copied behind it (`bvk_set_live`). One of them
+// with a name that `bvk_save` has used fails the capture.
 //
 // Local, never waits.
 int bvk_save_protected(bvk_checkpoint_t checkpoint);
@@ -991,11 +1007,13 @@ int bvk_offload(bvk_session_t session,
 
 // Work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to the `bytes` bytes at
 // `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not saved is ignored, and so is
-// host memory, which is copied in the call that captures it.
+// host memory, which is copied in the call that captures it, but for live regions (`bvk_set_live`): what of the bytes has not been copied is copied
+// before this returns.
 //
-// Local, never waits. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link.
+// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live regions
+// it blocks for the copy of these bytes.
 //
-// Errors: `BVK_ERR_STATE` without `bvk_offload`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
+// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
 // each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it has failed; what
 // is marked is refused then.
 //
@@ -1007,7 +1025,7 @@ int bvk_before_write(bvk_session_t session,
 
 // The same for work on another stream: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default stream.
 //
-// Local, never waits.
+// Local, waits as `bvk_before_write`.
 //
 // Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
 //
@@ -1019,10 +1037,10 @@ int bvk_before_write_on(bvk_session_t session,
                         void *stream);
 
 // Names what some work of the application writes to, `count` pieces of memory, to be declared together each time (`bvk_before`): faster than
-// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU is left out.
+// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU counts as host memory.
 //
-// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation make
-// another one.
+// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation, and
+// after the first `bvk_offload`, make another one.
 //
 // Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
 //
@@ -1037,9 +1055,9 @@ int bvk_write_set(bvk_session_t session,
 
 // As `bvk_before_write` for all that a set names.
 //
-// Local, never waits.
+// Local, waits as `bvk_before_write`.
 //
-// Errors: as `bvk_before_write`; `BVK_ERR_HANDLE`.
+// Errors: as `bvk_before_write`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
 //
 // Requirements:
 // The session's stream is as `bvk_set_stream` asks.
@@ -1047,13 +1065,14 @@ int bvk_before(bvk_write_set_t set);
 
 // As `bvk_before_write_on` for all that a set names.
 //
-// Local, never waits.
+// Local, waits as `bvk_before_write`.
 //
-// Errors: as `bvk_before_write_on`; `BVK_ERR_HANDLE`.
+// Errors: as `bvk_before_write_on`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
 //
 // Requirements:
 // `stream` lives until this has returned.
-int bvk_before_on(bvk_write_set_t set, void *stream);
+int bvk_before_on(bvk_write_set_t set,
+                  void *stream);
 
 // Forgets a set. `*set` becomes NULL; one that is NULL already is no error.
 //
@@ -1063,10 +1082,11 @@ int bvk_before_on(bvk_write_set_t set, void *stream);
 // `set` is NULL or points to a handle.
 int bvk_write_set_close(bvk_write_set_t *set);
 
-// Waits until nothing of live memory is needed any more. Call it before memory of a region on the GPU is freed, and before something writes there that
-// cannot be declared: another process, another GPU. Where nothing is marked it does nothing.
+// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory of
+// such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or being
+// copied it does nothing.
 //
-// Local. Blocks for the transfer of what is marked, at full speed.
+// Local. Blocks for the transfer of what is marked, at full speed, and for the copy.
 //
 // Errors: `BVK_ERR_HANDLE`. Whether what was marked is good says `bvk_wait`.
 int bvk_settle(bvk_session_t session);
@@ -1077,6 +1097,30 @@ int bvk_settle(bvk_session_t session);
 //
 // Errors: `BVK_ERR_STATE` without `bvk_offload`.
 int bvk_allow_marks(bvk_session_t session);
+
+// From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies them
+// while the application goes on. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
+// written soon after a checkpoint; where it does not pay, or cannot be (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint
+// returns, as without this call. With 0 it is no longer live. One that is protected anew stays live; one that `bvk_save` adds is never.
+//
+// From the first call on `bvk_before_write` is accepted also without `bvk_offload`, so that a program declares in either case.
+//
+// Local. Never waits; with 0, or where the region is protected elsewhere or taken out later: for what is being copied.
+//
+// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, or if it lies on a GPU; `BVK_ERR_HANDLE`.
+//
+// Requirements:
+// From each checkpoint that it is in until `bvk_settle`, the next checkpoint with such a region, `bvk_unprotect` of it, or `bvk_close` has
+// returned:
+// its memory stays mapped and readable, and its pages stay those that they are: it is not freed or reallocated, and nothing is dropped or moved there
+// (`madvise`, `mremap`); whatever writes to it are instructions of this process, or calls of the system that copy there (`read`). Everything else
+// is declared before (`bvk_before_write`): MPI receives by a network card, transfers from a GPU, buffers that are registered with the kernel,
+// other mappings of the memory, other processes. So is every write where the configuration says so (`offload.host_writes = "declared"`), or the
+// checkpoint may hold later bytes, unseen. While a checkpoint call has not returned nothing at all writes to it, from no thread. `name` is NULL
+// or ends with zero.
+int bvk_set_live(bvk_session_t session,
+                 const char *name,
+                 int on);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-const SOURCES: [&str; 7] = ["status", "arguments", "session", "checkpoint", "restart", "history", "offload"];
+const SOURCES: [&str; 8] = ["status", "arguments", "session", "checkpoint", "restart", "history", "offload", "live"];
 
 /// The header that the sources make.
 fn generated() -> String {

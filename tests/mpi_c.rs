@@ -8,7 +8,8 @@ mod limit;
 
 use interfaces::memcheck::{self, is_ours};
 use interfaces::{
-    compile, compile_with, compiler, folder, gpu_program_ended, library_folder, line, mpirun, printed, root,
+    compile, compile_with, compiler, folder, gpu_program_ended, library_folder, line, live_program_ended, mpirun,
+    printed, root,
 };
 use limit::LIMIT;
 use std::path::{Path, PathBuf};
@@ -241,6 +242,17 @@ fn device_pointers_are_saved_in_the_order_of_the_stream_and_restored() {
     let sources = [root().join("tests/programs/c/gpu.c")];
     let program = compile_with(folder.path(), "gpu", &sources, &["-pthread"], &["-ldl"]);
     gpu_program_ended(&mpirun(2, folder.path(), &program, &[]).output().expect("started"));
+}
+
+#[test]
+fn live_regions_come_back_as_they_were_and_may_be_freed_once_they_are_taken_out() {
+    let folder = folder();
+    let program = compile(folder.path(), "live", &[root().join("tests/programs/c/live.c")], &[]);
+    live_program_ended(|mode| {
+        let mut command = mpirun(2, folder.path(), &program, &[mode]);
+        command.env("BIVOUAC_JOB_NAME", mode);
+        command
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod interfaces;
 
-use interfaces::{compile, compiler, folder, line, mpirun, printed, root};
+use interfaces::{compile, compiler, folder, line, live_program_ended, mpirun, printed, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,6 +68,20 @@ fn the_program_of_the_documentation_runs() {
         assert!(said.is_empty(), "{said}");
         assert!(interfaces::has_series(place.path(), "run"), "no checkpoint was taken");
     }
+}
+
+#[test]
+fn a_live_region_comes_back_as_it_was_and_may_be_deallocated_once_it_is_taken_out() {
+    if !has_compiler() {
+        return;
+    }
+    let place = folder();
+    let program = with_module(place.path(), "live", "tests/programs/fortran/live.f90");
+    live_program_ended(|mode| {
+        let mut command = mpirun(2, place.path(), &program, &[mode]);
+        command.env("BIVOUAC_JOB_NAME", mode);
+        command
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod interfaces;
 
-use interfaces::{folder, library_folder, line, mpirun, printed, root};
+use interfaces::{folder, library_folder, line, live_program_ended, mpirun, printed, root};
 use std::path::Path;
 use std::process::Command;
 
@@ -68,6 +68,17 @@ fn the_program_of_the_documentation_runs() {
         assert_eq!(line(&said, "ended"), "1000 1000.0 1000.0");
         assert!(interfaces::has_series(place.path(), "run"), "no checkpoint was taken");
     }
+}
+
+#[test]
+fn a_live_array_comes_back_as_it_was_and_stays_until_it_has_been_copied() {
+    let Some(python) = python() else { return };
+    let place = folder();
+    live_program_ended(|mode| {
+        let mut command = run(python, 2, place.path(), "tests/programs/python/live.py", &[mode]);
+        command.env("BIVOUAC_JOB_NAME", mode);
+        command
+    });
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! | [`regions`] | what was protected or is to be saved: pointers with their type and shape |
 //! | [`checkpoint`], [`restart`], [`history`] | the calls of those names |
 //! | [`offload`] | checkpoints that are marked, and what the application declares for them |
+//! | [`live`] | host memory that is copied behind a capture |
 //! | [`gpu`] | device memory by its address: the caches of its device |
 //! | [`veloc`] | what `libveloc-client.so` forwards to: VELOC's interface on the same parts |
 //!
@@ -29,6 +30,7 @@ pub mod checkpoint;
 pub mod gpu;
 pub mod handles;
 pub mod history;
+pub mod live;
 pub mod offload;
 pub mod open;
 pub mod regions;

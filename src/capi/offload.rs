@@ -1,13 +1,14 @@
 //! Checkpoints of GPU memory that are marked and sent while the application goes on, which declares what it is about to write to.
 //!
 //! A session offloads one GPU. From [`bvk_offload`] on its captures mark what lies there; everything else of this module is a declaration, or
-//! waits. The spans of a declaration are compared with those of the regions, and never copied from or to.
+//! waits. Declarations and [`bvk_settle`] are also for live host memory ([`super::live`]). What is declared is compared with the regions by its
+//! addresses, and never copied from or to.
 
 use super::arguments::{must_put, put, text};
 use super::gpu::{self, Gpu};
 use super::handles::{self, Id, Part, lock, part, to_pointer};
 use super::history;
-use super::open::{Offloading, Open, insert_part, with};
+use super::open::{Offloading, Open, Writes, insert_part, with};
 use super::regions::Region;
 use super::session::SessionHandle;
 use super::status::{BVK_OK, Failure, Outcome, call};
@@ -15,6 +16,7 @@ use bivouac_core::device::DeviceSpan;
 use bivouac_core::transfer::offload::Offload;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
 
 /// What a piece of work writes to. Opaque; NULL is none.
 pub struct WriteSetHandle {
@@ -32,29 +34,42 @@ impl Offloading {
     }
 
     /// Memory that work will write to; `None` if nothing that is marked can lie there.
-    fn span(&self, gpu: &Gpu, data: *const c_void, bytes: u64) -> Outcome<Option<DeviceSpan>> {
-        if bytes == 0 {
-            return Ok(None);
-        }
-        if data.is_null() {
-            return Err(Failure::argument(format!("the pointer to {bytes} bytes is NULL")));
-        }
-        let address = data.addr() as u64;
-        if address.checked_add(bytes).is_none() {
-            return Err(Failure::argument(format!("{bytes} bytes at {data:p} reach over the end of memory")));
-        }
-        if gpu::of_pointer(data)?.is_none_or(|whose| Some(whose) != self.gpu) {
+    fn span(&self, gpu: &Gpu, piece: &Range<usize>) -> Outcome<Option<DeviceSpan>> {
+        let data = std::ptr::without_provenance(piece.start);
+        if piece.is_empty() || gpu::of_pointer(data)?.is_none_or(|whose| Some(whose) != self.gpu) {
             return Ok(None);
         }
         // SAFETY: nothing is copied from or to this span or a part of it, so its memory need not stay: `Offload::before_write`, its only use,
         // looks which blocks of marked regions lie at its addresses, and copies from the regions' own spans.
-        Ok(Some(unsafe { gpu.span(address, bytes) }?))
+        Ok(Some(unsafe { gpu.span(piece.start as u64, piece.len() as u64) }?))
     }
+}
+
+/// The addresses of memory that is declared.
+fn piece(data: *const c_void, bytes: u64) -> Outcome<Range<usize>> {
+    if bytes == 0 {
+        return Ok(0..0);
+    }
+    if data.is_null() {
+        return Err(Failure::argument(format!("the pointer to {bytes} bytes is NULL")));
+    }
+    let end = usize::try_from(bytes).ok().and_then(|bytes| data.addr().checked_add(bytes));
+    let end =
+        end.ok_or_else(|| Failure::argument(format!("{bytes} bytes at {data:p} reach over the end of memory")))?;
+    Ok(data.addr()..end)
 }
 
 impl Open {
     fn offloading(&self) -> Outcome<&Offloading> {
         self.offload.as_ref().ok_or_else(not_offloading)
+    }
+
+    /// What offloads, if anything does; refused where nothing would ever have to be declared.
+    fn declaring(&self) -> Outcome<Option<&Offloading>> {
+        match &self.offload {
+            None if !self.has_live => Err(not_offloading()),
+            offload => Ok(offload.as_ref()),
+        }
     }
 
     /// Marks checkpoints of that GPU from now on; with node memory for `bytes`, unless that is 0.
@@ -73,7 +88,7 @@ impl Open {
         }
         let offload = self.session.offload(&history::gpu(&self.session, &mut self.gpus, gpu)?.caches)?;
         prepare(&offload)?;
-        self.offload = Some(Offloading { offload, gpu, sets: BTreeMap::new() });
+        self.offload = Some(Offloading { offload, gpu });
         Ok(())
     }
 
@@ -81,7 +96,8 @@ impl Open {
     ///
     /// # Safety
     /// What the application has promised of its stream.
-    pub(super) unsafe fn declare<'a>(&self, regions: impl IntoIterator<Item = &'a Region>) -> Outcome<()> {
+    pub(super) unsafe fn declare<'a>(&self, regions: impl IntoIterator<Item = &'a Region> + Clone) -> Outcome<()> {
+        regions.clone().into_iter().for_each(|region| self.session.engine().before_write(&region.range()));
         let Some(offloading) = &self.offload else { return Ok(()) };
         let gpu = offloading.device(&self.gpus)?;
         for region in regions.into_iter().filter(|region| region.gpu().is_some() && region.gpu() == offloading.gpu) {
@@ -95,9 +111,12 @@ impl Open {
     /// # Safety
     /// `stream` is a stream of the GPU's primary context.
     unsafe fn before_write(&self, data: *const c_void, bytes: u64, stream: usize) -> Outcome {
-        let offloading = self.offloading()?;
+        let offloading = self.declaring()?;
+        let piece = piece(data, bytes)?;
+        self.session.engine().before_write(&piece);
+        let Some(offloading) = offloading else { return Ok(BVK_OK) };
         let gpu = offloading.device(&self.gpus)?;
-        if let Some(span) = offloading.span(gpu, data, bytes)? {
+        if let Some(span) = offloading.span(gpu, &piece)? {
             // SAFETY: as the caller says; what is made of it is gone when this returns.
             let stream = unsafe { gpu.stream(stream) }?;
             offloading.offload.before_write(&span, &*stream)?;
@@ -105,22 +124,46 @@ impl Open {
         Ok(BVK_OK)
     }
 
+    /// What is written to, for a set of that name.
+    fn writes(&self, name: &str, pieces: Vec<Range<usize>>) -> Outcome<Writes> {
+        let Some(offloading) = &self.offload else { return Ok(Writes { pieces, marked: None }) };
+        let gpu = offloading.device(&self.gpus)?;
+        let mut spans = Vec::new();
+        for (at, piece) in pieces.iter().enumerate() {
+            spans.extend(offloading.span(gpu, piece).map_err(|failure| of_entry(name, at, &failure))?);
+        }
+        let marked = Some(offloading.offload.write_set(name, &spans));
+        Ok(Writes { pieces, marked })
+    }
+
     /// # Safety
     /// As [`Open::before_write`].
     unsafe fn before(&self, set: Id, stream: usize) -> Outcome {
-        let offloading = self.offloading()?;
-        let gpu = offloading.device(&self.gpus)?;
-        let known = offloading.sets.get(&set);
+        let known = self.sets.get(&set);
         let known = known.ok_or_else(|| Failure::state("this set of writes was closed by another thread"))?;
+        known.pieces.iter().for_each(|piece| self.session.engine().before_write(piece));
+        let Some(offloading) = &self.offload else { return Ok(BVK_OK) };
+        let marked = known.marked.as_ref().ok_or_else(|| {
+            Failure::state(
+                "this set was made before bvk_offload, so nothing of it is known to lie on the GPU: make it again",
+            )
+        })?;
         // SAFETY: as the caller says; what is made of it is gone when this returns.
-        let stream = unsafe { gpu.stream(stream) }?;
-        offloading.offload.before(known, &*stream)?;
+        let stream = unsafe { offloading.device(&self.gpus)?.stream(stream) }?;
+        offloading.offload.before(marked, &*stream)?;
         Ok(BVK_OK)
     }
 }
 
 fn not_offloading() -> Failure {
-    Failure::state("this session does not offload, so nothing is marked: call bvk_offload first, once, after bvk_open")
+    Failure::state(
+        "this session does not offload, so nothing is marked: call bvk_offload first, once, after bvk_open (for regions in host memory: bvk_set_live)",
+    )
+}
+
+/// What is wrong with an entry of the list that a set is made of.
+fn of_entry(name: &str, at: usize, failure: &Failure) -> Failure {
+    Failure::new(failure.status, format!("set {name:?}: entry {at} of the list: {}", failure.text))
 }
 
 /// From now on checkpoints with regions in the memory of GPU number `gpu` are *marked*: they are sent from where they are while the
@@ -152,11 +195,13 @@ pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, by
 
 /// Work that is enqueued on the session's stream (`bvk_set_stream`) from now on, and until the next checkpoint, may write to the `bytes` bytes at
 /// `data`: a region on the GPU, a part of one, or several that lie side by side in one allocation. Memory that is not saved is ignored, and so is
-/// host memory, which is copied in the call that captures it.
+/// host memory, which is copied in the call that captures it, but for live regions (`bvk_set_live`): what of the bytes has not been copied is copied
+/// before this returns.
 ///
-/// Local, never waits. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link.
+/// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live regions
+/// it blocks for the copy of these bytes.
 ///
-/// Errors: `BVK_ERR_STATE` without `bvk_offload`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
+/// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
 /// each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it has failed; what
 /// is marked is refused then.
 ///
@@ -170,7 +215,7 @@ pub unsafe extern "C" fn bvk_before_write(session: *mut SessionHandle, data: *co
 
 /// The same for work on another stream: a `cudaStream_t` or `CUstream` of the device's primary context; NULL is the legacy default stream.
 ///
-/// Local, never waits.
+/// Local, waits as `bvk_before_write`.
 ///
 /// Errors: as `bvk_before_write`, and `BVK_ERR_ARGUMENT` for the per-thread default stream.
 ///
@@ -188,10 +233,10 @@ pub unsafe extern "C" fn bvk_before_write_on(
 }
 
 /// Names what some work of the application writes to, `count` pieces of memory, to be declared together each time (`bvk_before`): faster than
-/// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU is left out.
+/// one by one, because the driver is asked only once whose memory it is. What lies elsewhere than on the GPU counts as host memory.
 ///
-/// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation make
-/// another one.
+/// Local, never waits. `set`: the handle, yours until `bvk_write_set_close` or the end of the session; NULL after an error. After a reallocation, and
+/// after the first `bvk_offload`, make another one.
 ///
 /// Errors: as `bvk_before_write`; the text says which entry it is, counted from 0.
 ///
@@ -211,8 +256,7 @@ pub unsafe extern "C" fn bvk_write_set(
     call(|| {
         let shared = handles::session(session)?;
         let mut open = lock(&shared)?;
-        let Open { offload, gpus, .. } = &mut *open;
-        let offloading = offload.as_mut().ok_or_else(not_offloading)?;
+        open.declaring()?;
         // SAFETY: as the caller says.
         let name = unsafe { text(name, "the name of the set") }?;
         if count > 0 && (data.is_null() || bytes.is_null()) {
@@ -223,18 +267,15 @@ pub unsafe extern "C" fn bvk_write_set(
         if set.is_null() {
             return Err(Failure::argument("set is NULL"));
         }
-        let gpu = offloading.device(gpus)?;
-        let mut spans = Vec::new();
+        let mut pieces = Vec::new();
         for at in 0..count {
             // SAFETY: both lists have that many entries, says the caller.
             let (data, bytes) = unsafe { (data.add(at).read_unaligned(), bytes.add(at).read_unaligned()) };
-            let found = offloading.span(gpu, data, bytes).map_err(|failure| {
-                Failure::new(failure.status, format!("set {name:?}: entry {at} of the list: {}", failure.text))
-            });
-            spans.extend(found?);
+            pieces.push(piece(data, bytes).map_err(|failure| of_entry(name, at, &failure))?);
         }
+        let writes = open.writes(name, pieces)?;
         let id = insert_part(Part::WriteSet, &shared);
-        offloading.sets.insert(id, offloading.offload.write_set(name, &spans));
+        open.sets.insert(id, writes);
         // SAFETY: as the caller says; it is not NULL.
         unsafe { must_put(set, to_pointer(id), "set") }?;
         Ok(BVK_OK)
@@ -243,9 +284,9 @@ pub unsafe extern "C" fn bvk_write_set(
 
 /// As `bvk_before_write` for all that a set names.
 ///
-/// Local, never waits.
+/// Local, waits as `bvk_before_write`.
 ///
-/// Errors: as `bvk_before_write`; `BVK_ERR_HANDLE`.
+/// Errors: as `bvk_before_write`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
 ///
 /// # Safety
 /// The session's stream is as `bvk_set_stream` asks.
@@ -261,9 +302,9 @@ pub unsafe extern "C" fn bvk_before(set: *mut WriteSetHandle) -> c_int {
 
 /// As `bvk_before_write_on` for all that a set names.
 ///
-/// Local, never waits.
+/// Local, waits as `bvk_before_write`.
 ///
-/// Errors: as `bvk_before_write_on`; `BVK_ERR_HANDLE`.
+/// Errors: as `bvk_before_write_on`, and `BVK_ERR_STATE` for a set from before `bvk_offload`; `BVK_ERR_HANDLE`.
 ///
 /// # Safety
 /// `stream` lives until this has returned.
@@ -293,19 +334,18 @@ pub unsafe extern "C" fn bvk_write_set_close(set: *mut *mut WriteSetHandle) -> c
         }
         let (id, open) = part(*place, Part::WriteSet)?;
         // A call that is refused leaves the handle.
-        if let Some(offloading) = &mut lock(&open)?.offload {
-            offloading.sets.remove(&id);
-        }
+        lock(&open)?.sets.remove(&id);
         handles::remove(id);
         *place = std::ptr::null_mut();
         Ok(BVK_OK)
     })
 }
 
-/// Waits until nothing of live memory is needed any more. Call it before memory of a region on the GPU is freed, and before something writes there that
-/// cannot be declared: another process, another GPU. Where nothing is marked it does nothing.
+/// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory of
+/// such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or being
+/// copied it does nothing.
 ///
-/// Local. Blocks for the transfer of what is marked, at full speed.
+/// Local. Blocks for the transfer of what is marked, at full speed, and for the copy.
 ///
 /// Errors: `BVK_ERR_HANDLE`. Whether what was marked is good says `bvk_wait`.
 #[unsafe(no_mangle)]
@@ -314,6 +354,7 @@ pub extern "C" fn bvk_settle(session: *mut SessionHandle) -> c_int {
         if let Some(offloading) = &open.offload {
             offloading.offload.settle();
         }
+        open.session.settle();
         Ok(BVK_OK)
     })
 }
@@ -340,6 +381,7 @@ mod tests {
     use super::super::handles::Entry;
     use super::super::history::{BVK_KEEP_ALL, HistoryHandle};
     use super::super::history::{bvk_history_append, bvk_history_field, bvk_history_open, bvk_history_restore};
+    use super::super::live::bvk_set_live;
     use super::super::restart::{BVK_NEWEST, bvk_restart};
     use super::super::session::{BVK_LEVEL_NODE_REBOOT, CStats, bvk_close, bvk_get_stats, bvk_protect};
     use super::super::status::{
@@ -350,7 +392,7 @@ mod tests {
     use bivouac_core::base::sync::{Lock, Order};
     use bivouac_core::base::units::MIB;
     use bivouac_core::comm::threads::world;
-    use bivouac_core::config::{Budget, OffloadMode};
+    use bivouac_core::config::{Budget, HostWrites, OffloadMode};
     use bivouac_core::device::host::{HostDevice, HostModel};
     use bivouac_core::device::{Device, Stream};
     use bivouac_core::session::Session;
@@ -407,6 +449,7 @@ mod tests {
             config.job.local.every = 1;
             config.job.global_enabled = false;
             config.job.offload.mode = OffloadMode::Always;
+            config.job.offload.host_writes = HostWrites::Declared;
             config.node.offload_buffer = Budget::Bytes(MIB);
             config.node.device_budget = Budget::Bytes(16 * MIB);
             // Host memory of histories would be leased from what is made ready for marks.
@@ -627,6 +670,60 @@ mod tests {
         let program = Program::open(root.path());
         is(program.restart(), BVK_OK);
         assert!(program.holds(1));
+        program.close();
+    }
+
+    /// Nothing but the declarations keeps later writes out, so what comes back shows that each of them was heard.
+    #[test]
+    fn live_host_memory_is_declared_as_that_of_the_gpu_is() {
+        let root = folder();
+        let mut program = Program::open(root.path());
+        let (session, field) = (program.session, at(&program.field));
+        let mut rows = vec![0u64; (BYTES / 8) as usize];
+        let (data, mut old, mut set) = (rows.as_mut_ptr().cast::<c_void>(), null_mut(), null_mut());
+        program.protect(c"rows", data, BYTES / 8, BVK_U64);
+        let (addresses, bytes) = ([data.cast_const(), field.cast_const()], [BYTES, BYTES]);
+        // SAFETY: the rows live as long as the session, and what is written to them is declared; the twin has one stream.
+        unsafe {
+            is(bvk_set_live(session, c"field".as_ptr(), 1), BVK_ERR_ARGUMENT);
+            assert!(error().contains("lies on GPU 99") && error().contains("bvk_offload"), "{}", error());
+            is(bvk_before_write(session, data, BYTES), BVK_ERR_STATE);
+            is(bvk_set_live(session, c"rows".as_ptr(), 1), BVK_OK);
+            is(bvk_before_write(session, data, BYTES), BVK_OK);
+            is(bvk_allow_marks(session), BVK_ERR_STATE);
+            let name = c"advance".as_ptr();
+            is(bvk_write_set(session, name, addresses.as_ptr(), bytes.as_ptr(), 2, &mut old), BVK_OK);
+            is(bvk_before(old), BVK_OK);
+            is(bvk_offload(session, TWIN, 4 * BYTES), BVK_OK);
+            is(bvk_before(old), BVK_ERR_STATE);
+            assert!(error().contains("make it again"), "{}", error());
+            is(bvk_write_set(session, name, addresses.as_ptr(), bytes.as_ptr(), 2, &mut set), BVK_OK);
+        }
+        for version in 1..=8 {
+            rows.fill(version);
+            program.compute(version);
+            let pending = program.checkpoint(version);
+            match version % 4 {
+                // SAFETY: as above.
+                1 | 2 => is(unsafe { bvk_before(set) }, BVK_OK),
+                3 => {
+                    // SAFETY: as above.
+                    let declared = |at, bytes| unsafe { bvk_before_write(session, at, bytes) };
+                    is(declared(data, BYTES / 2), BVK_OK);
+                    is(declared(data.wrapping_byte_add(BYTES as usize / 2), BYTES / 2), BVK_OK);
+                    is(declared(field, BYTES), BVK_OK);
+                }
+                _ => is(bvk_settle(session), BVK_OK),
+            }
+            rows.fill(99);
+            program.write(99);
+            is(Program::waited(pending), BVK_OK);
+            is(program.restart(), BVK_OK);
+            assert!(program.holds(version) && rows.iter().all(|number| *number == version), "version {version}");
+        }
+        let stats = program.stats();
+        assert_eq!((stats.marks, stats.live_regions, stats.live_bytes, stats.unaudited), (8, 8, 8 * BYTES, 8));
+        assert!(stats.live_declared_bytes > 0 && stats.live_waited_bytes == 0 && stats.live_at_once == 0);
         program.close();
     }
 

@@ -12,6 +12,7 @@ use bivouac_core::transfer::history::History;
 use bivouac_core::transfer::offload::{Offload, WriteSet};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
 use std::time::Duration;
 
 /// A session with all that was made from it. Fields are dropped in their order.
@@ -20,9 +21,13 @@ pub(super) struct Open {
     pub begun: Vec<(Id, Begun)>,
     /// Before the caches, of which it uses a part.
     pub offload: Option<Offloading>,
+    /// What `bvk_write_set` has named.
+    pub sets: BTreeMap<Id, Writes>,
     pub histories: BTreeMap<Id, Past>,
     pub gpus: BTreeMap<Option<usize>, Gpu>,
     pub protected: Regions,
+    /// Regions on the host are, or were, live.
+    pub has_live: bool,
     pub stream: usize,
     /// Each rank saves regions of its own.
     pub own_regions: bool,
@@ -40,9 +45,11 @@ impl Open {
             attempt: None,
             begun: Vec::new(),
             offload: None,
+            sets: BTreeMap::new(),
             histories: BTreeMap::new(),
             gpus: BTreeMap::new(),
             protected: Regions::default(),
+            has_live: false,
             stream: 0,
             own_regions: false,
             ready: 0,
@@ -62,7 +69,11 @@ impl Open {
 
     /// Protects regions, each in the place of one of its name if there is one.
     pub(super) fn protect(&mut self, regions: impl IntoIterator<Item = Region>) {
-        regions.into_iter().for_each(|region| self.protected.put(region));
+        for region in regions {
+            // The application may free the memory of one that is protected elsewhere from now on.
+            self.let_go(self.protected.get(&region.name).filter(|known| known.range() != region.range()));
+            self.protected.put(region);
+        }
         self.make_ready(self.protected.room());
     }
 
@@ -84,7 +95,7 @@ impl Open {
 
     /// The same with a limit for what is being written.
     pub(super) fn close_within(self, limit: Duration) -> bivouac_core::session::Result<()> {
-        let Open { attempt, begun, offload, histories, gpus, session, .. } = self;
+        let Open { attempt, begun, offload, sets, histories, gpus, session, .. } = self;
         if let Some(running) = attempt {
             running.give_up(&session);
         }
@@ -93,6 +104,7 @@ impl Open {
         }
         // What is marked comes down first.
         drop(offload);
+        drop(sets);
         drop(histories);
         drop(gpus);
         session.close_within(limit)
@@ -147,7 +159,14 @@ pub(super) struct Offloading {
     pub offload: Offload,
     /// Its number; `None`: the twin in host memory.
     pub gpu: Option<usize>,
-    pub sets: BTreeMap<Id, WriteSet>,
+}
+
+/// What a piece of work writes to.
+pub(super) struct Writes {
+    /// All of it, wherever it lies: what of it is host memory that is being copied is found by its addresses.
+    pub pieces: Vec<Range<usize>>,
+    /// What of it lies on the GPU that is offloaded; `None`: the session did not offload yet.
+    pub marked: Option<WriteSet>,
 }
 
 /// A restart, its open attempt, and what went wrong in it on this rank.

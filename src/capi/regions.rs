@@ -6,11 +6,13 @@ use super::status::{Failure, Outcome};
 use bivouac_core::base::units::page_ceil;
 use bivouac_core::device::DeviceSpan;
 use bivouac_core::format::ElementType;
+use bivouac_core::live::LiveMemory;
 use bivouac_core::region::{self, RegionData, SavedRegion};
 use bivouac_core::session::Error;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 
 /// Memory of the application under a name.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub(super) struct Region {
     shape: Vec<u64>,
     /// The number of the GPU whose memory it is.
     gpu: Option<usize>,
+    /// Host memory that captures leave to be copied behind them.
+    pub is_live: bool,
 }
 
 // The pointer is kept as a number: what is behind it is the application's, and only the calls that are handed a region by the
@@ -57,6 +61,7 @@ impl Region {
             element,
             shape: shape.into(),
             gpu,
+            is_live: false,
         };
         region::check_name(name).map_err(|error| Failure::from(Error::from(error)))?;
         Ok(region)
@@ -90,9 +95,14 @@ impl Region {
         self.gpu
     }
 
+    /// Its addresses.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.address..self.address + self.bytes
+    }
+
     /// Do two regions share memory?
     pub(super) fn overlaps(&self, other: &Region) -> bool {
-        let (mine, theirs) = (self.address..self.address + self.bytes, other.address..other.address + other.bytes);
+        let (mine, theirs) = (self.range(), other.range());
         mine.start.max(theirs.start) < mine.end.min(theirs.end)
     }
 
@@ -133,10 +143,15 @@ impl Region {
     /// The region as it is handed to a checkpoint; `span` is that of [`Region::span`], for regions in device memory.
     ///
     /// # Safety
-    /// As [`Region::host`].
+    /// As [`Region::host`]; and for one that is live the promise of [`super::live::bvk_set_live`].
     pub(super) unsafe fn saved<'a>(&self, span: Option<&'a DeviceSpan>) -> Outcome<SavedRegion<'a>> {
         let data = match span {
             Some(span) => RegionData::Device(span),
+            None if self.is_live => {
+                let data = std::ptr::with_exposed_provenance_mut::<u8>(self.address);
+                // SAFETY: as the caller says.
+                RegionData::Live(unsafe { LiveMemory::new(data, self.bytes) })
+            }
             // SAFETY: as the caller says.
             None => RegionData::Host(Cow::Borrowed(unsafe { self.host() })),
         };
@@ -157,8 +172,9 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// Adds a region, in the place of the one of its name if there is one.
-    pub(super) fn put(&mut self, region: Region) {
+    /// Adds a region, in the place of the one of its name if there is one; it is live if that one is.
+    pub(super) fn put(&mut self, mut region: Region) {
+        region.is_live = region.gpu.is_none() && self.get(&region.name).is_some_and(|replaced| replaced.is_live);
         let place = self.places.get(&region.name).copied().unwrap_or(self.next);
         if place == self.next {
             self.next += 1;
@@ -192,6 +208,14 @@ impl Regions {
 
     pub(super) fn has(&self, name: &str) -> bool {
         self.places.contains_key(name)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Region> {
+        self.by_place.get(self.places.get(name)?)
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Region> {
+        self.by_place.get_mut(self.places.get(name)?)
     }
 
     /// Bytes of node memory that a checkpoint of all of them takes.
@@ -249,5 +273,40 @@ mod tests {
         assert!(regions.has("c") && !regions.has("b"));
         regions.put(region("b", &few));
         assert_eq!(names(&regions), ["c", "b"]);
+    }
+
+    #[test]
+    fn a_region_that_replaces_a_live_one_is_live_until_the_name_is_taken_out() {
+        let (here, there) = ([0; 10], [0; 10]);
+        let mut regions = Regions::default();
+        let is_live = |regions: &Regions| regions.get("a").map(|region| region.is_live);
+        assert_eq!(is_live(&regions), None);
+        regions.put(region("a", &here));
+        assert_eq!(is_live(&regions), Some(false));
+        regions.get_mut("a").expect("it is there").is_live = true;
+        regions.put(region("a", &there));
+        assert_eq!(is_live(&regions), Some(true));
+        let on_gpu = Region { gpu: Some(0), ..region("a", &here) };
+        regions.put(on_gpu);
+        assert_eq!(is_live(&regions), Some(false));
+        regions.get_mut("a").expect("it is there").is_live = true;
+        assert!(regions.remove("a"));
+        regions.put(region("a", &here));
+        assert_eq!(is_live(&regions), Some(false));
+    }
+
+    #[test]
+    fn what_is_live_is_handed_over_as_such() {
+        let bytes = [7; 10];
+        let mut a = region("a", &bytes);
+        let is_live = |region: &Region| {
+            // SAFETY: the bytes live as long as this function, and nobody writes to them.
+            let saved = unsafe { region.saved(None) }.expect("a region");
+            assert_eq!((saved.data.bytes(), &saved.region.shape[..]), (10, &[10u64][..]));
+            matches!(saved.data, RegionData::Live(memory) if memory.range() == region.range())
+        };
+        assert!(!is_live(&a));
+        a.is_live = true;
+        assert!(is_live(&a));
     }
 }

@@ -135,6 +135,22 @@ pub struct CStats {
     pub mark_waits: u64,
     /// Seconds that this took.
     pub mark_wait_total_s: f64,
+    /// Checkpoints that nothing but the application's declarations kept later writes out of (`offload.audit`, `offload.host_writes`).
+    pub unaudited: u64,
+    /// Regions in host memory that were copied behind a checkpoint (`bvk_set_live`).
+    pub live_regions: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Of them those that a write of the application waited for.
+    pub live_waited_bytes: u64,
+    /// Those that a declaration copied.
+    pub live_declared_bytes: u64,
+    /// Live regions that were copied before the checkpoint returned after all.
+    pub live_at_once: u64,
+    /// How often a checkpoint waited for the copy behind the one before it.
+    pub live_waits: u64,
+    /// Seconds that this took.
+    pub live_wait_total_s: f64,
 }
 
 /// Counters of this rank for one level, over all tiers that have it. Set `size` to `sizeof(bvk_level_stats)` before the call
@@ -335,10 +351,10 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 }
 
 /// Protects `count` elements at `data` as region `name`: `bvk_checkpoint` saves them, `bvk_restart` loads them. The memory may be
-/// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again. Node
-/// memory for a checkpoint of all that is protected is made ready in the background.
+/// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
+/// a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
 ///
-/// Local, never waits. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
+/// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
 /// allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed
 /// memory, is read as it is in the call.
 ///
@@ -482,9 +498,9 @@ pub(super) fn name_of_id(id: c_int) -> String {
 }
 
 /// Takes a region out of those that are protected. Its memory may be freed as soon as this returns, unless `bvk_save` has added it to a
-/// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before it is freed.
+/// checkpoint that is still begun. Where the session offloads its GPU (`bvk_offload`), `bvk_settle` comes before memory there is freed.
 ///
-/// Local, never waits.
+/// Local, never waits; for a live region (`bvk_set_live`): for what is being copied.
 ///
 /// Errors: `BVK_ERR_ARGUMENT` if no such region is protected.
 ///
@@ -500,7 +516,7 @@ pub unsafe extern "C" fn bvk_unprotect(session: *mut SessionHandle, name: *const
 
 /// The same for one that was protected under a number.
 ///
-/// Local, never waits.
+/// Local, waits as `bvk_unprotect`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_unprotect_id(session: *mut SessionHandle, id: c_int) -> c_int {
     with(session, |open| unprotect(open, &name_of_id(id)))
@@ -508,16 +524,18 @@ pub extern "C" fn bvk_unprotect_id(session: *mut SessionHandle, id: c_int) -> c_
 
 /// The same for all regions.
 ///
-/// Local, never waits.
+/// Local, waits as `bvk_unprotect`.
 #[unsafe(no_mangle)]
 pub extern "C" fn bvk_unprotect_all(session: *mut SessionHandle) -> c_int {
     with(session, |open| {
+        open.let_go(open.protected.iter());
         open.protected = Regions::default();
         Ok(BVK_OK)
     })
 }
 
 fn unprotect(open: &mut Open, name: &str) -> Outcome {
+    open.let_go(open.protected.get(name));
     match open.protected.remove(name) {
         true => Ok(BVK_OK),
         false => Err(Failure::argument(format!("no region {name:?} is protected"))),
@@ -703,6 +721,14 @@ pub unsafe extern "C" fn bvk_get_stats(session: *mut SessionHandle, stats: *mut 
             urgent_bytes: now.offload.urgent_bytes,
             mark_waits: now.offload.waits,
             mark_wait_total_s: now.offload.wait_time.as_secs_f64(),
+            unaudited: now.unaudited,
+            live_regions: now.live.regions,
+            live_bytes: now.live.bytes,
+            live_waited_bytes: now.live.waited_bytes,
+            live_declared_bytes: now.live.declared_bytes,
+            live_at_once: now.live.at_once,
+            live_waits: now.live.waits,
+            live_wait_total_s: now.live.wait_time.as_secs_f64(),
         };
         // SAFETY: as the caller says; all members are 8 bytes long, so there is no padding.
         unsafe { fill(stats, filled, "bvk_stats") }?;

@@ -4,6 +4,7 @@
 pub mod memcheck;
 pub mod veloc;
 
+use bivouac_core::live::Watch;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -128,6 +129,31 @@ pub fn gpu_program_ended(output: &Output) {
     let said = printed(output);
     assert!(said.trim() == "ok" || said.starts_with("SKIPPED: "), "{said}");
     print!("{said}");
+}
+
+/// Runs a program that overwrites live regions, as `command` starts it with an argument, with each way to keep later writes out of checkpoints. It has
+/// compared what came back, and says how it was copied.
+pub fn live_program_ended(command: impl Fn(&str) -> Command) {
+    for mode in ["watched", "declared", "copied"] {
+        let said = printed(&command(mode).env("BIVOUAC_OFFLOAD_HOST_WRITES", mode).output().expect("started"));
+        assert!(said.lines().any(|line| line == "ok"), "{mode}: {said}");
+        let counts = line(&said, "ranks=");
+        let count = |name: &str| -> u64 {
+            let found = counts.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            found.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{mode}: no {name} in {said}"))
+        };
+        let (regions, at_once, waited) = (count("regions"), count("at_once"), count("waited"));
+        match (mode, Watch::open()) {
+            ("declared", _) => assert!(regions > 0 && at_once == 0 && waited == 0 && count("declared") > 0, "{said}"),
+            ("watched", Ok(_)) => assert!(regions > 0 && waited > 0, "{said}"),
+            (_, watch) => {
+                assert!(regions == 0 && at_once > 0 && waited == 0, "{mode}: {said}");
+                if let ("watched", Err(why)) = (mode, watch) {
+                    eprintln!("*** SKIPPED: that the kernel stops writers: {why}; the regions were copied at once ***");
+                }
+            }
+        }
+    }
 }
 
 /// What a program printed, if it ended well.

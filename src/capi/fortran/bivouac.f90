@@ -77,6 +77,10 @@ module bivouac
     integer(c_int64_t) :: marks = 0, marks_refused = 0, marked_bytes = 0, equal_bytes = 0, doubled_bytes = 0, urgent_bytes = 0
     integer(c_int64_t) :: mark_waits = 0
     real(c_double) :: mark_wait_total_s = 0
+    integer(c_int64_t) :: unaudited = 0
+    integer(c_int64_t) :: live_regions = 0, live_bytes = 0, live_waited_bytes = 0, live_declared_bytes = 0, live_at_once = 0
+    integer(c_int64_t) :: live_waits = 0
+    real(c_double) :: live_wait_total_s = 0
   end type
 
   ! Counters of this rank for one level, over all tiers that have it.
@@ -124,7 +128,7 @@ module bivouac
     bvk_load_history, bvk_restart_end, bvk_versions
   public :: bvk_history_open, bvk_history_field, bvk_history_clear_fields, bvk_history_append, bvk_history_restore, &
     bvk_history_hint, bvk_history_start_prefetch, bvk_history_wait_flushed, bvk_history_close
-  public :: bvk_offload, bvk_before_write, bvk_write_set, bvk_before, bvk_write_set_close, bvk_settle, bvk_allow_marks
+  public :: bvk_set_live, bvk_offload, bvk_before_write, bvk_write_set, bvk_before, bvk_write_set_close, bvk_settle, bvk_allow_marks
 
   interface bvk_open
     module procedure open_f08, open_integer
@@ -486,6 +490,13 @@ module bivouac
       integer(c_int) :: status
     end function
 
+    function c_set_live(session, name, on) result(status) bind(c, name='bvk_set_live')
+      import :: c_int, c_ptr, c_char
+      type(c_ptr), value :: session
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int), value :: on
+      integer(c_int) :: status
+    end function
     function c_offload(session, gpu, bytes) result(status) bind(c, name='bvk_offload')
       import :: c_int, c_ptr, c_int64_t
       type(c_ptr), value :: session
@@ -1470,7 +1481,17 @@ contains
     status = told(c_history_close(history%handle))
   end function
 
-  ! ------------------------------------------------------------------------------------------------- offloading
+  ! --------------------------------------------------------------------- memory that is written to while it is saved
+
+  ! From now on, if `on`, checkpoints leave the protected region `name` of the host to be copied while the program goes on. Until bvk_settle,
+  ! bvk_unprotect or bvk_close has returned it stays allocated where it is: it may be neither deallocated nor reallocated, nor go out of scope.
+  function bvk_set_live(session, name, on) result(status)
+    type(bvk_session_t), intent(in) :: session
+    character(len=*), intent(in) :: name
+    logical, intent(in) :: on
+    integer :: status
+    status = told(c_set_live(session%handle, ended(name), merge(1_c_int, 0_c_int, on)))
+  end function
 
   ! From now on checkpoints with regions on GPU number `gpu` (or BVK_NO_GPU: nothing) are marked, and sent while the program goes on. Node memory is
   ! made ready for `bytes` of regions. From a checkpoint until the next one all that writes to its regions is declared.
@@ -1484,7 +1505,7 @@ contains
 
   ! bvk_before_write(session, data) declares that work which is enqueued from now on may write to an array in device memory: the one that
   ! has its device's address (CUDA Fortran; inside `host_data use_device` of OpenACC or `target data use_device_addr` of OpenMP). With a
-  ! stream, work on that one; otherwise on the session's.
+  ! stream, work on that one; otherwise on the session's. Or that something writes to an array on the host that is live (bvk_set_live).
   function before_write_any(session, data, element, stream) result(status)
     type(bvk_session_t), intent(in) :: session
     type(*), dimension(..), target, intent(in) :: data
@@ -1609,7 +1630,7 @@ contains
     status = told(c_write_set_close(set%handle))
   end function
 
-  ! Waits until nothing of live memory is needed any more: before memory of a region on the GPU is freed.
+  ! Waits until nothing of live memory is needed any more: before memory of a region on the GPU, or of a live one, is freed.
   function bvk_settle(session) result(status)
     type(bvk_session_t), intent(in) :: session
     integer :: status

@@ -29,6 +29,9 @@ class Stats(Structure):
         + [(name, c_uint64) for name in (
             "marks", "marks_refused", "marked_bytes", "equal_bytes", "doubled_bytes", "urgent_bytes", "mark_waits")]
         + [("mark_wait_total_s", c_double)]
+        + [(name, c_uint64) for name in (
+            "unaudited", "live_regions", "live_bytes", "live_waited_bytes", "live_declared_bytes", "live_at_once", "live_waits")]
+        + [("live_wait_total_s", c_double)]
     )
 
 
@@ -128,6 +131,7 @@ PROTOTYPES = {
     "bvk_protect_shaped": [HANDLE, TEXT, c_void_p, c_int, c_int, NUMBERS],
     "bvk_unprotect": [HANDLE, TEXT],
     "bvk_unprotect_all": [HANDLE],
+    "bvk_set_live": [HANDLE, TEXT, c_int],
     "bvk_set_stream": [HANDLE, c_void_p],
     "bvk_should_checkpoint": [HANDLE, POINTER(c_int)],
     "bvk_should_exit": [HANDLE, POINTER(c_int)],

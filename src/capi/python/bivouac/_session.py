@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import enum
 import operator
+import weakref
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple
 
@@ -126,6 +127,8 @@ class Session:
         self._protected = {}
         # What is being sent from where it is, and may not be freed; and how often that has begun.
         self._marked, self._marks, self._offloads = [], 0, False
+        # The names of regions that are live, and what waits for their copy when nobody closes the session.
+        self._live, self._end = set(), None
         fortran = comm if isinstance(comm, int) else comm.py2f()
         call("bvk_open_f", fortran, byref(options), byref(self._handle))
 
@@ -141,8 +144,11 @@ class Session:
         try:
             call("bvk_close", byref(self._handle))
         finally:
-            self._protected.clear()
-            self._marked.clear()
+            # A call that is refused, because of its thread for example, leaves the session with what it may be reading.
+            if not self._handle:
+                self._protected.clear()
+                self._marked.clear()
+                self._live.clear()
 
     @property
     def generation(self):
@@ -151,24 +157,41 @@ class Session:
         call("bvk_generation", self._handle, byref(number))
         return number.value
 
-    def protect(self, name, array):
+    def protect(self, name, array, live=False):
         """From now on :meth:`checkpoint` saves ``array`` and :meth:`restore` loads it. In the place of one of this name, if there is one.
 
-        The session keeps a reference. Local, never waits.
+        With ``live`` an array in host memory is copied behind the checkpoint, while the program goes on: whoever writes to a page of it that
+        has not been copied waits for that page. It pays where little of it is written soon after a checkpoint. What is written there
+        otherwise than by instructions of this process is declared before (:meth:`writing`): MPI receives by a network card, transfers from a
+        GPU, other processes. So are all writes where ``offload.host_writes`` is ``"declared"``. ``docs/OFFLOAD.md`` says more.
+
+        The session keeps a reference. Local, never waits; for a live one that is replaced: until it has been copied.
         """
         found = memory(f"region {name!r}", array, True)
+        if live and found.is_on_gpu:
+            raise ValueError(f"region {name!r}: only host memory can be live; for the memory of a GPU there is Session.offload")
         call("bvk_protect_shaped", self._handle, _text(name), found.address, found.kind, len(found.shape), found.extents())
         self._protected[name] = found
+        if live:
+            # Arrays are freed when nobody refers to the session any more; what is being copied may not be.
+            self._end = self._end or weakref.finalize(self, _settle, self._handle)
+            self._live.add(name)
+            call("bvk_set_live", self._handle, _text(name), 1)
+        elif name in self._live:
+            call("bvk_set_live", self._handle, _text(name), 0)
+            self._live.discard(name)
 
     def unprotect(self, name):
-        """Takes a region out of those that are protected. Local."""
+        """Takes a region out of those that are protected. Local; of a live one it waits for the copy."""
         call("bvk_unprotect", self._handle, _text(name))
         self._protected.pop(name, None)
+        self._live.discard(name)
 
     def unprotect_all(self):
-        """The same for all regions. Local."""
+        """The same for all regions. Local; waits likewise."""
         call("bvk_unprotect_all", self._handle)
         self._protected.clear()
+        self._live.clear()
 
     def set_stream(self, stream):
         """Device arrays are complete once the work that is enqueued on ``stream`` has run: the address of a CUDA stream, for CuPy
@@ -229,7 +252,7 @@ class Session:
     def checkpoint(self, name, version):
         """Takes version ``version`` of the series ``name``: all protected regions. Returns a :class:`Pending`.
 
-        When it returns the arrays may be changed. Collective: all ranks, with the same name, version and regions (lengths may differ);
+        When it returns the arrays may be changed, live ones too. Collective: all ranks, with the same name, version and regions (lengths may differ);
         it does not wait for the others.
         """
         pending = c_void_p()
@@ -289,10 +312,10 @@ class Session:
 
     def before_write(self, *arrays, stream=None):
         """Declares that work which is enqueued from now on, and until the next checkpoint, may write to ``arrays``: arrays, views of them in any
-        order, or a :class:`WriteSet`. On ``stream``, the address of a CUDA stream (0: the legacy default stream), or the session's. Arrays in host
-        memory, and those that are not saved, are ignored.
+        order, or a :class:`WriteSet`. On ``stream``, the address of a CUDA stream (0: the legacy default stream), or the session's. Of live arrays
+        in host memory, what is declared has been copied when this returns. All other arrays are ignored.
 
-        Not while the stream is captured into a CUDA graph: declare all that a graph writes to before each launch of it. Local, never waits.
+        Not while the stream is captured into a CUDA graph: declare all that a graph writes to before each launch of it. Local, never waits for a GPU.
         """
         for array in arrays:
             if isinstance(array, WriteSet):
@@ -317,7 +340,8 @@ class Session:
         yield
 
     def write_set(self, name, *arrays):
-        """What some work writes to, as a :class:`WriteSet` that is declared again and again: faster than its arrays one by one. Local."""
+        """What some work writes to, as a :class:`WriteSet` that is declared again and again: faster than its arrays one by one. After the first
+        :meth:`offload` make it again. Local."""
         found = [covered(f"set {name!r}", array) for array in arrays]
         addresses = (c_void_p * len(found))(*(address for address, _ in found))
         sizes = (c_uint64 * len(found))(*(size for _, size in found))
@@ -326,8 +350,8 @@ class Session:
         return WriteSet(self, handle)
 
     def settle(self):
-        """Waits until all that is marked has been sent. Before something writes there that cannot be declared: another process, another
-        GPU. Local; blocks for the transfer, at full speed."""
+        """Waits until all that is marked has been sent, and all that is live has been copied. Before something writes there that cannot be
+        declared: another process, another GPU. Local; blocks for the transfer, at full speed, and for the copy."""
         call("bvk_settle", self._handle)
         self._marked.clear()
 
@@ -340,6 +364,12 @@ class Session:
         handle = c_void_p()
         call("bvk_history_open", self._handle, _text(name), NO_GPU if gpu is None else gpu, keep, byref(handle))
         return History(self, handle)
+
+
+def _settle(handle):
+    """Waits for what is being copied in a session that is given up without being closed."""
+    if handle:
+        _library.LIBRARY.bvk_settle(handle)
 
 
 def _word(value):

@@ -1,0 +1,68 @@
+//! Host memory that the application goes on writing to while a checkpoint of it is taken.
+//!
+//! A protected region is *live* from [`bvk_set_live`] on: captures leave it to be copied behind them. What may be being copied is always the memory
+//! of a region that is protected and live: one that is taken out, that moves, or that is live no more is waited for first.
+
+use super::arguments::text;
+use super::open::{Open, with};
+use super::regions::Region;
+use super::session::SessionHandle;
+use super::status::{BVK_OK, Failure, Outcome};
+use std::ffi::{c_char, c_int};
+
+impl Open {
+    /// Leaves a protected region of the host to be copied behind captures, or no more.
+    fn set_live(&mut self, name: &str, is_live: bool) -> Outcome<()> {
+        let Some(region) = self.protected.get_mut(name) else {
+            let text = format!("no region {name:?} is protected: bvk_protect comes before bvk_set_live");
+            return Err(Failure::argument(text));
+        };
+        if let Some(gpu) = region.gpu().filter(|_| is_live) {
+            return Err(Failure::argument(format!(
+                "region {name:?} lies on GPU {gpu}, and only host memory can be live: bvk_offload is for the memory of a GPU"
+            )));
+        }
+        let was_live = std::mem::replace(&mut region.is_live, is_live);
+        self.has_live = true;
+        if was_live && !is_live {
+            self.session.settle();
+        }
+        Ok(())
+    }
+
+    /// Waits for what may be being copied of a region, before its memory is no longer what the application has promised.
+    pub(super) fn let_go<'a>(&self, regions: impl IntoIterator<Item = &'a Region>) {
+        if regions.into_iter().any(|region| region.is_live) {
+            self.session.settle();
+        }
+    }
+}
+
+/// From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies them
+/// while the application goes on. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
+/// written soon after a checkpoint; where it does not pay, or cannot be (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint
+/// returns, as without this call. With 0 it is no longer live. One that is protected anew stays live; one that `bvk_save` adds is never.
+///
+/// From the first call on `bvk_before_write` is accepted also without `bvk_offload`, so that a program declares in either case.
+///
+/// Local. Never waits; with 0, or where the region is protected elsewhere or taken out later: for what is being copied.
+///
+/// Errors: `BVK_ERR_ARGUMENT` if no such region is protected, or if it lies on a GPU; `BVK_ERR_HANDLE`.
+///
+/// # Safety
+/// From each checkpoint that it is in until `bvk_settle`, the next checkpoint with such a region, `bvk_unprotect` of it, or `bvk_close` has
+/// returned:
+/// its memory stays mapped and readable, and its pages stay those that they are: it is not freed or reallocated, and nothing is dropped or moved there
+/// (`madvise`, `mremap`); whatever writes to it are instructions of this process, or calls of the system that copy there (`read`). Everything else
+/// is declared before (`bvk_before_write`): MPI receives by a network card, transfers from a GPU, buffers that are registered with the kernel,
+/// other mappings of the memory, other processes. So is every write where the configuration says so (`offload.host_writes = "declared"`), or the
+/// checkpoint may hold later bytes, unseen. While a checkpoint call has not returned nothing at all writes to it, from no thread. `name` is NULL
+/// or ends with zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bvk_set_live(session: *mut SessionHandle, name: *const c_char, on: c_int) -> c_int {
+    with(session, |open| {
+        // SAFETY: as the caller says.
+        open.set_live(unsafe { text(name, "the name of a region") }?, on != 0)?;
+        Ok(BVK_OK)
+    })
+}
