@@ -145,7 +145,7 @@ pub fn live_program_ended(command: impl Fn(&str) -> Command) {
         let (regions, at_once, waited) = (count("regions"), count("at_once"), count("waited"));
         match (mode, Watch::open()) {
             ("declared", _) => assert!(regions > 0 && at_once == 0 && waited == 0 && count("declared") > 0, "{said}"),
-            ("watched", Ok(_)) => assert!(regions > 0 && waited > 0, "{said}"),
+            ("watched", Ok(_)) => assert!(regions > 0 && at_once == 0 && waited > 0, "{said}"),
             (_, watch) => {
                 assert!(regions == 0 && at_once > 0 && waited == 0, "{mode}: {said}");
                 if let ("watched", Err(why)) = (mode, watch) {

@@ -128,6 +128,7 @@ static void without_session(void) {
         IS(bvk_before_on(set, NULL), BVK_ERR_HANDLE);
         IS(bvk_write_set_close(&set), BVK_OK);
         IS(bvk_write_set_close(NULL), BVK_OK);
+        IS(bvk_set_live(session, "a", 1), BVK_ERR_HANDLE);
         IS(bvk_settle(session), BVK_ERR_HANDLE);
         IS(bvk_allow_marks(session), BVK_ERR_HANDLE);
     }

@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 
 enum { NUMBERS = (6 << 20) / 8 + 11, ODD = 3, VERSIONS = 8 };
-// As far apart that few blocks are written to: the next checkpoint would copy all of them at once otherwise.
-enum { FEW = NUMBERS / 4, ALL = 1 };
+// So far apart that two of the 25 blocks are waited for: with more than 15 % the next checkpoints would copy all of them at once.
+enum { FEW = NUMBERS * 2 / 5, ALL = 1 };
 
 static int is_declared;
 

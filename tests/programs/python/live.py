@@ -68,8 +68,8 @@ def overwritten(session, field):
             with session.begin("live", version) as checkpoint:
                 checkpoint.save_protected()
             pending = checkpoint.pending
-        # Few rows, so that it is not copied at once the next time.
-        overwrite(session, field, writes, version, 300)
+        # Two of the 25 blocks are waited for: with more than 15 % the next checkpoints would copy all of them at once.
+        overwrite(session, field, writes, version, 400)
         pending.wait(Level.PROCESS)
         assert session.restore("live").version == version
         assert step == version and (field == content(version)).all()
