@@ -421,9 +421,10 @@ int bvk_generation(bvk_session_t session, uint64_t *generation);
 // on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
 // a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
 //
-// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
-// allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed
-// memory, is read as it is in the call.
+// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it.
+//
+// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is allowed if `count` is 0. Device memory is
+// ordered by the session's stream; memory of the host, also pinned and managed memory, is read as it is in the call.
 //
 // Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 //
@@ -601,10 +602,11 @@ int bvk_next_report(bvk_session_t session,
 int bvk_log(int level);
 
 // Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them, those on a GPU that
-// is offloaded once that is declared (`bvk_offload`), live ones as `bvk_set_live` says; the ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
+// is offloaded once that is declared (`bvk_offload`), live ones as `bvk_set_live` says. The ranks agree on it in the background, see `bvk_wait` and
+// `bvk_next_report`.
 //
 // Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
-// for the copy; for that behind the checkpoint before, if regions are live; when node memory is full: for room, at most `timeouts.room`.
+// for the copy; if regions are live, for that behind the checkpoint before; when node memory is full, for room, at most `timeouts.room`.
 //
 // `pending`: NULL, or a place for a handle, which is yours until `bvk_release`; NULL after an error. The first checkpoint with regions on a
 // GPU initialises its caches (up to a second).
@@ -1013,9 +1015,9 @@ int bvk_offload(bvk_session_t session,
 // Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live regions
 // it blocks for the copy of these bytes.
 //
-// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
-// each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it has failed; what
-// is marked is refused then.
+// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph
+// writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it
+// has failed; what is marked is refused then.
 //
 // Requirements:
 // The session's stream is as `bvk_set_stream` asks. `data` is not followed.
@@ -1082,9 +1084,9 @@ int bvk_before_on(bvk_write_set_t set,
 // `set` is NULL or points to a handle.
 int bvk_write_set_close(bvk_write_set_t *set);
 
-// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory of
-// such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or being
-// copied it does nothing.
+// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory
+// of such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or
+// being copied it does nothing.
 //
 // Local. Blocks for the transfer of what is marked, at full speed, and for the copy.
 //
@@ -1098,8 +1100,8 @@ int bvk_settle(bvk_session_t session);
 // Errors: `BVK_ERR_STATE` without `bvk_offload`.
 int bvk_allow_marks(bvk_session_t session);
 
-// From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies them
-// while the application goes on. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
+// From now on, if `on` is not 0, the protected region `name` of the host is *live*: checkpoints protect its pages, and a thread of Bivouac copies
+// them while the application goes on. Whoever writes to a page that has not been copied waits for that page. It pays where little of the region is
 // written soon after a checkpoint; where it does not pay, or cannot be (`docs/OFFLOAD.md` says when), the region is copied before the checkpoint
 // returns, as without this call. With 0 it is no longer live. One that is protected anew stays live. What `bvk_save` adds never is.
 //
@@ -1110,13 +1112,13 @@ int bvk_allow_marks(bvk_session_t session);
 // Errors: `BVK_ERR_ARGUMENT` if no such region is protected, or if it lies on a GPU; `BVK_ERR_HANDLE`.
 //
 // Requirements:
-// The following holds from each checkpoint that the region is in, until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live region, or
-// `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or reallocated, and nothing
-// is dropped or moved there (`madvise`, `mremap`). Whatever writes to it are instructions of this process, or calls of the system that copy there
-// (`read`). Everything else is declared before (`bvk_before_write`): MPI receives by a network card, transfers from a GPU, buffers that are registered
-// with the kernel, other mappings of the memory, other processes. So is every write where the configuration says so (`offload.host_writes =
-// "declared"`). What was not declared may put later bytes into the checkpoint, unseen. Before a checkpoint call has returned no thread writes there
-// at all. `name` is NULL or ends with zero.
+// The following holds from each checkpoint that the region is in, until `bvk_settle`, `bvk_unprotect` of it, the next checkpoint with a live region,
+// or `bvk_close` has returned. Its memory stays mapped and readable, and its pages stay those that they are: it is not freed or reallocated, and
+// nothing is dropped or moved there (`madvise`, `mremap`). Whatever writes to it are instructions of this process, or calls of the system that copy
+// there (`read`). Everything else is declared before (`bvk_before_write`): MPI receives by a network card, transfers from a GPU, buffers that are
+// registered with the kernel, other mappings of the memory, other processes. So is every write where the configuration says so
+// (`offload.host_writes = "declared"`). What was not declared may put later bytes into the checkpoint, unseen. Before a checkpoint call has returned
+// no thread writes there at all. `name` is NULL or ends with zero.
 int bvk_set_live(bvk_session_t session,
                  const char *name,
                  int on);

@@ -76,8 +76,8 @@ impl Begun {
 /// Takes a checkpoint of `regions`.
 ///
 /// # Safety
-/// What the application has promised of their memory holds until this returns; of those that are live or on a GPU that the session offloads, until they
-/// are settled.
+/// What the application has promised of their memory holds until this returns; of those that are live, or on a GPU that the session offloads, until
+/// they are settled.
 pub(super) unsafe fn take(
     open: &mut Open,
     name: &str,
@@ -170,10 +170,11 @@ unsafe fn hand_out(pending: Pending, place: *mut *mut PendingHandle) -> c_int {
 }
 
 /// Takes version `version` of the series `name`: all protected regions. When it returns the application may overwrite them, those on a GPU that
-/// is offloaded once that is declared (`bvk_offload`), live ones as `bvk_set_live` says; the ranks agree on it in the background, see `bvk_wait` and `bvk_next_report`.
+/// is offloaded once that is declared (`bvk_offload`), live ones as `bvk_set_live` says. The ranks agree on it in the background, see `bvk_wait` and
+/// `bvk_next_report`.
 ///
 /// Collective: all ranks, with the same name, version and regions (lengths may differ). Returns without waiting for the others. Blocks
-/// for the copy; for that behind the checkpoint before, if regions are live; when node memory is full: for room, at most `timeouts.room`.
+/// for the copy; if regions are live, for that behind the checkpoint before; when node memory is full, for room, at most `timeouts.room`.
 ///
 /// `pending`: NULL, or a place for a handle, which is yours until `bvk_release`; NULL after an error. The first checkpoint with regions on a
 /// GPU initialises its caches (up to a second).

@@ -157,7 +157,7 @@ impl Open {
 
 fn not_offloading() -> Failure {
     Failure::state(
-        "this session does not offload, so nothing is marked: call bvk_offload first, once, after bvk_open (for regions in host memory: bvk_set_live)",
+        "this session does not offload, so nothing is marked: call bvk_offload first, once, after bvk_open (for host memory: bvk_set_live)",
     )
 }
 
@@ -201,9 +201,9 @@ pub unsafe extern "C" fn bvk_offload(session: *mut SessionHandle, gpu: c_int, by
 /// Local, never waits for a GPU. The stream may be held back: until the mark has come, for a copy inside the GPU, or for the link. For live regions
 /// it blocks for the copy of these bytes.
 ///
-/// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph writes to before
-/// each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it has failed; what
-/// is marked is refused then.
+/// Errors: `BVK_ERR_STATE` without `bvk_offload` and `bvk_set_live`, and while the stream is captured into a CUDA graph: declare all that a graph
+/// writes to before each launch of it. `BVK_ERR_ARGUMENT` for a NULL `data` with bytes. `BVK_ERR_DEVICE`: the bytes are not all of one GPU, or it
+/// has failed; what is marked is refused then.
 ///
 /// # Safety
 /// The session's stream is as `bvk_set_stream` asks. `data` is not followed.
@@ -341,9 +341,9 @@ pub unsafe extern "C" fn bvk_write_set_close(set: *mut *mut WriteSetHandle) -> c
     })
 }
 
-/// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory of
-/// such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or being
-/// copied it does nothing.
+/// Waits until nothing of live memory is needed any more: neither of what is marked on a GPU nor of live regions on the host. Call it before memory
+/// of such a region is freed, and before something writes there that cannot be declared: another process, another GPU. Where nothing is marked or
+/// being copied it does nothing.
 ///
 /// Local. Blocks for the transfer of what is marked, at full speed, and for the copy.
 ///

@@ -354,9 +354,10 @@ pub unsafe extern "C" fn bvk_generation(session: *mut SessionHandle, generation:
 /// on the host or on a GPU. A region of this name that is protected already is replaced, so after a reallocation call it again (before that of
 /// a live one: `bvk_settle`). Node memory for a checkpoint of all that is protected is made ready in the background.
 ///
-/// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it. `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is
-/// allowed if `count` is 0. Device memory is ordered by the session's stream; memory of the host, also pinned and managed
-/// memory, is read as it is in the call.
+/// Local, never waits; where a live region (`bvk_set_live`) is replaced by one elsewhere: for what is being copied of it.
+///
+/// `kind` is one of `BVK_U8` to `BVK_F64` or `BVK_RECORD(bytes)`. `data` stays the application's; NULL is allowed if `count` is 0. Device memory is
+/// ordered by the session's stream; memory of the host, also pinned and managed memory, is read as it is in the call.
 ///
 /// Errors: `BVK_ERR_ARGUMENT`, `BVK_ERR_REGION`, `BVK_ERR_HANDLE`.
 ///

@@ -131,8 +131,8 @@ pub fn gpu_program_ended(output: &Output) {
     print!("{said}");
 }
 
-/// Runs a program that overwrites live regions, as `command` starts it with an argument, with each way to keep later writes out of checkpoints. It has
-/// compared what came back, and says how it was copied.
+/// Runs a program that overwrites live regions, as `command` starts it with an argument, with each way to keep later writes out of checkpoints. It
+/// has compared what came back, and says how it was copied.
 pub fn live_program_ended(command: impl Fn(&str) -> Command) {
     for mode in ["watched", "declared", "copied"] {
         let said = printed(&command(mode).env("BIVOUAC_OFFLOAD_HOST_WRITES", mode).output().expect("started"));
