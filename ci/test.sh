@@ -12,6 +12,7 @@ whole)
     is_whole=true profile=whole
     export BIVOUAC_TEST_KILLS="${BIVOUAC_TEST_KILLS:-10}" BIVOUAC_TEST_EVERY="${BIVOUAC_TEST_EVERY:-1}"
     export BIVOUAC_TEST_DRAWS="${BIVOUAC_TEST_DRAWS:-500}" BIVOUAC_TEST_HOST_KILLS="${BIVOUAC_TEST_HOST_KILLS:-6}"
+    export BIVOUAC_TEST_SEEDS="${BIVOUAC_TEST_SEEDS:-2000}"
     ;;
 quick) quick=true ;;
 *) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;

@@ -40,8 +40,8 @@ use world::rank::{Action, Script};
 use world::truth::{Counts, Truth, Weather};
 use world::{GLOBAL_ROOT, Landings, Run, Running, World, local_root};
 
-/// Seeds of an ordinary run of the tests: about half a minute on two cores.
-const SEEDS: u64 = 300;
+/// Seeds of an ordinary run of the tests: about half a minute on two cores. `ci/test.sh whole` has more.
+const SEEDS: u64 = 200;
 /// More turns than any run needs that does not hang; a rank takes some hundreds per call that times out.
 const TURNS_PER_RANK: u64 = 150_000;
 
