@@ -23,7 +23,8 @@ pub fn volumes(rows: &[Value]) -> Vec<Picture> {
     let saturated = vec![Series { name: "blocks of 64 KiB".into(), points }];
     let fine = rows.iter().filter(|row| number(row, "every") == 8.0);
     let of_coarse = |row: &Value| {
-        let whole = rows.iter().filter(coarse).find(|other| other["app"] == row["app"] && number(other, "every") == 8.0);
+        let whole =
+            rows.iter().filter(coarse).find(|other| other["app"] == row["app"] && number(other, "every") == 8.0);
         changed(row) / whole.map_or(f64::NAN, changed)
     };
     let by_block = grouped(fine, app, |row| (number(row, "block") / KIB, of_coarse(row)));
@@ -33,7 +34,14 @@ pub fn volumes(rows: &[Value]) -> Vec<Picture> {
     };
     let names = || APPS.map(str::to_owned).to_vec();
     vec![
-        picture("ics-6", "What has changed of blocks of 64 KiB", "steps a round", "changed / all", Vec::new(), by_steps),
+        picture(
+            "ics-6",
+            "What has changed of blocks of 64 KiB",
+            "steps a round",
+            "changed / all",
+            Vec::new(),
+            by_steps,
+        ),
         picture("ics-7", "The same, the most of all intervals", "program", "changed / all", names(), saturated),
         picture(
             "ics-8",
@@ -50,9 +58,11 @@ pub fn volumes(rows: &[Value]) -> Vec<Picture> {
 pub fn granularity(rows: &[Value]) -> Vec<Picture> {
     let series = |key: &'static str| {
         let kept = |row: &&Value| !matches!(word(row, "way"), "into a buffer" | "kernel 2" | "kernel 16");
-        grouped(rows.iter().filter(kept), |row| word(row, "way").into(), move |row| {
-            (number(row, "piece").log2() - 10.0, number(row, key))
-        })
+        grouped(
+            rows.iter().filter(kept),
+            |row| word(row, "way").into(),
+            move |row| (number(row, "piece").log2() - 10.0, number(row, key)),
+        )
     };
     let picture = |file: &str, title: &str, y, series| Picture {
         file: file.into(),
