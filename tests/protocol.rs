@@ -685,7 +685,7 @@ fn should_checkpoint_and_should_exit_give_one_answer_on_all_ranks() {
 #[test]
 fn mpi_finalize_before_close_and_sessions_that_are_never_closed() {
     let mut store = Store::new();
-    let mut version = 10;
+    let mut version = 10u64;
     for progress in ["auto", "sockets", "stepped"] {
         store.set("BIVOUAC_ENGINE_PROGRESS", progress);
         for how in ["finalize-first", "drop", "drop-after-finalize", "forget"] {
@@ -710,7 +710,7 @@ fn an_end_of_any_kind_in_any_state_of_a_mark() {
     store.set("BIVOUAC_DEVICE_BUDGET", "2 MiB");
     store.set("BIVOUAC_OFFLOAD_BUFFER", "1 MiB");
     let is_all = std::env::var("BIVOUAC_TEST_EVERY").is_ok_and(|every| every == "1");
-    let mut version = 10;
+    let mut version = 10u64;
     let hows = ["finalize-first", "drop", "drop-after-finalize", "forget", "kill"];
     for (first, how) in hows.into_iter().enumerate() {
         for (second, state) in ["pending", "moving", "doubled", "awaited", "landed"].into_iter().enumerate() {
@@ -722,7 +722,7 @@ fn an_end_of_any_kind_in_any_state_of_a_mark() {
             assert_eq!(answer.success, how != "kill", "{}", answer.text);
             let restored: u64 = answer.ok("restored")["version=".len()..].parse().unwrap();
             // At least what was committed; the one that was marked may have made it as well.
-            let last = if version > 10 { version - 10 } else { 0 };
+            let last = version.saturating_sub(10);
             assert!(restored == last || (last > 0 && restored == last + 1), "{how} {state}: {}", answer.text);
             answer.ok("committed");
             // What finds no room in the buffer is awaited, on its way already or sent at once.

@@ -453,7 +453,7 @@ impl Job {
             // It may be the one that takes over.
             trouble.weather.hard |= !trouble.weather.overtakes;
         }
-        let landings = self.lands_later.then(|| Landings { fail: trouble.landings_fail });
+        let landings = self.lands_later.then_some(Landings { fail: trouble.landings_fail });
         let script = self.script(&trouble);
         // Who leaves without a word takes verdicts along that it should have passed on.
         trouble.weather.hard |= !script.closes;
