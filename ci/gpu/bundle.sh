@@ -49,5 +49,7 @@ find "$folder" -type f -exec strip {} +
 cp -r src/capi/python/bivouac "$folder/lib/bivouac"
 find "$folder/lib" -name __pycache__ -prune -exec rm -r {} +
 cp tests/programs/python/gpu.py "$folder/python_gpu.py"
-cp ci/gpu/run.sh ci/gpu/many.sh benches/shots.sh "$folder/"
+# Built on that machine, if it has nvcc.
+mkdir "$folder/cuda" && cp include/bivouac.h mpi-examples/cuda/heat.cu "$folder/cuda/"
+cp ci/gpu/run.sh ci/gpu/many.sh ci/gpu/cuda.sh benches/shots.sh "$folder/"
 ls -lR "$folder"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a bundle of ci/gpu/bundle.sh on a machine with GPUs, and prints one JSON object: what passed, and the figures.
 #   out/gpu/run.sh [--only PART,…] [--shots [options of benches/shots.sh]] > result.json
-# A PART is tests, interfaces, rtm, graphlets, device, beside, ready, slots, reduction, marks or figures; without --only all of them. Figures take ten minutes, shots half
+# A PART is tests, interfaces, cuda, rtm, graphlets, device, beside, ready, slots, reduction, marks or figures; without --only all of them. Figures take ten minutes, shots half
 # an hour and 90 GB of memory.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -59,6 +59,10 @@ interface() {
         timeout 600 mpirun --oversubscribe --bind-to none -n 2 "$@"
     rm -rf "$memory"
 }
+# A program in CUDA C++ with marked checkpoints.
+if wanted cuda; then
+    if command -v nvcc > /dev/null; then check cuda ./cuda.sh lib cuda cuda/heat.cu; else echo 'SKIPPED: cuda: no nvcc on this machine' >&2; fi
+fi
 if wanted interfaces; then
     interface c_gpu ok ./c_gpu
     interface veloc_gpu ok ./veloc_gpu "$scratch/veloc_gpu/veloc.cfg"
