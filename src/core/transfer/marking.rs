@@ -52,10 +52,13 @@ impl Engine {
         }
         let is_ready = offload.is_ready(slot);
         if !is_ready {
-            self.desk.note_once("not-marked", || {
-                "event=not-marked: the slot in node memory is not pinned yet, so the checkpoint is copied; Offload::prepare at the start makes it \
-                 ready; said once"
-                    .into()
+            self.desk.note_once("not-marked", || match offload.may_mark() {
+                true => "event=not-marked: the slot in node memory is not pinned yet, so the checkpoint is copied; Offload::prepare (bvk_offload) at \
+                         the start makes it ready; said once"
+                    .into(),
+                false => "event=not-marked: as configured (history.pin = \"never\") node memory is not pinned, so no checkpoint is marked, and all \
+                          are copied; said once"
+                    .into(),
             });
         }
         is_ready

@@ -118,13 +118,17 @@ impl CacheHandle {
         self.0.registered.bytes(place.clone()) == place.end - place.start
     }
 
+    /// Are slots pinned at all?
+    pub fn may_pin(&self) -> bool {
+        self.0.config.pin != PinOrder::Never
+    }
+
     /// Pins a slot now; false if that does not work here.
     ///
     /// # Blocking
     /// For turns with the other ranks of the node, and about a second for 10 GiB.
     pub fn pin(&self, slot: &SlotMut) -> bool {
-        self.0.config.pin != PinOrder::Never
-            && super::preparing::pin(&self.0, pages_of(slot), &mut self.0.config.pin.clone())
+        self.may_pin() && super::preparing::pin(&self.0, pages_of(slot), &mut self.0.config.pin.clone())
     }
 }
 

@@ -257,6 +257,11 @@ impl Offload {
         }
     }
 
+    /// Does the configuration let slots be pinned? If not, nothing is ever marked.
+    pub(in crate::transfer) fn may_mark(&self) -> bool {
+        self.handle.may_pin()
+    }
+
     /// Waits for what is marked.
     pub(in crate::transfer) fn wait(&self) {
         self.offloader.wait_for_turn();
