@@ -19,7 +19,6 @@ use crate::segment::SlotMut;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// A shard of which everything but what comes from live memory is in its slot.
 pub(super) struct Marked {
@@ -139,8 +138,7 @@ impl Engine {
                 (target, |all: &mut [Digest]| capture::place_digests(&parts, digests, all))
             }));
         });
-        let (turn, is_audited, limit) = (0, true, Duration::ZERO);
-        let snapshot = Snapshot { version, fields, block_bytes, target, known, turn, is_audited, limit, land };
+        let snapshot = Snapshot { version, fields, block_bytes, target, known, land };
         offload.mark(snapshot, stream);
     }
 

@@ -36,14 +36,19 @@ pub(in crate::transfer) struct Snapshot {
     pub target: Arc<Target>,
     /// Where the digests are of what the target holds of them, if that is known.
     pub known: Option<Known>,
+    /// What to do in the end.
+    pub land: Land,
+}
+
+/// How a snapshot is sent.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
     /// Which of the blocks that have not changed are sent all the same.
     pub turn: u64,
     /// Are the digests made before the application goes on?
     pub is_audited: bool,
     /// How long it may take at most.
     pub limit: Duration,
-    /// What to do in the end.
-    pub land: Land,
 }
 
 /// Reads the digests of what a target holds, from a block of the regions on.
@@ -137,8 +142,7 @@ pub(super) struct Mark {
     pub piece: usize,
     pub target: Arc<Target>,
     pub known: Option<Known>,
-    pub turn: u64,
-    pub is_audited: bool,
+    pub terms: Terms,
     pub land: Land,
     pub zones: Zones,
     /// What the stream had done by then, until our streams wait for it.
@@ -261,7 +265,7 @@ impl Mark {
 
     /// Which of so many blocks is sent though the target holds it.
     fn refreshed_of(&self) -> usize {
-        (self.turn % REFRESHED as u64) as usize
+        (self.terms.turn % REFRESHED as u64) as usize
     }
 
     /// Blocks that are sent before it is known which ones the target holds, about a piece of them.
@@ -338,7 +342,7 @@ impl Mark {
             known(at, &mut held);
         }
         let pending = self.zones.runs(at..end, |zone| zone == Zone::Pending);
-        match self.is_audited {
+        match self.terms.is_audited {
             true => self.note_all(at..end, &made),
             false => pending.iter().for_each(|run| self.note_all(run.clone(), &made[run.start - at..run.end - at])),
         }

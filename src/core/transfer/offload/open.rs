@@ -1,7 +1,7 @@
 //! What a program calls.
 #![forbid(unsafe_code)]
 
-use super::mark::Snapshot;
+use super::mark::{Snapshot, Terms};
 use super::thread::{Gate, Offloader};
 use super::{Counters, OffloadError, OffloadStats};
 use crate::affinity::{cpus, given};
@@ -267,11 +267,10 @@ impl Offload {
         self.offloader.wait_for_turn();
     }
 
-    /// Marks a shard. `snapshot` gets how it is made.
+    /// Marks a shard.
     pub(in crate::transfer) fn mark(&self, mut snapshot: Snapshot, stream: &dyn Stream) {
-        snapshot.turn = self.marks.fetch_add(1, Ordering::Relaxed);
-        snapshot.is_audited = self.config.audit;
-        snapshot.limit = self.limit;
+        let turn = self.marks.fetch_add(1, Ordering::Relaxed);
+        let terms = Terms { turn, is_audited: self.config.audit, limit: self.limit };
         let (refusals, land) = (self.refusals.clone(), snapshot.land);
         snapshot.land = Box::new(move |landed| {
             let in_a_row = match &landed {
@@ -289,7 +288,7 @@ impl Offload {
             }
             land(landed);
         });
-        if let Err((error, land)) = self.offloader.mark(snapshot, stream) {
+        if let Err((error, land)) = self.offloader.mark(snapshot, terms, stream) {
             land(Err(DeviceError::to_string(&error)));
         }
     }

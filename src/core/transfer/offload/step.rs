@@ -1,7 +1,7 @@
 //! What the thread does, step by step: transfers that have ended, the next ones, and the end.
 #![forbid(unsafe_code)]
 
-use super::mark::{Batch, Digesting, Doubled, Land, Landed, Mark, Part, Parts, Placed, Snapshot, Source};
+use super::mark::{Batch, Digesting, Doubled, Land, Landed, Mark, Part, Parts, Placed, Snapshot, Source, Terms};
 use super::ring::Ring;
 use super::zones::{Happens, Zone, Zones};
 use super::{AHEAD, Books, Shared, WIDTH, WIDTH_HURRIED, pace};
@@ -70,14 +70,14 @@ impl Mark {
     /// A snapshot whose moment and digests are enqueued.
     fn new(
         snapshot: Snapshot,
+        terms: Terms,
         fields: Vec<Placed>,
         piece: usize,
         moment: Arc<dyn Moment>,
         order: Vec<u32>,
         mut digests: Vec<Digest>,
-        begun: Duration,
     ) -> Mark {
-        let Snapshot { version, block_bytes, target, known, turn, is_audited, land, .. } = snapshot;
+        let Snapshot { version, block_bytes, target, known, land, .. } = snapshot;
         let count = count_of(&fields);
         digests.resize(count, Digest::default());
         let mut by_address: Vec<usize> = (0..fields.len()).filter(|index| !fields[*index].blocks.is_empty()).collect();
@@ -91,8 +91,7 @@ impl Mark {
             piece,
             target,
             known,
-            turn,
-            is_audited,
+            terms,
             land,
             zones: Zones::new(count, piece),
             start: None,
@@ -111,7 +110,7 @@ impl Mark {
             doublings: Default::default(),
             bytes,
             sent: 0,
-            begun,
+            begun: Duration::ZERO,
             whole: Duration::ZERO,
             failure: None,
         }
@@ -223,19 +222,24 @@ impl Shared {
     ///
     /// # Errors
     /// What the device says; the snapshot's `land` is not called then.
-    pub(super) fn mark(&self, mut snapshot: Snapshot, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
+    pub(super) fn mark(
+        &self,
+        mut snapshot: Snapshot,
+        terms: Terms,
+        stream: &dyn Stream,
+    ) -> Result<(), (DeviceError, Land)> {
         let mut books = self.books.lock();
         debug_assert!(books.mark.is_none() && !books.is_landing, "one mark is open at a time");
         let placed = Mark::place(std::mem::take(&mut snapshot.fields), snapshot.block_bytes);
         let piece = (self.sizes.piece / snapshot.block_bytes).max(1) as usize;
         let order = books.order.on_mark(count_of(&placed).div_ceil(piece));
         let now = self.now();
-        let whole = books.intervals.on_mark(now, snapshot.limit);
-        let (block_bytes, is_audited) = (snapshot.block_bytes, snapshot.is_audited);
+        let whole = books.intervals.on_mark(now, terms.limit);
+        let block_bytes = snapshot.block_bytes;
         let enqueue = || -> Result<_, DeviceError> {
             // Live memory may be read from here on; who writes waits for the digests, too.
             let start = stream.moment()?;
-            let digesting = if is_audited { Some(digest(&placed, block_bytes, stream)?) } else { None };
+            let digesting = if terms.is_audited { Some(digest(&placed, block_bytes, stream)?) } else { None };
             Ok((start, digesting))
         };
         let (start, digesting) = match enqueue() {
@@ -243,8 +247,10 @@ impl Shared {
             Err(error) => return Err((error, snapshot.land)),
         };
         let moment = digesting.as_ref().map_or_else(|| start.clone(), |digesting| digesting.moment.clone());
-        let mut mark = Mark::new(snapshot, placed, piece, moment, order, std::mem::take(&mut books.spare_digests), now);
-        (mark.start, mark.digesting, mark.whole) = (Some(start), digesting, whole);
+        let mut mark =
+            Mark::new(snapshot, terms, placed, piece, moment, order, std::mem::take(&mut books.spare_digests));
+        (mark.start, mark.digesting) = (Some(start), digesting);
+        (mark.begun, mark.whole) = (now, whole);
         self.count(|stats| {
             stats.marks += 1;
             stats.bytes += mark.bytes;
@@ -259,7 +265,7 @@ impl Shared {
     /// What the call that marked has left to the thread: our streams go behind the mark, and without an audit the digests are made there.
     fn begin(&self, mark: &mut Mark, start: &dyn Moment) -> Result<(), DeviceError> {
         self.lows.iter().try_for_each(|low| low.wait_for(start))?;
-        if !mark.is_audited {
+        if !mark.terms.is_audited {
             mark.digesting = Some(digest(&mark.fields, mark.block_bytes, &*self.lows[0])?);
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Marks on the twin, whose streams do what a seed says: the slot has what was marked, and the program what it would have without us.
 
-use super::mark::{Field, Known, Snapshot};
+use super::mark::{Field, Known, Snapshot, Terms};
 use super::step::Next;
 use super::thread::{Gate, Offloader};
 use super::{Shared, Sizes};
@@ -142,16 +142,14 @@ impl World {
             known: known.map(|known| -> Known {
                 Box::new(move |first, into| into.copy_from_slice(&known[first..first + into.len()]))
             }),
-            turn: self.rng.next_u64(),
-            is_audited: self.is_audited,
-            limit: Duration::ZERO,
             land: Box::new(move |landed| {
                 let whole = landed.map(|landed| Whole { target: landed.target, digests: landed.digests.to_vec() });
                 *there.lock().expect("no panic") = Some(whole);
             }),
         };
         self.forgotten.clear();
-        assert!(self.shared.mark(snapshot, &*stream).is_ok());
+        let terms = Terms { turn: self.rng.next_u64(), is_audited: self.is_audited, limit: Duration::ZERO };
+        assert!(self.shared.mark(snapshot, terms, &*stream).is_ok());
         self.marked = Some(stream.moment().expect("a moment"));
         outcome
     }
@@ -304,12 +302,10 @@ fn nobody_waits_for_a_thread_that_has_died() {
         block_bytes: BLOCK,
         target: Target::new(vec![0; 4 * BLOCK as usize]),
         known: None,
-        turn: 0,
-        is_audited: true,
-        limit: Duration::ZERO,
         land: Box::new(move |_| panic!("it has not landed, and {kept:?} was told so")),
     };
-    assert!(offloader.mark(snapshot, &*stream).is_ok());
+    let terms = Terms { turn: 0, is_audited: true, limit: Duration::ZERO };
+    assert!(offloader.mark(snapshot, terms, &*stream).is_ok());
     offloader.settle();
     assert!(!offloader.is_alive());
     assert_eq!(Arc::strong_count(&told), 1);

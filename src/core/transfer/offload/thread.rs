@@ -1,7 +1,7 @@
 //! The offloader of a device: its streams, its buffer, and the thread that sends.
 #![forbid(unsafe_code)]
 
-use super::mark::{Land, Snapshot};
+use super::mark::{Land, Snapshot, Terms};
 use super::step::Next;
 use super::{Counters, OffloadError, OffloadStats, Shared, Sizes};
 use crate::base::log;
@@ -75,9 +75,9 @@ impl Offloader {
     ///
     /// # Errors
     /// What the device says; the snapshot's `land` comes back.
-    pub fn mark(&self, snapshot: Snapshot, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
+    pub fn mark(&self, snapshot: Snapshot, terms: Terms, stream: &dyn Stream) -> Result<(), (DeviceError, Land)> {
         self.wait_for_turn();
-        self.shared.mark(snapshot, stream)
+        self.shared.mark(snapshot, terms, stream)
     }
 
     /// Work that is enqueued on the stream from now on may write to these.

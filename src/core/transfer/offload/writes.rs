@@ -174,7 +174,7 @@ impl Shared {
         }
         self.urgent.wait_for(&*mark.moment)?;
         // What the engine sends is digested behind that only, where somebody has digested it before.
-        let parts = mark.live_parts(&pending, |bytes| mark.is_audited && bytes >= self.sizes.engine);
+        let parts = mark.live_parts(&pending, |bytes| mark.terms.is_audited && bytes >= self.sizes.engine);
         let Parts { long, short, bytes } = parts;
         for (parts, carrier) in [(long, Carrier::Engine), (short, Carrier::Kernel(WIDTH_HURRIED))] {
             if parts.is_empty() {
