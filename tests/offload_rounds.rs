@@ -116,9 +116,7 @@ impl Program {
         for (name, region) in ["large", "small"].into_iter().zip(&self.regions) {
             checkpoint.save_device::<u8>(name, region).expect("saved");
         }
-        let pending = checkpoint.mark_on(offload, self.streams[stream].stream()).expect("marked");
-        self.lead(stream, &[]);
-        pending
+        checkpoint.mark_on(offload, self.streams[stream].stream()).expect("marked")
     }
 
     /// What is restored, and the shadows, are the same.

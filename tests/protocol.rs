@@ -713,8 +713,8 @@ fn an_end_of_any_kind_in_any_state_of_a_mark() {
     let mut version = 10u64;
     let hows = ["finalize-first", "drop", "drop-after-finalize", "forget", "kill"];
     for (first, how) in hows.into_iter().enumerate() {
-        for (second, state) in ["pending", "moving", "doubled", "awaited", "landed"].into_iter().enumerate() {
-            if first != (second + 1) % 5 && !is_all {
+        for (second, state) in ["undeclared", "doubled", "awaited", "landed"].into_iter().enumerate() {
+            if (first + second) % 4 != 0 && !is_all {
                 continue;
             }
             let scenario = ["end-marked", how, state, &version.to_string()];

@@ -104,24 +104,24 @@ pub fn end_marked(job: Job, universe: Option<Universe>, how: &str, state: &str, 
     let twin = Arc::new(HostDevice::new(model));
     let stream = twin.stream(Priority::High).expect("a stream");
     let region = twin.allocate(REGION).expect("room");
-    let marking = Marking { stream, twin: twin.clone(), region };
-    job.tell("restored", marking.restart(&session, job.rank));
+    let program = Marking { stream, twin: twin.clone(), region };
+    job.tell("restored", program.restart(&session, job.rank));
     let caches = session.caches(twin).expect("caches");
     let offload = session.offload(&caches).expect("an offload");
     offload.prepare(REGION).expect("prepared");
-    marking.write(job.rank, version);
-    let marked = marking.mark(&session, &offload, version);
+    program.write(job.rank, version);
+    let marked = program.mark(&session, &offload, version);
     job.tell("committed", marked.and_then(|pending| pending.wait(Level::Process)));
     offload.settle();
-    marking.write(job.rank, version + 1);
-    let pending = marking.mark(&session, &offload, version + 1);
+    program.write(job.rank, version + 1);
+    let pending = program.mark(&session, &offload, version + 1);
     let declare = |bytes| {
-        let part = marking.region.part(0, bytes).expect("inside");
-        offload.before_write(&part, &*marking.stream).expect("declared");
+        let part = program.region.part(0, bytes).expect("inside");
+        offload.before_write(&part, &*program.stream).expect("declared");
     };
     match state {
-        "pending" => {}
-        "moving" => wait_until("it is on its way", || offload.stats().marks == 2),
+        // It is about to be sent, or on its way.
+        "undeclared" => {}
         // The buffer has room for so much.
         "doubled" => declare(512 << 10),
         "awaited" => declare(REGION),
@@ -129,18 +129,15 @@ pub fn end_marked(job: Job, universe: Option<Universe>, how: &str, state: &str, 
         other => panic!("no state {other:?}"),
     }
     job.say("state", format!("doubled={}", offload.stats().doubled_bytes > 0));
+    let mut marking = Some((offload, caches));
     match how {
-        // They go before the session, or behind it.
-        "drop" | "finalize-first" => drop((offload, caches)),
-        "forget" => std::mem::forget((offload, caches)),
-        _ => {
-            leave(&job, universe, session, pending, how);
-            drop((offload, caches));
-            crate::support::finalize_if_needed();
-            return job.say("ended", how);
-        }
+        // They go before the session; otherwise behind it.
+        "drop" | "finalize-first" => marking = None,
+        "forget" => std::mem::forget(marking.take()),
+        _ => {}
     }
     leave(&job, universe, session, pending, how);
+    drop(marking);
     crate::support::finalize_if_needed();
     job.say("ended", how);
 }
