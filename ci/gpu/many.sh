@@ -209,14 +209,14 @@ if begin minis 200; then
 fi
 # ICS'19, figures 10 and 11: in all ways, without a buffer and with one for half, in blocks of 64 and of 4 KiB. Steps of some tenth of a second.
 ics() {
-    local name=$1 mib=$2 steps=$3 rounds=$4 app every
+    local name=$1 mib=$2 steps=$3 rounds=$4 app set block buffer ways
     shift 4
     for app in "${apps[@]}"; do
-        every=$((${app#*:} * steps)) app=${app%:*}
-        BIVOUAC_JOB_BLOCK='64 KiB' buffer=0 minis "$name: $app" "$app" 1 "$mib" 6 60 --every "$every" --measure "$rounds" --ways copy,wait,blind,full,mark "$@"
-        BIVOUAC_JOB_BLOCK='4 KiB' buffer=0 minis "$name, fine: $app" "$app" 1 "$mib" 4 60 --every "$every" --measure "$rounds" --ways mark "$@"
-        BIVOUAC_JOB_BLOCK='64 KiB' buffer=$((mib / 2)) minis "$name, buffer: $app" "$app" 1 "$mib" 6 60 --every "$every" --measure "$rounds" --ways copy,full,mark,nothing "$@"
-        BIVOUAC_JOB_BLOCK='4 KiB' buffer=$((mib / 2)) minis "$name, buffer, fine: $app" "$app" 1 "$mib" 4 60 --every "$every" --measure "$rounds" --ways mark "$@"
+        for set in 64:0:copy,wait,blind,full,mark 4:0:mark "64:$((mib / 2)):copy,full,mark,nothing" "4:$((mib / 2)):mark"; do
+            IFS=: read -r block buffer ways <<< "$set"
+            BIVOUAC_JOB_BLOCK="$block KiB" minis "$name, $block KiB, buffer of $buffer: ${app%:*}" "${app%:*}" 1 "$mib" 6 60 \
+                --every $((${app#*:} * steps)) --measure "$rounds" --ways "$ways" "$@"
+        done
     done
 }
 if begin ics 260; then ics ics 1024 4 3; fi
