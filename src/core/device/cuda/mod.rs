@@ -6,7 +6,7 @@
 //! happens.
 //!
 //! `memory.rs` has address space, mapping and allocations; `pinned.rs` host memory that the GPU reaches by itself, `detour.rs` the way
-//! around for other memory; `stream.rs` the copies, `scatter.rs` those of many small pieces; `event.rs` points in them; `kernels.rs`
+//! around for other memory; `stream.rs` the copies, `batch.rs` those that are enqueued together, `scatter.rs` those of many small pieces; `event.rs` points in them; `kernels.rs`
 //! how the kernels get to the GPU; `chunks.rs` the tables of chunks.
 
 mod batch;

@@ -322,8 +322,8 @@ impl Mark {
         self.note_all(blocks, digests);
     }
 
-    /// Looks at the next digests of the mark, which have been made. Blocks that the target holds already are safe, but for those whose turn it is. Without an audit only
-    /// blocks that nobody can have written to yet are known by it.
+    /// Looks at the next digests of the mark, which have been made. Blocks that the target holds already are safe, but for those whose turn it is.
+    /// Without an audit only blocks that nobody can have written to yet are known by it.
     pub fn look_at_digests(&mut self) {
         let Some(Digesting { copied, looked, .. }) = &mut self.digesting else { return };
         let (at, end) = (*looked, self.digests.len().min(*looked + LOOK));

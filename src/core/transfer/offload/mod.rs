@@ -56,9 +56,9 @@ use std::time::{Duration, Instant};
 struct Sizes {
     /// How much is sent, and becomes safe, in one.
     piece: u64,
-    /// Runs of blocks from which on the copy engine is faster than a kernel, and from which on it is faster than one of a few thread blocks, and disturbs
-    /// less.
+    /// Runs of blocks from which on the copy engine is faster than a kernel of many thread blocks, while somebody waits.
     engine: u64,
+    /// Runs from which on it is faster than one of a few, and disturbs less.
     engine_beside: u64,
 }
 
