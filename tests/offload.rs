@@ -11,6 +11,7 @@ use bivouac_core::format::ShardHeader;
 use bivouac_core::{Level, Offload, Pending, Restorer, Session};
 use common::limit::wait_until;
 use machine::*;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,12 @@ fn shards_in(folder: &Path) -> Vec<ShardHeader> {
         false => std::fs::read(&path).ok().and_then(|bytes| ShardHeader::decode(&bytes).ok()).into_iter().collect(),
     });
     heads.collect()
+}
+
+/// Bytes that the files of a folder take up.
+fn allocated_in(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry"));
+    entries.map(|entry| entry.metadata().expect("there").blocks() * 512).sum()
 }
 
 fn prepared(rank: &Rank, session: &Session) -> (bivouac_core::Caches, Offload) {
@@ -191,6 +198,22 @@ fn slots_that_are_not_ready_are_for_copies_and_are_made_ready() {
         assert!(session.stats().staged_captures > 0);
         assert_eq!(Program::restart(rank, session), Some((version, "memory")));
     });
+}
+
+/// Two, and a third one where the local tier reads them, if there is room for three.
+#[test]
+fn as_many_slots_are_made_ready_as_take_turns() {
+    for (memory_only, shard, slots) in [(true, 32, 2), (false, 32, 3), (false, 100, 2)] {
+        let machine = Machine { offload: ALWAYS, memory_only, ..Machine::new() };
+        machine.run(1, |rank, session| {
+            let caches = rank.caches(session);
+            let offload = session.offload(&caches).expect("an offload");
+            let before = allocated_in(&machine.folder("memory"));
+            offload.prepare(shard * MIB).expect("room");
+            let mib = (allocated_in(&machine.folder("memory")) - before) / MIB;
+            assert!((slots * shard..(slots + 1) * shard).contains(&mib), "{mib} MiB for {slots} of {shard}");
+        });
+    }
 }
 
 /// At this rate one takes more than two seconds, and there are forty votes of others behind it.

@@ -27,6 +27,7 @@ pub struct Machine {
     /// Host memory and file of histories.
     pub history_bytes: [u64; 2],
     pub memory_enabled: bool,
+    pub memory_only: bool,
     pub local_every: u64,
     pub workers: Workers,
     pub abandon: Duration,
@@ -48,6 +49,7 @@ impl Machine {
             device_bytes: 32 * MIB,
             history_bytes: [1, 1],
             memory_enabled: true,
+            memory_only: false,
             local_every: 1 << 40,
             workers: Workers::Threads,
             abandon: Duration::from_secs(20),
@@ -82,6 +84,7 @@ impl Machine {
         config.job.take_over = true;
         config.job.memory_enabled = self.memory_enabled;
         config.job.local.every = self.local_every;
+        config.job.local_enabled = !self.memory_only;
         config.job.global_enabled = false;
         config.job.global_directory = root.join("global");
         config.job.timeouts.abandon = self.abandon;

@@ -26,6 +26,11 @@ impl fmt::Display for KeyDifference {
 }
 
 impl JobConfig {
+    /// Does any tier keep shards in files or objects?
+    pub(crate) fn has_files(&self) -> bool {
+        self.local_enabled || self.global_enabled || self.object_url.is_some()
+    }
+
     /// Every key of the job part with its value as canonical text, sorted by key.
     ///
     /// Equal values have equal text however they were written (`"1 min"`, `60`), and different values have

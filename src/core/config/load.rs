@@ -153,8 +153,7 @@ impl Config {
     }
 
     pub(super) fn check_tiers(&self, problems: &mut Problems) {
-        let has_files = self.job.local_enabled || self.job.global_enabled || self.job.object_url.is_some();
-        if !(self.job.memory_enabled || has_files) {
+        if !(self.job.memory_enabled || self.job.has_files()) {
             problems.push(|| ConfigError::NoTier);
         }
         // The store is memory by default, so that it only matters once something is protected.

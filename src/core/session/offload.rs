@@ -28,6 +28,7 @@ impl Session {
             cpus: config.node.device_cpus,
             limit: config.job.timeouts.abandon / 4,
             segment: self.engine.memory().cloned(),
+            is_read: config.job.has_files() || config.job.redundancy.first_scheme().is_some(),
             stats: self.engine.count_marks(),
             is_waited_for: Box::new(move || engine.upgrade().is_none_or(|engine| engine.is_landing_awaited())),
         };

@@ -53,7 +53,7 @@ impl Engine {
         if !is_ready {
             self.desk.note_once("not-marked", || match offload.may_mark() {
                 true => "event=not-marked: the slot in node memory is not pinned yet, so the checkpoint is copied; Offload::prepare (bvk_offload) at \
-                         the start makes it ready; said once"
+                         the start makes slots ready, and more are used where checkpoints come faster than other levels store them; said once"
                     .into(),
                 false => "event=not-marked: as configured (history.pin = \"never\") node memory is not pinned, so no checkpoint is marked, and all \
                           are copied; said once"

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Slots that a series uses in turn.
 const SLOTS: usize = 2;
+/// And where a level beyond node memory may still read one of them when its turn comes.
+const SLOTS_READ: usize = 3;
 /// Marked shards in a row that may be refused before the next ones are copied.
 const REFUSALS_MAX: u32 = 2;
 
@@ -31,6 +33,8 @@ pub(crate) struct OffloadSpec {
     /// How long a shard may take at most.
     pub limit: Duration,
     pub segment: Option<Arc<Segment>>,
+    /// Does anything read shards in node memory: a level behind it, or what makes copies and parity?
+    pub is_read: bool,
     pub stats: Counters,
     /// Does anything wait for what is marked?
     pub is_waited_for: Box<dyn Fn() -> bool + Send>,
@@ -72,6 +76,7 @@ pub struct Offload {
     handle: CacheHandle,
     _lent: Option<Lent>,
     segment: Option<Arc<Segment>>,
+    is_read: bool,
     config: OffloadConfig,
     limit: Duration,
     marks: AtomicU64,
@@ -146,6 +151,7 @@ impl Offload {
             handle,
             _lent: lent,
             segment: spec.segment,
+            is_read: spec.is_read,
             config: spec.config,
             limit: spec.limit,
             marks: AtomicU64::new(0),
@@ -196,6 +202,7 @@ impl Offload {
 
     /// Makes node memory ready for marked shards with `bytes` of regions, in device and host memory together: reserved, touched and pinned. Without
     /// it the first checkpoints are copied, as [`Checkpoint::capture_on`](crate::Checkpoint::capture_on) does, and their slots pinned for later ones.
+    /// That is two shards, and a third one where other levels or redundancy read them and this rank's share of node memory has room for three.
     /// Histories are opened before: one that is opened later may take this memory.
     ///
     /// # Collective
@@ -211,11 +218,19 @@ impl Offload {
         let segment = self.segment.as_ref().ok_or_else(|| failed("the memory tier is off".to_owned()))?;
         // Digests of blocks of 4 KiB, and what is said of the regions.
         let room = bytes + bytes / 256 + (1 << 20);
+        let room = room.next_multiple_of(PAGE);
+        let share = segment.capacity() / u64::from(segment.node_ranks().max(1));
+        let wanted = if self.is_read && share / room >= SLOTS_READ as u64 { SLOTS_READ } else { SLOTS };
         let mut slots: Vec<SlotMut> = Vec::new();
-        for _ in 0..SLOTS {
-            let slot = segment.reserve(room.next_multiple_of(PAGE)).map_err(|error| failed(error.to_string()))?;
-            let refused = || segment.refusal().map_or_else(|| "no room".to_owned(), |refusal| refusal.to_string());
-            slots.push(slot.ok_or_else(|| failed(refused()))?);
+        for _ in 0..wanted {
+            match segment.reserve(room).map_err(|error| failed(error.to_string()))? {
+                Some(slot) => slots.push(slot),
+                None if slots.len() >= SLOTS => break,
+                None => {
+                    let refusal = segment.refusal();
+                    return Err(failed(refusal.map_or_else(|| "no room".to_owned(), |refusal| refusal.to_string())));
+                }
+            }
         }
         match slots.iter().all(|slot| self.handle.pin(slot)) {
             true => Ok(()),
