@@ -1,6 +1,6 @@
 //! Draws the stored figures of shots, and of files that refer to earlier ones: `cargo bench --bench plots` reads `benches/results/shot-h200.jsonl`,
-//! `benches/results/figures-h100.jsonl`, `minis-h100.jsonl`, `granularity-h100.jsonl` and `volume-2core.jsonl`, and writes one SVG and one CSV for each of the papers' figures into `benches/results/plots/`. Nothing is measured
-//! here.
+//! `benches/results/figures-h100.jsonl`, `minis-h100.jsonl`, `granularity-h100.jsonl`, `volume-2core.jsonl`, and of four GPUs `shot-h100-x4.jsonl` and `figures-h100-x4.jsonl`, and writes one SVG and one CSV
+//! for each of the papers' figures into `benches/results/plots/`. Nothing is measured here.
 
 #[path = "plots/figures.rs"]
 mod figures;
@@ -62,6 +62,9 @@ fn main() -> Outcome {
     all.extend(minis::volumes(&rows(&results.join("volume-2core.jsonl"))?));
     all.extend(minis::granularity(&rows(&results.join("granularity-h100.jsonl"))?));
     all.extend(minis::pictures(&rows(&results.join("minis-h100.jsonl"))?));
+    let shots: Vec<Value> = rows(&results.join("shot-h100-x4.jsonl"))?.into_iter().filter(is_valid_shot).collect();
+    all.extend(scaling(&shots));
+    all.extend(figures::by_ranks(&rows(&results.join("figures-h100-x4.jsonl"))?, "-x4"));
     let folder = results.join("plots");
     std::fs::create_dir_all(&folder)?;
     for picture in all {
@@ -296,6 +299,36 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
             true,
             blocked_over(&["hipc-6c"], "host_gib"),
         ),
+    ]
+}
+
+/// HPDC'23, figure 9, and HiPC'22, figures 5c and 6, on a host with four GPUs.
+fn scaling(shots: &[Value]) -> [Picture; 4] {
+    let picture = |file: &str, title: &str, y, series| Picture {
+        file: file.into(),
+        title: title.into(),
+        x: "ranks, one GPU each",
+        y,
+        names: Vec::new(),
+        is_log: true,
+        series,
+    };
+    let name = |row: &Value| {
+        let engine = word(row, "engine");
+        let barriers = if row["tight"] == true { ", barriers" } else { "" };
+        format!("{engine}, {} ms{barriers}", number(row, "interval_ms"))
+    };
+    let over_ranks = |names| grouped(set(shots, names), name, |row| (number(row, "ranks"), number(row, "both_gb_s")));
+    let waited = |names| {
+        let way = |row: &Value| format!("{}, pinning {}", word(row, "engine"), word(row, "pin"));
+        grouped(set(shots, names), way, |row| (number(row, "ranks"), blocked(row)))
+    };
+    let (both, seconds) = ("GB/s of a rank, both passes", "seconds blocked, initialisation included");
+    [
+        picture("hpdc-9-x4", "Ranks of a node and one disk (HPDC'23, 9)", both, over_ranks(&["hpdc-9"])),
+        picture("hpdc-9-fits-x4", "The same without the disk (HPDC'23, 9)", both, over_ranks(&["hpdc-9-fits"])),
+        picture("hipc-5c-x4", "Touching and pinning, 10 ms (HiPC'22, 5c)", seconds, waited(&["hipc-5c"])),
+        picture("hipc-6-x4", "Cold start, 20 ms (HiPC'22, 6b)", seconds, waited(&["hipc-6"])),
     ]
 }
 

@@ -16,7 +16,7 @@ pub fn pictures(rows: &[Value]) -> Vec<Picture> {
         pictures.extend(by_chunk(input, &of("figures 4").collect::<Vec<_>>()));
         pictures.extend(by_count(input, &of("figures 5").collect::<Vec<_>>()));
     }
-    pictures.extend(by_ranks(&rows.iter().filter(|row| row["figure"] == "figures 6").collect::<Vec<_>>()));
+    pictures.extend(by_ranks(rows, ""));
     pictures.push(restarts(&rows.iter().filter(|row| row["figure"] == "figures restart").collect::<Vec<_>>()));
     pictures
 }
@@ -120,12 +120,14 @@ fn by_count(input: &str, rows: &[&Value]) -> [Picture; 2] {
     ]
 }
 
-fn by_ranks(rows: &[&Value]) -> [Picture; 2] {
+/// Figure 6; `machine` ends the names of its files.
+pub fn by_ranks(rows: &[Value], machine: &str) -> [Picture; 2] {
+    let rows = &rows.iter().filter(|row| row["figure"] == "figures 6").collect::<Vec<_>>()[..];
     let names = || named(rows, "ranks");
     let x = "ranks, one GPU each";
     [
         picture(
-            "icpp-6-size".into(),
+            format!("icpp-6-size{machine}"),
             "Stored bytes of the first ten checkpoints of all ranks (ICPP'23, 6a)".into(),
             [x, "bytes"],
             names(),
@@ -133,7 +135,7 @@ fn by_ranks(rows: &[&Value]) -> [Picture; 2] {
             bars(rows, "ranks", method, "stored_bytes"),
         ),
         picture(
-            "icpp-6-rate".into(),
+            format!("icpp-6-rate{machine}"),
             "Bytes of all ranks over the time of the slowest (ICPP'23, 6b)".into(),
             [x, "GB/s"],
             names(),
