@@ -3,7 +3,10 @@
 //! [`is_due`] says for one checkpoint whether it goes to a tier.
 //! [`Cadence`] answers `should_checkpoint` and `should_exit` without a message at almost every call: every rank counts
 //! its calls, the root says at which call the ranks look at each other next, and only that call is a reduction.
+//! [`intervals`] has what failures and checkpoints cost, and the intervals for which that is least.
 #![forbid(unsafe_code)]
+
+pub mod intervals;
 
 use crate::config::{Interval, LevelPolicy};
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,396 @@
+//! How often to checkpoint at which level: what checkpoints cost and what failures cost, the expected time of a job, and the intervals for which it
+//! is least.
+//!
+//! [`first_order`] has the closed forms: one level by Young (1974) and Daly (2006); several levels as a sum of square roots and the pattern that gives
+//! it by Benoit, Cavelan, Le Fèvre, Robert and Sun (2017) and, for two levels without a known length of the job, Di, Robert, Vivien and Cappello (2017); the time until a
+//! checkpoint counts, beside the time for which it blocks, by Vaidya (1997). They hold while little is lost.
+//!
+//! [`efficiency`] is the Markov model of Moody, Bronevetsky, Mohror and de Supinski (2010), written as a renewal recursion: segments of work end with
+//! a checkpoint of the first level, so many of them are a block that ends with one of the second level, and so on. A failure of a level's own class repeats that
+//! level's block; one of a higher class leaves it. Geometric sums make this one step for each level, however many segments there are. A checkpoint of a higher level
+//! is undone only by failures that need this level or a higher one.
+//!
+//! [`best`] looks for the pattern with the highest efficiency, and leaves out levels that do not pay.
+
+/// Levels that a pattern can have.
+pub const LEVELS_MAX: usize = 4;
+
+/// How much of the state a checkpoint moves, as a share of all, by the time since the one before: what changes is written to again and again, so it saturates
+/// (ICS'19, figure 6).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Volume {
+    /// Right after a checkpoint.
+    pub least: f64,
+    /// After a long time.
+    pub most: f64,
+    /// Seconds after which 63 % of the difference is reached; 0: at once.
+    pub saturates_after: f64,
+}
+
+impl Volume {
+    /// All of it, always.
+    pub const WHOLE: Volume = Volume { least: 1.0, most: 1.0, saturates_after: 0.0 };
+
+    /// The share after `interval` seconds.
+    pub fn share(&self, interval: f64) -> f64 {
+        match self.saturates_after > 0.0 {
+            true => self.most - (self.most - self.least) * (-interval / self.saturates_after).exp(),
+            false => self.most,
+        }
+    }
+}
+
+/// What a level of checkpoints costs, in seconds, and how often it is needed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LevelCosts {
+    /// For which the program stands still, whatever it has changed.
+    pub fixed: f64,
+    /// For which it stands still where all of the state is moved.
+    pub blocking: f64,
+    /// From the capture until the checkpoint counts, where all of the state is moved.
+    pub latency: f64,
+    /// By how much the program is slower meanwhile: 0.02 is 2 %.
+    pub slowdown: f64,
+    /// From a failure until the program computes again from such a checkpoint.
+    pub recovery: f64,
+    /// Failures a second that this level is the lowest to survive.
+    pub rate: f64,
+    /// How much of the state one moves.
+    pub volume: Volume,
+}
+
+impl LevelCosts {
+    /// One that blocks for so long, and recovers in so long.
+    pub const fn blocking(blocking: f64, recovery: f64, rate: f64) -> LevelCosts {
+        LevelCosts { fixed: 0.0, blocking, latency: 0.0, slowdown: 0.0, recovery, rate, volume: Volume::WHOLE }
+    }
+
+    /// Seconds that one costs after `interval` seconds, while it blocks and while it slows down.
+    pub fn cost(&self, interval: f64) -> f64 {
+        self.fixed + self.volume.share(interval) * (self.blocking + self.slowdown * self.latency)
+    }
+
+    /// Seconds until it counts, likewise.
+    pub fn delay(&self, interval: f64) -> f64 {
+        self.volume.share(interval) * self.latency
+    }
+}
+
+/// A level by its closed forms: shares of the time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Waste {
+    /// Seconds between two checkpoints of the level.
+    pub interval: f64,
+    /// Standing still and being slowed down for them.
+    pub checkpoints: f64,
+    /// Work that failures undo.
+    pub rework: f64,
+    /// Time until it computes again behind failures.
+    pub recovery: f64,
+}
+
+impl Waste {
+    /// What a level loses with this interval, to first order: c/T + rate (T/2 + d + r).
+    pub fn of(level: &LevelCosts, interval: f64) -> Waste {
+        Waste {
+            interval,
+            checkpoints: level.cost(interval) / interval,
+            rework: level.rate * (interval / 2.0 + level.delay(interval)),
+            recovery: level.rate * level.recovery,
+        }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.checkpoints + self.rework + self.recovery
+    }
+}
+
+/// Each level by itself, with the interval that loses the least: sqrt(2 c / rate), and never less than its delay (Young 1974, Vaidya 1997).
+/// A level without failures has an infinite one.
+///
+/// ```
+/// use bivouac_core::policy::intervals::{LevelCosts, first_order};
+/// let [level] = first_order(&[LevelCosts::blocking(300.0, 0.0, 1.0 / 86_400.0)])[..] else { unreachable!() };
+/// assert_eq!(level.interval.round(), 7200.0);
+/// ```
+pub fn first_order(levels: &[LevelCosts]) -> Vec<Waste> {
+    let of = |level: &LevelCosts| {
+        // What it costs depends on the interval where its volume does: a few rounds come to rest.
+        let mut interval = (2.0 * level.cost(f64::MAX) / level.rate).sqrt();
+        for _ in 0..16 {
+            interval = (2.0 * level.cost(interval) / level.rate).sqrt().max(level.delay(interval));
+        }
+        match interval.is_finite() && interval > 0.0 {
+            true => Waste::of(level, interval),
+            false => Waste { interval, checkpoints: 0.0, rework: 0.0, recovery: 0.0 },
+        }
+    };
+    levels.iter().map(of).collect()
+}
+
+/// Daly's interval for one level (2006, equation 37): better than the square root where failures are frequent. Seconds of work between two checkpoints.
+pub fn daly(cost: f64, mtbf: f64) -> f64 {
+    match cost < 2.0 * mtbf {
+        true => {
+            let x = cost / (2.0 * mtbf);
+            (2.0 * cost * mtbf).sqrt() * (1.0 + x.sqrt() / 3.0 + x / 9.0) - cost
+        }
+        false => mtbf,
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- the exact chain
+
+/// Something that takes time and may end by a failure of a class: the levels are the classes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Process {
+    /// Expected seconds until it ends, in whichever way.
+    time: f64,
+    /// Chances that it ends by a failure of each class. What is missing to 1 is success.
+    leave: [f64; LEVELS_MAX],
+}
+
+impl Process {
+    /// `length` seconds during which failures of class `from` and of higher ones end it.
+    fn atom(length: f64, rates: &[f64; LEVELS_MAX], from: usize) -> Process {
+        let all: f64 = rates[from..].iter().sum();
+        if all <= 0.0 || length <= 0.0 {
+            return Process { time: length.max(0.0), leave: [0.0; LEVELS_MAX] };
+        }
+        let failing = -(-all * length).exp_m1();
+        let leave = std::array::from_fn(|class| if class < from { 0.0 } else { rates[class] / all * failing });
+        Process { time: failing / all, leave }
+    }
+
+    fn failing(&self) -> f64 {
+        self.leave.iter().sum::<f64>().min(1.0)
+    }
+
+    fn success(&self) -> f64 {
+        1.0 - self.failing()
+    }
+
+    fn then(&self, next: &Process) -> Process {
+        let success = self.success();
+        Process {
+            time: self.time + success * next.time,
+            leave: std::array::from_fn(|class| self.leave[class] + success * next.leave[class]),
+        }
+    }
+
+    /// So many of it in a row; a part of one counts in proportion.
+    fn times(&self, count: f64) -> Process {
+        let failing = self.failing();
+        // 1 + s + s^2 + ...: how often it is begun.
+        let begun = if failing > 0.0 { -(count * (-failing).ln_1p()).exp_m1() / failing } else { count };
+        Process { time: self.time * begun, leave: self.leave.map(|leave| leave * begun) }
+    }
+
+    /// Repeated when it ends by a failure of `class`: behind `recovery`, as `again`.
+    fn repeated(&self, class: usize, recovery: &Process, again: &Process) -> Process {
+        let round = recovery.then(again);
+        let rounds = self.leave[class] / (1.0 - round.leave[class]).max(0.0);
+        let mut leave: [f64; LEVELS_MAX] = std::array::from_fn(|other| self.leave[other] + rounds * round.leave[other]);
+        leave[class] = 0.0;
+        Process { time: self.time + rounds * round.time, leave }
+    }
+}
+
+/// A pattern of checkpoints: which levels there are, and how often.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pattern {
+    /// Seconds of work between two checkpoints.
+    pub segment: f64,
+    /// The levels that are used, ascending, and every how many-th checkpoint of the level before in this list goes there; 1 for the first one.
+    pub levels: Vec<(usize, u64)>,
+}
+
+impl Pattern {
+    /// Seconds of work between two checkpoints of each level of the pattern.
+    pub fn intervals(&self) -> Vec<f64> {
+        let mut interval = self.segment;
+        let mut of = |(_, every): &(usize, u64)| {
+            interval *= *every as f64;
+            interval
+        };
+        self.levels.iter().map(&mut of).collect()
+    }
+
+    /// Every how many-th checkpoint goes to each level of the pattern.
+    pub fn every(&self) -> Vec<u64> {
+        let mut product = 1u64;
+        let mut of = |(_, every): &(usize, u64)| {
+            product = product.saturating_mul(*every);
+            product
+        };
+        self.levels.iter().map(&mut of).collect()
+    }
+}
+
+/// The levels of a pattern, with the failures of those that it leaves out added to the next one that survives them.
+pub fn merged(levels: &[LevelCosts], pattern: &Pattern) -> Vec<LevelCosts> {
+    let mut from = 0;
+    let mut of = |(index, _): &(usize, u64)| {
+        let rate = levels[from..=*index].iter().map(|level| level.rate).sum();
+        from = index + 1;
+        LevelCosts { rate, ..levels[*index] }
+    };
+    pattern.levels.iter().map(&mut of).collect()
+}
+
+/// The share of the time that is work and stays done, by the exact chain. 0 where the job never comes to an end: failures that no level of the pattern survives
+/// are not thought of.
+///
+/// # Panics
+/// If the pattern has more levels than [`LEVELS_MAX`], or one that is not in `levels`.
+///
+/// ```
+/// use bivouac_core::policy::intervals::{LevelCosts, Pattern, efficiency};
+/// let levels = [LevelCosts::blocking(8.0, 8.0, 5.34e-4), LevelCosts::blocking(1943.0, 1943.0, 1.77e-7)];
+/// let pattern = Pattern { segment: 170.0, levels: vec![(0, 1), (1, 800)] };
+/// assert_eq!((efficiency(&levels, &pattern) * 1000.0).round(), 886.0);
+/// ```
+pub fn efficiency(levels: &[LevelCosts], pattern: &Pattern) -> f64 {
+    let used = merged(levels, pattern);
+    assert!(used.len() <= LEVELS_MAX, "{} levels, and a pattern has at most {LEVELS_MAX}", used.len());
+    let rates: [f64; LEVELS_MAX] = std::array::from_fn(|class| used.get(class).map_or(0.0, |level| level.rate));
+    let intervals = pattern.intervals();
+    // Lower failures during what a higher level does do not undo it, but it waits until they are recovered from.
+    let mut stretch = 1.0;
+    let mut block = Process { time: pattern.segment, leave: [0.0; LEVELS_MAX] };
+    for (class, level) in used.iter().enumerate() {
+        let (cost, delay) = (level.cost(intervals[class]), level.delay(intervals[class]));
+        let (once, again) = match class {
+            0 => {
+                let length = pattern.segment + cost;
+                (Process::atom(length, &rates, 0), Process::atom(length + delay, &rates, 0))
+            }
+            _ => {
+                let write = Process::atom(cost * stretch, &rates, class);
+                let count = pattern.levels[class].1 as f64;
+                // What was done while the last one did not count yet is lost with it.
+                let lost = if block.time > 0.0 { delay / block.time } else { 0.0 };
+                (block.times(count).then(&write), block.times(count + lost).then(&write))
+            }
+        };
+        let read = Process::atom(level.recovery * stretch, &rates, class);
+        let recovery = read.repeated(class, &Process::atom(0.0, &rates, class), &read);
+        block = once.repeated(class, &recovery, &again);
+        stretch += level.rate * recovery.time;
+    }
+    let work = intervals.last().copied().unwrap_or(pattern.segment);
+    let share = work / block.time;
+    if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
+}
+
+// ---------------------------------------------------------------------------------------------- the best pattern
+
+/// A pattern and its efficiency.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Best {
+    pub pattern: Pattern,
+    /// The share of the time that is work and stays done.
+    pub efficiency: f64,
+}
+
+/// Rounds of a golden section: the interval is found to a part in a million.
+const SECTIONS: u32 = 48;
+/// A level that is used less often than that is used never.
+const EVERY_MAX: u64 = 100_000_000;
+/// Gains below this are noise.
+const GAIN: f64 = 1e-9;
+
+/// The pattern with the highest efficiency. The highest level with failures is always used, because nothing else survives these; the others are where
+/// they pay. Intervals are no shorter than what a level needs until its checkpoints count. `None` where nothing fails, or no level is free of nonsense.
+///
+/// ```
+/// use bivouac_core::policy::intervals::{LevelCosts, best};
+/// let levels = [LevelCosts::blocking(8.0, 8.0, 5.34e-4), LevelCosts::blocking(476.0, 476.0, 2.08e-6), LevelCosts::blocking(1943.0, 1943.0, 1.77e-7)];
+/// let best = best(&levels).unwrap();
+/// assert_eq!((best.efficiency * 1000.0).round(), 843.0);
+/// ```
+pub fn best(levels: &[LevelCosts]) -> Option<Best> {
+    let numbers = levels.iter().flat_map(|level| [level.rate, level.recovery, level.cost(1.0), level.delay(1.0)]);
+    let is_sound = levels.len() <= LEVELS_MAX && { numbers }.all(|number| number.is_finite() && number >= 0.0);
+    let top = levels.iter().rposition(|level| level.rate > 0.0).filter(|_| is_sound)?;
+    let subsets = (0..1usize << top).map(|below| {
+        let used = (0..=top).filter(|level| *level == top || below >> level & 1 == 1);
+        best_with(levels, &used.collect::<Vec<_>>())
+    });
+    // Of equals the one with the most levels: one that costs nothing is used.
+    subsets.reduce(|one, other| if other.efficiency >= one.efficiency - GAIN { other } else { one })
+}
+
+/// The best one that uses these levels.
+fn best_with(levels: &[LevelCosts], used: &[usize]) -> Best {
+    let mut pattern = Pattern { segment: 1.0, levels: used.iter().map(|level| (*level, 1)).collect() };
+    let alone = first_order(&merged(levels, &pattern));
+    // One that costs nothing could be used all the time: a hundredth of the next interval is as good.
+    let mut before = alone[0].interval;
+    for (at, waste) in alone.iter().enumerate().skip(1) {
+        before = before.max(waste.interval.min(1e12) / 100.0 / (alone.len() - at) as f64);
+        let every = (waste.interval / before).round();
+        pattern.levels[at].1 = if every.is_finite() { (every as u64).clamp(1, EVERY_MAX) } else { EVERY_MAX };
+        before *= pattern.levels[at].1 as f64;
+    }
+    let mut found = with_segment(levels, pattern);
+    loop {
+        let efficiency = found.efficiency;
+        for at in 1..found.pattern.levels.len() {
+            for step in [|n: u64| n * 2, |n| n / 2, |n| n + n / 8, |n| n - n / 8, |n| n + 1, |n| n - 1] {
+                loop {
+                    let every = step(found.pattern.levels[at].1);
+                    if every == 0 || every > EVERY_MAX || every == found.pattern.levels[at].1 {
+                        break;
+                    }
+                    let mut other = found.pattern.clone();
+                    other.levels[at].1 = every;
+                    let other = with_segment(levels, other);
+                    if other.efficiency <= found.efficiency + GAIN {
+                        break;
+                    }
+                    found = other;
+                }
+            }
+        }
+        if found.efficiency <= efficiency + GAIN {
+            return found;
+        }
+    }
+}
+
+/// The best segment for these counts, by golden section over its logarithm.
+fn with_segment(levels: &[LevelCosts], pattern: Pattern) -> Best {
+    let used = merged(levels, &pattern);
+    let products = Pattern { segment: 1.0, ..pattern.clone() }.intervals();
+    // The longest delay, of each level in proportion, and what can be of use at all.
+    let least = used.iter().zip(&products).map(|(level, product)| level.delay(f64::MAX) / product).fold(1e-6, f64::max);
+    let rate: f64 = used.iter().map(|level| level.rate).sum();
+    let most = (100.0 / rate).max(least * 2.0);
+    let at = |logarithm: f64| {
+        let pattern = Pattern { segment: logarithm.exp(), ..pattern.clone() };
+        Best { efficiency: efficiency(levels, &pattern), pattern }
+    };
+    let ratio = (5f64.sqrt() - 1.0) / 2.0;
+    let (mut low, mut high) = (least.ln(), most.ln());
+    let (mut left, mut right) = (at(high - ratio * (high - low)), at(low + ratio * (high - low)));
+    for _ in 0..SECTIONS {
+        // On a plain of zeros, short segments are where it rises.
+        if left.efficiency >= right.efficiency {
+            high = right.pattern.segment.ln();
+            (right, left) = (left, at(high - ratio * (high - low)));
+        } else {
+            low = left.pattern.segment.ln();
+            (left, right) = (right, at(low + ratio * (high - low)));
+        }
+    }
+    let edge = at(least.ln());
+    [left, right, edge]
+        .into_iter()
+        .reduce(|one, other| if other.efficiency > one.efficiency { other } else { one })
+        .expect("three")
+}
+
+#[cfg(test)]
+mod tests;
