@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The modules of `bivouac-core` in their order: each may import from those before it and from itself, never from those after it.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "base",
     "config",
     "format",
@@ -30,6 +30,7 @@ const ORDER: [&str; 19] = [
     "catalog",
     "tier",
     "redundancy",
+    "planner",
     "coordination",
     "transfer",
     "recovery",

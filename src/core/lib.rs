@@ -11,6 +11,7 @@ pub mod coordination;
 pub mod device;
 pub mod format;
 pub mod live;
+pub mod planner;
 pub mod policy;
 pub mod recovery;
 pub mod reduction;

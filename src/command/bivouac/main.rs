@@ -40,6 +40,7 @@ mod ls;
 mod memory;
 mod output;
 mod places;
+mod plan;
 mod rebuild;
 mod removal;
 mod reset;
@@ -106,6 +107,8 @@ enum Command {
     Halt(halt::Args),
     /// Show machines, where the threads and pages of ranks are, and what differs
     Topo(topo::Args),
+    /// Say how often a job had better checkpoint where
+    Plan(plan::Args),
     /// Show the settings as they take effect here, and where each comes from
     Config(config::Args),
     /// Write the manual pages or the shell completions of this command
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Halt(args) => halt::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Generate(args) => generate::run(&args),
     }

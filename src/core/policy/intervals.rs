@@ -289,6 +289,7 @@ pub fn efficiency(levels: &[LevelCosts], pattern: &Pattern) -> f64 {
 /// A pattern and its efficiency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Best {
+    /// Segment, levels and counts.
     pub pattern: Pattern,
     /// The share of the time that is work and stays done.
     pub efficiency: f64,
@@ -302,20 +303,20 @@ const EVERY_MAX: u64 = 100_000_000;
 const GAIN: f64 = 1e-9;
 
 /// The pattern with the highest efficiency. The highest level with failures is always used, because nothing else survives these; the others are where
-/// they pay. Intervals are no shorter than what a level needs until its checkpoints count. `None` where nothing fails, or no level is free of nonsense.
+/// they pay, but the lowest `always` ones, which are used in any case: what other levels are made from. Intervals are no shorter than what a level needs until its checkpoints count. `None` where nothing fails, or no level is free of nonsense.
 ///
 /// ```
 /// use bivouac_core::policy::intervals::{LevelCosts, best};
 /// let levels = [LevelCosts::blocking(8.0, 8.0, 5.34e-4), LevelCosts::blocking(476.0, 476.0, 2.08e-6), LevelCosts::blocking(1943.0, 1943.0, 1.77e-7)];
-/// let best = best(&levels).unwrap();
+/// let best = best(&levels, 0).unwrap();
 /// assert_eq!((best.efficiency * 1000.0).round(), 843.0);
 /// ```
-pub fn best(levels: &[LevelCosts]) -> Option<Best> {
+pub fn best(levels: &[LevelCosts], always: usize) -> Option<Best> {
     let numbers = levels.iter().flat_map(|level| [level.rate, level.recovery, level.cost(1.0), level.delay(1.0)]);
     let is_sound = levels.len() <= LEVELS_MAX && { numbers }.all(|number| number.is_finite() && number >= 0.0);
     let top = levels.iter().rposition(|level| level.rate > 0.0).filter(|_| is_sound)?;
     let subsets = (0..1usize << top).map(|below| {
-        let used = (0..=top).filter(|level| *level == top || below >> level & 1 == 1);
+        let used = (0..=top).filter(|level| *level == top || *level < always || below >> level & 1 == 1);
         best_with(levels, &used.collect::<Vec<_>>())
     });
     // Of equals the one with the most levels: one that costs nothing is used.

@@ -34,7 +34,7 @@ fn where_little_is_lost_first_order_is_near_to_the_chain() {
     for (cost, recovery, mtbf) in [(1.0, 1.0, 1e4), (10.0, 30.0, 1e5), (60.0, 300.0, 1e6)] {
         let levels = [LevelCosts::blocking(cost, recovery, 1.0 / mtbf)];
         let simple = 1.0 - first_order(&levels)[0].total();
-        let exact = best(&levels).expect("one").efficiency;
+        let exact = best(&levels, 0).expect("one").efficiency;
         assert!(simple > 0.95 && (simple - exact).abs() < 0.002, "{simple} {exact}");
     }
 }
@@ -48,7 +48,8 @@ fn the_papers_numbers() {
     let gpus = |times: f64| LevelCosts { rate: 5.25e-4 * times + 9.13e-6, ..MEMORY };
     let smaller = |level: LevelCosts, share: f64| LevelCosts { blocking: level.blocking * share, ..level };
     let never = |level: LevelCosts| LevelCosts { blocking: 0.0, recovery: 0.0, ..level };
-    let settings: [(&str, Option<f64>, [LevelCosts; 3], [f64; 3]); 8] = [
+    type Setting = (&'static str, Option<f64>, [LevelCosts; 3], [f64; 3]);
+    let settings: [Setting; 8] = [
         ("limit", Some(97.2), [never(MEMORY), never(DISK), SYSTEM], [97.4, 97.4, 97.4]),
         ("no transfer", Some(92.7), [never(MEMORY), DISK, SYSTEM], [93.0, 93.1, 92.9]),
         ("full blocking", Some(84.9), [MEMORY, DISK, SYSTEM], [84.3, 84.8, 83.7]),
@@ -70,7 +71,7 @@ fn the_papers_numbers() {
     ];
     let mut wrong = false;
     for (name, printed, levels, expected) in settings {
-        let exact = |levels: &[LevelCosts]| percent(best(levels).expect("a pattern").efficiency);
+        let exact = |levels: &[LevelCosts]| percent(best(levels, 0).expect("a pattern").efficiency);
         let simple = 1.0 - levels.map(free).iter().map(|level| first_order(&[*level])[0].total()).sum::<f64>();
         let ours = [exact(&levels), exact(&levels.map(free)), percent(simple)];
         println!("{name}: {ours:?}, expected {expected:?}");
@@ -146,7 +147,7 @@ proptest! {
 
     #[test]
     fn no_grid_has_a_better_pattern(levels in any_levels()) {
-        let ours = best(&levels).expect("a pattern");
+        let ours = best(&levels, 0).expect("a pattern");
         let grid = by_force(&levels);
         prop_assert!(ours.efficiency >= grid - 0.001, "{ours:?}, grid {grid}, {levels:?}");
     }
@@ -156,11 +157,11 @@ proptest! {
     #[test]
     fn what_gets_worse_never_helps(levels in any_levels(), which in 0usize..3, factor in 1.0..4.0f64) {
         let which = which % levels.len();
-        let before = best(&levels).expect("a pattern").efficiency;
+        let before = best(&levels, 0).expect("a pattern").efficiency;
         let changed = |change: fn(&mut LevelCosts, f64)| {
             let mut levels = levels.clone();
             change(&mut levels[which], factor);
-            best(&levels).expect("a pattern").efficiency
+            best(&levels, 0).expect("a pattern").efficiency
         };
         let changes: [fn(&mut LevelCosts, f64); 4] = [
             |level, factor| level.rate *= factor,
@@ -177,13 +178,13 @@ proptest! {
     #[test]
     fn a_level_that_costs_nothing_is_used(levels in any_levels(), rate in 1e-7..1e-4f64) {
         let free = [vec![LevelCosts::blocking(0.0, 0.0, rate)], levels].concat();
-        let best = best(&free).expect("a pattern");
+        let best = best(&free, 0).expect("a pattern");
         prop_assert!(best.pattern.levels.len() > 1 && best.pattern.levels[0].0 == 0, "{best:?}");
     }
 
     #[test]
     fn intervals_are_no_shorter_than_delays(levels in any_levels()) {
-        let best = best(&levels).expect("a pattern");
+        let best = best(&levels, 0).expect("a pattern");
         for (level, interval) in merged(&levels, &best.pattern).iter().zip(best.pattern.intervals()) {
             prop_assert!(level.delay(interval) <= interval * 1.000001, "{best:?} {level:?}");
         }
@@ -195,15 +196,24 @@ fn nonsense_has_no_pattern() {
     let level = |rate, blocking| [LevelCosts::blocking(blocking, 1.0, rate)];
     for levels in [level(f64::NAN, 1.0), level(-1.0, 1.0), level(1.0, f64::INFINITY), level(1.0, -1.0), level(0.0, 1.0)]
     {
-        assert_eq!(best(&levels), None);
+        assert_eq!(best(&levels, 0), None);
     }
-    assert_eq!((best(&[]), best(&[MEMORY; 5])), (None, None));
+    assert_eq!((best(&[], 0), best(&[MEMORY; 5], 0)), (None, None));
 }
 
 /// What changes little soon moves less.
 #[test]
 fn a_volume_that_saturates_makes_short_intervals_cheaper() {
     let volume = Volume { least: 0.05, most: 1.0, saturates_after: 3600.0 };
-    let [whole, part] = [Volume::WHOLE, volume].map(|volume| best(&[LevelCosts { volume, ..MEMORY }]).expect("one"));
+    let [whole, part] = [Volume::WHOLE, volume].map(|volume| best(&[LevelCosts { volume, ..MEMORY }], 0).expect("one"));
     assert!(part.efficiency > whole.efficiency && part.pattern.segment < whole.pattern.segment, "{part:?} {whole:?}");
+}
+
+/// Captures are made whether their own level pays or not.
+#[test]
+fn what_others_are_made_from_is_always_used() {
+    let levels = [LevelCosts::blocking(10.0, 10.0, 0.0), LevelCosts::blocking(0.0, 10.0, 1e-4)];
+    let used = |always| best(&levels, always).expect("a pattern").pattern.levels;
+    assert_eq!((used(0), used(1)), (vec![(1, 1)], vec![(0, 1), (1, 1)]));
+    assert!(best(&levels, 1).expect("one").efficiency < best(&levels, 0).expect("one").efficiency);
 }

@@ -1,0 +1,8 @@
+//! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`]), and what their checkpoints cost
+//! at each level, for [`crate::policy::intervals`]. Pure.
+#![forbid(unsafe_code)]
+
+pub mod machine;
+pub mod presets;
+
+pub use machine::{Failures, Machine, Store};
