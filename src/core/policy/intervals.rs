@@ -249,7 +249,7 @@ pub fn merged(levels: &[LevelCosts], pattern: &Pattern) -> Vec<LevelCosts> {
 /// use bivouac_core::policy::intervals::{LevelCosts, Pattern, efficiency};
 /// let levels = [LevelCosts::blocking(8.0, 8.0, 5.34e-4), LevelCosts::blocking(1943.0, 1943.0, 1.77e-7)];
 /// let pattern = Pattern { segment: 170.0, levels: vec![(0, 1), (1, 800)] };
-/// assert_eq!((efficiency(&levels, &pattern) * 1000.0).round(), 886.0);
+/// assert_eq!((efficiency(&levels, &pattern) * 1000.0).round(), 883.0);
 /// ```
 pub fn efficiency(levels: &[LevelCosts], pattern: &Pattern) -> f64 {
     let used = merged(levels, pattern);
