@@ -1,8 +1,9 @@
-//! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`]), and what their checkpoints cost
-//! at each level, for [`crate::policy::intervals`]. Pure.
+//! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`]), what their checkpoints cost
+//! at each level, for [`crate::policy::intervals`], and jobs played from failure to failure ([`play`]). Pure.
 #![forbid(unsafe_code)]
 
 pub mod machine;
+pub mod play;
 pub mod presets;
 
 pub use machine::{Failures, Machine, Store};
