@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn the_chain_and_the_plays_agree() {
         let mut rng = Rng::new(1);
-        let mut beyond = Vec::new();
+        let (mut beyond, mut sum) = (Vec::new(), 0.0);
         for seed in 0..200 {
             let (levels, pattern) = machine(&mut rng, 1 + seed % 4, 0.0);
             let expected = 1.0 / efficiency(&levels, &pattern);
@@ -275,12 +275,15 @@ mod tests {
             let top = merged(&levels, &pattern).last().expect("one").rate;
             let highest = (10.0 / top / pattern.intervals().last().expect("one")).ceil() as u64;
             let (mean, error) = measured(&levels, &pattern, highest, seed);
-            let away = (mean - expected).abs() / error;
-            assert!(away < 6.0, "{expected} {mean} +- {error}, {levels:?} {pattern:?}");
-            beyond.extend((away > 3.0).then_some((seed, expected, mean, error)));
+            let away = (mean - expected) / error;
+            sum += away;
+            assert!(away.abs() < 6.0, "{expected} {mean} +- {error}, {levels:?} {pattern:?}");
+            beyond.extend((away.abs() > 3.0).then_some((seed, expected, mean, error)));
         }
-        println!("beyond three standard errors: {beyond:?}");
-        assert!(beyond.len() <= 6, "{beyond:?}");
+        // Of 200 the mean has an error of 0.07.
+        let mean = sum / 200.0;
+        println!("beyond three standard errors: {beyond:?}; the mean of all in such errors: {mean}");
+        assert!(beyond.len() <= 6 && mean.abs() < 0.3, "{beyond:?} {mean}");
     }
 
     #[test]
