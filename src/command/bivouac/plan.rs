@@ -189,6 +189,13 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
+/// What it is planned for.
+fn job(view: &View) -> String {
+    let (nodes, gib) = (view.nodes, view.state_bytes / (1u64 << 30) as f64);
+    let plural = if nodes == 1 { "" } else { "s" };
+    format!("{}: {nodes} node{plural}, {gib:.1} GiB a node, a failure each {}", view.machine, seconds(view.mtbf_s))
+}
+
 fn text(view: &View) -> String {
     let row = |level: &LevelView| {
         let lost = [level.checkpoints, level.rework, level.recovery];
@@ -214,15 +221,7 @@ fn text(view: &View) -> String {
     ];
     let rows: Vec<Vec<String>> = view.levels.iter().map(row).collect();
     let right: Vec<usize> = (1..heads.len()).collect();
-    let mut text = format!(
-        "{}: {} node{}, {:.1} GiB a node, a failure each {}\n\n{}",
-        view.machine,
-        view.nodes,
-        if view.nodes == 1 { "" } else { "s" },
-        view.state_bytes / (1u64 << 30) as f64,
-        seconds(view.mtbf_s),
-        table(&heads, &right, &rows)
-    );
+    let mut text = format!("{}\n\n{}", job(view), table(&heads, &right, &rows));
     text += &format!(
         "\n{} of the time is work ({} to first order); {} a day are lost.\n",
         percent(view.efficiency),
@@ -243,14 +242,7 @@ fn text(view: &View) -> String {
 
 /// The keys that say so.
 fn keys(view: &View) -> String {
-    let mut text = format!(
-        "# bivouac plan: {}, {} nodes, {:.1} GiB a node, a failure each {}: {} of the time is work\n",
-        view.machine,
-        view.nodes,
-        view.state_bytes / (1u64 << 30) as f64,
-        seconds(view.mtbf_s),
-        percent(view.efficiency)
-    );
+    let mut text = format!("# bivouac plan: {}; {} of the time is work\n", job(view), percent(view.efficiency));
     // Each of the first level; more of the others.
     if let Some(first) = view.levels.first() {
         text += &format!("[interval]\nseconds = \"{:.0}s\"\n", first.interval_s.max(1.0));

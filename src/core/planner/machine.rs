@@ -1,7 +1,7 @@
 //! A machine in numbers, and what checkpoints cost on it.
 
 use crate::base::Level;
-use crate::policy::intervals::{LevelCosts, Volume};
+use crate::policy::intervals::LevelCosts;
 
 /// Where checkpoints are kept, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,12 +75,9 @@ impl Machine {
         let stored = |store: Store, bytes: f64, rate: f64| {
             let (write, recovery) = (bytes / store.write, self.relaunch + bytes / store.read);
             match self.is_behind {
-                true => LevelCosts {
-                    latency: write,
-                    slowdown: self.slowdown,
-                    volume: Volume::WHOLE,
-                    ..LevelCosts::blocking(0.0, recovery, rate)
-                },
+                true => {
+                    LevelCosts { latency: write, slowdown: self.slowdown, ..LevelCosts::blocking(0.0, recovery, rate) }
+                }
                 false => LevelCosts::blocking(write, recovery, rate),
             }
         };

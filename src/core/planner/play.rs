@@ -121,15 +121,19 @@ impl Game {
 
     /// A number of the exponential distribution later.
     fn draw_next(&mut self, now: f64) {
-        let uniform = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        self.next = now - (-uniform).ln_1p() / self.rates.iter().sum::<f64>();
+        let share = self.share();
+        self.next = now - (-share).ln_1p() / self.rates.iter().sum::<f64>();
+    }
+
+    /// Any number from 0 to 1.
+    fn share(&mut self) -> f64 {
+        (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// The failure that is next: when, and of which class.
     fn failure(&mut self) -> (f64, usize) {
         let at = self.next;
-        let all: f64 = self.rates.iter().sum();
-        let mut left = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * all;
+        let mut left = self.share() * self.rates.iter().sum::<f64>();
         let class = self.rates.iter().position(|rate| {
             left -= rate;
             left < 0.0

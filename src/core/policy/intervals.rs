@@ -252,7 +252,11 @@ pub fn merged(levels: &[LevelCosts], pattern: &Pattern) -> Vec<LevelCosts> {
 /// assert_eq!((efficiency(&levels, &pattern) * 1000.0).round(), 883.0);
 /// ```
 pub fn efficiency(levels: &[LevelCosts], pattern: &Pattern) -> f64 {
-    let used = merged(levels, pattern);
+    chain(&merged(levels, pattern), pattern)
+}
+
+/// [`efficiency`] with the merged levels of the pattern.
+fn chain(used: &[LevelCosts], pattern: &Pattern) -> f64 {
     assert!(used.len() <= LEVELS_MAX, "{} levels, and a pattern has at most {LEVELS_MAX}", used.len());
     let rates: [f64; LEVELS_MAX] = std::array::from_fn(|class| used.get(class).map_or(0.0, |level| level.rate));
     let intervals = pattern.intervals();
@@ -315,8 +319,9 @@ pub fn best(levels: &[LevelCosts], always: usize) -> Option<Best> {
     let numbers = levels.iter().flat_map(|level| [level.rate, level.recovery, level.cost(1.0), level.delay(1.0)]);
     let is_sound = levels.len() <= LEVELS_MAX && { numbers }.all(|number| number.is_finite() && number >= 0.0);
     let top = levels.iter().rposition(|level| level.rate > 0.0).filter(|_| is_sound)?;
-    let subsets = (0..1usize << top).map(|below| {
-        let used = (0..=top).filter(|level| *level == top || *level < always || below >> level & 1 == 1);
+    let fixed = (1usize << always.min(top)) - 1;
+    let subsets = (0..1usize << top).filter(|below| below & fixed == fixed).map(|below| {
+        let used = (0..=top).filter(|level| *level == top || below >> level & 1 == 1);
         best_with(levels, &used.collect::<Vec<_>>())
     });
     // Of equals the one with the most levels: one that costs nothing is used.
@@ -371,7 +376,7 @@ fn with_segment(levels: &[LevelCosts], pattern: Pattern) -> Best {
     let most = (100.0 / rate).max(least * 2.0);
     let at = |logarithm: f64| {
         let pattern = Pattern { segment: logarithm.exp(), ..pattern.clone() };
-        Best { efficiency: efficiency(levels, &pattern), pattern }
+        Best { efficiency: chain(&used, &pattern), pattern }
     };
     let ratio = (5f64.sqrt() - 1.0) / 2.0;
     let (mut low, mut high) = (least.ln(), most.ln());
