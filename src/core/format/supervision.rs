@@ -18,6 +18,8 @@ use std::fmt;
 pub const SCHEMA: u32 = 1;
 /// The name of the file of halt conditions.
 pub const HALT_FILE: &str = "halt.json";
+/// The name of the file with a line for each attempt of `bivouac run` that has ended.
+pub const ATTEMPTS_FILE: &str = "attempts.jsonl";
 /// No file of a run directory is larger.
 pub const FILE_MAX: u64 = 1 << 20;
 /// So many series are listed in a status file; of others only the levels speak.
@@ -84,6 +86,8 @@ pub struct Status {
     pub trouble: Option<Trouble>,
     /// Seconds that captures have blocked the root's application.
     pub root_blocked_seconds: f64,
+    /// What the session has chosen of its intervals, where something is left to it.
+    pub tuned: Option<Tuned>,
     /// The application has called `should_exit`: it will hear of a halt condition.
     pub asks_exit: bool,
     /// Why `should_exit` has answered yes, if it has.
@@ -114,6 +118,38 @@ pub struct LevelStatus {
     pub root_bytes: u64,
     /// The root rank's bytes per second while it wrote.
     pub root_bytes_per_second: f64,
+}
+
+/// What a session has chosen of its intervals, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tuned {
+    /// Seconds of work between two checkpoints.
+    pub interval_seconds: f64,
+    /// The levels in use.
+    pub levels: Vec<TunedLevel>,
+    /// The share of the time that was expected to be lost before the change, and by it.
+    pub lost: [f64; 2],
+    /// How often something was changed.
+    pub changes: u64,
+}
+
+/// How often a level is used, and the costs by which that was chosen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TunedLevel {
+    /// Its name.
+    pub level: String,
+    /// Every how many-th checkpoint goes there.
+    pub every: u64,
+    /// Seconds for which a checkpoint stops the program.
+    pub blocking_seconds: f64,
+    /// From its capture until it counts.
+    pub latency_seconds: f64,
+    /// By how much the program is slower meanwhile: 0.02 is 2 %.
+    pub slowdown: f64,
+    /// Failures that this level is the lowest to survive.
+    pub failures_per_second: f64,
 }
 
 /// A checkpoint that was not committed, or not at a level.
@@ -227,6 +263,41 @@ impl Status {
     /// [`SupervisionError`].
     pub fn decode(bytes: &[u8]) -> Result<Status, SupervisionError> {
         decode(bytes, STATUS_KIND)
+    }
+}
+
+/// What is read of an attempt that has ended, a line of [`ATTEMPTS_FILE`].
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Attempt {
+    /// Start and end, seconds since 1970.
+    pub began: f64,
+    /// See `began`.
+    pub ended: f64,
+    /// The hosts that it computed on; empty: wherever the launcher put it.
+    pub hosts: Vec<String>,
+    /// Hosts that did not answer afterwards, and why.
+    pub down: BTreeMap<String, String>,
+    /// What the supervisor did then.
+    pub decision: String,
+}
+
+impl Attempt {
+    /// Those of a file, the oldest first. A line that cannot be read is passed over: the last one may be half written.
+    pub fn decode_all(bytes: &[u8]) -> Vec<Attempt> {
+        let lines = bytes.split(|byte| *byte == b'\n');
+        let attempts = lines.filter_map(|line| serde_json::from_slice::<Attempt>(line).ok());
+        attempts.filter(|attempt| attempt.ended > attempt.began && attempt.ended.is_finite()).collect()
+    }
+
+    /// Seconds for which it ran.
+    pub fn seconds(&self) -> f64 {
+        self.ended - self.began
+    }
+
+    /// Did something fail, other than that somebody ended it?
+    pub fn has_failed(&self) -> bool {
+        !["success", "halted", "interrupted", ""].contains(&self.decision.as_str())
     }
 }
 

@@ -1,7 +1,9 @@
 //! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`]), what their checkpoints cost
-//! at each level, for [`crate::policy::intervals`], and jobs played from failure to failure ([`play`]). Pure.
+//! at each level, for [`crate::policy::intervals`], jobs played from failure to failure ([`play`]), and how often one fails, by what it was seen to do
+//! ([`estimate`]). Pure.
 #![forbid(unsafe_code)]
 
+pub mod estimate;
 pub mod machine;
 pub mod play;
 pub mod presets;

@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 use super::ours::{self, Trust};
-use crate::format::supervision::{FILE_MAX, HALT_FILE, Halt, Status, is_status_file, status_file};
+use crate::format::supervision::{
+    ATTEMPTS_FILE, Attempt, FILE_MAX, HALT_FILE, Halt, Status, is_status_file, status_file,
+};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::io::{self, Read};
@@ -137,6 +139,14 @@ impl RunDirectory {
     fn read_status_file(&self, name: &str) -> Result<Option<Status>, String> {
         let Some(bytes) = self.read(name).map_err(|error| error.to_string())? else { return Ok(None) };
         Status::decode(&bytes).map(Some).map_err(|error| format!("{}: {error}", self.path.join(name).display()))
+    }
+
+    /// The attempts that have ended, the oldest first; none if there is no file.
+    ///
+    /// # Errors
+    /// Why the file cannot be used, with its path.
+    pub fn read_attempts(&self) -> io::Result<Vec<Attempt>> {
+        Ok(self.read(ATTEMPTS_FILE)?.map(|bytes| Attempt::decode_all(&bytes)).unwrap_or_default())
     }
 
     /// The status of every group, in the order of their names, and what is wrong with files that cannot be used.

@@ -11,7 +11,7 @@
 
 use super::hosts::Host;
 use bivouac_core::base::calendar::{unix_now, utc};
-use bivouac_core::format::supervision::LevelStatus;
+use bivouac_core::format::supervision::{ATTEMPTS_FILE, LevelStatus};
 use bivouac_core::tier::run_directory::RunDirectory;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const SUPERVISOR_FILE: &str = "supervisor.json";
-const ATTEMPTS_FILE: &str = "attempts.jsonl";
 const PID_FILE: &str = "launcher.pid";
 const SUPERVISOR_KIND: &str = "bivouac-supervisor";
 const SCHEMA: u32 = 1;

@@ -1,0 +1,240 @@
+//! How often a job fails, from what it was seen to do.
+//!
+//! Each rate has a Gamma distribution: before anything is seen one of shape 1 whose mean is what parts of that kind have been seen to fail elsewhere, which weighs as
+//! much as one failure; so many failures in so much time make it one of shape 1 + failures, over 1 / mean + time. One such mean would be believed for too long by a
+//! job that fails a hundred times as often (20 failures in 40 days of a node would be one in 58 days), so there are several, ten times as frequent
+//! and a tenth as likely each, and what is seen says which of them it was.
+
+use super::machine::Failures;
+use crate::format::supervision::Attempt;
+use crate::policy::intervals::LEVELS_MAX;
+
+/// Failures a second of a GPU, of a processor and of the rest of a node, and of the whole system (Lee et al., GPU Snapshot, ICS'19, table 1: 18,688 GPUs of Titan and
+/// others).
+const GPU: f64 = 1.14e-9;
+const PROCESSOR: f64 = 3.2e-10;
+const NODE: f64 = 1.44e-10;
+const SYSTEM: f64 = 1.77e-7;
+/// Of ten nodes that are lost one does not come back. A guess.
+const NODES_GONE: f64 = 0.1;
+
+/// What parts have been seen to fail elsewhere, of a node of two processors with so many GPUs.
+pub fn of_parts(gpus: u32) -> Failures {
+    Failures {
+        process: GPU * f64::from(gpus) + 2.0 * PROCESSOR,
+        reboot: NODE * (1.0 - NODES_GONE),
+        loss: NODE * NODES_GONE,
+        system: SYSTEM,
+    }
+}
+
+/// What a job was seen to do, over all its attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Seconds for which it ran.
+    pub seconds: f64,
+    /// The same times the nodes that it ran on.
+    pub node_seconds: f64,
+    /// Ends after which all nodes were there.
+    pub process: u64,
+    /// Nodes that were gone, but for those of [`Seen::system`].
+    pub node: u64,
+    /// Ends after which none was there.
+    pub system: u64,
+}
+
+impl Seen {
+    /// What attempts of `bivouac run` tell. A host that did not answer behind one that failed is a lost node; all of several are the system.
+    pub fn of(attempts: &[Attempt]) -> Seen {
+        let mut seen = Seen::default();
+        for attempt in attempts {
+            let nodes = attempt.hosts.len().max(1);
+            seen.seconds += attempt.seconds();
+            seen.node_seconds += attempt.seconds() * nodes as f64;
+            // With their slots: "a:2".
+            let name = |host: &String| host.split(':').next().unwrap_or_default().to_owned();
+            let down = attempt.hosts.iter().filter(|host| attempt.down.contains_key(&name(host))).count();
+            match down {
+                _ if !attempt.has_failed() => {}
+                0 => seen.process += 1,
+                all if all == nodes && nodes > 1 => seen.system += 1,
+                some => seen.node += some as u64,
+            }
+        }
+        seen
+    }
+}
+
+/// A rate, and what it lies between with 90 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Its mean, a second.
+    pub mean: f64,
+    /// The 5 % and the 95 % quantile.
+    pub range: [f64; 2],
+}
+
+/// Jobs may fail up to so many powers of ten more often than parts do: their programs fail, too.
+const DECADES: i32 = 4;
+
+/// A rate of which `prior` was thought before `failures` were seen in so many seconds.
+///
+/// ```
+/// use bivouac_core::planner::estimate::rate;
+/// let (day, year) = (86_400.0, 365.0 * 86_400.0);
+/// // Nothing seen is what was thought, and much that is seen is what was seen, however wrong the thought.
+/// assert!((rate(1.0 / year, 0, 0.0).mean * year - 1.0).abs() < 1e-9);
+/// assert!((rate(1.0 / year, 20, 10.0 * day).mean * day - 2.0).abs() < 0.2);
+/// ```
+pub fn rate(prior: f64, failures: u64, seconds: f64) -> Rate {
+    let seconds = seconds.max(0.0);
+    // Chances that fall as the rates rise, so that each adds as much to the mean.
+    let chances: Vec<f64> = (0..=DECADES).map(|decade| 10f64.powi(-decade)).collect();
+    let least = prior * chances.iter().sum::<f64>() / chances.len() as f64;
+    // Pseudo-seconds of each, and how likely what was seen is with it, by logarithms: (beta / (beta + t)) (t / (beta + t))^failures.
+    let before: Vec<f64> = chances.iter().map(|chance| chance / least).collect();
+    let likely = |beta: f64| {
+        let seen = if failures > 0 { failures as f64 * (seconds / (beta + seconds)).ln() } else { 0.0 };
+        (beta / (beta + seconds)).ln() + seen
+    };
+    let logs: Vec<f64> = before.iter().zip(&chances).map(|(beta, chance)| chance.ln() + likely(*beta)).collect();
+    let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = logs.iter().map(|log| if most.is_finite() { (log - most).exp() } else { 1.0 }).collect();
+    let sum: f64 = weights.iter().sum();
+    let parts: Vec<(f64, f64)> =
+        before.iter().zip(&weights).map(|(beta, weight)| (beta + seconds, weight / sum)).collect();
+    let shape = failures + 1;
+    let mean = parts.iter().map(|(beta, weight)| weight * shape as f64 / beta).sum();
+    Rate { mean, range: [0.05, 0.95].map(|share| quantile(shape, &parts, share)) }
+}
+
+/// A Gamma distribution of whole shape is below `x` (in units of its scale) with the chance that as many events of a Poisson process come within `x`.
+fn below(shape: u64, x: f64) -> f64 {
+    // From here on a normal distribution is as good, and the sum would be long.
+    if shape > 400 {
+        let z = (x - shape as f64) / (shape as f64).sqrt();
+        return 1.0 / (1.0 + (-1.5976 * z - 0.07056 * z.powi(3)).exp());
+    }
+    let mut term = (-x).exp();
+    let mut sum = term;
+    for event in 1..shape {
+        term *= x / event as f64;
+        sum += term;
+    }
+    1.0 - sum
+}
+
+/// Of a mixture of such distributions: seconds of each, and its weight. By bisection of the logarithm.
+fn quantile(shape: u64, parts: &[(f64, f64)], share: f64) -> f64 {
+    let of = |rate: f64| parts.iter().map(|(beta, weight)| weight * below(shape, rate * beta)).sum::<f64>();
+    let most = parts.iter().map(|(beta, _)| *beta).fold(f64::INFINITY, f64::min);
+    let (mut low, mut high) = (-300.0f64, ((3.0 * shape as f64 + 20.0) / most).ln());
+    for _ in 0..80 {
+        let middle = (low + high) / 2.0;
+        if of(middle.exp()) < share { low = middle } else { high = middle }
+    }
+    high.exp()
+}
+
+/// Failures of a node and of all at once, after what was seen of them. Lost nodes come back as often as was thought: an attempt does not tell.
+pub fn after(prior: &Failures, seen: &Seen) -> Failures {
+    let node = rate(prior.reboot + prior.loss, seen.node, seen.node_seconds).mean / (prior.reboot + prior.loss);
+    Failures {
+        process: rate(prior.process, seen.process, seen.node_seconds).mean,
+        reboot: prior.reboot * node,
+        loss: prior.loss * node,
+        system: rate(prior.system, seen.system, seen.seconds).mean,
+    }
+}
+
+impl Failures {
+    /// Of a job on so many nodes, by the lowest level that survives them, in the order of [`Level::VOTED`](crate::base::Level::VOTED).
+    pub fn by_level(&self, nodes: u64) -> [f64; LEVELS_MAX] {
+        let of_nodes = |rate: f64| rate * nodes as f64;
+        [of_nodes(self.process), of_nodes(self.reboot), of_nodes(self.loss), self.system]
+    }
+
+    /// The same kinds, together so often that the mean time between two of so many nodes is this many seconds.
+    pub fn each(&self, nodes: u64, seconds: f64) -> Failures {
+        let times = 1.0 / seconds / self.total(nodes);
+        let Failures { process, reboot, loss, system } = *self;
+        Failures { process: process * times, reboot: reboot * times, loss: loss * times, system: system * times }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Quantiles of chi-squared distributions, halved (of 2, 8 and 200 degrees of freedom, from tables).
+    #[test]
+    fn quantiles_are_those_of_tables() {
+        let of = |shape, share| quantile(shape, &[(1.0, 1.0)], share);
+        for (shape, [low, high]) in [(1, [0.0513, 2.9957]), (4, [1.3663, 7.7537]), (100, [84.139, 116.997])] {
+            assert!((of(shape, 0.05) - low).abs() < 1e-3 * low, "{shape}: {}", of(shape, 0.05));
+            assert!((of(shape, 0.95) - high).abs() < 1e-3 * high, "{shape}: {}", of(shape, 0.95));
+        }
+        let [before, behind] = [400, 401].map(|shape| of(shape, 0.95));
+        assert!((behind - before - 1.0).abs() < 1.5, "{before} {behind}");
+    }
+
+    /// Rates that are drawn from what is thought lie within the range nine times in ten, whatever was seen.
+    #[test]
+    fn the_range_is_one_of_ninety_percent() {
+        let mut rng = crate::base::rng::Rng::new(3);
+        let mut share = || (rng.below(1 << 40) as f64 + 0.5) / (1u64 << 40) as f64;
+        let (mut inside, draws) = (0, 1000);
+        for draw in 0..draws {
+            let decade = (-share().log10()).floor().min(f64::from(DECADES)) as i32;
+            let truth = -share().ln() * 1e-8 * 1.1111 / 5.0 * 10f64.powi(decade);
+            let seconds = [0.0, 1e7, 1e8, 1e9][draw % 4];
+            // Failures of a Poisson process within that time.
+            let (mut at, mut failures) = (0.0, 0);
+            while {
+                at -= share().ln() / truth;
+                at < seconds
+            } {
+                failures += 1;
+            }
+            let found = rate(1e-8, failures, seconds);
+            inside += usize::from((found.range[0]..found.range[1]).contains(&truth));
+        }
+        assert!((870..930).contains(&inside), "{inside} of {draws}");
+    }
+
+    #[test]
+    fn attempts_tell_processes_nodes_and_the_system_apart() {
+        let line = |hosts: &str, down: &str, decision: &str| {
+            format!(
+                r#"{{"began": 100, "ended": 700, "hosts": [{hosts}], "down": {{{down}}}, "decision": "{decision}", "more": 1}}"#
+            )
+        };
+        let lines = [
+            line(r#""a:2", "b:2""#, "", "restart"),
+            line(r#""a:2", "b:2""#, r#""b": "no route", "c": "spare""#, "restart"),
+            line(r#""a:2", "c:2""#, r#""a": "no route", "c": "no route""#, "too-few-nodes"),
+            line("", "", "exhausted"),
+            line("", "", "success"),
+            line(r#""a:2""#, r#""a": "busy""#, "halted"),
+            r#"{"began": 5, "ended""#.to_owned(),
+        ];
+        let seen = Seen::of(&Attempt::decode_all(lines.join("\n").as_bytes()));
+        assert_eq!(seen, Seen { seconds: 3600.0, node_seconds: 5400.0, process: 2, node: 1, system: 1 });
+        assert!(Attempt::decode_all(b"\xff\n[]\n{\"began\": 9, \"ended\": 1}\n").is_empty());
+    }
+
+    #[test]
+    fn what_was_seen_outweighs_what_was_thought() {
+        let prior = of_parts(8);
+        assert!((after(&prior, &Seen::default()).process / prior.process - 1.0).abs() < 1e-12);
+        let day = 86_400.0;
+        let seen = Seen { seconds: 10.0 * day, node_seconds: 40.0 * day, process: 20, node: 4, system: 0 };
+        let found = after(&prior, &seen);
+        assert!((found.process * 40.0 * day - 20.0).abs() < 2.0, "{found:?}");
+        assert!(((found.reboot + found.loss) * 40.0 * day - 4.0).abs() < 2.0 && found.reboot > found.loss);
+        assert!(found.system < prior.system);
+        let each = found.each(4, 3600.0);
+        assert!((each.total(4) * 3600.0 - 1.0).abs() < 1e-9);
+        assert!((each.by_level(4).iter().sum::<f64>() - each.total(4)).abs() < 1e-12);
+    }
+}
