@@ -17,7 +17,7 @@ use store::{RANKS, Ran, Store, bivouac, command, entries, only_folder, ran, take
 
 /// Only the first version goes to the local and the global tier.
 fn memory_first(config: &mut Config) {
-    (config.job.local.every, config.job.global.every) = (1000, 1000);
+    (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
 }
 
 /// A job that took version 10 on all tiers and the later ones in memory only, and died.

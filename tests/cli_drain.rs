@@ -27,12 +27,12 @@ const TWO_NODES: [u32; 4] = [0, 0, 1, 1];
 
 /// Only the first version goes to the local and the global tier.
 fn memory_first(config: &mut Config) {
-    (config.job.local.every, config.job.global.every) = (1000, 1000);
+    (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
 }
 
 /// Only the first version goes to the global tier.
 fn local_first(config: &mut Config) {
-    config.job.global.every = 1000;
+    config.job.global.every = 1000.into();
 }
 
 /// A job that took version 10 on all tiers and the later ones in memory only, and died.
@@ -175,7 +175,8 @@ fn a_node_without_memory_brings_what_is_on_its_disk() {
         newer.map(|(version, _, _, complete)| (version, complete)).collect::<Vec<_>>()
     };
     let store = Store::on(&TWO_NODES);
-    let local_every_second = |config: &mut Config| (config.job.local.every, config.job.global.every) = (2, 1000);
+    let local_every_second =
+        |config: &mut Config| (config.job.local.every, config.job.global.every) = (2.into(), 1000.into());
     store.run_killed(local_every_second, |session, rank| {
         take(session, rank, &[10], Level::System);
         take(session, rank, &[20], Level::Process);

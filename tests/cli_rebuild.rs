@@ -82,9 +82,9 @@ impl Machine {
         config.job.block_bytes = 16 << 10;
         config.job.redundancy.scheme = self.scheme;
         config.job.redundancy.store = self.store;
-        config.job.redundancy.every = self.peers_every;
-        config.job.local.every = self.local_every;
-        config.job.global.every = NEVER;
+        config.job.redundancy.every = self.peers_every.into();
+        config.job.local.every = self.local_every.into();
+        config.job.global.every = NEVER.into();
         config.job.global_enabled = with_global;
         config.job.global_directory = self.global();
         config.job.timeouts.abandon = limit::LIMIT;

@@ -40,7 +40,8 @@ fn has_manifest(folder: &Path, version: u64) -> bool {
 fn died() -> Store {
     let store = Store::on(&NODES);
     // Every second one goes to the local disks, so that the last one is in memory only, however long its ranks live.
-    let local_every_second = |config: &mut Config| (config.job.local.every, config.job.global.every) = (2, 1000);
+    let local_every_second =
+        |config: &mut Config| (config.job.local.every, config.job.global.every) = (2.into(), 1000.into());
     store.run_killed(local_every_second, |session, rank| {
         take(session, rank, &[10], Level::System);
         take(session, rank, &[15], Level::Process);

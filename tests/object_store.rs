@@ -622,7 +622,7 @@ fn a_drain_brings_what_a_node_still_has_to_the_bucket() {
     }
     let Some(server) = Server::s3s_fs() else { return };
     let mut machine = Machine::on(server.endpoint());
-    machine.change = |config| config.job.object.every = 100;
+    machine.change = |config| config.job.object.every = 100.into();
     machine.take(&[1], Level::System);
     // The first goes everywhere, the second stays in node memory, and the job is killed.
     machine.run(|rank, session| {

@@ -106,7 +106,7 @@ impl Bed {
     fn run(&self, change: impl Fn(&mut Config) + Send + Sync, versions: &[u64]) {
         let (first, later) = versions.split_at(1);
         let settings = |config: &mut Config| {
-            config.job.global.every = 1000;
+            config.job.global.every = 1000.into();
             change(config);
         };
         as_user(USER, || {
@@ -338,7 +338,8 @@ fn files_under_the_names_of_later_segments_do_not_switch_the_memory_tier_off() {
     let names =
         ["000002", "000003-0123456789abcdef", "999999"].map(|name| bed.store.memory.path().join(prefix.clone() + name));
     as_user(OTHER, || names.iter().for_each(|path| std::fs::write(path, "mine").expect("written")));
-    let in_memory = |config: &mut Config| (config.job.local.every, config.job.global.every) = (1000, 1000);
+    let in_memory =
+        |config: &mut Config| (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
     as_user(USER, || {
         bed.store.run_killed(in_memory, |session, rank| {
             assert_eq!(session.generation(), 2, "a number of somebody else's was counted");

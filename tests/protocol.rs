@@ -674,6 +674,9 @@ fn should_checkpoint_and_should_exit_give_one_answer_on_all_ranks() {
     let by_seconds = calls("by-seconds");
     assert!(!by_seconds.is_empty() && by_seconds.windows(2).all(|pair| pair[0] < pair[1]));
     assert!(!calls("by-overhead").is_empty());
+    // Two to measure, and then after as long as pays.
+    assert!(calls("by-auto").len() >= 3, "{}", answer.text);
+    assert_eq!(answer.same("tuned"), "true", "{}", answer.text);
     for label in ["by-signal", "by-file", "by-time"] {
         let calls = calls(label);
         // Once yes, always yes.

@@ -81,11 +81,11 @@ impl Machine {
         config.job.interval.steps = self.interval_steps;
         config.job.redundancy.scheme = self.scheme;
         config.job.redundancy.store = self.store;
-        config.job.redundancy.every = self.peers_every;
-        config.job.local.every = self.local_every;
+        config.job.redundancy.every = self.peers_every.into();
+        config.job.local.every = self.local_every.into();
         // The first checkpoint of a run goes to every tier that is on, and a level counts for those below it.
         config.job.global_enabled = self.global_every < NEVER;
-        config.job.global.every = self.global_every;
+        config.job.global.every = self.global_every.into();
         config.job.global_directory = self.root.path().join("global");
         config.job.timeouts.abandon = limit::LIMIT;
         config.job.timeouts.room = Duration::from_secs(2);

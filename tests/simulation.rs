@@ -29,7 +29,7 @@ mod world;
 use bivouac_core::base::Level;
 use bivouac_core::base::rng::Rng;
 use bivouac_core::comm::faulty::FaultPlan;
-use bivouac_core::config::{Budget, Compress, Method, PartStore, Scheme};
+use bivouac_core::config::{Budget, Choice, Compress, Method, PartStore, Scheme};
 use bivouac_core::redundancy::placement::place;
 use bivouac_core::tier::simulated::Fault;
 use std::path::Path;
@@ -116,25 +116,25 @@ impl Job {
             4 => (config.job.local_enabled, config.job.global_enabled) = (false, false),
             _ => {}
         }
-        config.job.local.every = 1 + rng.below(3);
-        config.job.global.every = 1 + rng.below(3);
+        config.job.local.every = (1 + rng.below(3)).into();
+        config.job.global.every = (1 + rng.below(3)).into();
         if config.job.memory_enabled && scheme != Scheme::None {
             config.job.redundancy.scheme = scheme;
-            config.job.redundancy.every = 1 + rng.below(2) * rng.below(3);
+            config.job.redundancy.every = (1 + rng.below(2) * rng.below(3)).into();
             if config.job.local_enabled && rng.chance(1, 3) {
                 config.job.redundancy.store = PartStore::Local;
             }
             // Only the first version goes there.
             if rng.chance(1, 2) {
-                config.job.local.every = 1 << 40;
+                config.job.local.every = (1 << 40).into();
             }
             if rng.chance(2, 3) {
-                config.job.global.every = 1 << 40;
+                config.job.global.every = (1 << 40).into();
             }
         }
         config.job.local.keep_last = 1 + rng.below(3);
         config.job.global.keep_last = 1 + rng.below(3);
-        config.job.interval.seconds = Duration::from_millis(rng.below(2) * 30);
+        config.job.interval.seconds = Duration::from_millis(rng.below(2) * 30).into();
         // A generator of its own: the other half of the seeds is as it was.
         let mut reduction = Rng::new(seed ^ 0x7ed0);
         if reduction.chance(1, 2) {
@@ -147,8 +147,19 @@ impl Job {
             config.job.reduction.whole_every = [0, 0, 3][reduction.below(3) as usize];
             config.job.reduction.compress = Compress::ALL[reduction.below(3) as usize];
             if reduction.chance(1, 2) {
-                config.job.local.every = 1 + reduction.below(5);
-                config.job.global.every = 1 + reduction.below(5);
+                config.job.local.every = (1 + reduction.below(5)).into();
+                config.job.global.every = (1 + reduction.below(5)).into();
+            }
+        }
+        // Another one: what is left to the session.
+        let mut auto = Rng::new(seed ^ 0xa070);
+        if auto.chance(1, 3) {
+            let job = &mut config.job;
+            job.interval.seconds = if auto.chance(2, 3) { Choice::Auto } else { job.interval.seconds };
+            (job.interval.least, job.interval.most) = (Duration::from_millis(1), Duration::from_millis(60));
+            job.interval.mtbf = auto.chance(1, 2).then(|| Duration::from_millis(1 + auto.below(2000)));
+            for every in [&mut job.local.every, &mut job.global.every, &mut job.redundancy.every] {
+                *every = if auto.chance(1, 2) { Choice::Auto } else { *every };
             }
         }
         // Memory alone must have room; with other tiers a shard that finds none goes there.
@@ -626,7 +637,7 @@ struct Outcome {
 fn simulate(seed: u64) -> Outcome {
     let mut job = Job::new(seed);
     let about = format!(
-        "{} ranks, {} per machine, {} every {} in {}, memory {} local {} global {}, keep {}/{}, every {}/{}, budget {} KiB, {}",
+        "{} ranks, {} per machine, {} every {:?} in {}, memory {} local {} global {}, keep {}/{}, every {:?}/{:?}, budget {} KiB, {}",
         job.ranks,
         job.per_machine,
         job.config.job.redundancy.scheme,

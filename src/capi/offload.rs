@@ -446,7 +446,7 @@ mod tests {
             config.job.name = Some("marks".into());
             config.job.block_bytes = 16 << 10;
             config.job.take_over = true;
-            config.job.local.every = 1;
+            config.job.local.every = 1.into();
             config.job.global_enabled = false;
             config.job.offload.mode = OffloadMode::Always;
             config.job.offload.host_writes = HostWrites::Declared;

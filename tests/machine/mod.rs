@@ -83,7 +83,7 @@ impl Machine {
         config.job.block_bytes = 16 << 10;
         config.job.take_over = true;
         config.job.memory_enabled = self.memory_enabled;
-        config.job.local.every = self.local_every;
+        config.job.local.every = self.local_every.into();
         config.job.local_enabled = !self.memory_only;
         config.job.global_enabled = false;
         config.job.global_directory = root.join("global");

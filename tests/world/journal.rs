@@ -58,6 +58,10 @@ pub enum Entry {
         level: Level,
         heard: Heard,
     },
+    /// Whether a checkpoint is due.
+    Asked {
+        is_due: bool,
+    },
     Listed {
         series: &'static str,
         versions: Vec<Key>,

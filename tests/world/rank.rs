@@ -240,7 +240,10 @@ impl Application<'_> {
                 Action::Stall { .. } => true,
                 Action::List { series } => self.list(SERIES[series]),
                 Action::Ask => match self.session.should_checkpoint() {
-                    Ok(_) => true,
+                    Ok(is_due) => {
+                        self.note(Entry::Asked { is_due });
+                        true
+                    }
                     Err(error) => self.failed("should_checkpoint", &error),
                 },
             };

@@ -401,11 +401,23 @@ impl Truth {
     }
 
     fn check_lists(&mut self, entries: &[(u32, Entry)]) {
-        // Every rank makes the same calls, so the n-th list of each rank is the same.
+        // Every rank makes the same calls, so the n-th list of each rank is the same, and so is the n-th answer.
         let mut lists: BTreeMap<u32, Vec<(&str, &Vec<Key>)>> = BTreeMap::new();
         for (rank, entry) in entries {
             if let Entry::Listed { series, versions } = entry {
                 lists.entry(*rank).or_default().push((series, versions));
+            }
+        }
+        let mut answers: BTreeMap<u32, Vec<bool>> = BTreeMap::new();
+        for (rank, entry) in entries {
+            if let Entry::Asked { is_due } = entry {
+                answers.entry(*rank).or_default().push(*is_due);
+            }
+        }
+        let most = answers.values().max_by_key(|answers| answers.len()).cloned().unwrap_or_default();
+        for (rank, heard) in answers {
+            if most[..heard.len()] != heard[..] {
+                self.complain(format!("rank {rank} is told of checkpoints {heard:?}, others {most:?}"));
             }
         }
         let longest = lists.values().max_by_key(|list| list.len()).cloned().unwrap_or_default();

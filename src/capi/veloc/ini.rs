@@ -298,7 +298,7 @@ mod tests {
             (config.job.global.every, config.job.global.every_seconds),
             (NEVER as u64, Duration::from_secs(600))
         );
-        assert_eq!((config.job.local.every, config.job.redundancy.every), (1, 1));
+        assert_eq!((config.job.local.every, config.job.redundancy.every), (1.into(), 1.into()));
         assert_eq!(config.job.redundancy.scheme, Scheme::Xor { members: 8 });
     }
 

@@ -6,7 +6,7 @@ use crate::output::{SCHEMA, bytes, complain, plain, print, print_json, table};
 use crate::run::{duration, record};
 use bivouac_core::Config;
 use bivouac_core::base::calendar::unix_now;
-use bivouac_core::format::supervision::{LevelStatus, Status};
+use bivouac_core::format::supervision::{LevelStatus, Status, Tuned};
 use bivouac_core::tier::run_directory::RunDirectory;
 use serde::Serialize;
 use std::fmt::Write;
@@ -227,6 +227,9 @@ fn group_text(status: &Status, now: f64) -> String {
         "  in flight {}, refused {}, blocked {:.3} s at the root",
         status.in_flight, status.refused, status.root_blocked_seconds
     );
+    if let Some(tuned) = &status.tuned {
+        _ = writeln!(text, "  {}", tuned_text(tuned));
+    }
     if let Some(trouble) = &status.trouble {
         _ = writeln!(
             text,
@@ -242,6 +245,20 @@ fn group_text(status: &Status, now: f64) -> String {
         _ = writeln!(text, "  asked to end: {}", plain(why));
     }
     text
+}
+
+/// What the session has chosen. Pure.
+fn tuned_text(tuned: &Tuned) -> String {
+    let levels: Vec<String> =
+        tuned.levels.iter().map(|level| format!("{} every {}", plain(&level.level), level.every)).collect();
+    format!(
+        "chosen: a checkpoint after {:.1} s of work, {}; {:.2} % of the time expected to be lost ({:.2} % before); changed {} times",
+        tuned.interval_seconds,
+        levels.join(", "),
+        tuned.lost[1] * 100.0,
+        tuned.lost[0] * 100.0,
+        tuned.changes
+    )
 }
 
 /// The figures in the OpenMetrics format, which the textfile collector of a node exporter reads, too. Pure.
@@ -281,6 +298,13 @@ fn openmetrics(view: &View) -> String {
         "Time that captures blocked the root.",
         each(&|s| s.root_blocked_seconds),
     );
+    let chosen = view.groups.iter().filter_map(|status| Some((of(status), status.tuned.as_ref()?.interval_seconds)));
+    family(
+        "interval_seconds",
+        "gauge",
+        "Work between two checkpoints, as the session has chosen it.",
+        chosen.collect(),
+    );
     family("committed", "counter", "Checkpoints committed at a level.", levels(&|level| level.committed as f64));
     family("newest_version", "gauge", "Newest version committed at a level.", levels(&|level| level.version as f64));
     family("newest_timestamp_seconds", "gauge", "When that was committed.", levels(&|level| level.newest));
@@ -312,7 +336,7 @@ fn replace(file: &Path, text: &str) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bivouac_core::format::supervision::Trouble;
+    use bivouac_core::format::supervision::{Trouble, TunedLevel};
 
     fn view() -> View {
         let level = LevelStatus {
@@ -343,6 +367,12 @@ mod tests {
             refused: 1,
             trouble: Some(trouble),
             in_flight: 2,
+            tuned: Some(Tuned {
+                interval_seconds: 12.34,
+                levels: vec![TunedLevel { level: "system".into(), every: 7, ..TunedLevel::default() }],
+                lost: [0.05, 0.0213],
+                changes: 3,
+            }),
             ..Status::new()
         };
         View {
@@ -368,6 +398,7 @@ mod tests {
             "10 s ago",
             "2 KiB/s",
             "in flight 2, refused 1",
+            "chosen: a checkpoint after 12.3 s of work, system every 7; 2.13 % of the time expected to be lost (5.00 % before); changed 3 times",
             "last refusal, 100 s ago: \"heat\" version 20 at level node-reboot: abandoned (rank 3: local tier: cannot write)",
         ] {
             assert!(shown.contains(part), "{part}:\n{shown}");

@@ -63,7 +63,7 @@ fn names(list: &[Candidate]) -> Vec<(u64, u64)> {
 }
 
 fn policy(keep_last: u64, keep_every: u64) -> LevelPolicy {
-    LevelPolicy { every: 1, every_seconds: Duration::ZERO, keep_last, keep_every }
+    LevelPolicy { every: 1.into(), every_seconds: Duration::ZERO, keep_last, keep_every }
 }
 
 #[test]
@@ -599,7 +599,7 @@ proptest! {
     fn the_newest_restorable_checkpoint_of_each_level_is_never_deleted(
         happenings in proptest::collection::vec(happening(), 1..60), keep_last in 1u64..4, keep_every in 0u64..5,
     ) {
-        let policy = LevelPolicy { every: 1, every_seconds: Duration::ZERO, keep_last, keep_every };
+        let policy = LevelPolicy { every: 1.into(), every_seconds: Duration::ZERO, keep_last, keep_every };
         let (mut past, mut stretches) = (Past::default(), Stretches::default());
         let (mut generation, mut operation, mut version) = (1u64, 0u64, 0u64);
         for happening in happenings {

@@ -5,6 +5,7 @@ use super::redundancy::{PartStore, Scheme};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// More problems than this are counted, not kept: a wrong file must not produce a megabyte of messages.
 const PROBLEMS_MAX: usize = 100;
@@ -168,6 +169,14 @@ pub enum ConfigError {
         store: PartStore,
         /// The first scheme that would use it.
         scheme: Scheme,
+    },
+    /// Bounds that nothing lies between.
+    #[error("interval.least is {} s, more than interval.most, which is {} s: make it less", .least.as_secs_f64(), .most.as_secs_f64())]
+    NoInterval {
+        /// The lower bound.
+        least: Duration,
+        /// The upper bound.
+        most: Duration,
     },
     /// More than one problem.
     #[error("{} problems in the configuration:{}", .problems.len() + .omitted, Listing(.problems, *.omitted))]

@@ -12,7 +12,7 @@ use super::redundancy::{DomainSource, NamePolicies};
 use super::redundancy::{NAMES_ALLOWED, SCHEME_ALLOWED};
 use super::redundancy::{PartStore, Scheme};
 use super::stagger::{BURSTS_MAX, BurstOrder, BurstScope, FlushRate};
-use super::values::{Budget, Direct, PinOrder, Progress, ThreadCpus, Touch};
+use super::values::{Budget, Choice, Direct, PinOrder, Progress, ThreadCpus, Touch};
 use crate::base::calendar::{UTC_MAX, parse_utc};
 use crate::base::log::LogLevel;
 use crate::base::units::{GIB, KIB, MIB, PAGE, parse_bytes, parse_cpus, parse_duration, show_cpus};
@@ -148,6 +148,31 @@ pub(super) const LIMIT: Kind<Duration> = Kind {
     allowed: "a duration like \"90s\", \"10min\" or \"2h\", or a number of seconds, more than 0 and up to 36500 days",
     read: |raw| span(raw).filter(|value| !value.is_zero()),
     show: show_span,
+};
+
+pub(super) const OPTIONAL_LIMIT: Kind<Option<Duration>> = Kind {
+    allowed: "a duration like \"90s\", \"10min\" or \"2h\", or a number of seconds, more than 0 and up to 36500 days; or \"unset\"",
+    read: |raw| optional(raw, LIMIT.read),
+    show: |value| show_optional(value, show_span),
+};
+
+pub(super) const SPAN_OR_AUTO: Kind<Choice<Duration>> = Kind {
+    allowed: "a duration like \"90s\", \"10min\" or \"2h\", or a number of seconds, from 0 to 36500 days; or \"auto\"",
+    read: |raw| choice(raw, span),
+    show: |value| show_choice(value, show_span),
+};
+
+pub(super) const EVERY: Kind<Choice<u64>> = Kind {
+    allowed: "a whole number from 1, or \"auto\"",
+    read: |raw| choice(raw, FROM_ONE.read),
+    show: |value| show_choice(value, show_integer),
+};
+
+/// Of a tier whose turns are never left to the session.
+pub(super) const FIXED_EVERY: Kind<Choice<u64>> = Kind {
+    allowed: FROM_ONE.allowed,
+    read: |raw| (FROM_ONE.read)(raw).map(Choice::Fixed),
+    show: |value| show_choice(value, show_integer),
 };
 
 pub(super) const NAME: Kind<Option<String>> = Kind {
@@ -525,6 +550,8 @@ pub(super) const DOMAINS: Kind<DomainSource> = Kind {
 
 /// The word that leaves an optional key open.
 const UNSET: &str = "unset";
+/// What leaves a value to the session.
+const AUTO: &str = "auto";
 
 fn optional<T>(raw: &Raw, read: impl Fn(&Raw) -> Option<T>) -> Option<Option<T>> {
     if raw.text() == Some(UNSET) { Some(None) } else { read(raw).map(Some) }
@@ -556,6 +583,21 @@ fn span(raw: &Raw) -> Option<Duration> {
         _ => parse_duration(raw.text()?)?,
     };
     within_span_max(value)
+}
+
+/// A value, or the word for none.
+fn choice<T>(raw: &Raw, read: fn(&Raw) -> Option<T>) -> Option<Choice<T>> {
+    match raw.text().map(str::trim) {
+        Some(AUTO) => Some(Choice::Auto),
+        _ => read(raw).map(Choice::Fixed),
+    }
+}
+
+fn show_choice<T>(value: &Choice<T>, show: fn(&T) -> Raw) -> Raw {
+    match value {
+        Choice::Auto => Raw::Text(AUTO.to_owned()),
+        Choice::Fixed(value) => show(value),
+    }
 }
 
 fn within_span_max(value: Duration) -> Option<Duration> {

@@ -4,7 +4,7 @@ use super::error::{ConfigError, Origin, Problems};
 use super::keys;
 use super::redundancy::PartStore;
 use super::text;
-use super::values::Config;
+use super::values::{Config, Interval};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -138,7 +138,8 @@ impl Config {
     ///
     /// # Errors
     /// All values that are not allowed, with [`Origin::Program`]; [`ConfigError::NoTier`] if no tier is enabled;
-    /// [`ConfigError::NoPartStore`] if the tier that copies and parity would rest on is not.
+    /// [`ConfigError::NoPartStore`] if the tier that copies and parity would rest on is not; [`ConfigError::NoInterval`] if the least interval is more than
+    /// the most.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Problems::default();
         let mut checked = Config::default();
@@ -148,11 +149,15 @@ impl Config {
                 problems.push(|| key.refusal(&raw, Origin::Program));
             }
         }
-        self.check_tiers(&mut problems);
+        self.check_together(&mut problems);
         problems.into_result()
     }
 
-    pub(super) fn check_tiers(&self, problems: &mut Problems) {
+    pub(super) fn check_together(&self, problems: &mut Problems) {
+        let Interval { least, most, .. } = self.job.interval;
+        if least > most {
+            problems.push(|| ConfigError::NoInterval { least, most });
+        }
         if !(self.job.memory_enabled || self.job.has_files()) {
             problems.push(|| ConfigError::NoTier);
         }

@@ -65,7 +65,7 @@ pub use redundancy::{
 };
 pub use stagger::{BurstOrder, BurstScope, FlushRate, StaggerConfig};
 pub use values::{
-    Budget, Config, Direct, ExitConfig, HistoryConfig, Interval, JobConfig, LevelPolicy, NodeConfig, PinOrder,
+    Budget, Choice, Config, Direct, ExitConfig, HistoryConfig, Interval, JobConfig, LevelPolicy, NodeConfig, PinOrder,
     Progress, ThreadCpus, Timeouts, Touch,
 };
 

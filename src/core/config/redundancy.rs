@@ -7,7 +7,7 @@
 
 use super::kinds::{show_seconds, span_in_text};
 use super::names::is_name;
-use super::values::LevelPolicy;
+use super::values::{Choice, LevelPolicy};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -182,7 +182,7 @@ pub struct RedundancyConfig {
     /// The scheme of all names that [`RedundancyConfig::names`] does not list.
     pub scheme: Scheme,
     /// Every n-th checkpoint of a name is protected (1: all).
-    pub every: u64,
+    pub every: Choice<u64>,
     /// Besides, one is protected whenever this long has passed since the last one that was. Zero: never for that
     /// reason.
     pub every_seconds: Duration,
@@ -198,7 +198,7 @@ impl Default for RedundancyConfig {
     fn default() -> Self {
         RedundancyConfig {
             scheme: Scheme::None,
-            every: 1,
+            every: Choice::Fixed(1),
             every_seconds: Duration::ZERO,
             names: NamePolicies::default(),
             store: PartStore::Memory,
@@ -222,7 +222,7 @@ impl RedundancyConfig {
         let found = self.names.0.iter().find(|policy| policy.name == name);
         let own = found.cloned().unwrap_or_default();
         let policy = LevelPolicy {
-            every: own.every.unwrap_or(self.every),
+            every: own.every.map_or(self.every, Choice::Fixed),
             every_seconds: own.every_seconds.unwrap_or(self.every_seconds),
             ..LevelPolicy::default()
         };
@@ -420,14 +420,14 @@ mod tests {
     fn exceptions_override_only_what_they_name() {
         let config = RedundancyConfig {
             scheme: Scheme::Xor { members: 4 },
-            every: 2,
+            every: 2.into(),
             every_seconds: Duration::from_secs(9),
             names: policies("mesh: none; heat: rs(2,2), every 5; wind: every_seconds 10min; a.b: every 3,partner ;"),
             ..RedundancyConfig::default()
         };
         let brief = |name: &str| {
             let (scheme, policy) = config.policy_for(name);
-            (scheme.to_string(), policy.every, policy.every_seconds.as_secs())
+            (scheme.to_string(), policy.every.fixed().expect("fixed"), policy.every_seconds.as_secs())
         };
         assert_eq!(brief("other"), ("xor(4)".to_owned(), 2, 9));
         assert_eq!(brief("mesh"), ("none".to_owned(), 2, 9));

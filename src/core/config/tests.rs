@@ -37,7 +37,7 @@ fn to_toml(config: &Config) -> String {
 /// A configuration in which every key differs from its default.
 fn unusual() -> Config {
     let policy = |n: u64| LevelPolicy {
-        every: 3 + n,
+        every: if n == 0 { Choice::Auto } else { (3 + n).into() },
         every_seconds: Duration::from_millis(1500 + 1000 * n),
         keep_last: 7 + n,
         keep_every: 100 + n,
@@ -64,7 +64,7 @@ fn unusual() -> Config {
             object: policy(2),
             redundancy: RedundancyConfig {
                 scheme: Scheme::Rs { data: 4, parity: 2 },
-                every: 5,
+                every: Choice::Auto,
                 every_seconds: Duration::from_millis(3500),
                 names: "mesh: none; heat: rs(2,2), every 5".parse().unwrap(),
                 store: PartStore::Local,
@@ -80,7 +80,14 @@ fn unusual() -> Config {
                 verify: Verify::Bytes,
                 compress: Compress::Auto,
             },
-            interval: Interval { steps: u64::MAX, seconds: Duration::from_nanos(1), overhead_percent: 0.1 },
+            interval: Interval {
+                steps: u64::MAX,
+                seconds: Choice::Auto,
+                least: Duration::from_nanos(1),
+                most: second(7),
+                mtbf: Some(second(86_400)),
+                overhead_percent: 0.1,
+            },
             exit: ExitConfig {
                 signal: Some("XCPU".into()),
                 stop_file: Some("stop".into()),
@@ -192,7 +199,10 @@ block = "4K"
 log = "trace"
 [interval]
 steps = 18446744073709551615
-seconds = 1e-9
+seconds = "auto"
+least = 1e-9
+most = "7s"
+mtbf = "1d"
 overhead_percent = 0.1
 [exit]
 signal = "SIGXCPU"
@@ -214,7 +224,7 @@ budget = "12.5%"
 enabled = false
 required = true
 directory = "ssd"
-every = 3
+every = "auto"
 every_seconds = "1.5s"
 keep_last = 7
 keep_every = 100
@@ -239,7 +249,7 @@ keep_last = 9
 keep_every = 102
 [redundancy]
 scheme = "rs( 4, 2 )"
-every = 5
+every = "auto"
 every_seconds = 3.5
 names = " mesh:none;heat: every 5, rs(2,2);"
 store = "local"
@@ -354,7 +364,7 @@ fn the_environment_wins_over_the_file_and_can_take_back() {
         ("BIVOUAC_JOB_NAME", "unset"),
     ])
     .unwrap();
-    assert_eq!((config.job.local.keep_last, config.job.local.every, config.job.name), (5, 4, None));
+    assert_eq!((config.job.local.keep_last, config.job.local.every, config.job.name), (5, 4.into(), None));
 }
 
 #[test]
@@ -405,7 +415,10 @@ fn values_that_are_not_allowed_are_refused_with_key_value_place_and_rule() {
         ("global.directory", vec!["''"]),
         ("local.direct", vec!["'maybe'", "true", "''"]),
         ("redundancy.scheme", vec!["''", "'unset'", "'xor(1)'", "'rs(4)'", "8", "false"]),
-        ("redundancy.every", vec!["0"]),
+        ("redundancy.every", vec!["0", "'often'"]),
+        ("object.every", vec!["'auto'", "0"]),
+        ("interval.mtbf", vec!["0", "'auto'", "-1"]),
+        ("interval.most", vec!["0"]),
         ("redundancy.names", vec!["''", "'mesh'", "'mesh: none; mesh: xor'", "7", "['mesh: none']"]),
         ("redundancy.store", vec!["'global'", "''"]),
         ("redundancy.domains", vec!["''", "1", "\"a\\u0000b\""]),
@@ -595,6 +608,14 @@ fn a_hostile_file_makes_neither_a_deep_stack_nor_a_long_message() {
     let wide = message(&format!("[{long}]\n[local]\n{long} = 1\nevery = '{long}'\n"));
     assert!(wide.len() < 2000, "{}", wide.len());
     assert!(!message("[\"\\u001b[2J\"]").contains('\u{1b}'));
+}
+
+#[test]
+fn a_least_interval_above_the_most_is_refused() {
+    let error = Config::from_toml("interval.least = '2h'\ninterval.most = '1h'").unwrap_err();
+    assert_eq!(error, ConfigError::NoInterval { least: Duration::from_secs(7200), most: Duration::from_secs(3600) });
+    assert!(error.to_string().contains("interval.least is 7200 s"), "{error}");
+    assert!(Config::from_toml("interval.least = '1h'\ninterval.most = '1h'").is_ok());
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn resolve_traced(
     if config.job.reduction.is_on() && !origins.contains_key("job.block") {
         config.job.block_bytes = BLOCK_REDUCED;
     }
-    config.check_tiers(&mut problems);
+    config.check_together(&mut problems);
     problems.into_result().map(|()| (config, origins))
 }
 

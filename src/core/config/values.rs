@@ -133,11 +133,55 @@ impl Default for JobConfig {
     }
 }
 
+/// What the configuration fixes, or leaves to what the session measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice<T> {
+    /// As costs and failures make it best (`docs/PLANNING.md`).
+    Auto,
+    /// This.
+    Fixed(T),
+}
+
+impl<T: Default> Default for Choice<T> {
+    fn default() -> Self {
+        Choice::Fixed(T::default())
+    }
+}
+
+impl<T> From<T> for Choice<T> {
+    fn from(value: T) -> Self {
+        Choice::Fixed(value)
+    }
+}
+
+impl<T> Choice<T> {
+    /// Is it left to the session?
+    pub fn is_auto(&self) -> bool {
+        matches!(self, Choice::Auto)
+    }
+
+    /// What is fixed, if it is.
+    pub fn fixed(self) -> Option<T> {
+        match self {
+            Choice::Auto => None,
+            Choice::Fixed(value) => Some(value),
+        }
+    }
+}
+
+impl JobConfig {
+    /// Is an interval, or a level's turn, left to the session?
+    pub fn has_auto(&self) -> bool {
+        self.interval.seconds.is_auto()
+            || [self.local.every, self.global.every, self.redundancy.every].contains(&Choice::Auto)
+    }
+}
+
 /// Which checkpoints go to a tier, and which of them stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelPolicy {
-    /// Every n-th checkpoint of a name goes to this tier (1: all).
-    pub every: u64,
+    /// Every n-th checkpoint of a name goes to this tier (1: all). Of the object tier never [`Choice::Auto`].
+    pub every: Choice<u64>,
     /// Besides, one goes there whenever this long has passed since the last one that did. Zero: never for that reason.
     pub every_seconds: Duration,
     /// The newest n committed ones stay (at least 1).
@@ -149,19 +193,45 @@ pub struct LevelPolicy {
 /// The policy of the local tier; the global tier keeps one more.
 impl Default for LevelPolicy {
     fn default() -> Self {
-        LevelPolicy { every: 1, every_seconds: Duration::ZERO, keep_last: 2, keep_every: 0 }
+        LevelPolicy { every: Choice::Fixed(1), every_seconds: Duration::ZERO, keep_last: 2, keep_every: 0 }
     }
 }
 
 /// When `should_checkpoint` says yes. The first condition that holds wins; all zero: never.
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Every n-th call. Zero: not by calls.
     pub steps: u64,
     /// When this long has passed since the last yes. Zero: not by time.
-    pub seconds: Duration,
+    pub seconds: Choice<Duration>,
+    /// [`Interval::seconds`] that are left to the session are no less.
+    pub least: Duration,
+    /// Nor more.
+    pub most: Duration,
+    /// The mean time between two failures of the job, of whatever kind, for all that is left to the session. `None`: estimated.
+    pub mtbf: Option<Duration>,
     /// As often as keeps the blocking time of checkpoints at this percentage of the run time. Zero: not by cost.
     pub overhead_percent: f64,
+}
+
+impl Default for Interval {
+    fn default() -> Self {
+        Interval {
+            steps: 0,
+            seconds: Choice::Fixed(Duration::ZERO),
+            least: Duration::from_secs(1),
+            most: Duration::from_secs(3600),
+            mtbf: None,
+            overhead_percent: 0.0,
+        }
+    }
+}
+
+impl Interval {
+    /// Does `should_checkpoint` look at the clock or at costs?
+    pub fn is_timed(&self) -> bool {
+        self.seconds != Choice::Fixed(Duration::ZERO) || self.overhead_percent > 0.0
+    }
 }
 
 /// When `should_exit` says yes.

@@ -299,6 +299,31 @@ pub struct Best {
     pub efficiency: f64,
 }
 
+/// What of a pattern is not free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// The least and the greatest segment, in seconds.
+    pub segment: (f64, f64),
+    /// Every how many-th checkpoint goes to each of the levels, where that is not free. Those of the first level are all.
+    pub every: [Option<u64>; LEVELS_MAX],
+}
+
+impl Bounds {
+    /// Nothing is fixed.
+    pub const NONE: Bounds = Bounds { segment: (0.0, f64::INFINITY), every: [None; LEVELS_MAX] };
+
+    /// Sets what is fixed. Counts that do not go into each other are rounded.
+    fn settle(&self, pattern: &mut Pattern) {
+        let mut product = 1u64;
+        for (at, (level, count)) in pattern.levels.iter_mut().enumerate() {
+            if let Some(every) = self.every[*level].filter(|_| at > 0) {
+                *count = (every.saturating_add(product / 2) / product).max(1);
+            }
+            product = product.saturating_mul(*count);
+        }
+    }
+}
+
 /// Rounds of a golden section: the interval is found to a part in a million.
 const SECTIONS: u32 = 48;
 /// A level that is used less often than that is used never.
@@ -316,21 +341,30 @@ const GAIN: f64 = 1e-9;
 /// assert_eq!((best.efficiency * 1000.0).round(), 843.0);
 /// ```
 pub fn best(levels: &[LevelCosts], always: usize) -> Option<Best> {
-    let numbers = levels.iter().flat_map(|level| [level.rate, level.recovery, level.cost(1.0), level.delay(1.0)]);
-    let is_sound = levels.len() <= LEVELS_MAX && { numbers }.all(|number| number.is_finite() && number >= 0.0);
-    let top = levels.iter().rposition(|level| level.rate > 0.0).filter(|_| is_sound)?;
+    let top = levels.iter().rposition(|level| level.rate > 0.0).filter(|_| is_sound(levels))?;
     let fixed = (1usize << always.min(top)) - 1;
     let subsets = (0..1usize << top).filter(|below| below & fixed == fixed).map(|below| {
         let used = (0..=top).filter(|level| *level == top || below >> level & 1 == 1);
-        best_with(levels, &used.collect::<Vec<_>>())
+        best_with(levels, used, &Bounds::NONE)
     });
     // Of equals the one with the most levels: one that costs nothing is used.
     subsets.reduce(|one, other| if other.efficiency >= one.efficiency - GAIN { other } else { one })
 }
 
+/// The best pattern of all the levels, within bounds. `None` where nothing fails, there is no level, or one is nonsense.
+pub fn best_within(levels: &[LevelCosts], bounds: &Bounds) -> Option<Best> {
+    let fails = levels.iter().any(|level| level.rate > 0.0);
+    (fails && is_sound(levels)).then(|| best_with(levels, 0..levels.len(), bounds))
+}
+
+fn is_sound(levels: &[LevelCosts]) -> bool {
+    let numbers = levels.iter().flat_map(|level| [level.rate, level.recovery, level.cost(1.0), level.delay(1.0)]);
+    levels.len() <= LEVELS_MAX && { numbers }.all(|number| number.is_finite() && number >= 0.0)
+}
+
 /// The best one that uses these levels.
-fn best_with(levels: &[LevelCosts], used: &[usize]) -> Best {
-    let mut pattern = Pattern { segment: 1.0, levels: used.iter().map(|level| (*level, 1)).collect() };
+fn best_with(levels: &[LevelCosts], used: impl Iterator<Item = usize>, bounds: &Bounds) -> Best {
+    let mut pattern = Pattern { segment: 1.0, levels: used.map(|level| (level, 1)).collect() };
     let alone = first_order(&merged(levels, &pattern));
     // One that costs nothing could be used all the time: a hundredth of the next interval is as good.
     let mut before = alone[0].interval;
@@ -340,10 +374,14 @@ fn best_with(levels: &[LevelCosts], used: &[usize]) -> Best {
         pattern.levels[at].1 = if every.is_finite() { (every as u64).clamp(1, EVERY_MAX) } else { EVERY_MAX };
         before *= pattern.levels[at].1 as f64;
     }
-    let mut found = with_segment(levels, pattern);
+    bounds.settle(&mut pattern);
+    let mut found = with_segment(levels, pattern, bounds.segment);
     loop {
         let efficiency = found.efficiency;
         for at in 1..found.pattern.levels.len() {
+            if bounds.every[found.pattern.levels[at].0].is_some() {
+                continue;
+            }
             for step in [|n: u64| n * 2, |n| n / 2, |n| n + n / 8, |n| n - n / 8, |n| n + 1, |n| n - 1] {
                 loop {
                     let every = step(found.pattern.levels[at].1);
@@ -352,7 +390,8 @@ fn best_with(levels: &[LevelCosts], used: &[usize]) -> Best {
                     }
                     let mut other = found.pattern.clone();
                     other.levels[at].1 = every;
-                    let other = with_segment(levels, other);
+                    bounds.settle(&mut other);
+                    let other = with_segment(levels, other, bounds.segment);
                     if other.efficiency <= found.efficiency + GAIN {
                         break;
                     }
@@ -366,8 +405,8 @@ fn best_with(levels: &[LevelCosts], used: &[usize]) -> Best {
     }
 }
 
-/// The best segment for these counts, by golden section over its logarithm.
-fn with_segment(levels: &[LevelCosts], pattern: Pattern) -> Best {
+/// The best segment for these counts within bounds, by golden section over its logarithm.
+fn with_segment(levels: &[LevelCosts], pattern: Pattern, (from, to): (f64, f64)) -> Best {
     let used = merged(levels, &pattern);
     let products = Pattern { segment: 1.0, ..pattern.clone() }.intervals();
     // The longest delay, of each level in proportion, and what can be of use at all.
@@ -375,9 +414,14 @@ fn with_segment(levels: &[LevelCosts], pattern: Pattern) -> Best {
     let rate: f64 = used.iter().map(|level| level.rate).sum();
     let most = (100.0 / rate).max(least * 2.0);
     let at = |logarithm: f64| {
-        let pattern = Pattern { segment: logarithm.exp(), ..pattern.clone() };
+        // What comes of a logarithm again may lie beside the bounds.
+        let pattern = Pattern { segment: logarithm.exp().clamp(from, to), ..pattern.clone() };
         Best { efficiency: chain(&used, &pattern), pattern }
     };
+    let (least, most) = (least.clamp(from, to), most.clamp(from, to));
+    if least >= most {
+        return at(least.ln());
+    }
     let ratio = (5f64.sqrt() - 1.0) / 2.0;
     let (mut low, mut high) = (least.ln(), most.ln());
     let (mut left, mut right) = (at(high - ratio * (high - low)), at(low + ratio * (high - low)));
@@ -391,11 +435,12 @@ fn with_segment(levels: &[LevelCosts], pattern: Pattern) -> Best {
             (left, right) = (right, at(low + ratio * (high - low)));
         }
     }
-    let edge = at(least.ln());
-    [left, right, edge]
+    let edges = [least, most].map(|edge| at(edge.ln()));
+    [left, right]
         .into_iter()
+        .chain(edges)
         .reduce(|one, other| if other.efficiency > one.efficiency { other } else { one })
-        .expect("three")
+        .expect("four")
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 //! [`is_due`] says for one checkpoint whether it goes to a tier.
 //! [`Cadence`] answers `should_checkpoint` and `should_exit` without a message at almost every call: every rank counts
 //! its calls, the root says at which call the ranks look at each other next, and only that call is a reduction.
-//! [`intervals`] has what failures and checkpoints cost, and the intervals for which that is least.
+//! [`intervals`] has what failures and checkpoints cost, and the intervals for which that is least; [`tuning`] sets them while a program runs, by what it
+//! measures.
 #![forbid(unsafe_code)]
 
 pub mod intervals;
+pub mod tuning;
 
-use crate::config::{Interval, LevelPolicy};
+use crate::config::{Choice, Interval, LevelPolicy};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -19,12 +21,17 @@ pub struct History {
     pub taken: u64,
     /// When the last one went to this tier.
     pub last: Option<Duration>,
+    /// How many had been taken before it.
+    pub newest: Option<u64>,
 }
 
 /// Does the next checkpoint go to the tier? The first one does, then every n-th; and one after each pause of
-/// `every_seconds`.
-pub fn is_due(history: &History, policy: &LevelPolicy, now: Duration) -> bool {
-    let by_count = history.taken.is_multiple_of(policy.every.max(1));
+/// `every_seconds`. Where n is left to the session it is `tuned`, and counts from the last one that did: it may have changed since.
+pub fn is_due(history: &History, policy: &LevelPolicy, tuned: u64, now: Duration) -> bool {
+    let by_count = match policy.every {
+        Choice::Fixed(every) => history.taken.is_multiple_of(every.max(1)),
+        Choice::Auto => history.newest.is_none_or(|newest| history.taken - newest >= tuned),
+    };
     let by_time = !policy.every_seconds.is_zero()
         && history.last.is_none_or(|last| now.saturating_sub(last) >= policy.every_seconds);
     by_count || by_time
@@ -72,10 +79,18 @@ pub struct Pace {
 impl Pace {
     /// The root's answer at a look: is a checkpoint due now, and after how many calls to look again.
     ///
-    /// `calls` is how many calls passed since the last look; `cost` is the blocking time of one checkpoint. The next
+    /// `calls` is how many calls passed since the last look; `cost` is the blocking time of one checkpoint; `tuned` is the pause that the session would
+    /// choose. The next
     /// look is planned at 90 % of the calls that fit into what is left, so that it is early rather than late, and the
     /// ranks look every call when little is left.
-    pub fn look(&mut self, interval: &Interval, now: Duration, calls: u64, cost: Duration) -> (bool, u64) {
+    pub fn look(
+        &mut self,
+        interval: &Interval,
+        now: Duration,
+        calls: u64,
+        cost: Duration,
+        tuned: Duration,
+    ) -> (bool, u64) {
         self.calls += calls;
         let per_call = match self.last_look {
             Some((then, _)) if calls > 0 => (now.saturating_sub(then)) / u32::try_from(calls).unwrap_or(u32::MAX),
@@ -83,7 +98,7 @@ impl Pace {
         };
         self.last_look = Some((now, self.calls));
         let start = *self.last_yes.get_or_insert(now);
-        let due_after = due_after(interval, cost);
+        let due_after = due_after(interval, cost, tuned);
         let passed = now.saturating_sub(start);
         let is_due = due_after.is_some_and(|pause| passed >= pause);
         if is_due {
@@ -114,8 +129,11 @@ pub fn calls_within(pause: Duration, elapsed: Option<Duration>, calls: u64) -> u
 }
 
 /// The pause between two checkpoints by time or cost; `None` when neither is configured.
-fn due_after(interval: &Interval, cost: Duration) -> Option<Duration> {
-    let by_time = (!interval.seconds.is_zero()).then_some(interval.seconds);
+fn due_after(interval: &Interval, cost: Duration, tuned: Duration) -> Option<Duration> {
+    let by_time = match interval.seconds {
+        Choice::Auto => Some(tuned),
+        Choice::Fixed(seconds) => (!seconds.is_zero()).then_some(seconds),
+    };
     // cost / (cost + pause) = p / 100. A checkpoint that was never measured is taken at once, to measure it.
     let by_cost = (interval.overhead_percent > 0.0).then(|| {
         let share = interval.overhead_percent.min(100.0) / 100.0;
@@ -132,22 +150,39 @@ mod tests {
     use super::*;
 
     fn policy(every: u64, seconds: u64) -> LevelPolicy {
-        LevelPolicy { every, every_seconds: Duration::from_secs(seconds), keep_last: 1, keep_every: 0 }
+        LevelPolicy { every: every.into(), every_seconds: Duration::from_secs(seconds), keep_last: 1, keep_every: 0 }
     }
 
     #[test]
     fn the_first_and_every_nth_checkpoint_goes_to_a_tier() {
         let due: Vec<u64> = (0..7)
-            .filter(|taken| is_due(&History { taken: *taken, last: None }, &policy(3, 0), Duration::ZERO))
+            .filter(|taken| is_due(&History { taken: *taken, ..History::default() }, &policy(3, 0), 1, Duration::ZERO))
             .collect();
         assert_eq!(due, [0, 3, 6]);
     }
 
     #[test]
     fn a_long_pause_makes_a_checkpoint_due() {
-        let history = History { taken: 1, last: Some(Duration::from_secs(5)) };
-        assert!(!is_due(&history, &policy(10, 60), Duration::from_secs(60)));
-        assert!(is_due(&history, &policy(10, 60), Duration::from_secs(65)));
+        let history = History { taken: 1, last: Some(Duration::from_secs(5)), newest: Some(0) };
+        assert!(!is_due(&history, &policy(10, 60), 1, Duration::from_secs(60)));
+        assert!(is_due(&history, &policy(10, 60), 1, Duration::from_secs(65)));
+    }
+
+    #[test]
+    fn turns_that_change_are_counted_from_the_last_one() {
+        let policy = LevelPolicy { every: Choice::Auto, ..policy(1, 0) };
+        let mut history = History::default();
+        let due: Vec<u64> = [2, 2, 2, 5, 4, 5, 4, 4]
+            .into_iter()
+            .filter_map(|tuned| {
+                let is_due = is_due(&history, &policy, tuned, Duration::ZERO);
+                let taken = history.taken;
+                history.newest = if is_due { Some(taken) } else { history.newest };
+                history.taken += 1;
+                is_due.then_some(taken)
+            })
+            .collect();
+        assert_eq!(due, [0, 2, 6]);
     }
 
     #[test]
@@ -160,14 +195,15 @@ mod tests {
 
     #[test]
     fn pace_by_seconds_says_yes_about_once_per_pause() {
-        let interval = Interval { seconds: Duration::from_secs(10), ..Interval::default() };
+        let interval = Interval { seconds: Duration::from_secs(10).into(), ..Interval::default() };
         let (mut pace, mut cadence) = (Pace::default(), Cadence::default());
         let (mut yes, mut looks, mut since) = (Vec::new(), 0, 0);
         for call in 0..1000u64 {
             since += 1;
             if cadence.on_call() {
                 looks += 1;
-                let (due, next) = pace.look(&interval, Duration::from_millis(100 * call), since, Duration::ZERO);
+                let (due, next) =
+                    pace.look(&interval, Duration::from_millis(100 * call), since, Duration::ZERO, Duration::ZERO);
                 since = 0;
                 cadence.on_look(next);
                 if due {
@@ -182,7 +218,10 @@ mod tests {
     #[test]
     fn pace_by_cost_keeps_the_share() {
         let interval = Interval { overhead_percent: 5.0, ..Interval::default() };
-        assert_eq!(due_after(&interval, Duration::from_secs(1)), Some(Duration::from_secs(19)));
-        assert_eq!(due_after(&Interval::default(), Duration::from_secs(1)), None);
+        let [second, pause] = [1, 7].map(Duration::from_secs);
+        assert_eq!(due_after(&interval, second, pause), Some(Duration::from_secs(19)));
+        assert_eq!(due_after(&Interval::default(), second, pause), None);
+        let both = Interval { seconds: Choice::Auto, ..interval };
+        assert_eq!(due_after(&both, second, pause), Some(pause));
     }
 }

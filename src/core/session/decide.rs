@@ -67,7 +67,11 @@ impl Decisions {
     pub fn should_checkpoint(&mut self, engine: &Engine) -> Result<bool> {
         let interval = engine.config().job.interval;
         self.steps += 1;
-        let is_timed = !interval.seconds.is_zero() || interval.overhead_percent > 0.0;
+        let is_timed = interval.is_timed();
+        if engine.tuning().is_on() {
+            let blocked = engine.reporter().count(|stats| stats.blocked_total);
+            engine.tuning().on_step(engine.clock().now(), blocked);
+        }
         let is_asked_for = std::mem::take(&mut self.is_due_now) && (interval.steps > 0 || is_timed);
         let by_steps = is_asked_for || (interval.steps > 0 && self.steps.is_multiple_of(interval.steps));
         if !is_timed {
@@ -84,18 +88,21 @@ impl Decisions {
     }
 
     fn look_at_pace(&self, engine: &Engine, interval: Interval, calls: u64) -> Result<(bool, u64)> {
-        let (pace, clock) = (self.pace.clone(), engine.clock().clone());
-        let stats = engine.stats();
-        let cost =
-            stats.blocked_total.checked_div(u32::try_from(stats.captured).unwrap_or(u32::MAX)).unwrap_or_default();
-        let ballot = engine.ballot("should_checkpoint", Payload::Max(vec![cost.as_nanos() as u64]));
+        let (pace, clock, tuning) = (self.pace.clone(), engine.clock().clone(), engine.tuning().clone());
+        let (blocked, captured) = engine.reporter().count(|stats| (stats.blocked_total, stats.captured));
+        // All ranks have captured as many.
+        let ballot = engine.ballot("should_checkpoint", Payload::Max(vec![blocked.as_nanos() as u64]));
         decide(engine, "should_checkpoint", ballot, move |ballot| {
             let slowest = match &ballot.payload {
                 Payload::Max(numbers) => numbers.first().copied().unwrap_or_default(),
                 _ => 0,
             };
-            let mut pace = pace.lock();
-            pace.look(&interval, clock.now(), calls, Duration::from_nanos(slowest))
+            let slowest = Duration::from_nanos(slowest);
+            tuning.on_slowest(slowest, blocked);
+            let cost = slowest.checked_div(u32::try_from(captured).unwrap_or(u32::MAX)).unwrap_or_default();
+            let now = clock.now();
+            let tuned = tuning.pause(now);
+            pace.lock().look(&interval, now, calls, cost, tuned)
         })
     }
 

@@ -25,6 +25,8 @@ use crate::coordination::core::{Effect, Event};
 use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Ranks, Round, Verdict};
 use crate::format::codec;
 use crate::format::supervision::Status;
+use crate::planner::estimate::{Seen, after, of_parts};
+use crate::policy::intervals::LEVELS_MAX;
 use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
 use crate::segment::{OldSegment, Segment, SegmentSpec, available_memory, budget_bytes, strangers};
@@ -187,6 +189,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         tiers: prepared.into_open(opened.tiers),
         protection,
         claim,
+        rates: rates(&config, place, &nodes, rank),
         is_inline: place.workers == Workers::Inline,
         is_stepped: place.workers == Workers::Writers,
         later: place.later.clone(),
@@ -285,6 +288,28 @@ fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
             neighbours: identity.node_ranks.iter().map(|rank| rank.0).collect(),
         }))
     })
+}
+
+/// How often the job is thought to fail: as it is told, as its attempts have shown, or as parts have been seen to fail elsewhere. Only the root
+/// has to know, and only where something is left to it.
+fn rates(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> [f64; LEVELS_MAX] {
+    if rank != Rank::ROOT || !config.job.has_auto() {
+        return [0.0; LEVELS_MAX];
+    }
+    let count = u64::from(nodes.iter().max().map_or(1, |node| node + 1));
+    // As if each rank had a GPU, eight at most.
+    let ranks = (nodes.len() as u64).div_ceil(count).min(8);
+    let parts = of_parts(ranks as u32);
+    if let Some(mtbf) = config.job.interval.mtbf {
+        return parts.each(count, mtbf.as_secs_f64()).by_level(count);
+    }
+    let directory = config.node.run_directory.as_ref().map(|path| RunDirectory::at(place.directory.join(path)));
+    let attempts = directory.map_or(Ok(Vec::new()), |directory| directory.read_attempts());
+    let attempts = attempts.unwrap_or_else(|error| {
+        log::warn!("event=attempts-not-read error={error}: failures are estimated without them");
+        Vec::new()
+    });
+    after(&parts, &Seen::of(&attempts)).by_level(count)
 }
 
 fn teller_of(directory: &Path, place: &Place, identity: &Identity) -> Teller {

@@ -497,7 +497,7 @@ fn without_memory_a_capture_writes_to_the_nearest_tier_and_that_level_counts() {
         let bed = Bed::new();
         let mut config = bed.config();
         (config.job.memory_enabled, config.job.local_enabled) = (false, local);
-        (config.job.local.every, config.job.global.every) = (1000, 1000);
+        (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
         let session = bed.open(&bed.place(), config);
         assert_eq!([1, 2, 3].map(|version| take_and_settle(&session, version)), [Level::System, level, level]);
         let stats = session.stats();
@@ -915,7 +915,7 @@ fn a_slow_flush_holds_up_no_capture_that_has_room() {
     let place = behind(bed.place(), TierId::GLOBAL, &gate);
     let mut config = bed.config();
     config.job.local_enabled = false;
-    config.job.global.every = 1000;
+    config.job.global.every = 1000.into();
     config.job.timeouts.room = Duration::from_secs(1);
     let session = bed.open(&place, config);
     gate.close();

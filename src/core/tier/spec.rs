@@ -309,6 +309,11 @@ impl TierSet {
         self.0 & (1 << tier.0) != 0
     }
 
+    /// Takes one out.
+    pub fn remove(&mut self, tier: TierId) {
+        self.0 &= !TierSet::of(tier).0;
+    }
+
     /// Adds one.
     pub fn insert(&mut self, tier: TierId) {
         self.0 |= 1 << tier.0;

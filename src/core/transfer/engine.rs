@@ -23,6 +23,7 @@ use super::report::Reporter;
 use super::setup::{Identity, Setup};
 use super::shards::{Placed, Shards};
 use super::stats::Stats;
+use super::tuning::{Tuning, scope};
 use super::waiting::Waiting;
 use super::work::Task;
 use crate::affinity::current_node;
@@ -76,6 +77,8 @@ pub struct Engine {
     levels: PerTier<Option<Arc<dyn LevelWork>>>,
     pub(super) fetches: Fetches,
     reporter: Arc<Reporter>,
+    /// Intervals that set themselves.
+    tuning: Arc<Tuning>,
     pub(super) inherited: Inherited,
     pub(super) fence: Option<Fence>,
     bell: Option<Arc<Bell>>,
@@ -137,6 +140,7 @@ impl Engine {
             peers,
             levels,
             reporter,
+            tuning: Arc::new(tuning_of(&setup)),
             inherited: Inherited::default(),
             fence,
             layouts: Lock::default(),
@@ -205,6 +209,11 @@ impl Engine {
         &self.reporter
     }
 
+    /// What is measured for intervals that set themselves.
+    pub fn tuning(&self) -> &Arc<Tuning> {
+        &self.tuning
+    }
+
     /// What this rank answers requests of others from.
     pub fn server(&self) -> &Fetches {
         &self.fetches
@@ -226,6 +235,7 @@ impl Engine {
         if let Some(keeper) = &self.setup.affinity {
             (stats.threads_wandered, stats.pages_wandered) = keeper.wandered();
         }
+        stats.tuned = self.tuning.newest();
         stats.in_flight = self.books().in_flight().count() as u64;
         let marked = self.marked.lock().clone();
         marked.iter().for_each(|counters| stats.offload.add(&counters.lock()));
@@ -333,6 +343,7 @@ impl Engine {
 
     fn hear(&self, facts: &Arc<Facts>, tier: Option<TierId>, verdict: LevelVerdict) {
         let is_committed = verdict == LevelVerdict::Committed;
+        self.tuning.on_ended(facts.key.operation, tier, is_committed, self.setup.now());
         self.reporter.on_heard(facts, tier, verdict);
         if !is_committed {
             return;
@@ -367,6 +378,7 @@ impl Engine {
     pub(super) fn enter(&self, facts: Arc<Facts>, placed: Option<(Placed, Ballot)>) -> Arc<Lock<Progress>> {
         let operation = facts.key.operation;
         let progress = self.reporter.follow(operation);
+        self.tuning.on_captured(operation, self.setup.now());
         self.desk.decide_by(call(operation), Decision::Checkpoint { name: facts.series.name.clone() });
         let captured = placed.map(|(placed, vote)| {
             let (slot, on) = (placed.slot, placed.source.tier());
@@ -458,16 +470,20 @@ impl Engine {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
         let Payload::Bits { all, any } = &ballot.payload else { return (Outcome::Abandoned(Vec::new()), Vec::new()) };
+        let blocked = self.reporter.count(|stats| stats.blocked_total);
+        self.tuning.on_agreed(name, self.setup.now(), blocked);
         let wishes = Wishes {
             job: &self.setup.config.job,
             in_use: self.setup.written(),
             can_protect: self.setup.role(name).is_some(),
             is_last: self.is_ending.load(Ordering::Relaxed),
+            tuned: &|level| self.tuning.every(level),
             now: self.setup.now(),
         };
         let (held, written) = (TierSet::from_bits(*all), TierSet::from_bits(*any));
         let mut books = self.books();
         let tiers = plan(books.history(name), name, held, written, &wishes);
+        self.tuning.on_planned(operation, tiers);
         let facts = books.facts(operation);
         let sources = facts.map(|facts| books.references().choose(&facts, tiers, &ballot.sums)).unwrap_or_default();
         Outcome::agreed("plan", &Plan { tiers, sources })
@@ -664,6 +680,15 @@ impl Engine {
             self.wake();
         }
     }
+}
+
+/// The root measures, if anything is left to it.
+fn tuning_of(setup: &Setup) -> Tuning {
+    if !setup.identity.is_root() {
+        return Tuning::default();
+    }
+    let has_peers = !setup.protection.schemes().is_empty();
+    Tuning::new(scope(&setup.config.job, setup.memory.is_some(), setup.written(), has_peers, setup.rates))
 }
 
 /// Enters what somebody's work has come to.

@@ -56,6 +56,7 @@ mod shards;
 pub mod stats;
 mod status;
 pub mod threads;
+mod tuning;
 mod waiting;
 mod watching;
 mod work;

@@ -2,6 +2,7 @@
 
 use super::live::LiveStats;
 use super::offload::OffloadStats;
+use crate::format::supervision::Tuned;
 use crate::tier::{PerTier, TierId};
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub struct Stats {
     pub threads_wandered: u64,
     /// Pages of regions that were found on other NUMA nodes than before, over all looks.
     pub pages_wandered: u64,
+    /// What was chosen of the intervals that are left to the session (`"auto"`), and why; on the root, once there is a choice.
+    pub tuned: Option<Tuned>,
     /// Checkpoints whose levels have not all come to an end.
     pub in_flight: u64,
 }

@@ -160,6 +160,7 @@ impl Teller {
             refused: stats.abandoned + TierId::all().map(|tier| stats.level_failures[tier]).sum::<u64>(),
             trouble: told.trouble.clone(),
             root_blocked_seconds: stats.blocked_total.as_secs_f64(),
+            tuned: stats.tuned.clone(),
             asks_exit: told.asks_exit,
             exit: told.exit.clone(),
             failed,

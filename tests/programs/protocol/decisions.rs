@@ -1,6 +1,7 @@
 //! `should_checkpoint` and `should_exit`: the calls at which they say yes.
 
 use crate::support::{Job, NAME, config, folder, take};
+use bivouac_core::config::Choice;
 use bivouac_core::{Config, Session};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -47,7 +48,7 @@ pub fn decide(job: &Job) {
     job.tell("never-exits", ask(job, 50, |_| session.should_exit()));
     job.tell("close", session.close().map(|()| "closed"));
 
-    let session = with(job, |config| config.job.interval.seconds = Duration::from_millis(100));
+    let session = with(job, |config| config.job.interval.seconds = Duration::from_millis(100).into());
     job.tell("by-seconds", ask_until_yes(job, 150, |_| session.should_checkpoint()));
     session.close().expect("nothing is in flight");
 
@@ -60,6 +61,25 @@ pub fn decide(job: &Job) {
         Ok(due)
     });
     job.tell("by-overhead", by_cost);
+    session.close().expect("what is in flight is drained");
+
+    let session = with(job, |config| {
+        config.job.interval.seconds = Choice::Auto;
+        config.job.global.every = Choice::Auto;
+        (config.job.interval.least, config.job.interval.most) = (Duration::from_millis(5), Duration::from_millis(40));
+        config.job.interval.mtbf = Some(Duration::from_secs(1));
+    });
+    let by_auto = ask_until_yes(job, 100, |call| {
+        let due = session.should_checkpoint()?;
+        if due {
+            take(&session, NAME, 1, call, job.rank)?;
+        }
+        Ok(due)
+    });
+    job.tell("by-auto", by_auto);
+    // The root alone measures; without a checkpoint of which all levels are known there is no choice yet.
+    let tuned = session.stats().tuned.map(|tuned| tuned.levels.len());
+    job.say("tuned", format!("{}", job.rank == 0 && tuned.is_some() || job.rank > 0 && tuned.is_none()));
     session.close().expect("what is in flight is drained");
 
     let session = with(job, |config| config.job.exit.signal = Some("USR1".into()));

@@ -160,7 +160,7 @@ fn what_survives_the_loss_of_a_node_stays_in_memory_while_later_versions_do_not(
     let bed = Bed::new();
     let change = |config: &mut Config| {
         protected(config);
-        config.job.redundancy.every = 1000;
+        config.job.redundancy.every = 1000.into();
         config.node.memory_budget = Budget::Bytes(14 * MIB);
     };
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
@@ -210,7 +210,7 @@ fn a_version_goes_to_the_tiers_whose_turn_it_is_and_to_no_other() {
     let change = |config: &mut Config| {
         protected(config);
         config.job.global_enabled = true;
-        (config.job.local.every, config.job.global.every) = (3, 2);
+        (config.job.local.every, config.job.global.every) = (3.into(), 2.into());
     };
     bed.on_two_nodes(TierId::GLOBAL, &Arc::default(), change, |session| {
         for version in 1..=4 {
@@ -237,7 +237,7 @@ fn the_ranks_of_a_node_write_one_container_unless_an_older_checkpoint_needs_thei
     let places = [(); 2].map(|()| behind(place.clone(), TierId::GLOBAL, &gate));
     let mut config = bed.config();
     config.job.local_enabled = false;
-    (config.job.global.every, config.job.global.keep_last) = (BOARD_OPERATIONS, 3);
+    (config.job.global.every, config.job.global.keep_last) = (BOARD_OPERATIONS.into(), 3);
     let last = BOARD_OPERATIONS + 1;
     let forced = gate.watch_over(|| {
         on_one_node(&places, &config, |_, session| {

@@ -1,5 +1,6 @@
 //! Where a checkpoint goes: the root's decision on a call that all ranks made and captured.
 
+use crate::base::Level;
 use crate::config::{JobConfig, LevelPolicy, PartStore};
 use crate::format::SourceKey;
 use crate::policy::{History, is_due};
@@ -26,6 +27,8 @@ pub struct Wishes<'a> {
     pub can_protect: bool,
     /// The last checkpoint before an end that was asked for goes everywhere: the nodes may be gone afterwards.
     pub is_last: bool,
+    /// Every how many-th checkpoint goes to each level, where that is left to the session.
+    pub tuned: &'a dyn Fn(Level) -> u64,
     /// The clock.
     pub now: Duration,
 }
@@ -41,11 +44,12 @@ pub fn plan(
 ) -> TierSet {
     let mut is_wanted = |tier: TierId, policy: &LevelPolicy, is_enabled: bool, is_forced: bool| {
         let history = &mut histories[tier];
-        let wanted = is_enabled && (wishes.is_last || is_forced || is_due(history, policy, wishes.now));
-        history.taken += 1;
+        let wanted = is_enabled
+            && (wishes.is_last || is_forced || is_due(history, policy, (wishes.tuned)(tier.level()), wishes.now));
         if wanted {
-            history.last = Some(wishes.now);
+            (history.last, history.newest) = (Some(wishes.now), Some(history.taken));
         }
+        history.taken += 1;
         wanted
     };
     let (_, protection) = wishes.job.redundancy.policy_for(name);
@@ -76,7 +80,7 @@ mod tests {
 
     fn job(change: impl FnOnce(&mut JobConfig)) -> JobConfig {
         let mut job = Config::default().job;
-        job.global.every = 4;
+        job.global.every = 4.into();
         change(&mut job);
         job
     }
@@ -84,7 +88,14 @@ mod tests {
     fn plans(job: &JobConfig, count: usize, written: TierSet, is_last: bool) -> Vec<TierSet> {
         let mut histories = PerTier::default();
         let in_use = [TierId::LOCAL, TierId::GLOBAL].into_iter().collect();
-        let at = |second| Wishes { job, in_use, can_protect: false, is_last, now: Duration::from_secs(second) };
+        let at = |second| Wishes {
+            job,
+            in_use,
+            can_protect: false,
+            is_last,
+            tuned: &|_| 1,
+            now: Duration::from_secs(second),
+        };
         (0..count as u64).map(|second| plan(&mut histories, "heat", memory(), written, &at(second))).collect()
     }
 
@@ -110,19 +121,26 @@ mod tests {
     #[test]
     fn what_some_rank_does_not_hold_in_memory_is_not_committed_there() {
         let job = job(|_| ());
-        let wishes =
-            Wishes { job: &job, in_use: TierSet::NONE, can_protect: false, is_last: false, now: Duration::ZERO };
+        let wishes = Wishes {
+            job: &job,
+            in_use: TierSet::NONE,
+            can_protect: false,
+            is_last: false,
+            tuned: &|_| 1,
+            now: Duration::ZERO,
+        };
         assert_eq!(plan(&mut PerTier::default(), "heat", TierSet::NONE, memory(), &wishes), TierSet::NONE);
     }
 
     #[test]
     fn parts_in_files_of_a_node_bring_the_shards_there() {
         let job = job(|job| {
-            job.local.every = 1000;
+            job.local.every = 1000.into();
             job.redundancy.store = PartStore::Local;
         });
         let in_use = TierSet::of(TierId::LOCAL);
-        let wishes = Wishes { job: &job, in_use, can_protect: true, is_last: false, now: Duration::ZERO };
+        let wishes =
+            Wishes { job: &job, in_use, can_protect: true, is_last: false, tuned: &|_| 1, now: Duration::ZERO };
         let mut histories = PerTier::default();
         for _ in 0..3 {
             let plan = plan(&mut histories, "heat", memory(), TierSet::NONE, &wishes);

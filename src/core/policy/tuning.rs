@@ -1,0 +1,428 @@
+//! Intervals that set themselves: what checkpoints cost while the program runs, how often it fails, and how often each level is best used.
+//!
+//! The root alone holds a [`Tuner`]. It is told of each checkpoint and of each commit, and of the program's steps while levels are being written and while none
+//! is. Every fifth checkpoint at most it looks for the best pattern by the exact model of [`super::intervals`], and changes its answer where
+//! that loses at least 2 % less. A level that is left to it is used more or less often, never left out.
+//!
+//! What it measures is what it acts on: a longer interval changes more of the state, so checkpoints cost more, and the next answer is made of that.
+#![forbid(unsafe_code)]
+
+use super::intervals::{Best, Bounds, LEVELS_MAX, LevelCosts, Pattern, best_within, efficiency};
+use crate::base::Level;
+use crate::config::Choice;
+use std::fmt;
+
+/// Checkpoints between two changes.
+const CHANGE_EVERY: u64 = 5;
+/// A change has to save so much of what is lost.
+const GAIN: f64 = 0.02;
+/// What a level that is written behind the program is thought to slow it down by at least: what it takes from others on shared storage is not seen here.
+const SLOWDOWN_LEAST: f64 = 0.01;
+/// The weight of the newest cost.
+const NEWEST: f64 = 0.3;
+/// As many steps make a mean at most: what was before them is forgotten.
+const STEPS_MAX: f64 = 256.0;
+/// With fewer steps on either side nothing is said of a slow-down.
+const STEPS_LEAST: f64 = 8.0;
+/// Of a program of which one checkpoint has been measured so much time goes into the second one.
+const UNKNOWN_SHARE: f64 = 0.05;
+
+/// A cost that may change. The first value is forgotten when there is a second one: first calls make memory ready.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    seen: u64,
+    value: f64,
+}
+
+impl Cost {
+    fn add(&mut self, value: f64) {
+        self.value = if self.seen < 2 { value } else { self.value + NEWEST * (value - self.value) };
+        self.seen += 1;
+    }
+
+    fn get(&self) -> Option<f64> {
+        (self.seen > 0).then_some(self.value)
+    }
+}
+
+/// Mean and spread of the newest steps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Steps {
+    count: f64,
+    mean: f64,
+    variance: f64,
+}
+
+impl Steps {
+    fn add(&mut self, seconds: f64) {
+        self.count = (self.count + 1.0).min(STEPS_MAX);
+        let away = seconds - self.mean;
+        self.mean += away / self.count;
+        self.variance += (away * (seconds - self.mean) - self.variance) / self.count;
+    }
+
+    /// By how much longer they are than others, as a share, less what chance may have made.
+    fn beyond(&self, others: &Steps) -> f64 {
+        if self.count < STEPS_LEAST || others.count < STEPS_LEAST || others.mean <= 0.0 {
+            return 0.0;
+        }
+        let error = (self.variance / self.count + others.variance / others.count).sqrt();
+        ((self.mean - others.mean - error) / others.mean).clamp(0.0, 1.0)
+    }
+}
+
+/// What a tuner may choose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scope {
+    /// The least and the greatest interval in seconds, where the interval is left to it; otherwise it is what the program makes of it.
+    pub segment: Option<(f64, f64)>,
+    /// The levels in use, ascending, and every how many-th checkpoint goes to each. The lowest gets all of them.
+    pub levels: Vec<(Level, Choice<u64>)>,
+    /// Failures a second that each level is the lowest to survive, in the order of [`Level::VOTED`].
+    pub rates: [f64; LEVELS_MAX],
+}
+
+impl Scope {
+    /// Is anything left to a tuner?
+    pub fn is_open(&self) -> bool {
+        self.segment.is_some() || self.levels.iter().any(|(_, every)| every.is_auto())
+    }
+
+    /// Failures of each level in use: those of a level that is not are the next higher one's; the highest gets what is left.
+    fn rates(&self) -> Vec<f64> {
+        let mut rates = vec![0.0; self.levels.len()];
+        for (class, rate) in Level::VOTED.iter().zip(self.rates) {
+            let survives = self.levels.iter().position(|(level, _)| level >= class);
+            if let Some(at) = survives.or(self.levels.len().checked_sub(1)) {
+                rates[at] += rate;
+            }
+        }
+        rates
+    }
+}
+
+/// How often, by a tuner.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Seconds of work between two checkpoints.
+    pub segment: f64,
+    /// Every how many-th checkpoint goes to each level in use.
+    pub every: Vec<u64>,
+}
+
+/// A change, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// What holds from now on.
+    pub answer: Answer,
+    /// The levels in use and what they cost.
+    pub levels: Vec<(Level, LevelCosts)>,
+    /// The share of the time that is expected to be lost, before and now.
+    pub lost: [f64; 2],
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interval_s={:.3}", self.answer.segment)?;
+        for ((level, costs), every) in self.levels.iter().zip(&self.answer.every) {
+            write!(
+                f,
+                " {level}=\"every {every}, blocks {:.3} s, counts after {:.3} s, slows down by {:.1} %, fails each {:.0} s\"",
+                costs.fixed + costs.blocking,
+                costs.latency,
+                costs.slowdown * 100.0,
+                1.0 / costs.rate
+            )?;
+        }
+        write!(f, " lost_before={:.3} % lost={:.3} %", self.lost[0] * 100.0, self.lost[1] * 100.0)
+    }
+}
+
+/// Chooses intervals from what it is told. Pure: times are the caller's.
+///
+/// ```
+/// use bivouac_core::base::Level;
+/// use bivouac_core::policy::tuning::{Scope, Tuner};
+/// let levels = vec![(Level::Process, 1.into())];
+/// let scope = Scope { segment: Some((1.0, 3600.0)), levels, rates: [1e-4, 0.0, 0.0, 0.0] };
+/// let mut tuner = Tuner::new(scope);
+/// assert_eq!(tuner.pause(), 0.0); // Something has to be measured.
+/// for _ in 0..2 {
+///     tuner.on_checkpoint(None, 2.0);
+///     tuner.decide(&[]);
+/// }
+/// // sqrt(2 x 2 s / 1e-4), and the two seconds themselves.
+/// assert!((tuner.pause() - 202.0).abs() < 3.0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tuner {
+    scope: Scope,
+    /// Seconds of work between two checkpoints, as they were.
+    segment: Cost,
+    blocking: Cost,
+    latency: Vec<Cost>,
+    quiet: Steps,
+    /// Steps while a level, and none above it, is being written.
+    busy: Vec<Steps>,
+    answer: Answer,
+    taken: u64,
+    /// How many had been taken at the last change.
+    changed: Option<u64>,
+}
+
+impl Tuner {
+    /// One that has measured nothing.
+    pub fn new(scope: Scope) -> Tuner {
+        let count = scope.levels.len();
+        let every = scope.levels.iter().map(|(_, every)| every.fixed().unwrap_or(1).max(1)).collect();
+        let answer = Answer { segment: scope.segment.map_or(0.0, |(least, _)| least), every };
+        Tuner {
+            scope,
+            segment: Cost::default(),
+            blocking: Cost::default(),
+            latency: vec![Cost::default(); count],
+            quiet: Steps::default(),
+            busy: vec![Steps::default(); count],
+            answer,
+            taken: 0,
+            changed: None,
+        }
+    }
+
+    /// A checkpoint was captured: `segment` seconds of work after the one before it, if there was one, and the program stood still for `blocking`.
+    pub fn on_checkpoint(&mut self, segment: Option<f64>, blocking: f64) {
+        self.taken += 1;
+        self.blocking.add(blocking.max(0.0));
+        if let Some(segment) = segment {
+            self.segment.add(segment.max(0.0));
+        }
+    }
+
+    /// A level has one `latency` seconds after its capture.
+    pub fn on_committed(&mut self, level: Level, latency: f64) {
+        if let Some(at) = self.at(level) {
+            self.latency[at].add(latency.max(0.0));
+        }
+    }
+
+    /// The program was given `seconds` for a step, beside the writing of no level above this one, or of none.
+    pub fn on_step(&mut self, beside: Option<Level>, seconds: f64) {
+        match beside.map(|level| self.at(level)) {
+            None => self.quiet.add(seconds),
+            Some(Some(at)) => self.busy[at].add(seconds),
+            Some(None) => {}
+        }
+    }
+
+    /// Where levels failed for a while, what is known of failures has changed.
+    fn at(&self, level: Level) -> Option<usize> {
+        self.scope.levels.iter().position(|(of, _)| *of == level)
+    }
+
+    /// Seconds from one answer of yes to the next: until something is known at once, then soon.
+    pub fn pause(&self) -> f64 {
+        let blocking = self.blocking.get().unwrap_or(0.0);
+        match (self.taken, self.scope.segment) {
+            (0, _) | (_, None) => 0.0,
+            (1, Some((least, most))) => (blocking / UNKNOWN_SHARE).clamp(least, most),
+            _ => self.answer.segment + blocking,
+        }
+    }
+
+    /// Every how many-th checkpoint goes to a level; 1 for one that is not in use.
+    pub fn every(&self, level: Level) -> u64 {
+        self.at(level).map_or(1, |at| self.answer.every[at])
+    }
+
+    /// What holds now.
+    pub fn answer(&self) -> &Answer {
+        &self.answer
+    }
+
+    /// What the levels cost. `pending`: how long those have been waited for that are being written now, which may be longer than they ever took.
+    fn costs(&self, blocking: f64, pending: &[(Level, f64)]) -> Vec<LevelCosts> {
+        let of = |(at, rate): (usize, f64)| {
+            let level = self.scope.levels[at].0;
+            let waited = pending.iter().filter(|(of, _)| *of == level).map(|(_, seconds)| *seconds);
+            let latency = waited.fold(self.latency[at].get().unwrap_or(0.0), f64::max);
+            let seen = self.busy[at].beyond(&self.quiet);
+            let slowdown = if at == 0 { seen } else { seen.max(SLOWDOWN_LEAST) };
+            let blocking = if at == 0 { blocking } else { 0.0 };
+            // A restart reads what was written, and the program does its part once more.
+            let costs = LevelCosts::blocking(blocking, blocking + latency, rate);
+            LevelCosts { latency, slowdown, ..costs }
+        };
+        self.scope.rates().into_iter().enumerate().map(of).collect()
+    }
+
+    /// Changes the answer, if that pays and the last change is long enough ago.
+    pub fn decide(&mut self, pending: &[(Level, f64)]) -> Option<Change> {
+        let is_time = self.changed.is_none_or(|changed| self.taken >= changed + CHANGE_EVERY);
+        let blocking = self.blocking.get().filter(|_| self.taken >= 2 && is_time)?;
+        // A program that checkpoints by itself has an interval when it has had one.
+        let bounds = self.scope.segment.or_else(|| self.segment.get().map(|segment| (segment, segment)))?;
+        let mut every = [None; LEVELS_MAX];
+        for (fixed, (_, choice)) in every.iter_mut().zip(&self.scope.levels) {
+            *fixed = choice.fixed();
+        }
+        let costs = self.costs(blocking, pending);
+        let Best { pattern, efficiency: best } = best_within(&costs, &Bounds { segment: bounds, every })?;
+        let mut answer = Answer { segment: pattern.segment, every: pattern.every() };
+        for (every, (_, choice)) in answer.every.iter_mut().zip(&self.scope.levels) {
+            *every = choice.fixed().unwrap_or(*every);
+        }
+        let before = 1.0 - efficiency(&costs, &self.pattern(bounds));
+        let lost = [before, 1.0 - best];
+        if self.changed.is_some() && (answer == self.answer || before - lost[1] < GAIN * before) {
+            return None;
+        }
+        let is_news = answer != self.answer;
+        (self.answer, self.changed) = (answer, Some(self.taken));
+        let levels = self.scope.levels.iter().map(|(level, _)| *level).zip(costs).collect();
+        is_news.then(|| Change { answer: self.answer.clone(), levels, lost })
+    }
+
+    /// The answer as a pattern.
+    fn pattern(&self, bounds: (f64, f64)) -> Pattern {
+        let mut below = 1;
+        let count = |(at, every): (usize, &u64)| {
+            let count = (every / below).max(1);
+            below *= count;
+            (at, count)
+        };
+        let levels = self.answer.every.iter().enumerate().map(count).collect();
+        Pattern { segment: self.answer.segment.clamp(bounds.0, bounds.1), levels }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+
+    const DAY: f64 = 86_400.0;
+
+    fn scope(levels: &[(Level, Choice<u64>)], segment: Option<(f64, f64)>) -> Scope {
+        Scope { segment, levels: levels.to_vec(), rates: [1.0 / 3600.0, 1.0 / DAY, 1.0 / DAY, 0.1 / DAY] }
+    }
+
+    /// A program that runs, and what its checkpoints cost: blocking of all, seconds until the second level counts, and by how much it slows down.
+    struct Program {
+        blocking: f64,
+        latency: f64,
+        slowdown: f64,
+    }
+
+    impl Program {
+        /// One segment and its checkpoint, with noise of a tenth.
+        fn go(&self, tuner: &mut Tuner, rng: &mut Rng) -> Option<Change> {
+            let mut noisy = |value: f64| value * (0.9 + rng.below(2001) as f64 / 10_000.0);
+            for beside in [None, Some(Level::System)] {
+                let times = if beside.is_some() { 1.0 + self.slowdown } else { 1.0 };
+                (0..20).for_each(|_| tuner.on_step(beside, noisy(0.1 * times)));
+            }
+            tuner.on_checkpoint(Some(tuner.pause()), noisy(self.blocking));
+            tuner.on_committed(Level::Process, 0.0);
+            tuner.on_committed(Level::System, noisy(self.latency));
+            tuner.decide(&[])
+        }
+
+        fn truth(&self, tuner: &Tuner) -> Vec<LevelCosts> {
+            let rates = tuner.scope.rates();
+            let system = LevelCosts {
+                latency: self.latency,
+                slowdown: self.slowdown,
+                ..LevelCosts::blocking(0.0, self.blocking + self.latency, rates[1])
+            };
+            vec![LevelCosts::blocking(self.blocking, self.blocking, rates[0]), system]
+        }
+
+        /// What is lost with the tuner's answer, in parts of the least that can be.
+        fn compared(&self, tuner: &Tuner, bounds: (f64, f64)) -> f64 {
+            let truth = self.truth(tuner);
+            let best = best_within(&truth, &Bounds { segment: bounds, ..Bounds::NONE }).expect("a pattern");
+            (1.0 - efficiency(&truth, &tuner.pattern(bounds))) / (1.0 - best.efficiency)
+        }
+    }
+
+    const AUTO: [(Level, Choice<u64>); 2] = [(Level::Process, Choice::Fixed(1)), (Level::System, Choice::Auto)];
+    const BOUNDS: (f64, f64) = (1.0, 36_000.0);
+
+    #[test]
+    fn thirty_checkpoints_from_nothing_are_near_the_best() {
+        let mut rng = Rng::new(5);
+        let mut worst: f64 = 1.0;
+        for _ in 0..40 {
+            let mut drawn = |from: f64, to: f64| (from.ln() + rng.below(1000) as f64 / 1000.0 * (to / from).ln()).exp();
+            let program =
+                Program { blocking: drawn(0.01, 60.0), latency: drawn(1.0, 900.0), slowdown: drawn(0.02, 0.5) };
+            let mut tuner = Tuner::new(scope(&AUTO, Some(BOUNDS)));
+            let mut changes = 0;
+            (0..30).for_each(|_| changes += u64::from(program.go(&mut tuner, &mut rng).is_some()));
+            worst = worst.max(program.compared(&tuner, BOUNDS));
+            assert!(changes <= 1 + 30 / CHANGE_EVERY);
+        }
+        assert!(worst < 1.10, "{worst} of the least that can be lost");
+    }
+
+    #[test]
+    fn costs_that_jump_are_followed() {
+        let mut rng = Rng::new(6);
+        let mut program = Program { blocking: 0.1, latency: 20.0, slowdown: 0.05 };
+        let mut tuner = Tuner::new(scope(&AUTO, Some(BOUNDS)));
+        for times in [1.0, 100.0, 0.01] {
+            program = Program { blocking: program.blocking * times, latency: program.latency * times, ..program };
+            (0..40).for_each(|_| drop(program.go(&mut tuner, &mut rng)));
+            let compared = program.compared(&tuner, BOUNDS);
+            assert!(compared < 1.10, "{compared} behind a jump by {times}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_chosen_outside_of_its_bounds_or_where_it_is_fixed() {
+        let mut rng = Rng::new(7);
+        let program = Program { blocking: 5.0, latency: 60.0, slowdown: 0.2 };
+        for bounds in [(1.0, 10.0), (900.0, 1000.0), (50.0, 50.0)] {
+            let mut tuner = Tuner::new(scope(&AUTO, Some(bounds)));
+            for _ in 0..20 {
+                program.go(&mut tuner, &mut rng);
+                assert!((bounds.0..=bounds.1).contains(&tuner.answer().segment));
+            }
+        }
+        let fixed = [(Level::Process, 1.into()), (Level::NodeReboot, 3.into()), (Level::System, Choice::Auto)];
+        let mut tuner = Tuner::new(scope(&fixed, None));
+        (0..20).for_each(|_| drop(program.go(&mut tuner, &mut rng)));
+        assert_eq!((tuner.every(Level::NodeReboot), tuner.pause()), (3, 0.0));
+        assert!(tuner.every(Level::System) > 1, "{:?}", tuner.answer());
+    }
+
+    #[test]
+    fn changes_are_rare_and_small_ones_are_none() {
+        let mut rng = Rng::new(8);
+        let program = Program { blocking: 1.0, latency: 30.0, slowdown: 0.1 };
+        let mut tuner = Tuner::new(scope(&AUTO, Some(BOUNDS)));
+        let changes: Vec<u64> = (0..200).filter(|_| program.go(&mut tuner, &mut rng).is_some()).collect();
+        assert!(changes.windows(2).all(|pair| pair[1] - pair[0] >= CHANGE_EVERY), "{changes:?}");
+        assert!((1..=8).contains(&changes.len()), "{changes:?}");
+    }
+
+    #[test]
+    fn a_level_that_never_counts_is_waited_for_in_its_costs() {
+        let mut tuner = Tuner::new(scope(&AUTO, Some(BOUNDS)));
+        (0..2).for_each(|_| tuner.on_checkpoint(None, 1.0));
+        let change = tuner.decide(&[(Level::System, 500.0)]).expect("the first answer");
+        assert_eq!(change.levels[1].1.latency, 500.0);
+        assert!(change.to_string().contains("system=\"every"), "{change}");
+    }
+
+    #[test]
+    fn failures_of_levels_that_are_not_there_are_those_of_the_next() {
+        // A day.
+        let of = |levels: &[(Level, Choice<u64>)]| {
+            scope(levels, None).rates().into_iter().map(|rate| (rate * DAY * 1e6).round() / 1e6).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[(Level::NodeReboot, 1.into())]), [26.1]);
+        assert_eq!(of(&AUTO), [24.0, 2.1]);
+        assert!(of(&[]).is_empty() && !scope(&[], None).is_open());
+    }
+}
