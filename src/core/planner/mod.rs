@@ -1,9 +1,10 @@
-//! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`]), what their checkpoints cost
-//! at each level, for [`crate::policy::intervals`], jobs played from failure to failure ([`play`]), and how often one fails, by what it was seen to do
-//! ([`estimate`]). Pure.
+//! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`], and those of a
+//! paper: [`ics19`]), what their checkpoints cost at each level, for [`crate::policy::intervals`], jobs played from failure to failure ([`play`]), and how
+//! often one fails, by what it was seen to do ([`estimate`]). Pure.
 #![forbid(unsafe_code)]
 
 pub mod estimate;
+pub mod ics19;
 pub mod machine;
 pub mod play;
 pub mod presets;
