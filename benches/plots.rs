@@ -6,49 +6,17 @@
 mod figures;
 #[path = "plots/minis.rs"]
 mod minis;
+#[allow(dead_code)] // The command has looks of its own.
+#[path = "../src/command/bivouac/picture.rs"]
+mod picture;
 #[path = "shot/sizes.rs"]
 mod sizes;
 
-use plotters::coord::Shift;
-use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
-use plotters::prelude::*;
+use picture::{Picture, Series};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-const SIZE: (u32, u32) = (720, 420);
-/// Pixels of a character of the legend, of a line, and before its words.
-const LEGEND: (usize, i32, i32) = (8, 20, 20);
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(31, 119, 180),
-    RGBColor(214, 39, 40),
-    RGBColor(44, 160, 44),
-    RGBColor(255, 127, 14),
-    RGBColor(148, 103, 189),
-    RGBColor(140, 86, 75),
-    RGBColor(23, 190, 207),
-    RGBColor(90, 90, 90),
-];
-
-/// Points of one colour.
-struct Series {
-    name: String,
-    points: Vec<(f64, f64)>,
-}
-
-/// A picture to be drawn.
-struct Picture {
-    file: String,
-    title: String,
-    x: &'static str,
-    y: &'static str,
-    /// Bars at 0, 1, 2 … under these names; without any, lines over numbers.
-    names: Vec<String>,
-    /// A logarithmic y axis.
-    is_log: bool,
-    series: Vec<Series>,
-}
 
 fn main() -> Outcome {
     let results = PathBuf::from(env!("WORKSPACE_ROOT")).join("benches/results");
@@ -72,8 +40,8 @@ fn main() -> Outcome {
             eprintln!("left out: {} has no figures", picture.file);
             continue;
         }
-        std::fs::write(folder.join(&picture.file).with_extension("csv"), table(&picture))?;
-        draw(&picture, &folder)?;
+        std::fs::write(folder.join(&picture.file).with_extension("csv"), picture.csv())?;
+        std::fs::write(folder.join(&picture.file).with_extension("svg"), picture.svg()?)?;
         println!("{}", folder.join(&picture.file).display());
     }
     Ok(())
@@ -116,7 +84,7 @@ fn grouped<'a>(
         let (name, point) = (name(row), point(row));
         match groups.iter_mut().find(|series| series.name == name) {
             Some(series) => series.points.push(point),
-            None => groups.push(Series { name, points: vec![point] }),
+            None => groups.push(Series::new(name, vec![point])),
         }
     }
     for series in &mut groups {
@@ -151,15 +119,16 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
             approach,
             |row| (by_order(row), both(row)),
         ),
+        ..Picture::default()
     };
     let lines = |file: &str, title: &str, x, y, is_log, series| Picture {
         file: file.into(),
         title: title.into(),
         x,
         y,
-        names: Vec::new(),
         is_log,
         series,
+        ..Picture::default()
     };
     let interval = |row: &Value| number(row, "interval_ms");
     let blocked_over =
@@ -171,14 +140,14 @@ fn pictures(shots: &[Value]) -> Vec<Picture> {
         let each = set(shots, &["hpdc-7"]).filter_map(|row| row[key].as_array()).next().into_iter().flatten();
         let points =
             each.enumerate().map(|(at, value)| (at as f64, value.as_f64().unwrap_or(f64::NAN) * scale)).collect();
-        vec![Series { name: name.into(), points }]
+        vec![Series::new(name, points)]
     };
     let way = |row: &Value| format!("{}, {}", word(row, "touch"), word(row, "pin"));
     let of_rank = |rank: u64| sizes::variable(384, 38.0 + 12.0 * rank as f64 / 31.0, 1 + 77 * rank);
     let all: Vec<Vec<u64>> = (0..32).map(of_rank).collect();
-    let along = |name: &str, pick: fn(&mut dyn Iterator<Item = f64>) -> f64| Series {
-        name: name.into(),
-        points: (0..384).map(|at| (at as f64, pick(&mut all.iter().map(|sizes| sizes[at] as f64 / 1e6)))).collect(),
+    let along = |name: &str, pick: fn(&mut dyn Iterator<Item = f64>) -> f64| {
+        let megabytes = |at: usize| pick(&mut all.iter().map(|sizes| sizes[at] as f64 / 1e6));
+        Series::new(name, (0..384).map(|at| (at as f64, megabytes(at))).collect())
     };
     let sizes = vec![
         along("largest", |values| values.fold(0.0, f64::max)),
@@ -309,9 +278,9 @@ fn scaling(shots: &[Value]) -> [Picture; 4] {
         title: title.into(),
         x: "ranks, one GPU each",
         y,
-        names: Vec::new(),
         is_log: true,
         series,
+        ..Picture::default()
     };
     let name = |row: &Value| {
         let engine = word(row, "engine");
@@ -330,106 +299,4 @@ fn scaling(shots: &[Value]) -> [Picture; 4] {
         picture("hipc-5c-x4", "Touching and pinning, 10 ms (HiPC'22, 5c)", seconds, waited(&["hipc-5c"])),
         picture("hipc-6-x4", "Cold start, 20 ms (HiPC'22, 6b)", seconds, waited(&["hipc-6"])),
     ]
-}
-
-/// The points as CSV.
-fn table(picture: &Picture) -> String {
-    let mut text = format!("series,{},{}\n", picture.x, picture.y);
-    for series in &picture.series {
-        for (x, y) in &series.points {
-            let x = picture.names.get(*x as usize).cloned().unwrap_or_else(|| x.to_string());
-            text += &format!("\"{}\",{x},{y}\n", series.name);
-        }
-    }
-    text
-}
-
-fn draw(picture: &Picture, folder: &Path) -> Outcome {
-    let path = folder.join(&picture.file).with_extension("svg");
-    // The legend stands beside the drawing: inside it would cover data, wherever the data happen to be.
-    let longest = picture.series.iter().map(|series| series.name.chars().count()).max().unwrap_or_default();
-    let whole = (SIZE.0 + (longest * LEGEND.0) as u32 + LEGEND.2 as u32 * 2, SIZE.1);
-    let whole = SVGBackend::new(&path, whole).into_drawing_area();
-    whole.fill(&WHITE)?;
-    let (area, beside) = whole.split_horizontally(SIZE.0);
-    draw_legend(picture, &beside)?;
-    let points = || picture.series.iter().flat_map(|series| &series.points);
-    let (low, high) = points().fold((f64::MAX, 0.0f64), |(low, high), (_, y)| (low.min(*y), high.max(*y)));
-    let from = points().map(|(x, _)| *x).fold(f64::MAX, f64::min);
-    let to = points().map(|(x, _)| *x).fold(f64::MIN, f64::max);
-    let x = match picture.names.len() {
-        0 => from - (to - from).max(0.1) * 0.03..to + (to - from).max(0.1) * 0.03,
-        bars => -0.5..bars as f64 - 0.5,
-    };
-    match picture.is_log {
-        true => chart(picture, &area, x, (low / 2.0..high * 2.0).log_scale(), low / 2.0)?,
-        false => chart(picture, &area, x, 0.0..high * 1.1, 0.0)?,
-    }
-    whole.present()?;
-    Ok(())
-}
-
-fn colour_of(series: usize) -> RGBColor {
-    COLOURS[series % COLOURS.len()]
-}
-
-fn draw_legend(picture: &Picture, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Outcome {
-    let (_, line, indent) = LEGEND;
-    for (index, series) in picture.series.iter().enumerate() {
-        let y = 50 + index as i32 * line;
-        area.draw(&Rectangle::new([(0, y - 4), (12, y + 4)], colour_of(index).filled()))?;
-        area.draw(&Text::new(series.name.as_str(), (indent, y - 6), ("sans-serif", 13)))?;
-    }
-    Ok(())
-}
-
-fn chart<Y>(
-    picture: &Picture,
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
-    x: std::ops::Range<f64>,
-    y: Y,
-    floor: f64,
-) -> Outcome
-where
-    Y: AsRangedCoord<Value = f64>,
-    Y::CoordDescType: ValueFormatter<f64>,
-{
-    let mut chart = ChartBuilder::on(area)
-        .caption(&picture.title, ("sans-serif", 16))
-        .margin(12)
-        .x_label_area_size(40)
-        .y_label_area_size(64)
-        .build_cartesian_2d(x, y)?;
-    let named = |value: &f64| match picture.names.is_empty() {
-        true => format!("{}", (value * 100.0).round() / 100.0),
-        false if (value - value.round()).abs() < 0.01 => {
-            picture.names.get(value.round() as usize).cloned().unwrap_or_default()
-        }
-        false => String::new(),
-    };
-    let mut mesh = chart.configure_mesh();
-    mesh.x_desc(picture.x).y_desc(picture.y).light_line_style(WHITE).x_label_formatter(&named);
-    let short = |value: &f64| format!("{}", (value * 1e3).round() / 1e3);
-    mesh.y_label_formatter(&short);
-    if !picture.names.is_empty() {
-        mesh.x_labels(picture.names.len() * 2 + 1).disable_x_mesh();
-    }
-    mesh.draw()?;
-    let width = 0.8 / picture.series.len() as f64;
-    for (index, series) in picture.series.iter().enumerate() {
-        let colour = colour_of(index);
-        if picture.names.is_empty() {
-            chart.draw_series(LineSeries::new(series.points.iter().copied(), colour.stroke_width(2)))?;
-            if series.points.len() < 20 {
-                chart.draw_series(series.points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
-            }
-        } else {
-            let left = -0.4 + width * index as f64;
-            let bar = |(x, y): &(f64, f64)| {
-                Rectangle::new([(x + left, floor), (x + left + width * 0.9, *y)], colour.filled())
-            };
-            chart.draw_series(series.points.iter().map(bar))?;
-        }
-    }
-    Ok(())
 }

@@ -62,7 +62,7 @@ fn picture(
     is_log: bool,
     series: Vec<Series>,
 ) -> Picture {
-    Picture { file, title, x, y, names, is_log, series }
+    Picture { file, title, x, y, names, is_log, series, ..Picture::default() }
 }
 
 fn named(rows: &[&Value], key: &str) -> Vec<String> {

@@ -20,7 +20,7 @@ pub fn volumes(rows: &[Value]) -> Vec<Picture> {
         own.map(changed).fold(0.0, f64::max)
     };
     let points = (0u32..).zip(APPS).map(|(at, name)| (f64::from(at), most(name))).collect();
-    let saturated = vec![Series { name: "blocks of 64 KiB".into(), points }];
+    let saturated = vec![Series::new("blocks of 64 KiB", points)];
     let fine = rows.iter().filter(|row| number(row, "every") == 8.0);
     let of_coarse = |row: &Value| {
         let whole =
@@ -30,7 +30,7 @@ pub fn volumes(rows: &[Value]) -> Vec<Picture> {
     let by_block = grouped(fine, app, |row| (number(row, "block") / KIB, of_coarse(row)));
     let picture = |file: &str, title: &str, x, y, names: Vec<String>, series| {
         let (file, title) = (file.to_owned(), title.to_owned());
-        Picture { file, title, x, y, names, is_log: false, series }
+        Picture { file, title, x, y, names, series, ..Picture::default() }
     };
     let names = || APPS.map(str::to_owned).to_vec();
     vec![
@@ -69,9 +69,8 @@ pub fn granularity(rows: &[Value]) -> Vec<Picture> {
         title: title.into(),
         x: "KiB of a piece, as a power of two",
         y,
-        names: Vec::new(),
-        is_log: false,
         series,
+        ..Picture::default()
     };
     vec![
         picture("ics-9", "Scattered pieces on their way to pinned memory", "GB/s", series("gb_s")),
@@ -120,8 +119,8 @@ pub fn pictures(rows: &[Value]) -> Vec<Picture> {
         x: "program",
         y: "adds / a blocking copy adds",
         names: APPS.map(str::to_owned).to_vec(),
-        is_log: false,
         series: series(slow, labels),
+        ..Picture::default()
     };
     [false, true]
         .into_iter()
