@@ -1,10 +1,11 @@
-//! `bivouac plan`: what it says in its three forms, and what it refuses.
+//! `bivouac plan`: what it says in its three forms, what it draws, and what it refuses.
 #![forbid(unsafe_code)]
 
 #[path = "common/limit.rs"]
 mod limit;
 mod store;
 
+use std::path::{Path, PathBuf};
 use store::{Ran, bivouac};
 
 fn plan(more: &[&str]) -> Ran {
@@ -62,9 +63,137 @@ fn what_makes_no_sense_is_refused() {
         (&["--state", "0"], "a size above 0"),
         (&["--mtbf", "0s"], "a time above 0"),
         (&["--json", "--config"], "cannot be used with"),
+        (&["--figure", "4", "--out", "/tmp"], "[possible values: 2, 3, 12, 13, 14, all]"),
+        (&["--figure", "2"], "--out <DIR>"),
+        (&["--out", "/tmp"], "--figure"),
+        (&["--figure", "2", "--out", "/tmp", "--nodes", "5"], "cannot be used with"),
     ] {
         let ran = plan(options);
         assert_eq!(ran.status, 2, "{options:?}: {}", ran.err);
         assert!(ran.err.contains(words), "{options:?}: {}", ran.err);
+    }
+}
+
+const FIGURES: [&str; 5] = ["2", "3", "12", "13", "14"];
+
+/// Draws figures into a folder.
+fn draw(figure: &str, folder: &Path) -> Ran {
+    plan(&["--figure", figure, "--out", folder.to_str().expect("UTF-8")])
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Rows of a figure: series, place along x, value.
+fn rows(csv: &str) -> Vec<(String, String, f64)> {
+    let row = |line: &str| {
+        let (name, rest) = line.trim_start_matches('"').split_once("\",").expect("a quoted name");
+        let (x, value) = rest.split_once(',').expect("two more columns");
+        (name.to_owned(), x.to_owned(), value.parse().expect("a number"))
+    };
+    csv.lines().skip(1).map(row).collect()
+}
+
+/// What the words in an SVG document are.
+fn words(svg: &str) -> Vec<&str> {
+    let texts = svg.split("<text ").skip(1);
+    texts.map(|text| text.split(['>', '<']).nth(1).unwrap_or_default().trim()).collect()
+}
+
+#[test]
+fn every_figure_is_drawn_with_its_numbers_beside_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("made/when missing");
+    let ran = draw("all", &out);
+    assert_eq!((ran.status, ran.err.as_str()), (0, ""));
+    let named: Vec<PathBuf> = ran.out.lines().map(PathBuf::from).collect();
+    assert_eq!(named.len(), 2 * FIGURES.len());
+    for figure in FIGURES {
+        let [svg, csv] = ["svg", "csv"].map(|extension| out.join(format!("ics19-{figure}.{extension}")));
+        assert!(named.contains(&svg) && named.contains(&csv), "{named:?}");
+        let (drawing, rows) = (read(&svg), rows(&read(&csv)));
+        assert!(drawing.starts_with("<svg ") && drawing.trim_end().ends_with("</svg>"), "{figure}");
+        let words = words(&drawing);
+        assert!(words.iter().any(|words| words.ends_with(&format!("(ICS&apos;19, {figure})"))), "{words:?}");
+        assert!(rows.len() >= 20, "{figure}: {rows:?}");
+        for (name, x, value) in rows {
+            assert!(words.contains(&name.as_str()) && words.contains(&x.as_str()), "{figure}: {name}, {x}: {words:?}");
+            assert!((30.0..100.0).contains(&value), "{figure}: {name}, {x}: {value}");
+        }
+    }
+    // One alone is the same one, and takes the place of what had its name.
+    let alone = folder.path().join("alone");
+    std::fs::create_dir(&alone).expect("made");
+    std::fs::write(alone.join("ics19-13.csv"), "something else").expect("written");
+    assert_eq!(draw("13", &alone).status, 0);
+    assert_eq!(read(&alone.join("ics19-13.csv")), read(&out.join("ics19-13.csv")));
+    assert_eq!(std::fs::read_dir(&alone).expect("listed").count(), 2);
+}
+
+/// What the paper concludes from its figures 2 and 3.
+#[test]
+fn efficiency_falls_with_scale_and_density_and_memory_is_the_lever() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(draw("all", folder.path()).status, 0);
+    let values = |figure: &str, wanted: &dyn Fn(&str, &str) -> bool| -> Vec<f64> {
+        let rows = rows(&read(&folder.path().join(format!("ics19-{figure}.csv"))));
+        rows.iter().filter(|(name, x, _)| wanted(name, x)).map(|(.., value)| *value).collect()
+    };
+    let falls = |values: &[f64]| values.windows(2).all(|pair| pair[0] > pair[1]);
+    for density in ["2", "4", "8", "16", "32"] {
+        let over_peak = values("2", &|name, _| name == format!("{density} GPUs a processor"));
+        assert!(over_peak.len() == 5 && falls(&over_peak), "{density}: {over_peak:?}");
+    }
+    for peak in ["0.45", "0.9", "1.8", "3.6", "7.2"] {
+        let over_density = values("2", &|_, x| x == peak);
+        assert!(over_density.len() == 5 && falls(&over_density[2..]), "{peak}: {over_density:?}");
+        let levers = values("3", &|_, x| x == peak);
+        let [both, memory, disk, none] = levers[..] else { panic!("{levers:?}") };
+        assert!(both > memory && memory - none > 1.5 * (disk - none) && disk > none, "{peak}: {levers:?}");
+    }
+}
+
+/// `docs/PLANNING.md` shows what the command draws: names and words are equal, and numbers are, up to the last digit of a
+/// machine's arithmetic.
+#[test]
+fn stored_figures_are_those_that_are_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_eq!(draw("all", folder.path()).status, 0);
+    let stored = Path::new(env!("WORKSPACE_ROOT")).join("docs/planning");
+    for figure in FIGURES {
+        let both = |extension: &str| {
+            let file = format!("ics19-{figure}.{extension}");
+            [&stored, folder.path()].map(|folder| read(&folder.join(&file)))
+        };
+        let [old, new] = both("csv");
+        assert_eq!(old.lines().next(), new.lines().next(), "{figure}");
+        let (old, new) = (rows(&old), rows(&new));
+        assert_eq!(old.len(), new.len(), "{figure}");
+        for (old, new) in old.iter().zip(&new) {
+            assert!(old.0 == new.0 && old.1 == new.1 && (old.2 - new.2).abs() < 0.011, "{figure}: {old:?}, {new:?}");
+        }
+        let [old, new] = both("svg");
+        assert_eq!(words(&old), words(&new), "{figure}");
+        // Marks, lines and colours; where they lie goes by the numbers above.
+        let shapes = |svg: &str| svg.replace(|c: char| c.is_ascii_digit(), "");
+        assert!(shapes(&old) == shapes(&new), "{figure}: shapes differ");
+        assert!(old.len() < 100 << 10, "{figure}: {} bytes", old.len());
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("a file");
+    std::fs::write(&file, "").expect("written");
+    let below = file.join("below");
+    let taken = folder.path().join("ics19-2.svg");
+    std::fs::create_dir(&taken).expect("made");
+    for (ran, words) in [
+        (draw("2", &below), format!("cannot make {}: Not a directory (os error 20)", below.display())),
+        (draw("2", folder.path()), format!("cannot write {}: Is a directory (os error 21)", taken.display())),
+    ] {
+        assert_eq!((ran.status, ran.err), (2, format!("bivouac: {words}\n")));
     }
 }

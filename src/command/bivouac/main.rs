@@ -39,6 +39,7 @@ mod living;
 mod ls;
 mod memory;
 mod output;
+mod picture;
 mod places;
 mod plan;
 mod rebuild;

@@ -1,5 +1,9 @@
 //! `bivouac plan`: how often a job had better checkpoint where, by the model of [`bivouac_core::policy::intervals`] and a machine in numbers.
+//! With `--figure`, figures of a paper by the same model; `figures` and `measured` are pure.
 #![forbid(unsafe_code)]
+
+mod figures;
+mod measured;
 
 use crate::ending::Ending;
 use crate::output::{SCHEMA, complain, print, print_json, table};
@@ -7,7 +11,9 @@ use bivouac_core::Level;
 use bivouac_core::base::units::{parse_bytes, parse_duration};
 use bivouac_core::planner::{Machine, presets};
 use bivouac_core::policy::intervals::{Best, LevelCosts, Waste, best, efficiency, first_order, merged};
+use figures::Figure;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `plan` is asked.
@@ -17,12 +23,16 @@ use std::time::Duration;
   bivouac plan --preset node-8gpu --nodes 512 --mtbf 6h
   bivouac plan --preset node-8gpu --nodes 512 --config >> bivouac.toml
   bivouac plan --preset ics19-3.6ef-16 --json
+  bivouac plan --figure all --out figures
 
 For each level that pays: the time between two of its checkpoints, every how many-th checkpoint goes there, and the share of the time that it
 loses, by cause (to first order); then the share that is work, by the exact model, and how it changes where failures or costs are
 not what was thought. Numbers of presets are the paper's, or guesses but for the capture of node-8gpu: give your own.
 
-Exit status: 0 done; 2 wrong usage.")]
+--figure draws figures of Lee et al., GPU Snapshot
+(ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.
+
+Exit status: 0 done; 2 wrong usage, or a file could not be written.")]
 pub struct Args {
     /// A machine by its name
     #[arg(long, value_name = "NAME", default_value = "node-8gpu")]
@@ -42,6 +52,12 @@ pub struct Args {
     /// One JSON document instead of text
     #[arg(long)]
     json: bool,
+    /// Draw figures of the paper instead of planning, each as SVG and CSV
+    #[arg(long, requires = "out", conflicts_with_all = ["preset", "nodes", "state", "mtbf", "config", "json"])]
+    figure: Option<Figure>,
+    /// The folder for the figures; it is made if it is not there
+    #[arg(long, value_name = "DIR", requires = "figure")]
+    out: Option<PathBuf>,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -94,6 +110,9 @@ struct View {
 
 /// Plans.
 pub fn run(args: &Args) -> Ending {
+    if let (Some(figure), Some(folder)) = (args.figure, &args.out) {
+        return ended(write_figures(figure, folder));
+    }
     let Some(machine) = presets::named(&args.preset) else {
         let names: Vec<String> = presets::all().into_iter().map(|machine| machine.name).collect();
         complain(&format!("no machine is called {:?}; there are {}", args.preset, names.join(", ")));
@@ -112,6 +131,35 @@ pub fn run(args: &Args) -> Ending {
         _ => print(&text(&view)),
     }
     Ending::Good
+}
+
+/// Good, or it complains.
+fn ended(outcome: Result<(), String>) -> Ending {
+    match outcome {
+        Ok(()) => Ending::Good,
+        Err(text) => {
+            complain(&text);
+            Ending::Trouble
+        }
+    }
+}
+
+/// Writes an SVG and a CSV file for each picture, and says which.
+fn write_figures(figure: Figure, folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    for picture in figures::pictures(figure) {
+        let svg = picture.svg().map_err(|error| format!("cannot draw {}: {error}", picture.file))?;
+        for (extension, text) in [("svg", svg), ("csv", picture.csv())] {
+            let path = folder.join(format!("{}.{extension}", picture.file));
+            write(&path, &text)?;
+            print(&format!("{}\n", path.display()));
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
 /// What the options change of it.

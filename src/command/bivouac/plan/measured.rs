@@ -1,0 +1,153 @@
+//! What checkpoints cost mini-apps of ours on a GPU, and what of their memory changes: numbers of
+//! `benches/README.md`, which a test compares with the stored measurements.
+//!
+//! Costs: an H100 whose link is held to 4 GB/s, the share of a GPU where 16 of them have one processor in the paper,
+//! with 256 MiB (`benches/results/minis-h100.jsonl`). Changes: the same programs with 16 MiB on the host twin
+//! (`volume-2core.jsonl`). Both were measured on memory that is all checkpointed, so they are of the paper's lower
+//! half of figure 12; its upper half needs footprints, which the paper does not print.
+
+/// A way to checkpoint, by the paper's name.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// I: what has changed. NB: while the program goes on. F: all. H: the program hears what has been sent. FG:
+    /// blocks of 4 KiB, else 64. D: a buffer on the device, of half the memory.
+    pub name: &'static str,
+    /// Bytes of a block that has changed or not; `None` where all is sent.
+    pub block: Option<u64>,
+}
+
+const fn way(name: &'static str, block: Option<u64>) -> Way {
+    Way { name, block }
+}
+
+const COARSE: u64 = 64 << 10;
+const FINE: u64 = 4 << 10;
+
+/// The ways, in the order of [`Program::costs`].
+pub const WAYS: [Way; 8] = [
+    way("I", Some(COARSE)),
+    way("NB+I", Some(COARSE)),
+    way("NB+F+H", None),
+    way("NB+I+H", Some(COARSE)),
+    way("NB+I-FG+H", Some(FINE)),
+    way("NB+F+H+D", None),
+    way("NB+I+H+D", Some(COARSE)),
+    way("NB+I-FG+H+D", Some(FINE)),
+];
+
+/// A mini-app.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Of `mpi-examples/minis`.
+    pub name: &'static str,
+    /// What of its memory has changed since the checkpoint but one before, in blocks of 64 KiB and of 4 KiB.
+    changed: [f64; 2],
+    /// What a checkpoint of each way adds to the time of the program, of what a copy adds that blocks; [`REST`].
+    added: [f64; 8],
+}
+
+impl Program {
+    /// What checkpoints of each of the [`WAYS`] cost, of one that copies all while the program stands still. `None`
+    /// where that is not known of a program that goes on changing its memory.
+    pub fn costs(&self) -> [Option<f64>; 8] {
+        self.added.map(|added| Some(added).filter(|added| !added.is_nan()))
+    }
+
+    /// The share of its bytes that a checkpoint moves.
+    pub fn volume(&self, way: &Way) -> f64 {
+        match way.block {
+            None => 1.0,
+            Some(FINE) => self.changed[1],
+            Some(_) => self.changed[0],
+        }
+    }
+}
+
+/// The program had come to values that no longer change when this was measured: far less was sent than `changed` says.
+const REST: f64 = f64::NAN;
+
+const fn program(name: &'static str, changed: [f64; 2], added: [f64; 8]) -> Program {
+    Program { name, changed, added }
+}
+
+/// All of them.
+pub const PROGRAMS: [Program; 6] = [
+    program("cg", [0.05, 0.05], [0.01, 0.15, 0.32, 0.05, 0.0, 0.87, 0.17, 0.0]),
+    program("particles", [0.33, 0.33], [0.36, 1.01, 0.35, 0.34, 0.35, 0.02, 0.01, 0.02]),
+    program("rtm", [0.66, 0.67], [0.69, 1.01, 0.71, 0.68, 0.71, 0.49, 0.46, 0.25]),
+    program("sweep", [0.98, 0.98], [REST, 1.01, 0.95, REST, 0.99, 0.45, REST, 0.47]),
+    program("amr", [1.0, 1.0], [REST, 1.01, 1.01, REST, 1.04, 0.58, REST, 0.54]),
+    program("stencil", [1.0, 1.0], [1.02, 1.01, 1.02, 1.02, 1.05, 0.74, 0.74, 0.62]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// One in so many blocks that have not changed is sent all the same, and not counted as equal.
+    const REFRESHED: f64 = 64.0;
+
+    fn rows(file: &str) -> Vec<Value> {
+        let path = format!("{}/benches/results/{file}", env!("WORKSPACE_ROOT"));
+        let text = std::fs::read_to_string(&path).expect("stored with the source");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+
+    fn number(row: &Value, key: &str) -> f64 {
+        row[key].as_f64().unwrap_or(f64::NAN)
+    }
+
+    /// What of it is as it was.
+    fn equal(row: &Value) -> f64 {
+        number(row, "equal") * REFRESHED / (REFRESHED - 1.0) / number(row, "bytes")
+    }
+
+    /// The one row of a way.
+    fn row_of<'a>(rows: &'a [Value], program: &str, way: &Way) -> &'a Value {
+        let called = match way.name {
+            "I" => "wait",
+            "NB+I" => "blind",
+            _ if way.block.is_none() => "full",
+            _ => "mark",
+        };
+        let is_it = |row: &&Value| {
+            row["app"] == program
+                && row["way"] == called
+                && number(row, "block") == way.block.unwrap_or(COARSE) as f64
+                && (number(row, "buffer") > 0.0) == way.name.ends_with("+D")
+        };
+        let all: Vec<&Value> = rows.iter().filter(is_it).collect();
+        assert_eq!(all.len(), 1, "{program}, {}", way.name);
+        all[0]
+    }
+
+    #[test]
+    fn constants_are_what_was_measured() {
+        let costs: Vec<Value> =
+            rows("minis-h100.jsonl").into_iter().filter(|row| number(row, "link_mib_s") == 3815.0).collect();
+        let volumes = rows("volume-2core.jsonl");
+        for program in &PROGRAMS {
+            let is_its = |row: &&Value| row["app"] == program.name;
+            let of_block = |block: u64| {
+                let is_it = |row: &&Value| number(row, "block") == block as f64 && number(row, "every") == 8.0;
+                1.0 - equal(volumes.iter().filter(is_its).find(is_it).expect("measured"))
+            };
+            for (ours, block) in program.changed.into_iter().zip([COARSE, FINE]) {
+                assert!((ours - of_block(block)).abs() < 0.0051, "{}: {ours}, {}", program.name, of_block(block));
+            }
+            let copies = costs.iter().filter(is_its).filter(|row| row["way"] == "copy");
+            let copied = copies.map(|row| number(row, "added")).fold(f64::MAX, f64::min);
+            for (way, ours) in WAYS.iter().zip(program.costs()) {
+                let row = row_of(&costs, program.name, way);
+                let unchanged = way.block.map_or(0.0, |block| 1.0 - of_block(block));
+                let rests = equal(row) > unchanged + 0.1;
+                assert_eq!(ours.is_none(), rests, "{}, {}", program.name, way.name);
+                // Where it adds nothing the difference of two medians may be less than that.
+                let measured = (number(row, "added") / copied).max(0.0);
+                let difference = ours.map_or(0.0, |ours| (ours - measured).abs());
+                assert!(difference < 0.0051, "{}, {}: {ours:?}, {measured}", program.name, way.name);
+            }
+        }
+    }
+}
