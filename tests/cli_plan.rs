@@ -183,6 +183,23 @@ fn stored_figures_are_those_that_are_drawn() {
 }
 
 #[test]
+fn a_plan_is_drawn_beside_its_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("losses.svg");
+    let options = ["--preset", "node-8gpu", "--nodes", "512", "--mtbf", "6h"];
+    let ran = plan(&[&options[..], &["--svg", file.to_str().expect("UTF-8")]].concat());
+    assert_eq!((ran.status, ran.err.as_str(), &ran.out), (0, "", &plan(&options).out));
+    let drawing = read(&file);
+    let words = words(&drawing);
+    let title = "node-8gpu: 512 nodes, 320.0 GiB a node, a failure each 6.0 h: 96.98 % of the time is work";
+    let legend = ["checkpoints", "rework", "recovery", "all three to first order", "exact loss", "best"];
+    for text in [title, "work between two checkpoints [min]", "time that is lost [%]"].iter().chain(&legend) {
+        assert!(words.contains(text), "{text}: {words:?}");
+    }
+    assert_eq!(drawing.matches("<circle ").count(), 1, "the mark");
+}
+
+#[test]
 fn what_cannot_be_written_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("a file");
@@ -190,9 +207,12 @@ fn what_cannot_be_written_is_named() {
     let below = file.join("below");
     let taken = folder.path().join("ics19-2.svg");
     std::fs::create_dir(&taken).expect("made");
+    let lost = folder.path().join("nowhere/losses.svg");
+    let lost_ran = plan(&["--svg", lost.to_str().expect("UTF-8")]);
     for (ran, words) in [
         (draw("2", &below), format!("cannot make {}: Not a directory (os error 20)", below.display())),
         (draw("2", folder.path()), format!("cannot write {}: Is a directory (os error 21)", taken.display())),
+        (lost_ran, format!("cannot write {}: No such file or directory (os error 2)", lost.display())),
     ] {
         assert_eq!((ran.status, ran.err), (2, format!("bivouac: {words}\n")));
     }

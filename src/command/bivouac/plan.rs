@@ -1,8 +1,9 @@
 //! `bivouac plan`: how often a job had better checkpoint where, by the model of [`bivouac_core::policy::intervals`] and a machine in numbers.
-//! With `--figure`, figures of a paper by the same model; `figures` and `measured` are pure.
+//! With `--figure`, figures of a paper by the same model; `figures`, `measured` and `losses` are pure.
 #![forbid(unsafe_code)]
 
 mod figures;
+mod losses;
 mod measured;
 
 use crate::ending::Ending;
@@ -23,13 +24,14 @@ use std::time::Duration;
   bivouac plan --preset node-8gpu --nodes 512 --mtbf 6h
   bivouac plan --preset node-8gpu --nodes 512 --config >> bivouac.toml
   bivouac plan --preset ics19-3.6ef-16 --json
+  bivouac plan --preset node-8gpu --nodes 512 --svg losses.svg
   bivouac plan --figure all --out figures
 
 For each level that pays: the time between two of its checkpoints, every how many-th checkpoint goes there, and the share of the time that it
 loses, by cause (to first order); then the share that is work, by the exact model, and how it changes where failures or costs are
 not what was thought. Numbers of presets are the paper's, or guesses but for the capture of node-8gpu: give your own.
 
---figure draws figures of Lee et al., GPU Snapshot
+--svg draws what is lost over the time between two checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
 (ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.
 
 Exit status: 0 done; 2 wrong usage, or a file could not be written.")]
@@ -52,8 +54,11 @@ pub struct Args {
     /// One JSON document instead of text
     #[arg(long)]
     json: bool,
+    /// Draw what is lost over the time between checkpoints into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Draw figures of the paper instead of planning, each as SVG and CSV
-    #[arg(long, requires = "out", conflicts_with_all = ["preset", "nodes", "state", "mtbf", "config", "json"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["preset", "nodes", "state", "mtbf", "config", "json", "svg"])]
     figure: Option<Figure>,
     /// The folder for the figures; it is made if it is not there
     #[arg(long, value_name = "DIR", requires = "figure")]
@@ -125,12 +130,13 @@ pub fn run(args: &Args) -> Ending {
         return Ending::Trouble;
     };
     let view = View::of(&machine, &names, &costs, &found);
+    let drawn = args.svg.as_ref().map(|path| write_losses(path, &costs, &found, &view));
     match (args.json, args.config) {
         (true, _) => print_json(&view),
         (_, true) => print(&keys(&view)),
         _ => print(&text(&view)),
     }
-    Ending::Good
+    ended(drawn.unwrap_or(Ok(())))
 }
 
 /// Good, or it complains.
@@ -156,6 +162,12 @@ fn write_figures(figure: Figure, folder: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn write_losses(path: &Path, costs: &[LevelCosts], found: &Best, view: &View) -> Result<(), String> {
+    let title = format!("{}: {} of the time is work", job(view), percent(view.efficiency));
+    let svg = losses::picture(costs, found, title).svg();
+    write(path, &svg.map_err(|error| format!("cannot draw {}: {error}", path.display()))?)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
