@@ -185,7 +185,7 @@ fn what_refers_to_other_files_is_drained_whole_whenever_that_is_stopped() {
     let change = |config: &mut Config| {
         config.job.reduction.method = Method::Basic;
         config.job.reduction.compress = Compress::On;
-        (config.job.local.every, config.job.local.keep_last, config.job.global.every) = (1, 1, 1000);
+        (config.job.local.every, config.job.local.keep_last, config.job.global.every) = (1.into(), 1, 1000.into());
     };
     store.run_killed(change, |session, rank| {
         let mut array: Vec<u8> = (0..9 * 4096 + 7).map(|at: u32| (at / 4096 + at + rank) as u8).collect();

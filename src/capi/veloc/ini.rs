@@ -296,7 +296,7 @@ mod tests {
         assert_eq!((config.job.global.keep_last, config.job.global.keep_every), (5, 0));
         assert_eq!(
             (config.job.global.every, config.job.global.every_seconds),
-            (NEVER as u64, Duration::from_secs(600))
+            ((NEVER as u64).into(), Duration::from_secs(600))
         );
         assert_eq!((config.job.local.every, config.job.redundancy.every), (1.into(), 1.into()));
         assert_eq!(config.job.redundancy.scheme, Scheme::Xor { members: 8 });

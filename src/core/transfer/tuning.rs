@@ -43,7 +43,7 @@ struct State {
 /// What a configuration leaves to the session, on these tiers. `rates` as [`Scope::rates`].
 pub fn scope(job: &JobConfig, has_memory: bool, written: TierSet, has_peers: bool, rates: [f64; LEVELS_MAX]) -> Scope {
     let interval = &job.interval;
-    let segment = interval.seconds.is_auto().then(|| (interval.least.as_secs_f64(), interval.most.as_secs_f64()));
+    let segment = interval.seconds.is_auto().then_some((interval.least.as_secs_f64(), interval.most.as_secs_f64()));
     let mut levels: Vec<(Level, Choice<u64>)> = Vec::new();
     let mut add = |level: Level, every: Choice<u64>| {
         // The nearest place gets every checkpoint, and a second tier of a level is as it is configured.
