@@ -146,7 +146,7 @@ impl fmt::Display for Change {
 /// let levels = vec![(Level::Process, 1.into())];
 /// let scope = Scope { segment: Some((1.0, 3600.0)), levels, rates: [1e-4, 0.0, 0.0, 0.0] };
 /// let mut tuner = Tuner::new(scope);
-/// assert_eq!(tuner.pause(), 0.0); // Something has to be measured.
+/// assert_eq!(tuner.pause(), 1.0); // Something has to be measured.
 /// for _ in 0..2 {
 ///     tuner.on_checkpoint(None, 2.0);
 ///     tuner.decide(&[]);
@@ -219,11 +219,12 @@ impl Tuner {
         self.scope.levels.iter().position(|(of, _)| *of == level)
     }
 
-    /// Seconds from one answer of yes to the next: until something is known at once, then soon.
+    /// Seconds from one answer of yes to the next: until something is known the least, then soon.
     pub fn pause(&self) -> f64 {
         let blocking = self.blocking.get().unwrap_or(0.0);
         match (self.taken, self.scope.segment) {
-            (0, _) | (_, None) => 0.0,
+            (_, None) => 0.0,
+            (0, Some((least, _))) => least,
             (1, Some((least, most))) => (blocking / UNKNOWN_SHARE).clamp(least, most),
             _ => self.answer.segment + blocking,
         }

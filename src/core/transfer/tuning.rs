@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn what_happens_becomes_costs_and_an_answer() {
         let tuning = Tuning::new(scope(&auto(), true, TierSet::of(TierId::GLOBAL), false, [1e-4, 0.0, 0.0, 1e-5]));
-        assert_eq!(tuning.pause(second(0)), Duration::ZERO);
+        assert_eq!(tuning.pause(second(0)), second(1));
         let plan: TierSet = [TierId::MEMORY, TierId::GLOBAL].into_iter().collect();
         let mut changes = Vec::new();
         for number in 0..8 {
