@@ -178,13 +178,10 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 fn asked_for(mut machine: Machine, args: &Args) -> Machine {
     machine.nodes = args.nodes.unwrap_or(machine.nodes);
     machine.state = args.state.map_or(machine.state, |bytes| bytes as f64);
-    match args.mtbf {
-        Some(mtbf) => {
-            let total = machine.failures.total(machine.nodes);
-            machine.failing(1.0 / mtbf.as_secs_f64() / total)
-        }
-        None => machine,
+    if let Some(mtbf) = args.mtbf {
+        machine.failures = machine.failures.each(machine.nodes, mtbf.as_secs_f64());
     }
+    machine
 }
 
 impl View {
