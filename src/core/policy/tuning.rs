@@ -71,6 +71,15 @@ impl Steps {
     }
 }
 
+/// What is expected of failures.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Expected {
+    /// Failures a second that each level is the lowest to survive, in the order of [`Level::VOTED`].
+    pub rates: [f64; LEVELS_MAX],
+    /// Seconds from a failure until the job has been started again.
+    pub relaunch: f64,
+}
+
 /// What a tuner may choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scope {
@@ -78,8 +87,8 @@ pub struct Scope {
     pub segment: Option<(f64, f64)>,
     /// The levels in use, ascending, and every how many-th checkpoint goes to each. The lowest gets all of them.
     pub levels: Vec<(Level, Choice<u64>)>,
-    /// Failures a second that each level is the lowest to survive, in the order of [`Level::VOTED`].
-    pub rates: [f64; LEVELS_MAX],
+    /// Failures.
+    pub expected: Expected,
 }
 
 impl Scope {
@@ -91,7 +100,7 @@ impl Scope {
     /// Failures of each level in use: those of a level that is not are the next higher one's; the highest gets what is left.
     fn rates(&self) -> Vec<f64> {
         let mut rates = vec![0.0; self.levels.len()];
-        for (class, rate) in Level::VOTED.iter().zip(self.rates) {
+        for (class, rate) in Level::VOTED.iter().zip(self.expected.rates) {
             let survives = self.levels.iter().position(|(level, _)| level >= class);
             if let Some(at) = survives.or(self.levels.len().checked_sub(1)) {
                 rates[at] += rate;
@@ -142,9 +151,10 @@ impl fmt::Display for Change {
 ///
 /// ```
 /// use bivouac_core::base::Level;
-/// use bivouac_core::policy::tuning::{Scope, Tuner};
+/// use bivouac_core::policy::tuning::{Expected, Scope, Tuner};
 /// let levels = vec![(Level::Process, 1.into())];
-/// let scope = Scope { segment: Some((1.0, 3600.0)), levels, rates: [1e-4, 0.0, 0.0, 0.0] };
+/// let expected = Expected { rates: [1e-4, 0.0, 0.0, 0.0], relaunch: 10.0 };
+/// let scope = Scope { segment: Some((1.0, 3600.0)), levels, expected };
 /// let mut tuner = Tuner::new(scope);
 /// assert_eq!(tuner.pause(), 1.0); // Something has to be measured.
 /// for _ in 0..2 {
@@ -248,9 +258,10 @@ impl Tuner {
             let latency = waited.fold(self.latency[at].get().unwrap_or(0.0), f64::max);
             let seen = self.busy[at].beyond(&self.quiet);
             let slowdown = if at == 0 { seen } else { seen.max(SLOWDOWN_LEAST) };
-            let blocking = if at == 0 { blocking } else { 0.0 };
+            let own = blocking;
+            let blocking = if at == 0 { own } else { 0.0 };
             // A restart reads what was written, and the program does its part once more.
-            let costs = LevelCosts::blocking(blocking, blocking + latency, rate);
+            let costs = LevelCosts::blocking(blocking, self.scope.expected.relaunch + own + latency, rate);
             LevelCosts { latency, slowdown, ..costs }
         };
         self.scope.rates().into_iter().enumerate().map(of).collect()
@@ -304,7 +315,8 @@ mod tests {
     const DAY: f64 = 86_400.0;
 
     fn scope(levels: &[(Level, Choice<u64>)], segment: Option<(f64, f64)>) -> Scope {
-        Scope { segment, levels: levels.to_vec(), rates: [1.0 / 3600.0, 1.0 / DAY, 1.0 / DAY, 0.1 / DAY] }
+        let rates = [1.0 / 3600.0, 1.0 / DAY, 1.0 / DAY, 0.1 / DAY];
+        Scope { segment, levels: levels.to_vec(), expected: Expected { rates, relaunch: 0.0 } }
     }
 
     /// A program that runs, and what its checkpoints cost: blocking of all, seconds until the second level counts, and by how much it slows down.

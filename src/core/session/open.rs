@@ -14,6 +14,7 @@ use super::looking::{LOOK, found, look_within, tiers};
 use super::place::{Place, Workers, job_key, local_name, segment_generation, segment_name, segment_prefix, store_hash};
 use super::summary::{Opening, importance};
 use crate::affinity::keeper::{Keeper, Settings};
+use crate::base::calendar::unix_now;
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::sync::Lock;
@@ -26,7 +27,7 @@ use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Rank
 use crate::format::codec;
 use crate::format::supervision::Status;
 use crate::planner::estimate::{Seen, after, of_parts};
-use crate::policy::intervals::LEVELS_MAX;
+use crate::policy::tuning::Expected;
 use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
 use crate::segment::{OldSegment, Segment, SegmentSpec, available_memory, budget_bytes, strangers};
@@ -42,6 +43,9 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// Seconds after which a start is no answer to the failure before it.
+const RELAUNCH_MAX: f64 = 600.0;
 
 /// What the root tells everybody first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -189,7 +193,7 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         tiers: prepared.into_open(opened.tiers),
         protection,
         claim,
-        rates: rates(&config, place, &nodes, rank),
+        expected: expected(&config, place, &nodes, rank),
         is_inline: place.workers == Workers::Inline,
         is_stepped: place.workers == Workers::Writers,
         later: place.later.clone(),
@@ -292,24 +296,28 @@ fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
 
 /// How often the job is thought to fail: as it is told, as its attempts have shown, or as parts have been seen to fail elsewhere. Only the root
 /// has to know, and only where something is left to it.
-fn rates(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> [f64; LEVELS_MAX] {
+fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> Expected {
     if rank != Rank::ROOT || !config.job.has_auto() {
-        return [0.0; LEVELS_MAX];
+        return Expected::default();
     }
     let count = u64::from(nodes.iter().max().map_or(1, |node| node + 1));
     // As if each rank had a GPU, eight at most.
     let ranks = (nodes.len() as u64).div_ceil(count).min(8);
     let parts = of_parts(ranks as u32);
-    if let Some(mtbf) = config.job.interval.mtbf {
-        return parts.each(count, mtbf.as_secs_f64()).by_level(count);
-    }
     let directory = config.node.run_directory.as_ref().map(|path| RunDirectory::at(place.directory.join(path)));
     let attempts = directory.map_or(Ok(Vec::new()), |directory| directory.read_attempts());
     let attempts = attempts.unwrap_or_else(|error| {
         log::warn!("event=attempts-not-read error={error}: failures are estimated without them");
         Vec::new()
     });
-    after(&parts, &Seen::of(&attempts)).by_level(count)
+    let failures = match config.job.interval.mtbf {
+        Some(mtbf) => parts.each(count, mtbf.as_secs_f64()),
+        None => after(&parts, &Seen::of(&attempts)),
+    };
+    // An attempt that has just been started again says how long that takes.
+    let since = attempts.last().filter(|last| last.has_failed()).map(|last| unix_now() - last.ended);
+    let relaunch = since.filter(|since| (0.0..RELAUNCH_MAX).contains(since)).unwrap_or(0.0);
+    Expected { rates: failures.by_level(count), relaunch }
 }
 
 fn teller_of(directory: &Path, place: &Place, identity: &Identity) -> Teller {

@@ -688,7 +688,7 @@ fn tuning_of(setup: &Setup) -> Tuning {
         return Tuning::default();
     }
     let has_peers = !setup.protection.schemes().is_empty();
-    Tuning::new(scope(&setup.config.job, setup.memory.is_some(), setup.written(), has_peers, setup.rates))
+    Tuning::new(scope(&setup.config.job, setup.memory.is_some(), setup.written(), has_peers, setup.expected))
 }
 
 /// Enters what somebody's work has come to.

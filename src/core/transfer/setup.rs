@@ -8,7 +8,7 @@ use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
 use crate::config::Config;
 use crate::coordination::Culprit;
 use crate::format::{ContainerInfo, Manifest, SourceKey};
-use crate::policy::intervals::LEVELS_MAX;
+use crate::policy::tuning::Expected;
 use crate::redundancy::Protection;
 use crate::redundancy::exchange::Role;
 use crate::segment::Segment;
@@ -89,8 +89,8 @@ pub struct Setup {
     pub claim: Option<(Claims, Claim)>,
     /// What a supervisor is told, and how it asks, until the engine has it.
     pub supervision: Supervision,
-    /// Failures a second by the lowest level that survives them, as far as they are known (root only).
-    pub rates: [f64; LEVELS_MAX],
+    /// What is expected of failures, where something is left to the session (root only).
+    pub expected: Expected,
     /// No thread works for this engine: its steps are taken inside its own calls.
     pub is_inline: bool,
     /// Who lands shards whose bytes are in their slots already, as if they still had to come.

@@ -9,8 +9,8 @@ use crate::base::log;
 use crate::base::sync::Lock;
 use crate::config::{Choice, JobConfig};
 use crate::format::supervision::{Tuned, TunedLevel};
-use crate::policy::intervals::{LEVELS_MAX, LevelCosts};
-use crate::policy::tuning::{Change, Scope, Tuner};
+use crate::policy::intervals::LevelCosts;
+use crate::policy::tuning::{Change, Expected, Scope, Tuner};
 use crate::tier::{TierId, TierSet};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -40,8 +40,8 @@ struct State {
     step: Option<(Duration, Duration, Option<Level>)>,
 }
 
-/// What a configuration leaves to the session, on these tiers. `rates` as [`Scope::rates`].
-pub fn scope(job: &JobConfig, has_memory: bool, written: TierSet, has_peers: bool, rates: [f64; LEVELS_MAX]) -> Scope {
+/// What a configuration leaves to the session, on these tiers.
+pub fn scope(job: &JobConfig, has_memory: bool, written: TierSet, has_peers: bool, expected: Expected) -> Scope {
     let interval = &job.interval;
     let segment = interval.seconds.is_auto().then_some((interval.least.as_secs_f64(), interval.most.as_secs_f64()));
     let mut levels: Vec<(Level, Choice<u64>)> = Vec::new();
@@ -64,7 +64,7 @@ pub fn scope(job: &JobConfig, has_memory: bool, written: TierSet, has_peers: boo
             add(tier.level(), policy.every);
         }
     }
-    Scope { segment, levels, rates }
+    Scope { segment, levels, expected }
 }
 
 impl Tuning {
@@ -233,21 +233,22 @@ mod tests {
     fn the_scope_is_what_is_left_open_on_the_tiers_in_use() {
         let job = auto();
         let both: TierSet = [TierId::LOCAL, TierId::GLOBAL].into_iter().collect();
-        let rates = [1e-4; LEVELS_MAX];
-        let whole = scope(&job, true, both, true, rates);
+        let expected = Expected { rates: [1e-4; 4], relaunch: 0.0 };
+        let whole = scope(&job, true, both, true, expected);
         assert_eq!(whole.segment, Some((1.0, 3600.0)));
         let levels = [Level::Process, Level::NodeReboot, Level::NodeLoss, Level::System];
         let every = [1.into(), 1.into(), 1.into(), Choice::Auto];
         assert_eq!(whole.levels, levels.into_iter().zip(every).collect::<Vec<_>>());
-        let no_memory = scope(&job, false, TierSet::of(TierId::GLOBAL), false, rates);
+        let no_memory = scope(&job, false, TierSet::of(TierId::GLOBAL), false, expected);
         assert_eq!(no_memory.levels, [(Level::System, Choice::Fixed(1))]);
-        let fixed = scope(&Config::default().job, true, both, false, rates);
+        let fixed = scope(&Config::default().job, true, both, false, expected);
         assert!(!Tuning::new(fixed).is_on());
     }
 
     #[test]
     fn what_happens_becomes_costs_and_an_answer() {
-        let tuning = Tuning::new(scope(&auto(), true, TierSet::of(TierId::GLOBAL), false, [1e-4, 0.0, 0.0, 1e-5]));
+        let expected = Expected { rates: [1e-4, 0.0, 0.0, 1e-5], relaunch: 7.0 };
+        let tuning = Tuning::new(scope(&auto(), true, TierSet::of(TierId::GLOBAL), false, expected));
         assert_eq!(tuning.pause(second(0)), second(1));
         let plan: TierSet = [TierId::MEMORY, TierId::GLOBAL].into_iter().collect();
         let mut changes = Vec::new();
@@ -282,7 +283,13 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_is_refused_is_followed_no_more() {
-        let tuning = Tuning::new(scope(&auto(), true, TierSet::of(TierId::GLOBAL), false, [1e-4; LEVELS_MAX]));
+        let tuning = Tuning::new(scope(
+            &auto(),
+            true,
+            TierSet::of(TierId::GLOBAL),
+            false,
+            Expected { rates: [1e-4; 4], relaunch: 0.0 },
+        ));
         tuning.on_captured(1, second(1));
         tuning.on_ended(1, None, false, second(2));
         (2..100).for_each(|operation| tuning.on_captured(operation, second(3)));
