@@ -77,7 +77,7 @@ pub struct Rate {
 }
 
 /// Jobs may fail up to so many powers of ten more often than parts do: their programs fail, too.
-const DECADES: i32 = 4;
+const DECADES: i32 = 8;
 
 /// A rate of which `prior` was thought before `failures` were seen in so many seconds.
 ///
@@ -191,7 +191,7 @@ mod tests {
         let (mut inside, draws) = (0, 1000);
         for draw in 0..draws {
             let decade = (-share().log10()).floor().min(f64::from(DECADES)) as i32;
-            let truth = -share().ln() * 1e-8 * 1.1111 / 5.0 * 10f64.powi(decade);
+            let truth = -share().ln() * 1e-8 * 1.1111 / 9.0 * 10f64.powi(decade);
             let seconds = [0.0, 1e7, 1e8, 1e9][draw % 4];
             // Failures of a Poisson process within that time.
             let (mut at, mut failures) = (0.0, 0);
@@ -240,9 +240,12 @@ mod tests {
         assert!(found.system < prior.system);
         let each = found.each(4, 3600.0);
         assert!((each.total(4) * 3600.0 - 1.0).abs() < 1e-9 && each.system == found.system);
-        // Of a small job the system would be nearly all.
-        let small = prior.each(1, 60.0);
-        assert!((small.system * 60.0 - SYSTEM_SHARE).abs() < 1e-9 && small.process > 10.0 * small.reboot, "{small:?}");
-        assert!((each.by_level(4).iter().sum::<f64>() - each.total(4)).abs() < 1e-12);
+        // Of a job that lives long the system would be nearly all.
+        let [often, seldom] = [60.0, 30.0 * day].map(|seconds| prior.each(1, seconds));
+        assert!(often.system == prior.system && often.process > 10.0 * often.reboot, "{often:?}");
+        assert!(
+            (seldom.system * 30.0 * day - SYSTEM_SHARE).abs() < 1e-9 && seldom.process > seldom.system,
+            "{seldom:?}"
+        );
     }
 }

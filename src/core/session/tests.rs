@@ -28,6 +28,7 @@ mod held;
 mod levels;
 mod lookups;
 mod reduction;
+mod tuning;
 
 /// One disk with `/local` and `/global`, a folder for segments, and a clock.
 struct Bed {
