@@ -6,9 +6,14 @@
 //! Failures of GPUs and processors need node memory, those of nodes the local disk, those of the system the file
 //! system. Everything blocks, and is read at the rates at which it is written: the paper prints no times of recovery.
 
-use super::machine::{Failures, Machine, Store};
+use super::machine::{Capture, Failures, Machine, Site, Store};
+use crate::config::Scheme;
+use crate::policy::intervals::Volume;
 
 const GB: f64 = 1e9;
+/// Bytes a second between nodes, of which the paper says nothing: those of Summit, after which the machines are
+/// modelled.
+const NETWORK: f64 = 25.0 * GB;
 /// Bytes of a GPU.
 const GPU_MEMORY: f64 = 32.0 * GB;
 /// GPUs of a system of 1 EFLOP: 57,600 of 7.8 TFLOP are 0.45.
@@ -109,10 +114,17 @@ impl Column {
         Machine {
             name: format!("ics19-{}ef-{}", self.peak, self.density),
             nodes: self.nodes,
+            gpus: self.gpus / self.nodes,
             state: self.gpus as f64 / nodes * GPU_MEMORY,
-            capture: self.links * GB / nodes,
+            links: vec![(1, self.links * GB / nodes)],
+            at_once: u64::MAX,
+            capture: Capture::Blocking,
+            memory: None,
+            network: NETWORK,
+            scheme: Scheme::None,
             local: store(self.disks * GB / nodes),
             global: store(self.files * GB),
+            volume: Volume::WHOLE,
             is_behind: false,
             slowdown: 0.0,
             relaunch: 0.0,
@@ -122,6 +134,7 @@ impl Column {
                 loss: 0.0,
                 system: SYSTEM_FAILURES,
             },
+            site: Site::default(),
         }
     }
 

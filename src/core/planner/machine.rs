@@ -1,7 +1,9 @@
 //! A machine in numbers, and what checkpoints cost on it.
 
+use super::protection;
 use crate::base::Level;
-use crate::policy::intervals::LevelCosts;
+use crate::config::Scheme;
+use crate::policy::intervals::{LevelCosts, Volume};
 
 /// Where checkpoints are kept, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,10 +28,97 @@ pub struct Failures {
 }
 
 impl Failures {
+    /// Those of one node, of any kind.
+    pub fn of_node(&self) -> f64 {
+        self.process + self.reboot + self.loss
+    }
+
     /// All of a machine of so many nodes.
     pub fn total(&self, nodes: u64) -> f64 {
-        (self.process + self.reboot + self.loss) * nodes as f64 + self.system
+        self.of_node() * nodes as f64 + self.system
     }
+}
+
+/// Failures that bring others with them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Burst {
+    /// The chance that a failure of a node is followed by one more, which may be followed by another: 0 to below 1. The mean rate stays what it is.
+    pub chance: f64,
+    /// Mean seconds until then, exponentially distributed.
+    pub delay: f64,
+}
+
+/// Nodes that may be lost together: those of a switch, of a rack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Domain {
+    /// What such a group is called.
+    pub name: String,
+    /// How many nodes are in each.
+    pub nodes: u64,
+    /// Losses a second of a whole one, for each of them.
+    pub rate: f64,
+    /// The share of these after which the nodes come back with their local storage.
+    pub returns: f64,
+}
+
+/// Nodes that wait for others to fail.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spares {
+    /// How many.
+    pub count: u64,
+    /// Seconds until a lost node is one of them.
+    pub repair: f64,
+}
+
+/// How long a job may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// Seconds of a job.
+    pub time: f64,
+    /// Seconds until the next one starts.
+    pub queue: f64,
+}
+
+/// What the simple model leaves out. The default is that there is nothing of the kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Site {
+    /// The shape of the Weibull distribution of the time between two failures of a node; 1: exponential. Schroeder and Gibson (2006) found 0.7 to 0.8.
+    pub shape: f64,
+    /// Failures that bring others.
+    pub burst: Option<Burst>,
+    /// What is lost together, smallest groups first.
+    pub domains: Vec<Domain>,
+    /// The share of the global store that other users take.
+    pub others: f64,
+    /// Nodes in waiting; `None`: always enough.
+    pub spares: Option<Spares>,
+    /// The end of a job; `None`: it never comes.
+    pub limit: Option<Limit>,
+}
+
+impl Default for Site {
+    fn default() -> Self {
+        Site { shape: 1.0, burst: None, domains: Vec::new(), others: 0.0, spares: None, limit: None }
+    }
+}
+
+/// How a checkpoint comes from the GPUs, or from live memory, to node memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Capture {
+    /// The program stands still until all of it is there.
+    Blocking,
+    /// It is copied inside the GPU, at so many bytes a second of a node, and lands behind the program.
+    Cached {
+        /// Bytes a second.
+        rate: f64,
+    },
+    /// It is marked, which takes so many seconds, and lands from live memory, while writes to what has not landed wait.
+    Marked {
+        /// Seconds.
+        fixed: f64,
+        /// By how much the program is slower until it has landed.
+        stalls: f64,
+    },
 }
 
 /// A machine and what a job saves there.
@@ -39,14 +128,29 @@ pub struct Machine {
     pub name: String,
     /// How many there are.
     pub nodes: u64,
+    /// GPUs of a node, each with a rank; 1 where there are none.
+    pub gpus: u64,
     /// Bytes that a node saves.
     pub state: f64,
-    /// Bytes a second at which a node copies its state into node memory while the program stands still, all GPUs at once.
-    pub capture: f64,
+    /// Bytes a second at which a node copies its state into node memory, by how many of its GPUs do so at once, ascending; in this they share links
+    /// and memory.
+    pub links: Vec<(u64, f64)>,
+    /// So many GPUs of a node copy at once, the others wait for their turn.
+    pub at_once: u64,
+    /// How they do it.
+    pub capture: Capture,
+    /// Bytes of a node's memory that checkpoints may take; `None`: enough.
+    pub memory: Option<f64>,
+    /// Bytes a second that a node sends to others while it receives as much.
+    pub network: f64,
+    /// Who covers whom against the loss of nodes.
+    pub scheme: Scheme,
     /// Local storage of a node.
     pub local: Option<Store>,
     /// Shared by all nodes.
     pub global: Option<Store>,
+    /// How much of the state files take.
+    pub volume: Volume,
     /// Is what goes to storage written while the program goes on? If not, the program stands still for that, too.
     pub is_behind: bool,
     /// By how much the program is slower meanwhile.
@@ -55,6 +159,8 @@ pub struct Machine {
     pub relaunch: f64,
     /// Of a node, and of all at once.
     pub failures: Failures,
+    /// What else there is.
+    pub site: Site,
 }
 
 impl Machine {
@@ -63,44 +169,280 @@ impl Machine {
         usize::from(self.is_behind)
     }
 
+    /// Bytes a second at which a node copies its state into node memory, with as many GPUs at once as take their turn.
+    pub fn capture_rate(&self) -> f64 {
+        let at_once = self.at_once.min(self.gpus);
+        let found = self.links.iter().rev().find(|(gpus, _)| *gpus <= at_once).or(self.links.first());
+        found.map_or(f64::INFINITY, |(_, rate)| *rate)
+    }
+
+    /// Failures a second of any kind, whole domains included.
+    pub fn failure_rate(&self) -> f64 {
+        self.failures.total(self.nodes) + self.domain_losses().map(|(_, rate)| rate).sum::<f64>()
+    }
+
+    /// Each kind of domain, and how many a second are lost of all together.
+    pub fn domain_losses(&self) -> impl Iterator<Item = (&Domain, f64)> {
+        self.site.domains.iter().map(|domain| (domain, domain.rate * (self.nodes / domain.nodes.max(1)) as f64))
+    }
+
+    /// Bytes of node memory that a version takes on each node: the state, and what it keeps for others.
+    pub fn version_bytes(&self) -> f64 {
+        self.state * (1.0 + protection::memory_share(self.scheme))
+    }
+
+    /// How many versions find room in node memory.
+    pub fn versions(&self) -> u64 {
+        self.memory.map_or(u64::MAX, |memory| (memory / self.version_bytes()) as u64)
+    }
+
     /// Levels that it has, ascending, and what they cost. Failures that no level of their own survives are those of the next one; the highest one is
     /// thought to survive all.
+    ///
+    /// What is on its way behind the program counts when all before it has come: a file in the global store is written when the local one is,
+    /// and that when the copy has landed in node memory.
     pub fn levels(&self) -> Vec<(Level, LevelCosts)> {
         let nodes = self.nodes as f64;
         let Failures { process, reboot, loss, system } = self.failures;
-        let memory = LevelCosts {
-            recovery: self.relaunch + self.state / self.capture,
-            ..LevelCosts::blocking(self.state / self.capture, 0.0, process * nodes)
-        };
-        let stored = |store: Store, bytes: f64, rate: f64| {
-            let (write, recovery) = (bytes / store.write, self.relaunch + bytes / store.read);
-            match self.is_behind {
-                true => {
-                    LevelCosts { latency: write, slowdown: self.slowdown, ..LevelCosts::blocking(0.0, recovery, rate) }
-                }
-                false => LevelCosts::blocking(write, recovery, rate),
-            }
-        };
+        let memory = self.in_memory(process * nodes);
+        let landing = memory.latency;
         let mut levels = vec![(Level::Process, memory)];
         let mut rest = reboot * nodes;
+        rest += self.domain_losses().map(|(domain, rate)| rate * domain.returns).sum::<f64>();
+        let mut before = landing;
         if let Some(local) = self.local {
-            levels.push((Level::NodeReboot, stored(local, self.state, rest)));
+            let costs = self.stored(local, self.state, rest, landing);
+            before = costs.latency;
+            levels.push((Level::NodeReboot, LevelCosts { volume: self.volume, ..costs }));
             rest = 0.0;
         }
-        rest += loss * nodes + system;
+        let losses = loss * nodes;
+        let of_domains = self.domain_losses().map(|(domain, rate)| rate * (1.0 - domain.returns)).sum::<f64>();
+        match protection::level(self, rest, &memory) {
+            Some((costs, beyond)) => {
+                levels.push((Level::NodeLoss, costs));
+                rest = beyond + system;
+            }
+            None => rest += losses + of_domains + system,
+        }
         match self.global {
-            Some(global) => levels.push((Level::System, stored(global, self.state * nodes, rest))),
+            Some(global) => {
+                let global = Store {
+                    write: global.write * (1.0 - self.site.others),
+                    read: global.read * (1.0 - self.site.others),
+                };
+                let costs = self.stored(global, self.state * nodes, rest, before);
+                levels.push((Level::System, LevelCosts { volume: self.volume, ..costs }));
+            }
             None => levels.last_mut().expect("one").1.rate += rest,
         }
         levels
     }
 
+    /// The copy in node memory.
+    fn in_memory(&self, rate: f64) -> LevelCosts {
+        let copy = self.state / self.capture_rate();
+        let recovery = self.relaunch + copy;
+        match self.capture {
+            Capture::Blocking => LevelCosts::blocking(copy, recovery, rate),
+            Capture::Cached { rate: inside } => LevelCosts {
+                latency: copy,
+                slowdown: self.slowdown,
+                ..LevelCosts::blocking(self.state / inside, recovery, rate)
+            },
+            Capture::Marked { fixed, stalls } => {
+                LevelCosts { fixed, latency: copy, slowdown: stalls, ..LevelCosts::blocking(0.0, recovery, rate) }
+            }
+        }
+    }
+
+    /// A copy in a store that begins `before` seconds behind the capture.
+    fn stored(&self, store: Store, bytes: f64, rate: f64, before: f64) -> LevelCosts {
+        self.moved(bytes / store.write, self.relaunch + bytes / store.read, rate, before)
+    }
+
+    /// What takes `seconds`, behind the program or not.
+    pub(super) fn moved(&self, seconds: f64, recovery: f64, rate: f64, before: f64) -> LevelCosts {
+        match self.is_behind {
+            true => {
+                let latency = before + seconds;
+                // The program is slower only while this level's own bytes move.
+                let slowdown = if latency > 0.0 { self.slowdown * seconds / latency } else { 0.0 };
+                LevelCosts { latency, slowdown, ..LevelCosts::blocking(0.0, recovery, rate) }
+            }
+            false => LevelCosts::blocking(seconds, recovery, rate),
+        }
+    }
+
+    /// The same machine, with so many seconds between two failures of any kind on average: as [`Failures::each`], where losses of whole domains keep their
+    /// share among those of nodes.
+    pub fn failing_each(mut self, seconds: f64) -> Machine {
+        let before = self.failures.of_node();
+        self.failures = self.failures.each(self.nodes, seconds);
+        let times = if before > 0.0 { self.failures.of_node() / before } else { 0.0 };
+        self.site.domains.iter_mut().for_each(|domain| domain.rate *= times);
+        // Together they are what those of nodes were to be.
+        let (of_nodes, all) = (1.0 / seconds - self.failures.system, self.failure_rate() - self.failures.system);
+        let system = self.failures.system;
+        let mut machine = self.failing(if all > 0.0 { of_nodes / all } else { 1.0 });
+        machine.failures.system = system;
+        machine
+    }
+
     /// The same machine, all of whose failures are so many times as frequent.
     pub fn failing(mut self, times: f64) -> Machine {
         let Failures { process, reboot, loss, system } = &mut self.failures;
-        for rate in [process, reboot, loss, system] {
+        let domains = self.site.domains.iter_mut().map(|domain| &mut domain.rate);
+        for rate in [process, reboot, loss, system].into_iter().chain(domains) {
             *rate *= times;
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::play::{Played, Setting, Summary, play, seed_of};
+    use crate::planner::presets;
+    use crate::policy::intervals::{Best, best};
+
+    fn large(scheme: Scheme) -> Machine {
+        let mut machine = presets::named("node-8gpu").expect("known").failing(20.0);
+        (machine.nodes, machine.scheme) = (4096, scheme);
+        machine
+    }
+
+    fn planned(machine: &Machine) -> Best {
+        let costs: Vec<LevelCosts> = machine.levels().into_iter().map(|(_, costs)| costs).collect();
+        best(&costs, machine.always()).expect("a pattern")
+    }
+
+    /// Wherever failures fall to, none is lost and none is new.
+    #[test]
+    fn levels_have_all_failures_whatever_the_scheme() {
+        for preset in presets::all() {
+            for scheme in protection::SCHEMES {
+                let mut machine = Machine { scheme, ..preset.clone() };
+                machine.failures.loss = machine.failures.reboot / 3.0;
+                machine.site.domains = vec![
+                    Domain { name: "switch".into(), nodes: 4, rate: 1e-8, returns: 0.5 },
+                    Domain { name: "row".into(), nodes: 600, rate: 1e-9, returns: 0.0 },
+                ];
+                let levels = machine.levels();
+                let sum: f64 = levels.iter().map(|(_, costs)| costs.rate).sum();
+                assert!((sum / machine.failure_rate() - 1.0).abs() < 1e-12, "{} {scheme}", machine.name);
+                assert!(levels.iter().all(|(_, costs)| costs.rate >= 0.0));
+                let is_protected = levels.iter().any(|(level, _)| *level == Level::NodeLoss);
+                assert_eq!(is_protected, scheme != Scheme::None && machine.nodes > 1, "{} {scheme}", machine.name);
+                assert!(levels.is_sorted_by_key(|(level, _)| *level));
+            }
+        }
+    }
+
+    #[test]
+    fn copies_come_one_after_the_other_and_slow_down_for_their_own_bytes() {
+        let mut machine = large(Scheme::Xor { members: 8 });
+        machine.capture = Capture::Cached { rate: 1e13 };
+        let levels = machine.levels();
+        let copy = machine.state / 280e9;
+        let takes = [copy, machine.state / 10e9, machine.state / 100e9, machine.state * 4096.0 / 100e9];
+        let delays = [takes[0], takes[0] + takes[1], takes[0] + takes[2], takes[0] + takes[1] + takes[3]];
+        for (((_, costs), takes), delay) in levels.iter().zip(takes).zip(delays) {
+            assert!((costs.latency / delay - 1.0).abs() < 1e-12, "{costs:?}");
+            assert!((costs.cost(1.0) - costs.blocking - 0.02 * takes).abs() < 1e-9, "{costs:?}");
+        }
+        // A rebuild reads from seven others.
+        assert!((levels[2].1.recovery - 60.0 - machine.state * 7.0 / 100e9).abs() < 1e-9);
+    }
+
+    #[test]
+    fn gpus_that_take_turns_share_less() {
+        let mut machine = large(Scheme::None);
+        let mut rate = |at_once: u64| {
+            machine.at_once = at_once;
+            machine.capture_rate() / 1e9
+        };
+        assert_eq!([1, 2, 3, 4, 8, 100].map(&mut rate), [50.0, 100.0, 100.0, 200.0, 280.0, 280.0]);
+        // Marks stand still for next to nothing, and land as late as copies in the GPU.
+        machine.at_once = 2;
+        let costs =
+            [Capture::Blocking, Capture::Cached { rate: 8.8e12 }, Capture::Marked { fixed: 0.01, stalls: 0.05 }]
+                .map(|capture| Machine { capture, ..machine.clone() }.levels()[0].1);
+        let blocks = costs.map(|costs| costs.fixed + costs.blocking);
+        assert!(blocks[0] > 3.0 && blocks[1] < 0.05 && blocks[2] == 0.01, "{blocks:?}");
+        assert!(
+            costs[0].latency == 0.0 && costs[1].latency == costs[0].blocking && costs[2].latency == costs[1].latency
+        );
+    }
+
+    /// By the model, and played.
+    #[test]
+    fn a_worse_machine_is_never_better() {
+        type Change = fn(&mut Machine);
+        let changes: [(&str, Change); 9] = [
+            ("failures", |machine| *machine = machine.clone().failing(3.0)),
+            ("links", |machine| machine.links.iter_mut().for_each(|(_, rate)| *rate /= 3.0)),
+            ("network", |machine| machine.network /= 3.0),
+            ("local", |machine| machine.local.iter_mut().for_each(|store| store.write /= 3.0)),
+            ("global", |machine| machine.global.iter_mut().for_each(|store| store.write /= 3.0)),
+            ("others", |machine| machine.site.others = 0.6),
+            ("relaunch", |machine| machine.relaunch *= 3.0),
+            ("racks", |machine| machine.site.domains.iter_mut().for_each(|domain| domain.rate *= 30.0)),
+            ("state", |machine| machine.state *= 1.5),
+        ];
+        let of = |machine: &Machine| {
+            let best = planned(machine);
+            let setting = Setting::of_machine(machine, &best.pattern, 10.0 * 86_400.0);
+            let plays: Vec<Played> = (0..24).map(|run| play(&setting, seed_of(2, run))).collect();
+            (best.efficiency, Summary::of(&plays).efficiency)
+        };
+        for scheme in [Scheme::Xor { members: 8 }, Scheme::None] {
+            let (model, played) = of(&large(scheme));
+            for (what, change) in changes {
+                let mut machine = large(scheme);
+                change(&mut machine);
+                let (worse, worse_played) = of(&machine);
+                assert!(worse <= model + 1e-6, "{what}, {scheme}: {worse} {model}");
+                let error = (worse_played.error.powi(2) + played.error.powi(2)).sqrt();
+                assert!(
+                    worse_played.mean <= played.mean + 3.0 * error,
+                    "{what}, {scheme}: {worse_played:?} {played:?}"
+                );
+            }
+        }
+    }
+
+    /// Racks are among all failures, and the system fails as often as it did, or in a tenth of all cases.
+    #[test]
+    fn a_mean_time_between_failures_is_that_of_all_kinds() {
+        for (seconds, system) in [(3600.0, 1.77e-7 * 20.0), (1e6, 1e-7)] {
+            let machine = large(Scheme::None).failing_each(seconds);
+            assert!((machine.failure_rate() * seconds - 1.0).abs() < 1e-12);
+            assert!((machine.failures.system - system).abs() < 1e-12);
+            let [before, behind] =
+                [large(Scheme::None), machine].map(|machine| machine.site.domains[0].rate / machine.failures.loss);
+            assert!((before / behind - 1.0).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn a_store_that_costs_nothing_is_used() {
+        for preset in presets::all().into_iter().filter(|machine| machine.global.is_some()) {
+            let free = Store { write: f64::INFINITY, read: f64::INFINITY };
+            let machine = Machine { local: Some(free), relaunch: 0.0, ..preset };
+            assert!(planned(&machine).pattern.levels.iter().any(|(level, _)| *level == 1), "{}", machine.name);
+        }
+    }
+
+    #[test]
+    fn versions_are_as_many_as_have_room_with_what_they_keep_for_others() {
+        let mut machine = large(Scheme::Partner { copies: 1 });
+        machine.memory = Some(machine.state * 4.5);
+        assert_eq!(machine.versions(), 2);
+        machine.scheme = Scheme::Xor { members: 8 };
+        assert_eq!(machine.versions(), 3);
+        machine.memory = None;
+        assert_eq!(machine.versions(), u64::MAX);
     }
 }

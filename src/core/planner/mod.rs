@@ -1,6 +1,6 @@
 //! How a job fares on a machine, before it runs there: machines as a few numbers ([`machine`]), some of them known ([`presets`], and those of a
-//! paper: [`ics19`]), what their checkpoints cost at each level, for [`crate::policy::intervals`], jobs played from failure to failure ([`play`]), and how
-//! often one fails, by what it was seen to do ([`estimate`]). Pure.
+//! paper: [`ics19`]), what their checkpoints cost at each level, for [`crate::policy::intervals`], what nodes keep for each other ([`protection`]), jobs
+//! played from failure to failure ([`play`]), and how often one fails, by what it was seen to do ([`estimate`]). Pure.
 #![forbid(unsafe_code)]
 
 pub mod estimate;
@@ -8,5 +8,6 @@ pub mod ics19;
 pub mod machine;
 pub mod play;
 pub mod presets;
+pub mod protection;
 
-pub use machine::{Failures, Machine, Store};
+pub use machine::{Failures, Machine, Site, Store};

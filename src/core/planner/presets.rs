@@ -3,7 +3,9 @@
 //! The nine of the ICS'19 paper are those of [`super::ics19`].
 
 use super::ics19;
-use super::machine::{Failures, Machine, Store};
+use super::machine::{Capture, Domain, Failures, Machine, Site, Store};
+use crate::config::Scheme;
+use crate::policy::intervals::Volume;
 
 const GB: f64 = 1e9;
 const GIB: f64 = (1u64 << 30) as f64;
@@ -14,27 +16,43 @@ fn laptop() -> Machine {
     Machine {
         name: "laptop".into(),
         nodes: 1,
+        gpus: 1,
         state: 4.0 * GIB,
-        capture: 5.0 * GB,
+        links: vec![(1, 5.0 * GB)],
+        at_once: u64::MAX,
+        capture: Capture::Blocking,
+        memory: Some(16.0 * GIB),
+        network: 0.1 * GB,
+        scheme: Scheme::None,
         local: Some(Store { write: 1.0 * GB, read: 2.0 * GB }),
         global: None,
+        volume: Volume::WHOLE,
         is_behind: true,
         slowdown: 0.05,
         relaunch: 5.0,
         failures: Failures { process: 1.0 / (7.0 * DAY), reboot: 1.0 / (30.0 * DAY), loss: 0.0, system: 0.0 },
+        site: Site::default(),
     }
 }
 
 /// A node of eight GPUs whose memory is half saved. Captures at what four GPUs at once were measured to have (`benches/README.md`), twice; failures of the parts
-/// are those of the paper's table 1, a node in ten does not come back; storage and the time of a new start are guesses.
+/// are those of the paper's table 1, a node in ten does not come back; storage, network, racks and the time of a new start are guesses. The shape of the failures
+/// is what Schroeder and Gibson (2006) found at LANL.
 fn node_8gpu() -> Machine {
     Machine {
         name: "node-8gpu".into(),
         nodes: 1,
+        gpus: 8,
         state: 8.0 * 40.0 * GIB,
-        capture: 280.0 * GB,
+        links: vec![(1, 50.0 * GB), (2, 100.0 * GB), (4, 200.0 * GB), (8, 280.0 * GB)],
+        at_once: u64::MAX,
+        capture: Capture::Blocking,
+        memory: Some(1536.0 * GIB),
+        network: 100.0 * GB,
+        scheme: Scheme::None,
         local: Some(Store { write: 10.0 * GB, read: 20.0 * GB }),
         global: Some(Store { write: 100.0 * GB, read: 100.0 * GB }),
+        volume: Volume::WHOLE,
         is_behind: true,
         slowdown: 0.02,
         relaunch: 60.0,
@@ -43,6 +61,11 @@ fn node_8gpu() -> Machine {
             reboot: 0.9 * 1.44e-10,
             loss: 0.1 * 1.44e-10,
             system: ics19::SYSTEM_FAILURES,
+        },
+        site: Site {
+            shape: 0.7,
+            domains: vec![Domain { name: "rack".into(), nodes: 8, rate: 1e-9, returns: 0.9 }],
+            ..Site::default()
         },
     }
 }

@@ -129,8 +129,8 @@ fn two() -> Picture {
 fn free(machine: Machine, memory: bool, disk: bool) -> Machine {
     let never = f64::INFINITY;
     let local = |store| if disk { Store { write: never, read: never } } else { store };
-    let capture = if memory { never } else { machine.capture };
-    Machine { capture, local: machine.local.map(local), ..machine }
+    let links = if memory { vec![(1, never)] } else { machine.links };
+    Machine { links, local: machine.local.map(local), ..machine }
 }
 
 fn three() -> Picture {
