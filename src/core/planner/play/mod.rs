@@ -16,6 +16,8 @@
 
 mod game;
 mod hazard;
+#[cfg(test)]
+mod reference;
 mod summary;
 mod survivors;
 mod timeline;
