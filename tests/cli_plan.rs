@@ -54,6 +54,89 @@ fn keys_are_those_of_a_configuration() {
     }
 }
 
+/// The best first, each with what it takes.
+#[test]
+fn schemes_are_compared_and_the_best_one_is_planned() {
+    let machine = ["--preset", "node-8gpu", "--nodes", "4096", "--mtbf", "1h"];
+    let document = plan(&[&machine[..], &["--scheme", "all", "--json"]].concat()).json();
+    let schemes = document["schemes"].as_array().expect("a list");
+    let numbers = |key: &str| schemes.iter().map(|scheme| scheme[key].as_f64().expect("a number")).collect::<Vec<_>>();
+    assert!(schemes.len() == 7 && numbers("lost_h_per_day").is_sorted(), "{schemes:?}");
+    assert_eq!(document["efficiency"], schemes[0]["efficiency"]);
+    let of = |name: &str| schemes.iter().find(|scheme| scheme["scheme"] == name).expect("it is there");
+    let state = 320.0 * (1u64 << 30) as f64;
+    for (name, memory, sent) in
+        [("none", 0.0, 0.0), ("partner(2)", 2.0, 2.0), ("xor(8)", 1.0 / 7.0, 1.0), ("rs(4,2)", 0.5, 1.25)]
+    {
+        let shares = ["parity_bytes", "traffic_bytes"].map(|key| of(name)[key].as_f64().expect("a number") / state);
+        assert!((shares[0] - memory).abs() < 1e-6 && (shares[1] - sent).abs() < 1e-6, "{name}: {shares:?}");
+    }
+    let text = plan(&[&machine[..], &["--scheme", "all"]].concat()).out;
+    assert!(text.contains("lost a day") && text.contains("node-loss"), "{text}");
+}
+
+/// The keys of a scheme are keys of a configuration, too.
+#[test]
+fn a_scheme_is_configured_where_it_pays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("bivouac.toml");
+    let keys = plan(&["--nodes", "4096", "--mtbf", "1h", "--scheme", "xor(8)", "--config"]).out;
+    assert!(keys.contains("[redundancy]\nscheme = \"xor(8)\"\nevery = "), "{keys}");
+    std::fs::write(&file, keys).expect("written");
+    let ran = bivouac(&["config", "--changed", "--config", file.to_str().expect("UTF-8")]);
+    assert!(ran.status == 0 && ran.out.contains("xor(8)"), "{} {}", ran.out, ran.err);
+    let keys = plan(&["--nodes", "4096", "--scheme", "none", "--config"]).out;
+    assert!(!keys.contains("[redundancy]"), "{keys}");
+}
+
+/// One seed gives one answer, however many threads play, and another one another.
+#[test]
+fn plays_depend_on_the_seed_alone() {
+    let simulate = |seed: &str, threads: &str| {
+        let options = ["--nodes", "256", "--mtbf", "2h", "--scheme", "xor(8)", "--simulate", "24", "--json"];
+        plan(&[&options[..], &["--seed", seed, "--threads", threads]].concat()).out
+    };
+    let one = simulate("5", "1");
+    assert!(["2", "3", "7"].iter().all(|threads| simulate("5", threads) == one));
+    assert_ne!(simulate("6", "2"), one);
+    let document: serde_json::Value = serde_json::from_str(&one).expect("JSON");
+    let simulated = &document["simulated"];
+    let number = |key: &str| simulated[key].as_f64().expect("a number");
+    let levels = simulated["levels"].as_array().expect("a list");
+    let of_levels = |key: &str| levels.iter().map(|level| level[key].as_f64().expect("a number")).sum::<f64>();
+    let all =
+        number("efficiency") + number("checkpoints") + number("waiting") + of_levels("rework") + of_levels("recovery");
+    assert!((all - 1.0).abs() < 1e-9, "shares of the time: {simulated}");
+    // 30 days and a failure each two hours.
+    assert!((of_levels("failures_per_run") / 360.0 - 1.0).abs() < 0.1, "{simulated}");
+    let planned = document["efficiency"].as_f64().expect("a number");
+    assert!((number("efficiency") - planned).abs() < 0.05 && number("unprotected") < 0.1, "{planned} {simulated}");
+}
+
+#[test]
+fn what_should_be_known_is_warned_about() {
+    let warned = |options: &[&str]| {
+        let document = plan(&[options, &["--json"]].concat()).json();
+        let list = document["warnings"].as_array().expect("a list").clone();
+        list.iter().map(|warning| warning.as_str().expect("text").to_owned()).collect::<Vec<String>>().join("\n")
+    };
+    assert_eq!(warned(&["--nodes", "64"]), "");
+    let small = warned(&["--nodes", "64", "--state", "600 GiB", "--scheme", "partner(1)"]);
+    assert!(
+        small.contains("two versions of 1200.0 GiB are needed (600.0 GiB of state, 600.0 GiB for other nodes)"),
+        "{small}"
+    );
+    let two = warned(&["--nodes", "4096", "--state", "700 GiB", "--mtbf", "1h"]);
+    assert!(two.contains("room for 2 versions only: captures wait"), "{two}");
+    let late = warned(&["--nodes", "100000", "--mtbf", "1h"]);
+    assert!(
+        late.contains("level system counts after") && late.contains("of the copies to level system arrive"),
+        "{late}"
+    );
+    let alone = warned(&["--nodes", "1", "--scheme", "rs(4,2)"]);
+    assert!(alone.contains("rs(4,2) would not survive the loss of a node here"), "{alone}");
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (options, words) in [
@@ -67,6 +150,10 @@ fn what_makes_no_sense_is_refused() {
         (&["--figure", "2"], "--out <DIR>"),
         (&["--out", "/tmp"], "--figure"),
         (&["--figure", "2", "--out", "/tmp", "--nodes", "5"], "cannot be used with"),
+        (&["--scheme", "raid"], "or all"),
+        (&["--simulate", "0"], "--simulate"),
+        (&["--seed", "3"], "--simulate"),
+        (&["--capture", "magic"], "possible values"),
     ] {
         let ran = plan(options);
         assert_eq!(ran.status, 2, "{options:?}: {}", ran.err);

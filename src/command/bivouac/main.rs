@@ -42,6 +42,7 @@ mod output;
 mod picture;
 mod places;
 mod plan;
+mod playing;
 mod rebuild;
 mod removal;
 mod reset;

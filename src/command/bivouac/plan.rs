@@ -8,10 +8,11 @@ mod measured;
 
 use crate::ending::Ending;
 use crate::output::{SCHEMA, complain, print, print_json, table};
+use crate::playing::{self, Planned};
 use bivouac_core::Level;
 use bivouac_core::base::units::{parse_bytes, parse_duration};
 use bivouac_core::planner::{Machine, presets};
-use bivouac_core::policy::intervals::{Best, LevelCosts, Waste, best, efficiency, first_order, merged};
+use bivouac_core::policy::intervals::{Best, LevelCosts, Waste, efficiency, first_order, merged};
 use figures::Figure;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -25,11 +26,15 @@ use std::time::Duration;
   bivouac plan --preset node-8gpu --nodes 512 --config >> bivouac.toml
   bivouac plan --preset ics19-3.6ef-16 --json
   bivouac plan --preset node-8gpu --nodes 512 --svg losses.svg
+  bivouac plan --preset node-8gpu --nodes 4096 --scheme all --simulate 200 --seed 7
   bivouac plan --figure all --out figures
 
 For each level that pays: the time between two of its checkpoints, every how many-th checkpoint goes there, and the share of the time that it
 loses, by cause (to first order); then the share that is work, by the exact model, and how it changes where failures or costs are
 not what was thought. Numbers of presets are the paper's, or guesses but for the capture of node-8gpu: give your own.
+
+With --scheme all, the schemes of redundancy, the best one first, and the plan for that. With --simulate, jobs are played failure by failure, with
+what the model leaves out; docs/PLANNING.md says what that is.
 
 --svg draws what is lost over the time between two checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
 (ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.
@@ -58,11 +63,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw figures of the paper instead of planning, each as SVG and CSV
-    #[arg(long, requires = "out", conflicts_with_all = ["preset", "nodes", "state", "mtbf", "config", "json", "svg"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["preset", "nodes", "state", "mtbf", "config", "json", "svg", "scheme", "capture", "simulate"])]
     figure: Option<Figure>,
     /// The folder for the figures; it is made if it is not there
     #[arg(long, value_name = "DIR", requires = "figure")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    playing: playing::Options,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -111,6 +118,8 @@ struct View {
     /// Levels that the machine has and that do not pay.
     left_out: Vec<&'static str>,
     same_intervals: Around,
+    #[serde(flatten)]
+    playing: playing::View,
 }
 
 /// Plans.
@@ -124,16 +133,16 @@ pub fn run(args: &Args) -> Ending {
         return Ending::Trouble;
     };
     let machine = asked_for(machine, args);
-    let (names, costs): (Vec<Level>, Vec<LevelCosts>) = machine.levels().into_iter().unzip();
-    let Some(found) = best(&costs, machine.always()) else {
+    let plans = playing::planned(machine, &args.playing);
+    let Some(plan) = plans.first() else {
         complain("nothing fails on that machine, so no checkpoint pays");
         return Ending::Trouble;
     };
-    let view = View::of(&machine, &names, &costs, &found);
-    let drawn = args.svg.as_ref().map(|path| write_losses(path, &costs, &found, &view));
+    let view = View::of(plan, playing::View::of(&plans, &args.playing));
+    let drawn = args.svg.as_ref().map(|path| write_losses(path, &plan.costs, &plan.found, &view));
     match (args.json, args.config) {
         (true, _) => print_json(&view),
-        (_, true) => print(&keys(&view)),
+        (_, true) => print(&(keys(&view) + &playing::View::keys(plan))),
         _ => print(&text(&view)),
     }
     ended(drawn.unwrap_or(Ok(())))
@@ -178,14 +187,14 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 fn asked_for(mut machine: Machine, args: &Args) -> Machine {
     machine.nodes = args.nodes.unwrap_or(machine.nodes);
     machine.state = args.state.map_or(machine.state, |bytes| bytes as f64);
-    if let Some(mtbf) = args.mtbf {
-        machine.failures = machine.failures.each(machine.nodes, mtbf.as_secs_f64());
+    match args.mtbf {
+        Some(mtbf) => machine.failing_each(mtbf.as_secs_f64()),
+        None => machine,
     }
-    machine
 }
 
 impl View {
-    fn of(machine: &Machine, names: &[Level], costs: &[LevelCosts], found: &Best) -> View {
+    fn of(Planned { machine, names, costs, found, .. }: &Planned, playing: playing::View) -> View {
         let (used, intervals) = (merged(costs, &found.pattern), found.pattern.intervals());
         let levels =
             found.pattern.levels.iter().zip(found.pattern.every()).enumerate().map(|(at, ((index, _), every))| {
@@ -222,12 +231,13 @@ impl View {
             machine: machine.name.clone(),
             nodes: machine.nodes,
             state_bytes: machine.state,
-            mtbf_s: 1.0 / machine.failures.total(machine.nodes),
+            mtbf_s: 1.0 / machine.failure_rate(),
             efficiency: found.efficiency,
             efficiency_first_order: 1.0 - first_order(&used).iter().map(Waste::total).sum::<f64>(),
             levels: levels.collect(),
             left_out: left_out.collect(),
             same_intervals: Around { failures: [0.5, 2.0].map(failures), costs: [0.5, 2.0].map(costly) },
+            playing,
         }
     }
 }
@@ -294,7 +304,7 @@ fn text(view: &View) -> String {
     for level in &view.left_out {
         text += &format!("Level {level} does not pay here: no checkpoint goes there for its own sake.\n");
     }
-    text
+    text + &view.playing.text()
 }
 
 /// The keys that say so.
