@@ -1,0 +1,139 @@
+//! What `bivouac plan` computes, and how long it takes.
+//!
+//! Prints one JSON object a line, after a line that names the machine:
+//!
+//! ```text
+//! cargo bench --bench planner | tee benches/results/planner-NAME.jsonl
+//! ```
+//!
+//! * `closed form`: the best plan for each scheme on 100,000 nodes, median of so many rounds.
+//! * `plays`: jobs of 30 days on 100,000 nodes of 32 GPUs, whose parts fail as in table 1 of ICS'19 (some 10,000 failures a job), in threads that take one after the
+//!   other; the most memory that the process has had by then.
+//!
+//! How much faster the plays are than the program in Python that goes step by step is said by the test that compares them
+//! (`src/core/planner/play/reference.rs`).
+#![forbid(unsafe_code)]
+
+use bivouac_core::base::threads::in_threads;
+use bivouac_core::config::Scheme;
+use bivouac_core::planner::play::{Played, Setting, Summary, play, seed_of};
+use bivouac_core::planner::{Failures, Machine, presets, protection};
+use bivouac_core::policy::intervals::{Best, best};
+use clap::Parser;
+use serde_json::{Value, json};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+#[derive(Parser)]
+struct Options {
+    /// Jobs that are played.
+    #[arg(long, default_value_t = 1000)]
+    runs: u64,
+    /// Threads that play.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Rounds of the closed form.
+    #[arg(long, default_value_t = 20)]
+    rounds: usize,
+    /// Passed by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// 100,000 nodes of 32 GPUs and two processors, with the paper's failures of each part. A node in ten does not come back.
+fn machine(scheme: Scheme) -> Machine {
+    let mut machine = presets::named("node-8gpu").expect("known");
+    machine.nodes = 100_000;
+    machine.gpus = 32;
+    machine.scheme = scheme;
+    machine.failures = Failures {
+        process: 32.0 * 1.14e-9 + 2.0 * 3.2e-10,
+        reboot: 0.9 * 1.44e-10,
+        loss: 0.1 * 1.44e-10,
+        system: machine.failures.system,
+    };
+    // A global store that such a machine would have: half an hour for all of it.
+    let global = machine.global.as_mut().expect("it has one");
+    (global.write, global.read) = (machine.state * 1e5 / 1800.0, machine.state * 1e5 / 1800.0);
+    machine
+}
+
+fn plan(machine: &Machine) -> Best {
+    let costs: Vec<_> = machine.levels().into_iter().map(|(_, costs)| costs).collect();
+    best(&costs, machine.always()).expect("a pattern")
+}
+
+fn main() {
+    let options = Options::parse();
+    let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
+    println!("{}", json!({ "machine": std::env::consts::ARCH, "cores": cores }));
+    closed_form(options.rounds);
+    for (what, shape, scheme) in [
+        ("exponential, no scheme", 1.0, Scheme::None),
+        ("exponential", 1.0, Scheme::Xor { members: 8 }),
+        ("Weibull 0.7", 0.7, Scheme::Xor { members: 8 }),
+        ("Weibull 0.7", 0.7, Scheme::Partner { copies: 1 }),
+    ] {
+        let mut machine = machine(scheme);
+        machine.site.shape = shape;
+        plays(what, &machine, &options);
+    }
+}
+
+fn closed_form(rounds: usize) {
+    let once = || {
+        let start = Instant::now();
+        let plans: Vec<Best> = protection::SCHEMES.iter().map(|scheme| plan(&machine(*scheme))).collect();
+        assert!(plans.iter().all(|plan| plan.efficiency > 0.0));
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    let mut times: Vec<f64> = (0..rounds).map(|_| once()).collect();
+    times.sort_by(f64::total_cmp);
+    let (median, schemes) = (times[rounds / 2], protection::SCHEMES.len());
+    println!(
+        "{}",
+        json!({ "figure": "closed form", "nodes": 100_000, "schemes": schemes, "ms": round(median), "target": "<= 50 ms" })
+    );
+}
+
+fn plays(what: &str, machine: &Machine, options: &Options) {
+    let best = plan(machine);
+    let start = Instant::now();
+    let setting = Setting::of_machine(machine, &best.pattern, 30.0 * 86_400.0);
+    let prepared = start.elapsed().as_secs_f64();
+    let (next, all) = (AtomicU64::new(0), Mutex::new(Vec::<(u64, Played)>::new()));
+    in_threads(options.threads, "bvk-play", || {
+        let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|run| *run < options.runs);
+        while let Some(run) = take() {
+            let played = play(&setting, seed_of(1, run));
+            all.lock().expect("no thread panics").push((run, played));
+        }
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    let mut all = all.into_inner().expect("no thread panics");
+    all.sort_by_key(|(run, _)| *run);
+    let plays: Vec<Played> = all.into_iter().map(|(_, played)| played).collect();
+    let summary = Summary::of(&plays);
+    let failures = summary.failures.iter().sum::<f64>();
+    let line = json!({
+        "figure": "plays", "failures": what, "scheme": machine.scheme.to_string(), "nodes": machine.nodes, "days": 30, "runs": options.runs,
+        "threads": options.threads, "failures_per_run": failures.round(), "efficiency": (summary.efficiency.mean * 1e5).round() / 1e5,
+        "efficiency_closed_form": (best.efficiency * 1e5).round() / 1e5, "prepared_s": round(prepared), "seconds": round(seconds),
+        "us_per_failure_and_thread": round(seconds * 1e6 * options.threads as f64 / (failures * options.runs as f64)),
+        "peak_mib": peak_mib(), "target": "<= 5 s and 64 MiB for 1000 runs in 2 threads",
+    });
+    println!("{line}");
+}
+
+fn round(number: f64) -> f64 {
+    (number * 1e3).round() / 1e3
+}
+
+/// The most memory that this process has had.
+fn peak_mib() -> Value {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().split(' ').next()?.parse::<f64>().ok());
+    json!(kib.map(|kib| (kib / 1024.0 * 10.0).round() / 10.0))
+}
