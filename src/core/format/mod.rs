@@ -6,7 +6,7 @@
 //! containers hold which ranks of a committed checkpoint. A *packed shard* ([`packed`]) stands for a shard in a file, and refers to files of earlier
 //! checkpoints for what they hold already; [`extents`] says in few bytes which, and [`frames`] are how its bytes may be compressed,
 //! and the only place that calls `zstd`. [`codec`] is the only one that calls `bincode`.
-//! [`supervision`] has the JSON files that a session shares with its supervisor.
+//! [`supervision`] has the JSON files that a session shares with its supervisor, [`profile`] the TOML file of what a machine was measured to do.
 //!
 //! Every decoder takes hostile bytes: lengths are bounded before anything is allocated, checksums are
 //! verified before anything is decoded, and trailing bytes are refused.
@@ -20,6 +20,7 @@ mod index;
 pub mod manifest;
 pub(crate) mod numbers;
 pub mod packed;
+pub mod profile;
 pub mod shard;
 pub mod supervision;
 
