@@ -100,7 +100,7 @@ fn closed_form(rounds: usize) {
 fn plays(what: &str, machine: &Machine, options: &Options) {
     let best = plan(machine);
     let start = Instant::now();
-    let setting = Setting::of_machine(machine, &best.pattern, 30.0 * 86_400.0);
+    let setting = Setting::of_machine(machine, &machine.levels(), &best.pattern, 30.0 * 86_400.0);
     let prepared = start.elapsed().as_secs_f64();
     let (next, all) = (AtomicU64::new(0), Mutex::new(Vec::<(u64, Played)>::new()));
     in_threads(options.threads, "bvk-play", || {

@@ -41,6 +41,72 @@ fn options_change_what_they_say() {
     assert!(times[0] < times[1], "{times:?}");
 }
 
+/// The sample in `config/` has all figures of a session.
+#[test]
+fn a_profile_is_planned_for_with_the_range_that_its_failures_leave() {
+    let sample = Path::new(env!("WORKSPACE_ROOT")).join("config/machine.toml");
+    let sample = sample.to_str().expect("UTF-8");
+    let document = plan(&["--profile", sample, "--json"]).json();
+    assert_eq!((document["nodes"].as_u64(), document["state_bytes"].as_f64()), (Some(4), Some(20e9)));
+    let levels = document["levels"].as_array().expect("a list");
+    let of = |level: &str, key: &str| {
+        let level = levels.iter().find(|of| of["level"] == level).unwrap_or_else(|| panic!("{level}: {document}"));
+        level[key].as_f64().expect("a number")
+    };
+    assert_eq!((of("process", "blocking_s"), of("system", "latency_s")), (0.8, 95.0));
+    let efficiency = document["efficiency"].as_f64().expect("a number");
+    let range = [0, 1].map(|end| document["efficiency_90_percent"][end].as_f64().expect("a number"));
+    assert!(range[0] < efficiency && efficiency < range[1], "{range:?} {efficiency}");
+    // Seven failures in ten days of four nodes: about each 1.4 days.
+    let mtbf = document["mtbf_s"].as_f64().expect("a number") / 86_400.0;
+    assert!((1.0..2.0).contains(&mtbf), "{mtbf}");
+
+    // What was seen of more attempts narrows the range.
+    let folder = tempfile::tempdir().expect("a folder");
+    let line = |day: u64| {
+        let (began, ended) = (day * 86_400 + 1, (day + 1) * 86_400);
+        format!(
+            "{{\"began\": {began}, \"ended\": {ended}, \"hosts\": [\"a\", \"b\", \"c\", \"d\"], \"decision\": \"restart\"}}\n"
+        )
+    };
+    std::fs::write(folder.path().join("attempts.jsonl"), (0..300).map(line).collect::<String>()).expect("written");
+    let directory = folder.path().to_str().expect("UTF-8");
+    let more = plan(&["--profile", sample, "--run-directory", directory, "--json"]).json();
+    assert_eq!(more["failures_seen"].as_u64(), Some(300));
+    let [least, most] = [0, 1].map(|end| more["efficiency_90_percent"][end].as_f64().expect("a number"));
+    assert!(most - least < range[1] - range[0], "{least} {most} {range:?}");
+    let text = plan(&["--profile", sample]);
+    assert!(text.out.contains("7 failures were seen in 40.0 days of nodes: with 90 % certainty "), "{}", text.out);
+    // Told how often it fails, nothing is estimated.
+    assert!(plan(&["--profile", sample, "--mtbf", "6h", "--json"]).json()["efficiency_90_percent"].is_null());
+}
+
+#[test]
+fn a_profile_that_makes_no_sense_is_refused_with_its_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("machine.toml");
+    let name = file.to_str().expect("UTF-8");
+    let sample = read(&Path::new(env!("WORKSPACE_ROOT")).join("config/machine.toml"));
+    for (text, words) in [
+        (
+            sample.replacen("bytes_per_second = 5e9", "bytes_per_second = nan", 1),
+            "figure[1].bytes_per_second: NaN does",
+        ),
+        (sample.replacen("nodes = 4", "nodes = -4", 1), "machine.nodes: -4 does not lie between"),
+        (sample[..700].to_owned(), "line "),
+        ("x".repeat(10 << 20), "it has 65537 bytes, and a profile has 65536 at most"),
+        (String::new(), "schema: it is missing"),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        let ran = plan(&["--profile", name]);
+        assert!(ran.status == 2 && ran.err.starts_with(&format!("bivouac: profile {name}: {words}")), "{}", ran.err);
+    }
+    let ran = plan(&["--profile", "/nowhere/machine.toml"]);
+    assert!(ran.status == 2 && ran.err.contains("profile /nowhere/machine.toml: No such file"), "{}", ran.err);
+    let ran = plan(&["--run-directory", "/nowhere"]);
+    assert!(ran.status == 2 && ran.err.contains("/nowhere has no attempts"), "{}", ran.err);
+}
+
 /// What it prints for a configuration is one.
 #[test]
 fn keys_are_those_of_a_configuration() {

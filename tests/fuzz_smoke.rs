@@ -292,7 +292,7 @@ fn segment() -> Vec<u8> {
 
 // ------------------------------------------------------------------------------------------- the runner
 
-const TARGETS: u64 = 10;
+const TARGETS: u64 = 11;
 /// Rounds in CI: some seconds for all targets together, in a debug build.
 const ROUNDS: u64 = 20_000;
 
@@ -391,6 +391,18 @@ fn hostile_topologies_neither_panic_nor_allocate() {
     let slurm =
         b"SwitchName=s0 Nodes=node[1-8]\nSwitchName=s1 Nodes=node[09-17],x\nSwitchName=t Switches=s[0-1]\n".to_vec();
     fuzz("topology", &[sample, short, slurm], sign_nothing, fuzz_targets::topology);
+}
+
+#[test]
+fn hostile_machine_profiles_neither_panic_nor_allocate() {
+    let path = std::path::Path::new(env!("WORKSPACE_ROOT")).join("config/machine.toml");
+    let sample = std::fs::read_to_string(path).expect("the sample");
+    // A few figures: all of them take long to read.
+    let figures: Vec<&str> = sample.split("\n[[figure]]\n").collect();
+    let seed = |picked: &[&str]| [&[figures[0]], picked].concat().join("\n[[figure]]\n").into_bytes();
+    let last = figures.len() - 1;
+    let seeds = [seed(&figures[1..2]), seed(&figures[last - 1..]), seed(&figures[11..13])];
+    fuzz("profile", &seeds, sign_nothing, fuzz_targets::profile);
 }
 
 #[test]

@@ -13,8 +13,10 @@ use bivouac_core::coordination::core::Message;
 use bivouac_core::format::container::{FOOTER_LEN, Footer};
 use bivouac_core::format::frames::Expander;
 use bivouac_core::format::packed::{Outline, Packing, Stored, regions_of};
+use bivouac_core::format::profile::{FIGURES_MAX, Profile, ProfileError};
 use bivouac_core::format::shard::Head;
 use bivouac_core::format::{Container, FormatError, Manifest, Region, codec};
+use bivouac_core::planner::{presets, profiled};
 use bivouac_core::redundancy::domains::{Topology, TopologyError, domains_of};
 use bivouac_core::redundancy::part::{parity_region, set_of};
 use bivouac_core::segment::{OldSegment, SegmentError};
@@ -220,6 +222,27 @@ pub fn topology(bytes: &[u8]) -> Reached {
         (Reached::Frame, other) => other,
         (file, _) => file,
     }
+}
+
+/// The text of a machine profile: decoded, and planned with.
+pub fn profile(bytes: &[u8]) -> Reached {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Reached::Frame };
+    let profile = match Profile::decode(text) {
+        Ok(profile) => profile,
+        Err(error) => {
+            assert!((1..4000).contains(&error.to_string().len()));
+            return if matches!(error, ProfileError::Key { .. }) { Reached::Rules } else { Reached::Frame };
+        }
+    };
+    assert!(profile.figures.len() <= FIGURES_MAX);
+    assert_eq!(Profile::decode(&profile.encode()).as_ref(), Ok(&profile));
+    let machine = presets::named("laptop").expect("known");
+    for (_, costs) in profiled::levels(&profile, &machine).levels {
+        let numbers = [costs.fixed, costs.blocking, costs.latency, costs.slowdown, costs.recovery, costs.rate];
+        assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{costs:?}");
+        assert!((0.0..=1.0).contains(&costs.volume.share(100.0)), "{costs:?}");
+    }
+    Reached::Value
 }
 
 /// An affinity record: decoded, and mapped to a small machine as a restart does.

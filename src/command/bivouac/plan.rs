@@ -5,15 +5,17 @@
 mod figures;
 mod losses;
 mod measured;
+mod own;
 
 use crate::ending::Ending;
 use crate::output::{SCHEMA, complain, print, print_json, table};
 use crate::playing::{self, Planned};
 use bivouac_core::Level;
 use bivouac_core::base::units::{parse_bytes, parse_duration};
-use bivouac_core::planner::{Machine, presets};
+use bivouac_core::planner::Machine;
 use bivouac_core::policy::intervals::{Best, LevelCosts, Waste, efficiency, first_order, merged};
 use figures::Figure;
+use own::Known;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +27,7 @@ use std::time::Duration;
   bivouac plan --preset node-8gpu --nodes 512 --mtbf 6h
   bivouac plan --preset node-8gpu --nodes 512 --config >> bivouac.toml
   bivouac plan --preset ics19-3.6ef-16 --json
+  bivouac plan --profile machine.toml --state \"20 GiB\" --run-directory run
   bivouac plan --preset node-8gpu --nodes 512 --svg losses.svg
   bivouac plan --preset node-8gpu --nodes 4096 --scheme all --simulate 200 --seed 7
   bivouac plan --figure all --out figures
@@ -36,14 +39,24 @@ not what was thought. Numbers of presets are the paper's, or guesses but for the
 With --scheme all, the schemes of redundancy, the best one first, and the plan for that. With --simulate, jobs are played failure by failure, with
 what the model leaves out; docs/PLANNING.md says what that is.
 
+--profile takes what `bivouac bench` and sessions with plan.profile have measured; what is not in it comes from --preset (with a profile: laptop),
+and is named. How often a profile's job fails is estimated from what it and --run-directory say of attempts that failed, with the range
+that this leaves. docs/PLANNING.md, \"Your own numbers\", shows the way.
+
 --svg draws what is lost over the time between two checkpoints, with the counts of the plan. --figure draws figures of Lee et al., GPU Snapshot
 (ICS'19), by the model; docs/PLANNING.md says what is taken from the paper, and what from measurements.
 
-Exit status: 0 done; 2 wrong usage, or a file could not be written.")]
+Exit status: 0 done; 2 wrong usage, or a file could not be read or written.")]
 pub struct Args {
-    /// A machine by its name
-    #[arg(long, value_name = "NAME", default_value = "node-8gpu")]
-    preset: String,
+    /// A machine by its name [default: node-8gpu; with --profile: laptop]
+    #[arg(long, value_name = "NAME")]
+    preset: Option<String>,
+    /// What was measured on a machine: a file that bench or a session has written
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Where `bivouac run` has kept what became of the job's attempts
+    #[arg(long, value_name = "DIR")]
+    run_directory: Option<PathBuf>,
     /// So many nodes of it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     nodes: Option<u64>,
@@ -63,7 +76,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw figures of the paper instead of planning, each as SVG and CSV
-    #[arg(long, requires = "out", conflicts_with_all = ["preset", "nodes", "state", "mtbf", "config", "json", "svg", "scheme", "capture", "simulate"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["preset", "profile", "run_directory", "nodes", "state", "mtbf", "config", "json", "svg", "scheme", "capture", "simulate"])]
     figure: Option<Figure>,
     /// The folder for the figures; it is made if it is not there
     #[arg(long, value_name = "DIR", requires = "figure")]
@@ -120,6 +133,8 @@ struct View {
     same_intervals: Around,
     #[serde(flatten)]
     playing: playing::View,
+    #[serde(flatten)]
+    own: own::View,
 }
 
 /// Plans.
@@ -127,18 +142,18 @@ pub fn run(args: &Args) -> Ending {
     if let (Some(figure), Some(folder)) = (args.figure, &args.out) {
         return ended(write_figures(figure, folder));
     }
-    let Some(machine) = presets::named(&args.preset) else {
-        let names: Vec<String> = presets::all().into_iter().map(|machine| machine.name).collect();
-        complain(&format!("no machine is called {:?}; there are {}", args.preset, names.join(", ")));
-        return Ending::Trouble;
+    let known = match Known::of(args) {
+        Ok(known) => known,
+        Err(text) => return ended(Err(text)),
     };
-    let machine = asked_for(machine, args);
-    let plans = playing::planned(machine, &args.playing);
+    let machine = asked_for(known.machine.clone(), args);
+    let plans = playing::planned(machine, &|machine| known.levels(machine), &args.playing);
     let Some(plan) = plans.first() else {
         complain("nothing fails on that machine, so no checkpoint pays");
         return Ending::Trouble;
     };
-    let view = View::of(plan, playing::View::of(&plans, &args.playing));
+    let own = known.view(&plan.machine, &plan.found, args.mtbf.is_some());
+    let view = View::of(plan, playing::View::of(&plans, &args.playing), own);
     let drawn = args.svg.as_ref().map(|path| write_losses(path, &plan.costs, &plan.found, &view));
     match (args.json, args.config) {
         (true, _) => print_json(&view),
@@ -194,7 +209,7 @@ fn asked_for(mut machine: Machine, args: &Args) -> Machine {
 }
 
 impl View {
-    fn of(Planned { machine, names, costs, found, .. }: &Planned, playing: playing::View) -> View {
+    fn of(Planned { machine, names, costs, found, .. }: &Planned, playing: playing::View, own: own::View) -> View {
         let (used, intervals) = (merged(costs, &found.pattern), found.pattern.intervals());
         let levels =
             found.pattern.levels.iter().zip(found.pattern.every()).enumerate().map(|(at, ((index, _), every))| {
@@ -238,6 +253,7 @@ impl View {
             left_out: left_out.collect(),
             same_intervals: Around { failures: [0.5, 2.0].map(failures), costs: [0.5, 2.0].map(costly) },
             playing,
+            own,
         }
     }
 }
@@ -304,7 +320,7 @@ fn text(view: &View) -> String {
     for level in &view.left_out {
         text += &format!("Level {level} does not pay here: no checkpoint goes there for its own sake.\n");
     }
-    text + &view.playing.text()
+    text + &view.own.text() + &view.playing.text()
 }
 
 /// The keys that say so.

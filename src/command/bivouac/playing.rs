@@ -87,8 +87,12 @@ impl Planned {
     }
 }
 
-/// Plans for each scheme that is asked for, the best first. None if nothing fails.
-pub fn planned(machine: Machine, options: &Options) -> Vec<Planned> {
+/// Plans for each scheme that is asked for, the best first. None if nothing fails. `levels`: what those of a machine cost.
+pub fn planned(
+    machine: Machine,
+    levels: &dyn Fn(&Machine) -> Vec<(Level, LevelCosts)>,
+    options: &Options,
+) -> Vec<Planned> {
     let machine = captured(machine, options.capture);
     let schemes: Vec<Scheme> = match options.scheme {
         None => vec![machine.scheme],
@@ -99,9 +103,10 @@ pub fn planned(machine: Machine, options: &Options) -> Vec<Planned> {
         let mut machine = Machine { scheme, ..machine.clone() };
         // What finds no room in node memory is written to a file while the program stands still.
         machine.is_behind &= machine.versions() >= 2;
-        let (names, costs): (Vec<Level>, Vec<LevelCosts>) = machine.levels().into_iter().unzip();
+        let levels = levels(&machine);
+        let (names, costs): (Vec<Level>, Vec<LevelCosts>) = levels.iter().copied().unzip();
         let found = best(&costs, machine.always())?;
-        let setting = Setting::of_machine(&machine, &found.pattern, DAYS * DAY);
+        let setting = Setting::of_machine(&machine, &levels, &found.pattern, DAYS * DAY);
         let waiting = setting.waiting_share();
         let played = options.simulate.map(|runs| Summary::of(&played(&setting, runs, options)));
         Some(Planned { machine, names, costs, found, waiting, played })

@@ -140,12 +140,25 @@ fn quantile(shape: u64, parts: &[(f64, f64)], share: f64) -> f64 {
 
 /// Failures of a node and of all at once, after what was seen of them. Lost nodes come back as often as was thought: an attempt does not tell.
 pub fn after(prior: &Failures, seen: &Seen) -> Failures {
-    let node = rate(prior.reboot + prior.loss, seen.node, seen.node_seconds).mean / (prior.reboot + prior.loss);
+    of_rates(prior, seen, |rate| rate.mean)
+}
+
+/// The same, if each kind is as rare or as frequent as its range of 90 % lets it be.
+pub fn within(prior: &Failures, seen: &Seen) -> [Failures; 2] {
+    [0, 1].map(|end| of_rates(prior, seen, |rate| rate.range[end]))
+}
+
+fn of_rates(prior: &Failures, seen: &Seen, of: impl Fn(Rate) -> f64) -> Failures {
+    // Kinds that are not thought of do not come.
+    let rate =
+        |prior: f64, failures: u64, seconds: f64| if prior > 0.0 { of(rate(prior, failures, seconds)) } else { 0.0 };
+    let nodes = prior.reboot + prior.loss;
+    let node = if nodes > 0.0 { rate(nodes, seen.node, seen.node_seconds) / nodes } else { 0.0 };
     Failures {
-        process: rate(prior.process, seen.process, seen.node_seconds).mean,
+        process: rate(prior.process, seen.process, seen.node_seconds),
         reboot: prior.reboot * node,
         loss: prior.loss * node,
-        system: rate(prior.system, seen.system, seen.seconds).mean,
+        system: rate(prior.system, seen.system, seen.seconds),
     }
 }
 
@@ -238,6 +251,11 @@ mod tests {
         assert!((found.process * 40.0 * day - 20.0).abs() < 2.0, "{found:?}");
         assert!(((found.reboot + found.loss) * 40.0 * day - 4.0).abs() < 2.0 && found.reboot > found.loss);
         assert!(found.system < prior.system);
+        let [rare, frequent] = within(&prior, &seen);
+        assert!(rare.process < found.process && found.process < frequent.process && rare.loss < frequent.loss);
+        assert!(rare.system > 0.0 && rare.system < found.system && found.system < frequent.system);
+        let laptop = Failures { loss: 0.0, system: 0.0, ..prior };
+        assert!(after(&laptop, &seen).loss == 0.0 && within(&laptop, &seen)[1].system == 0.0);
         let each = found.each(4, 3600.0);
         assert!((each.total(4) * 3600.0 - 1.0).abs() < 1e-9 && each.system == found.system);
         // Of a job that lives long the system would be nearly all.

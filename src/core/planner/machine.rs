@@ -393,7 +393,7 @@ mod tests {
         ];
         let of = |machine: &Machine| {
             let best = planned(machine);
-            let setting = Setting::of_machine(machine, &best.pattern, 10.0 * 86_400.0);
+            let setting = Setting::of_machine(machine, &machine.levels(), &best.pattern, 10.0 * 86_400.0);
             let plays: Vec<Played> = (0..24).map(|run| play(&setting, seed_of(2, run))).collect();
             (best.efficiency, Summary::of(&plays).efficiency)
         };

@@ -136,7 +136,7 @@ mod tests {
             let pattern = best(&costs, 1).expect("a pattern").pattern;
             assert!(pattern.levels.iter().any(|(at, _)| levels[*at].0 == Level::NodeLoss), "{scheme} pays");
             let time = 100.0 / expected;
-            let setting = Setting::of_machine(&machine, &pattern, time / 8.0);
+            let setting = Setting::of_machine(&machine, &machine.levels(), &pattern, time / 8.0);
             let plays: Vec<Played> = (0..8).map(|run| play(&setting, seed_of(1, run))).collect();
             let found = plays.iter().map(|play| play.lost_all).sum::<u64>();
             assert!((60..200).contains(&found), "{scheme}: {found} in plays, 100 by the estimate");

@@ -102,23 +102,24 @@ impl Setting {
         }
     }
 
-    /// So many seconds of a job on a machine, with a pattern of its levels.
+    /// So many seconds of a job on a machine, with a pattern of its levels: [`Machine::levels`], or what was measured of them.
     ///
     /// # Panics
-    /// If the pattern has levels that the machine lacks.
+    /// If the pattern has levels that are not among these.
     ///
     /// ```
     /// use bivouac_core::planner::{play::{Setting, play}, presets};
     /// use bivouac_core::policy::intervals::best;
     /// let mut machine = presets::named("node-8gpu").expect("known").failing(100.0);
     /// machine.nodes = 512;
-    /// let costs: Vec<_> = machine.levels().into_iter().map(|(_, costs)| costs).collect();
+    /// let levels = machine.levels();
+    /// let costs: Vec<_> = levels.iter().map(|(_, costs)| *costs).collect();
     /// let best = best(&costs, machine.always()).expect("a pattern");
-    /// let played = play(&Setting::of_machine(&machine, &best.pattern, 30.0 * 86_400.0), 1);
+    /// let played = play(&Setting::of_machine(&machine, &levels, &best.pattern, 30.0 * 86_400.0), 1);
     /// assert!((played.efficiency() - best.efficiency).abs() < 0.05);
     /// ```
-    pub fn of_machine(machine: &Machine, pattern: &Pattern, seconds: f64) -> Setting {
-        let (names, costs): (Vec<Level>, Vec<LevelCosts>) = machine.levels().into_iter().unzip();
+    pub fn of_machine(machine: &Machine, levels: &[(Level, LevelCosts)], pattern: &Pattern, seconds: f64) -> Setting {
+        let (names, costs): (Vec<Level>, Vec<LevelCosts>) = levels.iter().copied().unzip();
         let (pace, recoveries) = paced(&merged(&costs, pattern), pattern);
         let levels: Vec<Level> = pattern.levels.iter().map(|(level, _)| names[*level]).collect();
         let conduct = if machine.is_behind { Conduct::Engine } else { Conduct::Chain };

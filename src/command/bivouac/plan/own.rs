@@ -1,0 +1,145 @@
+//! What a plan is made for: a machine by its name, or one that was measured, and what was seen of its failures.
+
+use super::{Args, percent};
+use bivouac_core::Level;
+use bivouac_core::format::profile::{FILE_MAX, Profile};
+use bivouac_core::planner::estimate::{Seen, after, of_parts, within};
+use bivouac_core::planner::{Failures, Machine, presets, profiled};
+use bivouac_core::policy::intervals::{Best, LevelCosts, efficiency};
+use bivouac_core::tier::run_directory::RunDirectory;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// GPUs that a node is thought to have at most, where its ranks are counted.
+const GPUS_MAX: u64 = 8;
+
+/// What is known of the machine.
+pub struct Known {
+    /// Before options change it.
+    pub machine: Machine,
+    /// What it takes what it lacks from.
+    preset: String,
+    profile: Option<Profile>,
+    /// What was thought of failures before any were seen, and what was seen.
+    seen: Option<(Failures, Seen)>,
+    /// Nobody said how much a node saves.
+    is_state_guessed: bool,
+}
+
+/// What of the answer depends on what was measured.
+#[derive(Serialize)]
+pub struct View {
+    /// The share that is work if failures are as frequent, and as rare, as the range of 90 % lets them be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    efficiency_90_percent: Option<[f64; 2]>,
+    /// Failures that were seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failures_seen: Option<u64>,
+    /// Days of nodes in which they were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_days_seen: Option<f64>,
+    /// What the profile does not say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_measured: Vec<&'static str>,
+    #[serde(skip)]
+    preset: String,
+}
+
+impl Known {
+    /// By the options.
+    ///
+    /// # Errors
+    /// What cannot be used of it, in words.
+    pub fn of(args: &Args) -> Result<Known, String> {
+        let standard = if args.profile.is_some() { "laptop" } else { "node-8gpu" };
+        let preset = args.preset.as_deref().unwrap_or(standard);
+        let mut machine = presets::named(preset).ok_or_else(|| {
+            let names: Vec<String> = presets::all().into_iter().map(|machine| machine.name).collect();
+            format!("no machine is called {preset:?}; there are {}", names.join(", "))
+        })?;
+        let profile = args.profile.as_deref().map(read).transpose()?;
+        let mut seen = None;
+        if let Some((profile, path)) = profile.as_ref().zip(args.profile.as_ref()) {
+            machine.name = path.display().to_string();
+            machine.nodes = profile.nodes;
+            machine.state = profile.state.unwrap_or(machine.state);
+            machine.failures = of_parts(profile.ranks.div_ceil(profile.nodes).min(GPUS_MAX) as u32);
+            seen = Some(profile.failures.as_ref().map_or_else(Seen::default, Seen::told));
+        }
+        if let Some(directory) = &args.run_directory {
+            let attempts = RunDirectory::at(directory).read_attempts().map_err(|error| error.to_string())?;
+            if attempts.is_empty() {
+                return Err(format!("{} has no attempts: `bivouac run` writes them there", directory.display()));
+            }
+            seen = Some(Seen::of(&attempts));
+        }
+        let is_state_guessed = args.state.is_none() && profile.as_ref().is_some_and(|profile| profile.state.is_none());
+        let seen = seen.map(|seen| (machine.failures, seen));
+        if let Some((prior, seen)) = &seen {
+            machine.failures = after(prior, seen);
+        }
+        Ok(Known { machine, preset: preset.to_owned(), profile, seen, is_state_guessed })
+    }
+
+    /// What levels cost on `machine`, which is this one as options have changed it.
+    pub fn levels(&self, machine: &Machine) -> Vec<(Level, LevelCosts)> {
+        match &self.profile {
+            Some(profile) => profiled::levels(profile, machine).levels,
+            None => machine.levels(),
+        }
+    }
+
+    /// What is to be said about a plan. `is_told`: how often the job fails is not estimated.
+    pub fn view(&self, machine: &Machine, found: &Best, is_told: bool) -> View {
+        let seen = self.seen.as_ref().filter(|_| !is_told);
+        let with = |failures: Failures| {
+            let levels = self.levels(&Machine { failures, ..machine.clone() });
+            efficiency(&levels.into_iter().map(|(_, costs)| costs).collect::<Vec<_>>(), &found.pattern)
+        };
+        let missing = self.profile.as_ref().map(|profile| profiled::levels(profile, machine).missing);
+        let mut not_measured: Vec<&'static str> = missing.into_iter().flatten().collect();
+        not_measured.extend(self.is_state_guessed.then_some("what a node saves (--state)"));
+        View {
+            efficiency_90_percent: seen.map(|(prior, seen)| {
+                let [rare, frequent] = within(prior, seen).map(with);
+                [frequent, rare]
+            }),
+            failures_seen: seen.map(|(_, seen)| seen.process + seen.node + seen.system),
+            node_days_seen: seen.map(|(_, seen)| seen.node_seconds / 86_400.0),
+            not_measured,
+            preset: self.preset.clone(),
+        }
+    }
+}
+
+/// Reads a profile; a file that is too long is not read to its end.
+fn read(path: &Path) -> Result<Profile, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("profile {}: {error}", path.display());
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| wrong(&error))?;
+    file.take(FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| wrong(&error))?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong(&"it is no text in UTF-8"))?;
+    Profile::decode(&text).map_err(|error| wrong(&error))
+}
+
+impl View {
+    /// For people; empty where nothing was measured.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if let (Some([least, most]), Some(failures), Some(days)) =
+            (self.efficiency_90_percent, self.failures_seen, self.node_days_seen)
+        {
+            text += &format!(
+                "{failures} failures were seen in {days:.1} days of nodes: with 90 % certainty {} to {} of the time is work with these intervals.\n",
+                percent(least),
+                percent(most)
+            );
+        }
+        if !self.not_measured.is_empty() {
+            text += &format!("Not measured, and taken from {}: {}.\n", self.preset, self.not_measured.join(", "));
+        }
+        text
+    }
+}
