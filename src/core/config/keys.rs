@@ -169,6 +169,7 @@ pub(super) const KEYS: &[Key] = &[
     key!("affinity.cpus", node.affinity.cpus, OPTIONAL_CPUS),
     key!("affinity.check_every", node.affinity.check_every, SPAN),
     key!("run.directory", node.run_directory, OPTIONAL_PATH),
+    key!("plan.profile", node.profile, OPTIONAL_PATH),
 ];
 
 #[cfg(test)]

@@ -119,6 +119,7 @@ fn unusual() -> Config {
             writers: 64,
             progress: Progress::Stepped,
             run_directory: Some("run".into()),
+            profile: Some("machine.toml".into()),
             device_budget: Budget::Bytes(3 << 30),
             offload_buffer: Budget::Bytes(0),
             device_cpus: ThreadCpus::Own,
@@ -271,6 +272,8 @@ verify = "bytes"
 compress = "auto"
 [run]
 directory = 'run'
+[plan]
+profile = 'machine.toml'
 [device]
 budget = "3 GiB"
 cpus = "own"

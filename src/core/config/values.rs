@@ -330,6 +330,9 @@ pub struct NodeConfig {
     /// Where the group's root rank writes its status and looks for halt conditions; `None`: nowhere. Only the root's
     /// value counts. `bivouac run` sets it.
     pub run_directory: Option<PathBuf>,
+    /// The machine profile that the group's root rank begins with and writes when the session closes; `None`: there is none. Only the root's value
+    /// counts.
+    pub profile: Option<PathBuf>,
 }
 
 impl Default for NodeConfig {
@@ -353,6 +356,7 @@ impl Default for NodeConfig {
             device_tables: Budget::Percent(2.0),
             affinity: AffinityConfig::default(),
             run_directory: None,
+            profile: None,
         }
     }
 }

@@ -32,17 +32,58 @@ const UNKNOWN_SHARE: f64 = 0.05;
 struct Cost {
     seen: u64,
     value: f64,
+    range: [f64; 2],
+    /// What was measured before, which holds until there are two values.
+    before: Option<f64>,
 }
 
 impl Cost {
     fn add(&mut self, value: f64) {
-        self.value = if self.seen < 2 { value } else { self.value + NEWEST * (value - self.value) };
+        if self.seen < 2 {
+            (self.value, self.range) = (value, [value; 2]);
+        } else {
+            self.value += NEWEST * (value - self.value);
+            self.range = [self.range[0].min(value), self.range[1].max(value)];
+        }
         self.seen += 1;
     }
 
     fn get(&self) -> Option<f64> {
-        (self.seen > 0).then_some(self.value)
+        let own = (self.seen > 0).then_some(self.value);
+        if self.seen < 2 { self.before.or(own) } else { own }
     }
+
+    fn spread(&self) -> Option<Spread> {
+        let value = [self.value, self.range[0], self.range[1]];
+        (self.seen > 0).then(|| Spread { value, samples: (self.seen - 1).max(1) })
+    }
+}
+
+/// Something that was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// What it is now, the least and the greatest.
+    pub value: [f64; 3],
+    /// How often it was measured.
+    pub samples: u64,
+}
+
+/// What a tuner has measured of each level.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Seconds from a capture until it counts there.
+    pub latency: Vec<(Level, Spread)>,
+    /// By how much the program is slower meanwhile, as a share, of levels for which there are enough steps.
+    pub slowdown: Vec<(Level, Spread)>,
+}
+
+/// What was measured in an earlier run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Start {
+    /// Seconds for which a checkpoint stops the program.
+    pub blocking: f64,
+    /// Seconds from a capture until it counts, of some levels.
+    pub latency: Vec<(Level, f64)>,
 }
 
 /// Mean and spread of the newest steps.
@@ -63,11 +104,17 @@ impl Steps {
 
     /// By how much longer they are than others, as a share, less what chance may have made.
     fn beyond(&self, others: &Steps) -> f64 {
+        self.spread(others).map_or(0.0, |spread| spread.value[1])
+    }
+
+    /// By how much longer they are than others, with what chance may have made of it.
+    fn spread(&self, others: &Steps) -> Option<Spread> {
         if self.count < STEPS_LEAST || others.count < STEPS_LEAST || others.mean <= 0.0 {
-            return 0.0;
+            return None;
         }
         let error = (self.variance / self.count + others.variance / others.count).sqrt();
-        ((self.mean - others.mean - error) / others.mean).clamp(0.0, 1.0)
+        let share = |error: f64| ((self.mean - others.mean + error) / others.mean).clamp(0.0, 1.0);
+        Some(Spread { value: [share(0.0), share(-error), share(error)], samples: self.count as u64 })
     }
 }
 
@@ -199,6 +246,25 @@ impl Tuner {
         }
     }
 
+    /// Goes on from what an earlier run has measured: the answer is that run's, until this one has measured by itself.
+    pub fn begin_from(&mut self, start: &Start) -> Option<Change> {
+        self.blocking.before = Some(start.blocking.max(0.0));
+        for (level, latency) in &start.latency {
+            if let Some(at) = self.at(*level) {
+                self.latency[at].before = Some(latency.max(0.0));
+            }
+        }
+        self.choose(&[])
+    }
+
+    /// What is known of the levels by now, each of which was seen at least once.
+    pub fn measured(&self) -> Measured {
+        let levels = || self.scope.levels.iter().map(|(level, _)| *level);
+        let latency = levels().zip(&self.latency).filter_map(|(level, cost)| Some((level, cost.spread()?)));
+        let slowdown = levels().zip(&self.busy).filter_map(|(level, busy)| Some((level, busy.spread(&self.quiet)?)));
+        Measured { latency: latency.collect(), slowdown: slowdown.collect() }
+    }
+
     /// A checkpoint was captured: `segment` seconds of work after the one before it, if there was one, and the program stood still for `blocking`.
     pub fn on_checkpoint(&mut self, segment: Option<f64>, blocking: f64) {
         self.taken += 1;
@@ -234,6 +300,7 @@ impl Tuner {
         let blocking = self.blocking.get().unwrap_or(0.0);
         match (self.taken, self.scope.segment) {
             (_, None) => 0.0,
+            _ if self.changed.is_some() => self.answer.segment + blocking,
             (0, Some((least, _))) => least,
             (1, Some((least, most))) => (blocking / UNKNOWN_SHARE).clamp(least, most),
             _ => self.answer.segment + blocking,
@@ -270,7 +337,11 @@ impl Tuner {
     /// Changes the answer, if that pays and the last change is long enough ago.
     pub fn decide(&mut self, pending: &[(Level, f64)]) -> Option<Change> {
         let is_time = self.changed.is_none_or(|changed| self.taken >= changed + CHANGE_EVERY);
-        let blocking = self.blocking.get().filter(|_| self.taken >= 2 && is_time)?;
+        if self.taken >= 2 && is_time { self.choose(pending) } else { None }
+    }
+
+    fn choose(&mut self, pending: &[(Level, f64)]) -> Option<Change> {
+        let blocking = self.blocking.get()?;
         // A program that checkpoints by itself has an interval when it has had one.
         let bounds = self.scope.segment.or_else(|| self.segment.get().map(|segment| (segment, segment)))?;
         let mut every = [None; LEVELS_MAX];
@@ -376,6 +447,37 @@ mod tests {
             assert!(changes <= 1 + 30 / CHANGE_EVERY);
         }
         assert!(worst < 1.10, "{worst} of the least that can be lost");
+    }
+
+    /// What one run has measured is where the next one begins, however wrong it has become.
+    #[test]
+    fn a_run_goes_on_where_the_last_one_was() {
+        let mut rng = Rng::new(9);
+        let program = Program { blocking: 2.0, latency: 100.0, slowdown: 0.1 };
+        let mut first = Tuner::new(scope(&AUTO, Some(BOUNDS)));
+        (0..30).for_each(|_| drop(program.go(&mut first, &mut rng)));
+        let measured = first.measured();
+        let [memory, system] = &measured.latency[..] else { panic!("{measured:?}") };
+        assert!(
+            system.1.value[1] < 100.0
+                && system.1.value[2] > 100.0
+                && system.1.samples == 29
+                && memory.1.value[2] == 0.0
+        );
+        assert!(
+            measured.slowdown.iter().any(|(level, seen)| *level == Level::System && (seen.value[0] - 0.1).abs() < 0.02)
+        );
+        for (times, most) in [(1.0, 1.10), (100.0, 1.10)] {
+            let start = Start { blocking: 2.0 * times, latency: vec![(Level::System, 100.0 * times)] };
+            let mut next = Tuner::new(scope(&AUTO, Some(BOUNDS)));
+            let change = next.begin_from(&start).expect("an answer at once");
+            assert!((next.pause() - change.answer.segment - start.blocking).abs() < 1e-9);
+            if times == 1.0 {
+                assert!((next.pause() / first.pause() - 1.0).abs() < 0.25, "{} {}", next.pause(), first.pause());
+            }
+            (0..40).for_each(|_| drop(program.go(&mut next, &mut rng)));
+            assert!(program.compared(&next, BOUNDS) < most);
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::config::{AffinityMode, Config, JobConfig, Timeouts};
 use crate::coordination::core::{Effect, Event};
 use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Ranks, Round, Verdict};
 use crate::format::codec;
+use crate::format::profile::Profile;
 use crate::format::supervision::Status;
 use crate::planner::estimate::{Seen, after, of_parts};
 use crate::policy::tuning::Expected;
@@ -38,6 +39,7 @@ use crate::tier::ours::{self, Trust};
 use crate::tier::owner::{LocalOwner, OWNER_FILE};
 use crate::tier::run_directory::RunDirectory;
 use crate::tier::{Make, Tier, TierError, TierId, TierSet, maker};
+use crate::transfer::profile::{ProfileFile, start};
 use crate::transfer::{Engine, Identity, Setup, Supervision, Teller};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -183,6 +185,9 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
     let teller = config.node.run_directory.as_ref().filter(|_| rank == Rank::ROOT);
     let teller = teller.map(|directory| teller_of(&place.directory.join(directory), place, &identity));
     lost.extend(lost_redundancy(&config, &protection, size));
+    let file = profile_of(&config, place, &nodes, rank);
+    // Only what is left open is chosen by it.
+    let known = file.as_ref().filter(|_| config.job.has_auto()).and_then(ProfileFile::read);
     let mut setup = Setup {
         lost,
         affinity: None,
@@ -193,7 +198,9 @@ pub fn open(comm: Box<dyn Comm>, place: &Place, config: Config, mistake: Option<
         tiers: prepared.into_open(opened.tiers),
         protection,
         claim,
-        expected: expected(&config, place, &nodes, rank),
+        expected: expected(&config, place, &nodes, rank, known.as_ref()),
+        profile: file,
+        start: known.as_ref().and_then(start),
         is_inline: place.workers == Workers::Inline,
         is_stepped: place.workers == Workers::Writers,
         later: place.later.clone(),
@@ -296,28 +303,44 @@ fn keeper_of(place: &Place, setup: &Setup) -> Option<Arc<Keeper>> {
 
 /// How often the job is thought to fail: as it is told, as its attempts have shown, or as parts have been seen to fail elsewhere. Only the root
 /// has to know, and only where something is left to it.
-fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> Expected {
+fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank, known: Option<&Profile>) -> Expected {
     if rank != Rank::ROOT || !config.job.has_auto() {
         return Expected::default();
     }
-    let count = u64::from(nodes.iter().max().map_or(1, |node| node + 1));
+    let count = node_count(nodes);
     // As if each rank had a GPU, eight at most.
     let ranks = (nodes.len() as u64).div_ceil(count).min(8);
     let parts = of_parts(ranks as u32);
-    let directory = config.node.run_directory.as_ref().map(|path| RunDirectory::at(place.directory.join(path)));
-    let attempts = directory.map_or(Ok(Vec::new()), |directory| directory.read_attempts());
+    let attempts = run_directory(config, place).map_or(Ok(Vec::new()), |directory| directory.read_attempts());
     let attempts = attempts.unwrap_or_else(|error| {
         log::warn!("event=attempts-not-read error={error}: failures are estimated without them");
         Vec::new()
     });
+    // The profile has those of other run directories.
+    let told = known.and_then(|profile| profile.failures.as_ref()).filter(|_| attempts.is_empty());
     let failures = match config.job.interval.mtbf {
         Some(mtbf) => parts.each(count, mtbf.as_secs_f64()),
-        None => after(&parts, &Seen::of(&attempts)),
+        None => after(&parts, &told.map_or_else(|| Seen::of(&attempts), Seen::told)),
     };
     // An attempt that has just been started again says how long that takes.
     let since = attempts.last().filter(|last| last.has_failed()).map(|last| unix_now() - last.ended);
     let relaunch = since.filter(|since| (0.0..RELAUNCH_MAX).contains(since)).unwrap_or(0.0);
     Expected { rates: failures.by_level(count), relaunch }
+}
+
+fn node_count(nodes: &[u32]) -> u64 {
+    nodes.iter().max().map_or(1, |node| u64::from(*node) + 1)
+}
+
+fn run_directory(config: &Config, place: &Place) -> Option<RunDirectory> {
+    config.node.run_directory.as_ref().map(|path| RunDirectory::at(place.directory.join(path)))
+}
+
+/// The machine profile of the root, if it is to have one.
+fn profile_of(config: &Config, place: &Place, nodes: &[u32], rank: Rank) -> Option<ProfileFile> {
+    let path = config.node.profile.as_ref().filter(|_| rank == Rank::ROOT)?;
+    let (host, command) = (&place.host, &place.command);
+    Some(ProfileFile::new(place.directory.join(path), node_count(nodes), host, command, run_directory(config, place)))
 }
 
 fn teller_of(directory: &Path, place: &Place, identity: &Identity) -> Teller {

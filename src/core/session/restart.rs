@@ -270,6 +270,12 @@ impl Session {
             restored.seconds,
             restored.left_behind
         );
+        let took = Duration::try_from_secs_f64(restored.seconds).unwrap_or_default();
+        self.engine.reporter().count(|stats| {
+            if let Some(tier) = TierId::all().find(|tier| tier.name() == restored.tier) {
+                stats.costs.restarts[tier].add(took, restored.bytes);
+            }
+        });
         self.engine.tell_restored(RestoredFrom {
             name,
             version: restored.version,

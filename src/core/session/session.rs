@@ -418,7 +418,11 @@ impl Session {
         let started = engine.clock().now();
         let drained = engine.drain(limit);
         let in_flight = engine.stats().in_flight;
-        let agreed = self.agree("close", Payload::None, engine.failed()).map(drop);
+        let agreed = self.agree("close", Payload::Max(engine.cost_numbers()), engine.failed()).map(|greatest| {
+            if let Payload::Max(greatest) = greatest {
+                engine.keep_costs(greatest);
+            }
+        });
         engine.end_conversation(GOODBYE_LIMIT);
         match &self.threads {
             Some(threads) => {
@@ -428,6 +432,7 @@ impl Session {
             None => {
                 engine.close_claim();
                 engine.tell_closed();
+                engine.write_profile();
             }
         }
         engine.cancel_messages();

@@ -27,6 +27,7 @@ mod hangs;
 mod held;
 mod levels;
 mod lookups;
+mod profile;
 mod reduction;
 mod tuning;
 

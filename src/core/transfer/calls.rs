@@ -1,6 +1,7 @@
 //! What calls of the application ask of an engine: questions to all ranks, waiting, requests to others, and the end.
 #![forbid(unsafe_code)]
 
+use super::costs;
 use super::desk::Decider;
 use super::engine::Engine;
 use super::fetch::Wanted;
@@ -279,6 +280,26 @@ impl Engine {
     /// As [`Engine::write_status`].
     pub fn tell_closed(&self) {
         self.reporter().write_status(true, || (self.stats(), self.failed()));
+    }
+
+    /// What this rank says of its costs when the session closes.
+    pub fn cost_numbers(&self) -> Vec<u64> {
+        costs::numbers(&self.stats(), self.setup.identity.node_ranks.len() as u64)
+    }
+
+    /// Keeps the greatest of what all ranks have said, for [`Engine::write_profile`].
+    pub fn keep_costs(&self, greatest: Vec<u64>) {
+        *self.greatest.lock() = greatest;
+    }
+
+    /// Writes the machine profile (root with `plan.profile` only), if the ranks have said what checkpoints cost.
+    ///
+    /// # Blocking
+    /// Reads two small files, writes and renames one.
+    pub fn write_profile(&self) {
+        let Some(file) = &self.setup.profile else { return };
+        let greatest = std::mem::take(&mut *self.greatest.lock());
+        file.tell(&greatest, &self.tuning().measured(), u64::from(self.setup.identity.size));
     }
 }
 

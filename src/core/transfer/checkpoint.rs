@@ -226,6 +226,9 @@ impl Engine {
         let bytes = spec.regions.iter().map(|saved| saved.region.bytes).sum::<u64>();
         let blocked = self.setup.now().saturating_sub(spec.begun);
         self.reporter().count(|stats| {
+            if stats.captured > 0 {
+                stats.costs.blocking.add(blocked, bytes);
+            }
             stats.captured += 1;
             stats.bytes_captured += bytes;
             stats.blocked_last = blocked;

@@ -79,6 +79,8 @@ pub struct Engine {
     reporter: Arc<Reporter>,
     /// Intervals that set themselves.
     tuning: Arc<Tuning>,
+    /// What checkpoints have cost the rank that they cost most, once the session closes.
+    pub(super) greatest: Lock<Vec<u64>>,
     pub(super) inherited: Inherited,
     pub(super) fence: Option<Fence>,
     bell: Option<Arc<Bell>>,
@@ -141,6 +143,7 @@ impl Engine {
             levels,
             reporter,
             tuning: Arc::new(tuning_of(&setup)),
+            greatest: Lock::default(),
             inherited: Inherited::default(),
             fence,
             layouts: Lock::default(),
@@ -682,13 +685,14 @@ impl Engine {
     }
 }
 
-/// The root measures, if anything is left to it.
+/// The root measures, if anything is left to it or somebody wants to know.
 fn tuning_of(setup: &Setup) -> Tuning {
     if !setup.identity.is_root() {
         return Tuning::default();
     }
     let has_peers = !setup.protection.schemes().is_empty();
-    Tuning::new(scope(&setup.config.job, setup.memory.is_some(), setup.written(), has_peers, setup.expected))
+    let scope = scope(&setup.config.job, setup.memory.is_some(), setup.written(), has_peers, setup.expected);
+    Tuning::new(scope, setup.profile.is_some(), setup.start.clone())
 }
 
 /// Enters what somebody's work has come to.

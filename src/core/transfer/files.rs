@@ -24,10 +24,13 @@ use crate::tier::names::{node_file, rank_file};
 use crate::tier::packing::PackedShard;
 use crate::tier::source::{FileShard, MemoryShard, Source};
 use crate::tier::{Gathering, Tier, TierError, TierId, Upload, Writers, check_sources};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Series of which is known when their last file was begun.
+const SERIES_MAX: usize = 1024;
 
 /// One tier of files.
 pub(super) struct FileLevel {
@@ -39,6 +42,8 @@ pub(super) struct FileLevel {
     reporter: Arc<Reporter>,
     /// Node containers on which this rank waits for others of the node, and since when.
     awaited: Lock<Vec<(u64, NodeContainer, Duration)>>,
+    /// When the last file of each series was begun.
+    written: Lock<HashMap<String, Duration>>,
 }
 
 impl FileLevel {
@@ -58,6 +63,7 @@ impl FileLevel {
             lanes: lanes.clone(),
             reporter: reporter.clone(),
             awaited: Lock::default(),
+            written: Lock::default(),
         }
     }
 
@@ -209,6 +215,7 @@ impl FileLevel {
             _ => None,
         };
         self.count(shard.head(), packed.as_ref().map(FileShard::head));
+        self.count_share(of, shard.head(), packed.as_ref().map(FileShard::head));
         Ok(packed.map_or(source, Source::File))
     }
 
@@ -264,6 +271,20 @@ impl FileLevel {
             reduction.shard_bytes += whole.header.total_len;
             reduction.stored_bytes += packed.unwrap_or(whole).header.total_len;
         });
+    }
+
+    /// What a file that may refer to earlier ones stores itself, by the time since the one before of its series.
+    fn count_share(&self, of: &Facts, whole: &Head, packed: Option<&Head>) {
+        let now = self.setup.now();
+        let before = {
+            let mut written = self.written.lock();
+            let is_known = written.contains_key(&of.series.name) || written.len() < SERIES_MAX;
+            is_known.then(|| written.insert(of.series.name.clone(), now)).flatten()
+        };
+        if let (Some(before), Some(packed)) = (before, packed) {
+            let share = packed.header.total_len as f64 / whole.header.total_len.max(1) as f64;
+            self.reporter.count(|stats| stats.costs.on_stored(now.saturating_sub(before), share.min(1.0)));
+        }
     }
 
     /// The write of this rank's shard to a file of its own.

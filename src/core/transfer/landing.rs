@@ -114,8 +114,17 @@ impl Engine {
         let Descent { staged, slot, unsealed, regions, fill, is_partial } = descent;
         let version = unsealed.header.key.version;
         let look = self.reducer.looks_on_devices().then(|| self.look(&unsealed, &regions, is_partial));
+        let bytes = regions.iter().map(|region| unsealed.layout.meta.regions[*region].bytes).sum();
         let landing = Landing::new(self.clone(), unsealed, call);
-        staged.send_down(slot, version, look, fill, Box::new(move |landed| landing.land(landed)));
+        let (engine, begun) = (self.clone(), self.setup.now());
+        let land = move |landed: Result<SlotMut, String>| {
+            if landed.is_ok() {
+                let took = engine.setup.now().saturating_sub(begun);
+                engine.reporter().count(|stats| stats.costs.landing.add(took, bytes));
+            }
+            landing.land(landed);
+        };
+        staged.send_down(slot, version, look, fill, Box::new(land));
     }
 
     /// What is to be done beside the download: to look at the chunks of the regions that the device has.

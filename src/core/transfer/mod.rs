@@ -16,6 +16,7 @@
 //! | `checkpoint`, `capture`, `held`, `landing`, `remains` | captures: the regions to a slot or a file, as far as they are not there, and the vote |
 //! | `fetch`, `mail`, `desk` | requests of other ranks; bulk data on its way; rounds that wait to be stepped |
 //! | `report`, `status` | what the application, the log and the supervisor are told |
+//! | `tuning`, `costs`, `profile` | what checkpoints cost: for intervals that set themselves, and for the machine profile |
 //! | `fence`, `inherited`, `shards`, `reducer` and `chunking`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
 //! | `calls` | what calls of the application need: questions to all ranks, waiting, the end |
 //!
@@ -28,6 +29,7 @@ pub mod capture;
 pub mod checkpoint;
 mod chunking;
 pub mod core;
+pub mod costs;
 mod desk;
 pub mod engine;
 mod error;
@@ -47,6 +49,7 @@ pub mod node;
 pub mod offload;
 pub mod pacing;
 mod peers;
+pub mod profile;
 pub mod progress;
 mod reducer;
 mod remains;

@@ -180,6 +180,7 @@ impl Peers {
                 self.reporter.count(|stats| {
                     stats.flushed_bytes[TierId::PEERS] += bytes;
                     stats.flushed_time[TierId::PEERS] += took;
+                    stats.costs.exchange.add(took, bytes);
                 });
                 log::debug!(
                     "event=exchanged rank={} operation={operation} bytes={bytes} seconds={:.6}",

@@ -2,13 +2,14 @@
 #![forbid(unsafe_code)]
 
 use super::core::Facts;
+use super::profile::ProfileFile;
 use super::status::Supervision;
 use crate::affinity::keeper::Keeper;
 use crate::base::{CheckpointKey, Clock, Generation, Incarnation, Level, Rank};
 use crate::config::Config;
 use crate::coordination::Culprit;
 use crate::format::{ContainerInfo, Manifest, SourceKey};
-use crate::policy::tuning::Expected;
+use crate::policy::tuning::{Expected, Start};
 use crate::redundancy::Protection;
 use crate::redundancy::exchange::Role;
 use crate::segment::Segment;
@@ -91,6 +92,10 @@ pub struct Setup {
     pub supervision: Supervision,
     /// What is expected of failures, where something is left to the session (root only).
     pub expected: Expected,
+    /// Where what checkpoints cost is written at the end (root only, with `plan.profile`).
+    pub profile: Option<ProfileFile>,
+    /// What an earlier session has measured, for intervals that set themselves.
+    pub start: Option<Start>,
     /// No thread works for this engine: its steps are taken inside its own calls.
     pub is_inline: bool,
     /// Who lands shards whose bytes are in their slots already, as if they still had to come.

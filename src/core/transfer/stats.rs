@@ -1,5 +1,6 @@
 //! What a session counts and measures.
 
+use super::costs::Costs;
 use super::live::LiveStats;
 use super::offload::OffloadStats;
 use crate::format::supervision::Tuned;
@@ -54,6 +55,8 @@ pub struct Stats {
     pub live: LiveStats,
     /// Shard bytes read from each tier by restarts.
     pub restored_bytes: PerTier<u64>,
+    /// What checkpoints and restarts of this rank have cost, one by one.
+    pub costs: Costs,
     /// Copies of shards or blocks that were found damaged.
     pub damaged: PerTier<u64>,
     /// Messages that this rank has sent for coordination.

@@ -81,6 +81,7 @@ impl Threads {
         let farewell = spawn("bvk-farewell".into(), move || {
             engine.close_claim();
             engine.tell_closed();
+            engine.write_profile();
         });
         match farewell {
             Ok(farewell) => self.workers.push(farewell),

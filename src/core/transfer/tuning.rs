@@ -10,7 +10,7 @@ use crate::base::sync::Lock;
 use crate::config::{Choice, JobConfig};
 use crate::format::supervision::{Tuned, TunedLevel};
 use crate::policy::intervals::LevelCosts;
-use crate::policy::tuning::{Change, Expected, Scope, Tuner};
+use crate::policy::tuning::{Change, Expected, Measured, Scope, Start, Tuner};
 use crate::tier::{TierId, TierSet};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub struct Tuning {
 
 struct State {
     tuner: Tuner,
+    /// Something is left to it; otherwise it measures only.
+    is_open: bool,
     /// When a checkpoint was captured, and which levels it is still to come to.
     open: BTreeMap<u64, (Duration, TierSet)>,
     /// When the last checkpoint of each series was, and how long the program had stood still by then.
@@ -68,17 +70,24 @@ pub fn scope(job: &JobConfig, has_memory: bool, written: TierSet, has_peers: boo
 }
 
 impl Tuning {
-    /// With something to choose, if `scope` leaves it anything.
-    pub fn new(scope: Scope) -> Tuning {
-        let state = scope.is_open().then(|| State {
-            tuner: Tuner::new(scope),
-            open: BTreeMap::new(),
-            before: HashMap::new(),
-            slowest: 1.0,
-            newest: None,
-            step: None,
+    /// With something to choose, if `scope` leaves it anything. `is_asked`: what it measures is asked for in any case. `start`: what was measured in an
+    /// earlier run.
+    pub fn new(scope: Scope, is_asked: bool, start: Option<Start>) -> Tuning {
+        let is_open = scope.is_open();
+        let state = (is_open || is_asked).then(|| {
+            let (mut tuner, mut newest) = (Tuner::new(scope), None);
+            if let Some(change) = start.filter(|_| is_open).and_then(|start| tuner.begin_from(&start)) {
+                log::info!("event=interval-tuned from=plan.profile {change}");
+                newest = Some(told(&change, 1));
+            }
+            State { tuner, is_open, open: BTreeMap::new(), before: HashMap::new(), slowest: 1.0, newest, step: None }
         });
         Tuning { state: state.map(Lock::new) }
+    }
+
+    /// What was measured of the levels so far.
+    pub fn measured(&self) -> Measured {
+        self.state.as_ref().map_or_else(Measured::default, |state| state.lock().tuner.measured())
     }
 
     /// Is there anything to measure?
@@ -164,7 +173,9 @@ impl Tuning {
 
     /// From one answer of yes to the next.
     pub fn pause(&self, now: Duration) -> Duration {
-        let Some(mut state) = self.state.as_ref().map(Lock::lock) else { return Duration::MAX };
+        let Some(mut state) = self.state.as_ref().map(Lock::lock).filter(|state| state.is_open) else {
+            return Duration::MAX;
+        };
         state.decide(now);
         Duration::try_from_secs_f64(state.tuner.pause()).unwrap_or(Duration::MAX)
     }
@@ -176,7 +187,8 @@ impl Tuning {
 
     /// Every how many-th checkpoint goes to a level.
     pub fn every(&self, level: Level) -> u64 {
-        self.state.as_ref().map_or(1, |state| state.lock().tuner.every(level))
+        let state = self.state.as_ref().map(Lock::lock).filter(|state| state.is_open);
+        state.map_or(1, |state| state.tuner.every(level))
     }
 }
 
@@ -191,6 +203,9 @@ impl State {
             let waited = now.saturating_sub(*captured).as_secs_f64();
             tiers.iter().map(|tier| (tier.level(), waited)).collect::<Vec<_>>()
         };
+        if !self.is_open {
+            return;
+        }
         let pending: Vec<(Level, f64)> = self.open.values().flat_map(waited).collect();
         if let Some(change) = self.tuner.decide(&pending) {
             log::info!("event=interval-tuned {change}");
@@ -242,13 +257,24 @@ mod tests {
         let no_memory = scope(&job, false, TierSet::of(TierId::GLOBAL), false, expected);
         assert_eq!(no_memory.levels, [(Level::System, Choice::Fixed(1))]);
         let fixed = scope(&Config::default().job, true, both, false, expected);
-        assert!(!Tuning::new(fixed).is_on());
+        assert!(!Tuning::new(fixed.clone(), false, None).is_on());
+        // With nothing to choose it measures, and changes nothing.
+        let only = Tuning::new(fixed, true, Some(Start { blocking: 5.0, latency: Vec::new() }));
+        for number in 0..12 {
+            only.on_captured(number, second(100 * number));
+            only.on_agreed("heat", second(100 * number), second(number));
+            only.on_planned(number, TierSet::of(TierId::GLOBAL));
+            only.on_ended(number, Some(TierId::GLOBAL), true, second(100 * number + 30));
+        }
+        assert_eq!((only.newest(), only.pause(second(1200)), only.every(Level::System)), (None, Duration::MAX, 1));
+        let latency = only.measured().latency;
+        assert!(only.is_on() && latency.len() == 1 && latency[0].1.value == [30.0; 3], "{latency:?}");
     }
 
     #[test]
     fn what_happens_becomes_costs_and_an_answer() {
         let expected = Expected { rates: [1e-4, 0.0, 0.0, 1e-5], relaunch: 7.0 };
-        let tuning = Tuning::new(scope(&auto(), true, TierSet::of(TierId::GLOBAL), false, expected));
+        let tuning = Tuning::new(scope(&auto(), true, TierSet::of(TierId::GLOBAL), false, expected), false, None);
         assert_eq!(tuning.pause(second(0)), second(1));
         let plan: TierSet = [TierId::MEMORY, TierId::GLOBAL].into_iter().collect();
         let mut changes = Vec::new();
@@ -283,13 +309,8 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_is_refused_is_followed_no_more() {
-        let tuning = Tuning::new(scope(
-            &auto(),
-            true,
-            TierSet::of(TierId::GLOBAL),
-            false,
-            Expected { rates: [1e-4; 4], relaunch: 0.0 },
-        ));
+        let expected = Expected { rates: [1e-4; 4], relaunch: 0.0 };
+        let tuning = Tuning::new(scope(&auto(), true, TierSet::of(TierId::GLOBAL), false, expected), false, None);
         tuning.on_captured(1, second(1));
         tuning.on_ended(1, None, false, second(2));
         (2..100).for_each(|operation| tuning.on_captured(operation, second(3)));
