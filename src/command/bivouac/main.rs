@@ -9,6 +9,8 @@
 //!
 //! [`export`] writes a region as an array for other programs, and [`diff`] says what of two checkpoints differs.
 //!
+//! [`bench`] measures what checkpoints cost on this node, and [`plan`] says from that how often a job had better take them.
+//!
 //! [`topo`] shows where the ranks of a checkpoint, or live processes, have their threads and pages.
 //!
 //! Three commands look at a node instead of at paths: [`doctor`] checks an environment, [`drain`] brings what a dead job left on
@@ -25,6 +27,7 @@
 //! [`ending`] keeps them; `run` has more of its own.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod clean;
 mod config;
 mod diff;
@@ -111,6 +114,8 @@ enum Command {
     Topo(topo::Args),
     /// Say how often a job had better checkpoint where
     Plan(plan::Args),
+    /// Measure what checkpoints cost on this node, for plan
+    Bench(bench::Args),
     /// Show the settings as they take effect here, and where each comes from
     Config(config::Args),
     /// Write the manual pages or the shell completions of this command
@@ -138,6 +143,7 @@ fn main() -> ExitCode {
         Command::Halt(args) => halt::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Generate(args) => generate::run(&args),
     }
