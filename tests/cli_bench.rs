@@ -178,6 +178,7 @@ fn a_session_that_sets_its_interval_comes_to_what_is_planned_with_its_profile() 
     let planned = document["levels"][0]["interval_s"].as_f64().expect("a number");
     // A disk that others use, too, does not always take the same time.
     let compared = planned / chosen.interval_seconds;
+    println!("planned {planned:.3} s, chosen {:.3} s", chosen.interval_seconds);
     assert!((0.5..2.0).contains(&compared), "planned {planned}, chosen {chosen:?}: {document}");
 }
 
