@@ -1,7 +1,7 @@
 //! What checkpoints of one rank have cost, the greatest of that over all ranks, and a machine profile made of it.
 //!
 //! A rank adds up its own; `close` carries the numbers as maxima in the reduction that it makes anyway. What only the root can see, the seconds until levels count and
-//! the slow-down, comes from [`super::tuning`].
+//! the slow-down, comes from `transfer::tuning`.
 #![forbid(unsafe_code)]
 
 use super::stats::Stats;
