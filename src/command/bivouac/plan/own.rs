@@ -65,6 +65,8 @@ impl Known {
             machine.name = path.display().to_string();
             machine.nodes = profile.nodes;
             machine.state = profile.state.unwrap_or(machine.state);
+            // A profile does not say how much memory a node has, and it is not that of the known machine.
+            machine.memory = None;
             machine.failures = of_parts(profile.ranks.div_ceil(profile.nodes).min(GPUS_MAX) as u32);
             seen = Some(profile.failures.as_ref().map_or_else(Seen::default, Seen::told));
         }
