@@ -6,6 +6,7 @@
 //! cargo bench --bench planner | tee benches/results/planner-NAME.jsonl
 //! ```
 //!
+//! * `look`: what a session with "auto" asks its tuner at a look, on the root, where nothing is to be chosen and where (every fifth checkpoint) something is.
 //! * `closed form`: the best plan for each scheme on 100,000 nodes, median of so many rounds.
 //! * `plays`: jobs of 30 days on 100,000 nodes of 32 GPUs, whose parts fail as in table 1 of ICS'19 (some 10,000 failures a job), in threads that take one after the
 //!   other; the most memory that the process has had by then.
@@ -15,10 +16,12 @@
 #![forbid(unsafe_code)]
 
 use bivouac_core::base::threads::in_threads;
+use bivouac_core::config::Choice;
 use bivouac_core::config::Scheme;
 use bivouac_core::planner::play::{Played, Setting, Summary, play, seed_of};
 use bivouac_core::planner::{Failures, Machine, presets, protection};
 use bivouac_core::policy::intervals::{Best, best};
+use bivouac_core::policy::tuning::{Expected, Scope, Tuner};
 use clap::Parser;
 use serde_json::{Value, json};
 use std::sync::Mutex;
@@ -68,6 +71,7 @@ fn main() {
     let options = Options::parse();
     let cores = std::thread::available_parallelism().map_or(0, |cores| cores.get());
     println!("{}", json!({ "machine": std::env::consts::ARCH, "cores": cores }));
+    looks(options.rounds);
     closed_form(options.rounds);
     for (what, shape, scheme) in [
         ("exponential, no scheme", 1.0, Scheme::None),
@@ -78,6 +82,35 @@ fn main() {
         let mut machine = machine(scheme);
         machine.site.shape = shape;
         plays(what, &machine, &options);
+    }
+}
+
+/// Four levels, all of which are the tuner's to choose.
+fn looks(rounds: usize) {
+    use bivouac_core::Level;
+    let levels = Level::VOTED.map(|level| (level, Choice::Auto)).to_vec();
+    let expected = Expected { rates: [1e-4, 1e-5, 1e-6, 1e-6], relaunch: 30.0 };
+    let mut tuner = Tuner::new(Scope { segment: Some((1.0, 3600.0)), levels, expected });
+    let (mut quiet, mut choosing) = (Vec::new(), Vec::new());
+    for round in 0..rounds * 5 + 2 {
+        // Costs that jump, so that there is something to be chosen.
+        let times = if round % 10 < 5 { 1.0 } else { 20.0 };
+        tuner.on_checkpoint(Some(100.0), 0.5 * times);
+        for (level, latency) in Level::VOTED.iter().zip([0.0, 5.0, 20.0, 300.0]) {
+            tuner.on_committed(*level, latency * times);
+        }
+        let start = Instant::now();
+        let change = std::hint::black_box((tuner.decide(&[]), tuner.pause())).0;
+        let took = start.elapsed().as_secs_f64() * 1e6;
+        if change.is_some() { choosing.push(took) } else { quiet.push(took) }
+    }
+    for (what, mut times) in [("nothing to choose", quiet), ("a choice", choosing)] {
+        times.sort_by(f64::total_cmp);
+        let (count, median, most) = (times.len(), times[times.len() / 2], times[times.len() - 1]);
+        println!(
+            "{}",
+            json!({ "figure": "look", "what": what, "count": count, "us": round(median), "most_us": round(most), "target": "<= 100 us" })
+        );
     }
 }
 

@@ -84,6 +84,11 @@ class Bed:
         shutil.rmtree(self.memory)
 
 
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def ranks_of(word):
     """Processes of heat2d whose command line has this word in it."""
     found = []
@@ -174,17 +179,17 @@ def main():
         begun = bed.environment("costs", **pattern, BIVOUAC_PLAN_PROFILE=profile)
         took, text, _ = timed(bed.supervised("costs", bed.heat("costs", steps)), begun)
         status = bed.status("costs")
-        with open(profile, encoding="utf-8") as file:
-            measured = file.read()
+        measured = read(profile)
         tell(figure="costs", steps=steps, seconds=took, lost=took - alone[0] + 100 * step - steps * step, tuned=status["tuned"], levels=status["levels"], blocked_s=status["root_blocked_seconds"], profile=measured)
 
         steps = int(asked.seconds * 0.8 / step)
-        killed = bed.environment("killed", **pattern)
+        # The last attempt adds what a restart takes.
+        killed = bed.environment("killed", **pattern, BIVOUAC_PLAN_PROFILE=profile)
         took, text, failures = timed(bed.supervised("killed", bed.heat("killed", steps)), killed, killer_of(bed, "killed", asked))
         attempts = bed.attempts("killed")
         between = [after["began"] - before["ended"] for before, after in zip(attempts, attempts[1:])]
         restored = [float(seconds) for seconds in re.findall(r"^restored .* seconds=(\S+)", text, re.M)]
-        tell(figure="killed", steps=steps, seconds=took, work_s=steps * step, efficiency=steps * step / took, failures=failures, attempts=len(attempts), between_s=sum(between) / max(1, len(between)), restored_s=sum(restored) / max(1, len(restored)), tuned=bed.status("killed")["tuned"], mtbf_s=asked.mtbf, seed=asked.seed)
+        tell(figure="killed", steps=steps, seconds=took, work_s=steps * step, efficiency=steps * step / took, failures=failures, attempts=len(attempts), between_s=sum(between) / max(1, len(between)), restored_s=sum(restored) / max(1, len(restored)), tuned=bed.status("killed")["tuned"], mtbf_s=asked.mtbf, reboots=asked.reboots, seed=asked.seed, profile=read(profile))
     finally:
         bed.close()
     if asked.out:

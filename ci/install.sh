@@ -297,9 +297,10 @@ install -m 644 "$scratch/completions/bivouac.bash" "$share/bash-completion/compl
 install -m 644 "$scratch/completions/_bivouac" "$share/zsh/site-functions/_bivouac"
 install -m 644 "$scratch/completions/bivouac.fish" "$share/fish/vendor_completions.d/bivouac.fish"
 # Where messages and manual pages say config/ and docs/.
-install -d "$share/bivouac/config" "$share/bivouac/docs"
+install -d "$share/bivouac/config" "$share/bivouac/docs/planning"
 install -m 644 config/*.toml "$share/bivouac/config/"
 install -m 644 docs/*.md docs/*.svg "$share/bivouac/docs/"
+install -m 644 docs/planning/* "$share/bivouac/docs/planning/"
 # For pip: the package is Python alone, and finds the library by its name.
 install -d "$share/bivouac/python/bivouac"
 install -m 644 src/capi/python/pyproject.toml src/capi/python/README.md "$share/bivouac/python/"

@@ -172,7 +172,8 @@ fn pages_and_completions(prefix: &Path) {
 fn configurations_and_documentation(prefix: &Path) {
     let share = prefix.join("share");
     let entries = |folder: &Path| std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("one").path());
-    for source in ["config", "docs"].iter().flat_map(|folder| entries(&interfaces::root().join(folder))) {
+    let all = ["config", "docs", "docs/planning"].iter().flat_map(|folder| entries(&interfaces::root().join(folder)));
+    for source in all.filter(|path| !path.is_dir()) {
         let name = source.strip_prefix(interfaces::root()).expect("below it");
         let [installed, wanted] = [&share.join("bivouac").join(name), &source].map(std::fs::read);
         let installed = installed.unwrap_or_else(|error| panic!("{}: {error}", name.display()));
