@@ -290,7 +290,7 @@ impl Tuner {
         }
     }
 
-    /// Where levels failed for a while, what is known of failures has changed.
+    /// Its place among the levels in use.
     fn at(&self, level: Level) -> Option<usize> {
         self.scope.levels.iter().position(|(of, _)| *of == level)
     }
