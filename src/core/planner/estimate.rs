@@ -5,16 +5,16 @@
 //! job that fails a hundred times as often (20 failures in 40 days of a node would be one in 58 days), so there are several, ten times as frequent
 //! and a tenth as likely each, and what is seen says which of them it was.
 
+use super::ics19::SYSTEM_FAILURES;
 use super::machine::Failures;
 use crate::format::supervision::Attempt;
 use crate::policy::intervals::LEVELS_MAX;
 
-/// Failures a second of a GPU, of a processor and of the rest of a node, and of the whole system (Lee et al., GPU Snapshot, ICS'19, table 1: 18,688 GPUs of Titan and
+/// Failures a second of a GPU, of a processor and of the rest of a node (Lee et al., GPU Snapshot, ICS'19, table 1: 18,688 GPUs of Titan and
 /// others).
 const GPU: f64 = 1.14e-9;
 const PROCESSOR: f64 = 3.2e-10;
 const NODE: f64 = 1.44e-10;
-const SYSTEM: f64 = 1.77e-7;
 /// Of the failures of a job so many are of the whole system, where no more is known than how often it fails. A guess.
 const SYSTEM_SHARE: f64 = 0.1;
 /// Of ten nodes that are lost one does not come back. A guess.
@@ -26,8 +26,13 @@ pub fn of_parts(gpus: u32) -> Failures {
         process: GPU * f64::from(gpus) + 2.0 * PROCESSOR,
         reboot: NODE * (1.0 - NODES_GONE),
         loss: NODE * NODES_GONE,
-        system: SYSTEM,
+        system: SYSTEM_FAILURES,
     }
+}
+
+/// [`of_parts`] for a job of which no more is known than its ranks and nodes: as if each rank had a GPU, eight a node at most.
+pub fn of_ranks(ranks: u64, nodes: u64) -> Failures {
+    of_parts(ranks.div_ceil(nodes).min(8) as u32)
 }
 
 /// What a job was seen to do, over all its attempts.

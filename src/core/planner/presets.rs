@@ -2,6 +2,7 @@
 //!
 //! The nine of the ICS'19 paper are those of [`super::ics19`].
 
+use super::estimate::of_parts;
 use super::ics19;
 use super::machine::{Capture, Domain, Failures, Machine, Site, Store};
 use crate::config::Scheme;
@@ -56,12 +57,7 @@ fn node_8gpu() -> Machine {
         is_behind: true,
         slowdown: 0.02,
         relaunch: 60.0,
-        failures: Failures {
-            process: 8.0 * 1.14e-9 + 2.0 * 3.2e-10,
-            reboot: 0.9 * 1.44e-10,
-            loss: 0.1 * 1.44e-10,
-            system: ics19::SYSTEM_FAILURES,
-        },
+        failures: of_parts(8),
         site: Site {
             shape: 0.7,
             domains: vec![Domain { name: "rack".into(), nodes: 8, rate: 1e-9, returns: 0.9 }],

@@ -8,7 +8,8 @@ use super::estimate::Seen;
 use super::machine::Machine;
 use crate::base::Level;
 use crate::format::profile::{Failures, Name, Profile};
-use crate::policy::intervals::{LEVELS_MAX, LevelCosts, Volume};
+use crate::policy::intervals::{LevelCosts, Volume};
+use crate::policy::tuning::spread;
 use std::collections::BTreeSet;
 
 /// What levels cost, and what of that nobody has measured.
@@ -38,17 +39,10 @@ pub fn levels(profile: &Profile, machine: &Machine) -> Profiled {
     for level in [Level::NodeReboot, Level::NodeLoss, Level::System] {
         levels.extend(reader.stored(level, known(level), &mut missing).map(|costs| (level, costs)));
     }
-    spread_failures(&mut levels, machine.failures.by_level(machine.nodes));
+    let names: Vec<Level> = levels.iter().map(|(level, _)| *level).collect();
+    let rates = spread(&names, machine.failures.by_level(machine.nodes));
+    levels.iter_mut().zip(rates).for_each(|((_, costs), rate)| costs.rate = rate);
     Profiled { levels, missing }
-}
-
-/// Failures of a level that is not there are the next higher one's; the highest one gets what is left.
-fn spread_failures(levels: &mut [(Level, LevelCosts)], rates: [f64; LEVELS_MAX]) {
-    levels.iter_mut().for_each(|(_, costs)| costs.rate = 0.0);
-    for (class, rate) in Level::VOTED.iter().zip(rates) {
-        let at = levels.iter().position(|(level, _)| level >= class).unwrap_or(levels.len() - 1);
-        levels[at].1.rate += rate;
-    }
 }
 
 struct Reader<'a> {

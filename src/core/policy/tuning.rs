@@ -144,17 +144,24 @@ impl Scope {
         self.segment.is_some() || self.levels.iter().any(|(_, every)| every.is_auto())
     }
 
-    /// Failures of each level in use: those of a level that is not are the next higher one's; the highest gets what is left.
+    /// Failures of each level in use.
     fn rates(&self) -> Vec<f64> {
-        let mut rates = vec![0.0; self.levels.len()];
-        for (class, rate) in Level::VOTED.iter().zip(self.expected.rates) {
-            let survives = self.levels.iter().position(|(level, _)| level >= class);
-            if let Some(at) = survives.or(self.levels.len().checked_sub(1)) {
-                rates[at] += rate;
-            }
-        }
-        rates
+        let levels: Vec<Level> = self.levels.iter().map(|(level, _)| *level).collect();
+        spread(&levels, self.expected.rates)
     }
+}
+
+/// Failures a second of these levels, ascending, by those of each of [`Level::VOTED`]: where one is not among them its failures are the next higher one's; the
+/// highest gets what is left.
+pub fn spread(levels: &[Level], rates: [f64; LEVELS_MAX]) -> Vec<f64> {
+    let mut of_levels = vec![0.0; levels.len()];
+    for (class, rate) in Level::VOTED.iter().zip(rates) {
+        let survives = levels.iter().position(|level| level >= class);
+        if let Some(at) = survives.or(levels.len().checked_sub(1)) {
+            of_levels[at] += rate;
+        }
+    }
+    of_levels
 }
 
 /// How often, by a tuner.

@@ -27,7 +27,7 @@ use crate::coordination::{Ballot, Culprit, Driver, Outcome, Payload, Phase, Rank
 use crate::format::codec;
 use crate::format::profile::Profile;
 use crate::format::supervision::Status;
-use crate::planner::estimate::{Seen, after, of_parts};
+use crate::planner::estimate::{Seen, after, of_ranks};
 use crate::policy::tuning::Expected;
 use crate::recovery::discover::open_segments;
 use crate::redundancy::Protection;
@@ -308,9 +308,7 @@ fn expected(config: &Config, place: &Place, nodes: &[u32], rank: Rank, known: Op
         return Expected::default();
     }
     let count = node_count(nodes);
-    // As if each rank had a GPU, eight at most.
-    let ranks = (nodes.len() as u64).div_ceil(count).min(8);
-    let parts = of_parts(ranks as u32);
+    let parts = of_ranks(nodes.len() as u64, count);
     let attempts = run_directory(config, place).map_or(Ok(Vec::new()), |directory| directory.read_attempts());
     let attempts = attempts.unwrap_or_else(|error| {
         log::warn!("event=attempts-not-read error={error}: failures are estimated without them");

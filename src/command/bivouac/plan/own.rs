@@ -3,7 +3,7 @@
 use super::{Args, percent};
 use bivouac_core::Level;
 use bivouac_core::format::profile::{FILE_MAX, Profile};
-use bivouac_core::planner::estimate::{Seen, after, of_parts, within};
+use bivouac_core::planner::estimate::{Seen, after, of_ranks, within};
 use bivouac_core::planner::{Failures, Machine, presets, profiled};
 use bivouac_core::policy::intervals::{Best, LevelCosts, efficiency};
 use bivouac_core::tier::run_directory::RunDirectory;
@@ -11,9 +11,6 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-
-/// GPUs that a node is thought to have at most, where its ranks are counted.
-const GPUS_MAX: u64 = 8;
 
 /// What is known of the machine.
 pub struct Known {
@@ -67,7 +64,7 @@ impl Known {
             machine.state = profile.state.unwrap_or(machine.state);
             // A profile does not say how much memory a node has, and it is not that of the known machine.
             machine.memory = None;
-            machine.failures = of_parts(profile.ranks.div_ceil(profile.nodes).min(GPUS_MAX) as u32);
+            machine.failures = of_ranks(profile.ranks, profile.nodes);
             seen = Some(profile.failures.as_ref().map_or_else(Seen::default, Seen::told));
         }
         if let Some(directory) = &args.run_directory {
