@@ -64,7 +64,7 @@ fn machine(scheme: Scheme) -> Machine {
 
 fn plan(machine: &Machine) -> Best {
     let costs: Vec<_> = machine.levels().into_iter().map(|(_, costs)| costs).collect();
-    best(&costs, machine.always()).expect("a pattern")
+    best(&costs, machine.always(), machine.conduct()).expect("a pattern")
 }
 
 fn main() {

@@ -13,7 +13,7 @@ use crate::playing::{self, Planned};
 use bivouac_core::Level;
 use bivouac_core::base::units::{parse_bytes, parse_duration};
 use bivouac_core::planner::Machine;
-use bivouac_core::policy::intervals::{Best, LevelCosts, Waste, efficiency, first_order, merged};
+use bivouac_core::policy::intervals::{LevelCosts, Waste, efficiency, first_order, merged};
 use figures::Figure;
 use own::Known;
 use serde::Serialize;
@@ -154,7 +154,7 @@ pub fn run(args: &Args) -> Ending {
     };
     let own = known.view(&plan.machine, &plan.found, args.mtbf.is_some());
     let view = View::of(plan, playing::View::of(&plans, &args.playing), own);
-    let drawn = args.svg.as_ref().map(|path| write_losses(path, &plan.costs, &plan.found, &view));
+    let drawn = args.svg.as_ref().map(|path| write_losses(path, plan, &view));
     match (args.json, args.config) {
         (true, _) => print_json(&view),
         (_, true) => print(&(keys(&view) + &playing::View::keys(plan))),
@@ -188,9 +188,9 @@ fn write_figures(figure: Figure, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn write_losses(path: &Path, costs: &[LevelCosts], found: &Best, view: &View) -> Result<(), String> {
+fn write_losses(path: &Path, plan: &Planned, view: &View) -> Result<(), String> {
     let title = format!("{}: {} of the time is work", job(view), percent(view.efficiency));
-    let svg = losses::picture(costs, found, title).svg();
+    let svg = losses::picture(&plan.costs, &plan.found, plan.machine.conduct(), title).svg();
     write(path, &svg.map_err(|error| format!("cannot draw {}: {error}", path.display()))?)
 }
 
@@ -230,7 +230,7 @@ impl View {
         let is_used = |at: usize| found.pattern.levels.iter().any(|(index, _)| *index == at);
         let left_out = (0..names.len()).filter(|at| !is_used(*at)).map(|at| names[at].name());
         let with = |change: &dyn Fn(LevelCosts) -> LevelCosts| {
-            efficiency(&costs.iter().copied().map(change).collect::<Vec<_>>(), &found.pattern)
+            efficiency(&costs.iter().copied().map(change).collect::<Vec<_>>(), &found.pattern, machine.conduct())
         };
         let failures = |times: f64| with(&|level| LevelCosts { rate: level.rate * times, ..level });
         let costly = |times: f64| {

@@ -105,7 +105,7 @@ pub fn planned(
         machine.is_behind &= machine.versions() >= 2;
         let levels = levels(&machine);
         let (names, costs): (Vec<Level>, Vec<LevelCosts>) = levels.iter().copied().unzip();
-        let found = best(&costs, machine.always())?;
+        let found = best(&costs, machine.always(), machine.conduct())?;
         let setting = Setting::of_machine(&machine, &levels, &found.pattern, DAYS * DAY);
         let waiting = setting.waiting_share();
         let played = options.simulate.map(|runs| Summary::of(&played(&setting, runs, options)));
@@ -358,7 +358,7 @@ fn warnings(plan: &Planned) -> Vec<String> {
         ));
     }
     let used = merged(&plan.costs, &found.pattern);
-    let lower: Vec<f64> = used.iter().map(|level| level.rate).collect();
+    let failures: f64 = used.iter().map(|level| level.rate).sum();
     for (at, ((level, _), interval)) in found.pattern.levels.iter().zip(found.pattern.intervals()).enumerate() {
         let (costs, name) = (&used[at], names[*level].name());
         let delay = costs.delay(interval);
@@ -368,11 +368,10 @@ fn warnings(plan: &Planned) -> Vec<String> {
                 "a checkpoint of level {name} counts after {delay:.0} s only, longer than the {wanted:.0} s after which its failures would ask for the next one"
             ));
         }
-        let arrives = (-delay * lower[..at].iter().sum::<f64>()).exp();
+        let arrives = (-delay * failures).exp();
         if machine.is_behind && arrives < 0.75 {
             warnings.push(format!(
-                "only {} of the copies to level {name} arrive: they take {delay:.0} s, and failures end them on their way, which the plan does not count; \
-                 --simulate does",
+                "only {} of the copies to level {name} arrive: they take {delay:.0} s, and failures end them on their way",
                 percent(arrives)
             ));
         }

@@ -3,7 +3,7 @@
 use super::protection;
 use crate::base::Level;
 use crate::config::Scheme;
-use crate::policy::intervals::{LevelCosts, Volume};
+use crate::policy::intervals::{Conduct, LevelCosts, Volume};
 
 /// Where checkpoints are kept, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -169,6 +169,11 @@ impl Machine {
         usize::from(self.is_behind)
     }
 
+    /// What failures do to what is being written: what is written behind the program ends with it.
+    pub fn conduct(&self) -> Conduct {
+        if self.is_behind { Conduct::Engine } else { Conduct::Chain }
+    }
+
     /// Bytes a second at which a node copies its state into node memory, with as many GPUs at once as take their turn.
     pub fn capture_rate(&self) -> f64 {
         let at_once = self.at_once.min(self.gpus);
@@ -307,15 +312,17 @@ mod tests {
     use crate::planner::presets;
     use crate::policy::intervals::{Best, best};
 
+    /// Whose global store has all of it in six minutes.
     fn large(scheme: Scheme) -> Machine {
         let mut machine = presets::named("node-8gpu").expect("known").failing(20.0);
         (machine.nodes, machine.scheme) = (4096, scheme);
+        machine.global = Some(Store { write: 4e12, read: 4e12 });
         machine
     }
 
     fn planned(machine: &Machine) -> Best {
         let costs: Vec<LevelCosts> = machine.levels().into_iter().map(|(_, costs)| costs).collect();
-        best(&costs, machine.always()).expect("a pattern")
+        best(&costs, machine.always(), machine.conduct()).expect("a pattern")
     }
 
     /// Wherever failures fall to, none is lost and none is new.
@@ -346,7 +353,7 @@ mod tests {
         machine.capture = Capture::Cached { rate: 1e13 };
         let levels = machine.levels();
         let copy = machine.state / 280e9;
-        let takes = [copy, machine.state / 10e9, machine.state / 100e9, machine.state * 4096.0 / 100e9];
+        let takes = [copy, machine.state / 10e9, machine.state / 100e9, machine.state * 4096.0 / 4e12];
         let delays = [takes[0], takes[0] + takes[1], takes[0] + takes[2], takes[0] + takes[1] + takes[3]];
         for (((_, costs), takes), delay) in levels.iter().zip(takes).zip(delays) {
             assert!((costs.latency / delay - 1.0).abs() < 1e-12, "{costs:?}");

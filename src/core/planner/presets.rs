@@ -79,11 +79,11 @@ pub fn named(name: &str) -> Option<Machine> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::intervals::best;
+    use crate::policy::intervals::{Conduct, best};
 
     fn efficiency(name: &str) -> f64 {
         let levels: Vec<_> = named(name).expect("known").levels().into_iter().map(|(_, costs)| costs).collect();
-        best(&levels, 0).expect("a pattern").efficiency * 100.0
+        best(&levels, 0, Conduct::Chain).expect("a pattern").efficiency * 100.0
     }
 
     /// 8.0, 476 and 1943 s.

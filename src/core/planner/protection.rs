@@ -133,7 +133,7 @@ mod tests {
             let costs: Vec<LevelCosts> = levels.iter().map(|(_, costs)| *costs).collect();
             assert_eq!(levels.last().map(|(level, _)| *level), Some(Level::System));
             let expected = costs.last().expect("one").rate;
-            let pattern = best(&costs, 1).expect("a pattern").pattern;
+            let pattern = best(&costs, 1, machine.conduct()).expect("a pattern").pattern;
             assert!(pattern.levels.iter().any(|(at, _)| levels[*at].0 == Level::NodeLoss), "{scheme} pays");
             let time = 100.0 / expected;
             let setting = Setting::of_machine(&machine, &machine.levels(), &pattern, time / 8.0);

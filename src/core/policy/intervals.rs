@@ -5,12 +5,12 @@
 //! it by Benoit, Cavelan, Le Fèvre, Robert and Sun (2017) and, for two levels without a known length of the job, Di, Robert, Vivien and Cappello (2017); the time until a
 //! checkpoint counts, beside the time for which it blocks, by Vaidya (1997). They hold while little is lost.
 //!
-//! [`efficiency`] is the Markov model of Moody, Bronevetsky, Mohror and de Supinski (2010), written as a renewal recursion: segments of work end with
-//! a checkpoint of the first level, so many of them are a block that ends with one of the second level, and so on. A failure of a level's own class repeats that
-//! level's block; one of a higher class leaves it. Geometric sums make this one step for each level, however many segments there are. A checkpoint of a higher level
-//! is undone only by failures that need this level or a higher one.
+//! [`efficiency`] has the expected time exactly, by one of two sets of rules ([`Conduct`]): `chain` is the Markov model of the literature, `engine` what the engine does.
 //!
 //! [`best`] looks for the pattern with the highest efficiency, and leaves out levels that do not pay.
+
+mod chain;
+mod engine;
 
 /// Levels that a pattern can have.
 pub const LEVELS_MAX: usize = 4;
@@ -140,61 +140,15 @@ pub fn daly(cost: f64, mtbf: f64) -> f64 {
     }
 }
 
-// ---------------------------------------------------------------------------------------------- the exact chain
-
-/// Something that takes time and may end by a failure of a class: the levels are the classes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Process {
-    /// Expected seconds until it ends, in whichever way.
-    time: f64,
-    /// Chances that it ends by a failure of each class. What is missing to 1 is success.
-    leave: [f64; LEVELS_MAX],
-}
-
-impl Process {
-    /// `length` seconds during which failures of class `from` and of higher ones end it.
-    fn atom(length: f64, rates: &[f64; LEVELS_MAX], from: usize) -> Process {
-        let all: f64 = rates[from..].iter().sum();
-        if all <= 0.0 || length <= 0.0 {
-            return Process { time: length.max(0.0), leave: [0.0; LEVELS_MAX] };
-        }
-        let failing = -(-all * length).exp_m1();
-        let leave = std::array::from_fn(|class| if class < from { 0.0 } else { rates[class] / all * failing });
-        Process { time: failing / all, leave }
-    }
-
-    fn failing(&self) -> f64 {
-        self.leave.iter().sum::<f64>().min(1.0)
-    }
-
-    fn success(&self) -> f64 {
-        1.0 - self.failing()
-    }
-
-    fn then(&self, next: &Process) -> Process {
-        let success = self.success();
-        Process {
-            time: self.time + success * next.time,
-            leave: std::array::from_fn(|class| self.leave[class] + success * next.leave[class]),
-        }
-    }
-
-    /// So many of it in a row; a part of one counts in proportion.
-    fn times(&self, count: f64) -> Process {
-        let failing = self.failing();
-        // 1 + s + s^2 + ...: how often it is begun.
-        let begun = if failing > 0.0 { -(count * (-failing).ln_1p()).exp_m1() / failing } else { count };
-        Process { time: self.time * begun, leave: self.leave.map(|leave| leave * begun) }
-    }
-
-    /// Repeated when it ends by a failure of `class`: behind `recovery`, as `again`.
-    fn repeated(&self, class: usize, recovery: &Process, again: &Process) -> Process {
-        let round = recovery.then(again);
-        let rounds = self.leave[class] / (1.0 - round.leave[class]).max(0.0);
-        let mut leave: [f64; LEVELS_MAX] = std::array::from_fn(|other| self.leave[other] + rounds * round.leave[other]);
-        leave[class] = 0.0;
-        Process { time: self.time + rounds * round.time, leave }
-    }
+/// What failures do to checkpoints that are being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conduct {
+    /// As the literature supposes: what is being written, whether the program stands still for it or not, is undone only by failures that need its level or a higher one;
+    /// every so many-th checkpoint of the whole job goes to a level.
+    Chain,
+    /// As the engine does: a failure ends all flushes, because the processes that do them die; the first checkpoint after a start goes to all levels, and every
+    /// so many-th from there.
+    Engine,
 }
 
 /// A pattern of checkpoints: which levels there are, and how often.
@@ -239,53 +193,28 @@ pub fn merged(levels: &[LevelCosts], pattern: &Pattern) -> Vec<LevelCosts> {
     pattern.levels.iter().map(&mut of).collect()
 }
 
-/// The share of the time that is work and stays done, by the exact chain. 0 where the job never comes to an end: failures that no level of the pattern survives
+/// The share of the time that is work and stays done, exactly. 0 where the job never comes to an end: failures that no level of the pattern survives
 /// are not thought of.
 ///
 /// # Panics
 /// If the pattern has more levels than [`LEVELS_MAX`], or one that is not in `levels`.
 ///
 /// ```
-/// use bivouac_core::policy::intervals::{LevelCosts, Pattern, efficiency};
+/// use bivouac_core::policy::intervals::{Conduct, LevelCosts, Pattern, efficiency};
 /// let levels = [LevelCosts::blocking(8.0, 8.0, 5.34e-4), LevelCosts::blocking(1943.0, 1943.0, 1.77e-7)];
 /// let pattern = Pattern { segment: 170.0, levels: vec![(0, 1), (1, 800)] };
-/// assert_eq!((efficiency(&levels, &pattern) * 1000.0).round(), 883.0);
+/// assert_eq!((efficiency(&levels, &pattern, Conduct::Chain) * 1000.0).round(), 883.0);
 /// ```
-pub fn efficiency(levels: &[LevelCosts], pattern: &Pattern) -> f64 {
-    chain(&merged(levels, pattern), pattern)
+pub fn efficiency(levels: &[LevelCosts], pattern: &Pattern, conduct: Conduct) -> f64 {
+    of_merged(&merged(levels, pattern), pattern, conduct)
 }
 
-/// [`efficiency`] with the merged levels of the pattern.
-fn chain(used: &[LevelCosts], pattern: &Pattern) -> f64 {
+fn of_merged(used: &[LevelCosts], pattern: &Pattern, conduct: Conduct) -> f64 {
     assert!(used.len() <= LEVELS_MAX, "{} levels, and a pattern has at most {LEVELS_MAX}", used.len());
-    let rates: [f64; LEVELS_MAX] = std::array::from_fn(|class| used.get(class).map_or(0.0, |level| level.rate));
-    let intervals = pattern.intervals();
-    // Lower failures during what a higher level does do not undo it, but it waits until they are recovered from.
-    let mut stretch = 1.0;
-    let mut block = Process { time: pattern.segment, leave: [0.0; LEVELS_MAX] };
-    for (class, level) in used.iter().enumerate() {
-        let (cost, delay) = (level.cost(intervals[class]), level.delay(intervals[class]));
-        let (once, again) = match class {
-            0 => {
-                let length = pattern.segment + cost;
-                (Process::atom(length, &rates, 0), Process::atom(length + delay, &rates, 0))
-            }
-            _ => {
-                let write = Process::atom(cost * stretch, &rates, class);
-                let count = pattern.levels[class].1 as f64;
-                // What was done while the last one did not count yet is lost with it.
-                let lost = if block.time > 0.0 { delay / block.time } else { 0.0 };
-                (block.times(count).then(&write), block.times(count + lost).then(&write))
-            }
-        };
-        let read = Process::atom(level.recovery * stretch, &rates, class);
-        let recovery = read.repeated(class, &Process::atom(0.0, &rates, class), &read);
-        block = once.repeated(class, &recovery, &again);
-        stretch += level.rate * recovery.time;
+    match conduct {
+        Conduct::Chain => chain::efficiency(used, pattern),
+        Conduct::Engine => engine::efficiency(used, pattern),
     }
-    let work = intervals.last().copied().unwrap_or(pattern.segment);
-    let share = work / block.time;
-    if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
 }
 
 // ---------------------------------------------------------------------------------------------- the best pattern
@@ -297,6 +226,12 @@ pub struct Best {
     pub pattern: Pattern,
     /// The share of the time that is work and stays done.
     pub efficiency: f64,
+}
+
+impl Best {
+    fn is_better_than(&self, other: &Best) -> bool {
+        1.0 - self.efficiency < (1.0 - other.efficiency) * (1.0 - GAIN)
+    }
 }
 
 /// What of a pattern is not free.
@@ -324,37 +259,40 @@ impl Bounds {
     }
 }
 
-/// Rounds of a golden section: the interval is found to a part in a million.
-const SECTIONS: u32 = 48;
+/// Rounds of a golden section over all segments that can be of use: the best one is found to a few parts in ten thousand, of which efficiency feels the square.
+const SECTIONS: u32 = 24;
+/// Where counts change by no more than a factor of two, the best segment changes by less than this factor; and the rounds that this takes.
+const NEAR: f64 = 2.5;
+const SECTIONS_NEAR: u32 = 12;
 /// A level that is used less often than that is used never.
 const EVERY_MAX: u64 = 100_000_000;
-/// Gains below this are noise.
-const GAIN: f64 = 1e-9;
+/// By what share less has to be lost to be worth a step.
+const GAIN: f64 = 1e-6;
 
 /// The pattern with the highest efficiency. The highest level with failures is always used, because nothing else survives these; the others are where
 /// they pay, but the lowest `always` ones, which are used in any case: what other levels are made from. Intervals are no shorter than what a level needs until its checkpoints count. `None` where nothing fails, or no level is free of nonsense.
 ///
 /// ```
-/// use bivouac_core::policy::intervals::{LevelCosts, best};
+/// use bivouac_core::policy::intervals::{Conduct, LevelCosts, best};
 /// let levels = [LevelCosts::blocking(8.0, 8.0, 5.34e-4), LevelCosts::blocking(476.0, 476.0, 2.08e-6), LevelCosts::blocking(1943.0, 1943.0, 1.77e-7)];
-/// let best = best(&levels, 0).unwrap();
+/// let best = best(&levels, 0, Conduct::Chain).unwrap();
 /// assert_eq!((best.efficiency * 1000.0).round(), 843.0);
 /// ```
-pub fn best(levels: &[LevelCosts], always: usize) -> Option<Best> {
+pub fn best(levels: &[LevelCosts], always: usize, conduct: Conduct) -> Option<Best> {
     let top = levels.iter().rposition(|level| level.rate > 0.0).filter(|_| is_sound(levels))?;
     let fixed = (1usize << always.min(top)) - 1;
     let subsets = (0..1usize << top).filter(|below| below & fixed == fixed).map(|below| {
         let used = (0..=top).filter(|level| *level == top || below >> level & 1 == 1);
-        best_with(levels, used, &Bounds::NONE)
+        best_with(levels, used, &Bounds::NONE, conduct)
     });
     // Of equals the one with the most levels: one that costs nothing is used.
-    subsets.reduce(|one, other| if other.efficiency >= one.efficiency - GAIN { other } else { one })
+    subsets.reduce(|one, other| if one.is_better_than(&other) { one } else { other })
 }
 
 /// The best pattern of all the levels, within bounds. `None` where nothing fails, there is no level, or one is nonsense.
-pub fn best_within(levels: &[LevelCosts], bounds: &Bounds) -> Option<Best> {
+pub fn best_within(levels: &[LevelCosts], bounds: &Bounds, conduct: Conduct) -> Option<Best> {
     let fails = levels.iter().any(|level| level.rate > 0.0);
-    (fails && is_sound(levels)).then(|| best_with(levels, 0..levels.len(), bounds))
+    (fails && is_sound(levels)).then(|| best_with(levels, 0..levels.len(), bounds, conduct))
 }
 
 fn is_sound(levels: &[LevelCosts]) -> bool {
@@ -363,7 +301,7 @@ fn is_sound(levels: &[LevelCosts]) -> bool {
 }
 
 /// The best one that uses these levels.
-fn best_with(levels: &[LevelCosts], used: impl Iterator<Item = usize>, bounds: &Bounds) -> Best {
+fn best_with(levels: &[LevelCosts], used: impl Iterator<Item = usize>, bounds: &Bounds, conduct: Conduct) -> Best {
     let mut pattern = Pattern { segment: 1.0, levels: used.map(|level| (level, 1)).collect() };
     let alone = first_order(&merged(levels, &pattern));
     // One that costs nothing could be used all the time: a hundredth of the next interval is as good.
@@ -375,9 +313,13 @@ fn best_with(levels: &[LevelCosts], used: impl Iterator<Item = usize>, bounds: &
         before *= pattern.levels[at].1 as f64;
     }
     bounds.settle(&mut pattern);
-    let mut found = with_segment(levels, pattern, bounds.segment);
+    let mut found = with_segment(levels, pattern, bounds.segment, SECTIONS, conduct);
+    let near = |segment: f64| {
+        let (from, to) = bounds.segment;
+        ((segment / NEAR).max(from), (segment * NEAR).min(to))
+    };
     loop {
-        let efficiency = found.efficiency;
+        let before = found.clone();
         for at in 1..found.pattern.levels.len() {
             if bounds.every[found.pattern.levels[at].0].is_some() {
                 continue;
@@ -391,56 +333,62 @@ fn best_with(levels: &[LevelCosts], used: impl Iterator<Item = usize>, bounds: &
                     let mut other = found.pattern.clone();
                     other.levels[at].1 = every;
                     bounds.settle(&mut other);
-                    let other = with_segment(levels, other, bounds.segment);
-                    if other.efficiency <= found.efficiency + GAIN {
+                    let other = with_segment(levels, other, near(found.pattern.segment), SECTIONS_NEAR, conduct);
+                    if !other.is_better_than(&found) {
                         break;
                     }
                     found = other;
                 }
             }
         }
-        if found.efficiency <= efficiency + GAIN {
+        if !found.is_better_than(&before) {
             return found;
         }
     }
 }
 
 /// The best segment for these counts within bounds, by golden section over its logarithm.
-fn with_segment(levels: &[LevelCosts], pattern: Pattern, (from, to): (f64, f64)) -> Best {
+fn with_segment(
+    levels: &[LevelCosts],
+    pattern: Pattern,
+    (from, to): (f64, f64),
+    sections: u32,
+    conduct: Conduct,
+) -> Best {
     let used = merged(levels, &pattern);
     let products = Pattern { segment: 1.0, ..pattern.clone() }.intervals();
     // The longest delay, of each level in proportion, and what can be of use at all.
     let least = used.iter().zip(&products).map(|(level, product)| level.delay(f64::MAX) / product).fold(1e-6, f64::max);
     let rate: f64 = used.iter().map(|level| level.rate).sum();
     let most = (100.0 / rate).max(least * 2.0);
-    let at = |logarithm: f64| {
+    let mut pattern = pattern;
+    let mut at = |logarithm: f64| {
         // What comes of a logarithm again may lie beside the bounds.
-        let pattern = Pattern { segment: logarithm.exp().clamp(from, to), ..pattern.clone() };
-        Best { efficiency: chain(&used, &pattern), pattern }
+        pattern.segment = logarithm.exp().clamp(from, to);
+        (of_merged(&used, &pattern, conduct), pattern.segment)
     };
     let (least, most) = (least.clamp(from, to), most.clamp(from, to));
-    if least >= most {
-        return at(least.ln());
-    }
-    let ratio = (5f64.sqrt() - 1.0) / 2.0;
     let (mut low, mut high) = (least.ln(), most.ln());
-    let (mut left, mut right) = (at(high - ratio * (high - low)), at(low + ratio * (high - low)));
-    for _ in 0..SECTIONS {
-        // On a plain of zeros, short segments are where it rises.
-        if left.efficiency >= right.efficiency {
-            high = right.pattern.segment.ln();
-            (right, left) = (left, at(high - ratio * (high - low)));
-        } else {
-            low = left.pattern.segment.ln();
-            (left, right) = (right, at(low + ratio * (high - low)));
+    let mut found = at(low);
+    if least < most {
+        let ratio = (5f64.sqrt() - 1.0) / 2.0;
+        let (mut left, mut right) = (at(high - ratio * (high - low)), at(low + ratio * (high - low)));
+        let edge = at(high);
+        for _ in 0..sections {
+            // On a plain of zeros, short segments are where it rises.
+            if left.0 >= right.0 {
+                high = right.1.ln();
+                (right, left) = (left, at(high - ratio * (high - low)));
+            } else {
+                low = left.1.ln();
+                (left, right) = (right, at(low + ratio * (high - low)));
+            }
         }
+        let most = |one: (f64, f64), other: (f64, f64)| if other.0 > one.0 { other } else { one };
+        found = [right, found, edge].into_iter().fold(left, most);
     }
-    let edges = [least, most].map(|edge| at(edge.ln()));
-    [left, right]
-        .into_iter()
-        .chain(edges)
-        .reduce(|one, other| if other.efficiency > one.efficiency { other } else { one })
-        .expect("four")
+    let (efficiency, segment) = found;
+    Best { efficiency, pattern: Pattern { segment, ..pattern } }
 }
 
 #[cfg(test)]

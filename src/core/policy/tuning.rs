@@ -7,11 +7,13 @@
 //! What it measures is what it acts on: a longer interval changes more of the state, so checkpoints cost more, and the next answer is made of that.
 #![forbid(unsafe_code)]
 
-use super::intervals::{Best, Bounds, LEVELS_MAX, LevelCosts, Pattern, best_within, efficiency};
+use super::intervals::{Best, Bounds, Conduct, LEVELS_MAX, LevelCosts, Pattern, best_within, efficiency};
 use crate::base::Level;
 use crate::config::Choice;
 use std::fmt;
 
+/// A failure ends this session with all its flushes.
+const CONDUCT: Conduct = Conduct::Engine;
 /// Checkpoints between two changes.
 const CHANGE_EVERY: u64 = 5;
 /// A change has to save so much of what is lost.
@@ -356,12 +358,12 @@ impl Tuner {
             *fixed = choice.fixed();
         }
         let costs = self.costs(blocking, pending);
-        let Best { pattern, efficiency: best } = best_within(&costs, &Bounds { segment: bounds, every })?;
+        let Best { pattern, efficiency: best } = best_within(&costs, &Bounds { segment: bounds, every }, CONDUCT)?;
         let mut answer = Answer { segment: pattern.segment, every: pattern.every() };
         for (every, (_, choice)) in answer.every.iter_mut().zip(&self.scope.levels) {
             *every = choice.fixed().unwrap_or(*every);
         }
-        let before = 1.0 - efficiency(&costs, &self.pattern(bounds));
+        let before = 1.0 - efficiency(&costs, &self.pattern(bounds), CONDUCT);
         let lost = [before, 1.0 - best];
         if self.changed.is_some() && (answer == self.answer || before - lost[1] < GAIN * before) {
             return None;
@@ -431,8 +433,8 @@ mod tests {
         /// What is lost with the tuner's answer, in parts of the least that can be.
         fn compared(&self, tuner: &Tuner, bounds: (f64, f64)) -> f64 {
             let truth = self.truth(tuner);
-            let best = best_within(&truth, &Bounds { segment: bounds, ..Bounds::NONE }).expect("a pattern");
-            (1.0 - efficiency(&truth, &tuner.pattern(bounds))) / (1.0 - best.efficiency)
+            let best = best_within(&truth, &Bounds { segment: bounds, ..Bounds::NONE }, CONDUCT).expect("a pattern");
+            (1.0 - efficiency(&truth, &tuner.pattern(bounds), CONDUCT)) / (1.0 - best.efficiency)
         }
     }
 

@@ -89,7 +89,7 @@ fn work(machine: &Machine, scheme: &Scheme) -> f64 {
     let levels: Vec<LevelCosts> = machine.levels().into_iter().enumerate().map(of).collect();
     // GPUs copy into node memory first, wherever a checkpoint goes from there: a disk that costs nothing does not
     // save that.
-    let best = best(&levels, 1).expect("the paper's machines fail");
+    let best = best(&levels, 1, machine.conduct()).expect("the paper's machines fail");
     (best.efficiency * 1e4).round() / 100.0
 }
 

@@ -1,7 +1,7 @@
 //! What a plan loses over the time between two checkpoints, by cause. Pure.
 
 use crate::picture::{Look, Picture, Series};
-use bivouac_core::policy::intervals::{Best, LevelCosts, Pattern, Waste, efficiency, merged};
+use bivouac_core::policy::intervals::{Best, Conduct, LevelCosts, Pattern, Waste, efficiency, merged};
 
 /// The axis goes from the best segment divided by this to the best one times this.
 const AROUND: f64 = 5.0;
@@ -9,7 +9,7 @@ const AROUND: f64 = 5.0;
 const POINTS: u32 = 81;
 
 /// The plan that was found, with other segments and the same counts; `title` says what it is for.
-pub fn picture(costs: &[LevelCosts], found: &Best, title: String) -> Picture {
+pub fn picture(costs: &[LevelCosts], found: &Best, conduct: Conduct, title: String) -> Picture {
     let used = merged(costs, &found.pattern);
     let best = found.pattern.segment;
     let with = |segment: f64| Pattern { segment, ..found.pattern.clone() };
@@ -38,7 +38,7 @@ pub fn picture(costs: &[LevelCosts], found: &Best, title: String) -> Picture {
         curve("rework", &|segment| first_order(segment, |waste| waste.rework)),
         curve("recovery", &|segment| first_order(segment, |waste| waste.recovery)),
         curve("all three to first order", &|segment| first_order(segment, Waste::total)),
-        curve("exact loss", &|segment| 1.0 - efficiency(costs, &with(segment))),
+        curve("exact loss", &|segment| 1.0 - efficiency(costs, &with(segment), conduct)),
         Series { look: Look::Dots, ..mark },
     ];
     Picture { title, x, y: "time that is lost [%]", series, ..Picture::default() }
@@ -53,8 +53,8 @@ mod tests {
     fn of(name: &str) -> (Picture, Best) {
         let machine = presets::named(name).expect("known");
         let costs: Vec<LevelCosts> = machine.levels().into_iter().map(|(_, costs)| costs).collect();
-        let found = best(&costs, machine.always()).expect("a pattern");
-        (picture(&costs, &found, name.to_owned()), found)
+        let found = best(&costs, machine.always(), machine.conduct()).expect("a pattern");
+        (picture(&costs, &found, machine.conduct(), name.to_owned()), found)
     }
 
     #[test]

@@ -95,7 +95,11 @@ impl Known {
         let seen = self.seen.as_ref().filter(|_| !is_told);
         let with = |failures: Failures| {
             let levels = self.levels(&Machine { failures, ..machine.clone() });
-            efficiency(&levels.into_iter().map(|(_, costs)| costs).collect::<Vec<_>>(), &found.pattern)
+            efficiency(
+                &levels.into_iter().map(|(_, costs)| costs).collect::<Vec<_>>(),
+                &found.pattern,
+                machine.conduct(),
+            )
         };
         let missing = self.profile.as_ref().map(|profile| profiled::levels(profile, machine).missing);
         let mut not_measured: Vec<&'static str> = missing.into_iter().flatten().collect();

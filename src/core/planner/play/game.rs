@@ -189,7 +189,7 @@ impl<'a> Game<'a> {
                 self.tally_recovery(own, begun, &recovered);
                 match recovered {
                     Ok(end) => {
-                        self.from.1 += end - at;
+                        self.from.1 += self.within(at, end);
                         return;
                     }
                     Err(worse) => failed = worse,

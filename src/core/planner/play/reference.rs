@@ -142,7 +142,7 @@ fn plays_are_what_a_program_says_that_goes_step_by_step() {
         .map(|number| {
             let machine = &all[number as usize];
             let costs: Vec<LevelCosts> = machine.levels().into_iter().map(|(_, costs)| costs).collect();
-            let found = best(&costs, machine.always()).expect("a pattern");
+            let found = best(&costs, machine.always(), machine.conduct()).expect("a pattern");
             let setting = Setting::of_machine(machine, &machine.levels(), &found.pattern, 10.0 * DAY);
             (number, setting, told(machine, &found.pattern, 10.0 * DAY), found.efficiency)
         })

@@ -23,7 +23,7 @@ fn with_one_level_the_chain_is_dalys_cost_function() {
         [(3600.0, 60.0, 30.0, 600.0), (600.0, 100.0, 200.0, 300.0), (1e6, 1.0, 0.0, 5e3)]
     {
         let level = [LevelCosts::blocking(cost, recovery, 1.0 / mtbf)];
-        let ours = efficiency(&level, &Pattern { segment, levels: vec![(0, 1)] });
+        let ours = efficiency(&level, &Pattern { segment, levels: vec![(0, 1)] }, Conduct::Chain);
         let dalys = segment / (mtbf * f64::exp(recovery / mtbf) * f64::exp_m1((segment + cost) / mtbf));
         assert!((ours - dalys).abs() < 1e-12, "{ours} {dalys}");
     }
@@ -34,7 +34,7 @@ fn where_little_is_lost_first_order_is_near_to_the_chain() {
     for (cost, recovery, mtbf) in [(1.0, 1.0, 1e4), (10.0, 30.0, 1e5), (60.0, 300.0, 1e6)] {
         let levels = [LevelCosts::blocking(cost, recovery, 1.0 / mtbf)];
         let simple = 1.0 - first_order(&levels)[0].total();
-        let exact = best(&levels, 0).expect("one").efficiency;
+        let exact = best(&levels, 0, Conduct::Chain).expect("one").efficiency;
         assert!(simple > 0.95 && (simple - exact).abs() < 0.002, "{simple} {exact}");
     }
 }
@@ -71,7 +71,7 @@ fn the_papers_numbers() {
     ];
     let mut wrong = false;
     for (name, printed, levels, expected) in settings {
-        let exact = |levels: &[LevelCosts]| percent(best(levels, 0).expect("a pattern").efficiency);
+        let exact = |levels: &[LevelCosts]| percent(best(levels, 0, Conduct::Chain).expect("a pattern").efficiency);
         let simple = 1.0 - levels.map(free).iter().map(|level| first_order(&[*level])[0].total()).sum::<f64>();
         let ours = [exact(&levels), exact(&levels.map(free)), percent(simple)];
         println!("{name}: {ours:?}, expected {expected:?}");
@@ -109,8 +109,12 @@ fn any_levels() -> impl Strategy<Value = Vec<LevelCosts>> {
     })
 }
 
+fn any_conduct() -> impl Strategy<Value = Conduct> {
+    prop_oneof![Just(Conduct::Chain), Just(Conduct::Engine)]
+}
+
 /// The best of a grid: counts and segments that are a fifth apart.
-fn by_force(levels: &[LevelCosts]) -> f64 {
+fn by_force(levels: &[LevelCosts], conduct: Conduct) -> f64 {
     let grid =
         |from: f64, to: f64| std::iter::successors(Some(from), |at| Some(at * 1.2)).take_while(move |at| *at < to);
     let mut counts: Vec<u64> = grid(1.0, 1e5).map(|count| count as u64).collect();
@@ -129,7 +133,7 @@ fn by_force(levels: &[LevelCosts]) -> f64 {
                 pattern.segment = segment;
                 let is_allowed = |(level, interval): (&LevelCosts, &f64)| level.delay(f64::MAX) <= *interval;
                 if merged(levels, &pattern).iter().zip(&pattern.intervals()).all(is_allowed) {
-                    most = most.max(efficiency(levels, &pattern));
+                    most = most.max(efficiency(levels, &pattern, conduct));
                 }
             }
         }
@@ -146,22 +150,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: draws(), ..ProptestConfig::default() })]
 
     #[test]
-    fn no_grid_has_a_better_pattern(levels in any_levels()) {
-        let ours = best(&levels, 0).expect("a pattern");
-        let grid = by_force(&levels);
+    fn no_grid_has_a_better_pattern(levels in any_levels(), conduct in any_conduct()) {
+        let ours = best(&levels, 0, conduct).expect("a pattern");
+        let grid = by_force(&levels, conduct);
         prop_assert!(ours.efficiency >= grid - 0.001, "{ours:?}, grid {grid}, {levels:?}");
     }
 }
 
 proptest! {
     #[test]
-    fn what_gets_worse_never_helps(levels in any_levels(), which in 0usize..3, factor in 1.0..4.0f64) {
+    fn what_gets_worse_never_helps(levels in any_levels(), conduct in any_conduct(), which in 0usize..3, factor in 1.0..4.0f64) {
         let which = which % levels.len();
-        let before = best(&levels, 0).expect("a pattern").efficiency;
+        let before = best(&levels, 0, conduct).expect("a pattern").efficiency;
         let changed = |change: fn(&mut LevelCosts, f64)| {
             let mut levels = levels.clone();
             change(&mut levels[which], factor);
-            best(&levels, 0).expect("a pattern").efficiency
+            best(&levels, 0, conduct).expect("a pattern").efficiency
         };
         let changes: [fn(&mut LevelCosts, f64); 4] = [
             |level, factor| level.rate *= factor,
@@ -175,16 +179,17 @@ proptest! {
         }
     }
 
+    /// By the chain. The engine's first checkpoint goes to all levels, so one that comes soon because it costs nothing brings others that do.
     #[test]
     fn a_level_that_costs_nothing_is_used(levels in any_levels(), rate in 1e-7..1e-4f64) {
         let free = [vec![LevelCosts::blocking(0.0, 0.0, rate)], levels].concat();
-        let best = best(&free, 0).expect("a pattern");
-        prop_assert!(best.pattern.levels.len() > 1 && best.pattern.levels[0].0 == 0, "{best:?}");
+        let found = best(&free, 0, Conduct::Chain).expect("a pattern");
+        prop_assert!(found.pattern.levels.len() > 1 && found.pattern.levels[0].0 == 0, "{found:?}");
     }
 
     #[test]
-    fn intervals_are_no_shorter_than_delays(levels in any_levels()) {
-        let best = best(&levels, 0).expect("a pattern");
+    fn intervals_are_no_shorter_than_delays(levels in any_levels(), conduct in any_conduct()) {
+        let best = best(&levels, 0, conduct).expect("a pattern");
         for (level, interval) in merged(&levels, &best.pattern).iter().zip(best.pattern.intervals()) {
             prop_assert!(level.delay(interval) <= interval * 1.000001, "{best:?} {level:?}");
         }
@@ -196,16 +201,17 @@ fn nonsense_has_no_pattern() {
     let level = |rate, blocking| [LevelCosts::blocking(blocking, 1.0, rate)];
     for levels in [level(f64::NAN, 1.0), level(-1.0, 1.0), level(1.0, f64::INFINITY), level(1.0, -1.0), level(0.0, 1.0)]
     {
-        assert_eq!(best(&levels, 0), None);
+        assert_eq!(best(&levels, 0, Conduct::Chain), None);
     }
-    assert_eq!((best(&[], 0), best(&[MEMORY; 5], 0)), (None, None));
+    assert_eq!((best(&[], 0, Conduct::Chain), best(&[MEMORY; 5], 0, Conduct::Chain)), (None, None));
 }
 
 /// What changes little soon moves less.
 #[test]
 fn a_volume_that_saturates_makes_short_intervals_cheaper() {
     let volume = Volume { least: 0.05, most: 1.0, saturates_after: 3600.0 };
-    let [whole, part] = [Volume::WHOLE, volume].map(|volume| best(&[LevelCosts { volume, ..MEMORY }], 0).expect("one"));
+    let [whole, part] =
+        [Volume::WHOLE, volume].map(|volume| best(&[LevelCosts { volume, ..MEMORY }], 0, Conduct::Chain).expect("one"));
     assert!(part.efficiency > whole.efficiency && part.pattern.segment < whole.pattern.segment, "{part:?} {whole:?}");
 }
 
@@ -213,7 +219,10 @@ fn a_volume_that_saturates_makes_short_intervals_cheaper() {
 #[test]
 fn what_others_are_made_from_is_always_used() {
     let levels = [LevelCosts::blocking(10.0, 10.0, 0.0), LevelCosts::blocking(0.0, 10.0, 1e-4)];
-    let used = |always| best(&levels, always).expect("a pattern").pattern.levels;
+    let used = |always| best(&levels, always, Conduct::Chain).expect("a pattern").pattern.levels;
     assert_eq!((used(0), used(1)), (vec![(1, 1)], vec![(0, 1), (1, 1)]));
-    assert!(best(&levels, 1).expect("one").efficiency < best(&levels, 0).expect("one").efficiency);
+    assert!(
+        best(&levels, 1, Conduct::Chain).expect("one").efficiency
+            < best(&levels, 0, Conduct::Chain).expect("one").efficiency
+    );
 }
