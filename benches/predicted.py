@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Time that a real job loses to checkpoints and failures: heat2d under `bivouac run`, killed by a seed.
+"""Time that a real job loses to checkpoints and failures, and what `bivouac plan` has said beforehand: heat2d under `bivouac run`, killed by a seed.
 
-    benches/predicted.py --bin DIR [--seconds S] [--mtbf S] [--reboots SHARE] [--ranks N] [--grid NXxNY]
+    benches/predicted.py --bin DIR [--seconds S] [--mtbf S] [--ranks N] [--grid NXxNY]
                          [--interval S] [--every N] [--seed N] [--out FILE]
 
-Three runs in a folder of their own: without checkpoints (what a step takes), with checkpoints and nobody killed (what they cost), and for
-about S seconds with a failure each MTBF seconds on average: of a process (one rank is killed, node memory stays), or, in SHARE of the cases, of a node
-that comes back (all ranks are killed and node memory is taken away). Nothing else should run on the machine. Prints a line of JSON for each run: what
-`bivouac plan` is to be compared with.
+1. Without checkpoints: what a launch and a step take, by two lengths, the longer one as long as the next run; and how long mpirun goes on when a rank is killed.
+2. With checkpoints, nobody killed: what they cost. Its profile and these two times are what is planned with.
+3. Planned: 2,000 jobs of S seconds are played with that profile.
+4. About S seconds with a failure each MTBF seconds on average: of a process (one rank is killed, node memory stays), or of a node that comes back (all ranks are
+   killed and node memory is taken away), in the share of cases that the plan supposes. Twice as fast machines and slower ones have other losses, so
+   the work is what the steps took in run 1.
 
-DIR holds `bivouac` and `heat2d`; mpirun is the one in PATH.
+Nothing else should run on the machine. Prints a line of JSON for each. DIR holds `bivouac` and `heat2d`; mpirun is the one in PATH.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import random
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,7 +34,6 @@ def options():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--mtbf", type=float, default=60)
-    parser.add_argument("--reboots", type=float, default=0.25)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--grid", default="4096x4096")
     parser.add_argument("--interval", default="auto")
@@ -111,7 +113,7 @@ def kill(processes):
             pass
 
 
-def timed(command, environment, killer=None):
+def timed(command, environment, killer=None, fails=False):
     """Seconds that it takes, and what it printed."""
     begun = time.monotonic()
     with tempfile.TemporaryFile("w+") as log:
@@ -121,12 +123,12 @@ def timed(command, environment, killer=None):
         took = time.monotonic() - begun
         log.seek(0)
         text = log.read()
-    if status != 0:
+    if (status != 0) != fails:
         sys.exit(f"{command} ended with {status}:\n{text[-3000:]}")
     return took, text, failures
 
 
-def killer_of(bed, name, asked):
+def killer_of(bed, name, asked, reboots):
     """Kills until the job is done: a failure after each time that the seed draws, of the kind that it draws."""
     draws = random.Random(asked.seed)
     store = f"{bed.disk}/{name}"
@@ -139,7 +141,7 @@ def killer_of(bed, name, asked):
                 time.sleep(0.01)
                 continue
             due += draws.expovariate(1 / asked.mtbf)
-            kind = "reboot" if draws.random() < asked.reboots else "process"
+            kind = "reboot" if draws.random() < reboots else "process"
             victim = draws.randrange(asked.ranks)
             ranks = ranks_of(store)
             if not ranks:
@@ -158,6 +160,32 @@ def killer_of(bed, name, asked):
     return killer
 
 
+def ending(bed, asked, launch):
+    """Seconds from the end of one rank until mpirun ends."""
+    store = f"{bed.disk}/alone"
+
+    def killer(process):
+        time.sleep(launch + 1.0)
+        kill(ranks_of(store)[:1])
+        killed = time.monotonic()
+        process.wait()
+        return time.monotonic() - killed
+
+    command = bed.heat("alone", 1_000_000_000, "--every", "1000000000")
+    return timed(command, bed.environment("alone"), killer, fails=True)[2]
+
+
+def planned(bed, asked, profile, relaunch):
+    """What is to be expected of a job of that length."""
+    command = [f"{asked.bin}/bivouac", "plan", "--json", "--profile", profile, "--mtbf", f"{asked.mtbf}s", "--relaunch", f"{relaunch}s"]
+    command += ["--simulate", "2000", "--duration", f"{asked.seconds}s"]
+    plan = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    rates = [level["failures_per_s"] for level in plan["levels"]]
+    played = plan["simulated"]
+    told = {key: played[key] for key in ("efficiency", "percentiles", "checkpoints", "levels")}
+    return told | {"closed_form": plan["efficiency"], "reboots": sum(rates[1:]) / sum(rates), "pattern": plan["levels"], "relaunch_s": relaunch}
+
+
 def main():
     asked = options()
     bed = Bed(asked)
@@ -167,29 +195,42 @@ def main():
         rows.append(row)
         print(json.dumps(row), flush=True)
 
+    def alone(steps):
+        return timed(bed.heat("alone", steps, "--every", "1000000000"), bed.environment("alone"))[0]
+
     try:
-        # The launch itself is no step: the difference of two lengths.
-        alone = [timed(bed.heat("alone", steps, "--every", "1000000000"), bed.environment("alone"))[0] for steps in (100, 400)]
-        step = (alone[1] - alone[0]) / 300
-        tell(figure="alone", step_s=step, launch_s=alone[0] - 100 * step, ranks=asked.ranks, grid=asked.grid)
+        short = alone(200)
+        # A guess of a step, for the lengths that tell it.
+        guess = (alone(5200) - short) / 5000
+        steps = int(min(asked.seconds / 6, 120) / guess)
+        long = alone(steps)
+        step = (long - short) / (steps - 200)
+        launch = short - 200 * step
+        ends = [ending(bed, asked, launch) for _ in range(3)]
+        relaunch = launch + statistics.median(ends)
+        tell(figure="alone", step_s=step, launch_s=launch, ends_s=ends, steps=steps, ranks=asked.ranks, grid=asked.grid, cores=os.cpu_count())
 
         pattern = {"BIVOUAC_INTERVAL_SECONDS": str(asked.interval), "BIVOUAC_LOCAL_EVERY": str(asked.every), "BIVOUAC_INTERVAL_MTBF": f"{asked.mtbf}s"}
         profile = f"{bed.disk}/profile.toml"
-        steps = int(min(asked.seconds / 6, 120) / step)
         begun = bed.environment("costs", **pattern, BIVOUAC_PLAN_PROFILE=profile)
-        took, text, _ = timed(bed.supervised("costs", bed.heat("costs", steps)), begun)
+        took, _, _ = timed(bed.supervised("costs", bed.heat("costs", steps)), begun)
         status = bed.status("costs")
-        measured = read(profile)
-        tell(figure="costs", steps=steps, seconds=took, lost=took - alone[0] + 100 * step - steps * step, tuned=status["tuned"], levels=status["levels"], blocked_s=status["root_blocked_seconds"], profile=measured)
+        tell(figure="costs", seconds=took, lost=(took - long) / took, tuned=status["tuned"], levels=status["levels"], blocked_s=status["root_blocked_seconds"], profile=read(profile))
+        expected = planned(bed, asked, profile, relaunch)
+        tell(figure="planned", **expected)
 
-        steps = int(asked.seconds * 0.8 / step)
-        # The last attempt adds what a restart takes.
+        # So many that the job takes about as long as it was asked for.
+        steps = int(asked.seconds * expected["efficiency"] / step)
         killed = bed.environment("killed", **pattern, BIVOUAC_PLAN_PROFILE=profile)
-        took, text, failures = timed(bed.supervised("killed", bed.heat("killed", steps)), killed, killer_of(bed, "killed", asked))
+        took, text, failures = timed(bed.supervised("killed", bed.heat("killed", steps)), killed, killer_of(bed, "killed", asked, expected["reboots"]))
+        # The first launch is no loss to failures or checkpoints.
+        efficiency = steps * step / (took - launch)
         attempts = bed.attempts("killed")
         between = [after["began"] - before["ended"] for before, after in zip(attempts, attempts[1:])]
         restored = [float(seconds) for seconds in re.findall(r"^restored .* seconds=(\S+)", text, re.M)]
-        tell(figure="killed", steps=steps, seconds=took, work_s=steps * step, efficiency=steps * step / took, failures=failures, attempts=len(attempts), between_s=sum(between) / max(1, len(between)), restored_s=sum(restored) / max(1, len(restored)), tuned=bed.status("killed")["tuned"], mtbf_s=asked.mtbf, reboots=asked.reboots, seed=asked.seed, profile=read(profile))
+        low, middle, high = expected["percentiles"]
+        tell(figure="killed", steps=steps, seconds=took, work_s=steps * step, efficiency=efficiency, planned=[low, middle, high], inside=low <= efficiency <= high, failures=failures, attempts=len(attempts), between_s=statistics.mean(between or [0]), restored_s=statistics.mean(restored or [0]), tuned=bed.status("killed")["tuned"], mtbf_s=asked.mtbf, seed=asked.seed, profile=read(profile))
+        tell(figure="planned behind", **planned(bed, asked, profile, relaunch))
     finally:
         bed.close()
     if asked.out:

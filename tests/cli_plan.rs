@@ -39,6 +39,8 @@ fn options_change_what_they_say() {
     assert_eq!(number(&["--mtbf", "6h"], "mtbf_s").round(), 21_600.0);
     let times = ["6h", "60h"].map(|mtbf| number(&["--mtbf", mtbf], "efficiency"));
     assert!(times[0] < times[1], "{times:?}");
+    let starts = ["1h", "1s"].map(|start| number(&["--relaunch", start], "efficiency"));
+    assert!(starts[0] < starts[1] - 0.01, "{starts:?}");
 }
 
 /// The sample in `config/` has all figures of a session.

@@ -66,6 +66,9 @@ pub struct Args {
     /// The mean time between two failures of any kind, of all nodes together: 6h
     #[arg(long, value_name = "TIME", value_parser = time)]
     mtbf: Option<Duration>,
+    /// From a failure until the program has been started again, before it loads anything: 30s
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    relaunch: Option<Duration>,
     /// Print the keys for bivouac.toml
     #[arg(long, conflicts_with = "json")]
     config: bool,
@@ -76,7 +79,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Draw figures of the paper instead of planning, each as SVG and CSV
-    #[arg(long, requires = "out", conflicts_with_all = ["preset", "profile", "run_directory", "nodes", "state", "mtbf", "config", "json", "svg", "scheme", "capture", "simulate"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["preset", "profile", "run_directory", "nodes", "state", "mtbf", "relaunch", "config", "json", "svg", "scheme", "capture", "simulate", "duration"])]
     figure: Option<Figure>,
     /// The folder for the figures; it is made if it is not there
     #[arg(long, value_name = "DIR", requires = "figure")]
@@ -89,7 +92,7 @@ fn size(text: &str) -> Result<u64, String> {
     parse_bytes(text).filter(|bytes| *bytes > 0).ok_or_else(|| "a size above 0 is wanted, like \"200 GiB\"".to_owned())
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).filter(|time| !time.is_zero());
     time.ok_or_else(|| "a time above 0 is wanted, like 6h".to_owned())
 }
@@ -202,6 +205,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 fn asked_for(mut machine: Machine, args: &Args) -> Machine {
     machine.nodes = args.nodes.unwrap_or(machine.nodes);
     machine.state = args.state.map_or(machine.state, |bytes| bytes as f64);
+    machine.relaunch = args.relaunch.map_or(machine.relaunch, |time| time.as_secs_f64());
     match args.mtbf {
         Some(mtbf) => machine.failing_each(mtbf.as_secs_f64()),
         None => machine,
@@ -259,7 +263,7 @@ impl View {
 }
 
 /// Seconds for people.
-fn seconds(seconds: f64) -> String {
+pub fn seconds(seconds: f64) -> String {
     match seconds {
         short if short < 100.0 => format!("{short:.1} s"),
         minutes if minutes < 100.0 * 60.0 => format!("{:.1} min", minutes / 60.0),

@@ -12,11 +12,9 @@ use bivouac_core::planner::{Machine, protection};
 use bivouac_core::policy::intervals::{Best, LevelCosts, best, merged};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const DAY: f64 = 86_400.0;
-/// How long a job is played.
-const DAYS: f64 = 30.0;
-
 /// What is asked.
 #[derive(clap::Args)]
 pub struct Options {
@@ -26,9 +24,12 @@ pub struct Options {
     /// How checkpoints come from the GPUs: copied while the program stands still, copied inside the GPU, or marked
     #[arg(long, value_name = "HOW")]
     capture: Option<How>,
-    /// Play so many jobs of 30 days, failure by failure
+    /// Play so many jobs, failure by failure
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     simulate: Option<u64>,
+    /// How long each of them is
+    #[arg(long, value_name = "TIME", default_value = "30d", requires = "simulate", value_parser = super::plan::time)]
+    duration: Duration,
     /// Which random numbers: the same ones give the same answer
     #[arg(long, value_name = "S", default_value_t = 1, requires = "simulate")]
     seed: u64,
@@ -106,7 +107,7 @@ pub fn planned(
         let levels = levels(&machine);
         let (names, costs): (Vec<Level>, Vec<LevelCosts>) = levels.iter().copied().unzip();
         let found = best(&costs, machine.always(), machine.conduct())?;
-        let setting = Setting::of_machine(&machine, &levels, &found.pattern, DAYS * DAY);
+        let setting = Setting::of_machine(&machine, &levels, &found.pattern, options.duration.as_secs_f64());
         let waiting = setting.waiting_share();
         let played = options.simulate.map(|runs| Summary::of(&played(&setting, runs, options)));
         Some(Planned { machine, names, costs, found, waiting, played })
@@ -239,7 +240,7 @@ impl View {
             PlayedView {
                 runs: played.runs,
                 seed: options.seed,
-                days: DAYS,
+                days: options.duration.as_secs_f64() / DAY,
                 efficiency: played.efficiency.mean,
                 standard_error: if played.runs > 1 { played.efficiency.error } else { 0.0 },
                 percentiles: played.efficiency.percentiles,
@@ -311,9 +312,9 @@ impl PlayedView {
     fn text(&self) -> String {
         let [low, middle, high] = self.percentiles.map(percent);
         let mut text = format!(
-            "Played {} times {} days (seed {}): {} +- {} of the time is work; 5, 50 and 95 %: {low}, {middle}, {high}.\n",
+            "Played {} times {} (seed {}): {} +- {} of the time is work; 5, 50 and 95 %: {low}, {middle}, {high}.\n",
             self.runs,
-            self.days,
+            super::plan::seconds(self.days * DAY),
             self.seed,
             percent(self.efficiency),
             percent(self.standard_error),

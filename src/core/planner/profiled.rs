@@ -34,7 +34,7 @@ pub fn levels(profile: &Profile, machine: &Machine) -> Profiled {
     let reader = Reader { profile, machine, volume: volume(profile) };
     let known = machine.levels();
     let known = |level: Level| known.iter().find(|(of, _)| *of == level).map(|(_, costs)| *costs);
-    let mut missing = BTreeSet::from(["how long a new start takes"]);
+    let mut missing = BTreeSet::new();
     let mut levels = vec![(Level::Process, reader.memory(known(Level::Process), &mut missing))];
     for level in [Level::NodeReboot, Level::NodeLoss, Level::System] {
         levels.extend(reader.stored(level, known(level), &mut missing).map(|costs| (level, costs)));
@@ -204,10 +204,7 @@ mod tests {
         assert_eq!(of(&nothing, Level::Process).fixed, known[0].1.blocking);
         assert_eq!(of(&nothing, Level::NodeReboot).latency, known[1].1.latency);
         let missing: Vec<_> = nothing.missing.into_iter().collect();
-        assert_eq!(
-            missing,
-            ["capture", "how long a new start takes", "local_read", "local_write", "restore", "slowdown"]
-        );
+        assert_eq!(missing, ["capture", "local_read", "local_write", "restore", "slowdown"]);
     }
 
     #[test]

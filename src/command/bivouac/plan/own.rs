@@ -21,8 +21,8 @@ pub struct Known {
     profile: Option<Profile>,
     /// What was thought of failures before any were seen, and what was seen.
     seen: Option<(Failures, Seen)>,
-    /// Nobody said how much a node saves.
-    is_state_guessed: bool,
+    /// What nobody said and a profile does not have, and the options that say it.
+    guessed: Vec<&'static str>,
 }
 
 /// What of the answer depends on what was measured.
@@ -74,12 +74,17 @@ impl Known {
             }
             seen = Some(Seen::of(&attempts));
         }
-        let is_state_guessed = args.state.is_none() && profile.as_ref().is_some_and(|profile| profile.state.is_none());
+        let mut guessed = Vec::new();
+        if let Some(profile) = &profile {
+            guessed.extend((args.relaunch.is_none()).then_some("how long a new start takes (--relaunch)"));
+            let is_known = args.state.is_some() || profile.state.is_some();
+            guessed.extend((!is_known).then_some("what a node saves (--state)"));
+        }
         let seen = seen.map(|seen| (machine.failures, seen));
         if let Some((prior, seen)) = &seen {
             machine.failures = after(prior, seen);
         }
-        Ok(Known { machine, preset: preset.to_owned(), profile, seen, is_state_guessed })
+        Ok(Known { machine, preset: preset.to_owned(), profile, seen, guessed })
     }
 
     /// What levels cost on `machine`, which is this one as options have changed it.
@@ -103,7 +108,7 @@ impl Known {
         };
         let missing = self.profile.as_ref().map(|profile| profiled::levels(profile, machine).missing);
         let mut not_measured: Vec<&'static str> = missing.into_iter().flatten().collect();
-        not_measured.extend(self.is_state_guessed.then_some("what a node saves (--state)"));
+        not_measured.extend(&self.guessed);
         View {
             efficiency_90_percent: seen.map(|(prior, seen)| {
                 let [rare, frequent] = within(prior, seen).map(with);

@@ -1,4 +1,4 @@
-//! A job played from failure to failure: the Monte-Carlo beside the exact chain of [`crate::policy::intervals`].
+//! A job played from failure to failure: the Monte-Carlo beside the closed forms of [`crate::policy::intervals`].
 //!
 //! * `hazard` says when which failure comes: of nodes, exponential or Weibull, in bursts, of whole domains, of the system.
 //! * `timeline` says what is done and what counts when, while nothing fails. Nothing of it is left to chance, so a play costs as much as it has failures.

@@ -159,6 +159,10 @@ fn begins(count: usize, share: &Levels, recovers: &Levels) -> Levels {
 
 /// The share of the time that is work and stays done, of the merged levels of a pattern.
 pub(super) fn efficiency(used: &[LevelCosts], pattern: &Pattern) -> f64 {
+    if used.iter().all(|level| level.rate == 0.0) {
+        let costs = used.iter().zip(pattern.intervals()).map(|(level, interval)| level.cost(interval) / interval);
+        return 1.0 / (1.0 + costs.sum::<f64>());
+    }
     let runs = Runs::of(used, pattern);
     let computes: f64 = runs.begins.iter().zip(&runs.recovers).map(|(begins, recovers)| begins * recovers).sum();
     let share = runs.rate * (computes * runs.work - runs.lost());

@@ -206,6 +206,19 @@ fn nonsense_has_no_pattern() {
     assert_eq!((best(&[], 0, Conduct::Chain), best(&[MEMORY; 5], 0, Conduct::Chain)), (None, None));
 }
 
+/// Nothing fails: only checkpoints take time. And rates that are next to nothing are next to that.
+#[test]
+fn without_failures_only_checkpoints_take_time() {
+    let pattern = Pattern { segment: 90.0, levels: vec![(0, 1), (1, 2)] };
+    for conduct in [Conduct::Chain, Conduct::Engine] {
+        for rate in [0.0, 1e-15] {
+            let levels = [LevelCosts::blocking(9.0, 1.0, rate), LevelCosts::blocking(2.0, 1.0, rate)];
+            let found = efficiency(&levels, &pattern, conduct);
+            assert!((found - 0.9).abs() < 1e-4, "{conduct:?} {rate}: {found}");
+        }
+    }
+}
+
 /// What changes little soon moves less.
 #[test]
 fn a_volume_that_saturates_makes_short_intervals_cheaper() {
