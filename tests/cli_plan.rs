@@ -120,6 +120,11 @@ fn keys_are_those_of_a_configuration() {
         assert_eq!(ran.status, 0, "{}", ran.err);
         assert!(ran.out.contains("interval"), "{preset}: {}", ran.out);
     }
+    // A short one is not rounded to another.
+    let often = ["--preset", "laptop", "--state", "10 MiB", "--mtbf", "30s"];
+    let exact = plan(&[&often[..], &["--json"]].concat()).json()["levels"][0]["interval_s"].as_f64().expect("a number");
+    let keys = plan(&[&often[..], &["--config"]].concat()).out;
+    assert!(exact < 1.0 && keys.contains(&format!("seconds = \"{:.0}ms\"", exact * 1000.0)), "{exact} {keys}");
 }
 
 /// The best first, each with what it takes.

@@ -332,7 +332,11 @@ fn keys(view: &View) -> String {
     let mut text = format!("# bivouac plan: {}; {} of the time is work\n", job(view), percent(view.efficiency));
     // Each of the first level; more of the others.
     if let Some(first) = view.levels.first() {
-        text += &format!("[interval]\nseconds = \"{:.0}s\"\n", first.interval_s.max(1.0));
+        let interval = match first.interval_s {
+            short if short < 100.0 => format!("{:.0}ms", (short * 1000.0).max(1.0)),
+            long => format!("{long:.0}s"),
+        };
+        text += &format!("[interval]\nseconds = \"{interval}\"\n");
     }
     let every = |name: Level| view.levels.iter().find(|level| level.level == name.name()).map(|level| level.every);
     for (section, level) in [("local", Level::NodeReboot), ("global", Level::System)] {
