@@ -5,7 +5,8 @@
 //! it by Benoit, Cavelan, Le Fèvre, Robert and Sun (2017) and, for two levels without a known length of the job, Di, Robert, Vivien and Cappello (2017); the time until a
 //! checkpoint counts, beside the time for which it blocks, by Vaidya (1997). They hold while little is lost.
 //!
-//! [`efficiency`] has the expected time exactly, by one of two sets of rules ([`Conduct`]): `chain` is the Markov model of the literature, `engine` what the engine does.
+//! [`efficiency`] has the expected time also where much is lost, by one of two sets of rules ([`Conduct`]): `chain` is the Markov model of the literature, `engine` what the
+//! engine does. Neither is beyond the noise of the plays of [`crate::planner`] where a job does an eighth of its time or more.
 //!
 //! [`best`] looks for the pattern with the highest efficiency, and leaves out levels that do not pay.
 
@@ -193,7 +194,7 @@ pub fn merged(levels: &[LevelCosts], pattern: &Pattern) -> Vec<LevelCosts> {
     pattern.levels.iter().map(&mut of).collect()
 }
 
-/// The share of the time that is work and stays done, exactly. 0 where the job never comes to an end: failures that no level of the pattern survives
+/// The share of the time that is work and stays done, by the full model. 0 where the job never comes to an end: failures that no level of the pattern survives
 /// are not thought of.
 ///
 /// # Panics
@@ -261,9 +262,10 @@ impl Bounds {
 
 /// Rounds of a golden section over all segments that can be of use: the best one is found to a few parts in ten thousand, of which efficiency feels the square.
 const SECTIONS: u32 = 24;
-/// Where counts change by no more than a factor of two, the best segment changes by less than this factor; and the rounds that this takes.
-const NEAR: f64 = 2.5;
-const SECTIONS_NEAR: u32 = 12;
+/// Where counts change by a step of the search, by a factor of three at most (from 3 to 1), the best segment and the shortest one that delays allow
+/// change by less than this factor; and the rounds that this takes.
+const NEAR: f64 = 3.5;
+const SECTIONS_NEAR: u32 = 13;
 /// A level that is used less often than that is used never.
 const EVERY_MAX: u64 = 100_000_000;
 /// By what share less has to be lost to be worth a step.

@@ -4,7 +4,8 @@
 //! A *run* is what lies between two failures: a recovery, and then work and checkpoints in always the same order, until the next failure. A failure that needs a
 //! level undoes what this run did since its last checkpoint there counted; where none has counted yet, all of the run, and what earlier runs did that
 //! was on lower levels only. How much that is follows from how long runs that get that far are, and each level is one linear equation. Every run ends with one
-//! failure, so what stays done of a mean run, times the failures in a second, is the efficiency.
+//! failure, so what stays done of a mean run, times the failures in a second, is the efficiency. Not exact is one thing: where in a segment a failure falls is followed for
+//! the first level only, and work and saving are thought of as mixed evenly for the others.
 
 use super::{LEVELS_MAX, LevelCosts, Pattern};
 
