@@ -8,8 +8,7 @@
 2. With checkpoints, nobody killed: what they cost. Its profile and these two times are what is planned with.
 3. Planned: 2,000 jobs of S seconds are played with that profile.
 4. About S seconds with a failure each MTBF seconds on average: of a process (one rank is killed, node memory stays), or of a node that comes back (all ranks are
-   killed and node memory is taken away), in the share of cases that the plan supposes. Twice as fast machines and slower ones have other losses, so
-   the work is what the steps took in run 1.
+   killed and node memory is taken away), in the share of cases that the plan supposes. Its work is so many steps of run 1.
 
 Nothing else should run on the machine. Prints a line of JSON for each. DIR holds `bivouac` and `heat2d`; mpirun is the one in PATH.
 """

@@ -76,7 +76,7 @@ impl Known {
         }
         let mut guessed = Vec::new();
         if let Some(profile) = &profile {
-            guessed.extend((args.relaunch.is_none()).then_some("how long a new start takes (--relaunch)"));
+            guessed.extend(args.relaunch.is_none().then_some("how long a new start takes (--relaunch)"));
             let is_known = args.state.is_some() || profile.state.is_some();
             guessed.extend((!is_known).then_some("what a node saves (--state)"));
         }

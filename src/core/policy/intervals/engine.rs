@@ -22,8 +22,8 @@ struct Runs {
     share: Levels,
     /// The chance that a recovery from a level comes to its end.
     recovers: Levels,
-    /// The share of runs that begin behind a level.
-    begins: Levels,
+    /// The share of runs that compute.
+    computes: f64,
     /// The chance that a run works until its first checkpoint on a level counts.
     counts: Levels,
     /// Seconds of work since the newest that counts on a level, when a failure comes, where there is one.
@@ -67,12 +67,12 @@ impl Runs {
         }
         let mean = period[0];
         let working = segment / mean;
-        let (is_worked, is_first, is_next) = (survives(segment), survives(first), survives(mean));
+        let (is_first, is_next) = (survives(first), survives(mean));
         let counts = by_level(&|level| is_first * survives(delay[level]));
         // The work since the last checkpoint, as if work and saving were mixed evenly, and by how much it differs, because all of the saving comes behind the
         // work.
         let worked = fails(segment) / rate;
-        let exact = (worked - segment * is_worked + segment * (is_worked - is_next)) / (1.0 - is_next);
+        let exact = (worked - segment * is_next) / (1.0 - is_next);
         let correction = exact - working * behind[0];
         let age = |level: usize| working * (delay[level] + behind[level]) + correction;
         let without = |level: usize| {
@@ -80,7 +80,7 @@ impl Runs {
             worked + later - (segment + working * delay[level]) * counts[level]
         };
         // Time that is not work: the first checkpoint, of which the chance that it gets as far as a level falls, and the later ones.
-        let (mut saved, mut begun) = (0.0, is_worked);
+        let (mut saved, mut begun) = (0.0, survives(segment));
         for level in 0..count {
             let fails = fails(cost[level]);
             saved += fails / rate * (begun + is_first * later[level]);
@@ -93,7 +93,11 @@ impl Runs {
             rate,
             share,
             recovers,
-            begins: begins(count, &share, &recovers),
+            computes: begins(count, &share, &recovers)
+                .iter()
+                .zip(&recovers)
+                .map(|(begins, recovers)| begins * recovers)
+                .sum(),
             counts,
             age,
             without,
@@ -104,8 +108,7 @@ impl Runs {
     /// Seconds of work that a failure undoes which needs `level`; and, by the lower levels that a run begins behind, what earlier runs have done and a failure
     /// would undo that needs `level`, times the chance of such a beginning. `below`: that of the lower levels.
     fn undone(&self, level: usize, below: &[(f64, Levels)]) -> (f64, Levels) {
-        let computes: f64 = self.begins.iter().zip(&self.recovers).map(|(begins, recovers)| begins * recovers).sum();
-        let own = computes * (self.counts[level] * self.age[level] + self.without[level]);
+        let own = self.computes * (self.counts[level] * self.age[level] + self.without[level]);
         // With `earlier` seconds at stake when runs begin to compute: linear in these.
         let with = |earlier: f64| {
             let undone = own + (1.0 - self.counts[level]) * earlier;
@@ -114,18 +117,16 @@ impl Runs {
                 let (undone_below, stake_below) = &below[behind];
                 let again: f64 =
                     (0..behind).map(|lower| (1.0 - self.recovers[lower]) * (stake[lower] - stake_below[lower])).sum();
-                stake[behind] = self.share[behind] * (undone - undone_below + again) / self.passes(behind);
+                stake[behind] =
+                    self.share[behind] * (undone - undone_below + again) / passes(behind, &self.share, &self.recovers);
             }
             let next: f64 = (0..level).map(|behind| self.recovers[behind] * stake[behind]).sum();
             (undone, stake, next)
         };
-        let (offset, slope) = (with(0.0).2, with(1.0).2 - with(0.0).2);
+        let offset = with(0.0).2;
+        let slope = with(1.0).2 - offset;
         let (undone, stake, _) = with(offset / (1.0 - slope).max(0.0));
         (undone, stake)
-    }
-
-    fn passes(&self, behind: usize) -> f64 {
-        passes(behind, &self.share, &self.recovers)
     }
 
     /// Seconds of work that a mean run loses, its own or that of earlier ones.
@@ -165,7 +166,6 @@ pub(super) fn efficiency(used: &[LevelCosts], pattern: &Pattern) -> f64 {
         return 1.0 / (1.0 + costs.sum::<f64>());
     }
     let runs = Runs::of(used, pattern);
-    let computes: f64 = runs.begins.iter().zip(&runs.recovers).map(|(begins, recovers)| begins * recovers).sum();
-    let share = runs.rate * (computes * runs.work - runs.lost());
+    let share = runs.rate * (runs.computes * runs.work - runs.lost());
     if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
 }
