@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The modules of `bivouac-core` in their order: each may import from those before it and from itself, never from those after it.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "base",
     "config",
     "format",
@@ -25,6 +25,7 @@ const ORDER: [&str; 20] = [
     "affinity",
     "segment",
     "live",
+    "decomposition",
     "region",
     "cache",
     "catalog",

@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod comm;
 pub mod config;
 pub mod coordination;
+pub mod decomposition;
 pub mod device;
 pub mod format;
 pub mod live;

@@ -19,6 +19,8 @@ use std::sync::Arc;
 const RESERVED: &str = ".bivouac/";
 /// The region that says where the rank's threads and pages were.
 pub const AFFINITY: &str = ".bivouac/affinity";
+/// The region that says how the others lie over the ranks.
+pub const DECOMPOSITION: &str = ".bivouac/decomposition";
 
 /// Is this the name of a region of Bivouac's own?
 pub fn is_reserved(name: &str) -> bool {

@@ -1,0 +1,233 @@
+//! Cells, into which the ranks cut an array to look at its parts together: each cell has an owner, to which every rank sends what it has of it.
+//!
+//! A cell has about the shape of the mean part, so that few parts lie in one and a part lies in few. Which cells there are, and whose
+//! they are, is arithmetic on a few sums over all ranks. Where many parts lie in one cell all the same, as those of a mesh that is refined in one corner, its owner
+//! [cuts it](super::proof) and sends the pieces on.
+
+use super::{Cuboid, DIMS, Identity, Parts};
+use crate::base::Rank;
+
+/// Cells for each rank, at most.
+const CELLS_MAX: u64 = 64;
+
+/// What all ranks' parts add up to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sums {
+    /// Parts with elements.
+    pub parts: u64,
+    /// Their extents in each dimension.
+    pub extents: [u64; DIMS],
+    /// Their elements.
+    pub volume: u64,
+    /// What tells the whole from any other.
+    pub identity: Identity,
+}
+
+/// Numbers in which sums travel.
+const NUMBERS: usize = DIMS + 6;
+
+impl Sums {
+    /// What one rank adds.
+    pub fn of_rank(parts: &Parts, rank: Rank, ranks: u32) -> Sums {
+        let identity = Identity::of_rank(parts, rank.0, ranks);
+        let mut sums = Sums { identity, ..Sums::default() };
+        for part in parts.own().iter().filter(|part| !part.is_empty()) {
+            sums.parts += 1;
+            sums.volume = sums.volume.saturating_add(part.volume());
+            for (dim, sum) in sums.extents.iter_mut().enumerate() {
+                *sum = sum.saturating_add(part.extent(dim));
+            }
+        }
+        sums
+    }
+
+    /// Numbers that are added up over the ranks, by a key each.
+    pub fn numbers(&self) -> Vec<(u64, u64)> {
+        let plain = [self.parts, self.volume].into_iter().chain(self.extents).chain(self.identity.limbs());
+        (0..).zip(plain).collect()
+    }
+
+    /// What they have come to.
+    pub fn of_numbers(numbers: &[(u64, u64)]) -> Sums {
+        let mut of = [0u64; NUMBERS];
+        for (key, number) in numbers {
+            if let Some(slot) = of.get_mut(*key as usize) {
+                *slot = *number;
+            }
+        }
+        let [parts, volume, rest @ ..] = of;
+        let extents = std::array::from_fn(|dim| rest[dim]);
+        let identity = Identity::from_limbs(std::array::from_fn(|limb| rest[DIMS + limb]));
+        Sums { parts, extents, volume, identity }
+    }
+}
+
+/// The cells of an array.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cells {
+    whole: Cuboid,
+    /// Extents of a cell; those at the end of a dimension may be smaller.
+    extent: [u64; DIMS],
+    /// How many there are along each dimension.
+    along: [u64; DIMS],
+    ranks: u32,
+}
+
+impl Cells {
+    /// Those of `whole`, whose parts add up to `sums`, for so many ranks.
+    pub fn new(whole: &Cuboid, sums: &Sums, ranks: u32) -> Cells {
+        let side = |dim: usize| match sums.parts {
+            0 => whole.extent(dim).max(1),
+            parts => (sums.extents[dim] / parts).clamp(1, whole.extent(dim).max(1)),
+        };
+        let mut extent: [u64; DIMS] = std::array::from_fn(side);
+        let along = |extent: &[u64; DIMS]| -> [u64; DIMS] {
+            std::array::from_fn(|dim| whole.extent(dim).div_ceil(extent[dim]).max(1))
+        };
+        let count = |along: &[u64; DIMS]| along.iter().fold(1u64, |count, along| count.saturating_mul(*along));
+        // Fewer parts than would cover it: larger cells, along the longest row of them first.
+        while count(&along(&extent)) > CELLS_MAX * u64::from(ranks) {
+            let many = along(&extent);
+            let longest = (0..DIMS).max_by_key(|dim| many[*dim]).unwrap_or(0);
+            extent[longest] = extent[longest].saturating_mul(2);
+        }
+        Cells { whole: *whole, extent, along: along(&extent), ranks }
+    }
+
+    /// The ranks that they are dealt over.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.along.iter().product()
+    }
+
+    /// The elements of one.
+    pub fn cuboid(&self, index: u64) -> Cuboid {
+        let (mut cell, mut rest) = (self.whole, index);
+        for dim in (0..DIMS).rev() {
+            let place = rest % self.along[dim];
+            rest /= self.along[dim];
+            cell.from[dim] = self.whole.from[dim] + place * self.extent[dim];
+            cell.to[dim] = cell.from[dim].saturating_add(self.extent[dim]).min(self.whole.to[dim]);
+        }
+        cell
+    }
+
+    /// Whose it is. Neighbours lie with one rank, as far as there are more cells than ranks.
+    pub fn owner(&self, index: u64) -> Rank {
+        Rank((u128::from(index) * u128::from(self.ranks) / u128::from(self.count())) as u32)
+    }
+
+    /// The cells of a rank.
+    pub fn of(&self, rank: Rank) -> std::ops::Range<u64> {
+        let first = |rank: u32| {
+            let of = u128::from(rank) * u128::from(self.count());
+            of.div_ceil(u128::from(self.ranks)) as u64
+        };
+        first(rank.0)..first(rank.0 + 1)
+    }
+
+    /// Hands out the cells that a box touches, in ascending order.
+    pub fn touched(&self, part: &Cuboid, mut take: impl FnMut(u64)) {
+        if part.is_empty() {
+            return;
+        }
+        let first: [u64; DIMS] = std::array::from_fn(|dim| (part.from[dim] - self.whole.from[dim]) / self.extent[dim]);
+        let last: [u64; DIMS] = std::array::from_fn(|dim| (part.to[dim] - 1 - self.whole.from[dim]) / self.extent[dim]);
+        let mut at = first;
+        loop {
+            take((0..DIMS).fold(0, |index, dim| index * self.along[dim] + at[dim]));
+            let Some(dim) = (0..DIMS).rev().find(|dim| at[*dim] < last[*dim]) else { return };
+            at[dim] += 1;
+            at[dim + 1..].copy_from_slice(&first[dim + 1..]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Boxes;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sums(of: &[Boxes]) -> Sums {
+        let ranks = of.len() as u32;
+        let numbers = (0..)
+            .zip(of)
+            .map(|(rank, boxes)| Sums::of_rank(boxes.check().expect("inside").parts(), Rank(rank), ranks).numbers());
+        let all = numbers.reduce(|one, other| one.iter().zip(other).map(|(a, b)| (a.0, a.1 + b.1)).collect());
+        Sums::of_numbers(&all.expect("some"))
+    }
+
+    #[test]
+    fn parts_of_one_shape_lie_in_one_cell_each() {
+        let all: Vec<Boxes> =
+            (0..12).map(|rank| Boxes::of([12, 20]).own([rank / 2 * 2, rank % 2 * 10], [2, 10])).collect();
+        let sums = sums(&all);
+        assert_eq!((sums.parts, sums.volume, &sums.extents[..2]), (12, 240, &[24, 120][..]));
+        let cells = Cells::new(&Cuboid::at(&[0, 0], &[12, 20]).expect("two"), &sums, 12);
+        assert_eq!(cells.count(), 12);
+        for (rank, boxes) in (0..).zip(&all) {
+            let mut touched = Vec::new();
+            cells.touched(&boxes.check().expect("inside").parts().own()[0], |cell| touched.push(cell));
+            assert_eq!((touched.clone(), cells.owner(touched[0])), (vec![rank], Rank(rank as u32)));
+        }
+    }
+
+    #[test]
+    fn there_are_64_cells_a_rank_at_most() {
+        // All patches in one corner, as small as can be.
+        let all: Vec<Boxes> =
+            (0..4).map(|rank| Boxes::of([1 << 20; 3]).own([rank, 0, 0], [1, 1, 1]).sparse()).collect();
+        let cells = Cells::new(&Cuboid::at(&[0; 3], &[1 << 20; 3]).expect("three"), &sums(&all), 4);
+        assert!((128..=256).contains(&cells.count()), "{}", cells.count());
+        // Nobody has anything, and there is nothing.
+        for extent in [0, 9] {
+            let none = Cells::new(&Cuboid::at(&[0, 0], &[extent, 3]).expect("two"), &Sums::default(), 4);
+            assert_eq!(none.count(), 1);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_is_in_one_cell_and_every_cell_has_one_owner(
+            shape in proptest::collection::vec(1u64..9, 1..4),
+            mean in proptest::collection::vec(1u64..9, 3),
+            ranks in 1u32..9,
+        ) {
+            let mut sums = Sums { parts: 1, ..Sums::default() };
+            (0..DIMS).for_each(|dim| sums.extents[dim] = mean.get(dim).copied().unwrap_or(1));
+            let whole = Cuboid::at(&vec![0; shape.len()], &shape).expect("few");
+            let cells = Cells::new(&whole, &sums, ranks);
+            let all: Vec<Cuboid> = (0..cells.count()).map(|index| cells.cuboid(index)).collect();
+            prop_assert_eq!(all.iter().map(Cuboid::volume).sum::<u64>(), whole.volume());
+            prop_assert!(whole.first_gap(&all).is_none());
+            let owned: Vec<u64> = (0..ranks).flat_map(|rank| {
+                let of = cells.of(Rank(rank));
+                assert!(of.clone().all(|index| cells.owner(index) == Rank(rank)));
+                of
+            }).collect();
+            prop_assert_eq!(owned, (0..cells.count()).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn a_box_touches_the_cells_that_it_has_elements_of(
+            mean in proptest::collection::vec(1u64..5, 3),
+            sides in proptest::collection::vec((0u64..8, 0u64..5), 3),
+        ) {
+            let mut sums = Sums { parts: 1, ..Sums::default() };
+            (0..DIMS).for_each(|dim| sums.extents[dim] = mean.get(dim).copied().unwrap_or(1));
+            let cells = Cells::new(&Cuboid::at(&[0; 3], &[12; 3]).expect("three"), &sums, 100);
+            let (origin, extent): (Vec<u64>, Vec<u64>) = sides.into_iter().unzip();
+            let part = Cuboid::at(&origin, &extent).expect("three");
+            let mut touched = Vec::new();
+            cells.touched(&part, |index| touched.push(index));
+            let expected: Vec<u64> =
+                (0..cells.count()).filter(|index| cells.cuboid(*index).common(&part).is_some()).collect();
+            prop_assert_eq!(touched, expected);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What tells one decomposition from all others.
+
+use super::Parts;
+use std::fmt;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// A decomposition: its shape, the number of ranks, and the parts of each. The sum modulo 2^128 over the ranks of a hash of what each has, so that no
+/// rank needs to know the others' parts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Identity(pub u128);
+
+/// Pieces of an identity that are added up over ranks as numbers of 64 bits, without a carry that is lost.
+const LIMBS: usize = 4;
+
+impl Identity {
+    /// What one rank adds to it.
+    pub fn of_rank(parts: &Parts, rank: u32, ranks: u32) -> Identity {
+        let mut bytes = [rank.to_le_bytes(), ranks.to_le_bytes()].concat();
+        parts.put(&mut bytes);
+        Identity(xxh3_128(&bytes))
+    }
+
+    /// The sum of two.
+    #[must_use]
+    pub fn and(self, other: Identity) -> Identity {
+        Identity(self.0.wrapping_add(other.0))
+    }
+
+    /// It as numbers whose sums over up to 2^32 ranks [`Identity::from_limbs`] makes the sum of.
+    pub fn limbs(self) -> [u64; LIMBS] {
+        std::array::from_fn(|limb| (self.0 >> (32 * limb)) as u64 & 0xffff_ffff)
+    }
+
+    /// The sum.
+    pub fn from_limbs(limbs: [u64; LIMBS]) -> Identity {
+        let place = |(limb, sum): (usize, u64)| u128::from(sum).wrapping_shl(32 * limb as u32);
+        Identity(limbs.into_iter().enumerate().map(place).fold(0, u128::wrapping_add))
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Boxes;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    proptest! {
+        #[test]
+        fn limbs_add_up_to_the_sum(all in proptest::collection::vec(any::<u128>(), 1..40)) {
+            let sum = all.iter().fold(Identity::default(), |sum, one| sum.and(Identity(*one)));
+            let mut limbs = [0u64; LIMBS];
+            for one in &all {
+                limbs.iter_mut().zip(Identity(*one).limbs()).for_each(|(sum, limb)| *sum += limb);
+            }
+            prop_assert_eq!(Identity::from_limbs(limbs), sum);
+        }
+    }
+
+    fn of(shape: [u64; 2], ranks: &[([u64; 2], [u64; 2])]) -> Identity {
+        let count = ranks.len() as u32;
+        (0..).zip(ranks).fold(Identity::default(), |sum, (rank, (origin, extent))| {
+            let parts = Boxes::of(shape).own(*origin, *extent).check().expect("inside");
+            sum.and(Identity::of_rank(parts.parts(), rank, count))
+        })
+    }
+
+    #[test]
+    fn whatever_is_dealt_otherwise_has_another_identity() {
+        let rows = of([4, 4], &[([0, 0], [2, 4]), ([2, 0], [2, 4])]);
+        let all = [
+            rows,
+            // The parts of two ranks exchanged, columns, an uneven cut, another shape, one rank more that has nothing.
+            of([4, 4], &[([2, 0], [2, 4]), ([0, 0], [2, 4])]),
+            of([4, 4], &[([0, 0], [4, 2]), ([0, 2], [4, 2])]),
+            of([4, 4], &[([0, 0], [1, 4]), ([1, 0], [3, 4])]),
+            of([4, 5], &[([0, 0], [2, 4]), ([2, 0], [2, 4])]),
+            of([4, 4], &[([0, 0], [2, 4]), ([2, 0], [2, 4]), ([4, 0], [0, 4])]),
+        ];
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+        assert_eq!(rows, of([4, 4], &[([0, 0], [2, 4]), ([2, 0], [2, 4])]));
+        // Regular changes of small numbers, to which the digest of blocks is blind.
+        let slabs = |widths: [u64; 8]| {
+            let mut at = 0;
+            let ranks = widths.map(|width| {
+                at += width;
+                ([at - width, 0], [width, 3])
+            });
+            of([64, 3], &ranks)
+        };
+        let mut seen = HashSet::new();
+        for swap in 0..7 {
+            let mut widths = [8u64; 8];
+            widths[swap] += 1;
+            widths[swap + 1] -= 1;
+            assert!(seen.insert(slabs(widths)), "{widths:?}");
+        }
+    }
+
+    #[test]
+    fn ghost_cells_do_not_change_it() {
+        let plain = Boxes::of([4]).own([0], [4]).check().expect("inside");
+        let ghosts = Boxes::of([4]).own([0], [4]).halo([1]).check().expect("inside");
+        assert_eq!(Identity::of_rank(plain.parts(), 0, 1), Identity::of_rank(ghosts.parts(), 0, 1));
+    }
+}

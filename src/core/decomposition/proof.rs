@@ -1,0 +1,447 @@
+//! An owner's look at what lies in its cells: no element has two owners, and (where it should) none is left out.
+//!
+//! ```text
+//!   rank          for each part and each cell that it touches: what is in the cell          to the owner of the cell
+//!   owner         two parts have something in common: says so to the sender
+//!                 over 1,024 parts in a cell: cuts it into 64 and sends on what lies in each    to the owners of the pieces
+//!   afterwards    elements are missing (the volumes say so): the first one that nobody has     each owner, of its cells
+//! ```
+
+use super::cells::Cells;
+use super::{Cuboid, DIMS, Parts};
+use crate::base::Rank;
+use crate::format::numbers;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Parts in a cell before it is cut.
+const PARTS_MAX: usize = 1024;
+/// Pieces that it is cut into.
+const PIECES: usize = 64;
+/// Bytes of a post, about: more parts go into several.
+const POST_BYTES: usize = 64 << 10;
+
+/// What a rank has of a cell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// The rank.
+    pub rank: Rank,
+    /// The place of the part among those of its rank.
+    pub number: u32,
+    /// As much of it as is in the cell.
+    pub cuboid: Cuboid,
+}
+
+/// Two parts with something in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overlap {
+    /// Rank and place of the one.
+    pub one: (Rank, u32),
+    /// Rank and place of the other.
+    pub other: (Rank, u32),
+    /// The first row of what they have in common.
+    pub first: Cuboid,
+}
+
+/// What is wrong with the parts of all ranks together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// Elements belong to two.
+    Overlap(Overlap),
+    /// Elements belong to nobody.
+    Gap(Cuboid),
+}
+
+impl Finding {
+    /// Bytes of which the greatest are those of what is to be told: overlaps before gaps, and then what comes first in the array.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let (kind, first, parts) = match self {
+            Finding::Overlap(Overlap { one, other, first }) => (1u8, first, [one, other]),
+            Finding::Gap(first) => (0, first, [(Rank(0), 0); 2]),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend(first.from.iter().flat_map(|from| (!from).to_be_bytes()));
+        bytes.extend(first.to.iter().flat_map(|to| to.to_be_bytes()));
+        bytes.extend(parts.iter().flat_map(|(rank, number)| [rank.0.to_be_bytes(), number.to_be_bytes()].concat()));
+        bytes
+    }
+
+    /// What the bytes say; `None` if they are not from [`Finding::to_bytes`].
+    pub fn of_bytes(bytes: &[u8]) -> Option<Finding> {
+        let (kind, rest) = bytes.split_first()?;
+        let (sides, parts) = rest.split_at_checked(16 * DIMS)?;
+        let side = |at: usize| u64::from_be_bytes(sides[8 * at..8 * at + 8].try_into().unwrap_or_default());
+        let first =
+            Cuboid { from: std::array::from_fn(|dim| !side(dim)), to: std::array::from_fn(|dim| side(DIMS + dim)) };
+        let part: &[u8; 16] = parts.try_into().ok()?;
+        let number = |at: usize| u32::from_be_bytes(part[4 * at..4 * at + 4].try_into().unwrap_or_default());
+        let (one, other) = ((Rank(number(0)), number(1)), (Rank(number(2)), number(3)));
+        match kind {
+            1 => Some(Finding::Overlap(Overlap { one, other, first })),
+            0 => Some(Finding::Gap(first)),
+            _ => None,
+        }
+    }
+
+    /// In words, for an array of so many dimensions.
+    pub fn in_words(&self, dims: usize) -> impl fmt::Display + use<> {
+        let finding = *self;
+        std::fmt::from_fn(move |f| match finding {
+            Finding::Overlap(Overlap { one, other, first }) => {
+                let (first, (one, of_one), (other, of_other)) = (first.shown(dims), one, other);
+                write!(
+                    f,
+                    "elements {first} belong both to box {of_one} of rank {one} and to box {of_other} of rank {other}"
+                )
+            }
+            Finding::Gap(first) => write!(f, "elements {} belong to no rank", first.shown(dims)),
+        })
+    }
+}
+
+/// One post: a cell, and what some ranks have of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Post {
+    /// The cell.
+    pub cell: Cuboid,
+    /// What is in it.
+    pub parts: Vec<Placed>,
+}
+
+impl Post {
+    /// It as bytes, for arrays of so many dimensions.
+    pub fn encode(posts: &[Post], dims: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for Post { cell, parts } in posts {
+            cell.put(dims, &mut bytes);
+            numbers::put(&mut bytes, parts.len() as u64);
+            for Placed { rank, number, cuboid } in parts {
+                numbers::put(&mut bytes, u64::from(rank.0));
+                numbers::put(&mut bytes, u64::from(*number));
+                cuboid.put(dims, &mut bytes);
+            }
+        }
+        bytes
+    }
+
+    /// What the bytes say; `None` if they were cut or are not from [`Post::encode`].
+    pub fn decode(mut bytes: &[u8], dims: usize) -> Option<Vec<Post>> {
+        let mut posts = Vec::new();
+        while !bytes.is_empty() {
+            let cell = Cuboid::take(dims, &mut bytes)?;
+            let count = usize::try_from(numbers::take(&mut bytes)?).ok().filter(|count| *count <= bytes.len())?;
+            let mut parts = Vec::with_capacity(count);
+            for _ in 0..count {
+                let rank = Rank(u32::try_from(numbers::take(&mut bytes)?).ok()?);
+                let number = u32::try_from(numbers::take(&mut bytes)?).ok()?;
+                let cuboid = Cuboid::take(dims, &mut bytes).filter(|own| cell.contains(own) && !own.is_empty())?;
+                parts.push(Placed { rank, number, cuboid });
+            }
+            posts.push(Post { cell, parts });
+        }
+        Some(posts)
+    }
+}
+
+/// What a rank sends whom: its parts, cell by cell.
+pub fn posts(cells: &Cells, parts: &Parts, rank: Rank) -> Vec<(Rank, Vec<u8>)> {
+    let mut by_cell: BTreeMap<u64, Vec<Placed>> = BTreeMap::new();
+    for (number, own) in (0..).zip(parts.own()) {
+        cells.touched(own, |cell| {
+            if let Some(cuboid) = cells.cuboid(cell).common(own) {
+                by_cell.entry(cell).or_default().push(Placed { rank, number, cuboid });
+            }
+        });
+    }
+    let posts = by_cell.into_iter().map(|(cell, parts)| (cells.owner(cell), Post { cell: cells.cuboid(cell), parts }));
+    bundled(posts, parts.dims())
+}
+
+/// Bundles of posts to the same ranks, of a bounded length.
+fn bundled(posts: impl Iterator<Item = (Rank, Post)>, dims: usize) -> Vec<(Rank, Vec<u8>)> {
+    let (mut open, mut bundles): (BTreeMap<Rank, Vec<u8>>, Vec<_>) = (BTreeMap::new(), Vec::new());
+    // As many of a cell as fit into a bundle: a number takes ten bytes at most.
+    let most = (POST_BYTES / (20 * dims + 20)).max(1);
+    for (to, Post { cell, parts }) in posts {
+        let some: Vec<&[Placed]> = if parts.is_empty() { vec![&[]] } else { parts.chunks(most).collect() };
+        for parts in some {
+            let bundle = open.entry(to).or_default();
+            bundle.extend(Post::encode(&[Post { cell, parts: parts.to_vec() }], dims));
+            if bundle.len() > POST_BYTES {
+                bundles.push((to, std::mem::take(bundle)));
+            }
+        }
+    }
+    bundles.extend(open.into_iter().filter(|(_, bundle)| !bundle.is_empty()));
+    bundles
+}
+
+/// What lies in a cell.
+#[derive(Clone, Debug)]
+enum Held {
+    Parts(Vec<Placed>),
+    /// It was cut, and what comes is sent on.
+    Cut,
+}
+
+/// One rank's cells.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    dims: usize,
+    ranks: u32,
+    held: HashMap<Cuboid, Held>,
+}
+
+/// What comes of a post.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Taken {
+    /// What of it overlaps with something else, if anything does.
+    pub overlap: Option<Overlap>,
+    /// What is to be sent on.
+    pub onward: Vec<(Rank, Vec<u8>)>,
+}
+
+impl Owner {
+    /// A rank that has got nothing yet.
+    pub fn new(cells: &Cells, dims: usize) -> Owner {
+        Owner { dims, ranks: cells.ranks(), held: HashMap::new() }
+    }
+
+    /// Takes a bundle of posts; `None` if it is none.
+    pub fn take(&mut self, bytes: &[u8]) -> Option<Taken> {
+        let mut taken = Taken::default();
+        let mut onward = Vec::new();
+        for Post { cell, parts } in Post::decode(bytes, self.dims)? {
+            let overlap = self.place(cell, parts, &mut onward);
+            taken.overlap = taken.overlap.or(overlap);
+        }
+        taken.onward = bundled(onward.into_iter(), self.dims);
+        Some(taken)
+    }
+
+    fn place(&mut self, cell: Cuboid, parts: Vec<Placed>, onward: &mut Vec<(Rank, Post)>) -> Option<Overlap> {
+        let ranks = self.ranks;
+        let held = self.held.entry(cell).or_insert_with(|| Held::Parts(Vec::new()));
+        let Held::Parts(there) = held else {
+            onward.extend(pieces(&cell, &parts, ranks).filter(|(_, post)| !post.parts.is_empty()));
+            return None;
+        };
+        let mut found = None;
+        for part in parts {
+            let with = there.iter().find_map(|other| {
+                let common = part.cuboid.common(&other.cuboid)?;
+                Some(Overlap {
+                    one: (other.rank, other.number),
+                    other: (part.rank, part.number),
+                    first: common.first_row(),
+                })
+            });
+            found = found.or(with);
+            there.push(part);
+        }
+        if there.len() > PARTS_MAX && found.is_none() {
+            onward.extend(pieces(&cell, there, ranks));
+            *held = Held::Cut;
+        }
+        found
+    }
+
+    /// The first elements of this rank's cells that nobody has. `own` are those that are its own by arithmetic: nothing may have come for some.
+    pub fn first_gap(&self, own: impl Iterator<Item = Cuboid>) -> Option<Cuboid> {
+        let untouched = own.filter(|cell| !self.held.contains_key(cell)).map(|cell| cell.first_gap(&[]));
+        let touched = self.held.iter().map(|(cell, held)| match held {
+            Held::Parts(parts) => cell.first_gap(&parts.iter().map(|part| part.cuboid).collect::<Vec<_>>()),
+            Held::Cut => None,
+        });
+        untouched.chain(touched).flatten().min()
+    }
+}
+
+/// A cell in pieces, the owner of each, and what lies in it.
+fn pieces<'p>(cell: &Cuboid, parts: &'p [Placed], ranks: u32) -> impl Iterator<Item = (Rank, Post)> + use<'p> {
+    cell.cut(PIECES).into_iter().map(move |piece| {
+        let inside = |part: &Placed| Some(Placed { cuboid: piece.common(&part.cuboid)?, ..*part });
+        let parts = parts.iter().filter_map(inside).collect();
+        let mut bytes = Vec::new();
+        piece.put(DIMS, &mut bytes);
+        (Rank((xxh3_64(&bytes) % u64::from(ranks)) as u32), Post { cell: piece, parts })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Boxes;
+    use super::super::cells::Sums;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    /// All ranks' owners, without messages: what they find, and how many parts the busiest holds.
+    fn prove(all: &[Boxes]) -> (Option<Finding>, usize) {
+        let ranks = all.len() as u32;
+        let parts: Vec<Parts> = all.iter().map(|boxes| boxes.check().expect("inside").parts().clone()).collect();
+        let (dims, whole) = (parts[0].dims(), *parts[0].whole());
+        let mut sums = Sums::default();
+        for (rank, parts) in (0..).zip(&parts) {
+            let of = Sums::of_rank(parts, Rank(rank), ranks);
+            sums.parts += of.parts;
+            sums.volume += of.volume;
+            sums.extents.iter_mut().zip(of.extents).for_each(|(sum, extent)| *sum += extent);
+        }
+        let cells = Cells::new(&whole, &sums, ranks);
+        let mut owners: Vec<Owner> = (0..ranks).map(|_| Owner::new(&cells, dims)).collect();
+        let first = (0..).zip(&parts).flat_map(|(rank, parts)| posts(&cells, parts, Rank(rank)));
+        let mut queue: VecDeque<_> = first.collect();
+        let mut overlaps = Vec::new();
+        while let Some((to, post)) = queue.pop_front() {
+            let taken = owners[to.0 as usize].take(&post).expect("a post");
+            overlaps.extend(taken.overlap.map(|overlap| Finding::Overlap(overlap).to_bytes()));
+            queue.extend(taken.onward);
+        }
+        let held = |owner: &Owner| {
+            owner.held.values().map(|held| if let Held::Parts(parts) = held { parts.len() } else { 0 }).sum()
+        };
+        let busiest = owners.iter().map(held).max().expect("some");
+        let gaps = (0..ranks).zip(&owners).filter_map(|(rank, owner)| {
+            let own = cells.of(Rank(rank)).map(|index| cells.cuboid(index));
+            owner.first_gap(own).map(|gap| Finding::Gap(gap).to_bytes())
+        });
+        let is_whole = all[0].is_sparse() || sums.volume == whole.volume();
+        let greatest = if is_whole { overlaps.into_iter().max() } else { overlaps.into_iter().chain(gaps).max() };
+        (greatest.map(|bytes| Finding::of_bytes(&bytes).expect("a finding")), busiest)
+    }
+
+    #[test]
+    fn a_tiling_is_found_to_be_one() {
+        let slabs: Vec<Boxes> = [3, 0, 5, 1, 3]
+            .iter()
+            .scan(0, |at, rows| {
+                *at += rows;
+                Some(Boxes::of([12, 7]).own([*at - rows, 0], [*rows, 7]))
+            })
+            .collect();
+        assert_eq!(prove(&slabs).0, None);
+        let single: Vec<Boxes> = (0..12).map(|at| Boxes::of([3, 4]).own([at / 4, at % 4], [1, 1])).collect();
+        assert_eq!(prove(&single).0, None);
+        // More ranks than boxes, and one rank with all.
+        let mut one = vec![Boxes::of([12, 7]); 9];
+        one[4] = Boxes::of([12, 7]).own([0, 0], [12, 7]);
+        assert_eq!(prove(&one).0, None);
+        assert_eq!(prove(&[Boxes::of([0, 7]), Boxes::of([0, 7])]).0, None);
+    }
+
+    #[test]
+    fn overlaps_and_gaps_are_told_with_both_ranks_and_the_first_range() {
+        let words = |all: &[Boxes]| prove(all).0.expect("wrong").in_words(2).to_string();
+        let rows = |from, rows| Boxes::of([12, 7]).own([from, 0], [rows, 7]);
+        // A halo that one rank counts as its own.
+        let overlap = words(&[rows(0, 5), rows(4, 4), rows(8, 4)]);
+        assert_eq!(overlap, "elements [4, 0..7] belong both to box 0 of rank 0 and to box 0 of rank 1");
+        assert_eq!(words(&[rows(0, 4), rows(5, 3), rows(8, 4)]), "elements [4, 0..7] belong to no rank");
+        assert_eq!(words(&[rows(0, 4), rows(4, 4), rows(8, 3)]), "elements [11, 0..7] belong to no rank");
+        // As many elements as there are, and one twice.
+        let twice = words(&[rows(0, 5), rows(4, 4), rows(9, 3)]);
+        assert!(twice.starts_with("elements [4, 0..7] belong both"), "{twice}");
+        assert!(words(&vec![Boxes::of([12, 7]); 3]).contains("[0, 0..7] belong to no rank"));
+        let own_twice = words(&[Boxes::of([4, 4]).own([0, 0], [4, 4]).own([1, 1], [1, 2])]);
+        assert_eq!(own_twice, "elements [1, 1..3] belong both to box 0 of rank 0 and to box 1 of rank 0");
+        // Of parts that need not cover the array only overlaps are wrong.
+        assert_eq!(prove(&[rows(0, 4).sparse(), rows(5, 3).sparse()]).0, None);
+        assert!(words(&[rows(0, 4).sparse(), rows(3, 3).sparse()]).contains("belong both"));
+    }
+
+    #[test]
+    fn many_parts_in_one_corner_are_spread_over_the_ranks() {
+        let patches = |rank: u64| {
+            let at = |number: u64| (rank * 1000 + number) * 2;
+            (0..1000).fold(Boxes::of([1 << 30, 1 << 30]).sparse(), |boxes, number| {
+                boxes.own([at(number) % 400, at(number) / 400 * 2], [2, 2])
+            })
+        };
+        let mut all: Vec<Boxes> = (0..16).map(patches).collect();
+        let (finding, busiest) = prove(&all);
+        assert_eq!(finding, None);
+        assert!(busiest < 16_000 / 3, "{busiest} parts of 16,000 with one of 16 ranks");
+        all[7] = all[7].clone().own([100, 20], [1, 1]);
+        let Some(Finding::Overlap(overlap)) = prove(&all).0 else { panic!("it is there twice") };
+        assert!([overlap.one, overlap.other].contains(&(Rank(7), 1000)), "{overlap:?}");
+        assert_eq!(overlap.first, Cuboid::at(&[100, 20], &[1, 1]).expect("two"));
+    }
+
+    #[test]
+    fn what_is_no_post_is_not_taken() {
+        let cells = Cells::new(&Cuboid::at(&[0], &[9]).expect("one"), &Sums::default(), 1);
+        let mut owner = Owner::new(&cells, 1);
+        let parts = Boxes::of([9]).own([2], [3]).check().expect("inside").parts().clone();
+        let post = posts(&cells, &parts, Rank(0)).pop().expect("one").1;
+        assert!(owner.take(&post).is_some());
+        assert!((1..post.len()).all(|end| owner.take(&post[..end]).is_none()));
+        // A part that is not in its cell, and a count that nothing follows.
+        assert_eq!(owner.take(&[0, 5, 1, 0, 0, 4, 3]), None);
+        assert_eq!(owner.take(&[0, 5, 0xff, 0xff, 0xff, 0x7f]), None);
+    }
+
+    /// Cuts an array again and again, and deals the pieces out.
+    fn dealt(shape: [u64; 3], cuts: &[(prop::sample::Index, usize, u64)], ranks: usize) -> Vec<Boxes> {
+        let mut pieces = vec![Cuboid::at(&[0; 3], &shape).expect("three")];
+        for (which, dim, at) in cuts {
+            let piece = pieces.swap_remove(which.index(pieces.len()));
+            let (mut low, mut high) = (piece, piece);
+            low.to[*dim] = piece.from[*dim] + at % (piece.extent(*dim) + 1);
+            high.from[*dim] = low.to[*dim];
+            pieces.extend([low, high]);
+        }
+        let mut all = vec![Boxes::of(shape); ranks];
+        for (place, piece) in pieces.iter().enumerate() {
+            let extent: Vec<u64> = (0..3).map(|dim| piece.extent(dim)).collect();
+            let to = &mut all[(place * 7 + piece.from[0] as usize) % ranks];
+            *to = to.clone().own(&piece.from[..3], extent);
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn a_proof_agrees_with_counting(
+            shape in any::<[u8; 3]>().prop_map(|shape| shape.map(|extent| u64::from(extent % 7) + 1)),
+            cuts in proptest::collection::vec((any::<prop::sample::Index>(), 0usize..3, any::<u64>()), 0..40),
+            ranks in 1usize..9,
+            change in proptest::option::of((any::<[u8; 3]>(), any::<[u8; 3]>(), any::<prop::sample::Index>())),
+        ) {
+            let mut all = dealt(shape, &cuts, ranks);
+            if let Some((origin, extent, rank)) = change {
+                let origin: [u64; 3] = std::array::from_fn(|dim| u64::from(origin[dim]) % shape[dim]);
+                let extent: [u64; 3] = std::array::from_fn(|dim| u64::from(extent[dim]) % (shape[dim] - origin[dim] + 1));
+                let rank = rank.index(ranks);
+                // One rank loses all it has, or gets something that is another's.
+                all[rank] = if extent[0] % 2 == 0 { Boxes::of(shape) } else { all[rank].clone().own(origin, extent) };
+            }
+            let mut counts = BTreeMap::new();
+            for (rank, boxes) in all.iter().enumerate() {
+                for own in boxes.check().expect("inside").parts().own() {
+                    for z in own.from[0]..own.to[0] {
+                        for y in own.from[1]..own.to[1] {
+                            (own.from[2]..own.to[2]).for_each(|x| counts.entry([z, y, x]).or_insert_with(Vec::new).push(rank));
+                        }
+                    }
+                }
+            }
+            let elements = (0..shape[0]).flat_map(|z| (0..shape[1]).flat_map(move |y| (0..shape[2]).map(move |x| [z, y, x])));
+            let twice = counts.iter().find(|(_, owners)| owners.len() > 1);
+            let missing = elements.into_iter().find(|at| !counts.contains_key(at));
+            match prove(&all).0 {
+                None => prop_assert!(twice.is_none() && missing.is_none()),
+                Some(Finding::Gap(gap)) => {
+                    prop_assert!(twice.is_none());
+                    prop_assert_eq!(Some([gap.from[0], gap.from[1], gap.from[2]]), missing);
+                }
+                Some(Finding::Overlap(Overlap { one, other, first })) => {
+                    let owners = &counts[&[first.from[0], first.from[1], first.from[2]]];
+                    let named = [one.0.0 as usize, other.0.0 as usize];
+                    prop_assert!(owners.len() > 1 && named.iter().all(|rank| owners.contains(rank)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What a shard records of the decompositions that its regions lie on, and of what becomes of the others on another number of ranks.
+//!
+//! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), in a version of its own. `docs/FORMAT.md` has the bytes.
+
+use super::{Identity, Parts};
+use crate::format::{FormatError, Region, RegionKind, numbers};
+use std::collections::BTreeMap;
+
+/// The version of the bytes.
+const VERSION: u8 = 1;
+const WHAT: &str = "decomposition record";
+
+/// What is to become of a value of one rank when a checkpoint is restored on another number of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum OnResize {
+    /// The checkpoint cannot be restored so.
+    Refuse,
+    /// It is of no use there, and nobody asks for it.
+    Drop,
+    /// Ranks ask for the values of old ranks by their numbers.
+    Ask,
+}
+
+/// How a region lies over the ranks. One that has no rule is its rank's own, and binds its checkpoint to the number of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    /// It is the rank's part of an array, on the decomposition at this place of the record.
+    On(usize),
+    /// It is the same on all ranks.
+    Shared,
+    /// Each rank has its own.
+    PerRank(OnResize),
+}
+
+/// The record of one shard.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Record {
+    /// The decompositions, each with this rank's part.
+    pub decompositions: Vec<(Identity, Parts)>,
+    /// Rules of regions, by their places in the shard.
+    pub rules: BTreeMap<usize, Rule>,
+}
+
+impl Record {
+    /// The record as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![VERSION];
+        numbers::put(&mut bytes, self.decompositions.len() as u64);
+        for (identity, parts) in &self.decompositions {
+            bytes.extend(identity.0.to_le_bytes());
+            parts.put(&mut bytes);
+        }
+        numbers::put(&mut bytes, self.rules.len() as u64);
+        let mut next = 0;
+        for (region, rule) in &self.rules {
+            numbers::put(&mut bytes, (region - next) as u64);
+            numbers::put(&mut bytes, code(*rule));
+            next = region + 1;
+        }
+        bytes
+    }
+
+    /// What the bytes say.
+    ///
+    /// # Errors
+    /// [`FormatError`] if they are of another version, cut, or say what cannot be.
+    pub fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
+        match bytes.split_first() {
+            Some((&VERSION, rest)) => {
+                Record::take(rest).ok_or_else(|| FormatError::invalid(WHAT, "it is cut, or says what cannot be"))
+            }
+            Some((version, _)) => Err(FormatError::invalid(WHAT, format!("version {version}, and {VERSION} is known"))),
+            None => Err(FormatError::invalid(WHAT, "it is empty")),
+        }
+    }
+
+    fn take(mut bytes: &[u8]) -> Option<Record> {
+        let rest = &mut bytes;
+        let mut record = Record::default();
+        for _ in 0..numbers::take(rest)? {
+            let (identity, behind) = rest.split_first_chunk()?;
+            *rest = behind;
+            record.decompositions.push((Identity(u128::from_le_bytes(*identity)), Parts::take(rest)?));
+        }
+        let mut next = 0usize;
+        for _ in 0..numbers::take(rest)? {
+            let region = next.checked_add(usize::try_from(numbers::take(rest)?).ok()?)?;
+            let rule = of_code(numbers::take(rest)?, record.decompositions.len())?;
+            record.rules.insert(region, rule);
+            next = region.checked_add(1)?;
+        }
+        rest.is_empty().then_some(record)
+    }
+
+    /// Does it fit the regions of its shard?
+    ///
+    /// # Errors
+    /// [`FormatError`] naming the first region that it does not fit.
+    pub fn check(&self, regions: &[Region]) -> Result<(), FormatError> {
+        for (place, rule) in &self.rules {
+            let Some(region) = regions.get(*place) else {
+                let text = format!("it has a rule for region {place}, and the shard has {}", regions.len());
+                return Err(FormatError::invalid(WHAT, text));
+            };
+            let (name, bytes) = (&region.name, region.bytes);
+            let wrong = match rule {
+                Rule::On(of) => {
+                    let elements = self.decompositions.get(*of).map_or(0, |(_, parts)| parts.elements());
+                    let need = elements.checked_mul(region.element.bytes());
+                    (region.kind != RegionKind::Array || need != Some(bytes))
+                        .then(|| format!("region {name:?} has {bytes} bytes, and its boxes have {elements} elements"))
+                }
+                Rule::Shared | Rule::PerRank(_) => (region.kind != RegionKind::Value)
+                    .then(|| format!("region {name:?} is an array, and its rule is one of values")),
+            };
+            if let Some(text) = wrong {
+                return Err(FormatError::invalid(WHAT, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// The decomposition that the region at this place lies on.
+    pub fn of_region(&self, place: usize) -> Option<&(Identity, Parts)> {
+        match self.rules.get(&place)? {
+            Rule::On(of) => self.decompositions.get(*of),
+            Rule::Shared | Rule::PerRank(_) => None,
+        }
+    }
+
+    /// Does the region at this place bind its checkpoint to the number of ranks that took it?
+    pub fn is_bound(&self, place: usize) -> bool {
+        matches!(self.rules.get(&place), None | Some(Rule::PerRank(OnResize::Refuse)))
+    }
+}
+
+/// Rules before those of decompositions.
+const PLAIN: [Rule; 4] =
+    [Rule::Shared, Rule::PerRank(OnResize::Refuse), Rule::PerRank(OnResize::Drop), Rule::PerRank(OnResize::Ask)];
+
+fn code(rule: Rule) -> u64 {
+    match rule {
+        Rule::On(of) => (PLAIN.len() + of) as u64,
+        Rule::Shared => 0,
+        Rule::PerRank(OnResize::Refuse) => 1,
+        Rule::PerRank(OnResize::Drop) => 2,
+        Rule::PerRank(OnResize::Ask) => 3,
+    }
+}
+
+fn of_code(code: u64, decompositions: usize) -> Option<Rule> {
+    let code = usize::try_from(code).ok()?;
+    match code.checked_sub(PLAIN.len()) {
+        None => PLAIN.get(code).copied(),
+        Some(of) => (of < decompositions).then_some(Rule::On(of)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Boxes;
+    use super::*;
+    use crate::format::ElementType;
+    use proptest::prelude::*;
+
+    fn some() -> Record {
+        let on = |boxes: Boxes, identity| (Identity(identity), boxes.check().expect("inside").parts().clone());
+        Record {
+            decompositions: vec![
+                on(Boxes::of([40, 7]).own([10, 0], [10, 7]).halo([1, 1]), u128::MAX - 5),
+                on(Boxes::of([9]).sparse(), 7),
+            ],
+            rules: [
+                (0, Rule::On(0)),
+                (1, Rule::Shared),
+                (3, Rule::PerRank(OnResize::Ask)),
+                (4, Rule::PerRank(OnResize::Refuse)),
+                (900, Rule::On(1)),
+                (901, Rule::PerRank(OnResize::Drop)),
+            ]
+            .into(),
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_and_a_cut_one_is_refused() {
+        let bytes = some().encode();
+        assert_eq!(Record::decode(&bytes), Ok(some()));
+        assert_eq!(Record::decode(&Record::default().encode()), Ok(Record::default()));
+        assert!((0..bytes.len()).all(|end| Record::decode(&bytes[..end]).is_err()));
+        assert!(Record::decode(&[&bytes[..], &[0]].concat()).is_err());
+        let mut newer = bytes.clone();
+        newer[0] = 2;
+        assert!(Record::decode(&newer).unwrap_err().to_string().contains("version 2, and 1 is known"));
+        // Counts that nothing follows.
+        for count in [1u64 << 40, u64::MAX] {
+            let mut forged = vec![VERSION, 0];
+            numbers::put(&mut forged, count);
+            assert!(Record::decode(&forged).is_err());
+            let mut forged = vec![VERSION];
+            numbers::put(&mut forged, count);
+            assert!(Record::decode(&forged).is_err());
+        }
+        // A rule for a decomposition that is not there.
+        assert!(Record::decode(&[VERSION, 0, 1, 0, PLAIN.len() as u8]).is_err());
+        assert!(Record::decode(&[VERSION, 0, 1, 0, 0]).is_ok());
+    }
+
+    #[test]
+    fn a_record_that_does_not_fit_its_shard_is_refused() {
+        let region = |name: &str, kind, bytes| Region {
+            name: name.into(),
+            kind,
+            element: if kind == RegionKind::Array { ElementType::F64 } else { ElementType::U8 },
+            shape: vec![],
+            bytes,
+            offset: 0,
+            first_block: 0,
+        };
+        let mut record = some();
+        record.rules.retain(|place, _| *place < 5);
+        let regions = |t, kind| {
+            vec![
+                region("t", RegionKind::Array, t),
+                region("step", kind, 8),
+                region("rest", RegionKind::Array, 16),
+                region("seed", RegionKind::Value, 16),
+                region("more", RegionKind::Value, 16),
+            ]
+        };
+        assert_eq!(record.check(&regions(560, RegionKind::Value)), Ok(()));
+        let refused = |regions: Vec<Region>| record.check(&regions).unwrap_err().to_string();
+        assert!(
+            refused(regions(552, RegionKind::Value)).contains("\"t\" has 552 bytes, and its boxes have 70 elements")
+        );
+        assert!(refused(regions(560, RegionKind::Array)).contains("\"step\" is an array"));
+        assert!(refused(regions(560, RegionKind::Value)[..4].to_vec()).contains("a rule for region 4"));
+        assert_eq!([0, 1, 2, 3, 4].map(|place| record.is_bound(place)), [false, false, true, false, true]);
+        assert_eq!(record.of_region(0).map(|(_, parts)| parts.elements()), Some(70));
+        assert!(record.of_region(1).is_none() && record.of_region(2).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_decoded_was_encoded(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut bytes = bytes;
+            if let Some(first) = bytes.first_mut() {
+                *first = VERSION;
+            }
+            if let Ok(record) = Record::decode(&bytes) {
+                prop_assert_eq!(record.encode(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Where the elements of a box lie in memory that has a margin around them.
+
+use super::{Cuboid, DIMS};
+
+/// The rows of a box in its memory: so many of so many bytes, at regular distances. Neighbours that touch are one row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Strides {
+    /// Where the first row begins, in bytes.
+    first: usize,
+    /// Bytes of a row.
+    row: usize,
+    /// How often it comes again and at which distance, slowest first. The last entry is that of neighbours.
+    again: Vec<(usize, usize)>,
+}
+
+impl Strides {
+    /// Those of a box whose elements take `size` bytes, in memory with `before` elements more before it and `after` behind it in each
+    /// dimension.
+    pub fn of(cuboid: &Cuboid, before: &[u64; DIMS], after: &[u64; DIMS], size: u64) -> Strides {
+        let extent: [u64; DIMS] = std::array::from_fn(|dim| cuboid.extent(dim));
+        let memory: [u64; DIMS] = std::array::from_fn(|dim| extent[dim] + before[dim] + after[dim]);
+        let (mut row, mut step, mut first, mut is_whole) = (size, size, 0, true);
+        let mut again = Vec::new();
+        for dim in (0..DIMS).rev() {
+            first += before[dim] * step;
+            match is_whole {
+                true => row *= extent[dim],
+                false if extent[dim] != 1 => again.push((extent[dim] as usize, step as usize)),
+                false => {}
+            }
+            is_whole &= memory[dim] == extent[dim];
+            step *= memory[dim];
+        }
+        again.reverse();
+        Strides { first: first as usize, row: row as usize, again }
+    }
+
+    /// Its elements are one piece of memory.
+    pub fn is_one_piece(&self) -> bool {
+        self.again.is_empty()
+    }
+
+    /// How many bytes they are.
+    pub fn bytes(&self) -> usize {
+        self.again.iter().fold(self.row, |bytes, (count, _)| bytes * count)
+    }
+
+    /// Bytes of a row.
+    pub fn row(&self) -> usize {
+        self.row
+    }
+
+    /// Hands out where bytes `from..to` of those of the box lie in memory, row by row: the place, and how many.
+    pub fn each(&self, from: usize, to: usize, mut take: impl FnMut(usize, usize)) {
+        if from >= to || self.row == 0 {
+            return;
+        }
+        let (mut index, mut within, mut left) = (from / self.row, from % self.row, to - from);
+        let (near, step) = self.again.last().copied().unwrap_or((1, 0));
+        while left > 0 {
+            // The rows that follow each other at the distance of neighbours.
+            let mut place = self.first + self.place(index);
+            for _ in index % near..near {
+                let bytes = (self.row - within).min(left);
+                take(place + within, bytes);
+                (left, within) = (left - bytes, 0);
+                if left == 0 {
+                    return;
+                }
+                place += step;
+                index += 1;
+            }
+        }
+    }
+
+    /// Where a row begins, from the first one on.
+    fn place(&self, mut index: usize) -> usize {
+        let mut place = 0;
+        for (count, distance) in self.again.iter().rev() {
+            place += index % count * distance;
+            index /= count;
+        }
+        place
+    }
+
+    /// Copies bytes of the box from its memory, from its byte `at` on.
+    pub fn gather(&self, memory: &[u8], at: usize, target: &mut [u8]) {
+        let mut done = 0;
+        self.each(at, at + target.len(), |place, bytes| {
+            target[done..done + bytes].copy_from_slice(&memory[place..place + bytes]);
+            done += bytes;
+        });
+    }
+
+    /// Copies bytes of the box to its memory, from its byte `at` on. What lies around it stays.
+    pub fn scatter(&self, bytes: &[u8], at: usize, memory: &mut [u8]) {
+        let mut done = 0;
+        self.each(at, at + bytes.len(), |place, count| {
+            memory[place..place + count].copy_from_slice(&bytes[done..done + count]);
+            done += count;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn strides(extent: &[u64], before: &[u64], after: &[u64], size: u64) -> Strides {
+        let margins = |of: &[u64]| std::array::from_fn(|dim| of.get(dim).copied().unwrap_or(0));
+        let cuboid = Cuboid::at(&vec![3; extent.len()], extent).expect("small");
+        Strides::of(&cuboid, &margins(before), &margins(after), size)
+    }
+
+    #[test]
+    fn what_touches_is_one_row() {
+        assert_eq!(strides(&[4, 5, 6], &[], &[], 8), Strides { first: 0, row: 960, again: vec![] });
+        // A margin in the slowest dimension parts nothing.
+        assert_eq!(strides(&[4, 5, 6], &[1], &[2], 8), Strides { first: 240, row: 960, again: vec![] });
+        assert_eq!(strides(&[4, 5, 6], &[0, 1], &[], 8), Strides { first: 48, row: 240, again: vec![(4, 288)] });
+        let all = Strides { first: 8 * (7 * 8 + 8 + 1), row: 48, again: vec![(4, 448), (5, 64)] };
+        assert_eq!(strides(&[4, 5, 6], &[1, 1, 1], &[1, 1, 1], 8), all);
+        // A dimension of one element is no row of its own.
+        assert_eq!(strides(&[4, 1, 6], &[0, 0, 1], &[0, 0, 1], 1), Strides { first: 1, row: 6, again: vec![(4, 8)] });
+        assert!(strides(&[7], &[2], &[2], 4).is_one_piece() && strides(&[0, 4], &[1, 1], &[1, 1], 4).bytes() == 0);
+    }
+
+    proptest! {
+        #[test]
+        fn elements_come_from_their_places_and_go_back(
+            dims in proptest::collection::vec((0u64..5, 0u64..3, 0u64..3), 1..=4),
+            size in 1u64..5,
+            cut in any::<(prop::sample::Index, prop::sample::Index)>(),
+        ) {
+            let [extent, before, after] = [0, 1, 2].map(|at| dims.iter().map(|d| [d.0, d.1, d.2][at]).collect::<Vec<_>>());
+            let memory: Vec<u64> = dims.iter().map(|d| d.0 + d.1 + d.2).collect();
+            let count = memory.iter().product::<u64>() * size;
+            let bytes: Vec<u8> = (0..count).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+            // By the plain rule, element by element.
+            let mut expected = Vec::new();
+            for element in 0..extent.iter().product::<u64>() {
+                let (mut rest, mut place, mut step) = (element, 0, size);
+                for dim in (0..dims.len()).rev() {
+                    place += (rest % extent[dim] + before[dim]) * step;
+                    (rest, step) = (rest / extent[dim], step * memory[dim]);
+                }
+                expected.extend_from_slice(&bytes[place as usize..(place + size) as usize]);
+            }
+            let strides = strides(&extent, &before, &after, size);
+            prop_assert_eq!(strides.bytes(), expected.len());
+            let ends = [cut.0, cut.1].map(|end| end.index(expected.len() + 1));
+            let (from, to) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+            let mut some = vec![0; to - from];
+            strides.gather(&bytes, from, &mut some);
+            prop_assert_eq!(&some[..], &expected[from..to]);
+            // What is put back changes nothing else.
+            let mut other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+            strides.scatter(&some, from, &mut other);
+            let mut there = vec![0; to - from];
+            strides.gather(&other, from, &mut there);
+            prop_assert_eq!(there, some);
+            let changed = other.iter().zip(&bytes).filter(|(now, then)| now == then).count();
+            prop_assert_eq!(changed, to - from);
+        }
+    }
+}
