@@ -27,6 +27,7 @@ pub use affinity::keeper::AffinityReport;
 pub use affinity::pinning::Pin;
 pub use base::Level;
 pub use config::Config;
+pub use decomposition::{Boxes, Decomposition, OnResize};
 pub use format::ElementType;
 pub use live::LiveMemory;
 pub use recovery::{LoadError, RestartError, Restorer};

@@ -14,11 +14,14 @@
 //! - A verdict is final for its round, and a late rank finds it under its number.
 //! - Nothing here opens a file. What must be durable before a verdict (a manifest) is done by whoever answers
 //!   [`core::Effect::Decide`].
+//!
+//! [`posts`] are beside that: what ranks send to others that do not expect it.
 #![forbid(unsafe_code)]
 
 pub mod ballot;
 pub mod core;
 pub mod driver;
+pub mod posts;
 pub mod tree;
 
 pub use ballot::{Alike, Ballot, CallGroup, Culprit, Payload, Ranks, join};

@@ -178,7 +178,7 @@ impl Boxes {
             let memory = sides.map(|(extent, (before, after))| extent.checked_add(*before)?.checked_add(*after));
             // A dimension without elements does not make room for what the others have.
             let memory = memory.map(|side| side.map(|side| side.max(1)));
-            let elements = memory.fold(Some(1u64), |all, side| all?.checked_mul(side?));
+            let elements = memory.into_iter().try_fold(1u64, |all, side| all.checked_mul(side?));
             if elements.is_none_or(|elements| elements > ELEMENTS_MAX) {
                 let (before, after) = (before.clone(), after.clone());
                 return Err(DecompositionError::Margin { number, before, after });

@@ -12,7 +12,6 @@ use super::{Cuboid, DIMS, Parts};
 use crate::base::Rank;
 use crate::format::numbers;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Parts in a cell before it is cut.
@@ -85,18 +84,16 @@ impl Finding {
     }
 
     /// In words, for an array of so many dimensions.
-    pub fn in_words(&self, dims: usize) -> impl fmt::Display + use<> {
-        let finding = *self;
-        std::fmt::from_fn(move |f| match finding {
-            Finding::Overlap(Overlap { one, other, first }) => {
-                let (first, (one, of_one), (other, of_other)) = (first.shown(dims), one, other);
-                write!(
-                    f,
+    pub fn in_words(&self, dims: usize) -> String {
+        match self {
+            Finding::Overlap(Overlap { one: (one, of_one), other: (other, of_other), first }) => {
+                let first = first.shown(dims);
+                format!(
                     "elements {first} belong both to box {of_one} of rank {one} and to box {of_other} of rank {other}"
                 )
             }
-            Finding::Gap(first) => write!(f, "elements {} belong to no rank", first.shown(dims)),
-        })
+            Finding::Gap(first) => format!("elements {} belong to no rank", first.shown(dims)),
+        }
     }
 }
 
@@ -333,7 +330,7 @@ mod tests {
 
     #[test]
     fn overlaps_and_gaps_are_told_with_both_ranks_and_the_first_range() {
-        let words = |all: &[Boxes]| prove(all).0.expect("wrong").in_words(2).to_string();
+        let words = |all: &[Boxes]| prove(all).0.expect("wrong").in_words(2);
         let rows = |from, rows| Boxes::of([12, 7]).own([from, 0], [rows, 7]);
         // A halo that one rank counts as its own.
         let overlap = words(&[rows(0, 5), rows(4, 4), rows(8, 4)]);

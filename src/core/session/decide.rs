@@ -1,10 +1,10 @@
 //! `should_checkpoint` and `should_exit`: one answer on all ranks, almost always without a message.
 
+use super::asking::{ask, decoded};
 use super::error::{Error, Result};
 use crate::base::sync::Lock;
 use crate::config::{ExitConfig, Interval};
-use crate::coordination::{Ballot, Culprit, Outcome, Payload};
-use crate::format::codec;
+use crate::coordination::{Ballot, Outcome, Payload};
 use crate::policy::{Cadence, Pace, calls_within};
 use crate::transfer::Engine;
 use signal_hook::{SigId, flag, low_level};
@@ -226,19 +226,5 @@ fn decide(
     ballot: Ballot,
     answer: impl FnOnce(&Ballot) -> (bool, u64) + Send + 'static,
 ) -> Result<(bool, u64)> {
-    let decide = move |ballot: &Ballot| {
-        let culprits: Vec<Culprit> = ballot.culprits();
-        if !culprits.is_empty() {
-            return (Outcome::Abandoned(culprits), Vec::new());
-        }
-        Outcome::agreed("answer", &answer(ballot))
-    };
-    let verdict = engine.collective(ballot, Box::new(decide)).map_err(|reason| Error::Failed { reason })?;
-    match verdict.outcome {
-        Outcome::Agreed => {
-            codec::decode("answer", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
-        }
-        Outcome::Abandoned(culprits) => Err(Error::Disagreed { call, culprits }),
-        Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer".into() }),
-    }
+    decoded(&ask(engine, call, ballot, |ballot| Outcome::agreed("answer", &answer(ballot)))?)
 }

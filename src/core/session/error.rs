@@ -78,6 +78,14 @@ pub enum Error {
         /// Who, and how.
         culprits: Vec<Culprit>,
     },
+    /// The parts that the ranks have given of an array are not all of it, each once.
+    #[error("the array of shape {shape:?} is not decomposed: {finding}")]
+    Decomposition {
+        /// Its extents.
+        shape: Vec<u64>,
+        /// The first elements that have no owner, or two, and whose they are.
+        finding: String,
+    },
     /// A message has reached this rank that its application has not received.
     #[error(
         "rank {rank}: a message from rank {from} with tag {tag} has arrived and was not received: a checkpoint taken now \

@@ -37,9 +37,11 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::module_inception, reason = "the session is what this module is about")]
 
+mod asking;
 mod caches;
 mod checkpoint;
 mod decide;
+mod decompose;
 mod domains;
 mod error;
 mod layer;

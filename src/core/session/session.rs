@@ -1,6 +1,7 @@
 //! A session: opening, decisions, and the end.
 #![forbid(unsafe_code)]
 
+use super::asking::ask;
 use super::checkpoint::{Checkpoint, check_name};
 use super::decide::Decisions;
 use super::error::{Error, Result};
@@ -16,7 +17,7 @@ use crate::base::sync::{Lock, Order};
 use crate::base::units::page_ceil;
 use crate::comm::Comm;
 use crate::config::{AffinityMode, Config};
-use crate::coordination::{Culprit, Outcome, Payload};
+use crate::coordination::{Outcome, Payload};
 use crate::transfer::{Engine, Report, Stats, Threads};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -464,20 +465,7 @@ impl Session {
         if let Some(reason) = failure {
             ballot = ballot.failed(self.engine.identity().rank, reason, false);
         }
-        let verdict = self.engine.collective(
-            ballot,
-            Box::new(|ballot| {
-                let culprits: Vec<Culprit> = ballot.culprits();
-                let outcome = if culprits.is_empty() { Outcome::Agreed } else { Outcome::Abandoned(culprits) };
-                (outcome, Vec::new())
-            }),
-        );
-        let verdict = verdict.map_err(|reason| Error::Failed { reason })?;
-        match verdict.outcome {
-            Outcome::Agreed => Ok(verdict.payload),
-            Outcome::Abandoned(culprits) => Err(Error::Disagreed { call, culprits }),
-            Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer".into() }),
-        }
+        Ok(ask(&self.engine, call, ballot, |_| (Outcome::Agreed, Vec::new()))?.payload)
     }
 
     /// What works behind the session.

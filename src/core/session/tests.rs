@@ -23,6 +23,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 mod damage;
+mod decomposed;
 mod hangs;
 mod held;
 mod levels;
@@ -161,6 +162,29 @@ fn on_one_node(places: &[Place; 2], config: &Config, work: impl Fn(usize, Sessio
             scope.spawn(move || work(rank, Session::open_on(Box::new(comm), place, config).expect("opens")));
         }
     });
+}
+
+/// Runs a session of as many ranks as there are nodes given, on the node that each has, and tells what came of it by rank.
+fn on_nodes<T: Send>(
+    bed: &Bed,
+    nodes: &[u32],
+    change: impl Fn(&mut Config),
+    work: impl Fn(u32, Session) -> T + Sync,
+) -> Vec<T> {
+    let place = bed.place();
+    std::thread::scope(|scope| {
+        let ranks = (0..).zip(threads::world(nodes)).map(|(rank, comm)| {
+            let mut config = bed.config();
+            let node = nodes[rank as usize];
+            config.node.memory_directory = bed.memory.path().join(format!("node-{node}"));
+            _ = std::fs::create_dir_all(&config.node.memory_directory);
+            config.node.local_directory = Some(PathBuf::from(format!("/local-{node}")));
+            change(&mut config);
+            let (work, place) = (&work, place.clone());
+            scope.spawn(move || work(rank, Session::open_on(Box::new(comm), &place, config).expect("opens")))
+        });
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
 }
 
 /// Takes a version of `heat` whose contents are its number.

@@ -16,6 +16,7 @@ use super::live::Lives;
 use super::mail::Mail;
 use super::offload::Counters;
 use super::peers::Peers;
+use super::posting::Posting;
 use super::progress::{LevelVerdict, Progress};
 use super::reducer::{Manifests, Reducer};
 use super::remains::Remains;
@@ -76,6 +77,7 @@ pub struct Engine {
     pub(super) peers: Arc<Peers>,
     levels: PerTier<Option<Arc<dyn LevelWork>>>,
     pub(super) fetches: Fetches,
+    pub(super) posting: Posting,
     reporter: Arc<Reporter>,
     /// Intervals that set themselves.
     tuning: Arc<Tuning>,
@@ -130,6 +132,7 @@ impl Engine {
             books: Lock::at(Order::Core, books),
             desk: Desk::default(),
             fetches: Fetches::new(setup.rank(), &mail),
+            posting: Posting::new(setup.rank(), &mail),
             shards,
             reducer,
             remains: Lock::at(Order::Account, Remains::default()),
@@ -545,6 +548,8 @@ impl Engine {
             moved = true;
             if exchange::is_exchange(&parcel.label) {
                 self.peers.on_parcel(parcel, |operation| self.books().awaits_exchange(operation));
+            } else if Posting::is_one(&parcel.label) {
+                self.posting.on_parcel(parcel);
             } else {
                 self.fetches.on_parcel(parcel);
             }
@@ -571,12 +576,15 @@ impl Engine {
 
     /// Is bulk data under way that moves only while somebody steps?
     pub(super) fn has_bulk(&self) -> bool {
-        !self.peers.is_idle() || self.fetches.is_active()
+        !self.peers.is_idle() || self.fetches.is_active() || self.posting.is_open()
     }
 
     /// Is anything being agreed on or written? The comm thread polls more often then.
     pub fn is_busy(&self) -> bool {
-        self.desk.is_asking() || self.fetches.is_active() || self.books().in_flight().next().is_some()
+        self.desk.is_asking()
+            || self.fetches.is_active()
+            || self.posting.is_open()
+            || self.books().in_flight().next().is_some()
     }
 
     /// Does this rank have votes out that others are to answer?

@@ -14,7 +14,7 @@
 //! | `files`, `peers` | this rank's part in a level (`level::LevelWork`): a file of each tier, the exchange with the peers |
 //! | `lanes`, `work`, `background` | the background work: what waits for which tier, which piece is next, its doing |
 //! | `checkpoint`, `capture`, `held`, `landing`, `remains` | captures: the regions to a slot or a file, as far as they are not there, and the vote |
-//! | `fetch`, `mail`, `desk` | requests of other ranks; bulk data on its way; rounds that wait to be stepped |
+//! | `fetch`, `posting`, `mail`, `desk` | requests of other ranks; posts to ranks that do not expect them; bulk data on its way; rounds that wait to be stepped |
 //! | `report`, `status` | what the application, the log and the supervisor are told |
 //! | `tuning`, `costs`, `profile` | what checkpoints cost: for intervals that set themselves, and for the machine profile |
 //! | `fence`, `inherited`, `shards`, `reducer` and `chunking`, `node`, `write`, `pacing` | the claim; segments of older runs; bytes of the captures, and their packed forms; containers of a node; pieces of writes; the pace |
@@ -49,6 +49,7 @@ pub mod node;
 pub mod offload;
 pub mod pacing;
 mod peers;
+pub mod posting;
 pub mod profile;
 pub mod progress;
 mod reducer;

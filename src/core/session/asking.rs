@@ -1,0 +1,45 @@
+//! Questions of a session to all ranks, and what becomes of the answers.
+#![forbid(unsafe_code)]
+
+use super::error::{Error, Result};
+use crate::coordination::{Ballot, Outcome, Verdict};
+use crate::format::codec;
+use crate::transfer::Engine;
+use serde::de::DeserializeOwned;
+
+/// Casts this rank's vote and waits for the verdict; `agreed` is the root's decision if nobody stands in the way.
+///
+/// # Collective
+/// All ranks.
+pub(super) fn ask(
+    engine: &Engine,
+    call: &'static str,
+    ballot: Ballot,
+    agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
+) -> Result<Verdict> {
+    heard(call, engine.collective(ballot, Box::new(|ballot| unless_culprits(ballot, agreed))))
+}
+
+/// The decision of a root that agrees unless somebody stands in the way.
+pub(super) fn unless_culprits(
+    ballot: &Ballot,
+    agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>),
+) -> (Outcome, Vec<u8>) {
+    let culprits = ballot.culprits();
+    if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), Vec::new()) }
+}
+
+/// A verdict that all ranks agreed on, or the error of the call.
+pub(super) fn heard(call: &'static str, verdict: Result<Verdict, String>) -> Result<Verdict> {
+    let verdict = verdict.map_err(|reason| Error::Failed { reason })?;
+    match verdict.outcome {
+        Outcome::Agreed => Ok(verdict),
+        Outcome::Abandoned(culprits) => Err(Error::Disagreed { call, culprits }),
+        Outcome::Unknown => Err(Error::Failed { reason: "the root did not answer".into() }),
+    }
+}
+
+/// What the root has decided.
+pub(super) fn decoded<T: DeserializeOwned>(verdict: &Verdict) -> Result<T> {
+    codec::decode("decision", &verdict.decision).map_err(|error| Error::Failed { reason: error.to_string() })
+}

@@ -1,0 +1,213 @@
+//! Exchanges of [posts](crate::coordination::posts) between all ranks, each closed by a round.
+//!
+//! Posts travel as parcels. Those of an exchange that this rank has not come to wait here; those of one that it has left are dropped.
+#![forbid(unsafe_code)]
+
+use super::core::call;
+use super::desk::Decider;
+use super::engine::Engine;
+use super::mail::Mail;
+use crate::base::Rank;
+use crate::base::log;
+use crate::base::sync::Lock;
+use crate::comm::{Label, Parcel, Slice};
+use crate::coordination::posts::{Letter, Posts};
+use crate::coordination::{Ballot, Ranks, Verdict};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const POST: u64 = 18;
+const ACKNOWLEDGED: u64 = 19;
+/// Posts that are looked at before the messages are moved along again.
+const AT_ONCE: usize = 64;
+
+/// What a rank makes of a post.
+#[derive(Default)]
+pub struct Handled {
+    /// What its sender is to hear; empty: nothing.
+    pub answer: Vec<u8>,
+    /// What is sent on because of it.
+    pub onward: Vec<(Rank, Vec<u8>)>,
+}
+
+/// What a rank makes of a post: of whom, and its body. The error says why it cannot be understood.
+pub type OnPost<'a> = dyn FnMut(Rank, &[u8]) -> Result<Handled, String> + 'a;
+
+/// What one rank does in an exchange.
+pub struct Exchange<'a> {
+    /// What it sends of its own.
+    pub first: Vec<(Rank, Vec<u8>)>,
+    /// What it makes of a post. If it cannot be understood, this rank votes no.
+    pub on_post: &'a mut OnPost<'a>,
+    /// Its vote when all that it has sent is acknowledged, from the answers.
+    pub vote: Box<dyn FnOnce(Vec<Vec<u8>>) -> Ballot + 'a>,
+    /// The root's decision.
+    pub decide: Decider,
+}
+
+/// Posts that have arrived.
+pub(super) struct Posting {
+    rank: Rank,
+    mail: Arc<Mail>,
+    state: Lock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    arrived: VecDeque<Parcel>,
+    /// The exchange that this rank is in.
+    open: Option<u64>,
+    /// The last one that it has left.
+    left: u64,
+}
+
+impl Posting {
+    pub(super) fn new(rank: Rank, mail: &Arc<Mail>) -> Posting {
+        Posting { rank, mail: mail.clone(), state: Lock::default() }
+    }
+
+    /// Is a parcel with this label a post, or an acknowledgement?
+    pub(super) fn is_one(label: &Label) -> bool {
+        matches!(label[0], POST | ACKNOWLEDGED)
+    }
+
+    /// Is this rank in an exchange?
+    pub(super) fn is_open(&self) -> bool {
+        self.state.lock().open.is_some()
+    }
+
+    pub(super) fn on_parcel(&self, parcel: Parcel) {
+        let mut state = self.state.lock();
+        if parcel.label[1] > state.left {
+            state.arrived.push_back(parcel);
+        } else {
+            drop(state);
+            log::debug!("event=post-too-late rank={} from={} exchange={}", self.rank, parcel.from, parcel.label[1]);
+            self.mail.give_back(parcel.bytes);
+        }
+    }
+
+    /// The next one of the exchange that is open.
+    fn next(&self) -> Option<Parcel> {
+        let mut state = self.state.lock();
+        let open = state.open?;
+        let place = state.arrived.iter().position(|parcel| parcel.label[1] == open)?;
+        state.arrived.remove(place)
+    }
+
+    fn begin(&self, exchange: u64) {
+        self.state.lock().open = Some(exchange);
+    }
+
+    fn end(&self, exchange: u64) {
+        let mut state = self.state.lock();
+        (state.open, state.left) = (None, exchange);
+        let (old, later) =
+            std::mem::take(&mut state.arrived).into_iter().partition(|parcel| parcel.label[1] <= exchange);
+        state.arrived = later;
+        drop(state);
+        let old: VecDeque<Parcel> = old;
+        old.into_iter().for_each(|parcel| self.mail.give_back(parcel.bytes));
+    }
+
+    fn send(&self, exchange: u64, letter: Letter) {
+        let (to, label, body) = match letter {
+            Letter::Post(to, number, body) => (to, [POST, exchange, number, 0, 0, 0], body),
+            Letter::Acknowledged(to, number, answer) => (to, [ACKNOWLEDGED, exchange, number, 0, 0, 0], answer),
+        };
+        let length = body.len();
+        self.mail.send(to, label, Slice::new(Arc::new(body), 0..length).unwrap_or_else(Slice::empty));
+    }
+}
+
+/// One rank's way through an exchange.
+struct Course<'e, 'a> {
+    posting: &'e Posting,
+    number: u64,
+    posts: Posts,
+    refused: Option<String>,
+    on_post: &'a mut OnPost<'a>,
+}
+
+impl Course<'_, '_> {
+    /// Looks at what has come; true if anything has.
+    fn look(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..AT_ONCE {
+            let Some(Parcel { from, label, bytes }) = self.posting.next() else { break };
+            any = true;
+            let letters = match label[0] {
+                POST => {
+                    let handled = (self.on_post)(from, &bytes).unwrap_or_else(|why| {
+                        log::error!("event=post-not-understood rank={} from={from} why={why:?}", self.posting.rank);
+                        self.refused.get_or_insert(format!("a post of rank {from} cannot be understood: {why}"));
+                        Handled::default()
+                    });
+                    self.posting.mail.give_back(bytes);
+                    self.posts.on_post(from, label[2], handled.answer, handled.onward)
+                }
+                _ => self.posts.on_acknowledged(from, label[2], bytes).into_iter().collect(),
+            };
+            letters.into_iter().for_each(|letter| self.posting.send(self.number, letter));
+        }
+        any
+    }
+}
+
+impl Engine {
+    /// Exchanges posts with all ranks, and closes the exchange with a round.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Blocking
+    /// Until all ranks have called and all posts are acknowledged, at most for the configured time-outs.
+    ///
+    /// # Errors
+    /// The reason why the session has failed.
+    pub fn exchange(&self, exchange: Exchange<'_>) -> Result<Verdict, String> {
+        let Exchange { first, on_post, vote, decide } = exchange;
+        let number = self.next_operation();
+        if let Some(reason) = self.cut_off() {
+            return Err(reason);
+        }
+        let posting = &self.posting;
+        posting.begin(number);
+        let mut course = Course { posting, number, posts: Posts::default(), refused: None, on_post };
+        for (to, body) in first {
+            let letter = course.posts.send(to, body);
+            posting.send(number, letter);
+        }
+        self.wake();
+        let (round, rank) = (call(number), self.setup.rank());
+        // Before the root gives up, so that it hears for whom the others wait.
+        let patience = self.setup.now() + self.setup.config.job.timeouts.abandon / 2;
+        let mut to_vote = Some((vote, decide));
+        let verdict = self.wait_until(|| {
+            if course.look() {
+                self.wake();
+            }
+            let is_late = self.setup.now() >= patience;
+            if (course.posts.are_acknowledged() || is_late)
+                && let Some((vote, decide)) = to_vote.take()
+            {
+                let mut ballot = vote(course.posts.take_answers());
+                if let Some(why) = course.refused.take() {
+                    ballot = ballot.failed(rank, why, false);
+                }
+                if !course.posts.are_acknowledged() {
+                    let silent = Ranks::of(course.posts.silent());
+                    ballot = ballot.failed(rank, format!("what it sent was not taken by {silent}"), false);
+                }
+                self.desk.ask(round, ballot, decide);
+                self.wake();
+            }
+            match self.desk.take_answer(&round) {
+                Some(verdict) => Some(Ok(verdict)),
+                None => self.cut_off().map(|reason| self.desk.take_answer(&round).ok_or(reason)),
+            }
+        });
+        posting.end(number);
+        verdict
+    }
+}
