@@ -316,6 +316,8 @@ pub struct Decomposition(Arc<Inner>);
 #[derive(Debug, PartialEq, Eq)]
 struct Inner {
     own: Own,
+    /// Its parts as records have them: they are written with each checkpoint.
+    packed: Vec<u8>,
     identity: Identity,
     rank: Rank,
     ranks: u32,
@@ -324,7 +326,14 @@ struct Inner {
 impl Decomposition {
     /// What has been proved.
     pub(crate) fn proved(own: Own, identity: Identity, rank: Rank, ranks: u32) -> Decomposition {
-        Decomposition(Arc::new(Inner { own, identity, rank, ranks }))
+        let mut packed = Vec::new();
+        own.parts.put(&mut packed);
+        Decomposition(Arc::new(Inner { own, packed, identity, rank, ranks }))
+    }
+
+    /// This rank's parts as records have them.
+    pub(crate) fn packed(&self) -> &[u8] {
+        &self.0.packed
     }
 
     /// What tells it from every other one.

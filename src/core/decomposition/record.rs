@@ -44,20 +44,12 @@ pub struct Record {
 impl Record {
     /// The record as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![VERSION];
-        numbers::put(&mut bytes, self.decompositions.len() as u64);
-        for (identity, parts) in &self.decompositions {
-            bytes.extend(identity.0.to_le_bytes());
+        let packed = self.decompositions.iter().map(|(identity, parts)| {
+            let mut bytes = Vec::new();
             parts.put(&mut bytes);
-        }
-        numbers::put(&mut bytes, self.rules.len() as u64);
-        let mut next = 0;
-        for (region, rule) in &self.rules {
-            numbers::put(&mut bytes, (region - next) as u64);
-            numbers::put(&mut bytes, code(*rule));
-            next = region + 1;
-        }
-        bytes
+            (*identity, bytes)
+        });
+        encode(&packed.collect::<Vec<_>>(), &self.rules)
     }
 
     /// What the bytes say.
@@ -132,6 +124,24 @@ impl Record {
     pub fn is_bound(&self, place: usize) -> bool {
         matches!(self.rules.get(&place), None | Some(Rule::PerRank(OnResize::Refuse)))
     }
+}
+
+/// The record of these decompositions, whose parts are packed already, and rules.
+pub fn encode(decompositions: &[(Identity, impl AsRef<[u8]>)], rules: &BTreeMap<usize, Rule>) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    numbers::put(&mut bytes, decompositions.len() as u64);
+    for (identity, parts) in decompositions {
+        bytes.extend(identity.0.to_le_bytes());
+        bytes.extend_from_slice(parts.as_ref());
+    }
+    numbers::put(&mut bytes, rules.len() as u64);
+    let mut next = 0;
+    for (region, rule) in rules {
+        numbers::put(&mut bytes, (region - next) as u64);
+        numbers::put(&mut bytes, code(*rule));
+        next = region + 1;
+    }
+    bytes
 }
 
 /// Rules before those of decompositions.

@@ -1,6 +1,7 @@
 //! Where the elements of a box lie in memory that has a margin around them.
 
 use super::{Cuboid, DIMS};
+use std::ops::Range;
 
 /// The rows of a box in its memory: so many of so many bytes, at regular distances. Neighbours that touch are one row.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,9 +36,9 @@ impl Strides {
         Strides { first: first as usize, row: row as usize, again }
     }
 
-    /// Its elements are one piece of memory.
-    pub fn is_one_piece(&self) -> bool {
-        self.again.is_empty()
+    /// Where its elements lie, if they are one piece of memory.
+    pub fn one_piece(&self) -> Option<Range<usize>> {
+        self.again.is_empty().then(|| self.first..self.first + self.row)
     }
 
     /// How many bytes they are.
@@ -48,6 +49,11 @@ impl Strides {
     /// Bytes of a row.
     pub fn row(&self) -> usize {
         self.row
+    }
+
+    /// Where byte `at` of those of the box lies, of which there are more than that.
+    pub fn place_of(&self, at: usize) -> usize {
+        self.first + self.place(at / self.row.max(1)) + at % self.row.max(1)
     }
 
     /// Hands out where bytes `from..to` of those of the box lie in memory, row by row: the place, and how many.
@@ -123,7 +129,10 @@ mod tests {
         assert_eq!(strides(&[4, 5, 6], &[1, 1, 1], &[1, 1, 1], 8), all);
         // A dimension of one element is no row of its own.
         assert_eq!(strides(&[4, 1, 6], &[0, 0, 1], &[0, 0, 1], 1), Strides { first: 1, row: 6, again: vec![(4, 8)] });
-        assert!(strides(&[7], &[2], &[2], 4).is_one_piece() && strides(&[0, 4], &[1, 1], &[1, 1], 4).bytes() == 0);
+        assert!(
+            strides(&[7], &[2], &[2], 4).one_piece() == Some(8..36)
+                && strides(&[0, 4], &[1, 1], &[1, 1], 4).bytes() == 0
+        );
     }
 
     proptest! {

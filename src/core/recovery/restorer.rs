@@ -1,10 +1,13 @@
 //! What the application loads from, inside a restart attempt.
 
+mod dealt;
+
 use super::remote::Peers;
 use crate::affinity::keeper::{Keeper, Placement};
 use crate::base::log;
 use crate::base::text::{list, short};
 use crate::base::{CheckpointKey, Clock, Rank};
+use crate::decomposition::Record;
 use crate::device::{DeviceError, DeviceSpan, Stream};
 use crate::format::shard::Head;
 use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
@@ -57,6 +60,26 @@ pub enum LoadError {
         rank: Rank,
         /// What is wrong.
         source: RegionError,
+    },
+    /// The memory given for a region does not fit its decomposition.
+    #[error("rank {rank}: {source}")]
+    Region {
+        /// This rank.
+        rank: Rank,
+        /// What does not fit.
+        source: RegionError,
+    },
+    /// The region lies otherwise over the ranks than the application asks for.
+    #[error("rank {rank}: region {region:?} of {key} {found}")]
+    Decomposition {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// How it was saved, and what to call.
+        found: String,
     },
     /// The device did not take the region, or cannot say whether it is right.
     #[error("rank {rank}: {what} of {key} was not loaded into device memory: {source}")]
@@ -123,6 +146,8 @@ impl LoadError {
 /// One attempt to load one checkpoint on one rank.
 pub struct Restorer {
     rank: Rank,
+    /// How many ranks there are.
+    ranks: u32,
     clock: Arc<dyn Clock>,
     key: CheckpointKey,
     series: Series,
@@ -144,6 +169,8 @@ pub struct Restorer {
     homesick: Option<Arc<Keeper>>,
     /// Where pages of regions belong.
     placement: Option<Placement>,
+    /// How regions lie over the ranks, once that was asked for.
+    record: Option<Arc<Record>>,
 }
 
 /// Where a rank finds a checkpoint.
@@ -161,10 +188,17 @@ pub struct Copies {
 impl Restorer {
     /// A restorer over the copies that this rank has, those that other nodes have, and those on tiers that all share as the last
     /// resort.
-    pub fn new(rank: Rank, clock: Arc<dyn Clock>, key: CheckpointKey, series: Series, copies: Copies) -> Restorer {
+    pub fn new(
+        (rank, ranks): (Rank, u32),
+        clock: Arc<dyn Clock>,
+        key: CheckpointKey,
+        series: Series,
+        copies: Copies,
+    ) -> Restorer {
         let Copies { own: sources, peers, shared, tiers } = copies;
         Restorer {
             rank,
+            ranks,
             clock,
             key,
             series,
@@ -179,6 +213,7 @@ impl Restorer {
             damaged: PerTier::default(),
             homesick: None,
             placement: None,
+            record: None,
         }
     }
 
@@ -694,7 +729,7 @@ mod tests {
         let series = Series { job: "job".into(), group: "world".into(), name: "series".into() };
         let clock = Arc::new(SystemClock::default());
         let copies = Copies { own: Vec::new(), peers: None, shared: vec![(tier, manifest)], tiers: Vec::new() };
-        let restorer = Restorer::new(Rank(3), clock, key, series, copies);
+        let restorer = Restorer::new((Rank(3), 4), clock, key, series, copies);
         (restorer, Arc::new(Keeper::new(settings)))
     }
 

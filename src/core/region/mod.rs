@@ -5,8 +5,15 @@
 //! ([`bytemuck::Pod`]), so that loading bytes whose digest is right can never make an invalid value.
 #![forbid(unsafe_code)]
 
-use crate::base::Digest;
+mod packed;
+mod unpacked;
+
+pub use packed::{Packed, check_memory};
+pub use unpacked::Unpacked;
+
 use crate::base::text::short;
+use crate::base::{Digest, Rank};
+use crate::decomposition::Decomposition;
 use crate::device::DeviceSpan;
 use crate::format::{ElementType, FormatError, Region, RegionKind, codec};
 use crate::live::LiveMemory;
@@ -21,6 +28,9 @@ const RESERVED: &str = ".bivouac/";
 pub const AFFINITY: &str = ".bivouac/affinity";
 /// The region that says how the others lie over the ranks.
 pub const DECOMPOSITION: &str = ".bivouac/decomposition";
+
+/// The most bytes of a value that all ranks share.
+pub const SHARED_MAX: usize = 1 << 20;
 
 /// Is this the name of a region of Bivouac's own?
 pub fn is_reserved(name: &str) -> bool {
@@ -98,7 +108,7 @@ pub enum RegionData<'a> {
     },
 }
 
-/// Bytes that are read when their region is captured, straight into their place, and come with digests that are older than
+/// Bytes that are read when their region is captured, straight into their place, and come with digests. Those of a history are older than
 /// that: what lands is compared with them.
 pub trait ReadBlocks: fmt::Debug + Send + Sync {
     /// Length in bytes.
@@ -113,6 +123,11 @@ pub trait ReadBlocks: fmt::Debug + Send + Sync {
     /// # Blocking
     /// On whatever holds the bytes.
     fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String>;
+
+    /// The application's memory that holds them, if it does.
+    fn memory(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 impl RegionData<'_> {
@@ -185,6 +200,52 @@ pub enum RegionError {
         element: ElementType,
         /// Size of the Rust type.
         bytes: u64,
+    },
+    /// The decomposition was made by another rank, or in a group of another size.
+    #[error(
+        "region {name:?}: its decomposition is that of rank {of} of {among}, and this is rank {rank} of {ranks}: decompose the array in this session"
+    )]
+    Decomposition {
+        /// The name.
+        name: String,
+        /// The rank that it is of.
+        of: Rank,
+        /// The ranks of its group.
+        among: u32,
+        /// This rank.
+        rank: Rank,
+        /// The ranks of its group.
+        ranks: u32,
+    },
+    /// Memory for another number of boxes than the rank owns.
+    #[error("region {name:?}: memory of {given} boxes, and this rank owns {boxes}")]
+    Boxes {
+        /// The name.
+        name: String,
+        /// For how many there is memory.
+        given: usize,
+        /// How many it owns.
+        boxes: usize,
+    },
+    /// The memory of a box has another length than the box and its margin.
+    #[error("region {name:?}: {given} elements of memory for box {number}, which takes {need} with its margin")]
+    Memory {
+        /// The name.
+        name: String,
+        /// The place of the box among those of the rank.
+        number: usize,
+        /// Elements given.
+        given: u64,
+        /// Elements of the box and its margin.
+        need: u64,
+    },
+    /// A value that all ranks share is too long.
+    #[error("value {name:?} takes {bytes} bytes, and one that all ranks share has at most {SHARED_MAX}")]
+    Long {
+        /// The name.
+        name: String,
+        /// Its length when it is encoded.
+        bytes: usize,
     },
     /// A value could not be encoded.
     #[error("value {name:?} cannot be encoded: {source}")]
@@ -280,6 +341,46 @@ pub fn kept_array<'a>(
     describe(name, RegionKind::Array, element, &[elements], RegionData::Kept(Arc::new(kept)))
 }
 
+/// Describes a rank's part of a decomposed array as a region: the memory of each of its boxes.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name or element type, a decomposition of another rank or group than `rank` of `ranks`, or memory that does not fit.
+pub fn decomposed<'a, T: Element>(
+    name: &str,
+    on: &Decomposition,
+    memory: &[&'a [T]],
+    (rank, ranks): (Rank, u32),
+) -> Result<SavedRegion<'a>, RegionError> {
+    check_place(name, on, (rank, ranks))?;
+    check_memory(name, on, memory.iter().map(|memory| memory.len()))?;
+    let size = size_of::<T>() as u64;
+    let boxes =
+        (0..).zip(memory).map(|(number, memory)| (bytemuck::cast_slice(memory), on.own().strides(number, size)));
+    let packed = Packed::new(boxes.collect());
+    let shape: Vec<u64> = match on.own().parts().own() {
+        [own] => (0..on.shape().len()).map(|dim| own.extent(dim)).collect(),
+        _ => vec![on.elements()],
+    };
+    check_array::<T>(name, on.elements(), &shape)?;
+    let data = match packed.in_one_piece() {
+        Some(bytes) => RegionData::Host(Cow::Borrowed(bytes)),
+        None => RegionData::Kept(Arc::new(packed)),
+    };
+    describe(name, RegionKind::Array, T::TYPE, &shape, data)
+}
+
+/// Was the decomposition made by this rank of a group of this size?
+///
+/// # Errors
+/// [`RegionError::Decomposition`].
+pub fn check_place(name: &str, on: &Decomposition, (rank, ranks): (Rank, u32)) -> Result<(), RegionError> {
+    let (of, among) = on.place();
+    if (of, among) == (rank, ranks) {
+        return Ok(());
+    }
+    Err(RegionError::Decomposition { name: name.into(), of, among, rank, ranks })
+}
+
 fn check_shape(name: &str, elements: u64, shape: &[u64]) -> Result<(), RegionError> {
     if shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent)) != Some(elements) {
         return Err(RegionError::Shape { name: name.into(), shape: shape.into(), elements });
@@ -303,6 +404,16 @@ pub fn value<T: Serialize>(name: &str, value: &T) -> Result<SavedRegion<'static>
     let bytes = codec::encode("value", value).map_err(|source| RegionError::Value { name: name.into(), source })?;
     let shape = [bytes.len() as u64];
     describe(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
+}
+
+/// Encodes a small value that is the same on all ranks as a region.
+///
+/// # Errors
+/// [`RegionError`] for an unusable name, or a value that cannot be encoded or is too long.
+pub fn shared<T: Serialize>(name: &str, shared: &T) -> Result<SavedRegion<'static>, RegionError> {
+    let saved = value(name, shared)?;
+    let bytes = saved.region.bytes as usize;
+    if bytes > SHARED_MAX { Err(RegionError::Long { name: name.into(), bytes }) } else { Ok(saved) }
 }
 
 /// A region of Bivouac's own, one of those that [`is_reserved`] knows.

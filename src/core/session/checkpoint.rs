@@ -3,10 +3,12 @@
 
 use super::error::{Error, Result};
 use super::pending::Pending;
+use super::terms::Terms;
 use crate::affinity::keeper::Whereabouts;
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::config::Method;
+use crate::decomposition::{Decomposition, OnResize, Rule};
 use crate::device::{DeviceSpan, Stream};
 use crate::live::LiveMemory;
 use crate::region::{self, Element, RegionData, RegionError, SavedRegion};
@@ -37,6 +39,8 @@ pub struct Checkpoint<'a> {
     pub(super) names: HashSet<u64>,
     /// Regions with a method of their own.
     pub(super) wishes: Vec<(String, Method)>,
+    /// How regions lie over the ranks.
+    pub(super) terms: Terms,
     pub(super) own_regions: bool,
     pub(super) held: Option<Held>,
     pub(super) begun: Duration,
@@ -132,6 +136,73 @@ impl<'a> Checkpoint<'a> {
     pub fn value<T: serde::Serialize>(&mut self, name: &str, value: &T) -> Result<()> {
         let saved = region::value(name, value)?;
         self.add(saved)
+    }
+
+    /// Adds this rank's part of an array that was decomposed with [`Session::decompose`](crate::Session::decompose): the memory of its box, with
+    /// the margin that the decomposition says; the margin is not saved. Such a region can be loaded on any other decomposition of an array of that
+    /// shape, on any number of ranks ([`Restorer::load_on`](crate::Restorer::load_on)). A rank that owns nothing gives an empty slice.
+    ///
+    /// # Collective
+    /// Local. All ranks save the region, on the same decomposition.
+    ///
+    /// # Errors
+    /// [`Error::Region`]: the name is unusable or was used before; the memory has another length than box and margin; this rank owns several boxes
+    /// ([`Checkpoint::save_boxes_on`] takes those); the decomposition is another rank's.
+    pub fn save_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &'a [T]) -> Result<()> {
+        match on.boxes() {
+            0 if memory.is_empty() => self.save_boxes_on::<T>(name, on, &[]),
+            _ => self.save_boxes_on(name, on, &[memory]),
+        }
+    }
+
+    /// The same for a rank that owns any number of boxes: the memory of each, in the order in which they were described.
+    ///
+    /// # Collective
+    /// Local.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::save_on`].
+    pub fn save_boxes_on<T: Element>(&mut self, name: &str, on: &Decomposition, memory: &[&'a [T]]) -> Result<()> {
+        let identity = self.engine.identity();
+        let saved = region::decomposed(name, on, memory, (identity.rank, identity.size))?;
+        let place = self.regions.len();
+        self.add(saved)?;
+        self.terms.on(place, on);
+        Ok(())
+    }
+
+    /// Adds a small value that is the same on all ranks, as a step or a time is: of 1 MiB at most when it is encoded. On any number of ranks all get
+    /// it back with [`Restorer::shared`](crate::Restorer::shared). Where a rank has another value than the others there is no checkpoint: the verdict says whose differs.
+    ///
+    /// # Collective
+    /// Local. All ranks save it.
+    ///
+    /// # Errors
+    /// [`Error::Region`].
+    pub fn shared<T: serde::Serialize>(&mut self, name: &str, value: &T) -> Result<()> {
+        let saved = region::shared(name, value)?;
+        let RegionData::Host(bytes) = &saved.data else { return self.add(saved) };
+        let (place, bytes) = (self.regions.len(), bytes.clone());
+        self.add(saved)?;
+        self.terms.shared(place, name, &bytes);
+        Ok(())
+    }
+
+    /// Adds a small value that is this rank's own, and says what becomes of it when the checkpoint is restored on another number of ranks: the state of its
+    /// random numbers, for example. On the same number each rank gets its own back, with [`Restorer::value`](crate::Restorer::value).
+    ///
+    /// With [`OnResize::Refuse`] the checkpoint can be restored on as many ranks only, as with a plain [`Checkpoint::value`].
+    ///
+    /// # Collective
+    /// Local. All ranks save it, and say the same.
+    ///
+    /// # Errors
+    /// [`Error::Region`].
+    pub fn per_rank<T: serde::Serialize>(&mut self, name: &str, value: &T, on_resize: OnResize) -> Result<()> {
+        let place = self.regions.len();
+        self.value(name, value)?;
+        self.terms.rule(place, Rule::PerRank(on_resize));
+        Ok(())
     }
 
     /// Adds the versions of a history that are there now, whatever tier they lie on: each field of each as a region
@@ -371,9 +442,14 @@ impl<'a> Checkpoint<'a> {
         self.engine.reduce(self.operation, std::mem::take(&mut self.wishes));
         let called = self.engine.clock().now();
         self.engine.reporter().beat();
+        let agreed = self.terms.agreed();
+        let of_application = self.regions.len();
+        if let Some(record) = self.terms.record() {
+            self.regions.push(region::reserved(region::DECOMPOSITION, record));
+        }
         if let Some(keeper) = self.engine.affinity() {
             let address = device.as_ref().map_or_else(String::new, |on| on.caches.device_address());
-            let regions = self.regions.iter().filter_map(|saved| {
+            let regions = self.regions[..of_application].iter().filter_map(|saved| {
                 let at = match &saved.data {
                     RegionData::Host(Cow::Borrowed(bytes)) => Whereabouts::Host(bytes.as_ptr().addr(), bytes.len()),
                     RegionData::Held { bytes, address } if *address != 0 => {
@@ -381,7 +457,11 @@ impl<'a> Checkpoint<'a> {
                     }
                     RegionData::Live(memory) => Whereabouts::Host(memory.range().start, memory.bytes() as usize),
                     RegionData::Device(_) => Whereabouts::Device(&address),
-                    RegionData::Host(Cow::Owned(_)) | RegionData::Kept(_) | RegionData::Held { .. } => return None,
+                    RegionData::Kept(kept) => {
+                        let memory = kept.memory()?;
+                        Whereabouts::Host(memory.as_ptr().addr(), memory.len())
+                    }
+                    RegionData::Host(Cow::Owned(_)) | RegionData::Held { .. } => return None,
                 };
                 Some((saved.region.name.as_str(), at))
             });
@@ -395,6 +475,7 @@ impl<'a> Checkpoint<'a> {
             regions: std::mem::take(&mut self.regions),
             held: self.held.take(),
             own_regions: self.own_regions,
+            agreed,
             device,
             // Between the copy of what is held and this call the application computes.
             begun: self.held_for.map_or(self.begun, |took| called.saturating_sub(took)),

@@ -53,6 +53,7 @@ pub mod place;
 mod restart;
 mod session;
 mod summary;
+mod terms;
 #[cfg(test)]
 mod tests;
 

@@ -246,7 +246,7 @@ impl Session {
         let (key, series) = (elected.candidate.key, identity.series(name));
         let peers = Peers::new(self.engine.clone(), series.clone(), key, elected.ways.clone());
         let copies = Copies { own, peers: Some(peers), shared, tiers: self.engine.tiers().to_vec() };
-        Restorer::new(identity.rank, clock, key, series, copies)
+        Restorer::new((identity.rank, identity.size), clock, key, series, copies)
     }
 
     /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.

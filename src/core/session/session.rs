@@ -9,6 +9,7 @@ use super::layer::GOODBYE_LIMIT;
 #[cfg(feature = "mpi")]
 use super::layer::{layer, prepare_to_wait};
 use super::place::{Place, Workers};
+use super::terms::Terms;
 use super::{open, summary};
 use crate::affinity::keeper::AffinityReport;
 use crate::affinity::pinning::Pin;
@@ -215,6 +216,7 @@ impl Session {
             regions: Vec::new(),
             names: HashSet::new(),
             wishes: Vec::new(),
+            terms: Terms::default(),
             own_regions: false,
             held: None,
             begun,

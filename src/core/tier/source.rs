@@ -1,5 +1,7 @@
 //! Reading a shard back, wherever it rests, with every block checked against its digest.
 
+mod scattered;
+
 use super::names::Series;
 use super::posix::PageBuffer;
 use super::storage::{ReadFile, read_range};

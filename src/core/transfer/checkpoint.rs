@@ -95,6 +95,15 @@ pub struct OnDevice<'a> {
     pub offload: Option<&'a Offload>,
 }
 
+/// What must be equal on all ranks beside the names and types of regions.
+#[derive(Clone, Default)]
+pub struct Agreed {
+    /// Its hash; 0: nothing.
+    pub hash: u64,
+    /// What may differ, in words, for the message that names a rank where it does.
+    pub text: String,
+}
+
 /// What the application hands over for one checkpoint.
 pub struct CaptureSpec<'a> {
     /// Number of the collective call, drawn when the checkpoint was begun.
@@ -109,6 +118,8 @@ pub struct CaptureSpec<'a> {
     pub held: Option<Held>,
     /// Each rank may have regions of its own.
     pub own_regions: bool,
+    /// What else all ranks agree on.
+    pub agreed: Agreed,
     /// For the regions in device memory.
     pub device: Option<OnDevice<'a>>,
     /// When the application called `checkpoint`.
@@ -142,7 +153,7 @@ impl Engine {
         let failed = self.failed();
         let agreement = self.agreement(&spec);
         let what = if spec.own_regions { "regions of its own".into() } else { summary(&spec.regions) };
-        let call = format!("checkpoint {:?} version {} with {what}", spec.name, spec.version);
+        let call = format!("checkpoint {:?} version {} with {what}{}", spec.name, spec.version, spec.agreed.text);
         let taken = match failed {
             Some(reason) => Err(CaptureError::Failed { rank, reason }),
             None => self.place(&mut spec, agreement),
@@ -211,6 +222,9 @@ impl Engine {
         (spec.operation, &spec.name, spec.version).hash(&mut hasher);
         for SavedRegion { region, .. } in shared {
             (&region.name, region.kind, region.element).hash(&mut hasher);
+        }
+        if spec.agreed.hash != 0 {
+            spec.agreed.hash.hash(&mut hasher);
         }
         hasher.finish()
     }

@@ -15,7 +15,7 @@
 #![forbid(unsafe_code)]
 
 use super::capture::{self, FileError};
-use super::checkpoint::{CaptureSpec, Taken};
+use super::checkpoint::{Agreed, CaptureSpec, Taken};
 use super::engine::Engine;
 use super::error::{CaptureError, FillError};
 use crate::base::units::{KIB, PAGE, page_ceil};
@@ -243,6 +243,8 @@ impl Engine {
                 regions,
                 held: None,
                 own_regions: spec.own_regions,
+                // It is in the agreement, which was made before.
+                agreed: Agreed::default(),
                 device: spec.device,
                 begun: spec.begun,
             };

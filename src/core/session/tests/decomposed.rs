@@ -136,3 +136,216 @@ fn a_rank_that_does_not_take_what_is_sent_to_it_is_named() {
         assert!(!text.contains("rank 0: did not") && !text.contains("rank 2: did not"), "{text}");
     }
 }
+
+/// The value of an element of a version.
+fn value(version: u64, y: u64, x: u64) -> f64 {
+    (version * 1_000_000 + y * 1000 + x) as f64
+}
+
+const GHOST: f64 = -1.0;
+
+/// Memory of the boxes of a rank with `halo` ghost cells on each side: elements of the version inside, and something else around them.
+fn memory(boxes: &[([u64; 2], [u64; 2])], halo: u64, of: impl Fn(u64, u64) -> f64) -> Vec<Vec<f64>> {
+    let fill = |([y0, x0], [rows, columns]): &([u64; 2], [u64; 2])| {
+        let (height, width) = (rows + 2 * halo, columns + 2 * halo);
+        let inside = |y: u64, x: u64| (halo..halo + rows).contains(&y) && (halo..halo + columns).contains(&x);
+        let at = |y: u64, x: u64| if inside(y, x) { of(y0 + y - halo, x0 + x - halo) } else { GHOST };
+        (0..height).flat_map(|y| (0..width).map(move |x| (y, x))).map(|(y, x)| at(y, x)).collect()
+    };
+    boxes.iter().map(fill).collect()
+}
+
+/// What each of three ranks owns of an array of 40 rows and 30 columns: two boxes, none, and one.
+fn owned(rank: u32) -> Vec<([u64; 2], [u64; 2])> {
+    match rank {
+        0 => vec![([0, 0], [40, 7]), ([25, 7], [15, 23])],
+        1 => vec![],
+        _ => vec![([0, 7], [25, 23])],
+    }
+}
+
+fn boxes_of(rank: u32, halo: u64) -> Boxes {
+    let boxes = Boxes::of([40, 30]).halo([halo, halo]);
+    owned(rank).into_iter().fold(boxes, |boxes, (origin, extent)| boxes.own(origin, extent))
+}
+
+fn save(session: &Session, on: &Decomposition, rank: u32, halo: u64, version: u64) -> Pending {
+    let memory = memory(&owned(rank), halo, |y, x| value(version, y, x));
+    let slices: Vec<&[f64]> = memory.iter().map(|memory| &memory[..]).collect();
+    let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+    checkpoint.save_boxes_on("t", on, &slices).expect("saved");
+    checkpoint.shared("step", &version).expect("saved");
+    checkpoint.per_rank("seed", &(1000 + rank), crate::decomposition::OnResize::Ask).expect("saved");
+    checkpoint.capture().expect("captured")
+}
+
+/// Loads the newest version on a decomposition with such a halo, and says which it was and from where; everything is looked at.
+fn load(session: &Session, rank: u32, halo: u64) -> (u64, &'static str) {
+    let on = session.decompose(boxes_of(rank, halo)).expect("it tiles");
+    let mut memory = memory(&owned(rank), halo, |_, _| 0.0);
+    let mut step = 0;
+    let restored = session.restart("heat", |r| {
+        let mut slices: Vec<&mut [f64]> = memory.iter_mut().map(|memory| &mut memory[..]).collect();
+        r.load_boxes_on("t", &on, &mut slices)?;
+        step = r.shared("step")?;
+        assert_eq!(r.value::<u32>("seed")?, 1000 + rank);
+        Ok(())
+    });
+    let restored = restored.expect("restored").expect("there is one");
+    assert_eq!(step, restored.version);
+    assert_eq!(memory, self::memory(&owned(rank), halo, |y, x| value(step, y, x)), "rank {rank}");
+    (restored.version, restored.tier)
+}
+
+#[test]
+fn what_was_saved_on_a_decomposition_comes_back_on_it_from_every_tier_and_ghost_cells_are_left_alone() {
+    let bed = Bed::new();
+    let nodes = [0, 0, 1];
+    on_nodes(
+        &bed,
+        &nodes,
+        |_| (),
+        |rank, session| {
+            let on = session.decompose(boxes_of(rank, 2)).expect("it tiles");
+            for version in [1, 2] {
+                assert_eq!(
+                    save(&session, &on, rank, 2, version).wait(Level::System).expect("committed"),
+                    Level::System
+                );
+            }
+            session.close().expect("closed");
+        },
+    );
+    // The memory is another one, the halo too: the elements are the same. First from the local tier (memory was given back), then from the global one.
+    for (halo, tier) in [(1, "local"), (0, "global"), (3, "memory")] {
+        let ends = on_nodes(
+            &bed,
+            &nodes,
+            |config| {
+                if tier == "global" {
+                    config.node.local_directory = None;
+                }
+            },
+            |rank, session| {
+                let end = load(&session, rank, halo);
+                if tier == "memory" {
+                    let on = session.decompose(boxes_of(rank, halo)).expect("it tiles");
+                    save(&session, &on, rank, halo, 3).wait(Level::Process).expect("committed");
+                    assert_eq!(load(&session, rank, 1), (3, "memory"));
+                }
+                session.close().expect("closed");
+                end
+            },
+        );
+        let from = if tier == "memory" { "local" } else { tier };
+        assert!(ends.iter().all(|(version, _)| *version == 2), "{ends:?}");
+        assert_eq!(ends[0].1, from);
+    }
+}
+
+#[test]
+fn a_shared_value_that_differs_is_no_checkpoint_and_the_rank_is_named() {
+    let ends = on_nodes(
+        &Bed::new(),
+        &[0, 0, 1],
+        |_| (),
+        |rank, session| {
+            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            checkpoint.shared("step", &if rank == 1 { 8u64 } else { 7 }).expect("saved");
+            let refused = checkpoint.capture().expect("captured").wait(Level::Process).expect_err("no checkpoint");
+            let mut checkpoint = session.checkpoint("heat", 2).expect("begun");
+            checkpoint.shared("step", &7u64).expect("saved");
+            checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
+            session.close().expect("closed");
+            refused.to_string()
+        },
+    );
+    for text in ends {
+        assert!(
+            text.contains("rank 1: called checkpoint \"heat\" version 1") && text.contains("shared (hashes): step = "),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn ranks_that_save_on_different_decompositions_take_no_checkpoint() {
+    on_nodes(
+        &Bed::new(),
+        &[0, 0],
+        |_| (),
+        |rank, session| {
+            let ons = [6u64, 4].map(|cut| {
+                let rows = if rank == 0 { (0, cut) } else { (cut, 10 - cut) };
+                session.decompose(Boxes::of([10]).own([rows.0], [rows.1])).expect("it tiles")
+            });
+            let memory = vec![0u8; 10];
+            let on = &ons[rank as usize];
+            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            checkpoint.save_on("t", on, &memory[..on.elements() as usize]).expect("saved");
+            let end = checkpoint.capture().expect("captured").wait(Level::Process);
+            assert!(end.expect_err("no checkpoint").to_string().contains("called checkpoint"));
+            session.close().expect("closed");
+        },
+    );
+}
+
+#[test]
+fn memory_that_does_not_fit_is_refused_where_it_is_given() {
+    let bed = Bed::new();
+    let text = |end: Result<(), Error>| end.expect_err("refused").to_string();
+    on_nodes(
+        &bed,
+        &[0],
+        |_| (),
+        |_, session| {
+            let on = session.decompose(Boxes::of([4, 5]).own([0, 0], [4, 5]).halo([1, 1])).expect("it tiles");
+            let two = session.decompose(Boxes::of([4, 5]).own([0, 0], [4, 3]).own([0, 3], [4, 2])).expect("it tiles");
+            let none = session.decompose(Boxes::of([0, 5])).expect("it tiles");
+            let memory = vec![1.0f64; 42];
+            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            assert!(
+                text(checkpoint.save_on("t", &on, &memory[..20]))
+                    .contains("20 elements of memory for box 0, which takes 42 with its margin")
+            );
+            assert!(
+                text(checkpoint.save_on("t", &two, &memory[..20])).contains("memory of 1 boxes, and this rank owns 2")
+            );
+            assert!(
+                text(checkpoint.save_on("t", &none, &memory[..1])).contains("memory of 1 boxes, and this rank owns 0")
+            );
+            checkpoint.save_on("t", &on, &memory).expect("saved");
+            checkpoint.save_on::<f64>("none", &none, &[]).expect("saved");
+            assert!(text(checkpoint.save_on("t", &on, &memory)).contains("saved twice"));
+            assert!(text(checkpoint.shared("long", &vec![0u8; 1 << 20])).contains("at most 1048576"));
+            checkpoint.value("plain", &5u64).expect("saved");
+            checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
+            session
+                .restart("heat", |r| {
+                    let mut target = vec![0.0f64; 42];
+                    let refused = |end: Result<(), crate::LoadError>| end.expect_err("refused").to_string();
+                    assert!(refused(r.load_on("t", &on, &mut target[..41])).contains("41 elements of memory"));
+                    assert!(
+                        refused(r.load_boxes_on("t", &two, &mut [&mut [0.0; 12], &mut [0.0; 8]]))
+                            .contains("lies on another decomposition, of an array of shape [4, 5]")
+                    );
+                    assert!(refused(r.load_on("plain", &on, &mut target)).contains("saved without a decomposition"));
+                    assert!(refused(r.load_on("t", &on, &mut vec![0u64; 42])).contains("20 x f64, but 20 x u64"));
+                    assert!(
+                        refused(r.shared::<u64>("plain").map(drop)).contains("not saved as one that all ranks share")
+                    );
+                    assert!(
+                        refused(r.load_on("gone", &on, &mut target))
+                            .contains("has no region \"gone\"; it has: t, none, plain")
+                    );
+                    r.load_on("t", &on, &mut target)?;
+                    r.load_on::<f64>("none", &none, &mut [])?;
+                    // As it was packed, it is an array like any other.
+                    assert_eq!((r.shape("t")?, r.load_vec::<f64>("t")?), (vec![4, 5], vec![1.0; 20]));
+                    Ok(())
+                })
+                .expect("restored");
+            session.close().expect("closed");
+        },
+    );
+}

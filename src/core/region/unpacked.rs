@@ -1,0 +1,159 @@
+//! Memory of boxes of a decomposed array that is loaded into: what surrounds them stays.
+
+use crate::decomposition::strides::Strides;
+
+/// The memory of boxes, and where their elements go in it. Their bytes come box behind box, each in the order of memory.
+pub struct Unpacked<'t> {
+    boxes: Vec<Piece<'t>>,
+    bytes: usize,
+}
+
+/// Memory for some bytes of a box.
+struct Piece<'t> {
+    /// From where on it is the memory of its box.
+    from: usize,
+    memory: &'t mut [u8],
+    strides: Strides,
+    /// Which bytes of the box are meant.
+    first: usize,
+    bytes: usize,
+}
+
+impl<'t> Unpacked<'t> {
+    /// All of some boxes.
+    pub fn new(boxes: impl IntoIterator<Item = (&'t mut [u8], Strides)>) -> Unpacked<'t> {
+        let whole = |(memory, strides): (&'t mut [u8], Strides)| {
+            let bytes = strides.bytes();
+            Piece { from: 0, memory, strides, first: 0, bytes }
+        };
+        let boxes: Vec<Piece<'t>> = boxes.into_iter().map(whole).collect();
+        let bytes = boxes.iter().map(|piece| piece.bytes).sum();
+        Unpacked { boxes, bytes }
+    }
+
+    /// How many bytes go there.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The memory, where all goes to one piece of it.
+    pub fn in_one_piece(self) -> Result<&'t mut [u8], Unpacked<'t>> {
+        match &self.boxes[..] {
+            [] => Ok(&mut []),
+            [Piece { strides, from: 0, .. }] => match strides.one_piece() {
+                Some(range) => {
+                    let memory = self.boxes.into_iter().next().map(|piece| &mut piece.memory[range]);
+                    Ok(memory.unwrap_or_default())
+                }
+                None => Err(self),
+            },
+            _ => Err(self),
+        }
+    }
+
+    /// Puts bytes where those from byte `at` on go.
+    pub fn put(&mut self, at: usize, bytes: &[u8]) {
+        let (mut start, mut rest, mut at) = (0, bytes, at);
+        for Piece { from, memory, strides, first, bytes } in &mut self.boxes {
+            let end = start + *bytes;
+            if at < end {
+                let (now, behind) = rest.split_at(rest.len().min(end - at));
+                strides.each(*first + at - start, *first + at - start + now.len(), {
+                    let mut done = 0;
+                    move |place, count| {
+                        memory[place - *from..place - *from + count].copy_from_slice(&now[done..done + count]);
+                        done += count;
+                    }
+                });
+                (rest, at) = (behind, at + now.len());
+                if rest.is_empty() {
+                    return;
+                }
+            }
+            start = end;
+        }
+    }
+
+    /// Parts of so many bytes each, the last one of what is left, for several threads. The bytes of a part lie before those of the next one: their memory can be taken apart.
+    pub fn parts(self, most: usize) -> Vec<Unpacked<'t>> {
+        let (mut parts, mut open, mut room) = (Vec::new(), Vec::new(), most);
+        for mut piece in self.boxes {
+            while piece.bytes > room {
+                let (now, later) = piece.split(room);
+                open.push(now);
+                parts.push(Unpacked { boxes: std::mem::take(&mut open), bytes: most });
+                (piece, room) = (later, most);
+            }
+            room -= piece.bytes;
+            open.push(piece);
+        }
+        let bytes = most - room;
+        parts.push(Unpacked { boxes: open, bytes });
+        parts
+    }
+}
+
+impl<'t> Piece<'t> {
+    /// The first bytes, and the others, of which there are some.
+    fn split(self, bytes: usize) -> (Piece<'t>, Piece<'t>) {
+        let Piece { from, memory, strides, first, bytes: all } = self;
+        let border = strides.place_of(first + bytes);
+        let (before, behind) = memory.split_at_mut(border - from);
+        let now = Piece { from, memory: before, strides: strides.clone(), first, bytes };
+        (now, Piece { from: border, memory: behind, strides, first: first + bytes, bytes: all - bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decomposition::Boxes;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_put_what_the_whole_would(
+            extents in proptest::collection::vec((0u64..6, 0u64..6, 0u64..6), 0..4),
+            halo in (0u64..3, 0u64..3, 0u64..3),
+            size in 1u64..9,
+            most in 1usize..200,
+            piece in 1usize..90,
+        ) {
+            let boxes = extents.iter().fold(Boxes::of([6, 6, 6]).halo([halo.0, halo.1, halo.2]), |boxes, (z, y, x)| {
+                boxes.own([0, 0, 0], [*z, *y, *x])
+            });
+            let own = boxes.check().expect("inside");
+            let fresh = || -> Vec<Vec<u8>> {
+                (0..extents.len()).map(|number| vec![0xee; (own.memory_elements(number) * size) as usize]).collect()
+            };
+            let strides = |number| own.strides(number, size);
+            let bytes: Vec<u8> = (0..own.parts().elements() * size).map(|at| at as u8).collect();
+            let mut expected = fresh();
+            let mut start = 0;
+            for (number, memory) in expected.iter_mut().enumerate() {
+                let end = start + strides(number).bytes();
+                strides(number).scatter(&bytes[start..end], 0, memory);
+                start = end;
+            }
+            let mut whole = fresh();
+            let lent = whole.iter_mut().enumerate().map(|(number, memory)| (&mut memory[..], strides(number)));
+            let mut unpacked = Unpacked::new(lent);
+            prop_assert_eq!(unpacked.bytes(), bytes.len());
+            for (number, bytes) in bytes.chunks(piece).enumerate() {
+                unpacked.put(number * piece, bytes);
+            }
+            prop_assert_eq!(&whole, &expected);
+            let mut apart = fresh();
+            let lent = apart.iter_mut().enumerate().map(|(number, memory)| (&mut memory[..], strides(number)));
+            let parts = Unpacked::new(lent).parts(most);
+            prop_assert_eq!(parts.iter().map(Unpacked::bytes).sum::<usize>(), bytes.len());
+            for (mut part, bytes) in parts.into_iter().zip(bytes.chunks(most)) {
+                prop_assert_eq!(part.bytes(), bytes.len());
+                for (number, bytes) in bytes.chunks(piece).enumerate() {
+                    part.put(number * piece, bytes);
+                }
+            }
+            prop_assert_eq!(&apart, &expected);
+        }
+    }
+}

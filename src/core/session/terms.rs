@@ -1,0 +1,70 @@
+//! What is said of the regions of a checkpoint beside their names: how they lie over the ranks, and what is the same on all of them.
+#![forbid(unsafe_code)]
+
+use crate::base::text::list;
+use crate::decomposition::{Decomposition, Rule, record};
+use crate::transfer::checkpoint::Agreed;
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Shared values that a message names.
+const NAMED: usize = 6;
+
+/// It, for one checkpoint of this rank.
+#[derive(Default)]
+pub(super) struct Terms {
+    decompositions: Vec<Decomposition>,
+    /// By the places of the regions.
+    rules: BTreeMap<usize, Rule>,
+    shared: Vec<(String, u128)>,
+}
+
+impl Terms {
+    /// The region at `place` lies on a decomposition.
+    pub fn on(&mut self, place: usize, on: &Decomposition) {
+        let known = self.decompositions.iter().position(|known| known.identity() == on.identity());
+        let index = known.unwrap_or(self.decompositions.len());
+        if known.is_none() {
+            self.decompositions.push(on.clone());
+        }
+        self.rules.insert(place, Rule::On(index));
+    }
+
+    /// The value at `place` is the same on all ranks.
+    pub fn shared(&mut self, place: usize, name: &str, bytes: &[u8]) {
+        self.rules.insert(place, Rule::Shared);
+        self.shared.push((name.into(), xxhash_rust::xxh3::xxh3_128(bytes)));
+    }
+
+    /// The value at `place` is this rank's own.
+    pub fn rule(&mut self, place: usize, rule: Rule) {
+        self.rules.insert(place, rule);
+    }
+
+    /// The record of it; `None` if nothing was said.
+    pub fn record(&self) -> Option<Vec<u8>> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let packed: Vec<_> = self.decompositions.iter().map(|on| (on.identity(), on.packed())).collect();
+        Some(record::encode(&packed, &self.rules))
+    }
+
+    /// What all ranks have to agree on of it.
+    pub fn agreed(&self) -> Agreed {
+        if self.rules.is_empty() {
+            return Agreed::default();
+        }
+        let mut hasher = Xxh3::new();
+        self.rules.hash(&mut hasher);
+        self.decompositions.iter().for_each(|on| on.identity().hash(&mut hasher));
+        self.shared.hash(&mut hasher);
+        let shared = self.shared.iter().map(|(name, hash)| format!("{name} = {:08x}", *hash as u32));
+        let text = match self.shared.is_empty() {
+            true => String::new(),
+            false => format!("; shared (hashes): {}", list(shared, NAMED, ", ")),
+        };
+        Agreed { hash: hasher.finish(), text }
+    }
+}
