@@ -14,6 +14,7 @@
 //! the restart with that error on all ranks.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod discover;
 pub mod drain;
 pub mod election;
@@ -21,5 +22,6 @@ pub mod remote;
 pub mod restorer;
 pub mod unpack;
 
+pub use access::{Attempted, Copies};
 pub use election::{Elected, Election, RestartError, Tried, Want};
-pub use restorer::{Copies, LoadError, Restorer};
+pub use restorer::{LoadError, Restorer};

@@ -114,9 +114,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// The ways that the root has listed for this rank.
-    pub fn new(engine: Arc<Engine>, series: Series, key: CheckpointKey, ways: Vec<Alternative>) -> Peers {
-        let rank = engine.identity().rank;
+    /// The ways to the shard of `rank`.
+    pub fn new(engine: Arc<Engine>, series: Series, key: CheckpointKey, rank: Rank, ways: Vec<Alternative>) -> Peers {
         Peers { engine, series, key, rank, ways: ways.into() }
     }
 

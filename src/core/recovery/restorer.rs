@@ -2,26 +2,23 @@
 
 mod dealt;
 
-use super::remote::Peers;
+use super::access::{Attempted, Copies, ShardAccess};
 use crate::affinity::keeper::{Keeper, Placement};
 use crate::base::log;
 use crate::base::text::{list, short};
-use crate::base::{CheckpointKey, Clock, Rank};
+use crate::base::{CheckpointKey, Rank};
 use crate::decomposition::Record;
 use crate::device::{DeviceError, DeviceSpan, Stream};
 use crate::format::shard::Head;
-use crate::format::{ElementType, Manifest, Region, RegionKind, codec};
+use crate::format::{ElementType, Region, RegionKind, codec};
 use crate::region::{self, Element, RegionError};
 use crate::segment::SlotMut;
-use crate::tier::names::Series;
 use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
-use crate::tier::{PerTier, Tier, TierError, TierId, mend, open_or_mend, patiently};
+use crate::tier::{PerTier, TierId};
 use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
-use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Why a region could not be loaded.
@@ -148,23 +145,9 @@ pub struct Restorer {
     rank: Rank,
     /// How many ranks there are.
     ranks: u32,
-    clock: Arc<dyn Clock>,
     key: CheckpointKey,
-    series: Series,
-    /// Copies that are still trusted, nearest first.
-    sources: Vec<Source>,
-    /// Copies on other nodes, until they have been opened.
-    peers: Option<Peers>,
-    /// The tiers that all nodes share, nearest first, until they have been opened.
-    shared: VecDeque<(Arc<dyn Tier>, Manifest)>,
-    /// All tiers in use, for other copies of what files refer to.
-    tiers: Vec<Arc<dyn Tier>>,
-    /// Files that were joined with such copies already.
-    mended: Vec<PathBuf>,
-    causes: Vec<String>,
-    failure: Option<String>,
-    read: PerTier<u64>,
-    damaged: PerTier<u64>,
+    /// This rank's own shard.
+    own: ShardAccess,
     /// Threads are to go back to where they were with the first load: what says where that is lies on another node or in the global tier.
     homesick: Option<Arc<Keeper>>,
     /// Where pages of regions belong.
@@ -173,54 +156,18 @@ pub struct Restorer {
     record: Option<Arc<Record>>,
 }
 
-/// Where a rank finds a checkpoint.
-pub struct Copies {
-    /// Those that it has, nearest first.
-    pub own: Vec<Source>,
-    /// Those that other nodes have.
-    pub peers: Option<Peers>,
-    /// Those on tiers that all nodes share, nearest first.
-    pub shared: Vec<(Arc<dyn Tier>, Manifest)>,
-    /// All tiers in use, for what files refer to.
-    pub tiers: Vec<Arc<dyn Tier>>,
-}
-
 impl Restorer {
-    /// A restorer over the copies that this rank has, those that other nodes have, and those on tiers that all share as the last
-    /// resort.
-    pub fn new(
-        (rank, ranks): (Rank, u32),
-        clock: Arc<dyn Clock>,
-        key: CheckpointKey,
-        series: Series,
-        copies: Copies,
-    ) -> Restorer {
-        let Copies { own: sources, peers, shared, tiers } = copies;
-        Restorer {
-            rank,
-            ranks,
-            clock,
-            key,
-            series,
-            sources,
-            peers,
-            shared: shared.into(),
-            tiers,
-            mended: Vec::new(),
-            causes: Vec::new(),
-            failure: None,
-            read: PerTier::default(),
-            damaged: PerTier::default(),
-            homesick: None,
-            placement: None,
-            record: None,
-        }
+    /// A restorer of a rank's own shard, on one of so many ranks.
+    pub fn new(ranks: u32, attempted: &Attempted, copies: Copies) -> Restorer {
+        let Attempted { rank, key, .. } = *attempted;
+        let own = ShardAccess::new(rank, attempted, copies);
+        Restorer { rank, ranks, key, own, homesick: None, placement: None, record: None }
     }
 
     /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
     /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
-        if self.sources.is_empty() {
+        if !self.own.is_open() {
             self.homesick = Some(keeper.clone());
         } else {
             self.go_back_now(keeper);
@@ -228,10 +175,12 @@ impl Restorer {
     }
 
     fn go_back_now(&mut self, keeper: &Arc<Keeper>) {
-        // A rank that loads nothing needs no copy.
-        let failure = self.failure.clone();
+        let had_failed = self.own.failure().is_some();
         let found = self.find(region::AFFINITY);
-        self.failure = failure;
+        // A rank that loads nothing needs no copy.
+        if !had_failed {
+            self.own.forgive();
+        }
         let Some(region) = found.ok().filter(|region| region.bytes <= codec::LIMIT as u64) else { return };
         let mut bytes = vec![0; region.bytes as usize];
         // Not worth giving a copy up for: what the application loads is in other blocks.
@@ -375,7 +324,7 @@ impl Restorer {
             self.check_array(region, *element, target.bytes())?;
             found.push((region, target.clone()));
         }
-        self.load_all(found.iter().map(|(region, _)| *region), |source| source.upload_regions(&found, stream))
+        self.own.load_all(found.iter().map(|(region, _)| *region), |source| source.upload_regions(&found, stream))
     }
 
     /// Loads a region of any length.
@@ -469,7 +418,7 @@ impl Restorer {
         loop {
             let source = self.source("the whole shard")?;
             let tier = source.tier();
-            let progress = |bytes| self.read[tier] += bytes;
+            let progress = |bytes| self.own.add_read(tier, bytes);
             let slot = match &source {
                 Source::Memory(_) => None,
                 Source::File(shard) => room(shard.head().header.total_len),
@@ -484,7 +433,7 @@ impl Restorer {
                 }
                 Err(error) => {
                     log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
-                    self.distrust(error.to_string(), tier);
+                    self.own.distrust(error.to_string(), tier);
                 }
             }
         }
@@ -493,7 +442,7 @@ impl Restorer {
     /// Loads from this copy first; the others stay behind it.
     #[doc(hidden)]
     pub fn prefer(&mut self, copy: Source) {
-        self.sources.insert(0, copy);
+        self.own.prefer(copy);
     }
 
     /// What the checkpoint says of a region.
@@ -522,22 +471,22 @@ impl Restorer {
 
     /// Shard bytes read per tier so far.
     pub fn read_bytes(&self) -> PerTier<u64> {
-        self.read
+        self.own.read()
     }
 
     /// Damaged copies found per tier so far.
     pub fn damaged(&self) -> PerTier<u64> {
-        self.damaged
+        self.own.damaged()
     }
 
     /// The farthest tier that bytes came from; memory if nothing was read.
     pub fn farthest(&self) -> TierId {
-        TierId::all().rev().find(|tier| self.read[*tier] > 0).unwrap_or(TierId::MEMORY)
+        TierId::all().rev().find(|tier| self.own.read()[*tier] > 0).unwrap_or(TierId::MEMORY)
     }
 
     /// The first damage that no copy could make good, whether or not the application passed the error on.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.own.failure()
     }
 
     fn find(&mut self, name: &str) -> Result<Region, LoadError> {
@@ -585,115 +534,16 @@ impl Restorer {
         region: &Region,
         mut read: impl FnMut(&Source, &Region) -> Result<(), UploadError>,
     ) -> Result<(), LoadError> {
-        self.load_all(std::iter::once(region), |source| read(source, region))
+        self.source(&region.name)?;
+        self.own.load_all(std::iter::once(region), |source| read(source, region))
     }
 
-    /// Reads regions from the nearest copy that is right.
-    fn load_all<'a>(
-        &mut self,
-        regions: impl Iterator<Item = &'a Region> + Clone,
-        mut read: impl FnMut(&Source) -> Result<(), UploadError>,
-    ) -> Result<(), LoadError> {
-        let Some(first) = regions.clone().next() else { return Ok(()) };
-        loop {
-            let source = self.source(&first.name)?;
-            let tier = source.tier();
-            // Copies of one checkpoint have one region table; another one is damage that its checksum missed, and it
-            // must not be read by: its offsets may lie anywhere.
-            let mut guess = 0;
-            if regions.clone().any(|region| source.head().region_near(&mut guess, &region.name) != Some(region)) {
-                self.distrust(format!("{tier} tier: its region table differs"), tier);
-                continue;
-            }
-            match read(&source) {
-                Ok(()) => {
-                    self.read[tier] += regions.clone().map(|region| region.bytes).sum::<u64>();
-                    return Ok(());
-                }
-                Err(UploadError::Tier(error)) => {
-                    log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
-                    self.distrust(error.to_string(), tier);
-                }
-                Err(UploadError::Device(source)) => {
-                    let (rank, key, more) = (self.rank, self.key, regions.count() - 1);
-                    let mut what = format!("region {:?}", first.name);
-                    if more > 0 {
-                        what += &format!(" (or one of {more} more that were loaded with it)");
-                    }
-                    return Err(LoadError::Device { rank, key, what, source });
-                }
-            }
-        }
-    }
-
-    /// Drops the nearest copy; where the damage is in a file that it refers to, a good copy of that on another tier takes its place.
-    fn distrust(&mut self, cause: String, tier: TierId) {
-        self.damaged[tier] += 1;
-        self.causes.push(cause);
-        let Source::File(shard) = self.sources.remove(0) else { return };
-        let path = shard.path().to_owned();
-        if shard.sources().is_empty() || self.mended.contains(&path) {
-            return;
-        }
-        self.mended.push(path.clone());
-        let own = self.tiers.iter().find(|other| other.kind() == tier);
-        match own.map(|own| mend(&**own, &self.tiers, &path, self.rank)) {
-            Some(Ok(Some(mended))) => {
-                log::warn!("event=source-replaced rank={} {} path={}", self.rank, self.key, path.display());
-                self.sources.insert(0, Source::File(mended));
-            }
-            Some(Err(error)) => self.causes.push(error.to_string()),
-            Some(Ok(None)) | None => {}
-        }
-    }
-
-    /// The nearest copy that is still trusted; opens farther ones when they are needed.
+    /// The nearest copy of this rank's shard that is still trusted.
     fn source(&mut self, what: &str) -> Result<Source, LoadError> {
         if let Some(keeper) = self.homesick.take() {
             self.go_back_now(&keeper);
         }
-        while self.sources.is_empty()
-            && let Some(opened) = self.peers.as_mut().and_then(Peers::open_next)
-        {
-            match opened {
-                Ok(source) => self.sources.push(source),
-                Err(cause) => {
-                    log::warn!("event=peers-unusable rank={} {} error={cause}", self.rank, self.key);
-                    self.damaged[TierId::PEERS] += 1;
-                    self.causes.push(cause);
-                }
-            }
-        }
-        while self.sources.is_empty()
-            && let Some((tier, manifest)) = self.shared.pop_front()
-        {
-            match self.open_shared(&*tier, &manifest) {
-                Ok(source) => self.sources.push(source),
-                Err(cause) => {
-                    self.damaged[tier.kind()] += 1;
-                    self.causes.push(cause);
-                }
-            }
-        }
-        self.sources.first().cloned().ok_or_else(|| {
-            let causes = self.causes.clone();
-            let error = LoadError::NoCopy { rank: self.rank, key: self.key, what: what.into(), causes };
-            self.failure.get_or_insert(error.to_string());
-            error
-        })
-    }
-
-    fn open_shared(&self, tier: &dyn Tier, manifest: &Manifest) -> Result<Source, String> {
-        let kind = tier.kind();
-        let lacking = || format!("{kind} tier: the manifest does not name this rank");
-        let container = manifest.container_of(self.rank).ok_or_else(lacking)?;
-        let folder = self.key.folder();
-        let open = || open_or_mend(tier, &self.tiers, &self.series, &folder, &container.file, self.rank);
-        let shard = patiently(open, |pause| self.clock.sleep(pause)).map_err(|error: TierError| error.to_string())?;
-        if shard.head().header.agreement != manifest.agreement {
-            return Err(format!("{kind} tier: the shard in {} is of another agreement", container.file));
-        }
-        Ok(Source::File(shard))
+        self.own.source(what)
     }
 }
 
@@ -704,7 +554,10 @@ mod tests {
     use crate::base::Level;
     use crate::base::clock::SystemClock;
     use crate::config::{AffinityConfig, AffinityMode, Direct};
+    use crate::format::Manifest;
+    use crate::tier::Tier;
     use crate::tier::directory::DirectoryTier;
+    use crate::tier::names::Series;
     use crate::tier::posix::PosixStorage;
 
     /// A rank without a copy of its own; the global tier has none for it either, which opening it finds out.
@@ -729,7 +582,7 @@ mod tests {
         let series = Series { job: "job".into(), group: "world".into(), name: "series".into() };
         let clock = Arc::new(SystemClock::default());
         let copies = Copies { own: Vec::new(), peers: None, shared: vec![(tier, manifest)], tiers: Vec::new() };
-        let restorer = Restorer::new((Rank(3), 4), clock, key, series, copies);
+        let restorer = Restorer::new(4, &Attempted { rank: Rank(3), clock, key, series }, copies);
         (restorer, Arc::new(Keeper::new(settings)))
     }
 

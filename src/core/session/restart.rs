@@ -14,7 +14,7 @@ use crate::format::supervision::RestoredFrom;
 use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
 use crate::recovery::remote::Peers;
-use crate::recovery::{Copies, Elected, Election, RestartError, Restorer, Want};
+use crate::recovery::{Attempted, Copies, Elected, Election, RestartError, Restorer, Want};
 use crate::tier::TierId;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -244,9 +244,10 @@ impl Session {
         let shared = shared.collect();
         let clock = self.engine.clock().clone();
         let (key, series) = (elected.candidate.key, identity.series(name));
-        let peers = Peers::new(self.engine.clone(), series.clone(), key, elected.ways.clone());
+        let peers = Peers::new(self.engine.clone(), series.clone(), key, identity.rank, elected.ways.clone());
         let copies = Copies { own, peers: Some(peers), shared, tiers: self.engine.tiers().to_vec() };
-        Restorer::new((identity.rank, identity.size), clock, key, series, copies)
+        let attempted = Attempted { rank: identity.rank, clock, key, series };
+        Restorer::new(identity.size, &attempted, copies)
     }
 
     /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.

@@ -128,7 +128,7 @@ impl Restorer {
                     let tier = source.tier();
                     let cause = format!("{tier} tier: {}: {error}", source.path().display());
                     log::warn!("event=copy-distrusted rank={} {} error={cause}", self.rank, self.key);
-                    self.distrust(cause, tier);
+                    self.own.distrust(cause, tier);
                 }
             }
         }
