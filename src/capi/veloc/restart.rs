@@ -134,9 +134,7 @@ impl State {
     /// The newest of our versions at or below `limit` that this rank has not seen refused.
     fn newest_ours(&mut self, series: &str, limit: u64) -> Outcome<Option<Key>> {
         let listed = match self.open.session.versions(series) {
-            Err(Error::Restart(
-                refused @ (RestartError::GroupSize { .. } | RestartError::NothingRestorable { .. }),
-            )) => {
+            Err(Error::Restart(refused @ RestartError::NothingRestorable { .. })) => {
                 self.open
                     .session
                     .engine()
@@ -145,7 +143,17 @@ impl State {
             }
             listed => listed?,
         };
-        let usable = listed.into_iter().filter(|info| !info.left_behind && info.version <= limit);
+        let mut usable = listed.into_iter().filter(|info| !info.left_behind && info.version <= limit).peekable();
+        let ranks = self.open.session.engine().identity().size;
+        if let Some(other) = usable.next_if(|info| info.ranks != ranks) {
+            // Going back behind it would be a step that nobody asked for.
+            let (version, then) = (other.version, other.ranks);
+            self.open.session.engine().note(format!(
+                "event=veloc-nothing-found name={series:?} reason=\"version {version} was taken by {then} ranks, and these are {ranks}: start it \
+                 on as many, or remove that version\""
+            ));
+            return Ok(None);
+        }
         let mut keys = usable.map(|info| (series.to_owned(), info.version, info.generation));
         Ok(keys.find(|key| !self.refused.contains(key)))
     }

@@ -145,13 +145,9 @@ pub fn newest(complete: &[Candidate]) -> Option<&Candidate> {
 /// The candidates that an unasked restart may try, newest first, and those that were left behind.
 ///
 /// `complete[i]` says whether all ranks can restore `known[i]`.
-pub fn restorable(known: &[Candidate], complete: &[bool], group_size: u32) -> (Vec<Candidate>, Vec<Candidate>) {
-    let mut usable: Vec<Candidate> = known
-        .iter()
-        .zip(complete)
-        .filter(|(candidate, complete)| **complete && candidate.group_size == group_size)
-        .map(|(candidate, _)| *candidate)
-        .collect();
+pub fn restorable(known: &[Candidate], complete: &[bool]) -> (Vec<Candidate>, Vec<Candidate>) {
+    let mut usable: Vec<Candidate> =
+        known.iter().zip(complete).filter(|(_, complete)| **complete).map(|(candidate, _)| *candidate).collect();
     usable.sort_unstable_by(|x, y| y.cmp(x));
     let lineage = Lineage::of_newest(&usable, known);
     usable.into_iter().partition(|candidate| lineage.contains(candidate))

@@ -70,7 +70,7 @@ fn policy(keep_last: u64, keep_every: u64) -> LevelPolicy {
 fn versions_after_a_recorded_parent_are_left_behind() {
     let known =
         [candidate(2, 55, Some((1, 50))), candidate(1, 60, None), candidate(1, 50, None), candidate(1, 40, None)];
-    let (usable, left) = restorable(&known, &[true; 4], 4);
+    let (usable, left) = restorable(&known, &[true; 4]);
     assert_eq!(usable.iter().map(|c| c.key.version).collect::<Vec<_>>(), [55, 50, 40]);
     assert_eq!(left.iter().map(|c| c.key.version).collect::<Vec<_>>(), [60]);
 }
@@ -81,17 +81,17 @@ fn versions_that_a_run_rolled_back_itself_are_left_behind() {
     let (first, second) = (Some(origin(1, 3, 3, 9)), Some(origin(1, 3, 3, 19)));
     let mut known = vec![at(1, 1, None), at(2, 2, None), at(3, 3, None), at(4, 4, None), at(5, 5, None)];
     known.extend([at(4, 10, first), at(5, 11, first)]);
-    let (usable, left) = restorable(&known, &[true; 7], 4);
+    let (usable, left) = restorable(&known, &[true; 7]);
     assert_eq!(names(&usable)[..2], [(5, 11), (4, 10)]);
     assert_eq!(names(&usable)[2..], [(3, 3), (2, 2), (1, 1)]);
     assert_eq!(names(&left), [(5, 5), (4, 4)]);
     known.push(at(4, 20, second));
-    let (usable, left) = restorable(&known, &[true; 8], 4);
+    let (usable, left) = restorable(&known, &[true; 8]);
     assert_eq!(names(&usable), [(4, 20), (3, 3), (2, 2), (1, 1)]);
     assert_eq!(names(&left), [(5, 11), (5, 5), (4, 10), (4, 4)]);
     // The parent is gone: what is older than it still counts.
     known.retain(|c| c.key.version != 3);
-    assert_eq!(names(&restorable(&known, &[true; 7], 4).0), [(4, 20), (2, 2), (1, 1)]);
+    assert_eq!(names(&restorable(&known, &[true; 7]).0), [(4, 20), (2, 2), (1, 1)]);
 }
 
 /// Back to 3, taken 4 and 5; back to 3, taken 4, 5 and 6: both stretches descend from the same checkpoint.
@@ -106,7 +106,7 @@ fn of_two_stretches_from_one_checkpoint_only_the_later_one_counts() {
         at(4, 10, Some(first)),
         at(3, 3, None),
     ];
-    let (usable, left) = restorable(&known, &[true; 6], 4);
+    let (usable, left) = restorable(&known, &[true; 6]);
     assert_eq!(names(&usable), [(6, 22), (5, 21), (4, 20), (3, 3)]);
     assert_eq!(names(&left), [(5, 11), (4, 10)]);
     let folders: Vec<Folder> = known.iter().map(|c| folder(c.key.version, c.key.operation)).collect();
@@ -122,14 +122,14 @@ fn of_two_stretches_from_one_checkpoint_only_the_later_one_counts() {
 #[test]
 fn of_a_version_that_was_taken_again_without_a_restart_only_the_last_form_counts() {
     let known = [at(4, 10, None), at(4, 4, None), at(3, 3, None)];
-    let (usable, left) = restorable(&known, &[true; 3], 4);
+    let (usable, left) = restorable(&known, &[true; 3]);
     assert_eq!((names(&usable), names(&left)), (vec![(4, 10), (3, 3)], vec![(4, 4)]));
 }
 
 #[test]
 fn damaged_records_that_lead_in_a_circle_come_to_an_end() {
     let known = [candidate(2, 7, Some((1, 5))), candidate(1, 5, Some((2, 7)))];
-    let (usable, left) = restorable(&known, &[true; 2], 4);
+    let (usable, left) = restorable(&known, &[true; 2]);
     assert_eq!((usable, left), (known.to_vec(), vec![]));
 }
 
@@ -160,7 +160,7 @@ fn two_runs_that_share_a_generation_are_two_runs() {
     newer.key.incarnation = crate::base::Incarnation([7; 16]);
     let mut cut = older;
     (cut.key.version, cut.key.operation) = (14, 19);
-    let (usable, left) = restorable(&[newer, cut, older], &[true; 3], 4);
+    let (usable, left) = restorable(&[newer, cut, older], &[true; 3]);
     assert_eq!((usable, left), (vec![newer, older], vec![cut]));
 }
 
@@ -247,13 +247,8 @@ fn version_zero_is_pinned_like_any_other() {
 #[test]
 fn an_incomplete_newer_run_does_not_hide_the_older_one() {
     let known = [candidate(2, 10, None), candidate(1, 60, None)];
-    let (usable, _) = restorable(&known, &[false, true], 4);
+    let (usable, _) = restorable(&known, &[false, true]);
     assert_eq!(usable[0].key.version, 60);
-}
-
-#[test]
-fn another_group_size_is_never_usable() {
-    assert!(restorable(&[candidate(1, 1, None)], &[true], 8).0.is_empty());
 }
 
 proptest! {

@@ -161,6 +161,45 @@ pub enum Payload {
     },
     /// The largest numbers that any rank gave, slot by slot.
     Max(Vec<u64>),
+    /// Numbers that any rank gave, by a kind of the callers, as ranges: at most [`SPANS_MAX`] of them. Beyond that ranges of one kind that are
+    /// nearest to each other are united with what lies between them, so none is lost, and the kinds stay what they are.
+    Spans(Vec<Span>),
+}
+
+/// Ranges that a ballot holds.
+const SPANS_MAX: usize = 1024;
+
+/// A range of numbers of one kind, its ends included.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Span {
+    /// The kind.
+    pub kind: u16,
+    /// The first number.
+    pub first: u32,
+    /// The last one.
+    pub last: u32,
+}
+
+/// The same numbers in as few ranges as can be, and at most so many, as long as there are not more kinds.
+fn united(mut spans: Vec<Span>, most: usize) -> Vec<Span> {
+    spans.sort_unstable();
+    let mut all: Vec<Span> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match all.last_mut() {
+            Some(last) if last.kind == span.kind && span.first <= last.last.saturating_add(1) => {
+                last.last = last.last.max(span.last);
+            }
+            _ => all.push(span),
+        }
+    }
+    while all.len() > most {
+        let gap = |pair: &[Span]| (pair[0].kind == pair[1].kind).then(|| pair[1].first - pair[0].last);
+        let gaps = all.windows(2).enumerate().filter_map(|(at, pair)| Some((gap(pair)?, at)));
+        let Some((_, at)) = gaps.min() else { break };
+        all[at].last = all[at + 1].last;
+        all.remove(at + 1);
+    }
+    all
 }
 
 impl Payload {
@@ -183,6 +222,12 @@ impl Payload {
             Payload::Gathered(values) => values.iter().map(|bytes| codec::decode("value", bytes)).collect(),
             _ => Err(FormatError::invalid("ballot", "it has gathered nothing")),
         }
+    }
+
+    /// Numbers of kinds, as ranges.
+    pub fn spans(numbers: impl IntoIterator<Item = (u16, u32)>) -> Payload {
+        let single = |(kind, number)| Span { kind, first: number, last: number };
+        Payload::Spans(united(numbers.into_iter().map(single).collect(), SPANS_MAX))
     }
 
     /// The greatest of these.
@@ -212,6 +257,9 @@ impl Payload {
                 let (mut long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
                 long.iter_mut().zip(short).for_each(|(x, y)| *x = y.max(*x));
                 Payload::Max(long)
+            }
+            (Payload::Spans(a), Payload::Spans(b)) => {
+                Payload::Spans(united(a.into_iter().chain(b).collect(), SPANS_MAX))
             }
             // Ranks in different calls: the call hashes differ too, and that is what gets reported.
             (payload, _) => payload,
@@ -478,6 +526,33 @@ mod tests {
             let pivot = (swap as usize) % shuffled.len();
             shuffled.rotate_left(pivot);
             prop_assert_eq!(forward, shuffled.into_iter().reduce(Ballot::merge).unwrap());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_of_numbers_lose_none_and_stay_with_their_kind(
+            numbers in proptest::collection::vec((0u16..4, 0u32..200), 0..200),
+            most in 4usize..40,
+        ) {
+            let single = |(kind, number): &(u16, u32)| Span { kind: *kind, first: *number, last: *number };
+            let spans = united(numbers.iter().map(single).collect(), most);
+            prop_assert!(spans.len() <= most);
+            let is_in = |(kind, number): &(u16, u32)| {
+                spans.iter().any(|span| span.kind == *kind && (span.first..=span.last).contains(number))
+            };
+            prop_assert!(numbers.iter().all(is_in));
+            // No kind that nobody gave, and nothing before or behind what was given.
+            for span in &spans {
+                prop_assert!(numbers.contains(&(span.kind, span.first)) && numbers.contains(&(span.kind, span.last)));
+            }
+            if numbers.len() <= most {
+                let count: u32 = spans.iter().map(|span| span.last - span.first + 1).sum();
+                let mut distinct = numbers.clone();
+                distinct.sort_unstable();
+                distinct.dedup();
+                prop_assert_eq!(count as usize, distinct.len());
+            }
         }
     }
 }

@@ -24,6 +24,6 @@ pub mod driver;
 pub mod posts;
 pub mod tree;
 
-pub use ballot::{Alike, Ballot, CallGroup, Culprit, Payload, Ranks, join};
+pub use ballot::{Alike, Ballot, CallGroup, Culprit, Payload, Ranks, Span, join};
 pub use core::{Core, Outcome, Phase, Round, Verdict};
 pub use driver::Driver;

@@ -1,12 +1,13 @@
 //! What tells one decomposition from all others.
 
 use super::Parts;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A decomposition: its shape, the number of ranks, and the parts of each. The sum modulo 2^128 over the ranks of a hash of what each has, so that no
 /// rank needs to know the others' parts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Identity(pub u128);
 
 /// Pieces of an identity that are added up over ranks as numbers of 64 bits, without a carry that is lost.

@@ -4,6 +4,7 @@
 
 use super::{Identity, Parts};
 use crate::format::{FormatError, Region, RegionKind, numbers};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of the bytes.
@@ -11,7 +12,7 @@ const VERSION: u8 = 1;
 const WHAT: &str = "decomposition record";
 
 /// What is to become of a value of one rank when a checkpoint is restored on another number of ranks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum OnResize {
     /// The checkpoint cannot be restored so.
     Refuse,
@@ -22,7 +23,7 @@ pub enum OnResize {
 }
 
 /// How a region lies over the ranks. One that has no rule is its rank's own, and binds its checkpoint to the number of ranks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Rule {
     /// It is the rank's part of an array, on the decomposition at this place of the record.
     On(usize),

@@ -221,6 +221,11 @@ impl ShardAccess {
         })
     }
 
+    /// There is no memory for what it holds.
+    pub fn no_memory(&self, region: &str, bytes: u64) -> LoadError {
+        LoadError::Memory { rank: self.rank, key: self.key, region: region.into(), bytes }
+    }
+
     /// Opens the copy on a tier that all nodes share.
     fn open_shared(&self, tier: &dyn Tier, manifest: &Manifest) -> Result<Source, String> {
         let kind = tier.kind();

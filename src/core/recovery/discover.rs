@@ -1,31 +1,37 @@
 //! What one rank can reach of a series.
 
+use super::homes::{finder, home};
 use crate::base::ids::text_hash;
 use crate::base::log;
 use crate::base::{CheckpointKey, Level, Rank};
 use crate::catalog::Candidate;
 use crate::format::shard::Head;
 use crate::format::{Content, FormatError, Manifest, ShardHeader};
-use crate::redundancy::holding::Item;
-use crate::redundancy::part::Part;
 use crate::redundancy::stripes::SetInfo;
+use crate::redundancy::{self, holding::Item};
 use crate::segment::{OldBytes, OldSegment, OldSlot, SegmentError, SlotState, list};
 use crate::tier::names::Series;
-use crate::tier::source::{MemoryShard, Source};
-use crate::tier::{Look, PerTier, Tier, TierError, TierId};
-use std::collections::{HashMap, HashSet};
+use crate::tier::source::{FileShard, MemoryShard, Source};
+use crate::tier::{Look, PerTier, Tier, TierError, TierId, open_or_mend};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+
+/// What a rank has found of an item of a checkpoint.
+pub struct Held {
+    /// The set of a parity part.
+    pub set: Option<SetInfo>,
+    /// Its copies, nearest tier first.
+    pub sources: Vec<Source>,
+}
 
 /// What a rank found.
 #[derive(Default)]
 pub struct Found {
-    /// Candidates with this rank's copies, nearest tier first.
-    pub copies: HashMap<Candidate, Vec<Source>>,
+    /// What lies on its node and is its to look at, by candidate.
+    pub held: HashMap<Candidate, BTreeMap<Item, Held>>,
     /// Candidates of which this rank has evidence that they were committed.
     pub committed: Vec<Candidate>,
-    /// What this rank's node holds for ranks that are not on it (the node's first rank only).
-    pub foreign: Vec<Foreign>,
     /// Manifests of the tiers that all nodes share, nearest first (root only).
     pub manifests: HashMap<Candidate, Vec<(TierId, Manifest)>>,
     /// Things that should be readable and are not, for the message if nothing can be restored.
@@ -38,11 +44,21 @@ impl Found {
     /// All candidates, newest first.
     pub fn candidates(&self) -> Vec<Candidate> {
         let mut all: Vec<Candidate> =
-            self.copies.keys().chain(self.manifests.keys()).chain(&self.committed).copied().collect();
-        all.extend(self.foreign.iter().map(|foreign| foreign.candidate));
+            self.held.keys().chain(self.manifests.keys()).chain(&self.committed).copied().collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.dedup();
         all
+    }
+
+    /// The copies of a shard that this rank has found, nearest first.
+    pub fn copies(&self, candidate: &Candidate, shard: Rank) -> &[Source] {
+        let held = self.held.get(candidate).and_then(|items| items.get(&Item::Shard(shard)));
+        held.map_or(&[], |held| &held.sources)
+    }
+
+    /// Has this rank found the shard?
+    pub fn has(&self, candidate: &Candidate, shard: Rank) -> bool {
+        self.held.get(candidate).is_some_and(|items| items.contains_key(&Item::Shard(shard)))
     }
 
     fn unusable(&mut self, tier: TierId, why: String) {
@@ -50,12 +66,13 @@ impl Found {
         self.damage.push(why);
     }
 
-    fn add(&mut self, source: Source, committed: bool) {
-        let candidate = candidate_of(source.head());
+    fn add(&mut self, found: (Candidate, Item, Option<SetInfo>, Source), committed: bool) {
+        let (candidate, item, set, source) = found;
         if committed {
             self.committed.push(candidate);
         }
-        self.copies.entry(candidate).or_default().push(source);
+        let items = self.held.entry(candidate).or_default();
+        items.entry(item).or_insert_with(|| Held { set, sources: Vec::new() }).sources.push(source);
     }
 }
 
@@ -80,9 +97,11 @@ pub struct Reach<'a> {
     pub series: &'a Series,
     /// This rank.
     pub rank: Rank,
+    /// How many ranks there are.
+    pub ranks: u32,
     /// Segments of the node: older runs', and a read-only view of this run's.
     pub segments: &'a [Arc<OldSegment>],
-    /// The ranks of the node, on its first one; empty on the others.
+    /// The ranks of the node.
     pub node_ranks: &'a [Rank],
     /// The tiers in use, nearest first.
     pub tiers: &'a [Arc<dyn Tier>],
@@ -99,11 +118,8 @@ pub fn discover(reach: &Reach<'_>) -> Found {
     for segment in reach.segments {
         discover_memory(reach, segment, &mut found);
     }
-    for tier in reach.of_node() {
-        discover_of_node(reach, tier, &mut found);
-    }
-    if !reach.node_ranks.is_empty() {
-        found.foreign = discover_foreign(reach);
+    for tier in reach.tiers.iter().filter(|tier| !tier.kind().spec().is_shared) {
+        discover_of_node(reach, &**tier, &mut found);
     }
     for tier in reach.tiers.iter().filter(|tier| reach.is_root && tier.kind().spec().is_shared) {
         discover_shared(reach, &**tier, &mut found);
@@ -112,26 +128,49 @@ pub fn discover(reach: &Reach<'_>) -> Found {
 }
 
 impl Reach<'_> {
-    /// The tiers that this node has for itself.
-    fn of_node(&self) -> impl Iterator<Item = &dyn Tier> {
-        self.tiers.iter().filter(|tier| !tier.kind().spec().is_shared).map(|tier| &**tier)
+    /// What has to do with something of that rank, of so many, that lies on this node: nothing, the look of this rank at what another
+    /// one looks after, or its own.
+    fn role_in(&self, rank: Rank, of: u32) -> Option<Role> {
+        if finder(rank, of, self.node_ranks, self.ranks) != Some(self.rank) {
+            return None;
+        }
+        Some(if home(rank, of, self.ranks) == self.rank { Role::Home } else { Role::Finder })
     }
+}
+
+/// What a rank has to do with something on its node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It looks after it.
+    Home,
+    /// It says to the home of it that it is here.
+    Finder,
 }
 
 fn discover_memory(reach: &Reach<'_>, segment: &Arc<OldSegment>, found: &mut Found) {
     let name = text_hash(&reach.series.name);
     for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name) {
         // A rank may sit at another place of the node than before: the shard's own header says whose it is. Whether a shard is whole
-        // takes long to see, so what is another's is passed over before.
-        if header_of(segment, slot).is_some_and(|it| it.rank != reach.rank || it.content != Content::Shard) {
-            continue;
-        }
-        match MemoryShard::open(segment.path(), OldBytes::new(segment, slot), reach.series, reach.rank) {
-            Ok(shard) => found.add(Source::Memory(shard), slot.level >= Level::Process),
+        // takes long to see, so what another rank looks at is passed over before. Without a header it is anybody's.
+        let header = header_of(segment, slot);
+        let role = match &header {
+            Some(header) => reach.role_in(header.rank, header.group_size),
+            None => (reach.node_ranks.first() == Some(&reach.rank)).then_some(Role::Home),
+        };
+        let Some(role) = role else { continue };
+        let is_own_shard = role == Role::Home && header.is_none_or(|header| header.content == Content::Shard);
+        match MemoryShard::open_any(segment.path(), OldBytes::new(segment, slot)) {
+            Ok(shard) => {
+                let committed = slot.level >= Level::Process;
+                found_of(reach, Source::Memory(shard)).into_iter().for_each(|it| found.add(it, committed));
+            }
             Err(error) => match segment.bytes(slot) {
                 Err(SegmentError::Hole { .. }) => {}
-                Err(error) => found.unusable(TierId::MEMORY, error.to_string()),
-                Ok(_) => found.unusable(TierId::MEMORY, error.to_string()),
+                bytes if is_own_shard => {
+                    found
+                        .unusable(TierId::MEMORY, bytes.err().map_or_else(|| error.to_string(), |why| why.to_string()));
+                }
+                _ => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
             },
         }
     }
@@ -162,80 +201,73 @@ fn discover_of_node(reach: &Reach<'_>, tier: &dyn Tier, found: &mut Found) {
     let held = referred_to(folders.iter().filter_map(|(_, manifest)| manifest.as_ref()));
     let mut look = Look::new(tier, reach.series, reach.rank);
     for (folder, manifest) in folders {
+        let files = tier.rank_files(reach.series, &folder).unwrap_or_default();
         // What is only there for others is not made up for.
         let others = if held.contains(&folder) { &[] } else { reach.tiers };
-        match look.open_or_mend(others, &folder) {
-            Ok(shard) => found.add(Source::File(shard), manifest.is_some()),
-            Err(TierError::Source { cause, .. }) if cause.is_absent() && held.contains(&folder) => {
-                log::debug!("event=held tier={} folder={folder} error={cause}", tier.kind());
-            }
-            Err(error) => {
-                let recorded = manifest.filter(|manifest| manifest.container_of(reach.rank).is_some());
-                if let Some(manifest) = &recorded {
-                    found.committed.push(candidate_of_manifest(manifest));
-                }
-                if recorded.is_some() || !error.is_absent() {
-                    log::warn!("event=local-copy-unusable rank={} error={error}", reach.rank);
-                    match error.is_absent() {
-                        true => found.damage.push(error.to_string()),
-                        false => found.unusable(tier.kind(), error.to_string()),
-                    }
-                }
-            }
+        let of = manifest.as_ref().map(|manifest| manifest.group_size).or_else(|| {
+            let (file, rank, _) = files.first()?;
+            Some(tier.open_raw(reach.series, &folder, file, *rank).ok()?.head().header.group_size)
+        });
+        let of = of.unwrap_or(reach.ranks);
+        let is_held = held.contains(&folder);
+        if of == reach.ranks {
+            let opened = look.open_or_mend(others, &folder);
+            note(reach, tier, (&folder, reach.rank, is_held), manifest.as_ref(), opened, found);
+        } else if let Some(manifest) = &manifest {
+            found.committed.push(candidate_of_manifest(manifest));
         }
-    }
-}
-
-/// What a node holds for ranks that are not on it.
-pub struct Foreign {
-    /// Of which checkpoint.
-    pub candidate: Candidate,
-    /// What it is.
-    pub item: Item,
-    /// The set of a parity part.
-    pub set: Option<SetInfo>,
-    /// Where it lies.
-    pub source: Source,
-}
-
-/// Looks through everything on this node that does not belong to one of its ranks: shards of ranks that were here
-/// before, copies kept for others, parity parts.
-fn discover_foreign(reach: &Reach<'_>) -> Vec<Foreign> {
-    let node_ranks = reach.node_ranks;
-    let mut found = Vec::new();
-    let name = text_hash(&reach.series.name);
-    for segment in reach.segments {
-        for slot in segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed && slot.name == name) {
-            let Some(header) = header_of(segment, slot) else { continue };
-            if header.content == Content::Shard && node_ranks.contains(&header.rank) {
+        for (file, rank, content) in files {
+            let is_own = of == reach.ranks && rank == reach.rank && content == Content::Shard;
+            let Some(role) = reach.role_in(rank, of).filter(|_| !is_own) else { continue };
+            if content == Content::Shard && role == Role::Home {
+                let opened = open_or_mend(tier, others, reach.series, &folder, &file, rank);
+                note(reach, tier, (&folder, rank, is_held), manifest.as_ref(), opened, found);
                 continue;
             }
-            let bytes = OldBytes::new(segment, slot);
-            match MemoryShard::open_any(segment.path(), bytes) {
-                Ok(shard) => found.extend(foreign(reach, Source::Memory(shard))),
-                Err(_) if matches!(segment.bytes(slot), Err(SegmentError::Hole { .. })) => {}
+            match tier.open_any(reach.series, &folder, &file, rank) {
+                Ok(shard) => found_of(reach, Source::File(shard)).into_iter().for_each(|it| found.add(it, false)),
                 Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
             }
         }
     }
-    for tier in reach.of_node() {
-        for (generation, version, operation) in tier.folders(reach.series).unwrap_or_default() {
-            let folder = CheckpointKey { generation, version, operation, ..Default::default() }.folder();
-            for (file, rank, content) in tier.rank_files(reach.series, &folder).unwrap_or_default() {
-                if content == Content::Shard && node_ranks.contains(&rank) {
-                    continue;
-                }
-                match tier.open_any(reach.series, &folder, &file, rank) {
-                    Ok(shard) => found.extend(foreign(reach, Source::File(shard))),
-                    Err(error) => log::warn!("event=foreign-copy-unusable rank={} error={error}", reach.rank),
+}
+
+/// What came of opening a shard that this rank looks after.
+fn note(
+    reach: &Reach<'_>,
+    tier: &dyn Tier,
+    (folder, rank, is_held): (&str, Rank, bool),
+    manifest: Option<&Manifest>,
+    opened: Result<FileShard, TierError>,
+    found: &mut Found,
+) {
+    match opened {
+        Ok(shard) => {
+            let source = Source::File(shard);
+            let candidate = candidate_of(source.head());
+            found.add((candidate, Item::Shard(rank), None, source), manifest.is_some());
+        }
+        Err(TierError::Source { cause, .. }) if cause.is_absent() && is_held => {
+            log::debug!("event=held tier={} folder={folder} error={cause}", tier.kind());
+        }
+        Err(error) => {
+            let recorded = manifest.filter(|manifest| manifest.container_of(rank).is_some());
+            if let Some(manifest) = recorded {
+                found.committed.push(candidate_of_manifest(manifest));
+            }
+            if recorded.is_some() || !error.is_absent() {
+                log::warn!("event=local-copy-unusable rank={} error={error}", reach.rank);
+                match error.is_absent() {
+                    true => found.damage.push(error.to_string()),
+                    false => found.unusable(tier.kind(), error.to_string()),
                 }
             }
         }
     }
-    found
 }
 
-fn foreign(reach: &Reach<'_>, source: Source) -> Option<Foreign> {
+/// What a copy is, if it is of the series.
+fn found_of(reach: &Reach<'_>, source: Source) -> Option<(Candidate, Item, Option<SetInfo>, Source)> {
     let head = source.head();
     let (meta, rank, candidate) = (&head.meta, head.header.rank, candidate_of(head));
     // A leftover of another job or group with the same hash, or of the same job before it was renamed.
@@ -244,10 +276,10 @@ fn foreign(reach: &Reach<'_>, source: Source) -> Option<Foreign> {
         return None;
     }
     if head.header.content == Content::Shard {
-        return Some(Foreign { candidate, item: Item::Shard(rank), set: None, source });
+        return Some((candidate, Item::Shard(rank), None, source));
     }
-    match Part::open(source) {
-        Ok(part) => Some(Foreign { candidate, item: Item::Part(rank), set: Some(part.set), source: part.source }),
+    match redundancy::part::Part::open(source) {
+        Ok(part) => Some((candidate, Item::Part(rank), Some(part.set), part.source)),
         Err(error) => {
             log::warn!("event=parity-unusable rank={} error={error}", reach.rank);
             None

@@ -18,6 +18,8 @@ pub mod access;
 pub mod discover;
 pub mod drain;
 pub mod election;
+pub mod homes;
+pub mod outline;
 pub mod remote;
 pub mod restorer;
 pub mod unpack;

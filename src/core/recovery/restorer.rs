@@ -3,6 +3,7 @@
 mod dealt;
 
 use super::access::{Attempted, Copies, ShardAccess};
+use super::outline::Outline;
 use crate::affinity::keeper::{Keeper, Placement};
 use crate::base::log;
 use crate::base::text::{list, short};
@@ -78,6 +79,21 @@ pub enum LoadError {
         /// How it was saved, and what to call.
         found: String,
     },
+    /// The checkpoint was taken by another number of ranks, and what was asked for is one rank's own.
+    #[error(
+        "rank {rank}: {key} was taken by {found} ranks and this run has {ours}, so no shard of it is this rank's own: load arrays with load_on, and \
+         what all ranks share with shared"
+    )]
+    Resized {
+        /// This rank.
+        rank: Rank,
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// Ranks that took it.
+        found: u32,
+        /// Ranks of this run.
+        ours: u32,
+    },
     /// The device did not take the region, or cannot say whether it is right.
     #[error("rank {rank}: {what} of {key} was not loaded into device memory: {source}")]
     Device {
@@ -146,8 +162,7 @@ pub struct Restorer {
     /// How many ranks there are.
     ranks: u32,
     key: CheckpointKey,
-    /// This rank's own shard.
-    own: ShardAccess,
+    shards: Shards,
     /// Threads are to go back to where they were with the first load: what says where that is lies on another node or in the global tier.
     homesick: Option<Arc<Keeper>>,
     /// Where pages of regions belong.
@@ -156,18 +171,76 @@ pub struct Restorer {
     record: Option<Arc<Record>>,
 }
 
+/// The shards of an attempt.
+enum Shards {
+    /// This rank's own, of as many ranks as there are.
+    Own(Box<ShardAccess>),
+    /// Those of another number of ranks.
+    Resized(Box<Resized>),
+}
+
+/// What a rank knows of a checkpoint that another number of ranks took.
+pub struct Resized {
+    /// How many took it.
+    pub of: u32,
+    /// What it has.
+    pub outline: Outline,
+    /// The shards that this rank is the home of, in order.
+    pub homes: Vec<ShardAccess>,
+}
+
 impl Restorer {
     /// A restorer of a rank's own shard, on one of so many ranks.
     pub fn new(ranks: u32, attempted: &Attempted, copies: Copies) -> Restorer {
         let Attempted { rank, key, .. } = *attempted;
         let own = ShardAccess::new(rank, attempted, copies);
-        Restorer { rank, ranks, key, own, homesick: None, placement: None, record: None }
+        Restorer { rank, ranks, key, shards: Shards::Own(Box::new(own)), homesick: None, placement: None, record: None }
+    }
+
+    /// A restorer of a checkpoint that another number of ranks took.
+    pub fn resized(ranks: u32, attempted: &Attempted, resized: Resized) -> Restorer {
+        let Attempted { rank, key, .. } = *attempted;
+        let shards = Shards::Resized(Box::new(resized));
+        Restorer { rank, ranks, key, shards, homesick: None, placement: None, record: None }
+    }
+
+    /// This rank's own shard.
+    fn own(&mut self) -> Result<&mut ShardAccess, LoadError> {
+        match &mut self.shards {
+            Shards::Own(own) => Ok(own),
+            Shards::Resized(resized) => {
+                let (found, ours) = (resized.of, self.ranks);
+                Err(LoadError::Resized { rank: self.rank, key: self.key, found, ours })
+            }
+        }
+    }
+
+    /// The shards that this rank reads.
+    fn accesses(&self) -> &[ShardAccess] {
+        match &self.shards {
+            Shards::Own(own) => std::slice::from_ref(own),
+            Shards::Resized(resized) => &resized.homes,
+        }
+    }
+
+    /// How many ranks took the checkpoint.
+    ///
+    /// # Collective
+    /// Local. The same on all ranks.
+    pub fn saved_ranks(&self) -> u32 {
+        match &self.shards {
+            Shards::Own(_) => self.ranks,
+            Shards::Resized(resized) => resized.of,
+        }
     }
 
     /// Lets threads go back to where they were when the checkpoint was taken, and regions be loaded where they were. A record that
     /// cannot be read changes nothing. Where this node has no copy that waits for the first load: a rank that loads nothing asks nobody.
     pub(crate) fn go_back(&mut self, keeper: &Arc<Keeper>) {
-        if !self.own.is_open() {
+        if matches!(self.shards, Shards::Resized(_)) {
+            return;
+        }
+        if !self.own().is_ok_and(|own| own.is_open()) {
             self.homesick = Some(keeper.clone());
         } else {
             self.go_back_now(keeper);
@@ -175,11 +248,11 @@ impl Restorer {
     }
 
     fn go_back_now(&mut self, keeper: &Arc<Keeper>) {
-        let had_failed = self.own.failure().is_some();
+        let had_failed = self.failure().is_some();
         let found = self.find(region::AFFINITY);
         // A rank that loads nothing needs no copy.
-        if !had_failed {
-            self.own.forgive();
+        if let (false, Ok(own)) = (had_failed, self.own()) {
+            own.forgive();
         }
         let Some(region) = found.ok().filter(|region| region.bytes <= codec::LIMIT as u64) else { return };
         let mut bytes = vec![0; region.bytes as usize];
@@ -324,7 +397,7 @@ impl Restorer {
             self.check_array(region, *element, target.bytes())?;
             found.push((region, target.clone()));
         }
-        self.own.load_all(found.iter().map(|(region, _)| *region), |source| source.upload_regions(&found, stream))
+        self.own()?.load_all(found.iter().map(|(region, _)| *region), |source| source.upload_regions(&found, stream))
     }
 
     /// Loads a region of any length.
@@ -418,7 +491,8 @@ impl Restorer {
         loop {
             let source = self.source("the whole shard")?;
             let tier = source.tier();
-            let progress = |bytes| self.own.add_read(tier, bytes);
+            let own = self.own()?;
+            let progress = |bytes| own.add_read(tier, bytes);
             let slot = match &source {
                 Source::Memory(_) => None,
                 Source::File(shard) => room(shard.head().header.total_len),
@@ -433,7 +507,7 @@ impl Restorer {
                 }
                 Err(error) => {
                     log::warn!("event=copy-distrusted rank={} {} error={error}", self.rank, self.key);
-                    self.own.distrust(error.to_string(), tier);
+                    self.own()?.distrust(error.to_string(), tier);
                 }
             }
         }
@@ -442,7 +516,9 @@ impl Restorer {
     /// Loads from this copy first; the others stay behind it.
     #[doc(hidden)]
     pub fn prefer(&mut self, copy: Source) {
-        self.own.prefer(copy);
+        if let Ok(own) = self.own() {
+            own.prefer(copy);
+        }
     }
 
     /// What the checkpoint says of a region.
@@ -464,6 +540,10 @@ impl Restorer {
     /// # Errors
     /// [`LoadError::NoCopy`].
     pub fn regions(&mut self) -> Result<Vec<(String, ElementType)>, LoadError> {
+        if let Shards::Resized(resized) = &self.shards {
+            let regions = resized.outline.regions.iter();
+            return Ok(regions.map(|region| (region.name.clone(), region.element)).collect());
+        }
         let source = self.source("the region table")?;
         let regions = source.head().meta.regions.iter().filter(|region| !region::is_reserved(&region.name));
         Ok(regions.map(|region| (region.name.clone(), region.element)).collect())
@@ -471,22 +551,31 @@ impl Restorer {
 
     /// Shard bytes read per tier so far.
     pub fn read_bytes(&self) -> PerTier<u64> {
-        self.own.read()
+        let mut read = PerTier::default();
+        for access in self.accesses() {
+            TierId::all().for_each(|tier| read[tier] += access.read()[tier]);
+        }
+        read
     }
 
     /// Damaged copies found per tier so far.
     pub fn damaged(&self) -> PerTier<u64> {
-        self.own.damaged()
+        let mut damaged = PerTier::default();
+        for access in self.accesses() {
+            TierId::all().for_each(|tier| damaged[tier] += access.damaged()[tier]);
+        }
+        damaged
     }
 
     /// The farthest tier that bytes came from; memory if nothing was read.
     pub fn farthest(&self) -> TierId {
-        TierId::all().rev().find(|tier| self.own.read()[*tier] > 0).unwrap_or(TierId::MEMORY)
+        let read = self.read_bytes();
+        TierId::all().rev().find(|tier| read[*tier] > 0).unwrap_or(TierId::MEMORY)
     }
 
     /// The first damage that no copy could make good, whether or not the application passed the error on.
     pub fn failure(&self) -> Option<&str> {
-        self.own.failure()
+        self.accesses().iter().find_map(ShardAccess::failure)
     }
 
     fn find(&mut self, name: &str) -> Result<Region, LoadError> {
@@ -535,7 +624,7 @@ impl Restorer {
         mut read: impl FnMut(&Source, &Region) -> Result<(), UploadError>,
     ) -> Result<(), LoadError> {
         self.source(&region.name)?;
-        self.own.load_all(std::iter::once(region), |source| read(source, region))
+        self.own()?.load_all(std::iter::once(region), |source| read(source, region))
     }
 
     /// The nearest copy of this rank's shard that is still trusted.
@@ -543,7 +632,7 @@ impl Restorer {
         if let Some(keeper) = self.homesick.take() {
             self.go_back_now(&keeper);
         }
-        self.own.source(what)
+        self.own()?.source(what)
     }
 }
 

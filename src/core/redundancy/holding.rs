@@ -64,10 +64,10 @@ pub struct Table {
 
 impl Table {
     /// The table of one candidate.
-    pub fn of(holdings: &[Holding], candidate: u8) -> Table {
+    pub fn of<'h>(holdings: impl IntoIterator<Item = &'h Holding>, candidate: u8) -> Table {
         let mut table = Table::default();
         let mut sets = std::collections::BTreeSet::new();
-        for holding in holdings.iter().filter(|holding| holding.candidate == candidate) {
+        for holding in holdings.into_iter().filter(|holding| holding.candidate == candidate) {
             match holding.item {
                 Item::Shard(rank) => {
                     table.shards.entry(rank).or_default().push((holding.holder, holding.bytes));
@@ -96,9 +96,9 @@ impl Table {
         self.shards.contains_key(&rank) || self.rebuilds(rank).next().is_some()
     }
 
-    /// All ways to a rank's shard besides its own node, best first.
-    pub fn alternatives(&self, rank: Rank) -> Vec<Alternative> {
-        let copies = self.shards.get(&rank).into_iter().flatten().filter(|(holder, _)| *holder != rank);
+    /// All ways to a rank's shard beside the copies that `own` has itself, best first.
+    pub fn alternatives(&self, rank: Rank, own: Rank) -> Vec<Alternative> {
+        let copies = self.shards.get(&rank).into_iter().flatten().filter(|(holder, _)| *holder != own);
         let copies = copies.map(|(holder, bytes)| Alternative::Copy { holder: *holder, bytes: *bytes });
         copies.chain(self.rebuilds(rank)).collect()
     }
@@ -144,18 +144,18 @@ mod tests {
         let table = Table::of(&all, 0);
         assert!(table.has(Rank(3)) && table.has(Rank(0)));
         assert!(
-            matches!(&table.alternatives(Rank(3))[..], [Alternative::Rebuild { shards, .. }] if shards[3].is_none())
+            matches!(&table.alternatives(Rank(3), Rank(3))[..], [Alternative::Rebuild { shards, .. }] if shards[3].is_none())
         );
         assert!(!Table::of(&all, 1).has(Rank(0)));
         // Rank 0 is there; from the others alone it cannot be had, since rank 3 is lost too.
-        assert!(table.alternatives(Rank(0)).is_empty());
+        assert!(table.alternatives(Rank(0), Rank(0)).is_empty());
         all.push(shard(3, 1));
         let table = Table::of(&all, 0);
-        assert!(matches!(table.alternatives(Rank(3))[0], Alternative::Copy { holder: Rank(1), .. }));
+        assert!(matches!(table.alternatives(Rank(3), Rank(3))[0], Alternative::Copy { holder: Rank(1), .. }));
         // One of the stripes of rank 0 has its parity on the lost rank 3.
-        assert!(table.alternatives(Rank(0)).is_empty());
+        assert!(table.alternatives(Rank(0), Rank(0)).is_empty());
         all.push(part(3, &set));
         let table = Table::of(&all, 0);
-        assert!(matches!(&table.alternatives(Rank(0))[..], [Alternative::Rebuild { .. }]));
+        assert!(matches!(&table.alternatives(Rank(0), Rank(0))[..], [Alternative::Rebuild { .. }]));
     }
 }

@@ -6,14 +6,20 @@ use super::error::{Error, Result};
 use super::place::{segment_prefix, store_hash};
 use super::session::Session;
 use super::summary::SERIES_NAMED;
+use crate::base::Rank;
 use crate::base::calendar::unix_now;
 use crate::base::log;
 use crate::base::text::list;
+use crate::catalog::Candidate;
 use crate::coordination::{Ballot, Outcome};
 use crate::format::supervision::RestoredFrom;
+use crate::recovery::access::ShardAccess;
 use crate::recovery::discover::{Reach, discover, open_segments};
 use crate::recovery::election::origin_of;
+use crate::recovery::homes::homed;
+use crate::recovery::outline::Outline;
 use crate::recovery::remote::Peers;
+use crate::recovery::restorer::Resized;
 use crate::recovery::{Attempted, Copies, Elected, Election, RestartError, Restorer, Want};
 use crate::tier::TierId;
 use std::collections::BTreeSet;
@@ -45,6 +51,8 @@ pub struct VersionInfo {
     pub version: u64,
     /// The run that took it.
     pub generation: u64,
+    /// How many ranks took it.
+    pub ranks: u32,
     /// A later run went back behind it: it is restored only by name.
     pub left_behind: bool,
 }
@@ -103,6 +111,7 @@ impl Session {
             .map(|(candidate, left_behind)| VersionInfo {
                 version: candidate.key.version,
                 generation: candidate.key.generation.0,
+                ranks: candidate.group_size,
                 left_behind,
             })
             .collect())
@@ -135,8 +144,9 @@ impl Session {
         let reach = Reach {
             series: &identity.series(name),
             rank: identity.rank,
+            ranks: identity.size,
             segments: &segments,
-            node_ranks: if identity.is_node_leader() { &identity.node_ranks } else { &[] },
+            node_ranks: &identity.node_ranks,
             tiers: engine.tiers(),
             is_root: engine.is_root(),
         };
@@ -161,7 +171,8 @@ impl Session {
         if let Some(other) = candidates.iter().find(|candidate| candidate.group_size != identity.size) {
             let (version, then, now) = (other.key.version, other.group_size, identity.size);
             log::warn!(
-                "event=nothing-to-restore name={name:?}: version {version} was taken by {then} ranks, and these are {now}; a restart takes as many"
+                "event=nothing-to-restore name={name:?}: version {version} was taken by {then} ranks, and these are {now}; not all of its shards \
+                 were found"
             );
             return;
         }
@@ -219,35 +230,97 @@ impl Session {
         self.next_attempt(Course { name: name.into(), want, goes_back, started, election }, first)
     }
 
-    fn next_attempt(&self, course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Attempt>> {
-        let Ok(Some(elected)) = next else {
-            // Nobody loads, so nobody asks any more.
-            self.engine.server().stop_serving();
-            next?;
-            self.say_nothing_is_there(&course.name, &course.election);
-            return Ok(None);
+    fn next_attempt(&self, mut course: Course, next: Result<Option<Elected>, RestartError>) -> Result<Option<Attempt>> {
+        let mut next = next;
+        let (elected, outline) = loop {
+            let Ok(Some(elected)) = next else {
+                // Nobody loads, so nobody asks any more.
+                self.engine.server().stop_serving();
+                next?;
+                self.say_nothing_is_there(&course.name, &course.election);
+                return Ok(None);
+            };
+            if elected.candidate.group_size == self.engine.identity().size {
+                break (elected, None);
+            }
+            next = match self.outline(&mut course, &elected) {
+                Ok(Ok(outline)) => break (elected, Some(outline)),
+                Ok(Err(next)) => next,
+                Err(error) => Err(error),
+            };
         };
         self.engine.reporter().beat();
         let elect = self.engine.clock().now().saturating_sub(course.started);
-        let mut restorer = self.restorer(&course.name, &course.election, &elected);
+        let mut restorer = self.restorer(&course, &elected, outline);
         if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
             restorer.go_back(keeper);
         }
         Ok(Some(Attempt { course, elected, elect, restorer }))
     }
 
-    fn restorer(&self, name: &str, election: &Election, elected: &Elected) -> Restorer {
+    /// What a checkpoint of another number of ranks has, which the root reads. If it cannot, what is tried next.
+    ///
+    /// # Errors
+    /// [`RestartError::RankBound`], the same on all ranks.
+    #[allow(clippy::type_complexity, reason = "a result of what may be tried next, which is a result")]
+    fn outline(
+        &self,
+        course: &mut Course,
+        elected: &Elected,
+    ) -> Result<Result<Outline, Result<Option<Elected>, RestartError>>, RestartError> {
+        let read = self.engine.is_root().then(|| {
+            let mut access = self.access(course, elected, Rank::ROOT);
+            access.outline().map_err(|error| error.to_string())
+        });
+        let unread = read.as_ref().and_then(|read| read.as_ref().err()).cloned();
+        let Some(outline) = course.election.tell_all(read.and_then(Result::ok))? else {
+            return Ok(Err(course.election.end(unread.map(|why| (why, true)))));
+        };
+        let regions = outline.bound();
+        if regions.is_empty() {
+            return Ok(Ok(outline));
+        }
+        let Candidate { key, group_size: found, .. } = elected.candidate;
+        Err(RestartError::RankBound { version: key.version, found, ours: self.engine.identity().size, regions })
+    }
+
+    /// What does not change from shard to shard of an attempt.
+    fn attempted(&self, course: &Course, elected: &Elected) -> Attempted {
         let identity = self.engine.identity();
-        let own = election.found().copies.get(&elected.candidate).cloned().unwrap_or_default();
+        Attempted {
+            rank: identity.rank,
+            clock: self.engine.clock().clone(),
+            key: elected.candidate.key,
+            series: identity.series(&course.name),
+        }
+    }
+
+    /// All ways that this rank has to a shard that it is the home of.
+    fn copies(&self, course: &Course, elected: &Elected, shard: Rank) -> Copies {
+        let engine = &self.engine;
+        let own = course.election.found().copies(&elected.candidate, shard).to_vec();
         let shared = elected.manifests.iter();
-        let shared = shared.filter_map(|(tier, manifest)| Some((self.engine.tier(*tier)?.clone(), manifest.clone())));
-        let shared = shared.collect();
-        let clock = self.engine.clock().clone();
-        let (key, series) = (elected.candidate.key, identity.series(name));
-        let peers = Peers::new(self.engine.clone(), series.clone(), key, identity.rank, elected.ways.clone());
-        let copies = Copies { own, peers: Some(peers), shared, tiers: self.engine.tiers().to_vec() };
-        let attempted = Attempted { rank: identity.rank, clock, key, series };
-        Restorer::new(identity.size, &attempted, copies)
+        let shared = shared.filter_map(|(tier, manifest)| Some((engine.tier(*tier)?.clone(), manifest.clone())));
+        let ways = elected.ways.get(&shard).cloned().unwrap_or_default();
+        let series = engine.identity().series(&course.name);
+        let peers = Peers::new(engine.clone(), series, elected.candidate.key, shard, ways);
+        Copies { own, peers: Some(peers), shared: shared.collect(), tiers: engine.tiers().to_vec() }
+    }
+
+    fn access(&self, course: &Course, elected: &Elected, shard: Rank) -> ShardAccess {
+        ShardAccess::new(shard, &self.attempted(course, elected), self.copies(course, elected, shard))
+    }
+
+    fn restorer(&self, course: &Course, elected: &Elected, outline: Option<Outline>) -> Restorer {
+        let identity = self.engine.identity();
+        let attempted = self.attempted(course, elected);
+        let Some(outline) = outline else {
+            return Restorer::new(identity.size, &attempted, self.copies(course, elected, identity.rank));
+        };
+        let of = elected.candidate.group_size;
+        let homes = homed(identity.rank, of, identity.size).map(|shard| self.access(course, elected, Rank(shard)));
+        let resized = Resized { of, outline, homes: homes.collect() };
+        Restorer::resized(identity.size, &attempted, resized)
     }
 
     /// What all ranks have loaded becomes what this run goes on from: later checkpoints descend from it.

@@ -1,7 +1,7 @@
 //! What a restart is asked for, and why it ended without a restored state.
 
 use crate::base::CheckpointKey;
-use crate::base::text::list;
+use crate::base::text::{list, short};
 use crate::coordination::Culprit;
 use serde::{Deserialize, Serialize};
 
@@ -36,16 +36,17 @@ pub enum RestartError {
         /// Complete versions that a later run left behind on purpose.
         left_behind: usize,
     },
-    /// The checkpoints were taken by another number of ranks.
-    #[error(
-        "the checkpoints were taken by {found} ranks and this run has {ours}: start it on {found} ranks \
-         (restarting on another number of ranks is not supported yet)"
-    )]
-    GroupSize {
-        /// Ranks that took the newest one.
+    /// The checkpoint was taken by another number of ranks, and has regions that are those of its ranks.
+    #[error("{}", bound(*version, *found, *ours, regions))]
+    RankBound {
+        /// Its version.
+        version: u64,
+        /// Ranks that took it.
         found: u32,
         /// Ranks of this run.
         ours: u32,
+        /// The regions.
+        regions: Vec<String>,
     },
     /// The version asked for is not there, or not on all ranks.
     #[error("version {version} cannot be restored by all ranks; restorable are: {}", shown(present))]
@@ -71,6 +72,19 @@ pub enum RestartError {
 
 /// Versions that an error names, the newest of them.
 const VERSIONS_MAX: usize = 10;
+
+/// Regions that an error names.
+const REGIONS_MAX: usize = 6;
+
+fn bound(version: u64, found: u32, ours: u32, regions: &[String]) -> String {
+    let named = list(regions.iter().map(|name| format!("{:?}", short(name))), REGIONS_MAX, ", ");
+    format!(
+        "version {version} was taken by {found} ranks and this run has {ours}, but it can only be restored on {found}: {named} belong to the \
+         ranks that saved them. Start it on {found} ranks; or name another version with restart_version. Versions that are taken from now on \
+         can be restored on any number of ranks if arrays are saved with save_on, what all ranks share with shared, and what is each rank's own \
+         with per_rank"
+    )
+}
 
 fn shown(ascending: &[u64]) -> String {
     if ascending.is_empty() {

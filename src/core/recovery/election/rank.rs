@@ -1,20 +1,21 @@
 //! A rank's side: what it tells the root, and what it makes of the answers.
 
-use super::super::discover::{Foreign, Found};
+use super::super::discover::{Found, Held};
+use super::super::homes::{home, homed};
 use super::error::{RestartError, Tried, Want, join};
-use super::root::{Choice, RootView, Word, from_bits, to_bits};
+use super::root::{Choice, DISTRUSTED, RootView, Word, from_bits, to_bits};
 use crate::base::log;
-use crate::base::sync::Lock;
-use crate::base::{CheckpointKey, Origin};
+use crate::base::{CheckpointKey, Origin, Rank};
 use crate::catalog::{Candidate, WINDOW, restorable};
-use crate::coordination::{Ballot, Culprit, Outcome, Payload};
-use crate::format::{Manifest, codec};
-use crate::redundancy::holding::{Alternative, Holding, Item};
-use crate::redundancy::stripes::SetInfo;
+use crate::coordination::{Ballot, Culprit, Outcome, Payload, Span, Verdict};
+use crate::format::{FormatError, Manifest, codec};
+use crate::redundancy::holding::{Alternative, Holding, Item, Table};
 use crate::tier::TierId;
-use crate::tier::source::Source;
 use crate::transfer::Engine;
-use std::collections::BTreeMap;
+use crate::transfer::posting::{Exchange, Handled};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A candidate to attempt, the same on all ranks.
@@ -26,8 +27,8 @@ pub struct Elected {
     pub manifests: Vec<(TierId, Manifest)>,
     /// A later run had left it behind; it was asked for by name.
     pub left_behind: bool,
-    /// This rank's ways to its shard that lead to other nodes.
-    pub ways: Vec<Alternative>,
+    /// Ways to shards that this rank is the home of, which lead to other nodes.
+    pub ways: BTreeMap<Rank, Vec<Alternative>>,
 }
 
 /// One restart, from the first look to the end.
@@ -49,9 +50,13 @@ pub struct Election {
     tried: Vec<Tried>,
     current: Option<Candidate>,
     exhausted: bool,
-    /// What the root knows of this window's holdings. Empty on other ranks.
-    holdings: Arc<Lock<Vec<Holding>>>,
-    /// This window's holdings have been gathered.
+    /// Who holds what of this window, as far as this rank is the home of it, or it is needed to rebuild that.
+    holdings: BTreeSet<Holding>,
+    /// What of it this rank has asked other homes for.
+    asked: BTreeSet<(u8, Rank)>,
+    /// Copies of this one were found damaged: other ways to its shards are looked for though there are some.
+    distrusted: Option<Candidate>,
+    /// The ranks have told each other what they hold of this window.
     gathered: bool,
 }
 
@@ -63,7 +68,9 @@ impl Election {
             name: name.into(),
             want,
             found,
-            holdings: Arc::default(),
+            holdings: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            distrusted: None,
             gathered: false,
             known: Vec::new(),
             complete: Vec::new(),
@@ -129,13 +136,40 @@ impl Election {
             self.tried.push(tried);
         }
         match word {
-            Word::Gather => match self.gather()? {
-                Word::NextWindow => self.first(),
-                word => self.take(word),
-            },
+            Word::Gather => {
+                // Somebody's copy is damaged, and so may others be.
+                self.distrusted = self.current;
+                match self.gather()? {
+                    Word::NextWindow => self.first(),
+                    word => self.take(word),
+                }
+            }
             Word::NextWindow => self.first(),
             word => self.take(word),
         }
+    }
+
+    /// Tells all ranks what the root has to say of the candidate that was elected; `None` if it has nothing.
+    ///
+    /// # Collective
+    /// All ranks.
+    ///
+    /// # Errors
+    /// [`RestartError`], the same on all ranks.
+    pub fn tell_all<T: Serialize + DeserializeOwned + Send + 'static>(
+        &self,
+        said: Option<T>,
+    ) -> Result<Option<T>, RestartError> {
+        let decide = move |ballot: &Ballot| {
+            let culprits = ballot.culprits();
+            if culprits.is_empty() {
+                Outcome::agreed("outline", &said)
+            } else {
+                (Outcome::Abandoned(culprits), Vec::new())
+            }
+        };
+        let (decision, _) = self.reduce(self.ballot("outline", Payload::None), decide)?;
+        self.decode(&decision)
     }
 
     /// All complete versions that this election has looked at, newest first: key, and whether a later run left it behind.
@@ -152,7 +186,7 @@ impl Election {
                 self.gather()?;
             }
         }
-        let (usable, left) = restorable(&self.known, &self.complete, self.engine.identity().size);
+        let (usable, left) = restorable(&self.known, &self.complete);
         let mut all: Vec<(Candidate, bool)> =
             usable.into_iter().map(|c| (c, false)).chain(left.into_iter().map(|c| (c, true))).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
@@ -188,6 +222,9 @@ impl Election {
         self.exhausted = window.len() < WINDOW;
         self.window = self.known.len();
         self.gathered = false;
+        self.holdings.clear();
+        self.distrusted = None;
+        self.asked.clear();
         self.known.extend(&window);
         self.complete.resize(self.known.len(), false);
         self.committed.resize(self.known.len(), false);
@@ -197,7 +234,8 @@ impl Election {
     fn vote(&mut self) -> Result<Word, RestartError> {
         let start = self.window;
         let (window, found) = (&self.known[start..], &self.found);
-        let have = to_bits(window.iter().map(|candidate| found.copies.contains_key(candidate)));
+        let has_all = |candidate: &Candidate| self.homed(candidate).all(|shard| found.has(candidate, shard));
+        let have = to_bits(window.iter().map(has_all));
         let committed = to_bits(window.iter().map(|candidate| found.committed.contains(candidate)));
         // What the global tier holds completely, every rank can restore; only the root knows, and adds it.
         let global = to_bits(window.iter().map(|candidate| found.manifests.contains_key(candidate)));
@@ -213,62 +251,184 @@ impl Election {
         Ok(word)
     }
 
-    /// Tells the root what this rank, and for what belongs to other nodes its node's first rank, holds of the window;
-    /// and answers requests for it from here on.
-    fn gather(&mut self) -> Result<Word, RestartError> {
+    /// The shards that this rank is the home of.
+    fn homed(&self, candidate: &Candidate) -> impl Iterator<Item = Rank> + use<> {
         let identity = self.engine.identity();
-        let rank = identity.rank;
-        let window = self.known[self.window..].to_vec();
-        let place = |candidate: &Candidate| window.iter().position(|known| known == candidate).map(|at| at as u8);
-        let mut held: BTreeMap<(u8, Item), Held> = BTreeMap::new();
-        let own = self.found.copies.iter().flat_map(|(candidate, copies)| {
-            copies.iter().map(move |source| (candidate, Item::Shard(rank), &None, source))
+        homed(identity.rank, candidate.group_size, identity.size).map(Rank)
+    }
+
+    /// The home of a shard of the candidate at this place of the window.
+    fn home(&self, place: u8, shard: Rank) -> Option<Rank> {
+        let candidate = self.known.get(self.window + usize::from(place))?;
+        (shard.0 < candidate.group_size).then(|| home(shard, candidate.group_size, self.engine.identity().size))
+    }
+
+    /// Has all ranks tell the homes of shards who holds them, and what else of their sets where that is not enough; and answers requests for what
+    /// this rank holds from here on.
+    fn gather(&mut self) -> Result<Word, RestartError> {
+        let served = self.found.held.iter().flat_map(|(candidate, items)| {
+            let key = candidate.key;
+            items.iter().map(move |(item, held)| ((key, *item), held.sources.clone()))
         });
-        let foreign = self.found.foreign.iter();
-        let foreign = foreign.map(|Foreign { candidate, item, set, source }| (candidate, *item, set, source));
-        for (candidate, item, set, source) in own.chain(foreign) {
-            let Some(at) = place(candidate) else { continue };
-            let new = || Held { key: candidate.key, set: set.clone(), sources: Vec::new() };
-            held.entry((at, item)).or_insert_with(new).sources.push(source.clone());
-        }
-        let holdings = held.iter().map(|((at, item), held)| Holding {
-            candidate: *at,
-            item: *item,
-            holder: rank,
-            bytes: held.sources[0].head().header.total_len,
-            set: held.set.clone(),
-        });
-        let ballot = match Payload::gathered(holdings) {
-            Ok(holdings) => self.ballot("gather", holdings),
-            Err(error) => self.engine.refusal(&error.to_string()),
-        };
-        self.engine
-            .server()
-            .serve(held.into_iter().map(|((_, item), held)| ((self.name.clone(), held.key, item), held.sources)));
-        let (start, keep) = (self.window, self.holdings.clone());
+        let served = served.map(|((key, item), sources)| ((self.name.clone(), key, item), sources));
+        self.engine.server().serve(served);
         self.gathered = true;
-        let root = self.root_view();
-        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_gather(ballot, start, &keep))?;
-        let (word, complete): (Word, u64) = self.decode(&verdict)?;
+        self.tell("shards", self.shards_held())?;
+        let (start, view) = (self.window, self.root_view());
+        let sought = self.sought();
+        let (verdict, _) =
+            self.reduce(self.ballot("gather", sought), move |ballot| view.decide_gather(ballot, start, true))?;
+        let (mut word, mut complete): (Word, u64) = self.decode(&verdict)?;
+        if let Word::Seek(spans) = word {
+            self.tell("sets", self.parts_held(&spans))?;
+            let view = self.root_view();
+            let lacking = Payload::spans(self.lacking());
+            let (verdict, _) =
+                self.reduce(self.ballot("sets", lacking), move |ballot| view.decide_gather(ballot, start, false))?;
+            (word, complete) = self.decode(&verdict)?;
+        }
         from_bits(complete, &mut self.complete[start..]);
         Ok(word)
+    }
+
+    /// The candidates of the window, with what this rank has found of them.
+    fn found_of_window(&self) -> impl Iterator<Item = (u8, &Candidate, &BTreeMap<Item, Held>)> {
+        let window = self.known[self.window..].iter().zip(0u8..);
+        window.filter_map(|(candidate, place)| Some((place, candidate, self.found.held.get(candidate)?)))
+    }
+
+    fn holding(&self, candidate: u8, item: Item, held: &Held) -> Option<Holding> {
+        let bytes = held.sources.first()?.head().header.total_len;
+        Some(Holding { candidate, item, holder: self.engine.identity().rank, bytes, set: held.set.clone() })
+    }
+
+    /// The shards that this rank holds, for their homes.
+    fn shards_held(&self) -> BTreeMap<Rank, Vec<Holding>> {
+        let mut to_homes: BTreeMap<Rank, Vec<Holding>> = BTreeMap::new();
+        for (place, _, items) in self.found_of_window() {
+            for (item, held) in items {
+                let Item::Shard(shard) = *item else { continue };
+                if let (Some(home), Some(holding)) = (self.home(place, shard), self.holding(place, *item, held)) {
+                    to_homes.entry(home).or_default().push(holding);
+                }
+            }
+        }
+        to_homes
+    }
+
+    /// The parity parts that this rank holds of the sets of these shards, for the homes of those.
+    fn parts_held(&self, sought: &[Span]) -> BTreeMap<Rank, Vec<Holding>> {
+        let mut to_homes: BTreeMap<Rank, Vec<Holding>> = BTreeMap::new();
+        for (place, _, items) in self.found_of_window() {
+            for (item, held) in items {
+                let (Item::Part(_), Some(set)) = (*item, &held.set) else { continue };
+                let is_sought = |shard: &Rank| {
+                    let is_in =
+                        |span: &Span| span.kind == u16::from(place) && (span.first..=span.last).contains(&shard.0);
+                    sought.iter().any(is_in)
+                };
+                let homes = set.members.iter().filter(|(member, _)| is_sought(member));
+                let homes: BTreeSet<Rank> = homes.filter_map(|(member, _)| self.home(place, *member)).collect();
+                let Some(holding) = self.holding(place, *item, held) else { continue };
+                homes.into_iter().for_each(|home| to_homes.entry(home).or_default().push(holding.clone()));
+            }
+        }
+        to_homes
+    }
+
+    /// Sends holdings to homes, and takes what others send.
+    fn tell(&mut self, what: &str, to_homes: BTreeMap<Rank, Vec<Holding>>) -> Result<(), RestartError> {
+        let mut first = Vec::new();
+        for (to, holdings) in to_homes {
+            for some in holdings.chunks(HOLDINGS_MAX) {
+                first.push((to, encoded(&Message::Held(some.to_vec()))?));
+            }
+        }
+        let ballot = self.ballot(what, Payload::None);
+        let engine = self.engine.clone();
+        let mut on_post = |from: Rank, bytes: &[u8]| self.on_message(from, bytes).map_err(|why| why.to_string());
+        let decide = |ballot: &Ballot| {
+            let culprits = ballot.culprits();
+            let outcome = if culprits.is_empty() { Outcome::Agreed } else { Outcome::Abandoned(culprits) };
+            (outcome, Vec::new())
+        };
+        let vote = Box::new(|_| ballot);
+        let exchange = Exchange { first, on_post: &mut on_post, vote, decide: Box::new(decide) };
+        agreed(engine.exchange(exchange)).map(drop)
+    }
+
+    /// What a home makes of what it is told or asked.
+    fn on_message(&mut self, from: Rank, bytes: &[u8]) -> Result<Handled, FormatError> {
+        let mut onward = Vec::new();
+        match codec::decode("message", bytes)? {
+            Message::Held(holdings) => {
+                for holding in holdings {
+                    let members = holding.set.iter().flat_map(|set| set.members.clone());
+                    for (member, _) in members {
+                        // Whose shard is needed to rebuild another one, and whose home may be another rank.
+                        let home = self
+                            .home(holding.candidate, member)
+                            .filter(|_| self.asked.insert((holding.candidate, member)));
+                        if let Some(home) = home {
+                            let message = Message::Who(holding.candidate, member);
+                            onward.push((home, codec::encode("message", &message)?));
+                        }
+                    }
+                    self.holdings.insert(holding);
+                }
+            }
+            Message::Who(place, shard) => {
+                let known =
+                    self.holdings.iter().filter(|known| (known.candidate, known.item) == (place, Item::Shard(shard)));
+                let message = Message::Held(known.cloned().collect());
+                onward.push((from, codec::encode("message", &message)?));
+            }
+        }
+        Ok(Handled { answer: Vec::new(), onward })
+    }
+
+    /// Shards that this rank is the home of, which nobody holds, and which cannot be rebuilt, as far as it knows.
+    fn lacking(&self) -> Vec<(u16, u32)> {
+        let mut lacking = Vec::new();
+        for (candidate, place) in self.known[self.window..].iter().zip(0u8..) {
+            let table = Table::of(&self.holdings, place);
+            let lost = self.homed(candidate).filter(|shard| !table.has(*shard));
+            lacking.extend(lost.map(|shard| (u16::from(place), shard.0)));
+        }
+        lacking
+    }
+
+    /// The same, and those of which it trusts no copy that it knows of.
+    fn sought(&self) -> Payload {
+        let mut sought = self.lacking();
+        let place = self.known[self.window..].iter().position(|known| Some(*known) == self.distrusted);
+        if let (Some(place), Some(candidate)) = (place, self.distrusted) {
+            let kind = place as u16 | DISTRUSTED;
+            sought.extend(self.homed(&candidate).map(|shard| (kind, shard.0)));
+        }
+        Payload::spans(sought)
     }
 
     fn take(&mut self, word: Word) -> Result<Option<Elected>, RestartError> {
         match word {
             Word::Try(elected) => {
-                let Choice { candidate, manifests, left_behind, ways } = *elected;
+                let Choice { candidate, manifests, left_behind } = *elected;
                 let rank = self.engine.identity().rank;
-                let ways = ways.into_iter().find(|(of, _)| *of == rank).map_or_else(Vec::new, |(_, ways)| ways);
+                let place = self.known[self.window..].iter().position(|known| *known == candidate);
+                let mut ways = BTreeMap::new();
+                if let (Some(place), true) = (place, self.gathered) {
+                    let table = Table::of(&self.holdings, place as u8);
+                    // Also to shards of which this rank has copies: they may turn out to be damaged.
+                    ways.extend(self.homed(&candidate).map(|shard| (shard, table.alternatives(shard, rank))));
+                }
                 self.current = Some(candidate);
-                log::info!("event=elected rank={} name={:?} {}", self.engine.identity().rank, self.name, candidate.key);
+                log::info!("event=elected rank={rank} name={:?} {}", self.name, candidate.key);
                 Ok(Some(Elected { candidate, manifests, left_behind, ways }))
             }
-            Word::Done | Word::Nothing | Word::NextWindow | Word::Gather => Ok(None),
+            Word::Done | Word::Nothing | Word::NextWindow | Word::Gather | Word::Seek(_) => Ok(None),
             Word::NothingRestorable(tried, damage, left_behind) => {
                 Err(RestartError::NothingRestorable { tried, damage, left_behind: left_behind as usize })
             }
-            Word::GroupSize(found) => Err(RestartError::GroupSize { found, ours: self.engine.identity().size }),
             Word::NoSuchVersion(present) => {
                 let version = if let Want::Version(version) = self.want { version } else { 0 };
                 Err(RestartError::NoSuchVersion { version, present })
@@ -285,13 +445,8 @@ impl Election {
         ballot: Ballot,
         decide: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
     ) -> Result<(Vec<u8>, Payload), RestartError> {
-        let verdict =
-            self.engine.collective(ballot, Box::new(decide)).map_err(|reason| RestartError::Session { reason })?;
-        match verdict.outcome {
-            Outcome::Agreed => Ok((verdict.decision, verdict.payload)),
-            Outcome::Abandoned(culprits) => Err(RestartError::Refused { culprits }),
-            Outcome::Unknown => Err(RestartError::Session { reason: "the root did not answer".into() }),
-        }
+        let verdict = agreed(self.engine.collective(ballot, Box::new(decide)))?;
+        Ok((verdict.decision, verdict.payload))
     }
 
     fn decode<T: serde::de::DeserializeOwned>(&self, decision: &[u8]) -> Result<T, RestartError> {
@@ -301,7 +456,6 @@ impl Election {
     /// What the root's decisions need, moved into the closure that decides. (On other ranks it is never called.)
     fn root_view(&mut self) -> RootView {
         RootView {
-            size: self.engine.identity().size,
             want: self.want,
             known: self.known.clone(),
             complete: self.complete.clone(),
@@ -312,18 +466,36 @@ impl Election {
             tried: self.tried.clone(),
             current: self.current,
             exhausted: self.exhausted,
-            window: self.window,
             gathered: self.gathered,
-            holdings: self.holdings.lock().clone(),
+            lost: Vec::new(),
         }
     }
 }
 
-/// What this rank has of an item of a candidate: all its copies, nearest first.
-struct Held {
-    key: CheckpointKey,
-    set: Option<SetInfo>,
-    sources: Vec<Source>,
+/// What ranks tell each other of what they hold.
+#[derive(Serialize, Deserialize)]
+enum Message {
+    /// The sender, or somebody that it has heard of, holds these.
+    Held(Vec<Holding>),
+    /// Who holds the shard of that rank, of the candidate at that place of the window?
+    Who(u8, Rank),
+}
+
+/// Holdings in one message.
+const HOLDINGS_MAX: usize = 1024;
+
+fn encoded(message: &Message) -> Result<Vec<u8>, RestartError> {
+    codec::encode("message", message).map_err(|error| RestartError::Session { reason: error.to_string() })
+}
+
+/// A verdict that all ranks agreed on, or the error that the restart ends with.
+fn agreed(verdict: Result<Verdict, String>) -> Result<Verdict, RestartError> {
+    let verdict = verdict.map_err(|reason| RestartError::Session { reason })?;
+    match verdict.outcome {
+        Outcome::Agreed => Ok(verdict),
+        Outcome::Abandoned(culprits) => Err(RestartError::Refused { culprits }),
+        Outcome::Unknown => Err(RestartError::Session { reason: "the root did not answer".into() }),
+    }
 }
 
 /// What later checkpoints name as their origin, after a restart that ended with operation `restart`.
@@ -341,7 +513,7 @@ mod tests {
     fn what_comes_later_names_what_was_restored_and_the_restart() {
         let key = CheckpointKey { generation: Generation(3), version: 7, operation: 7, ..CheckpointKey::default() };
         let candidate = Candidate { key, agreement: 1, group_size: 4, origin: None };
-        let elected = Elected { candidate, manifests: Vec::new(), left_behind: false, ways: Vec::new() };
+        let elected = Elected { candidate, manifests: Vec::new(), left_behind: false, ways: BTreeMap::new() };
         let origin = Origin { generation: Generation(3), version: 7, operation: 7, restart: 12 };
         assert_eq!(origin_of(&elected, 12), origin);
     }

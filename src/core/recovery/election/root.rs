@@ -1,13 +1,10 @@
 //! The root's side, pure: what is elected from what the ranks have said.
 
 use super::error::{Tried, Want};
-use crate::base::Rank;
 use crate::base::log;
-use crate::base::sync::Lock;
 use crate::catalog::{Candidate, restorable};
-use crate::coordination::{Ballot, Culprit, Outcome, Payload};
+use crate::coordination::{Ballot, Culprit, Outcome, Payload, Span};
 use crate::format::Manifest;
-use crate::redundancy::holding::{Alternative, Holding, Table};
 use crate::tier::TierId;
 use serde::{Deserialize, Serialize};
 
@@ -18,15 +15,16 @@ pub(super) enum Word {
     Try(Box<Choice>),
     /// Look at the next window.
     NextWindow,
-    /// Tell what every node holds.
+    /// Tell the homes of shards who holds them.
     Gather,
+    /// Tell the homes of these shards what there is of their redundancy sets: kinds are places in the window.
+    Seek(Vec<Span>),
     /// The attempt counts.
     Done,
     /// There is nothing, and there never was.
     Nothing,
     /// It ends with an error.
     NothingRestorable(Vec<Tried>, Vec<Culprit>, u64),
-    GroupSize(u32),
     NoSuchVersion(Vec<u64>),
 }
 
@@ -37,9 +35,10 @@ pub(super) struct Choice {
     /// Its manifests on the tiers that all nodes share, nearest first.
     pub manifests: Vec<(TierId, Manifest)>,
     pub left_behind: bool,
-    /// Ways to shards on other nodes, by rank.
-    pub ways: Vec<(Rank, Vec<Alternative>)>,
 }
+
+/// Of what ranks seek: a kind with this bit set is of shards of which there are copies that nobody trusts.
+pub(super) const DISTRUSTED: u16 = 1 << 8;
 
 /// One bit for each candidate of a window, the first one lowest.
 pub(super) fn to_bits(of: impl Iterator<Item = bool>) -> u64 {
@@ -53,7 +52,6 @@ pub(super) fn from_bits(bits: u64, window: &mut [bool]) {
 }
 
 pub(super) struct RootView {
-    pub size: u32,
     pub want: Want,
     pub known: Vec<Candidate>,
     pub complete: Vec<bool>,
@@ -64,9 +62,9 @@ pub(super) struct RootView {
     pub tried: Vec<Tried>,
     pub current: Option<Candidate>,
     pub exhausted: bool,
-    pub window: usize,
     pub gathered: bool,
-    pub holdings: Vec<Holding>,
+    /// Shards of this window that nobody holds; kinds are places in it.
+    pub lost: Vec<Span>,
 }
 
 impl RootView {
@@ -102,34 +100,53 @@ impl RootView {
             Want::Version(version) => chosen.is_none() && candidate.key.version == version,
         };
         let incomplete = self.known[start..].iter().zip(&self.complete[start..]).filter(|(_, complete)| !**complete);
-        incomplete.map(|(candidate, _)| candidate).any(|c| c.group_size == self.size && wanted(c))
+        incomplete.map(|(candidate, _)| candidate).any(wanted)
     }
 
-    /// The root knows who holds what of the window: elects again.
-    pub fn decide_gather(mut self, ballot: &Ballot, start: usize, keep: &Lock<Vec<Holding>>) -> (Outcome, Vec<u8>) {
+    /// The homes have said which shards they have no way to: elects again, or has them look for what is left of sets, if that `is_open`.
+    pub fn decide_gather(mut self, ballot: &Ballot, start: usize, is_open: bool) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         if !culprits.is_empty() {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
-        let Ok(mut holdings) = ballot.payload.values::<Holding>() else {
-            return (Outcome::Abandoned(Vec::new()), Vec::new());
+        let spans = match &ballot.payload {
+            Payload::Spans(spans) => &spans[..],
+            _ => &[],
         };
-        holdings.sort_unstable();
-        keep.lock().clone_from(&holdings);
-        self.holdings.clone_from(&holdings);
-        for (bit, slot) in self.complete[start..].iter_mut().enumerate() {
-            if !*slot && self.known[start + bit].group_size == self.size {
-                let table = Table::of(&holdings, bit as u8);
-                *slot = (0..self.size).all(|rank| table.has(Rank(rank)));
-            }
+        let before = to_bits(self.complete[start..].iter().copied());
+        for (place, slot) in self.complete[start..].iter_mut().enumerate() {
+            *slot |= !spans.iter().any(|span| usize::from(span.kind) == place);
         }
+        let word = self.elect();
+        let sought = if is_open { self.sought(start, &word, spans) } else { Vec::new() };
+        if !sought.is_empty() {
+            return Outcome::agreed("decision", &(Word::Seek(sought), before));
+        }
+        self.lost = spans.iter().filter(|span| span.kind & DISTRUSTED == 0).copied().collect();
         let complete = to_bits(self.complete[start..].iter().copied());
         // After a damaged copy this is the same one once more, now that everybody can look elsewhere.
-        let word = self.elect();
         if let Some(text) = self.passed_over(start, &word) {
             log::warn!("event=passed-over {text}");
         }
         Outcome::agreed("decision", &(word, complete))
+    }
+
+    /// Of the shards that homes have no way to, those of what is elected and of what would be preferred to it.
+    fn sought(&self, start: usize, word: &Word, spans: &[Span]) -> Vec<Span> {
+        let chosen = match word {
+            Word::Try(choice) => Some(choice.candidate),
+            _ => None,
+        };
+        let is_wanted = |span: &&Span| {
+            let place = usize::from(span.kind & !DISTRUSTED);
+            let candidate = self.known[start..].get(place);
+            candidate.is_some_and(|candidate| match self.want {
+                Want::Newest => chosen.is_none_or(|chosen| *candidate >= chosen),
+                Want::Version(version) => candidate.key.version == version || chosen == Some(*candidate),
+            })
+        };
+        let plain = |span: &Span| Span { kind: span.kind & !DISTRUSTED, ..*span };
+        spans.iter().filter(is_wanted).map(plain).collect()
     }
 
     /// The committed checkpoints of the window that would have been preferred to what was elected, and what the newest of
@@ -140,12 +157,15 @@ impl RootView {
             _ => None,
         };
         let mut passed = self.known[start..].iter().enumerate().filter(|(bit, candidate)| {
-            let is_preferred = candidate.group_size == self.size && chosen.is_none_or(|chosen| **candidate > chosen);
+            let is_preferred = chosen.is_none_or(|chosen| **candidate > chosen);
             is_preferred && !self.complete[start + bit] && self.committed[start + bit]
         });
         let (bit, newest) = passed.next()?;
-        let table = Table::of(&self.holdings, bit as u8);
-        let lost = (0..self.size).filter(|rank| !table.has(Rank(*rank))).map(|rank| rank.to_string());
+        let lost = self.lost.iter().filter(|span| usize::from(span.kind) == bit);
+        let lost = lost.map(|span| match span.last - span.first {
+            0 => span.first.to_string(),
+            _ => format!("{}-{}", span.first, span.last),
+        });
         Some(format!(
             "{} older={} reason=\"no node holds the shards of ranks {}, and what is left of their redundancy sets cannot rebuild \
              them\"",
@@ -159,15 +179,7 @@ impl RootView {
     pub fn choose(&self, candidate: Candidate, left_behind: bool) -> Word {
         let manifests = self.manifests.iter().find(|(known, _)| *known == candidate);
         let manifests = manifests.map_or_else(Vec::new, |(_, manifests)| manifests.clone());
-        let place = self.known[self.window..].iter().position(|known| *known == candidate);
-        let mut ways = Vec::new();
-        if let (Some(place), true) = (place, self.gathered) {
-            let table = Table::of(&self.holdings, place as u8);
-            // Also to ranks that have a copy of their own: it may turn out to be damaged.
-            let all = (0..self.size).map(Rank).map(|rank| (rank, table.alternatives(rank)));
-            ways.extend(all.filter(|(_, ways)| !ways.is_empty()));
-        }
-        Word::Try(Box::new(Choice { candidate, manifests, left_behind, ways }))
+        Word::Try(Box::new(Choice { candidate, manifests, left_behind }))
     }
 
     pub fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
@@ -194,7 +206,7 @@ impl RootView {
         let tried = |candidate: &Candidate| self.tried.iter().any(|tried| tried.key == candidate.key);
         let whole: Vec<bool> =
             self.known.iter().zip(&self.complete).map(|(c, complete)| *complete || tried(c)).collect();
-        let (usable, left) = restorable(&self.known, &whole, self.size);
+        let (usable, left) = restorable(&self.known, &whole);
         let open = |candidate: &&Candidate| !tried(candidate);
         let next = match self.want {
             Want::Newest => usable.iter().find(open).map(|candidate| (candidate, false)),
@@ -217,11 +229,9 @@ impl RootView {
             present.sort_unstable();
             return Word::NoSuchVersion(present);
         }
-        let other = self.known.iter().find(|candidate| candidate.group_size != self.size);
-        match other {
-            Some(other) if usable.is_empty() && self.tried.is_empty() => Word::GroupSize(other.group_size),
-            _ if self.tried.is_empty() && !self.evidence && self.damage.is_empty() => Word::Nothing,
-            _ => Word::NothingRestorable(self.tried.clone(), self.damage.clone(), left.len() as u64),
+        match self.tried.is_empty() && !self.evidence && self.damage.is_empty() {
+            true => Word::Nothing,
+            false => Word::NothingRestorable(self.tried.clone(), self.damage.clone(), left.len() as u64),
         }
     }
 }
@@ -229,10 +239,10 @@ impl RootView {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Rank;
     use crate::base::{CheckpointKey, Generation, Level, Origin};
     use crate::catalog::WINDOW;
     use crate::format::codec;
-    use crate::redundancy::holding::Item;
 
     const SIZE: u32 = 4;
 
@@ -257,7 +267,6 @@ mod tests {
     /// A root that has looked at all there is, and what all ranks can restore of it.
     fn view(known: &[Candidate], complete: &[bool]) -> RootView {
         RootView {
-            size: SIZE,
             want: Want::Newest,
             known: known.to_vec(),
             complete: complete.to_vec(),
@@ -268,9 +277,8 @@ mod tests {
             tried: Vec::new(),
             current: None,
             exhausted: true,
-            window: 0,
             gathered: false,
-            holdings: Vec::new(),
+            lost: Vec::new(),
         }
     }
 
@@ -368,13 +376,12 @@ mod tests {
     }
 
     #[test]
-    fn checkpoints_of_another_number_of_ranks_are_named_if_there_is_nothing_else() {
+    fn a_checkpoint_of_another_number_of_ranks_is_no_worse_than_any_other() {
         let other = Candidate { group_size: 9, ..at(1, 3, None) };
-        assert_eq!(view(&[other], &[true]).elect(), Word::GroupSize(9));
-        assert_eq!(tried(&view(&[other, at(1, 2, None)], &[true, true]).elect()), Some((2, false)));
-        let mut failed = view(&[other, at(1, 2, None)], &[true, false]);
-        failed.tried.push(Tried { key: failed.known[1].key, culprits: vec![] });
-        assert!(matches!(failed.elect(), Word::NothingRestorable(..)));
+        assert_eq!(tried(&view(&[other], &[true]).elect()), Some((3, false)));
+        // An older one of our own size is not elected behind it.
+        assert_eq!(tried(&view(&[other, at(1, 2, None)], &[true, true]).elect()), Some((3, false)));
+        assert_eq!(tried(&view(&[other, at(1, 2, None)], &[false, true]).elect()), Some((2, false)));
     }
 
     #[test]
@@ -389,16 +396,14 @@ mod tests {
         for (all, global, complete) in [(0b110, 0, 0b110), (0b110, 0b001, 0b111)] {
             assert_eq!(vote(three([false; 3]), all, global), (Word::Gather, complete));
         }
-        // An older one that is incomplete is not wanted; nor is one of another number of ranks.
-        let mut mixed = three([false; 3]);
-        mixed.known[0].group_size = 9;
-        assert_eq!(tried(&vote(mixed, 0b010, 0).0), Some((2, false)));
+        // An older one that is incomplete is not wanted.
+        assert_eq!(tried(&vote(three([false; 3]), 0b011, 0).0), Some((3, false)));
     }
 
     #[test]
     fn a_vote_is_on_the_last_window() {
         let mut view = three([true, false, false]);
-        (view.window, view.want) = (1, Want::Version(1));
+        view.want = Want::Version(1);
         let (word, complete) = agreed::<(Word, u64)>(view.decide_vote(&bits(0b10, 0), 1, 0));
         assert_eq!((tried(&word), complete), (Some((1, false)), 0b10));
     }
@@ -425,54 +430,63 @@ mod tests {
         let other = Ballot::of(Rank(1), 6, "another call", Payload::Bits { all: 7, any: 0 });
         let (outcome, _) = three([true; 3]).decide_vote(&bits(7, 0).merge(other.clone()), 0, 0);
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].ranks.named() == [Rank(1)]));
-        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, &Lock::default());
+        let (outcome, _) = three([true; 3]).decide_gather(&bits(7, 0).merge(other), 0, true);
         assert!(matches!(outcome, Outcome::Abandoned(culprits) if culprits[0].ranks.named() == [Rank(1)]));
     }
 
-    fn shard(candidate: u8, rank: u32, holder: u32) -> Holding {
-        Holding { candidate, item: Item::Shard(Rank(rank)), holder: Rank(holder), bytes: 4096, set: None }
+    /// What is decided when homes have no way to these shards of candidates, by their places in the window.
+    fn gathered(view: RootView, start: usize, lacking: &[(u16, u32)], is_open: bool) -> (Word, u64) {
+        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::spans(lacking.iter().copied()));
+        agreed(view.decide_gather(&ballot, start, is_open))
     }
 
-    /// Every rank's shard of version 3 but that of rank 0, which lies on the node of rank 1, and none of version 2.
-    fn elsewhere() -> Vec<Holding> {
-        (1..SIZE).map(|rank| shard(0, rank, rank)).chain([shard(0, 0, 1)]).collect()
+    fn span(kind: u16, first: u32, last: u32) -> Span {
+        Span { kind, first, last }
     }
 
     #[test]
-    fn what_other_nodes_hold_makes_a_candidate_complete_and_the_ways_are_told() {
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
-        let keep = Lock::default();
-        let gathered = RootView { gathered: true, ..three([false, false, true]) };
-        let (word, complete) = agreed::<(Word, u64)>(gathered.decide_gather(&ballot, 0, &keep));
-        let Word::Try(choice) = word else { panic!("{word:?}") };
-        let way = Alternative::Copy { holder: Rank(1), bytes: 4096 };
-        assert_eq!((choice.candidate.key.version, complete), (3, 0b101));
-        assert_eq!(choice.ways, [(Rank(0), vec![way])]);
-        let mut kept = elsewhere();
-        kept.sort_unstable();
-        assert_eq!(keep.into_inner(), kept);
+    fn what_other_nodes_hold_makes_a_candidate_complete() {
+        let view = || RootView { gathered: true, ..three([false, false, true]) };
+        // All have a way to version 3; nobody is asked about sets of version 2, which would not be preferred.
+        let (word, complete) = gathered(view(), 0, &[(1, 2)], true);
+        assert_eq!((tried(&word), complete), (Some((3, false)), 0b101));
+    }
+
+    #[test]
+    fn what_a_set_may_give_back_is_sought_before_anything_is_elected() {
+        let lacking = [(0, 5), (0, 6), (0, 9), (1, 2)];
+        let (word, complete) = gathered(three([false, false, true]), 0, &lacking, true);
+        assert_eq!((word, complete), (Word::Seek(vec![span(0, 5, 6), span(0, 9, 9), span(1, 2, 2)]), 0b100));
+        // Some of it was rebuilt, and some not.
+        let (word, complete) = gathered(three([false, false, true]), 0, &[(0, 9)], false);
+        assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
+        let (word, complete) = gathered(three([false, false, true]), 0, &[(1, 2)], false);
+        assert_eq!((tried(&word), complete), (Some((3, false)), 0b101));
     }
 
     #[test]
     fn one_shard_that_nobody_holds_leaves_a_candidate_incomplete() {
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()[1..].to_vec()).expect("short"));
-        let (word, complete) =
-            agreed::<(Word, u64)>(three([false, true, true]).decide_gather(&ballot, 0, &Lock::default()));
+        let (word, complete) = gathered(three([false, true, true]), 0, &[(0, 0)], false);
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b110));
-        let mut other = three([false, true, true]);
-        other.known[0].group_size = 9;
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
-        let (_, complete) = agreed::<(Word, u64)>(other.decide_gather(&ballot, 0, &Lock::default()));
-        assert_eq!(complete, 0b110, "shards of another number of ranks are not those of this run");
+        // The global tier has it whole: what is lacking in memory changes nothing.
+        let (word, complete) = gathered(three([true; 3]), 0, &[(0, 0)], false);
+        assert_eq!((tried(&word), complete), (Some((3, false)), 0b111));
     }
 
     #[test]
     fn what_other_nodes_hold_is_of_the_last_window() {
-        let mut view = three([false; 3]);
-        (view.window, view.gathered, view.known[0].group_size) = (1, true, 9);
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(elsewhere()).expect("short"));
-        let (word, complete) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Lock::default()));
+        let view = RootView { gathered: true, ..three([false; 3]) };
+        let (word, complete) = gathered(view, 1, &[(1, 0)], false);
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b01));
+    }
+
+    #[test]
+    fn shards_whose_copies_nobody_trusts_are_sought_and_leave_their_candidate_what_it_is() {
+        let view = || RootView { current: Some(three([true; 3]).known[0]), ..three([true; 3]) };
+        let (word, _) = gathered(view(), 0, &[(DISTRUSTED, 0), (DISTRUSTED, 1)], true);
+        assert_eq!(word, Word::Seek(vec![span(0, 0, 1)]));
+        let (word, complete) = gathered(view(), 0, &[], false);
+        assert_eq!((tried(&word), complete), (Some((3, false)), 0b111));
     }
 
     #[test]
@@ -480,9 +494,7 @@ mod tests {
         let mut view = view(&[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None)], &[true; 3]);
         (view.want, view.gathered, view.current) = (Want::Version(60), true, Some(view.known[1]));
         assert_eq!(tried(&view.elect()), Some((60, true)));
-        let ballot = Ballot::of(Rank::ROOT, 5, "gather", Payload::gathered(vec![shard(1, 2, 3)]).expect("short"));
-        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 0, &Lock::default()));
-        assert_eq!(tried(&word), Some((60, true)));
+        assert_eq!(tried(&gathered(view, 0, &[], true).0), Some((60, true)));
     }
 
     #[test]
@@ -490,27 +502,25 @@ mod tests {
         // Of versions 5 to 1 the last four are in the window, all are committed, and only 2 is whole.
         let known: Vec<_> = (1..=5).rev().map(|version| at(1, version, None)).collect();
         let mut view = view(&known, &[false, false, false, true, false]);
-        (view.window, view.committed, view.holdings) = (1, vec![true; 5], vec![shard(0, 0, 0), shard(0, 3, 0)]);
+        (view.committed, view.lost) = (vec![true; 5], vec![span(0, 1, 2), span(0, 7, 7), span(1, 0, 3)]);
         let chosen = |view: &RootView, place: usize| view.choose(known[place], false);
         let told = view.passed_over(1, &chosen(&view, 3)).expect("versions 4 and 3");
         assert!(told.contains("version 4 ") && told.contains("older=1 "), "{told}");
-        assert!(told.contains("shards of ranks 1, 2, and"), "{told}");
+        assert!(told.contains("shards of ranks 1-2, 7, and"), "{told}");
         // What was elected is not passed over, also if its copies are only now looked for; nor is what is older.
         assert!(view.passed_over(1, &chosen(&view, 1)).is_none());
         // Where nothing was elected, everything is that is not whole.
         let told = view.passed_over(1, &Word::NextWindow).expect("versions 4, 3 and 1");
         assert!(told.contains("version 4 ") && told.contains("older=2 "), "{told}");
-        // Nobody misses what was not committed, what is whole, or what another number of ranks took.
+        // Nobody misses what was not committed, and what is whole.
         (view.committed[1], view.complete[2]) = (false, true);
         assert!(view.passed_over(1, &chosen(&view, 3)).is_none());
         let told = view.passed_over(1, &Word::NextWindow).expect("version 1");
         assert!(told.contains("version 1 ") && told.contains("older=0 "), "{told}");
-        view.known[4].group_size = 9;
-        assert!(view.passed_over(1, &Word::NextWindow).is_none());
     }
 
     #[test]
-    fn after_a_damaged_copy_the_same_candidate_is_tried_with_the_ways_of_its_window() {
+    fn a_candidate_is_tried_with_the_manifests_that_the_root_has_of_it() {
         let manifest = Manifest {
             job: "job".into(),
             group: "world".into(),
@@ -524,20 +534,9 @@ mod tests {
             containers: Vec::new(),
         };
         let mut view = three([false, true, true]);
-        (view.window, view.gathered) = (1, true);
         view.manifests = vec![(view.known[1], vec![(TierId::GLOBAL, manifest.clone())])];
-        let ballot = Ballot::of(
-            Rank::ROOT,
-            5,
-            "gather",
-            Payload::gathered(vec![shard(0, 0, 1), shard(1, 0, 3)]).expect("short"),
-        );
-        let (word, _) = agreed::<(Word, u64)>(view.decide_gather(&ballot, 1, &Lock::default()));
-        let Word::Try(choice) = word else { panic!("{word:?}") };
+        let Word::Try(choice) = gathered(view, 1, &[], true).0 else { panic!("one is complete") };
         assert_eq!((choice.candidate.key.version, choice.manifests), (2, vec![(TierId::GLOBAL, manifest)]));
-        assert_eq!(choice.ways, [(Rank(0), vec![Alternative::Copy { holder: Rank(1), bytes: 4096 }])]);
-        let without = three([true; 3]);
-        assert!(matches!(without.choose(without.known[0], true), Word::Try(choice) if choice.ways.is_empty()));
     }
 
     #[test]

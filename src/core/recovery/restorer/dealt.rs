@@ -1,16 +1,11 @@
 //! Loading what lies on a decomposition, and what its ranks share.
 
 use super::{LoadError, Restorer};
-use crate::base::log;
 use crate::decomposition::{Decomposition, Record, Rule};
 use crate::format::Region;
 use crate::region::{self, Element, Unpacked};
-use crate::tier::storage::zeroed;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-
-/// The longest record: that of as many boxes as a rank can have.
-const RECORD_MAX: u64 = 1 << 30;
 
 impl Restorer {
     /// Loads a region into this rank's part of an array, on the decomposition that it was saved on: the memory of its box, with the margin that the
@@ -102,35 +97,13 @@ impl Restorer {
         Ok((place, head.meta.regions[place].clone(), record))
     }
 
-    /// What the shard records of its decompositions; an empty one if it has none. A copy whose record cannot be is not trusted.
+    /// What the shard records of its decompositions.
     fn record(&mut self) -> Result<Arc<Record>, LoadError> {
         if let Some(record) = &self.record {
             return Ok(record.clone());
         }
-        loop {
-            let source = self.source("the region table")?;
-            let Some(region) = source.head().region(region::DECOMPOSITION).cloned() else {
-                return Ok(self.record.insert(Arc::default()).clone());
-            };
-            let length = Some(region.bytes).filter(|bytes| *bytes <= RECORD_MAX);
-            let bytes = length.and_then(|length| zeroed::<u8>(length).ok());
-            let mut bytes = bytes.ok_or_else(|| self.no_memory(&region.name, region.bytes))?;
-            self.load_with(&region, |source, region| Ok(source.read_region(region, &mut bytes)?))?;
-            // The copy that was read, which need not be the one that was looked at.
-            let source = self.source("the region table")?;
-            let record = Record::decode(&bytes).and_then(|record| {
-                record.check(&source.head().meta.regions)?;
-                Ok(record)
-            });
-            match record {
-                Ok(record) => return Ok(self.record.insert(Arc::new(record)).clone()),
-                Err(error) => {
-                    let tier = source.tier();
-                    let cause = format!("{tier} tier: {}: {error}", source.path().display());
-                    log::warn!("event=copy-distrusted rank={} {} error={cause}", self.rank, self.key);
-                    self.own.distrust(cause, tier);
-                }
-            }
-        }
+        self.source("the region table")?;
+        let record = self.own()?.record()?;
+        Ok(self.record.insert(Arc::new(record)).clone())
     }
 }

@@ -349,3 +349,78 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
         },
     );
 }
+
+/// Takes a version on so many ranks, of which only `bind` says that it is bound to them.
+fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
+    let nodes: Vec<u32> = (0..ranks).map(|rank| rank / 2).collect();
+    on_nodes(
+        bed,
+        &nodes,
+        |_| (),
+        |rank, session| {
+            // As a run that goes on.
+            session
+                .restart("heat", |r| {
+                    r.shared::<u64>("step").map(drop).or_else(|error| match error {
+                        crate::LoadError::Missing { .. } | crate::LoadError::Decomposition { .. } => Ok(()),
+                        other => Err(other.into()),
+                    })
+                })
+                .expect("restored");
+            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            checkpoint.shared("step", &version).expect("saved");
+            if bind {
+                checkpoint.value("state", &rank).expect("saved");
+                checkpoint.per_rank("seed", &rank, crate::decomposition::OnResize::Refuse).expect("saved");
+            }
+            checkpoint.capture().expect("captured").wait(level).expect("committed");
+            session.close().expect("closed");
+        },
+    );
+}
+
+#[test]
+fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_restored_behind_it() {
+    for level in [Level::Process, Level::System] {
+        let bed = Bed::new();
+        // An older version of two ranks, and a newer one of four.
+        take_on(&bed, 2, 1, true, level);
+        on_nodes(
+            &bed,
+            &[0, 0, 1, 1],
+            |_| (),
+            |rank, session| {
+                let mut checkpoint = session.checkpoint("heat", 2).expect("begun");
+                checkpoint.value("state", &rank).expect("saved");
+                checkpoint.shared("step", &2u64).expect("saved");
+                checkpoint.per_rank("seed", &rank, crate::decomposition::OnResize::Drop).expect("saved");
+                checkpoint.capture().expect("captured").wait(level).expect("committed");
+                session.close().expect("closed");
+            },
+        );
+        for ranks in [2u32, 3, 6] {
+            let nodes: Vec<u32> = (0..ranks).map(|rank| rank % 2).collect();
+            let ends = on_nodes(
+                &bed,
+                &nodes,
+                |_| (),
+                |_, session| {
+                    let end = session.restart("heat", |_| panic!("nobody loads"));
+                    let by_name = session
+                        .restart_version("heat", 1, |r| Ok(assert_eq!(r.version(), 1)))
+                        .map(|restored| restored.is_some());
+                    session.close().expect("closed");
+                    (end, by_name)
+                },
+            );
+            let (ends, by_name): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+            let text = the_same(ends);
+            assert!(text.starts_with(&format!("version 2 was taken by 4 ranks and this run has {ranks}, but it can only be restored on 4: \"state\" belong")), "{text}");
+            // Going back is said by name; that one was bound too.
+            match ranks {
+                2 => assert!(by_name.iter().all(|end| matches!(end, Ok(true))), "{by_name:?}"),
+                _ => assert!(the_same(by_name).contains("\"state\", \"seed\" belong")),
+            }
+        }
+    }
+}

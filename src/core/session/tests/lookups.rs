@@ -3,15 +3,22 @@
 use super::*;
 use crate::base::Rank;
 use crate::catalog::{Candidate, WINDOW};
-use crate::recovery::discover::{Foreign, Found};
+use crate::recovery::discover::{Found, Held};
 use crate::recovery::election::{Election, RestartError, Want};
 use crate::redundancy::holding::Item;
+use crate::tier::source::Source;
 use crate::tier::wrappers::Counts;
+use std::collections::BTreeMap;
 
 /// Versions of one run, none of them there.
 fn candidates(versions: std::ops::RangeInclusive<u64>) -> Vec<Candidate> {
     let key = |version| CheckpointKey { generation: Generation(1), version, operation: version, ..Default::default() };
     versions.map(|version| Candidate { key: key(version), agreement: 1, group_size: 1, origin: None }).collect()
+}
+
+/// The shard of a rank.
+fn shard(rank: u32, sources: Vec<Source>) -> BTreeMap<Item, Held> {
+    [(Item::Shard(Rank(rank)), Held { set: None, sources })].into()
 }
 
 /// A session of one rank on `bed`, and what an election in it finds.
@@ -27,8 +34,8 @@ fn elect<T>(bed: &Bed, found: Found, want: Want, work: impl FnOnce(&mut Election
 fn all_versions_are_listed_however_many_windows_they_fill() {
     for count in [1, WINDOW as u64, 2 * WINDOW as u64 + 7] {
         let known = candidates(1..=count);
-        let copies = known.iter().map(|candidate| (*candidate, Vec::new())).collect();
-        let found = Found { copies, ..Found::default() };
+        let held = known.iter().map(|candidate| (*candidate, shard(0, Vec::new()))).collect();
+        let found = Found { held, ..Found::default() };
         let listed = elect(&Bed::new(), found, Want::Newest, |election| election.list().expect("listed"));
         assert_eq!(listed, known.into_iter().rev().map(|candidate| (candidate, false)).collect::<Vec<_>>());
     }
@@ -37,8 +44,8 @@ fn all_versions_are_listed_however_many_windows_they_fill() {
 #[test]
 fn an_older_window_is_looked_at_when_nothing_of_the_newest_one_can_be_restored() {
     let known = candidates(1..=WINDOW as u64 + 3);
-    let copies = [0, 1].map(|place: usize| (known[place], Vec::new())).into();
-    let found = Found { copies, committed: known.clone(), ..Found::default() };
+    let held = [0, 1].map(|place: usize| (known[place], shard(0, Vec::new()))).into();
+    let found = Found { held, committed: known.clone(), ..Found::default() };
     let failed = || Some(("a flipped bit".to_owned(), true));
     elect(&Bed::new(), found, Want::Newest, |election| {
         let version = |elected: Option<crate::recovery::election::Elected>| elected.expect("one").candidate.key.version;
@@ -58,11 +65,10 @@ fn versions_are_listed_also_if_their_shards_lie_elsewhere() {
     let session = bed.open(&bed.place(), bed.config());
     commit(&session, &[1], Level::System);
     let election = session.election("heat", Want::Newest);
-    let (candidate, copies) = election.found().copies.iter().next().expect("version 1");
-    let foreign =
-        |rank| Foreign { candidate: *candidate, item: Item::Shard(Rank(rank)), set: None, source: copies[0].clone() };
+    let candidate = election.found().held.keys().next().expect("version 1");
+    let copies = election.found().copies(candidate, Rank(0));
     let list = |rank| {
-        let found = Found { foreign: vec![foreign(rank)], ..Found::default() };
+        let found = Found { held: [(*candidate, shard(rank, copies.to_vec()))].into(), ..Found::default() };
         let listed = Election::new(&session.engine, "heat", Want::Newest, found).list().expect("listed");
         session.engine.server().stop_serving();
         listed

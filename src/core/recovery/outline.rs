@@ -1,0 +1,127 @@
+//! What a checkpoint of another number of ranks has: what all ranks hear of it before anybody loads.
+//!
+//! The root reads it from one shard: the names and rules of regions, and the identities of decompositions, are the same in all of them.
+
+use super::access::ShardAccess;
+use super::restorer::LoadError;
+use crate::base::log;
+use crate::decomposition::{Identity, OnResize, Record, Rule};
+use crate::format::{ElementType, Region, RegionKind};
+use crate::region;
+use crate::tier::storage::zeroed;
+use serde::{Deserialize, Serialize};
+
+/// The longest record: that of as many boxes as a rank can have.
+const RECORD_MAX: u64 = 1 << 30;
+
+/// A region, as far as it is the same in all shards.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Outlined {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: RegionKind,
+    /// The type of its elements.
+    pub element: ElementType,
+    /// How it lies over the ranks; `None`: it belongs to the rank that saved it.
+    pub rule: Option<Rule>,
+}
+
+/// A decomposition, as far as it is the same in all shards.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OutlinedDecomposition {
+    /// What tells it from others.
+    pub identity: Identity,
+    /// The extents of its array.
+    pub shape: Vec<u64>,
+}
+
+/// What a checkpoint has.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Outline {
+    /// The regions of the application, in order.
+    pub regions: Vec<Outlined>,
+    /// The decompositions that they lie on.
+    pub decompositions: Vec<OutlinedDecomposition>,
+}
+
+impl Outline {
+    /// That of a shard.
+    pub fn of(regions: &[Region], record: &Record) -> Outline {
+        let named = regions.iter().enumerate().filter(|(_, region)| !region::is_reserved(&region.name));
+        let regions = named.map(|(place, region)| Outlined {
+            name: region.name.clone(),
+            kind: region.kind,
+            element: region.element,
+            rule: record.rules.get(&place).copied(),
+        });
+        let decompositions = record
+            .decompositions
+            .iter()
+            .map(|(identity, parts)| OutlinedDecomposition { identity: *identity, shape: parts.shape().to_vec() });
+        Outline { regions: regions.collect(), decompositions: decompositions.collect() }
+    }
+
+    /// The regions because of which the checkpoint can be restored by as many ranks only as took it.
+    pub fn bound(&self) -> Vec<String> {
+        let is_bound = |region: &&Outlined| matches!(region.rule, None | Some(Rule::PerRank(OnResize::Refuse)));
+        self.regions.iter().filter(is_bound).map(|region| region.name.clone()).collect()
+    }
+
+    /// The region of that name.
+    pub fn region(&self, name: &str) -> Option<&Outlined> {
+        self.regions.iter().find(|region| region.name == name)
+    }
+
+    /// The decomposition that a region lies on.
+    pub fn of_region(&self, region: &Outlined) -> Option<&OutlinedDecomposition> {
+        match region.rule {
+            Some(Rule::On(of)) => self.decompositions.get(of),
+            _ => None,
+        }
+    }
+}
+
+impl ShardAccess {
+    /// What the shard records of its decompositions; an empty record if it has none. A copy whose record cannot be is not trusted.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`].
+    pub fn record(&mut self) -> Result<Record, LoadError> {
+        loop {
+            let source = self.source("the region table")?;
+            let Some(region) = source.head().region(region::DECOMPOSITION).cloned() else {
+                return Ok(Record::default());
+            };
+            let length = Some(region.bytes).filter(|bytes| *bytes <= RECORD_MAX);
+            let bytes = length.and_then(|length| zeroed::<u8>(length).ok());
+            let mut bytes = bytes.ok_or_else(|| self.no_memory(&region.name, region.bytes))?;
+            self.load_all(std::iter::once(&region), |source| Ok(source.read_region(&region, &mut bytes)?))?;
+            // The copy that was read, which need not be the one that was looked at.
+            let source = self.source("the region table")?;
+            let record = Record::decode(&bytes).and_then(|record| {
+                record.check(&source.head().meta.regions)?;
+                Ok(record)
+            });
+            match record {
+                Ok(record) => return Ok(record),
+                Err(error) => {
+                    let tier = source.tier();
+                    let cause = format!("{tier} tier: {}: {error}", source.path().display());
+                    log::warn!("event=copy-distrusted error={cause}");
+                    self.distrust(cause, tier);
+                }
+            }
+        }
+    }
+
+    /// The outline of its checkpoint.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`].
+    pub fn outline(&mut self) -> Result<Outline, LoadError> {
+        let record = self.record()?;
+        let source = self.source("the region table")?;
+        Ok(Outline::of(&source.head().meta.regions, &record))
+    }
+}
