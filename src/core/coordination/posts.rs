@@ -27,12 +27,23 @@ pub type Answer = Vec<u8>;
 /// A post of another rank, by whom and by which number.
 type Cause = (Rank, u64);
 
+/// A post that is not acknowledged yet.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    to: Rank,
+    bytes: usize,
+    /// The one because of which it was sent.
+    cause: Option<Cause>,
+}
+
 /// One rank's side of an exchange.
 #[derive(Clone, Debug, Default)]
 pub struct Posts {
     last: u64,
-    /// Posts that are not acknowledged yet: to whom, and the one because of which they were sent.
-    open: BTreeMap<u64, (Rank, Option<Cause>)>,
+    /// Posts that are not acknowledged yet.
+    open: BTreeMap<u64, Open>,
+    /// How many bytes of them are on their way to whom, of those that are this rank's own.
+    outstanding: BTreeMap<Rank, usize>,
     /// Posts of others that were sent on: how many of those are open, and what is to be answered.
     onward: HashMap<Cause, (usize, Answer)>,
     answers: Vec<Answer>,
@@ -46,7 +57,10 @@ impl Posts {
 
     fn post(&mut self, to: Rank, body: Vec<u8>, cause: Option<Cause>) -> Letter {
         self.last += 1;
-        self.open.insert(self.last, (to, cause));
+        self.open.insert(self.last, Open { to, bytes: body.len(), cause });
+        if cause.is_none() {
+            *self.outstanding.entry(to).or_default() += body.len();
+        }
         Letter::Post(to, self.last, body)
     }
 
@@ -61,8 +75,14 @@ impl Posts {
 
     /// An acknowledgement has come; one that nobody waits for changes nothing.
     pub fn on_acknowledged(&mut self, from: Rank, number: u64, answer: Answer) -> Option<Letter> {
-        let (_, cause) = self.open.remove(&number).filter(|(to, _)| *to == from)?;
+        if self.open.get(&number)?.to != from {
+            return None;
+        }
+        let Open { to, bytes, cause } = self.open.remove(&number)?;
         let Some(cause) = cause else {
+            if let Some(outstanding) = self.outstanding.get_mut(&to) {
+                *outstanding -= bytes;
+            }
             self.answers.extend((!answer.is_empty()).then_some(answer));
             return None;
         };
@@ -80,15 +100,25 @@ impl Posts {
 
     /// All posts of this rank's own are acknowledged.
     pub fn are_acknowledged(&self) -> bool {
-        self.open.values().all(|(_, cause)| cause.is_some())
+        self.open.values().all(|open| open.cause.is_some())
     }
 
     /// The ranks that have not acknowledged what this rank has sent, each once.
     pub fn silent(&self) -> Vec<Rank> {
-        let mut silent: Vec<Rank> = self.open.values().map(|(to, _)| *to).collect();
+        let mut silent: Vec<Rank> = self.open.values().map(|open| open.to).collect();
         silent.sort_unstable();
         silent.dedup();
         silent
+    }
+
+    /// How many bytes of this rank's own posts to a rank are not acknowledged yet.
+    pub fn outstanding(&self, to: Rank) -> usize {
+        self.outstanding.get(&to).copied().unwrap_or_default()
+    }
+
+    /// How many to all ranks.
+    pub fn all_outstanding(&self) -> usize {
+        self.outstanding.values().sum()
     }
 
     /// What was answered to posts of this rank's own, as far as it was anything.
@@ -107,6 +137,7 @@ mod tests {
         let (mut one, mut two) = (Posts::default(), Posts::default());
         assert_eq!(one.send(Rank(2), vec![1]), Letter::Post(Rank(2), 1, vec![1]));
         assert!(!one.are_acknowledged() && one.silent() == [Rank(2)]);
+        assert_eq!((one.outstanding(Rank(2)), one.outstanding(Rank(3)), one.all_outstanding()), (1, 0, 1));
         let onward = vec![(Rank(3), vec![2]), (Rank(1), vec![3])];
         let sent = two.on_post(Rank(1), 1, vec![], onward);
         assert_eq!(sent, [Letter::Post(Rank(3), 1, vec![2]), Letter::Post(Rank(1), 2, vec![3])]);
@@ -119,6 +150,7 @@ mod tests {
         assert_eq!(last, Letter::Acknowledged(Rank(1), 1, vec![7]));
         assert_eq!(one.on_acknowledged(Rank(2), 1, vec![7]), None);
         assert!(one.are_acknowledged() && one.take_answers() == [[7]]);
+        assert_eq!((one.all_outstanding(), two.all_outstanding()), (0, 0));
     }
 
     #[test]

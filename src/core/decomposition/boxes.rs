@@ -1,5 +1,6 @@
 //! What a program says of its part of an array, and what the ranks have agreed on.
 
+use super::cells::Cells;
 use super::strides::Strides;
 use super::{Cuboid, DIMS, Identity};
 use crate::base::Rank;
@@ -294,6 +295,11 @@ impl Own {
         &self.parts
     }
 
+    /// How many elements of memory are before and behind each box.
+    pub fn margins(&self) -> (&[u64; DIMS], &[u64; DIMS]) {
+        (&self.before, &self.after)
+    }
+
     /// How many elements the memory of a box has, those around it among them.
     pub fn memory_elements(&self, number: usize) -> u64 {
         let own = &self.parts.own[number];
@@ -319,16 +325,23 @@ struct Inner {
     /// Its parts as records have them: they are written with each checkpoint.
     packed: Vec<u8>,
     identity: Identity,
+    /// The cells that fit it.
+    cells: Cells,
     rank: Rank,
     ranks: u32,
 }
 
 impl Decomposition {
     /// What has been proved.
-    pub(crate) fn proved(own: Own, identity: Identity, rank: Rank, ranks: u32) -> Decomposition {
+    pub(crate) fn proved(own: Own, identity: Identity, cells: Cells, rank: Rank, ranks: u32) -> Decomposition {
         let mut packed = Vec::new();
         own.parts.put(&mut packed);
-        Decomposition(Arc::new(Inner { own, packed, identity, rank, ranks }))
+        Decomposition(Arc::new(Inner { own, packed, identity, cells, rank, ranks }))
+    }
+
+    /// The cells that fit it.
+    pub(crate) fn cells(&self) -> &Cells {
+        &self.0.cells
     }
 
     /// This rank's parts as records have them.

@@ -22,8 +22,10 @@ mod boxes;
 pub mod cells;
 pub mod cuboid;
 mod identity;
+pub mod matching;
 pub mod proof;
 pub mod record;
+pub mod shelf;
 pub mod strides;
 
 pub use boxes::{Boxes, Decomposition, DecompositionError, Parts};

@@ -1,41 +1,17 @@
-//! An owner's look at what lies in its cells: no element has two owners, and (where it should) none is left out.
+//! The proof that parts tile an array: no element has two owners, and (where it should) none is left out.
 //!
-//! ```text
-//!   rank          for each part and each cell that it touches: what is in the cell          to the owner of the cell
-//!   owner         two parts have something in common: says so to the sender
-//!                 over 1,024 parts in a cell: cuts it into 64 and sends on what lies in each    to the owners of the pieces
-//!   afterwards    elements are missing (the volumes say so): the first one that nobody has     each owner, of its cells
-//! ```
+//! The owner of each [cell](super::cells) looks at what ranks have of it ([`super::shelf`]): two parts with something in common are told to the sender of the
+//! later one. Where elements are missing, which the volumes say, each owner looks for the first one in its cells.
 
 use super::cells::Cells;
-use super::{Cuboid, DIMS, Parts};
+use super::shelf::Shelf;
+use super::{Cuboid, DIMS};
 use crate::base::Rank;
-use crate::format::numbers;
-use std::collections::{BTreeMap, HashMap};
-use xxhash_rust::xxh3::xxh3_64;
-
-/// Parts in a cell before it is cut.
-const PARTS_MAX: usize = 1024;
-/// Pieces that it is cut into.
-const PIECES: usize = 64;
-/// Bytes of a post, about: more parts go into several.
-const POST_BYTES: usize = 64 << 10;
-
-/// What a rank has of a cell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Placed {
-    /// The rank.
-    pub rank: Rank,
-    /// The place of the part among those of its rank.
-    pub number: u32,
-    /// As much of it as is in the cell.
-    pub cuboid: Cuboid,
-}
 
 /// Two parts with something in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overlap {
-    /// Rank and place of the one.
+    /// Rank and place of the one, which is the lower.
     pub one: (Rank, u32),
     /// Rank and place of the other.
     pub other: (Rank, u32),
@@ -97,98 +73,9 @@ impl Finding {
     }
 }
 
-/// One post: a cell, and what some ranks have of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Post {
-    /// The cell.
-    pub cell: Cuboid,
-    /// What is in it.
-    pub parts: Vec<Placed>,
-}
-
-impl Post {
-    /// It as bytes, for arrays of so many dimensions.
-    pub fn encode(posts: &[Post], dims: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for Post { cell, parts } in posts {
-            cell.put(dims, &mut bytes);
-            numbers::put(&mut bytes, parts.len() as u64);
-            for Placed { rank, number, cuboid } in parts {
-                numbers::put(&mut bytes, u64::from(rank.0));
-                numbers::put(&mut bytes, u64::from(*number));
-                cuboid.put(dims, &mut bytes);
-            }
-        }
-        bytes
-    }
-
-    /// What the bytes say; `None` if they were cut or are not from [`Post::encode`].
-    pub fn decode(mut bytes: &[u8], dims: usize) -> Option<Vec<Post>> {
-        let mut posts = Vec::new();
-        while !bytes.is_empty() {
-            let cell = Cuboid::take(dims, &mut bytes)?;
-            let count = usize::try_from(numbers::take(&mut bytes)?).ok().filter(|count| *count <= bytes.len())?;
-            let mut parts = Vec::with_capacity(count);
-            for _ in 0..count {
-                let rank = Rank(u32::try_from(numbers::take(&mut bytes)?).ok()?);
-                let number = u32::try_from(numbers::take(&mut bytes)?).ok()?;
-                let cuboid = Cuboid::take(dims, &mut bytes).filter(|own| cell.contains(own) && !own.is_empty())?;
-                parts.push(Placed { rank, number, cuboid });
-            }
-            posts.push(Post { cell, parts });
-        }
-        Some(posts)
-    }
-}
-
-/// What a rank sends whom: its parts, cell by cell.
-pub fn posts(cells: &Cells, parts: &Parts, rank: Rank) -> Vec<(Rank, Vec<u8>)> {
-    let mut by_cell: BTreeMap<u64, Vec<Placed>> = BTreeMap::new();
-    for (number, own) in (0..).zip(parts.own()) {
-        cells.touched(own, |cell| {
-            if let Some(cuboid) = cells.cuboid(cell).common(own) {
-                by_cell.entry(cell).or_default().push(Placed { rank, number, cuboid });
-            }
-        });
-    }
-    let posts = by_cell.into_iter().map(|(cell, parts)| (cells.owner(cell), Post { cell: cells.cuboid(cell), parts }));
-    bundled(posts, parts.dims())
-}
-
-/// Bundles of posts to the same ranks, of a bounded length.
-fn bundled(posts: impl Iterator<Item = (Rank, Post)>, dims: usize) -> Vec<(Rank, Vec<u8>)> {
-    let (mut open, mut bundles): (BTreeMap<Rank, Vec<u8>>, Vec<_>) = (BTreeMap::new(), Vec::new());
-    // As many of a cell as fit into a bundle: a number takes ten bytes at most.
-    let most = (POST_BYTES / (20 * dims + 20)).max(1);
-    for (to, Post { cell, parts }) in posts {
-        let some: Vec<&[Placed]> = if parts.is_empty() { vec![&[]] } else { parts.chunks(most).collect() };
-        for parts in some {
-            let bundle = open.entry(to).or_default();
-            bundle.extend(Post::encode(&[Post { cell, parts: parts.to_vec() }], dims));
-            if bundle.len() > POST_BYTES {
-                bundles.push((to, std::mem::take(bundle)));
-            }
-        }
-    }
-    bundles.extend(open.into_iter().filter(|(_, bundle)| !bundle.is_empty()));
-    bundles
-}
-
-/// What lies in a cell.
-#[derive(Clone, Debug)]
-enum Held {
-    Parts(Vec<Placed>),
-    /// It was cut, and what comes is sent on.
-    Cut,
-}
-
 /// One rank's cells.
 #[derive(Clone, Debug)]
-pub struct Owner {
-    dims: usize,
-    ranks: u32,
-    held: HashMap<Cuboid, Held>,
-}
+pub struct Owner(Shelf);
 
 /// What comes of a post.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -202,77 +89,45 @@ pub struct Taken {
 impl Owner {
     /// A rank that has got nothing yet.
     pub fn new(cells: &Cells, dims: usize) -> Owner {
-        Owner { dims, ranks: cells.ranks(), held: HashMap::new() }
+        Owner(Shelf::new(cells, dims))
     }
 
     /// Takes a bundle of posts; `None` if it is none.
     pub fn take(&mut self, bytes: &[u8]) -> Option<Taken> {
-        let mut taken = Taken::default();
-        let mut onward = Vec::new();
-        for Post { cell, parts } in Post::decode(bytes, self.dims)? {
-            let overlap = self.place(cell, parts, &mut onward);
-            taken.overlap = taken.overlap.or(overlap);
-        }
-        taken.onward = bundled(onward.into_iter(), self.dims);
-        Some(taken)
-    }
-
-    fn place(&mut self, cell: Cuboid, parts: Vec<Placed>, onward: &mut Vec<(Rank, Post)>) -> Option<Overlap> {
-        let ranks = self.ranks;
-        let held = self.held.entry(cell).or_insert_with(|| Held::Parts(Vec::new()));
-        let Held::Parts(there) = held else {
-            onward.extend(pieces(&cell, &parts, ranks).filter(|(_, post)| !post.parts.is_empty()));
-            return None;
-        };
-        let mut found = None;
-        for part in parts {
-            let with = there.iter().find_map(|other| {
-                let common = part.cuboid.common(&other.cuboid)?;
-                Some(Overlap {
-                    one: (other.rank, other.number),
-                    other: (part.rank, part.number),
-                    first: common.first_row(),
+        let mut overlap = None;
+        let onward = self.0.take(bytes, |part, there| {
+            overlap = overlap.or_else(|| {
+                there.iter().find_map(|other| {
+                    let first = part.cuboid.common(&other.cuboid)?.first_row();
+                    // Whichever came first: all that are told of it are to read the same.
+                    let (this, that) = ((part.of, part.number), (other.of, other.number));
+                    Some(Overlap { one: this.min(that), other: this.max(that), first })
                 })
             });
-            found = found.or(with);
-            there.push(part);
-        }
-        if there.len() > PARTS_MAX && found.is_none() {
-            onward.extend(pieces(&cell, there, ranks));
-            *held = Held::Cut;
-        }
-        found
+        })?;
+        Some(Taken { overlap, onward })
     }
 
     /// The first elements of this rank's cells that nobody has. `own` are those that are its own by arithmetic: nothing may have come for some.
     pub fn first_gap(&self, own: impl Iterator<Item = Cuboid>) -> Option<Cuboid> {
-        let untouched = own.filter(|cell| !self.held.contains_key(cell)).map(|cell| cell.first_gap(&[]));
-        let touched = self.held.iter().map(|(cell, held)| match held {
-            Held::Parts(parts) => cell.first_gap(&parts.iter().map(|part| part.cuboid).collect::<Vec<_>>()),
-            Held::Cut => None,
-        });
+        let untouched = own.filter(|cell| !self.0.knows(cell)).map(|cell| cell.first_gap(&[]));
+        let touched = self
+            .0
+            .cells()
+            .map(|(cell, parts)| cell.first_gap(&parts.iter().map(|part| part.cuboid).collect::<Vec<_>>()));
         untouched.chain(touched).flatten().min()
     }
-}
-
-/// A cell in pieces, the owner of each, and what lies in it.
-fn pieces<'p>(cell: &Cuboid, parts: &'p [Placed], ranks: u32) -> impl Iterator<Item = (Rank, Post)> + use<'p> {
-    cell.cut(PIECES).into_iter().map(move |piece| {
-        let inside = |part: &Placed| Some(Placed { cuboid: piece.common(&part.cuboid)?, ..*part });
-        let parts = parts.iter().filter_map(inside).collect();
-        let mut bytes = Vec::new();
-        piece.put(DIMS, &mut bytes);
-        (Rank((xxh3_64(&bytes) % u64::from(ranks)) as u32), Post { cell: piece, parts })
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Boxes;
+    use super::super::Parts;
     use super::super::cells::Sums;
+    use super::super::shelf::{Side, all_of, posts};
     use super::*;
     use proptest::prelude::*;
-    use std::collections::VecDeque;
+    use std::collections::{BTreeMap, VecDeque};
 
     /// All ranks' owners, without messages: what they find, and how many parts the busiest holds.
     fn prove(all: &[Boxes]) -> (Option<Finding>, usize) {
@@ -288,7 +143,9 @@ mod tests {
         }
         let cells = Cells::new(&whole, &sums, ranks);
         let mut owners: Vec<Owner> = (0..ranks).map(|_| Owner::new(&cells, dims)).collect();
-        let first = (0..).zip(&parts).flat_map(|(rank, parts)| posts(&cells, parts, Rank(rank)));
+        let first = (0..)
+            .zip(&parts)
+            .flat_map(|(rank, parts)| posts(&cells, dims, all_of(parts, Side::Has, Rank(rank), Rank(rank))));
         let mut queue: VecDeque<_> = first.collect();
         let mut overlaps = Vec::new();
         while let Some((to, post)) = queue.pop_front() {
@@ -296,9 +153,7 @@ mod tests {
             overlaps.extend(taken.overlap.map(|overlap| Finding::Overlap(overlap).to_bytes()));
             queue.extend(taken.onward);
         }
-        let held = |owner: &Owner| {
-            owner.held.values().map(|held| if let Held::Parts(parts) = held { parts.len() } else { 0 }).sum()
-        };
+        let held = |owner: &Owner| owner.0.cells().map(|(_, parts)| parts.len()).sum();
         let busiest = owners.iter().map(held).max().expect("some");
         let gaps = (0..ranks).zip(&owners).filter_map(|(rank, owner)| {
             let own = cells.of(Rank(rank)).map(|index| cells.cuboid(index));
@@ -371,11 +226,11 @@ mod tests {
         let cells = Cells::new(&Cuboid::at(&[0], &[9]).expect("one"), &Sums::default(), 1);
         let mut owner = Owner::new(&cells, 1);
         let parts = Boxes::of([9]).own([2], [3]).check().expect("inside").parts().clone();
-        let post = posts(&cells, &parts, Rank(0)).pop().expect("one").1;
+        let post = posts(&cells, 1, all_of(&parts, Side::Has, Rank(0), Rank(0))).pop().expect("one").1;
         assert!(owner.take(&post).is_some());
         assert!((1..post.len()).all(|end| owner.take(&post[..end]).is_none()));
         // A part that is not in its cell, and a count that nothing follows.
-        assert_eq!(owner.take(&[0, 5, 1, 0, 0, 4, 3]), None);
+        assert_eq!(owner.take(&[0, 5, 1, 0, 0, 0, 4, 3]), None);
         assert_eq!(owner.take(&[0, 5, 0xff, 0xff, 0xff, 0x7f]), None);
     }
 

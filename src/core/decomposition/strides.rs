@@ -18,18 +18,23 @@ impl Strides {
     /// Those of a box whose elements take `size` bytes, in memory with `before` elements more before it and `after` behind it in each
     /// dimension.
     pub fn of(cuboid: &Cuboid, before: &[u64; DIMS], after: &[u64; DIMS], size: u64) -> Strides {
-        let extent: [u64; DIMS] = std::array::from_fn(|dim| cuboid.extent(dim));
-        let memory: [u64; DIMS] = std::array::from_fn(|dim| extent[dim] + before[dim] + after[dim]);
+        Strides::inside(cuboid, cuboid, before, after, size)
+    }
+
+    /// Those of a part of such a box, in the memory of the box.
+    pub fn inside(part: &Cuboid, of: &Cuboid, before: &[u64; DIMS], after: &[u64; DIMS], size: u64) -> Strides {
+        let memory: [u64; DIMS] = std::array::from_fn(|dim| of.extent(dim) + before[dim] + after[dim]);
         let (mut row, mut step, mut first, mut is_whole) = (size, size, 0, true);
         let mut again = Vec::new();
         for dim in (0..DIMS).rev() {
-            first += before[dim] * step;
+            let extent = part.extent(dim);
+            first += (part.from[dim] - of.from[dim] + before[dim]) * step;
             match is_whole {
-                true => row *= extent[dim],
-                false if extent[dim] != 1 => again.push((extent[dim] as usize, step as usize)),
+                true => row *= extent,
+                false if extent != 1 => again.push((extent as usize, step as usize)),
                 false => {}
             }
-            is_whole &= memory[dim] == extent[dim];
+            is_whole &= memory[dim] == extent;
             step *= memory[dim];
         }
         again.reverse();
@@ -54,6 +59,23 @@ impl Strides {
     /// Where byte `at` of those of the box lies, of which there are more than that.
     pub fn place_of(&self, at: usize) -> usize {
         self.first + self.place(at / self.row.max(1)) + at % self.row.max(1)
+    }
+
+    /// How many of the bytes of the box lie before `place` in memory.
+    pub fn before(&self, place: usize) -> usize {
+        let (mut low, mut high) = (0, if self.row == 0 { 0 } else { self.bytes() / self.row });
+        // The first row that does not begin before it.
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.first + self.place(middle) < place {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        match low.checked_sub(1) {
+            None => 0,
+            Some(last) => last * self.row + (place - self.first - self.place(last)).min(self.row),
+        }
     }
 
     /// Hands out where bytes `from..to` of those of the box lie in memory, row by row: the place, and how many.
@@ -135,6 +157,24 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_part_of_a_box_lies_in_the_memory_of_the_box() {
+        let of = Cuboid::at(&[10, 20], &[4, 6]).expect("two");
+        let part = Cuboid::at(&[11, 22], &[2, 3]).expect("two");
+        let none = [0; DIMS];
+        let strides = Strides::inside(&part, &of, &none, &none, 2);
+        assert_eq!(strides, Strides { first: 2 * (6 + 2), row: 6, again: vec![(2, 12)] });
+        let mut margins = none;
+        margins[1] = 1;
+        assert_eq!(
+            Strides::inside(&part, &of, &margins, &margins, 2),
+            Strides { first: 2 * (8 + 3), row: 6, again: vec![(2, 16)] }
+        );
+        // Whole rows are one piece.
+        let rows = Cuboid::at(&[12, 20], &[2, 6]).expect("two");
+        assert_eq!(Strides::inside(&rows, &of, &none, &none, 1).one_piece(), Some(12..24));
+    }
+
     proptest! {
         #[test]
         fn elements_come_from_their_places_and_go_back(
@@ -163,6 +203,12 @@ mod tests {
             let mut some = vec![0; to - from];
             strides.gather(&bytes, from, &mut some);
             prop_assert_eq!(&some[..], &expected[from..to]);
+            // Each byte lies before the next one.
+            for at in (0..expected.len()).step_by(3) {
+                let place = strides.place_of(at);
+                prop_assert_eq!([strides.before(place), strides.before(place + 1)], [at, at + 1]);
+            }
+            prop_assert_eq!([strides.before(0), strides.before(bytes.len())], [0, expected.len()]);
             // What is put back changes nothing else.
             let mut other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
             strides.scatter(&some, from, &mut other);

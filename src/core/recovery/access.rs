@@ -4,6 +4,7 @@ use super::remote::Peers;
 use super::restorer::LoadError;
 use crate::base::log;
 use crate::base::{CheckpointKey, Clock, Rank};
+use crate::decomposition::Record;
 use crate::format::{Manifest, Region};
 use crate::tier::names::Series;
 use crate::tier::source::{Source, UploadError};
@@ -59,6 +60,8 @@ pub struct ShardAccess {
     failure: Option<String>,
     read: PerTier<u64>,
     damaged: PerTier<u64>,
+    /// How its regions lie over the ranks, once that was asked for.
+    record: Option<Arc<Record>>,
 }
 
 impl ShardAccess {
@@ -81,7 +84,25 @@ impl ShardAccess {
             failure: None,
             read: PerTier::default(),
             damaged: PerTier::default(),
+            record: None,
         }
+    }
+
+    /// Whose shard it is.
+    pub fn shard(&self) -> Rank {
+        self.shard
+    }
+
+    /// What it records of its decompositions, read once.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`].
+    pub fn shared_record(&mut self) -> Result<Arc<Record>, LoadError> {
+        if let Some(record) = &self.record {
+            return Ok(record.clone());
+        }
+        let record = Arc::new(self.record()?);
+        Ok(self.record.insert(record).clone())
     }
 
     /// Bytes read per tier so far.

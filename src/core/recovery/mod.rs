@@ -20,6 +20,7 @@ pub mod drain;
 pub mod election;
 pub mod homes;
 pub mod outline;
+mod remade;
 pub mod remote;
 pub mod restorer;
 pub mod unpack;

@@ -4,11 +4,12 @@ mod dealt;
 
 use super::access::{Attempted, Copies, ShardAccess};
 use super::outline::Outline;
+use super::remade::Plans;
 use crate::affinity::keeper::{Keeper, Placement};
 use crate::base::log;
 use crate::base::text::{list, short};
 use crate::base::{CheckpointKey, Rank};
-use crate::decomposition::Record;
+use crate::coordination::{Culprit, join};
 use crate::device::{DeviceError, DeviceSpan, Stream};
 use crate::format::shard::Head;
 use crate::format::{ElementType, Region, RegionKind, codec};
@@ -18,6 +19,7 @@ use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
 use crate::tier::{PerTier, TierId};
+use crate::transfer::Engine;
 use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -78,6 +80,26 @@ pub enum LoadError {
         region: String,
         /// How it was saved, and what to call.
         found: String,
+    },
+    /// What this run wants of an array is not what the checkpoint has of it.
+    #[error("region {region:?} of {key} was not loaded: {what}")]
+    Unmatched {
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// The first elements that nobody has saved, or two ranks have.
+        what: String,
+    },
+    /// The ranks could not load it together.
+    #[error("region {region:?} of {key} was not loaded: {}", join(culprits))]
+    Others {
+        /// Which checkpoint.
+        key: CheckpointKey,
+        /// The region.
+        region: String,
+        /// Because of whom, and why.
+        culprits: Vec<Culprit>,
     },
     /// The checkpoint was taken by another number of ranks, and what was asked for is one rank's own.
     #[error(
@@ -152,7 +174,11 @@ fn shown(regions: &[String]) -> String {
 impl LoadError {
     /// Would an older checkpoint help?
     pub fn is_damage(&self) -> bool {
-        matches!(self, LoadError::NoCopy { .. })
+        match self {
+            LoadError::NoCopy { .. } => true,
+            LoadError::Others { culprits, .. } => culprits.iter().all(|culprit| culprit.retry),
+            _ => false,
+        }
     }
 }
 
@@ -167,8 +193,10 @@ pub struct Restorer {
     homesick: Option<Arc<Keeper>>,
     /// Where pages of regions belong.
     placement: Option<Placement>,
-    /// How regions lie over the ranks, once that was asked for.
-    record: Option<Arc<Record>>,
+    /// What moves elements between ranks.
+    engine: Option<Arc<Engine>>,
+    /// Plans of loads by all ranks together.
+    plans: Plans,
 }
 
 /// The shards of an attempt.
@@ -194,14 +222,28 @@ impl Restorer {
     pub fn new(ranks: u32, attempted: &Attempted, copies: Copies) -> Restorer {
         let Attempted { rank, key, .. } = *attempted;
         let own = ShardAccess::new(rank, attempted, copies);
-        Restorer { rank, ranks, key, shards: Shards::Own(Box::new(own)), homesick: None, placement: None, record: None }
+        Restorer {
+            rank,
+            ranks,
+            key,
+            shards: Shards::Own(Box::new(own)),
+            homesick: None,
+            placement: None,
+            engine: None,
+            plans: Plans::new(),
+        }
     }
 
     /// A restorer of a checkpoint that another number of ranks took.
     pub fn resized(ranks: u32, attempted: &Attempted, resized: Resized) -> Restorer {
         let Attempted { rank, key, .. } = *attempted;
         let shards = Shards::Resized(Box::new(resized));
-        Restorer { rank, ranks, key, shards, homesick: None, placement: None, record: None }
+        Restorer { rank, ranks, key, shards, homesick: None, placement: None, engine: None, plans: Plans::new() }
+    }
+
+    /// Lets ranks load together, over the messages of this engine.
+    pub(crate) fn together(&mut self, engine: &Arc<Engine>) {
+        self.engine = Some(engine.clone());
     }
 
     /// This rank's own shard.

@@ -7,9 +7,10 @@ use super::session::Session;
 use crate::base::Rank;
 use crate::coordination::{Ballot, Outcome, Payload, Verdict};
 use crate::decomposition::cells::{Cells, Sums};
-use crate::decomposition::proof::{self, Finding, Owner};
+use crate::decomposition::proof::{Finding, Owner};
+use crate::decomposition::shelf::{Side, all_of, posts};
 use crate::decomposition::{Boxes, Decomposition};
-use crate::transfer::posting::{Exchange, Handled};
+use crate::transfer::posting::{Exchange, Handled, all_at_once};
 
 const CALL: &str = "decompose";
 
@@ -68,13 +69,14 @@ impl Session {
         let parts = own.parts();
         let cells = Cells::new(parts.whole(), &sums, ranks);
         let mut owner = Owner::new(&cells, parts.dims());
-        let mut finding = self.exchange_parts(&call, proof::posts(&cells, parts, rank), &mut owner)?;
+        let mut finding =
+            self.exchange_parts(&call, posts(&cells, parts.dims(), all_of(parts, Side::Has, rank, rank)), &mut owner)?;
         // Without an overlap as many elements as there are have been given: each has its owner.
         if finding.is_none() && !parts.is_sparse() && sums.volume != parts.whole().volume() {
             finding = self.find_gap(&call, &cells, &owner)?;
         }
         match finding {
-            None => Ok(Decomposition::proved(own, sums.identity, rank, ranks)),
+            None => Ok(Decomposition::proved(own, sums.identity, cells, rank, ranks)),
             Some(finding) => {
                 let finding = finding.in_words(parts.dims());
                 Err(Error::Decomposition { shape: parts.shape().to_vec(), finding })
@@ -93,7 +95,12 @@ impl Session {
         let text = format!("{call}: parts");
         let vote = |found: Vec<Vec<u8>>| engine.ballot(&text, Payload::greatest(1, found));
         let decide = |ballot: &Ballot| unless_culprits(ballot, greatest);
-        let exchange = Exchange { first, on_post: &mut on_post, vote: Box::new(vote), decide: Box::new(decide) };
+        let exchange = Exchange {
+            next: &mut all_at_once(first),
+            on_post: &mut on_post,
+            vote: Box::new(vote),
+            decide: Box::new(decide),
+        };
         finding(&heard(CALL, engine.exchange(exchange))?)
     }
 

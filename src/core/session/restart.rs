@@ -252,6 +252,7 @@ impl Session {
         self.engine.reporter().beat();
         let elect = self.engine.clock().now().saturating_sub(course.started);
         let mut restorer = self.restorer(&course, &elected, outline);
+        restorer.together(&self.engine);
         if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
             restorer.go_back(keeper);
         }

@@ -1,5 +1,6 @@
 //! Reading a shard back, wherever it rests, with every block checked against its digest.
 
+mod blocks;
 mod scattered;
 
 use super::names::Series;

@@ -20,6 +20,8 @@ const POST: u64 = 18;
 const ACKNOWLEDGED: u64 = 19;
 /// Posts that are looked at before the messages are moved along again.
 const AT_ONCE: usize = 64;
+/// Bytes that are sent before what has come is looked at again.
+const BYTES_AT_ONCE: usize = 1 << 20;
 
 /// What a rank makes of a post.
 #[derive(Default)]
@@ -33,10 +35,23 @@ pub struct Handled {
 /// What a rank makes of a post: of whom, and its body. The error says why it cannot be understood.
 pub type OnPost<'a> = dyn FnMut(Rank, &[u8]) -> Result<Handled, String> + 'a;
 
+/// What a rank sends next, by what of it is not acknowledged yet.
+pub type NextPost<'a> = dyn FnMut(&Posts) -> Next + 'a;
+
+/// What a rank sends next.
+pub enum Next {
+    /// This.
+    Post(Rank, Vec<u8>),
+    /// Nothing before something has come.
+    Later,
+    /// Nothing more.
+    Done,
+}
+
 /// What one rank does in an exchange.
 pub struct Exchange<'a> {
-    /// What it sends of its own.
-    pub first: Vec<(Rank, Vec<u8>)>,
+    /// What it sends of its own, one after the other, by what is not acknowledged yet. It is asked again whenever something has come.
+    pub next: &'a mut NextPost<'a>,
     /// What it makes of a post. If it cannot be understood, this rank votes no.
     pub on_post: &'a mut OnPost<'a>,
     /// Its vote when all that it has sent is acknowledged, from the answers.
@@ -127,9 +142,32 @@ struct Course<'e, 'a> {
     posts: Posts,
     refused: Option<String>,
     on_post: &'a mut OnPost<'a>,
+    next: &'a mut NextPost<'a>,
+    /// It has nothing more to send.
+    is_done: bool,
 }
 
 impl Course<'_, '_> {
+    /// Sends what is to be sent now; true if it was anything.
+    fn send(&mut self) -> bool {
+        let mut bytes = 0;
+        for sent in 0..AT_ONCE {
+            if self.is_done || bytes > BYTES_AT_ONCE {
+                return sent > 0;
+            }
+            match (self.next)(&self.posts) {
+                Next::Post(to, body) => {
+                    bytes += body.len();
+                    let letter = self.posts.send(to, body);
+                    self.posting.send(self.number, letter);
+                }
+                Next::Later => return sent > 0,
+                Next::Done => self.is_done = true,
+            }
+        }
+        true
+    }
+
     /// Looks at what has come; true if anything has.
     fn look(&mut self) -> bool {
         let mut any = false;
@@ -154,6 +192,12 @@ impl Course<'_, '_> {
     }
 }
 
+/// All of these, at once.
+pub fn all_at_once(posts: Vec<(Rank, Vec<u8>)>) -> impl FnMut(&Posts) -> Next {
+    let mut posts = posts.into_iter();
+    move |_| posts.next().map_or(Next::Done, |(to, body)| Next::Post(to, body))
+}
+
 impl Engine {
     /// Exchanges posts with all ranks, and closes the exchange with a round.
     ///
@@ -166,36 +210,35 @@ impl Engine {
     /// # Errors
     /// The reason why the session has failed.
     pub fn exchange(&self, exchange: Exchange<'_>) -> Result<Verdict, String> {
-        let Exchange { first, on_post, vote, decide } = exchange;
+        let Exchange { next, on_post, vote, decide } = exchange;
         let number = self.next_operation();
         if let Some(reason) = self.cut_off() {
             return Err(reason);
         }
         let posting = &self.posting;
         posting.begin(number);
-        let mut course = Course { posting, number, posts: Posts::default(), refused: None, on_post };
-        for (to, body) in first {
-            let letter = course.posts.send(to, body);
-            posting.send(number, letter);
-        }
-        self.wake();
+        let mut course =
+            Course { posting, number, posts: Posts::default(), refused: None, on_post, next, is_done: false };
         let (round, rank) = (call(number), self.setup.rank());
         // Before the root gives up, so that it hears for whom the others wait.
-        let patience = self.setup.now() + self.setup.config.job.timeouts.abandon / 2;
+        let patience = self.setup.config.job.timeouts.abandon / 2;
+        let mut moved = self.setup.now();
         let mut to_vote = Some((vote, decide));
         let verdict = self.wait_until(|| {
-            if course.look() {
+            if course.look() | course.send() {
+                moved = self.setup.now();
                 self.wake();
             }
-            let is_late = self.setup.now() >= patience;
-            if (course.posts.are_acknowledged() || is_late)
+            let is_late = self.setup.now().saturating_sub(moved) >= patience;
+            let is_through = course.is_done && course.posts.are_acknowledged();
+            if (is_through || is_late)
                 && let Some((vote, decide)) = to_vote.take()
             {
                 let mut ballot = vote(course.posts.take_answers());
                 if let Some(why) = course.refused.take() {
                     ballot = ballot.failed(rank, why, false);
                 }
-                if !course.posts.are_acknowledged() {
+                if !is_through {
                     let silent = Ranks::of(course.posts.silent());
                     ballot = ballot.failed(rank, format!("what it sent was not taken by {silent}"), false);
                 }

@@ -12,7 +12,7 @@ use crate::format::{FormatError, Manifest, codec};
 use crate::redundancy::holding::{Alternative, Holding, Item, Table};
 use crate::tier::TierId;
 use crate::transfer::Engine;
-use crate::transfer::posting::{Exchange, Handled};
+use crate::transfer::posting::{Exchange, Handled, all_at_once};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -353,7 +353,8 @@ impl Election {
             (outcome, Vec::new())
         };
         let vote = Box::new(|_| ballot);
-        let exchange = Exchange { first, on_post: &mut on_post, vote, decide: Box::new(decide) };
+        let exchange =
+            Exchange { next: &mut all_at_once(first), on_post: &mut on_post, vote, decide: Box::new(decide) };
         agreed(engine.exchange(exchange)).map(drop)
     }
 
@@ -466,7 +467,7 @@ impl Election {
             tried: self.tried.clone(),
             current: self.current,
             exhausted: self.exhausted,
-            gathered: self.gathered,
+            distrusted: self.distrusted,
             lost: Vec::new(),
         }
     }

@@ -62,7 +62,8 @@ pub(super) struct RootView {
     pub tried: Vec<Tried>,
     pub current: Option<Candidate>,
     pub exhausted: bool,
-    pub gathered: bool,
+    /// Other ways to all shards of this one have been looked for.
+    pub distrusted: Option<Candidate>,
     /// Shards of this window that nobody holds; kinds are places in it.
     pub lost: Vec<Span>,
 }
@@ -188,8 +189,8 @@ impl RootView {
             return (Outcome::Abandoned(culprits), Vec::new());
         }
         let answer = match self.current {
-            // Damaged copies: what the other nodes hold has not been looked at yet.
-            Some(_) if !culprits.is_empty() && !self.gathered => (Word::Gather, None),
+            // Damaged copies: other ways to all shards have not been looked for yet.
+            Some(current) if !culprits.is_empty() && self.distrusted != Some(current) => (Word::Gather, None),
             Some(current) if !culprits.is_empty() => {
                 let tried = Tried { key: current.key, culprits };
                 self.tried.push(tried.clone());
@@ -277,7 +278,7 @@ mod tests {
             tried: Vec::new(),
             current: None,
             exhausted: true,
-            gathered: false,
+            distrusted: None,
             lost: Vec::new(),
         }
     }
@@ -446,7 +447,7 @@ mod tests {
 
     #[test]
     fn what_other_nodes_hold_makes_a_candidate_complete() {
-        let view = || RootView { gathered: true, ..three([false, false, true]) };
+        let view = || three([false, false, true]);
         // All have a way to version 3; nobody is asked about sets of version 2, which would not be preferred.
         let (word, complete) = gathered(view(), 0, &[(1, 2)], true);
         assert_eq!((tried(&word), complete), (Some((3, false)), 0b101));
@@ -475,7 +476,7 @@ mod tests {
 
     #[test]
     fn what_other_nodes_hold_is_of_the_last_window() {
-        let view = RootView { gathered: true, ..three([false; 3]) };
+        let view = three([false; 3]);
         let (word, complete) = gathered(view, 1, &[(1, 0)], false);
         assert_eq!((tried(&word), complete), (Some((2, false)), 0b01));
     }
@@ -492,7 +493,7 @@ mod tests {
     #[test]
     fn a_version_that_was_left_behind_is_so_also_when_a_damaged_copy_makes_all_ranks_look_elsewhere() {
         let mut view = view(&[at(2, 55, from(1, 50)), at(1, 60, None), at(1, 50, None)], &[true; 3]);
-        (view.want, view.gathered, view.current) = (Want::Version(60), true, Some(view.known[1]));
+        (view.want, view.current) = (Want::Version(60), Some(view.known[1]));
         assert_eq!(tried(&view.elect()), Some((60, true)));
         assert_eq!(tried(&gathered(view, 0, &[], true).0), Some((60, true)));
     }
@@ -541,9 +542,10 @@ mod tests {
 
     #[test]
     fn an_attempt_counts_if_all_ranks_have_loaded_it() {
-        let end = |failure: Option<bool>, gathered| {
+        let end = |failure: Option<bool>, has_looked: bool| {
             let mut view = three([true; 3]);
-            (view.current, view.gathered) = (Some(view.known[0]), gathered);
+            view.current = Some(view.known[0]);
+            view.distrusted = view.current.filter(|_| has_looked);
             let mut ballot = Ballot::of(Rank::ROOT, 5, "end", Payload::None);
             if let Some(retry) = failure {
                 ballot = ballot.failed(Rank(2), "a flipped bit", retry);

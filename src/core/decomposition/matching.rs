@@ -1,0 +1,296 @@
+//! Who sends whom what, when a region is loaded on another decomposition than it was saved on.
+//!
+//! Ranks that read shards say what these have of an array, and all ranks what they want of it, to the [owners of cells](super::shelf). Each owner finds for its
+//! cells whether every element that is wanted is there, and once, and tells each reader which [pieces](Piece) it sends to whom.
+
+use super::shelf::{Placed, Shelf, Side};
+use super::{Cuboid, DIMS};
+use crate::base::Rank;
+use crate::format::numbers;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bytes of a bundle of pieces, about.
+const BUNDLE_BYTES: usize = 64 << 10;
+
+/// Elements that go from a shard to a rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Piece {
+    /// The old rank whose shard has them.
+    pub shard: Rank,
+    /// The place of the box in the shard.
+    pub part: u32,
+    /// The rank that wants them.
+    pub to: Rank,
+    /// The place of its box.
+    pub number: u32,
+    /// They.
+    pub cuboid: Cuboid,
+}
+
+/// Why not all that is wanted can be had.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Unmatched {
+    /// Nobody has it: the first elements, and the rank that wants them.
+    Missing(Cuboid, Rank),
+    /// Two have it: the first elements, and the old ranks.
+    Twice(Cuboid, Rank, Rank),
+}
+
+impl Unmatched {
+    /// Bytes of which the greatest are those of what comes first in the array.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let (kind, first, ranks) = match self {
+            Unmatched::Missing(first, rank) => (0u8, first, [rank, Rank(0)]),
+            Unmatched::Twice(first, one, other) => (1, first, [one, other]),
+        };
+        let mut bytes: Vec<u8> = first.from.iter().flat_map(|from| (!from).to_be_bytes()).collect();
+        bytes.extend(first.to.iter().flat_map(|to| to.to_be_bytes()));
+        bytes.extend(ranks.iter().flat_map(|rank| rank.0.to_be_bytes()));
+        bytes.push(kind);
+        bytes
+    }
+
+    /// What the bytes say; `None` if they are not from [`Unmatched::to_bytes`].
+    pub fn of_bytes(bytes: &[u8]) -> Option<Unmatched> {
+        let (sides, rest) = bytes.split_at_checked(16 * DIMS)?;
+        let side = |at: usize| u64::from_be_bytes(sides[8 * at..8 * at + 8].try_into().unwrap_or_default());
+        let first =
+            Cuboid { from: std::array::from_fn(|dim| !side(dim)), to: std::array::from_fn(|dim| side(DIMS + dim)) };
+        let rest: &[u8; 9] = rest.try_into().ok()?;
+        let rank = |at: usize| Rank(u32::from_be_bytes(rest[at..at + 4].try_into().unwrap_or_default()));
+        match rest[8] {
+            0 => Some(Unmatched::Missing(first, rank(0))),
+            1 => Some(Unmatched::Twice(first, rank(0), rank(4))),
+            _ => None,
+        }
+    }
+
+    /// In words, for an array of so many dimensions.
+    pub fn in_words(&self, dims: usize) -> String {
+        match self {
+            Unmatched::Missing(first, rank) => {
+                format!("elements {}, which rank {rank} loads, were saved by no rank", first.shown(dims))
+            }
+            Unmatched::Twice(first, one, other) => {
+                format!(
+                    "elements {} are both in the shard of rank {one} and in that of rank {other}",
+                    first.shown(dims)
+                )
+            }
+        }
+    }
+}
+
+/// What one owner has found for its cells.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Matched {
+    /// Pieces, by the rank that reads them.
+    pub pieces: BTreeMap<Rank, Vec<Piece>>,
+    /// The ranks that each rank gets something from.
+    pub senders: BTreeMap<Rank, BTreeSet<Rank>>,
+    /// The first thing that is wrong.
+    pub unmatched: Option<Unmatched>,
+    /// Elements that are wanted in its cells.
+    pub wanted: u64,
+    /// Elements of the pieces.
+    pub matched: u64,
+}
+
+/// Matches what is wanted in the cells of a rank with what is there.
+pub fn matched(shelf: &Shelf) -> Matched {
+    let mut matched = Matched::default();
+    let mut wrong: Vec<Unmatched> = Vec::new();
+    for (_, placed) in shelf.cells() {
+        let (has, wants): (Vec<Placed>, Vec<Placed>) = placed.iter().partition(|placed| placed.side == Side::Has);
+        for (at, one) in has.iter().enumerate() {
+            wrong.extend(has[at + 1..].iter().filter_map(|other| {
+                Some(Unmatched::Twice(one.cuboid.common(&other.cuboid)?.first_row(), one.of, other.of))
+            }));
+        }
+        for want in &wants {
+            let mut found = 0;
+            for have in &has {
+                let Some(cuboid) = have.cuboid.common(&want.cuboid) else { continue };
+                found += cuboid.volume();
+                let piece = Piece { shard: have.of, part: have.number, to: want.rank, number: want.number, cuboid };
+                matched.pieces.entry(have.rank).or_default().push(piece);
+                matched.senders.entry(want.rank).or_default().insert(have.rank);
+            }
+            if found < want.cuboid.volume() {
+                let has: Vec<Cuboid> = has.iter().map(|have| have.cuboid).collect();
+                wrong.extend(want.cuboid.first_gap(&has).map(|gap| Unmatched::Missing(gap, want.rank)));
+            }
+            matched.wanted += want.cuboid.volume();
+            matched.matched += found;
+        }
+    }
+    matched.unmatched = wrong.into_iter().max_by_key(|wrong| wrong.to_bytes());
+    matched
+}
+
+/// Pieces in bundles of a bounded length, for arrays of so many dimensions.
+pub fn bundles(pieces: &[Piece], dims: usize) -> Vec<Vec<u8>> {
+    let (mut open, mut bundles) = (Vec::new(), Vec::new());
+    for Piece { shard, part, to, number, cuboid } in pieces {
+        for value in [shard.0, *part, to.0, *number] {
+            numbers::put(&mut open, u64::from(value));
+        }
+        cuboid.put(dims, &mut open);
+        if open.len() > BUNDLE_BYTES {
+            bundles.push(std::mem::take(&mut open));
+        }
+    }
+    bundles.extend((!open.is_empty()).then_some(open));
+    bundles
+}
+
+/// The pieces of a bundle; `None` if it is none.
+pub fn unbundled(mut bytes: &[u8], dims: usize) -> Option<Vec<Piece>> {
+    let mut pieces = Vec::new();
+    while !bytes.is_empty() {
+        let mut value = || u32::try_from(numbers::take(&mut bytes)?).ok();
+        let (shard, part, to, number) = (Rank(value()?), value()?, Rank(value()?), value()?);
+        let cuboid = Cuboid::take(dims, &mut bytes).filter(|cuboid| !cuboid.is_empty())?;
+        pieces.push(Piece { shard, part, to, number, cuboid });
+    }
+    Some(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::{Cells, Sums};
+    use super::super::shelf::{all_of, posts};
+    use super::super::{Boxes, Parts};
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn parts(boxes: &Boxes) -> Parts {
+        boxes.check().expect("inside").parts().clone()
+    }
+
+    /// What all owners find, for old ranks whose shards are read by others and new ranks that want something.
+    fn plan(old: &[Boxes], reader: impl Fn(u32) -> u32, new: &[Boxes]) -> Vec<Matched> {
+        let ranks = new.len() as u32;
+        let (old, new): (Vec<Parts>, Vec<Parts>) = (old.iter().map(parts).collect(), new.iter().map(parts).collect());
+        let dims = new[0].dims();
+        let mut sums = Sums::default();
+        for parts in &new {
+            let of = Sums::of_rank(parts, Rank(0), ranks);
+            sums.parts += of.parts;
+            sums.extents.iter_mut().zip(of.extents).for_each(|(sum, extent)| *sum += extent);
+        }
+        let cells = Cells::new(new[0].whole(), &sums, ranks);
+        let mut shelves: Vec<Shelf> = (0..ranks).map(|_| Shelf::new(&cells, dims)).collect();
+        let has = (0..)
+            .zip(&old)
+            .flat_map(|(of, parts)| posts(&cells, dims, all_of(parts, Side::Has, Rank(reader(of)), Rank(of))));
+        let wants = (0..)
+            .zip(&new)
+            .flat_map(|(rank, parts)| posts(&cells, dims, all_of(parts, Side::Wants, Rank(rank), Rank(rank))));
+        let mut queue: VecDeque<_> = has.chain(wants).collect();
+        while let Some((to, post)) = queue.pop_front() {
+            queue.extend(shelves[to.0 as usize].take(&post, |_, _| ()).expect("a post"));
+        }
+        shelves.iter().map(matched).collect()
+    }
+
+    fn slabs(shape: [u64; 2], dim: usize, ranks: u64) -> Vec<Boxes> {
+        let first = |rank: u64| rank * shape[dim] / ranks;
+        (0..ranks)
+            .map(|rank| {
+                let (mut origin, mut extent) = ([0, 0], shape);
+                (origin[dim], extent[dim]) = (first(rank), first(rank + 1) - first(rank));
+                Boxes::of(shape).own(origin, extent)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn slabs_that_are_turned_send_a_piece_from_each_to_each() {
+        let all = plan(&slabs([60, 40], 0, 4), |of| of * 3 / 4, &slabs([60, 40], 1, 3));
+        assert!(all.iter().all(|matched| matched.unmatched.is_none()));
+        let count = |of: fn(&Matched) -> u64| all.iter().map(of).sum::<u64>();
+        assert_eq!((count(|one| one.wanted), count(|one| one.matched)), (2400, 2400));
+        let mut pieces: Vec<Piece> = all.iter().flat_map(|one| one.pieces.values().flatten().copied()).collect();
+        pieces.sort_unstable();
+        let between: BTreeSet<(Rank, Rank)> = pieces.iter().map(|piece| (piece.shard, piece.to)).collect();
+        assert_eq!(between.len(), 12);
+        // Who reads a shard is told its pieces, and nobody else.
+        for matched in &all {
+            for (reader, pieces) in &matched.pieces {
+                assert!(pieces.iter().all(|piece| piece.shard.0 * 3 / 4 == reader.0));
+            }
+        }
+        let bundled = bundles(&pieces, 2);
+        assert_eq!(unbundled(&bundled.concat(), 2), Some(pieces));
+        assert_eq!(unbundled(&bundled[0][..bundled[0].len() - 1], 2), None);
+    }
+
+    #[test]
+    fn what_nobody_has_and_what_two_have_is_told_with_its_range() {
+        let whole = || vec![Boxes::of([10, 4]).own([0, 0], [10, 4])];
+        let first = |all: Vec<Matched>| {
+            let bytes = all.iter().filter_map(|one| Some(one.unmatched?.to_bytes())).max().expect("something is wrong");
+            Unmatched::of_bytes(&bytes).expect("what it was").in_words(2)
+        };
+        let level =
+            vec![Boxes::of([10, 4]).own([0, 0], [3, 4]).sparse(), Boxes::of([10, 4]).own([5, 0], [5, 4]).sparse()];
+        assert_eq!(
+            first(plan(&level, |_| 0, &whole())),
+            "elements [3, 0..4], which rank 0 loads, were saved by no rank"
+        );
+        let twice = vec![Boxes::of([10, 4]).own([0, 0], [6, 4]), Boxes::of([10, 4]).own([5, 0], [5, 4])];
+        assert_eq!(
+            first(plan(&twice, |_| 0, &whole())),
+            "elements [5, 0..4] are both in the shard of rank 0 and in that of rank 1"
+        );
+        assert!(plan(&level, |_| 0, &level.clone()).iter().all(|one| one.unmatched.is_none()));
+    }
+
+    #[test]
+    fn many_that_want_the_same_are_not_cut_for_ever() {
+        let old = slabs([64, 64], 0, 8);
+        let new: Vec<Boxes> = (0..1500).map(|_| Boxes::of([64, 64]).own([0, 0], [64, 64])).collect();
+        let all = plan(&old, |of| of, &new);
+        assert!(all.iter().all(|one| one.unmatched.is_none()));
+        assert_eq!(all.iter().map(|one| one.matched).sum::<u64>(), 1500 * 64 * 64);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_what_is_wanted_each_element_once(
+            dims in (1u64..12, 1u64..12),
+            old in (0usize..2, 1u64..9),
+            new in proptest::collection::vec(((0u64..12, 0u64..12), (0u64..12, 0u64..12)), 1..8),
+        ) {
+            let shape = [dims.0, dims.1];
+            let old = slabs(shape, old.0, old.1);
+            // Whatever each of the new ranks wants, overlaps too.
+            let new: Vec<Boxes> = new.into_iter().map(|((y, x), (height, width))| {
+                let origin = [y % shape[0], x % shape[1]];
+                Boxes::of(shape).own(origin, [height % (shape[0] - origin[0] + 1), width % (shape[1] - origin[1] + 1)])
+            }).collect();
+            let all = plan(&old, |of| of % new.len() as u32, &new);
+            prop_assert!(all.iter().all(|one| one.unmatched.is_none()));
+            let mut got: BTreeMap<(u32, u64, u64), u32> = BTreeMap::new();
+            for piece in all.iter().flat_map(|one| one.pieces.values().flatten()) {
+                let from = old[piece.shard.0 as usize].check().expect("inside");
+                prop_assert!(from.parts().own()[piece.part as usize].contains(&piece.cuboid));
+                for y in piece.cuboid.from[0]..piece.cuboid.to[0] {
+                    for x in piece.cuboid.from[1]..piece.cuboid.to[1] {
+                        *got.entry((piece.to.0, y, x)).or_default() += 1;
+                    }
+                }
+            }
+            let mut wanted = BTreeMap::new();
+            for (rank, boxes) in (0..).zip(&new) {
+                let own = parts(boxes).own()[0];
+                for y in own.from[0]..own.to[0] {
+                    wanted.extend((own.from[1]..own.to[1]).map(|x| ((rank, y, x), 1)));
+                }
+            }
+            prop_assert_eq!(got, wanted);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Elements on their way from a reader to the rank that wants them: some bytes of some pieces, and a digest of all of it that is made of the checked bytes.
+
+use crate::decomposition::Cuboid;
+use crate::format::numbers;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// What a post is: elements, or pieces that say which.
+pub const DATA: u8 = 1;
+/// How much of it may be under way, or from whom it comes.
+pub const CREDIT: u8 = 2;
+
+const DIGEST: usize = 16;
+
+/// A packet that is being filled.
+#[derive(Default)]
+pub struct Packet {
+    bytes: Vec<u8>,
+}
+
+impl Packet {
+    /// How long it has become.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds `count` bytes of a piece of box `number`, from its byte `from` on; the caller puts them behind.
+    pub fn begin(&mut self, dims: usize, number: u32, piece: &Cuboid, from: usize, count: usize) -> &mut Vec<u8> {
+        if self.bytes.is_empty() {
+            self.bytes.push(DATA);
+            self.bytes.extend([0; DIGEST]);
+        }
+        numbers::put(&mut self.bytes, u64::from(number));
+        piece.put(dims, &mut self.bytes);
+        numbers::put(&mut self.bytes, from as u64);
+        numbers::put(&mut self.bytes, count as u64);
+        &mut self.bytes
+    }
+
+    /// It as it is sent, with its digest.
+    pub fn finish(mut self) -> Vec<u8> {
+        if let Some((head, rest)) = self.bytes.split_at_mut_checked(1 + DIGEST) {
+            head[1..].copy_from_slice(&xxh3_128(rest).to_le_bytes());
+        }
+        self.bytes
+    }
+}
+
+/// Hands out what a packet has, without its first byte: box, piece, from which byte on, and the bytes. What is handed out was checked; `put` says
+/// whether it could be put where it belongs.
+///
+/// # Errors
+/// Why it cannot be taken.
+pub fn unpack(
+    packet: &[u8],
+    dims: usize,
+    mut put: impl FnMut(u32, &Cuboid, usize, &[u8]) -> bool,
+) -> Result<(), String> {
+    let (digest, mut rest) = packet.split_first_chunk::<DIGEST>().ok_or("it is cut")?;
+    if xxh3_128(rest).to_le_bytes() != *digest {
+        return Err("its digest is wrong: it was damaged on its way".into());
+    }
+    while !rest.is_empty() {
+        let mut portion = || {
+            let number = u32::try_from(numbers::take(&mut rest)?).ok()?;
+            let piece = Cuboid::take(dims, &mut rest)?;
+            let from = usize::try_from(numbers::take(&mut rest)?).ok()?;
+            let count = usize::try_from(numbers::take(&mut rest)?).ok()?;
+            let (bytes, behind) = rest.split_at_checked(count)?;
+            rest = behind;
+            Some((number, piece, from, bytes))
+        };
+        let (number, piece, from, bytes) = portion().ok_or("it is cut")?;
+        if !put(number, &piece, from, bytes) {
+            return Err(format!("it has elements {} for box {number}, which has no such ones", piece.shown(dims)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_comes_back_and_a_damaged_one_is_refused() {
+        let piece = Cuboid::at(&[3, 4], &[2, 2]).expect("two");
+        let mut packet = Packet::default();
+        packet.begin(2, 7, &piece, 1, 3).extend([1, 2, 3]);
+        packet.begin(2, 0, &piece, 0, 0);
+        let sent = packet.finish();
+        assert_eq!(sent[0], DATA);
+        let mut got = Vec::new();
+        let take = |sent: &[u8], got: &mut Vec<_>| {
+            unpack(&sent[1..], 2, |number, piece, from, bytes| {
+                got.push((number, *piece, from, bytes.to_vec()));
+                true
+            })
+        };
+        assert_eq!(take(&sent, &mut got), Ok(()));
+        assert_eq!(got, [(7, piece, 1, vec![1, 2, 3]), (0, piece, 0, vec![])]);
+        for at in 1..sent.len() {
+            let mut flipped = sent.clone();
+            flipped[at] ^= 4;
+            assert!(take(&flipped, &mut Vec::new()).unwrap_err().contains("digest"), "byte {at}");
+        }
+        assert!(take(&sent[..10], &mut Vec::new()).is_err());
+        assert!(unpack(&sent[1..], 2, |_, _, _, _| false).unwrap_err().contains("[3..5, 4..6] for box 7"));
+        assert!(Packet::default().finish().is_empty());
+    }
+}
