@@ -63,7 +63,7 @@ impl Strides {
 
     /// How many of the bytes of the box lie before `place` in memory.
     pub fn before(&self, place: usize) -> usize {
-        let (mut low, mut high) = (0, if self.row == 0 { 0 } else { self.bytes() / self.row });
+        let (mut low, mut high) = (0, self.bytes().checked_div(self.row).unwrap_or(0));
         // The first row that does not begin before it.
         while low < high {
             let middle = low + (high - low) / 2;

@@ -242,6 +242,11 @@ impl ShardAccess {
         })
     }
 
+    /// It has no such value.
+    pub fn missing(&self, region: &str) -> LoadError {
+        LoadError::Missing { rank: self.rank, key: self.key, region: region.into(), present: Vec::new() }
+    }
+
     /// There is no memory for what it holds.
     pub fn no_memory(&self, region: &str, bytes: u64) -> LoadError {
         LoadError::Memory { rank: self.rank, key: self.key, region: region.into(), bytes }

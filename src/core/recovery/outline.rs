@@ -6,7 +6,7 @@ use super::access::ShardAccess;
 use super::restorer::LoadError;
 use crate::base::log;
 use crate::decomposition::{Identity, OnResize, Record, Rule};
-use crate::format::{ElementType, Region, RegionKind};
+use crate::format::{ElementType, Region, RegionKind, codec};
 use crate::region;
 use crate::tier::storage::zeroed;
 use serde::{Deserialize, Serialize};
@@ -123,5 +123,20 @@ impl ShardAccess {
         let record = self.record()?;
         let source = self.source("the region table")?;
         Ok(Outline::of(&source.head().meta.regions, &record))
+    }
+
+    /// The bytes of a value.
+    ///
+    /// # Errors
+    /// [`LoadError::NoCopy`]; [`LoadError::Missing`] and [`LoadError::Memory`] if it is none.
+    pub fn value_bytes(&mut self, name: &str) -> Result<Vec<u8>, LoadError> {
+        let source = self.source(name)?;
+        let region = source.head().region(name).filter(|region| region.kind == RegionKind::Value).cloned();
+        let region = region.ok_or_else(|| self.missing(name))?;
+        let length = Some(region.bytes).filter(|bytes| *bytes <= codec::LIMIT as u64);
+        let bytes = length.and_then(|length| zeroed::<u8>(length).ok());
+        let mut bytes = bytes.ok_or_else(|| self.no_memory(name, region.bytes))?;
+        self.load_all(std::iter::once(&region), |source| Ok(source.read_region(&region, &mut bytes)?))?;
+        Ok(bytes)
     }
 }

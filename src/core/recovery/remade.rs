@@ -12,24 +12,26 @@
 mod packet;
 mod reading;
 mod target;
+mod together;
 
 use super::access::ShardAccess;
 use super::restorer::LoadError;
-use crate::base::{CheckpointKey, Rank};
+use crate::base::Rank;
+use crate::base::log;
 use crate::coordination::posts::Posts;
-use crate::coordination::{Ballot, Culprit, Outcome, Payload, Verdict};
+use crate::coordination::{Ballot, Outcome, Payload};
 use crate::decomposition::matching::{self, Piece, Unmatched};
 use crate::decomposition::shelf::{Shelf, Side, all_of, posts};
 use crate::decomposition::{Decomposition, Identity, Parts};
-use crate::format::{ElementType, codec};
-use crate::transfer::Engine;
-use crate::transfer::posting::{Exchange, Handled, Next, NextPost, OnPost, all_at_once};
+use crate::format::ElementType;
+use crate::transfer::posting::{Handled, Next, all_at_once};
 use packet::{CREDIT, DATA};
 use reading::Reading;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 pub use target::Target;
+pub use together::{Together, plainly};
 
 /// Bytes that a reader has on their way before they were taken, and that a rank gets from all readers together before it has taken them.
 const WINDOW: usize = 64 << 20;
@@ -54,9 +56,7 @@ pub(super) type Plans = HashMap<(Identity, Identity), Arc<Plan>>;
 
 /// What is loaded.
 pub(super) struct Remaking<'r> {
-    pub engine: &'r Engine,
-    pub key: CheckpointKey,
-    pub region: &'r str,
+    pub together: Together<'r>,
     pub element: ElementType,
     /// The identity of the decomposition that it lies on.
     pub from: Identity,
@@ -90,29 +90,15 @@ impl Remaking<'_> {
         self.carry(shards, &plan, target)
     }
 
-    fn rank(&self) -> Rank {
-        self.engine.identity().rank
-    }
-
-    fn ballot(&self, step: &str, payload: Payload) -> Ballot {
-        self.engine
-            .ballot(&format!("load {:?} of {} on {}: {step}", self.region, self.key, self.on.identity()), payload)
-    }
-
-    fn failed(&self, ballot: Ballot, error: &LoadError) -> Ballot {
-        ballot.failed(self.rank(), error.to_string(), error.is_damage())
-    }
-
     /// Finds out who sends whom what.
     fn plan(&self, shards: &mut [ShardAccess], mistake: Option<&LoadError>) -> Result<Plan, LoadError> {
-        let (rank, cells, own) = (self.rank(), self.on.cells(), self.on.own().parts());
-        let dims = own.dims();
-        let mut failure = mistake.map(ToString::to_string).map(|why| (why, false));
+        let (together, cells, own) = (&self.together, self.on.cells(), self.on.own().parts());
+        let (rank, dims, mut failure) = (together.rank(), own.dims(), None);
         let mut placed = Vec::new();
         for access in &mut *shards {
             match self.parts(access) {
                 Ok(parts) => placed.extend(all_of(&parts, Side::Has, rank, access.shard())),
-                Err(error) => failure = failure.or_else(|| Some((error.to_string(), error.is_damage()))),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
         placed.extend(all_of(own, Side::Wants, rank, rank));
@@ -121,12 +107,9 @@ impl Remaking<'_> {
             let onward = shelf.take(bytes, |_, _| ()).ok_or("it is cut, or says what cannot be")?;
             Ok(Handled { answer: Vec::new(), onward })
         };
-        let mut ballot = self.ballot("parts", Payload::None);
-        if let Some((why, retry)) = failure {
-            ballot = ballot.failed(rank, why, retry);
-        }
+        let ballot = together.failed(together.ballot("parts", Payload::None), mistake.or(failure.as_ref()));
         let first = posts(cells, dims, placed);
-        self.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, |_| (Outcome::Agreed, Vec::new()))?;
+        together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, plainly)?;
         self.hand_out(&shelf)
     }
 
@@ -161,7 +144,7 @@ impl Remaking<'_> {
         };
         let sums = vec![(0, own.elements()), (1, found.wanted), (2, found.matched)];
         let unmatched = found.unmatched.map(Unmatched::to_bytes);
-        let ballot = self.ballot("pieces", Payload::greatest(1, unmatched)).with_sums(sums);
+        let ballot = self.together.ballot("pieces", Payload::greatest(1, unmatched)).with_sums(sums);
         let decide = |ballot: &Ballot| {
             let first = match &ballot.payload {
                 Payload::Greatest { items, .. } => items.first().cloned().unwrap_or_default(),
@@ -169,18 +152,16 @@ impl Remaking<'_> {
             };
             Outcome::agreed("pieces", &(first, ballot.sums.clone()))
         };
-        let verdict = self.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, decide)?;
-        let (unmatched, sums): (Vec<u8>, Vec<(u64, u64)>) = self.decode(&verdict)?;
+        let verdict = self.together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, decide)?;
+        let (unmatched, sums): (Vec<u8>, Vec<(u64, u64)>) = self.together.decode(&verdict)?;
         if let Some(unmatched) = Unmatched::of_bytes(&unmatched) {
-            let (key, region, what) = (self.key, self.region.to_owned(), unmatched.in_words(dims));
-            return Err(LoadError::Unmatched { key, region, what });
+            return Err(self.unmatched(unmatched.in_words(dims)));
         }
         if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
-            let what = format!("elements wanted, found in cells, and matched are {sums:?}");
-            return Err(LoadError::Unmatched { key: self.key, region: self.region.into(), what });
+            return Err(self.unmatched(format!("elements wanted, found in cells, and matched are {sums:?}")));
         }
         // What a rank sends to itself is no message.
-        senders.remove(&self.rank());
+        senders.remove(&self.together.rank());
         Ok(Plan { pieces, senders: senders.into_iter().collect() })
     }
 
@@ -191,14 +172,15 @@ impl Remaking<'_> {
         plan: &Plan,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let (rank, dims) = (self.rank(), self.on.own().parts().dims());
+        let (together, dims) = (&self.together, self.on.own().parts().dims());
+        let rank = together.rank();
         let mut failure = None;
         let target = target.map_err(|error| failure = Some(error)).ok();
         let target = RefCell::new(target);
         // What each of those that this rank sends to takes of it at once.
         let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
         let failure = RefCell::new(failure);
-        let mut reading = Reading::new(self.region, dims, &plan.pieces, self.element.bytes());
+        let mut reading = Reading::new(together.region, dims, &plan.pieces, self.element.bytes());
         let receivers: BTreeSet<Rank> = plan.pieces.values().flatten().map(|piece| piece.to).collect();
         let most = (WINDOW / (4 * receivers.len().max(1))).clamp(PACKET_MIN, PACKET);
         let limit = |to: Rank| match credits.borrow().get(&to) {
@@ -256,71 +238,40 @@ impl Remaking<'_> {
             }
             Ok(Handled::default())
         };
-        let vote = |_: Vec<Vec<u8>>| {
-            let ballot = self.ballot("elements", Payload::None);
-            match &*failure.borrow() {
-                Some(error) => self.failed(ballot, error),
-                None => ballot,
-            }
-        };
-        self.exchange(&mut next, &mut on_post, vote, |_| (Outcome::Agreed, Vec::new()))?;
+        let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
+        together.exchange(&mut next, &mut on_post, vote, plainly)?;
         // Nothing is under way any more: what has not come never will.
         let got = target.into_inner().map_or(0, |target| target.delivered());
         let wanted = self.on.elements() * self.element.bytes();
-        let mut ballot = self.ballot("close", Payload::None);
-        if got != wanted {
-            ballot = ballot.failed(rank, format!("got {got} of {wanted} bytes of region {:?}", self.region), false);
+        let ballot = together.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
+        let ballot = match got == wanted {
+            true => ballot,
+            false => ballot.failed(rank, format!("got {got} of {wanted} bytes of region {:?}", together.region), false),
+        };
+        let verdict = together.vote(ballot, |ballot| Outcome::agreed("sums", &ballot.sums))?;
+        if self.together.engine.is_root() {
+            let sums: Vec<(u64, u64)> = together.decode(&verdict)?;
+            let bytes = sums.first().map_or(0, |(_, sum)| *sum);
+            log::info!("event=covered region={:?} {} bytes={bytes}", together.region, together.key);
         }
-        let decide = |ballot: &Ballot| unless_culprits(ballot, |_| (Outcome::Agreed, Vec::new()));
-        self.heard(self.engine.collective(ballot, Box::new(decide))).map(drop)
+        Ok(())
+    }
+
+    fn unmatched(&self, what: String) -> LoadError {
+        LoadError::Unmatched { key: self.together.key, region: self.together.region.into(), what }
     }
 
     /// What a shard has of the array.
     fn parts(&self, access: &mut ShardAccess) -> Result<Parts, LoadError> {
         let record = access.shared_record()?;
         let source = access.source("the region table")?;
-        let place = source.head().meta.regions.iter().position(|region| region.name == self.region);
+        let place = source.head().meta.regions.iter().position(|region| region.name == self.together.region);
         let found = place.and_then(|place| record.of_region(place)).filter(|(identity, _)| *identity == self.from);
         found.map(|(_, parts)| parts.clone()).ok_or_else(|| LoadError::Decomposition {
-            rank: self.rank(),
-            key: self.key,
-            region: self.region.into(),
+            rank: self.together.rank(),
+            key: self.together.key,
+            region: self.together.region.into(),
             found: format!("lies otherwise in the shard of rank {} than in others", access.shard()),
         })
     }
-
-    fn exchange<'x>(
-        &'x self,
-        next: &'x mut NextPost<'x>,
-        on_post: &'x mut OnPost<'x>,
-        vote: impl FnOnce(Vec<Vec<u8>>) -> Ballot + 'x,
-        agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
-    ) -> Result<Verdict, LoadError> {
-        let decide = |ballot: &Ballot| unless_culprits(ballot, agreed);
-        self.heard(self.engine.exchange(Exchange { next, on_post, vote: Box::new(vote), decide: Box::new(decide) }))
-    }
-
-    fn heard(&self, verdict: Result<Verdict, String>) -> Result<Verdict, LoadError> {
-        let others = |culprits| LoadError::Others { key: self.key, region: self.region.into(), culprits };
-        let unknown = |reason: String| others(vec![Culprit::of(self.rank(), reason)]);
-        let verdict = verdict.map_err(unknown)?;
-        match verdict.outcome {
-            Outcome::Agreed => Ok(verdict),
-            Outcome::Abandoned(culprits) => Err(others(culprits)),
-            Outcome::Unknown => Err(unknown("the root did not answer".into())),
-        }
-    }
-
-    fn decode<T: serde::de::DeserializeOwned>(&self, verdict: &Verdict) -> Result<T, LoadError> {
-        codec::decode("decision", &verdict.decision).map_err(|error| LoadError::Others {
-            key: self.key,
-            region: self.region.into(),
-            culprits: vec![Culprit::of(self.rank(), error.to_string())],
-        })
-    }
-}
-
-fn unless_culprits(ballot: &Ballot, agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>)) -> (Outcome, Vec<u8>) {
-    let culprits = ballot.culprits();
-    if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), Vec::new()) }
 }

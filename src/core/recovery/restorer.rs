@@ -242,7 +242,7 @@ impl Restorer {
     }
 
     /// Lets ranks load together, over the messages of this engine.
-    pub(crate) fn together(&mut self, engine: &Arc<Engine>) {
+    pub(crate) fn speak_over(&mut self, engine: &Arc<Engine>) {
         self.engine = Some(engine.clone());
     }
 

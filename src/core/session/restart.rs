@@ -252,7 +252,7 @@ impl Session {
         self.engine.reporter().beat();
         let elect = self.engine.clock().now().saturating_sub(course.started);
         let mut restorer = self.restorer(&course, &elected, outline);
-        restorer.together(&self.engine);
+        restorer.speak_over(&self.engine);
         if let Some(keeper) = self.engine.affinity().filter(|_| course.goes_back) {
             restorer.go_back(keeper);
         }
@@ -333,7 +333,8 @@ impl Session {
             // Asked for by name, newer versions stay: nothing newer has been committed yet.
             self.engine.forget_others(&name, &key, !elected.manifests.is_empty());
         }
-        if has_gathered {
+        let is_resized = elected.candidate.group_size != self.engine.identity().size;
+        if has_gathered || is_resized {
             self.decisions.borrow_mut().checkpoint_soon();
         }
         self.engine.begin_stretch(&name, |restart| origin_of(&elected, restart));

@@ -55,10 +55,13 @@ impl Engine {
             return Err(reason);
         }
         self.desk.ask(round, ballot, decide);
-        self.wait_until(|| match self.desk.take_answer(&round) {
-            Some(verdict) => Some(Ok(verdict)),
-            // It may have come between the two looks.
-            None => self.cut_off().map(|reason| self.desk.take_answer(&round).ok_or(reason)),
+        self.wait_until(|| {
+            self.posting.decline(operation);
+            match self.desk.take_answer(&round) {
+                Some(verdict) => Some(Ok(verdict)),
+                // It may have come between the two looks.
+                None => self.cut_off().map(|reason| self.desk.take_answer(&round).ok_or(reason)),
+            }
         })
     }
 

@@ -110,6 +110,25 @@ impl Posting {
         state.arrived.remove(place)
     }
 
+    /// Acknowledges posts of a call in which this rank exchanges none: those that do hear in the verdict that it is in another one.
+    pub(super) fn decline(&self, call: u64) {
+        let mut state = self.state.lock();
+        if state.arrived.is_empty() {
+            return;
+        }
+        let (declined, others) =
+            std::mem::take(&mut state.arrived).into_iter().partition(|parcel| parcel.label[1] == call);
+        state.arrived = others;
+        drop(state);
+        let declined: VecDeque<Parcel> = declined;
+        for Parcel { from, label, bytes } in declined {
+            if label[0] == POST {
+                self.send(call, Letter::Acknowledged(from, label[2], Vec::new()));
+            }
+            self.mail.give_back(bytes);
+        }
+    }
+
     fn begin(&self, exchange: u64) {
         self.state.lock().open = Some(exchange);
     }

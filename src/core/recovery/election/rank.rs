@@ -3,7 +3,7 @@
 use super::super::discover::{Found, Held};
 use super::super::homes::{home, homed};
 use super::error::{RestartError, Tried, Want, join};
-use super::root::{Choice, DISTRUSTED, RootView, Word, from_bits, to_bits};
+use super::root::{AT_THE_END, Choice, DISTRUSTED, RootView, Word, from_bits, to_bits};
 use crate::base::log;
 use crate::base::{CheckpointKey, Origin, Rank};
 use crate::catalog::{Candidate, WINDOW, restorable};
@@ -116,19 +116,31 @@ impl Election {
 
     /// Ends an attempt; `Ok(None)` if it counts, the next candidate if not.
     ///
+    /// A rank that has failed may come here while others load something together. They hear of it there, and come here too: it then votes again.
+    ///
     /// # Collective
     /// All ranks.
     ///
     /// # Errors
     /// [`RestartError`], the same on all ranks.
     pub fn end(&mut self, failure: Option<(String, bool)>) -> Result<Option<Elected>, RestartError> {
-        let mut ballot = self.ballot("end of an attempt", Payload::None);
-        if let Some((text, retry)) = failure {
-            ballot = ballot.failed(self.engine.identity().rank, text, retry);
-        }
-        let root = self.root_view();
-        let (verdict, _) = self.reduce(ballot, move |ballot| root.decide_end(ballot))?;
-        let (word, tried): (Word, Option<Tried>) = self.decode(&verdict)?;
+        let verdict = loop {
+            let mut ballot = self.ballot("end of an attempt", Payload::None);
+            if let Some((text, retry)) = &failure {
+                ballot = ballot.failed(self.engine.identity().rank, text, *retry);
+                // The failure is what counts, in whatever call the others are.
+                ballot.calls.clear();
+            }
+            let root = self.root_view();
+            let decide = Box::new(move |ballot: &Ballot| root.decide_end(ballot));
+            let verdict = self.engine.collective(ballot.with_sums(vec![(AT_THE_END, 1)]), decide);
+            let verdict = verdict.map_err(|reason| RestartError::Session { reason })?;
+            let are_some_elsewhere = verdict.outcome != Outcome::Agreed && verdict.decision.is_empty();
+            if failure.is_none() || !are_some_elsewhere || verdict.outcome == Outcome::Unknown {
+                break agreed(Ok(verdict))?;
+            }
+        };
+        let (word, tried): (Word, Option<Tried>) = self.decode(&verdict.decision)?;
         if let Some(tried) = tried {
             // All ranks hear the same: it is said once.
             let level = if self.engine.is_root() { log::Level::Warn } else { log::Level::Debug };

@@ -37,6 +37,9 @@ pub(super) struct Choice {
     pub left_behind: bool,
 }
 
+/// The key under which ballots are counted that end an attempt.
+pub(super) const AT_THE_END: u64 = 1 << 32;
+
 /// Of what ranks seek: a kind with this bit set is of shards of which there are copies that nobody trusts.
 pub(super) const DISTRUSTED: u16 = 1 << 8;
 
@@ -183,10 +186,15 @@ impl RootView {
         Word::Try(Box::new(Choice { candidate, manifests, left_behind }))
     }
 
+    /// Whether the attempt counts, or what is tried next. Something stands in a decision that all ranks have come to the end for.
     pub fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
-        if culprits.iter().any(|culprit| !culprit.retry) {
+        let here = ballot.sums.iter().find(|(key, _)| *key == AT_THE_END).map_or(0, |(_, here)| *here);
+        if here != u64::from(ballot.votes) {
             return (Outcome::Abandoned(culprits), Vec::new());
+        }
+        if culprits.iter().any(|culprit| !culprit.retry) {
+            return (Outcome::Abandoned(culprits), vec![1]);
         }
         let answer = match self.current {
             // Damaged copies: other ways to all shards have not been looked for yet.
@@ -546,7 +554,7 @@ mod tests {
             let mut view = three([true; 3]);
             view.current = Some(view.known[0]);
             view.distrusted = view.current.filter(|_| has_looked);
-            let mut ballot = Ballot::of(Rank::ROOT, 5, "end", Payload::None);
+            let mut ballot = Ballot::of(Rank::ROOT, 5, "end", Payload::None).with_sums(vec![(AT_THE_END, 1)]);
             if let Some(retry) = failure {
                 ballot = ballot.failed(Rank(2), "a flipped bit", retry);
             }
@@ -558,7 +566,13 @@ mod tests {
         assert_eq!(tried(&word), Some((2, false)), "the next older one");
         let failed = failed.expect("it was tried");
         assert_eq!((failed.key.version, failed.culprits), (3, vec![culprit(true)]));
-        let (outcome, _) = end(Some(false), true);
-        assert_eq!(outcome, Outcome::Abandoned(vec![culprit(false)]));
+        let (outcome, all_are_here) = end(Some(false), true);
+        assert_eq!((outcome, all_are_here), (Outcome::Abandoned(vec![culprit(false)]), vec![1]));
+        // One ends it, another one loads something together with all others.
+        let ended = Ballot::default().failed(Rank(2), "a flipped bit", true).with_sums(vec![(AT_THE_END, 1)]);
+        let ended = Ballot { votes: 1, ..ended };
+        let other = Ballot::of(Rank::ROOT, 7, "load", Payload::None);
+        let (outcome, all_are_here) = three([true; 3]).decide_end(&ended.merge(other));
+        assert_eq!((outcome, all_are_here), (Outcome::Abandoned(vec![culprit(true)]), vec![]));
     }
 }

@@ -1,14 +1,20 @@
 //! Loading what lies on a decomposition, and what its ranks share.
 
+use super::super::homes::home;
 use super::super::outline::{Outline, OutlinedDecomposition};
-use super::super::remade::{Remaking, Target};
+use super::super::remade::{Remaking, Target, Together, plainly};
 use super::Shards;
 use super::{LoadError, Restorer};
-use crate::coordination::Culprit;
-use crate::decomposition::{Decomposition, Identity, Record, Rule};
-use crate::format::{ElementType, Region};
+use crate::base::Rank;
+use crate::coordination::{Culprit, Outcome, Payload};
+use crate::decomposition::{Decomposition, Identity, OnResize, Record, Rule};
+use crate::format::ElementType;
 use crate::region::{self, Element, Unpacked};
+use crate::transfer::Engine;
+use crate::transfer::posting::{Handled, all_at_once};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 impl Restorer {
@@ -96,12 +102,9 @@ impl Restorer {
         from: Identity,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let engine = self.engine.clone().ok_or_else(|| LoadError::Others {
-            key: self.key,
-            region: name.into(),
-            culprits: vec![Culprit::of(self.rank, "it cannot be loaded by all ranks together here")],
-        })?;
-        let remaking = Remaking { engine: &engine, key: self.key, region: name, element, from, on };
+        let engine = self.engine.clone();
+        let together = self.together(&engine, name)?;
+        let remaking = Remaking { together, element, from, on };
         let shards = match &mut self.shards {
             Shards::Own(own) => std::slice::from_mut(&mut **own),
             Shards::Resized(resized) => &mut resized.homes,
@@ -134,30 +137,124 @@ impl Restorer {
         Ok(lies)
     }
 
-    /// Loads a small value that all ranks share.
+    /// What all ranks do with a region together.
+    fn together<'r>(&self, engine: &'r Option<Arc<Engine>>, region: &'r str) -> Result<Together<'r>, LoadError> {
+        let key = self.key;
+        match engine {
+            Some(engine) => Ok(Together { engine, key, region }),
+            None => Err(LoadError::Others {
+                key,
+                region: region.into(),
+                culprits: vec![Culprit::of(self.rank, "it cannot be loaded by all ranks together here")],
+            }),
+        }
+    }
+
+    /// Loads a small value that all ranks share ([`Checkpoint::shared`](crate::Checkpoint::shared)).
     ///
     /// # Collective
-    /// Local.
+    /// All ranks, if another number of ranks took the checkpoint: the root reads it. Otherwise local.
+    ///
+    /// # Blocking
+    /// On the tier that holds the copy; as a collective call until all ranks have called.
     ///
     /// # Errors
     /// As [`Restorer::value`]; [`LoadError::Decomposition`] if it was not saved as such a one.
     pub fn shared<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, LoadError> {
-        let (place, _, record) = self.find_dealt(name)?;
-        if record.rules.get(&place) != Some(&Rule::Shared) {
+        let (rank, key) = (self.rank, self.key);
+        let rule = self.rule(name)?;
+        if rule != Some(Rule::Shared) {
             let found = "was not saved as one that all ranks share: load it with `value` or `load`".to_owned();
-            return Err(LoadError::Decomposition { rank: self.rank, key: self.key, region: name.into(), found });
+            return Err(LoadError::Decomposition { rank, key, region: name.into(), found });
         }
-        self.value(name)
+        let Shards::Resized(resized) = &mut self.shards else { return self.value(name) };
+        // The root is the home of the first shard.
+        let read = resized.homes.first_mut().filter(|_| rank == Rank::ROOT).map(|access| access.value_bytes(name));
+        let (bytes, failure) = match read {
+            Some(Ok(bytes)) => (bytes, None),
+            Some(Err(error)) => (Vec::new(), Some(error)),
+            None => (Vec::new(), None),
+        };
+        let engine = self.engine.clone();
+        let together = self.together(&engine, name)?;
+        let ballot = together.failed(together.ballot("shared", Payload::None), failure.as_ref());
+        let verdict = together.vote(ballot, move |_| (Outcome::Agreed, bytes))?;
+        region::decode_value(name, &verdict.decision).map_err(|source| LoadError::Value { rank, source })
     }
 
-    /// A region, its place, and the record of its shard.
-    fn find_dealt(&mut self, name: &str) -> Result<(usize, Region, Arc<Record>), LoadError> {
+    /// Loads the values that some ranks of those that took the checkpoint have saved with [`Checkpoint::per_rank`](crate::Checkpoint::per_rank) and
+    /// [`OnResize::Ask`](crate::OnResize::Ask), in their order. Each rank may ask for whichever it likes, of the [`Restorer::saved_ranks`] that there were.
+    ///
+    /// # Collective
+    /// All ranks; one that wants none asks for an empty range.
+    ///
+    /// # Blocking
+    /// On the tiers that hold the shards, and until all ranks have called.
+    ///
+    /// # Errors
+    /// [`LoadError::Decomposition`] if it was not saved as such a one; [`LoadError::Others`], the same on all ranks; [`LoadError::Value`] if
+    /// they are of another type.
+    pub fn of_ranks<T: DeserializeOwned>(&mut self, name: &str, ranks: Range<u32>) -> Result<Vec<T>, LoadError> {
+        let (rank, key, of) = (self.rank, self.key, self.saved_ranks());
+        if self.rule(name)? != Some(Rule::PerRank(OnResize::Ask)) {
+            let found =
+                "was not saved as one that ranks may ask for: save it with `per_rank` and `OnResize::Ask`".to_owned();
+            return Err(LoadError::Decomposition { rank, key, region: name.into(), found });
+        }
+        let engine = self.engine.clone();
+        let together = self.together(&engine, name)?;
+        let wanted = ranks.start.min(of)..ranks.end.min(of).max(ranks.start.min(of));
+        let first = wanted.clone().map(|shard| (home(Rank(shard), of, self.ranks), shard.to_le_bytes().to_vec()));
+        let mut next = all_at_once(first.collect());
+        let shards = match &mut self.shards {
+            Shards::Own(own) => std::slice::from_mut(&mut **own),
+            Shards::Resized(resized) => &mut resized.homes[..],
+        };
+        let mut on_post = |_: Rank, bytes: &[u8]| {
+            let shard = Rank(u32::from_le_bytes(bytes.try_into().map_err(|_| "it is cut")?));
+            let access = shards.iter_mut().find(|access| access.shard() == shard);
+            let access = access.ok_or_else(|| format!("this rank is not the home of shard {shard}"))?;
+            let (status, bytes) = match access.value_bytes(name) {
+                Ok(bytes) => (0, bytes),
+                Err(error) => (1 + u8::from(error.is_damage()), error.to_string().into_bytes()),
+            };
+            let answer = [&shard.0.to_le_bytes()[..], &[status], &bytes[..]].concat();
+            Ok(Handled { answer, onward: Vec::new() })
+        };
+        let mut got: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let vote = |answers: Vec<Vec<u8>>| {
+            let mut ballot = together.ballot("of ranks", Payload::None);
+            for answer in answers {
+                let Some((&[a, b, c, d, status], bytes)) = answer.split_first_chunk() else { continue };
+                match status {
+                    0 => _ = got.insert(u32::from_le_bytes([a, b, c, d]), bytes.to_vec()),
+                    status => ballot = ballot.failed(rank, String::from_utf8_lossy(bytes), status == 2),
+                }
+            }
+            ballot
+        };
+        together.exchange(&mut next, &mut on_post, vote, plainly)?;
+        let decoded = wanted.map(|shard| {
+            let bytes = got.get(&shard).map_or(&[][..], |bytes| bytes);
+            region::decode_value(name, bytes).map_err(|source| LoadError::Value { rank, source })
+        });
+        decoded.collect()
+    }
+
+    /// How a region lies over the ranks.
+    fn rule(&mut self, name: &str) -> Result<Option<Rule>, LoadError> {
+        if let Shards::Resized(resized) = &self.shards {
+            let present = || resized.outline.regions.iter().map(|region| region.name.clone()).collect();
+            let missing =
+                || LoadError::Missing { rank: self.rank, key: self.key, region: name.into(), present: present() };
+            return Ok(resized.outline.region(name).ok_or_else(missing)?.rule);
+        }
         let record = self.record()?;
         let source = self.source("the region table")?;
         let head = source.head();
         let place = head.meta.regions.iter().position(|region| region.name == name);
         let place = place.ok_or_else(|| self.missing(head, name))?;
-        Ok((place, head.meta.regions[place].clone(), record))
+        Ok(record.rules.get(&place).copied())
     }
 
     /// What the shard records of its decompositions.

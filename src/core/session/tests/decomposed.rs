@@ -513,3 +513,155 @@ fn what_n_ranks_have_saved_comes_to_m_ranks_and_from_there_to_l() {
         }
     }
 }
+
+/// Takes version 5 of everything on four ranks of two nodes.
+fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
+    on_nodes(bed, &[0, 0, 1, 1], change, |rank, session| {
+        let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
+        let memory = memory(&dealt(0, rank, 4), 0, |y, x| value(5, y, x));
+        let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+        checkpoint.save_on("t", &on, &memory[0]).expect("saved");
+        checkpoint.shared("step", &("five".to_owned(), 5u64)).expect("saved");
+        checkpoint.per_rank("seed", &vec![rank; rank as usize], crate::OnResize::Ask).expect("saved");
+        checkpoint.per_rank("scratch", &rank, crate::OnResize::Drop).expect("saved");
+        checkpoint.capture().expect("captured").wait(level).expect("committed");
+        session.close().expect("closed");
+    });
+}
+
+fn t_of(session: &Session, way: usize, rank: u32, ranks: u32, r: &mut crate::Restorer) -> Result<Vec<Vec<f64>>, Error> {
+    // Decomposed before: the attempt has a collective call of its own.
+    let on = &ONS.with(|ons| ons.borrow().clone()).expect("decomposed before");
+    let _ = session;
+    let mut memory = memory(&dealt(way, rank, ranks), 0, |_, _| 0.0);
+    let mut slices: Vec<&mut [f64]> = memory.iter_mut().map(|memory| &mut memory[..]).collect();
+    r.load_boxes_on("t", on, &mut slices)?;
+    Ok(memory)
+}
+
+thread_local! {
+    static ONS: std::cell::RefCell<Option<Decomposition>> = const { std::cell::RefCell::new(None) };
+}
+
+#[test]
+fn values_of_ranks_are_shared_dropped_or_asked_for_on_another_number_of_ranks() {
+    let bed = Bed::new();
+    take_all(&bed, |_| (), Level::Process);
+    for ranks in [1u32, 3, 4, 6] {
+        let nodes: Vec<u32> = (0..ranks).map(|rank| rank * 2 / ranks).collect();
+        on_nodes(
+            &bed,
+            &nodes,
+            |config| config.job.interval.steps = 1000,
+            |rank, session| {
+                assert!(!session.should_checkpoint().expect("answered"));
+                session
+                    .restart("heat", |r| {
+                        assert_eq!(r.saved_ranks(), 4);
+                        assert_eq!(r.shared::<(String, u64)>("step")?, ("five".to_owned(), 5));
+                        // Each asks for its share, and the last one for nothing.
+                        let wanted = if rank + 1 == ranks && ranks > 1 { 4..9 } else { rank..4 };
+                        let seeds: Vec<Vec<u32>> = r.of_ranks("seed", wanted.clone())?;
+                        assert_eq!(
+                            seeds,
+                            wanted.take_while(|of| *of < 4).map(|of| vec![of; of as usize]).collect::<Vec<_>>()
+                        );
+                        if ranks != 4 {
+                            let text = r.value::<u32>("scratch").expect_err("no shard is its own").to_string();
+                            assert!(text.contains("was taken by 4 ranks and this run has"), "{text}");
+                            assert_eq!(r.regions()?.len(), 4);
+                        } else {
+                            assert_eq!(r.value::<u32>("scratch")?, rank);
+                        }
+                        let text = r.of_ranks::<u32>("scratch", 0..1).expect_err("dropped").to_string();
+                        assert!(text.contains("not saved as one that ranks may ask for"), "{text}");
+                        Ok(())
+                    })
+                    .expect("restored")
+                    .expect("version 5");
+                // What was protected as four is protected again soon.
+                assert_eq!(session.should_checkpoint().expect("answered"), ranks != 4);
+                session.close().expect("closed");
+            },
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_ends_its_attempt_early_is_heard_by_those_that_load_together() {
+    for retry in [true, false] {
+        let bed = Bed::new();
+        take_all(&bed, |_| (), Level::Process);
+        let ends = on_nodes(
+            &bed,
+            &[0, 0, 1],
+            |_| (),
+            |rank, session| {
+                let on = session.decompose(boxes_dealt(1, rank, 3, 0)).expect("it tiles");
+                ONS.with(|ons| *ons.borrow_mut() = Some(on));
+                let mut tries = 0;
+                let end = session.restart("heat", |r| {
+                    tries += 1;
+                    if rank == 1 {
+                        let missing = crate::LoadError::Missing {
+                            rank: crate::base::Rank(1),
+                            key: r.key(),
+                            region: "gone".into(),
+                            present: vec![],
+                        };
+                        return Err(if retry { Error::application("a bad value") } else { missing.into() });
+                    }
+                    t_of(&session, 1, rank, 3, r).map(drop)
+                });
+                session.close().expect("closed");
+                (end.map(drop), tries)
+            },
+        );
+        let (ends, tries): (Vec<_>, Vec<u32>) = ends.into_iter().unzip();
+        let text = the_same(ends);
+        let (says, times) = if retry { ("a bad value", 2) } else { ("has no region \"gone\"", 1) };
+        assert!(text.contains(&format!("rank 1: {says}")) || text.contains(says), "{text}");
+        assert_eq!(tries, [times; 3], "{text}");
+    }
+}
+
+#[test]
+fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ranks() {
+    let bed = Bed::new();
+    on_nodes(
+        &bed,
+        &[0, 1],
+        |_| (),
+        |rank, session| {
+            // A level that covers a part of its array.
+            let on =
+                session.decompose(Boxes::of([40, 6]).own([u64::from(rank) * 10, 0], [10, 6]).sparse()).expect("apart");
+            let memory = vec![1u16; 60];
+            let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
+            checkpoint.save_on("level", &on, &memory).expect("saved");
+            checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
+            session.close().expect("closed");
+        },
+    );
+    for (boxes, text) in [
+        (Boxes::of([40, 6]), "was not loaded: elements [20, 0..6], which rank 1 loads, were saved by no rank"),
+        (Boxes::of([40, 7]), "is of an array of shape [40, 6], and not of [40, 7]"),
+    ] {
+        let columns = boxes.shape()[1];
+        let ends = on_nodes(
+            &bed,
+            &[0, 1, 1],
+            |_| (),
+            |rank, session| {
+                let own = boxes.clone().own([u64::from(rank) * 11, 0], [11, columns]).sparse();
+                let on = session.decompose(own).expect("apart");
+                let end =
+                    session.restart("heat", |r| Ok(r.load_on("level", &on, &mut vec![0u16; 11 * columns as usize])?));
+                session.close().expect("closed");
+                end
+            },
+        );
+        let found = the_same(ends);
+        assert!(found.contains(text), "{found}");
+    }
+}

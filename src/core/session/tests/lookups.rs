@@ -51,7 +51,10 @@ fn an_older_window_is_looked_at_when_nothing_of_the_newest_one_can_be_restored()
         let version = |elected: Option<crate::recovery::election::Elected>| elected.expect("one").candidate.key.version;
         assert_eq!(version(election.first().expect("elected")), 2);
         assert!(election.has_gathered(), "the newer ones may be elsewhere");
+        // Each is tried once more when other ways to its shards have been looked for.
+        assert_eq!(version(election.end(failed()).expect("once more")), 2);
         assert_eq!(version(election.end(failed()).expect("the next")), 1);
+        assert_eq!(version(election.end(failed()).expect("once more")), 1);
         let end = election.end(failed());
         let Err(RestartError::NothingRestorable { tried, .. }) = end else { panic!("{end:?}") };
         assert_eq!(tried.iter().map(|tried| tried.key.version).collect::<Vec<_>>(), [2, 1]);

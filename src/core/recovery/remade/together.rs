@@ -1,0 +1,99 @@
+//! What all ranks of an attempt do together, and how it ends on all of them alike.
+
+use super::super::restorer::LoadError;
+use crate::base::{CheckpointKey, Rank};
+use crate::coordination::{Ballot, Culprit, Outcome, Payload, Verdict};
+use crate::format::codec;
+use crate::transfer::Engine;
+use crate::transfer::posting::{Exchange, NextPost, OnPost};
+
+/// A step of an attempt.
+pub struct Together<'r> {
+    /// Who moves messages.
+    pub engine: &'r Engine,
+    /// The checkpoint.
+    pub key: CheckpointKey,
+    /// The region.
+    pub region: &'r str,
+}
+
+impl Together<'_> {
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.engine.identity().rank
+    }
+
+    /// This rank's vote in a step.
+    pub fn ballot(&self, step: &str, payload: Payload) -> Ballot {
+        self.engine.ballot(&format!("load {:?} of {}: {step}", self.region, self.key), payload)
+    }
+
+    /// The same of a rank that has failed, if it has.
+    pub fn failed(&self, ballot: Ballot, failure: Option<&LoadError>) -> Ballot {
+        match failure {
+            Some(error) => ballot.failed(self.rank(), error.to_string(), error.is_damage()),
+            None => ballot,
+        }
+    }
+
+    /// Exchanges posts; `agreed` is the root's decision if nobody stands in the way.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks.
+    pub fn exchange<'x>(
+        &'x self,
+        next: &'x mut NextPost<'x>,
+        on_post: &'x mut OnPost<'x>,
+        vote: impl FnOnce(Vec<Vec<u8>>) -> Ballot + 'x,
+        agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
+    ) -> Result<Verdict, LoadError> {
+        let decide = |ballot: &Ballot| unless_culprits(ballot, agreed);
+        self.heard(self.engine.exchange(Exchange { next, on_post, vote: Box::new(vote), decide: Box::new(decide) }))
+    }
+
+    /// Votes; `agreed` is the root's decision if nobody stands in the way.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`], the same on all ranks.
+    pub fn vote(
+        &self,
+        ballot: Ballot,
+        agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
+    ) -> Result<Verdict, LoadError> {
+        self.heard(self.engine.collective(ballot, Box::new(|ballot| unless_culprits(ballot, agreed))))
+    }
+
+    fn heard(&self, verdict: Result<Verdict, String>) -> Result<Verdict, LoadError> {
+        let verdict = verdict.map_err(|reason| self.of_this_rank(reason))?;
+        match verdict.outcome {
+            Outcome::Agreed => Ok(verdict),
+            Outcome::Abandoned(culprits) => {
+                Err(LoadError::Others { key: self.key, region: self.region.into(), culprits })
+            }
+            Outcome::Unknown => Err(self.of_this_rank("the root did not answer".into())),
+        }
+    }
+
+    /// What the root has decided.
+    ///
+    /// # Errors
+    /// [`LoadError::Others`] if it is something else.
+    pub fn decode<T: serde::de::DeserializeOwned>(&self, verdict: &Verdict) -> Result<T, LoadError> {
+        codec::decode("decision", &verdict.decision).map_err(|error| self.of_this_rank(error.to_string()))
+    }
+
+    fn of_this_rank(&self, why: String) -> LoadError {
+        let culprits = vec![Culprit::of(self.rank(), why)];
+        LoadError::Others { key: self.key, region: self.region.into(), culprits }
+    }
+}
+
+/// Nothing beside that all agree.
+pub fn plainly(_: &Ballot) -> (Outcome, Vec<u8>) {
+    (Outcome::Agreed, Vec::new())
+}
+
+fn unless_culprits(ballot: &Ballot, agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>)) -> (Outcome, Vec<u8>) {
+    let culprits = ballot.culprits();
+    if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), Vec::new()) }
+}
