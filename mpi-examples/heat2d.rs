@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Rank 0 prints one line per event: `started`, `restored`, `committed` (a checkpoint has reached a level), and at
-//! the end `digest`, which is the same for every number of ranks and for every number of times the run was killed.
+//! the end `digest`, which is the same for every number of ranks and for every number of times the run was killed. It may be started again on
+//! another number of ranks.
 //! `--die-at 1234:2` lets rank 2 kill itself after step 1234, each time the run passes that step; a run that
 //! restored a later step does not pass it. `--hang-at` lets a rank stop there for ever instead.
 //!
@@ -57,7 +58,8 @@ fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Erro
     halo.borders.iter().for_each(|side| field.conductivity.mirror_halo(*side));
 
     let session = checkpoints::open(world, options)?;
-    let mut step = checkpoints::restart(&session, &mut field, &problem, rank, options.verbose_log)?;
+    let blocks = checkpoints::decompose(&session, &cut, rank)?;
+    let mut step = checkpoints::restart(&session, (&mut field, &blocks), &problem, rank, options.verbose_log)?;
     let mut taken = Checkpoints::default();
     let mut stopped = false;
     while step < options.steps && !stopped {
@@ -72,7 +74,7 @@ fn run(world: &SimpleCommunicator, options: &Options) -> Result<(), Box<dyn Erro
             None => session.should_checkpoint()?,
         };
         if due || stopped {
-            taken.take(&session, &field, step, &problem, rank);
+            taken.take(&session, (&field, &blocks), step, &problem, rank);
             if let Some(level) = options.wait {
                 taken.wait(level.into(), rank);
             }

@@ -75,6 +75,32 @@ fn a_run_that_was_killed_and_started_again_ends_with_the_same_digest() {
     assert!(restored.starts_with("version=70 "), "restored {restored:?}");
 }
 
+/// From node memory, and from the files of a job whose memory is gone.
+#[test]
+fn a_run_that_was_killed_goes_on_with_more_or_fewer_ranks() {
+    let calm = digest(&run(4, folder().path(), &["--every", "10"]));
+    for (level, memory) in [("process", true), ("system", false)] {
+        let folder = folder();
+        let killed = run(4, folder.path(), &["--every", "10", "--wait", level, "--die-at", "45:2"]);
+        assert!(!killed.status.success(), "rank 2 outlived its own SIGKILL");
+        for (ranks, version, next) in [(3, 40, "65:1"), (1, 60, "85:0"), (6, 80, "500:0")] {
+            if !memory {
+                std::fs::remove_dir_all(folder.path().join("memory")).unwrap();
+            }
+            let again = run(ranks, folder.path(), &["--every", "10", "--wait", level, "--die-at", next]);
+            let restored = line(&again, "restored").unwrap_or_default();
+            let errors = String::from_utf8_lossy(&again.stderr);
+            assert!(restored.starts_with(&format!("version={version} ")), "restored {restored:?}\n{errors}");
+            let tier = if memory { "tier=memory" } else { "tier=" };
+            assert!(restored.contains(tier), "restored {restored:?}");
+            match ranks {
+                6 => assert_eq!(digest(&again), calm),
+                _ => assert!(!again.status.success(), "rank 0 outlived its own SIGKILL"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_checkpoint_of_another_problem_is_refused_by_name() {
     let folder = folder();

@@ -4,9 +4,9 @@
 #![forbid(unsafe_code)]
 
 use super::options::Options;
-use super::plate::Field;
+use super::plate::{Decomposition, Field};
 use super::surroundings::configuration;
-use bivouac::{Level, Pending, Session};
+use bivouac::{Boxes, Level, Pending, Session};
 use mpi::topology::SimpleCommunicator;
 use std::collections::VecDeque;
 use std::error::Error;
@@ -25,13 +25,25 @@ pub fn open(world: &SimpleCommunicator, options: &Options) -> Result<Session, Bo
     Ok(Session::open_with(world, configuration(options.config.as_deref(), options.dir.as_deref()))?)
 }
 
+/// Says which cells of the plate this rank owns, so that a checkpoint can be restored on any number of ranks; collective. Rows come before columns, and
+/// each block has a ring of one cell around it in memory.
+///
+/// # Errors
+/// What `Session::decompose` says.
+pub fn decompose(session: &Session, cut: &Decomposition, rank: i32) -> bivouac::Result<bivouac::Decomposition> {
+    let block = cut.block(rank as usize);
+    let plate = Boxes::of([cut.grid.ny as u64, cut.grid.nx as u64]);
+    let own = plate.own([block.y.start as u64, block.x.start as u64], [block.y.len() as u64, block.x.len() as u64]);
+    session.decompose(own.halo([1, 1]))
+}
+
 /// Loads the newest checkpoint that all ranks can load, and returns its step; 0 if there is none. Collective.
 ///
 /// # Errors
 /// What the restart says, or that the checkpoint belongs to another problem.
 pub fn restart(
     session: &Session,
-    field: &mut Field,
+    (field, blocks): (&mut Field, &bivouac::Decomposition),
     problem: &str,
     rank: i32,
     verbose: bool,
@@ -40,9 +52,9 @@ pub fn restart(
     let mut found = String::new();
     // The closure may run several times: if any rank fails, all ranks try the next older checkpoint.
     let restored = session.restart(NAME, |r: &mut bivouac::Restorer| -> bivouac::Result<()> {
-        r.load("temperature", &mut field.now.cells)?;
-        step = r.value("step")?;
-        found = r.value("problem")?;
+        r.load_on("temperature", blocks, &mut field.now.cells)?;
+        step = r.shared("step")?;
+        found = r.shared("problem")?;
         Ok(())
     })?;
     let Some(restored) = restored else {
@@ -84,12 +96,19 @@ impl Checkpoints {
     ///
     /// A checkpoint that fails is reported and the computation goes on: it costs a longer way back after a
     /// failure, nothing else.
-    pub fn take(&mut self, session: &Session, field: &Field, step: u64, problem: &str, rank: i32) {
+    pub fn take(
+        &mut self,
+        session: &Session,
+        (field, blocks): (&Field, &bivouac::Decomposition),
+        step: u64,
+        problem: &str,
+        rank: i32,
+    ) {
         let capture = || -> bivouac::Result<Pending> {
             let mut ckpt = session.checkpoint(NAME, step)?;
-            ckpt.save("temperature", &field.now.cells)?;
-            ckpt.value("step", &step)?;
-            ckpt.value("problem", &problem)?;
+            ckpt.save_on("temperature", blocks, &field.now.cells)?;
+            ckpt.shared("step", &step)?;
+            ckpt.shared("problem", &problem)?;
             ckpt.capture()
         };
         match capture() {
