@@ -164,7 +164,8 @@ fn on_one_node(places: &[Place; 2], config: &Config, work: impl Fn(usize, Sessio
     });
 }
 
-/// Runs a session of as many ranks as there are nodes given, on the node that each has, and tells what came of it by rank.
+/// Runs a session of as many ranks as there are nodes given, on the node that each has, and tells what came of it by rank. A node keeps its memory
+/// and its local disk from run to run.
 fn on_nodes<T: Send>(
     bed: &Bed,
     nodes: &[u32],
@@ -172,8 +173,12 @@ fn on_nodes<T: Send>(
     work: impl Fn(u32, Session) -> T + Sync,
 ) -> Vec<T> {
     let place = bed.place();
+    let mut distinct = nodes.to_vec();
+    distinct.dedup();
+    let numbered = |node: &u32| distinct.iter().position(|known| known == node).expect("one of them") as u32;
+    let world: Vec<u32> = nodes.iter().map(numbered).collect();
     std::thread::scope(|scope| {
-        let ranks = (0..).zip(threads::world(nodes)).map(|(rank, comm)| {
+        let ranks = (0..).zip(threads::world(&world)).map(|(rank, comm)| {
             let mut config = bed.config();
             let node = nodes[rank as usize];
             config.node.memory_directory = bed.memory.path().join(format!("node-{node}"));

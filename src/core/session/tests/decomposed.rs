@@ -665,3 +665,135 @@ fn what_was_never_saved_and_an_array_of_another_shape_end_the_restart_on_all_ran
         assert!(found.contains(text), "{found}");
     }
 }
+
+/// Loads what [`take_all`] has taken, one way or another, and says from where.
+fn load_all(session: &Session, way: usize, rank: u32, ranks: u32) -> Result<(u64, &'static str), Error> {
+    let on = session.decompose(boxes_dealt(way, rank, ranks, 1)).expect("it tiles");
+    let own = dealt(way, rank, ranks);
+    let mut memory = memory(&own, 1, |_, _| 0.0);
+    let restored = session.restart("heat", |r| {
+        {
+            let mut slices: Vec<&mut [f64]> = memory.iter_mut().map(|memory| &mut memory[..]).collect();
+            r.load_boxes_on("t", &on, &mut slices)?;
+            r.shared::<(String, u64)>("step").map(drop)
+        }
+        .map_err(Error::from)
+    })?;
+    let restored = restored.expect("there is one");
+    assert_eq!(memory, self::memory(&own, 1, |y, x| value(restored.version, y, x)), "rank {rank}");
+    Ok((restored.version, restored.tier))
+}
+
+#[test]
+fn a_lost_shard_is_rebuilt_and_read_in_ranges_and_the_job_goes_on_with_fewer_ranks() {
+    for scheme in [Scheme::Xor { members: 4 }, Scheme::Rs { data: 2, parity: 2 }, Scheme::Partner { copies: 1 }] {
+        let bed = Bed::new();
+        let change = |config: &mut Config| {
+            config.job.redundancy.scheme = scheme;
+        };
+        on_nodes(&bed, &[0, 0, 1, 1, 2, 2, 3, 3], change, |rank, session| {
+            let on = session.decompose(boxes_dealt(2, rank, 8, 0)).expect("it tiles");
+            let memory = memory(&dealt(2, rank, 8), 0, |y, x| value(5, y, x));
+            let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
+            checkpoint.save_on("t", &on, &memory[0]).expect("saved");
+            checkpoint.shared("step", &("five".to_owned(), 5u64)).expect("saved");
+            // The global tier may have it sooner.
+            assert!(ended(&checkpoint.capture().expect("captured")).iter().all(|(_, why)| why.is_none()));
+            // As one that is killed.
+            drop(session);
+        });
+        // A node dies, and takes its memory with it. The others run six ranks, and are killed before they have taken anything; then five, and so on.
+        std::fs::remove_dir_all(bed.memory.path().join("node-1")).expect("our own folder");
+        for (way, nodes) in
+            [(2, &[0, 0, 2, 2, 3, 3][..]), (1, &[3, 2, 2, 0, 0]), (0, &[0, 2, 3]), (3, &[0, 0, 0, 2, 2, 2, 3, 3, 3])]
+        {
+            bed.disk.drop_locks();
+            let ends = on_nodes(&bed, nodes, change, |rank, session| {
+                let end = load_all(&session, way, rank, nodes.len() as u32);
+                drop(session);
+                end
+            });
+            let ends: Vec<_> = ends.into_iter().map(|end| end.expect("restored")).collect();
+            assert!(
+                ends.iter().all(|(version, tier)| *version == 5 && *tier != "global"),
+                "{scheme:?} {nodes:?} {ends:?}"
+            );
+            assert!(ends.iter().any(|(_, tier)| *tier == "peers"), "{scheme:?} {nodes:?} {ends:?}");
+        }
+    }
+}
+
+/// Turns a bit of an element around wherever it lies in the memory of a node.
+fn flip(bed: &Bed, node: u32, element: f64) -> usize {
+    use std::os::unix::fs::FileExt;
+    let mut flipped = 0;
+    for file in std::fs::read_dir(bed.memory.path().join(format!("node-{node}"))).expect("our own folder") {
+        let path = file.expect("readable").path();
+        let bytes = std::fs::read(&path).expect("readable");
+        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("our own file");
+        let pattern = element.to_le_bytes();
+        for at in (0..bytes.len().saturating_sub(8)).step_by(8).filter(|at| bytes[*at..at + 8] == pattern) {
+            file.write_all_at(&[pattern[1] ^ 1], at as u64 + 1).expect("written");
+            flipped += 1;
+        }
+    }
+    flipped
+}
+
+#[test]
+fn a_flipped_bit_in_an_old_shard_comes_to_nobody_on_another_number_of_ranks() {
+    for (scheme, level, from) in [
+        (Scheme::Partner { copies: 1 }, Level::NodeLoss, Some(5)),
+        (Scheme::Xor { members: 2 }, Level::NodeLoss, Some(5)),
+        (Scheme::None, Level::System, Some(5)),
+        (Scheme::None, Level::Process, Some(1)),
+    ] {
+        let bed = Bed::new();
+        let change = |config: &mut Config| {
+            config.job.redundancy.scheme = scheme;
+            config.node.local_directory = None;
+        };
+        let change = |config: &mut Config| {
+            change(config);
+            if level == Level::Process {
+                // There is no other copy of the next one.
+                (config.job.local.every, config.job.global.every) = (1000.into(), 1000.into());
+            }
+        };
+        on_nodes(&bed, &[0, 0, 1, 1], change, |rank, session| {
+            let on = session.decompose(boxes_dealt(0, rank, 4, 0)).expect("it tiles");
+            let take = |version: u64| {
+                let memory = memory(&dealt(0, rank, 4), 0, |y, x| value(version, y, x));
+                let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+                checkpoint.save_on("t", &on, &memory[0]).expect("saved");
+                checkpoint.shared("step", &("one".to_owned(), version)).expect("saved");
+                checkpoint.capture().expect("captured")
+            };
+            // The first of a run goes everywhere.
+            ended(&take(1));
+            let pending = take(5);
+            pending.wait(level).expect("committed");
+            if level != Level::Process {
+                ended(&pending);
+            }
+            drop(session);
+        });
+        // A process that is gone holds no locks; here it may still be ending.
+        bed.disk.drop_locks();
+        // In the shard of rank 2, on the second node.
+        assert!(flip(&bed, 1, value(5, 60, 31)) > 0);
+        let nodes: &[u32] = if level == Level::Process { &[0, 1, 1] } else { &[0, 0, 1] };
+        let ends = on_nodes(&bed, nodes, change, |rank, session| {
+            let end = load_all(&session, 1, rank, 3);
+            session.close().expect("closed");
+            end
+        });
+        for end in ends {
+            assert_eq!(
+                end.map(|(version, _)| version).map_err(|error| error.to_string()),
+                Ok(from.expect("some")),
+                "{scheme:?}"
+            );
+        }
+    }
+}
