@@ -67,7 +67,7 @@ fn run(shape: Shape, world: &mut World, actions: Vec<Action>) -> Run {
     config.job.reduction.method = shape.reduction;
     config.job.reduction.compress = if shape.reduction == Method::Tree { Compress::On } else { Compress::Off };
     let run = world.next_run();
-    let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, closes: true };
+    let script = Script { seed: 5, run, series: 1, actions, back: None, large: false, elastic: None, closes: true };
     Run {
         script,
         config,

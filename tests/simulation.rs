@@ -14,7 +14,8 @@
 //! - the memory of the node stays within its budget;
 //! - every call comes to an end, and where no process was killed and no message lost every rank comes to the end of its
 //!   work;
-//! - without faults there are no errors.
+//! - without faults there are no errors;
+//! - all of this with another number of ranks than before, element by element.
 //!
 //! A seed replays: the same turns in the same order at the same times.
 //!
@@ -42,6 +43,8 @@ use world::{GLOBAL_ROOT, Landings, Run, Running, World, local_root};
 
 /// Seeds of an ordinary run of the tests: about half a minute on two cores. `ci/test.sh whole` has more.
 const SEEDS: u64 = 200;
+/// The most ranks of a run whose number of ranks changes.
+const RANKS_MAX: u32 = 8;
 /// More turns than any run needs that does not hang; a rank takes some hundreds per call that times out.
 const TURNS_PER_RANK: u64 = 150_000;
 
@@ -59,6 +62,8 @@ struct Job {
     machines: Vec<u32>,
     /// Shards land later, in half of the seeds.
     lands_later: bool,
+    /// Runs have another number of ranks than those before, in a third of the seeds.
+    is_elastic: bool,
     generation_max: u64,
     zombie: Option<Zombie>,
     story: Vec<String>,
@@ -165,9 +170,11 @@ impl Job {
         // Memory alone must have room; with other tiers a shard that finds none goes there.
         let is_alone = !config.job.local_enabled && !config.job.global_enabled;
         let is_roomy = rng.chance(1, 2) || is_alone;
+        let is_elastic = ranks < 64 && Rng::new(seed ^ 0xe1a5).chance(1, 3);
+        let most_ranks = if is_elastic { RANKS_MAX } else { ranks };
         let budget = if is_roomy {
             // All ranks may land on one machine.
-            u64::from(ranks.min(8)) * (16 << 20)
+            u64::from(most_ranks.min(8)) * (16 << 20)
         } else {
             (2 << 20) * (1 + rng.below(u64::from(per_machine) + 1))
         };
@@ -181,7 +188,7 @@ impl Job {
             world: World::new(
                 seed,
                 used + 1 + u32::from(scheme != Scheme::None),
-                u64::from(ranks + 2) * TURNS_PER_RANK,
+                u64::from(most_ranks + 2) * TURNS_PER_RANK,
             ),
             truth,
             ranks,
@@ -192,6 +199,7 @@ impl Job {
             budget,
             machines: (0..ranks).map(|rank| rank / per_machine).collect(),
             lands_later: Rng::new(seed ^ 0x1a4d).chance(1, 2),
+            is_elastic,
             generation_max: 0,
             zombie: None,
             story: Vec::new(),
@@ -239,6 +247,19 @@ impl Job {
             self.tell(format!("a bit flips: {what}"));
             self.truth.memory_damaged.insert((series, key));
         }
+    }
+
+    /// The next run has another number of ranks, on machines of before or on any.
+    fn resize(&mut self) {
+        let used: Vec<u32> =
+            self.machines.iter().copied().collect::<std::collections::BTreeSet<u32>>().into_iter().collect();
+        self.ranks = 1 + self.rng.below(u64::from(RANKS_MAX)) as u32;
+        let count = self.world.machine_count();
+        let machines = if self.rng.chance(2, 3) { used } else { (0..count).collect() };
+        let ranks = self.ranks as usize;
+        self.machines = (0..ranks).map(|rank| machines[rank * machines.len() / ranks]).collect();
+        let text = format!("{ranks} ranks from now on, on machines {:?}", self.machines);
+        self.tell(text);
     }
 
     /// Ranks come to other machines: whole machines trade places, or each rank lands anywhere.
@@ -450,12 +471,16 @@ impl Job {
             actions,
             back: rng.chance(1, 8).then(|| 1 + rng.below(2)),
             large: self.large,
+            elastic: self.is_elastic.then_some(self.ranks),
             closes: rng.chance(3, 4),
         }
     }
 
     /// One run of the application, from its start to its end or its death.
     fn run(&mut self) {
+        if self.is_elastic && self.generation_max > 0 && self.rng.chance(2, 3) {
+            self.resize();
+        }
         self.damage();
         let mut trouble = self.trouble();
         let zombie = self.zombie.take();
@@ -721,6 +746,8 @@ fn what_was_promised_is_restored_whatever_happens() {
         assert!(captured > 1000 && committed > 1000 && abandoned > 50 && unknown > 5 && ended > 500, "{counts:?}");
         assert!(restored.iter().all(|count| *count > 50) && promises > 300 && protected > 30, "{counts:?}");
         assert!(overtaken > 5, "{counts:?}");
+        let resized = world::rank::RESIZED.load(Ordering::Relaxed);
+        assert!(resized > 200, "{resized} times a rank restored what another number of ranks had saved");
     }
 }
 

@@ -2,15 +2,17 @@
 
 use super::baton::Seat;
 use super::journal::{Data, Entry, Heard, Journal, Restart, contents};
+use bivouac_core::base::rng::Rng;
 use bivouac_core::base::{Clock, Level};
 use bivouac_core::comm::{Comm, CommError, Label, Parcel, Slice};
 use bivouac_core::recovery::RestartError;
 use bivouac_core::session::place::Place;
 use bivouac_core::tier::wrappers::{Call, Observer};
-use bivouac_core::{Config, Error, LevelVerdict, Pending, Session};
+use bivouac_core::{Boxes, Config, Decomposition, Error, LevelVerdict, Pending, Session};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The series that applications keep.
@@ -44,6 +46,8 @@ pub struct Script {
     /// Go back to this many versions before the newest one, by name.
     pub back: Option<u64>,
     pub large: bool,
+    /// All data lie on a decomposition, so that any number of ranks can go on; how many they are now.
+    pub elastic: Option<u32>,
     /// Close in order at the end (otherwise the rank just vanishes).
     pub closes: bool,
 }
@@ -134,7 +138,50 @@ impl Observer for Hands {
     }
 }
 
+/// Restarts of a checkpoint that another number of ranks took, on one rank each.
+pub static RESIZED: AtomicU64 = AtomicU64::new(0);
+
+/// The array of jobs that any number of ranks go on with.
+const SHAPE: [u64; 2] = [41, 23];
+
+/// What a rank owns of it: rows, columns, or single rows in turn, as the run has it.
+fn owned(run: u64, rank: u32, ranks: u32) -> Vec<([u64; 2], [u64; 2])> {
+    let (rank, ranks) = (u64::from(rank), u64::from(ranks));
+    let cut = |extent: u64| (rank * extent / ranks, (rank + 1) * extent / ranks - rank * extent / ranks);
+    let ((y, rows), (x, columns)) = (cut(SHAPE[0]), cut(SHAPE[1]));
+    match run % 3 {
+        0 => vec![([y, 0], [rows, SHAPE[1]])],
+        1 => vec![([0, x], [SHAPE[0], columns])],
+        _ => (0..SHAPE[0]).filter(|row| row % ranks == rank).map(|row| ([row, 0], [1, SHAPE[1]])).collect(),
+    }
+}
+
+/// An element of a version.
+fn element(script: &Script, run: u64, series: &str, version: u64, y: u64, x: u64) -> u64 {
+    let hash = series.bytes().fold(script.seed, |hash, byte| hash.rotate_left(8) ^ u64::from(byte));
+    Rng::new(hash ^ run << 40 ^ version << 20 ^ (y * SHAPE[1] + x)).next_u64()
+}
+
+/// The memory of what a rank owns, with one ghost cell on each side of every dimension.
+fn memory(owned: &[([u64; 2], [u64; 2])], of: impl Fn(u64, u64) -> u64) -> Vec<Vec<u64>> {
+    let fill = |([y0, x0], [rows, columns]): &([u64; 2], [u64; 2])| {
+        let mut cells = vec![GHOST; ((rows + 2) * (columns + 2)) as usize];
+        for y in 0..*rows {
+            for x in 0..*columns {
+                cells[((y + 1) * (columns + 2) + x + 1) as usize] = of(y0 + y, x0 + x);
+            }
+        }
+        cells
+    };
+    owned.iter().map(fill).collect()
+}
+
+/// What ghost cells hold.
+const GHOST: u64 = 0x6060_6060;
+
 struct Application<'a> {
+    /// What all data lie on, in jobs that any number of ranks go on with.
+    on: Option<Decomposition>,
     seat: &'a Seat,
     own: Rank,
     session: Session,
@@ -153,8 +200,8 @@ pub fn run(seat: &Seat, own: Rank, comm: Box<dyn Comm>) {
         Err(error) => return own.journal.note(rank, Entry::NotOpened { text: error.to_string() }),
     };
     own.journal.note(rank, Entry::Opened { generation: session.generation() });
-    let mut application = Application { seat, own, session, versions: HashMap::new(), pending: Vec::new() };
-    if application.restart() {
+    let mut application = Application { on: None, seat, own, session, versions: HashMap::new(), pending: Vec::new() };
+    if application.decompose() && application.restart() {
         application.work();
     }
     application.end();
@@ -163,6 +210,20 @@ pub fn run(seat: &Seat, own: Rank, comm: Box<dyn Comm>) {
 impl Application<'_> {
     fn note(&self, entry: Entry) {
         self.own.journal.note(self.own.rank, entry);
+    }
+
+    fn decompose(&mut self) -> bool {
+        let Some(ranks) = self.own.script.elastic else { return true };
+        let owned = owned(self.own.script.run, self.own.rank, ranks).into_iter();
+        let boxes = owned.fold(Boxes::of(SHAPE).halo([1, 1]), |boxes, (origin, extent)| boxes.own(origin, extent));
+        match self.session.decompose(boxes) {
+            Ok(on) => self.on = Some(on),
+            Err(error) => {
+                self.failed("decompose", &error);
+                return false;
+            }
+        }
+        true
     }
 
     /// True if there is something to go on from on this rank, or nothing at all to restore.
@@ -184,7 +245,24 @@ impl Application<'_> {
     fn restart_series(&mut self, series: &'static str, version: Option<u64>) -> bool {
         let mut run = 0;
         let (rank, script) = (self.own.rank, &self.own.script);
+        let on = self.on.clone();
         let load = |restorer: &mut bivouac_core::Restorer| {
+            if let (Some(on), Some(ranks)) = (&on, script.elastic) {
+                run = restorer.shared::<u64>("run")?;
+                let version = restorer.version();
+                let owned = owned(script.run, rank, ranks);
+                let mut found = memory(&owned, |_, _| 0);
+                let mut slices: Vec<&mut [u64]> = found.iter_mut().map(|memory| &mut memory[..]).collect();
+                restorer.load_boxes_on("field", on, &mut slices)?;
+                let expected = memory(&owned, |y, x| element(script, run, series, version, y, x));
+                assert!(
+                    found == expected,
+                    "WRONG DATA: field of {series} version {version} of run {run} of {} ranks on rank {rank} of {ranks}",
+                    restorer.saved_ranks()
+                );
+                RESIZED.fetch_add(u64::from(restorer.saved_ranks() != ranks), Ordering::Relaxed);
+                return Ok(());
+            }
             run = restorer.value::<u64>("run")?;
             let version = restorer.version();
             let expected = contents(script.seed, run, series, version, rank, script.large);
@@ -276,7 +354,17 @@ impl Application<'_> {
         let version = self.next_version(series);
         let script = &self.own.script;
         let data = contents(script.seed, script.run, series, version, self.own.rank, script.large);
+        let cells = |ranks| {
+            memory(&owned(script.run, self.own.rank, ranks), |y, x| element(script, script.run, series, version, y, x))
+        };
+        let field = script.elastic.map(cells);
         let captured = self.session.checkpoint(series, version).and_then(|mut checkpoint| {
+            if let (Some(on), Some(field)) = (&self.on, &field) {
+                let slices: Vec<&[u64]> = field.iter().map(|memory| &memory[..]).collect();
+                checkpoint.save_boxes_on("field", on, &slices)?;
+                checkpoint.shared("run", &script.run)?;
+                return checkpoint.capture();
+            }
             for (name, data) in &data {
                 match data {
                     Data::Bytes(bytes) => checkpoint.save(name, bytes)?,

@@ -31,7 +31,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 pub use target::Target;
-pub use together::{Together, plainly};
+pub use together::{ELSEWHERE, Together, plainly};
 
 /// Bytes that a reader has on their way before they were taken, and that a rank gets from all readers together before it has taken them.
 const WINDOW: usize = 64 << 20;

@@ -2,6 +2,7 @@
 
 use super::super::discover::{Found, Held};
 use super::super::homes::{home, homed};
+use super::super::remade::ELSEWHERE;
 use super::error::{RestartError, Tried, Want, join};
 use super::root::{AT_THE_END, Choice, DISTRUSTED, RootView, Word, from_bits, to_bits};
 use crate::base::log;
@@ -135,8 +136,8 @@ impl Election {
             let decide = Box::new(move |ballot: &Ballot| root.decide_end(ballot));
             let verdict = self.engine.collective(ballot.with_sums(vec![(AT_THE_END, 1)]), decide);
             let verdict = verdict.map_err(|reason| RestartError::Session { reason })?;
-            let are_some_elsewhere = verdict.outcome != Outcome::Agreed && verdict.decision.is_empty();
-            if failure.is_none() || !are_some_elsewhere || verdict.outcome == Outcome::Unknown {
+            let are_some_elsewhere = verdict.outcome != Outcome::Agreed && verdict.decision == ELSEWHERE;
+            if failure.is_none() || !are_some_elsewhere {
                 break agreed(Ok(verdict))?;
             }
         };

@@ -1,5 +1,6 @@
 //! The root's side, pure: what is elected from what the ranks have said.
 
+use super::super::remade::ELSEWHERE;
 use super::error::{Tried, Want};
 use crate::base::log;
 use crate::catalog::{Candidate, restorable};
@@ -186,15 +187,15 @@ impl RootView {
         Word::Try(Box::new(Choice { candidate, manifests, left_behind }))
     }
 
-    /// Whether the attempt counts, or what is tried next. Something stands in a decision that all ranks have come to the end for.
+    /// Whether the attempt counts, or what is tried next.
     pub fn decide_end(mut self, ballot: &Ballot) -> (Outcome, Vec<u8>) {
         let culprits = ballot.culprits();
         let here = ballot.sums.iter().find(|(key, _)| *key == AT_THE_END).map_or(0, |(_, here)| *here);
         if here != u64::from(ballot.votes) {
-            return (Outcome::Abandoned(culprits), Vec::new());
+            return (Outcome::Abandoned(culprits), ELSEWHERE.to_vec());
         }
         if culprits.iter().any(|culprit| !culprit.retry) {
-            return (Outcome::Abandoned(culprits), vec![1]);
+            return (Outcome::Abandoned(culprits), Vec::new());
         }
         let answer = match self.current {
             // Damaged copies: other ways to all shards have not been looked for yet.
@@ -566,13 +567,13 @@ mod tests {
         assert_eq!(tried(&word), Some((2, false)), "the next older one");
         let failed = failed.expect("it was tried");
         assert_eq!((failed.key.version, failed.culprits), (3, vec![culprit(true)]));
-        let (outcome, all_are_here) = end(Some(false), true);
-        assert_eq!((outcome, all_are_here), (Outcome::Abandoned(vec![culprit(false)]), vec![1]));
+        let (outcome, elsewhere) = end(Some(false), true);
+        assert_eq!((outcome, elsewhere), (Outcome::Abandoned(vec![culprit(false)]), vec![]));
         // One ends it, another one loads something together with all others.
         let ended = Ballot::default().failed(Rank(2), "a flipped bit", true).with_sums(vec![(AT_THE_END, 1)]);
         let ended = Ballot { votes: 1, ..ended };
         let other = Ballot::of(Rank::ROOT, 7, "load", Payload::None);
-        let (outcome, all_are_here) = three([true; 3]).decide_end(&ended.merge(other));
-        assert_eq!((outcome, all_are_here), (Outcome::Abandoned(vec![culprit(true)]), vec![]));
+        let (outcome, elsewhere) = three([true; 3]).decide_end(&ended.merge(other));
+        assert_eq!((outcome, elsewhere), (Outcome::Abandoned(vec![culprit(true)]), ELSEWHERE.to_vec()));
     }
 }

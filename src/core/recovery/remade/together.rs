@@ -7,6 +7,10 @@ use crate::format::codec;
 use crate::transfer::Engine;
 use crate::transfer::posting::{Exchange, NextPost, OnPost};
 
+/// The decision on a round of an attempt in which some ranks had come to its end already, and others had not, or may not have: all come to the end
+/// now.
+pub const ELSEWHERE: [u8; 1] = [2];
+
 /// A step of an attempt.
 pub struct Together<'r> {
     /// Who moves messages.
@@ -95,5 +99,5 @@ pub fn plainly(_: &Ballot) -> (Outcome, Vec<u8>) {
 
 fn unless_culprits(ballot: &Ballot, agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>)) -> (Outcome, Vec<u8>) {
     let culprits = ballot.culprits();
-    if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), Vec::new()) }
+    if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), ELSEWHERE.to_vec()) }
 }
