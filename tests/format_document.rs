@@ -8,11 +8,16 @@ mod limit;
 
 use bivouac_core::base::digest::{Digest, digest_bytes};
 use bivouac_core::base::ids::{CheckpointKey, Generation, Incarnation, Level, Origin, Rank};
+use bivouac_core::config::{PartStore, Scheme};
 use bivouac_core::format::SourceKey;
 use bivouac_core::format::container::encode_tail;
 use bivouac_core::format::packed::{Extent, Packing, Stored};
 use bivouac_core::format::shard::{Layout, encode_head};
 use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use bivouac_core::session::place::{Place, Workers};
+use bivouac_core::{Boxes, Config, OnResize, Session};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_128;
 
 // ------------------------------------------------------------------------ what the document says
 
@@ -564,42 +569,28 @@ fn parity_is_what_the_document_says() {
     }
 }
 
-/// Four ranks on four nodes write a checkpoint with rs(2,2) to their local tiers; the document alone says how the files
-/// hang together.
-#[test]
-fn a_set_is_as_documented() {
-    use bivouac_core::config::{PartStore, Scheme};
-    use bivouac_core::session::place::{Place, Workers};
-    use bivouac_core::{Config, Level, Session};
+/// A folder of a node, which is made if it is not there.
+fn folder_of(root: &Path, node: u32, what: &str) -> PathBuf {
+    let path = root.join(format!("{what}-{node}"));
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
 
-    let root = tempfile::tempdir().unwrap();
-    let folder = |node: u32, what: &str| {
-        let path = root.path().join(format!("{what}-{node}"));
-        std::fs::create_dir_all(&path).unwrap();
-        path
-    };
-    let take = |rank: u32, session: &Session| {
-        let values: Vec<u64> = (0..1000 * u64::from(rank) + 700).map(|at| at * 0x9e37_79b9 + u64::from(rank)).collect();
-        let mut checkpoint = session.checkpoint("state", 5).unwrap();
-        checkpoint.save("values", &values).unwrap();
-        let pending = checkpoint.capture().unwrap();
-        pending.wait(Level::NodeLoss).unwrap();
-        // On this rank it is over when all its tiers have been written.
-        limit::wait_until("all its tiers are written", || pending.poll());
-    };
-    let end = std::sync::Barrier::new(4);
+/// Ranks on a node each, with a local tier and no global one, take a checkpoint of the series `state`.
+fn take_on_nodes(root: &Path, ranks: u32, change: impl Fn(&mut Config), take: impl Fn(u32, &Session) + Sync) {
+    let end = std::sync::Barrier::new(ranks as usize);
     std::thread::scope(|scope| {
-        for (comm, rank) in bivouac_core::comm::threads::world(&[0, 1, 2, 3]).into_iter().zip(0..) {
+        let nodes: Vec<u32> = (0..ranks).collect();
+        for (comm, rank) in bivouac_core::comm::threads::world(&nodes).into_iter().zip(0..) {
             let mut config = Config::default();
             config.job.name = Some("set".into());
             config.job.block_bytes = 4096;
-            config.job.redundancy.scheme = "rs(2,2)".parse::<Scheme>().unwrap();
-            config.job.redundancy.store = PartStore::Local;
             config.job.global_enabled = false;
-            config.node.memory_directory = folder(rank, "memory");
+            config.node.memory_directory = folder_of(root, rank, "memory");
             config.node.memory_budget = bivouac_core::config::Budget::Bytes(8 << 20);
-            config.node.local_directory = Some(folder(rank, "local"));
+            config.node.local_directory = Some(folder_of(root, rank, "local"));
             config.node.local_allow_tmpfs = true;
+            change(&mut config);
             let (take, end) = (&take, &end);
             scope.spawn(move || {
                 let mut place = Place::here(&config, Workers::Threads, "ranks".into()).unwrap();
@@ -611,12 +602,35 @@ fn a_set_is_as_documented() {
             });
         }
     });
+}
 
-    let only = |path: &std::path::Path| std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
-    let file = |rank: u32, name: String| {
-        let job = only(&folder(rank, "local"));
-        std::fs::read(only(&job.join("ranks/state")).join(name)).unwrap()
+/// A file of the only checkpoint on the local tier of a rank's node.
+fn local_file(root: &Path, rank: u32, name: &str) -> Vec<u8> {
+    let only = |path: &Path| std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
+    let job = only(&folder_of(root, rank, "local"));
+    std::fs::read(only(&job.join("ranks/state")).join(name)).unwrap()
+}
+
+/// Four ranks on four nodes write a checkpoint with rs(2,2) to their local tiers; the document alone says how the files
+/// hang together.
+#[test]
+fn a_set_is_as_documented() {
+    let root = tempfile::tempdir().unwrap();
+    let take = |rank: u32, session: &Session| {
+        let values: Vec<u64> = (0..1000 * u64::from(rank) + 700).map(|at| at * 0x9e37_79b9 + u64::from(rank)).collect();
+        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        checkpoint.save("values", &values).unwrap();
+        let pending = checkpoint.capture().unwrap();
+        pending.wait(Level::NodeLoss).unwrap();
+        // On this rank it is over when all its tiers have been written.
+        limit::wait_until("all its tiers are written", || pending.poll());
     };
+    let with_parity = |config: &mut Config| {
+        config.job.redundancy.scheme = "rs(2,2)".parse::<Scheme>().unwrap();
+        config.job.redundancy.store = PartStore::Local;
+    };
+    take_on_nodes(root.path(), 4, with_parity, take);
+    let file = |rank: u32, name: String| local_file(root.path(), rank, &name);
     let shards: Vec<Vec<u8>> =
         (0..4).map(|rank| read_container(&file(rank, format!("r{rank:06}.bvs")))[0].1.to_vec()).collect();
     let lengths: std::collections::BTreeSet<usize> = shards.iter().map(Vec::len).collect();
@@ -648,4 +662,136 @@ fn a_set_is_as_documented() {
             }
         }
     }
+}
+
+// ------------------------------------------------------------------------ how regions lie over the ranks
+
+/// The lines of the document's example of a decomposition record, without what they mean.
+fn example_record() -> Vec<u8> {
+    let document = include_str!("../docs/FORMAT.md");
+    let example = document.split("its record is:").nth(1).unwrap().split("```").nth(1).unwrap();
+    let bytes = |line: &str| hex(&line[..50]);
+    example.lines().skip(1).flat_map(bytes).collect()
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+/// The bytes of rank 0's parts, as the document has them.
+fn example_parts() -> Vec<u8> {
+    let document = include_str!("../docs/FORMAT.md");
+    hex(document.split("so its parts are `").nth(1).unwrap().split('`').next().unwrap())
+}
+
+/// Parts: extents of the array, is it sparse, and of each box origin and extent.
+type PartsRead = (Vec<u64>, bool, Vec<(Vec<u64>, Vec<u64>)>);
+
+fn read_parts(reader: &mut Reader) -> PartsRead {
+    let (dims, sparse) = (usize::from(reader.u8()), reader.u8());
+    let shape = (0..dims).map(|_| reader.short()).collect();
+    let (mut origin, mut extent) = (vec![0u64; dims], vec![0u64; dims]);
+    let boxes = (0..reader.short()).map(|_| {
+        for dim in 0..dims {
+            origin[dim] = origin[dim].wrapping_add_signed(reader.step());
+            extent[dim] = extent[dim].wrapping_add_signed(reader.step());
+        }
+        (origin.clone(), extent.clone())
+    });
+    (shape, sparse == 1, boxes.collect())
+}
+
+/// Place of the region, and code.
+type RuleRead = (u64, u64);
+
+/// Identity and parts of each decomposition; the rules.
+fn read_record(bytes: &[u8]) -> (Vec<(u128, PartsRead)>, Vec<RuleRead>) {
+    let mut reader = Reader(bytes);
+    assert_eq!(reader.u8(), 1);
+    let decomposition = |reader: &mut Reader| {
+        let identity = u128::from_le_bytes(reader.bytes(16).try_into().unwrap());
+        (identity, read_parts(reader))
+    };
+    let decompositions = (0..reader.short()).map(|_| decomposition(&mut reader)).collect();
+    let mut next = 0;
+    let rules = (0..reader.short()).map(|_| {
+        let place = next + reader.short();
+        next = place + 1;
+        (place, reader.short())
+    });
+    let rules = rules.collect();
+    reader.end();
+    (decompositions, rules)
+}
+
+/// Two ranks take the checkpoint of the document's example; what stands in their files is what it says, byte for byte.
+#[test]
+fn a_decomposition_record_and_its_regions_are_as_documented() {
+    let root = tempfile::tempdir().unwrap();
+    let number = |row: u64, column: u64| (10 * row + column) as u16;
+    let take = |rank: u32, session: &Session| {
+        let boxes = match rank {
+            0 => Boxes::of([6, 4]).own([0, 0], [2, 4]),
+            _ => Boxes::of([6, 4]).own([2, 0], [4, 3]).own([2, 3], [4, 1]).halo([1, 2]),
+        };
+        let memory: Vec<Vec<u16>> = match rank {
+            0 => vec![(0..2).flat_map(|row| (0..4).map(move |column| number(row, column))).collect()],
+            // With ghost cells, which are not stored: one row and two columns on each side.
+            _ => [(0, 3), (3, 1)]
+                .map(|(first, columns): (u64, u64)| {
+                    let inside = |row: u64, at: u64| (1..5).contains(&row) && (2..columns + 2).contains(&at);
+                    let cell =
+                        |row: u64, at: u64| if inside(row, at) { number(row + 1, first + at - 2) } else { 0xffff };
+                    (0..6).flat_map(|row| (0..columns + 4).map(move |at| cell(row, at))).collect()
+                })
+                .into(),
+        };
+        let memory: Vec<&[u16]> = memory.iter().map(Vec::as_slice).collect();
+        let on = session.decompose(boxes).unwrap();
+        let mut checkpoint = session.checkpoint("state", 5).unwrap();
+        checkpoint.save_boxes_on("t", &on, &memory).unwrap();
+        checkpoint.shared("step", &5u64).unwrap();
+        checkpoint.value("note", &rank).unwrap();
+        checkpoint.per_rank("seed", &rank, OnResize::Ask).unwrap();
+        let pending = checkpoint.capture().unwrap();
+        limit::wait_until("it is written", || pending.poll());
+    };
+    take_on_nodes(root.path(), 2, |_| (), take);
+
+    let found = |rank: u32| {
+        let file = local_file(root.path(), rank, &format!("r{rank:06}.bvs"));
+        let (_, shard) = read_container(&file)[0];
+        read_shard(shard, b"BVKSHRD1").regions
+    };
+    let (zero, one) = (found(0), found(1));
+    let names: Vec<&str> = one.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["t", "step", "note", "seed", ".bivouac/decomposition", ".bivouac/affinity"]);
+    let numbers = |cells: &[(u64, u64)]| -> Vec<u8> {
+        cells.iter().flat_map(|(row, column)| number(*row, *column).to_le_bytes()).collect()
+    };
+    let cells = |rows: std::ops::Range<u64>, columns: std::ops::Range<u64>| -> Vec<(u64, u64)> {
+        rows.flat_map(|row| columns.clone().map(move |column| (row, column))).collect()
+    };
+    assert_eq!(zero[0].1, numbers(&cells(0..2, 0..4)));
+    // Box behind box.
+    assert_eq!(one[0].1, numbers(&[cells(2..6, 0..3), cells(2..6, 3..4)].concat()));
+
+    let record = &one[4].1;
+    let shown: Vec<String> = record.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(record, &example_record(), "the library writes {}", shown.join(" "));
+    let (decompositions, rules) = read_record(record);
+    assert_eq!(rules, [(0, 4), (1, 0), (3, 3)]);
+    let [(identity, parts)] = &decompositions[..] else { panic!("{decompositions:?}") };
+    let boxes = vec![(vec![2, 0], vec![4, 3]), (vec![2, 3], vec![4, 1])];
+    assert_eq!(*parts, (vec![6, 4], false, boxes));
+    let (of_zero, same_rules) = read_record(&zero[4].1);
+    assert_eq!(same_rules, rules);
+    assert_eq!(of_zero, [(*identity, (vec![6, 4], false, vec![(vec![0, 0], vec![2, 4])]))]);
+    let bytes_of_parts = |record: &[u8]| record[2 + 16..record.len() - 7].to_vec();
+    assert_eq!(bytes_of_parts(&zero[4].1), example_parts());
+    let sum = [&zero, &one].iter().zip(0u32..).fold(0u128, |sum, (regions, rank)| {
+        let of_rank = [&rank.to_le_bytes(), &2u32.to_le_bytes(), &bytes_of_parts(&regions[4].1)[..]].concat();
+        sum.wrapping_add(xxh3_128(&of_rank))
+    });
+    assert_eq!(sum, *identity);
 }
