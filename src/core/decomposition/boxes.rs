@@ -1,14 +1,12 @@
 //! What a program says of its part of an array, and what the ranks have agreed on.
 
 use super::cells::Cells;
+use super::packed::{BOXES_MAX, ELEMENTS_MAX, Head};
 use super::strides::Strides;
 use super::{Cuboid, DIMS, Identity};
 use crate::base::Rank;
 use crate::format::numbers;
 use std::sync::Arc;
-
-/// The most elements of an array, and of the memory of a box: byte counts of any element type then stay numbers.
-pub const ELEMENTS_MAX: u64 = (1 << 62) - 1;
 
 /// Why a part of an array cannot be what it is said to be, or does not fit those of the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -68,9 +66,6 @@ pub enum DecompositionError {
         given: usize,
     },
 }
-
-/// The most boxes of a rank.
-pub const BOXES_MAX: usize = 1 << 24;
 
 /// A rank's part of a global array: boxes of its elements. See [`Session::decompose`](crate::session::Session::decompose).
 ///
@@ -249,35 +244,10 @@ impl Parts {
 
     /// Takes them off again; `None` unless they are inside an array that can be.
     pub(crate) fn take(bytes: &mut &[u8]) -> Option<Parts> {
-        let (head, rest) = bytes.split_at_checked(2)?;
-        *bytes = rest;
-        let (dims, is_sparse) = (usize::from(head[0]), head[1] == 1);
-        if !(1..=DIMS).contains(&dims) || head[1] > 1 {
-            return None;
-        }
-        let mut whole = Cuboid { from: [0; DIMS], to: [1; DIMS] };
-        for dim in 0..dims {
-            whole.to[dim] = numbers::take(bytes)?;
-        }
-        let count = usize::try_from(numbers::take(bytes)?).ok()?;
-        // Each takes two bytes of each dimension: a count that nothing follows takes no memory.
-        if whole.volume() > ELEMENTS_MAX || count > bytes.len() / (2 * dims) || count > BOXES_MAX {
-            return None;
-        }
-        let mut own = Vec::with_capacity(count);
-        let mut before = Cuboid { from: [0; DIMS], to: [0; DIMS] };
-        for _ in 0..count {
-            let mut next = Cuboid { from: [0; DIMS], to: [1; DIMS] };
-            for dim in 0..dims {
-                let step = |bytes: &mut &[u8]| numbers::take(bytes).map(numbers::to_step);
-                next.from[dim] = before.from[dim].wrapping_add(step(bytes)? as u64);
-                let extent = before.extent(dim).wrapping_add(step(bytes)? as u64);
-                next.to[dim] = next.from[dim].checked_add(extent)?;
-            }
-            own.push(Some(next).filter(|next| whole.contains(next))?);
-            before = next;
-        }
-        Some(Parts { dims, whole, is_sparse, own })
+        let head = Head::take(bytes)?;
+        let mut own = Vec::with_capacity(head.count);
+        head.each(bytes, |next| own.push(next))?;
+        Some(Parts { dims: head.dims, whole: head.whole, is_sparse: head.is_sparse, own })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Parts;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::Xxh3;
 
 /// A decomposition: its shape, the number of ranks, and the parts of each. The sum modulo 2^128 over the ranks of a hash of what each has, so that no
 /// rank needs to know the others' parts.
@@ -16,9 +16,18 @@ const LIMBS: usize = 4;
 impl Identity {
     /// What one rank adds to it.
     pub fn of_rank(parts: &Parts, rank: u32, ranks: u32) -> Identity {
-        let mut bytes = [rank.to_le_bytes(), ranks.to_le_bytes()].concat();
-        parts.put(&mut bytes);
-        Identity(xxh3_128(&bytes))
+        let mut packed = Vec::new();
+        parts.put(&mut packed);
+        Identity::of_packed(&packed, rank, ranks)
+    }
+
+    /// The same of parts as records have them.
+    pub fn of_packed(packed: &[u8], rank: u32, ranks: u32) -> Identity {
+        let mut hasher = Xxh3::new();
+        hasher.update(&rank.to_le_bytes());
+        hasher.update(&ranks.to_le_bytes());
+        hasher.update(packed);
+        Identity(hasher.digest128())
     }
 
     /// The sum of two.

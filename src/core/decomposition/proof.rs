@@ -267,7 +267,7 @@ mod tests {
                 let extent: [u64; 3] = std::array::from_fn(|dim| u64::from(extent[dim]) % (shape[dim] - origin[dim] + 1));
                 let rank = rank.index(ranks);
                 // One rank loses all it has, or gets something that is another's.
-                all[rank] = if extent[0] % 2 == 0 { Boxes::of(shape) } else { all[rank].clone().own(origin, extent) };
+                all[rank] = if extent[0].is_multiple_of(2) { Boxes::of(shape) } else { all[rank].clone().own(origin, extent) };
             }
             let mut counts = BTreeMap::new();
             for (rank, boxes) in all.iter().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! It is the body of the region [`DECOMPOSITION`](crate::region::DECOMPOSITION), in a version of its own. `docs/FORMAT.md` has the bytes.
 
-use super::{Identity, Parts};
+use super::{Identity, PackedParts, Parts};
 use crate::format::{FormatError, Region, RegionKind, numbers};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 /// The version of the bytes.
 const VERSION: u8 = 1;
 const WHAT: &str = "decomposition record";
+/// More regions than a region table of 64 MiB can have.
+const REGIONS_MAX: usize = 1 << 21;
 
 /// What is to become of a value of one rank when a checkpoint is restored on another number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -58,31 +60,8 @@ impl Record {
     /// # Errors
     /// [`FormatError`] if they are of another version, cut, or say what cannot be.
     pub fn decode(bytes: &[u8]) -> Result<Record, FormatError> {
-        match bytes.split_first() {
-            Some((&VERSION, rest)) => {
-                Record::take(rest).ok_or_else(|| FormatError::invalid(WHAT, "it is cut, or says what cannot be"))
-            }
-            Some((version, _)) => Err(FormatError::invalid(WHAT, format!("version {version}, and {VERSION} is known"))),
-            None => Err(FormatError::invalid(WHAT, "it is empty")),
-        }
-    }
-
-    fn take(mut bytes: &[u8]) -> Option<Record> {
-        let rest = &mut bytes;
-        let mut record = Record::default();
-        for _ in 0..numbers::take(rest)? {
-            let (identity, behind) = rest.split_first_chunk()?;
-            *rest = behind;
-            record.decompositions.push((Identity(u128::from_le_bytes(*identity)), Parts::take(rest)?));
-        }
-        let mut next = 0usize;
-        for _ in 0..numbers::take(rest)? {
-            let region = next.checked_add(usize::try_from(numbers::take(rest)?).ok()?)?;
-            let rule = of_code(numbers::take(rest)?, record.decompositions.len())?;
-            record.rules.insert(region, rule);
-            next = region.checked_add(1)?;
-        }
-        rest.is_empty().then_some(record)
+        let (decompositions, rules) = decode(bytes, REGIONS_MAX, Parts::take)?;
+        Ok(Record { decompositions, rules })
     }
 
     /// Does it fit the regions of its shard?
@@ -90,27 +69,7 @@ impl Record {
     /// # Errors
     /// [`FormatError`] naming the first region that it does not fit.
     pub fn check(&self, regions: &[Region]) -> Result<(), FormatError> {
-        for (place, rule) in &self.rules {
-            let Some(region) = regions.get(*place) else {
-                let text = format!("it has a rule for region {place}, and the shard has {}", regions.len());
-                return Err(FormatError::invalid(WHAT, text));
-            };
-            let (name, bytes) = (&region.name, region.bytes);
-            let wrong = match rule {
-                Rule::On(of) => {
-                    let elements = self.decompositions.get(*of).map_or(0, |(_, parts)| parts.elements());
-                    let need = elements.checked_mul(region.element.bytes());
-                    (region.kind != RegionKind::Array || need != Some(bytes))
-                        .then(|| format!("region {name:?} has {bytes} bytes, and its boxes have {elements} elements"))
-                }
-                Rule::Shared | Rule::PerRank(_) => (region.kind != RegionKind::Value)
-                    .then(|| format!("region {name:?} is an array, and its rule is one of values")),
-            };
-            if let Some(text) = wrong {
-                return Err(FormatError::invalid(WHAT, text));
-            }
-        }
-        Ok(())
+        check(&self.rules, regions, |of| self.decompositions.get(of).map_or(0, |(_, parts)| parts.elements()))
     }
 
     /// The decomposition that the region at this place lies on.
@@ -125,6 +84,93 @@ impl Record {
     pub fn is_bound(&self, place: usize) -> bool {
         matches!(self.rules.get(&place), None | Some(Rule::PerRank(OnResize::Refuse)))
     }
+}
+
+/// A record that is looked at where it lies, with the regions of its shard. Whatever its bytes say, the memory that it takes is in proportion to the table of
+/// these regions.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct View<'a> {
+    /// The decompositions, each with this rank's part.
+    pub decompositions: Vec<(Identity, PackedParts<'a>)>,
+    /// Rules of regions, by their places in the shard.
+    pub rules: BTreeMap<usize, Rule>,
+}
+
+impl View<'_> {
+    /// Of a record in `bytes`, whose shard has these regions.
+    ///
+    /// # Errors
+    /// As [`Record::decode`] and [`Record::check`]; and if it has more decompositions or rules than there are regions.
+    pub fn of<'a>(bytes: &'a [u8], regions: &[Region]) -> Result<View<'a>, FormatError> {
+        let (decompositions, rules) = decode(bytes, regions.len(), PackedParts::take)?;
+        let view = View { decompositions, rules };
+        check(&view.rules, regions, |of| view.decompositions.get(of).map_or(0, |(_, parts)| parts.elements()))?;
+        Ok(view)
+    }
+}
+
+type Taken<P> = (Vec<(Identity, P)>, BTreeMap<usize, Rule>);
+
+/// Decompositions and rules of a record, of each at most `most`.
+fn decode<'a, P>(
+    bytes: &'a [u8],
+    most: usize,
+    parts: impl Fn(&mut &'a [u8]) -> Option<P>,
+) -> Result<Taken<P>, FormatError> {
+    match bytes.split_first() {
+        Some((&VERSION, rest)) => {
+            take(rest, most, parts).ok_or_else(|| FormatError::invalid(WHAT, "it is cut, or says what cannot be"))
+        }
+        Some((version, _)) => Err(FormatError::invalid(WHAT, format!("version {version}, and {VERSION} is known"))),
+        None => Err(FormatError::invalid(WHAT, "it is empty")),
+    }
+}
+
+fn take<'a, P>(mut bytes: &'a [u8], most: usize, parts: impl Fn(&mut &'a [u8]) -> Option<P>) -> Option<Taken<P>> {
+    let rest = &mut bytes;
+    let count = |rest: &mut &[u8]| numbers::take(rest).filter(|count| *count <= most as u64);
+    let (mut decompositions, mut rules) = (Vec::new(), BTreeMap::new());
+    for _ in 0..count(rest)? {
+        let (identity, behind) = rest.split_first_chunk()?;
+        *rest = behind;
+        decompositions.push((Identity(u128::from_le_bytes(*identity)), parts(rest)?));
+    }
+    let mut next = 0usize;
+    for _ in 0..count(rest)? {
+        let region = next.checked_add(usize::try_from(numbers::take(rest)?).ok()?)?;
+        rules.insert(region, of_code(numbers::take(rest)?, decompositions.len())?);
+        next = region.checked_add(1)?;
+    }
+    rest.is_empty().then_some((decompositions, rules))
+}
+
+/// Do rules fit the regions of their shard? `elements` has those of a decomposition's parts.
+fn check(
+    rules: &BTreeMap<usize, Rule>,
+    regions: &[Region],
+    elements: impl Fn(usize) -> u64,
+) -> Result<(), FormatError> {
+    for (place, rule) in rules {
+        let Some(region) = regions.get(*place) else {
+            let text = format!("it has a rule for region {place}, and the shard has {}", regions.len());
+            return Err(FormatError::invalid(WHAT, text));
+        };
+        let (name, bytes) = (&region.name, region.bytes);
+        let wrong = match rule {
+            Rule::On(of) => {
+                let elements = elements(*of);
+                let need = elements.checked_mul(region.element.bytes());
+                (region.kind != RegionKind::Array || need != Some(bytes))
+                    .then(|| format!("region {name:?} has {bytes} bytes, and its boxes have {elements} elements"))
+            }
+            Rule::Shared | Rule::PerRank(_) => (region.kind != RegionKind::Value)
+                .then(|| format!("region {name:?} is an array, and its rule is one of values")),
+        };
+        if let Some(text) = wrong {
+            return Err(FormatError::invalid(WHAT, text));
+        }
+    }
+    Ok(())
 }
 
 /// The record of these decompositions, whose parts are packed already, and rules.
@@ -249,6 +295,30 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4].map(|place| record.is_bound(place)), [false, false, true, false, true]);
         assert_eq!(record.of_region(0).map(|(_, parts)| parts.elements()), Some(70));
         assert!(record.of_region(1).is_none() && record.of_region(2).is_none());
+    }
+
+    #[test]
+    fn a_view_says_what_the_record_says_and_has_no_more_than_its_shard() {
+        let region = |kind, bytes| Region {
+            element: if kind == RegionKind::Array { ElementType::F64 } else { ElementType::U8 },
+            ..Region::of_bytes("r", kind, bytes)
+        };
+        let mut record = some();
+        record.rules.retain(|place, _| *place < 5);
+        let mut regions: Vec<Region> = [560, 8, 16, 16, 16].map(|bytes| region(RegionKind::Value, bytes)).into();
+        regions[0] = region(RegionKind::Array, 560);
+        let bytes = record.encode();
+        let view = View::of(&bytes, &regions).expect("it fits");
+        assert_eq!(view.rules, record.rules);
+        let unpack = |packed: &PackedParts<'_>| Parts::take(&mut packed.bytes()).expect("looked at before");
+        let unpacked = view.decompositions.iter().map(|(identity, packed)| (*identity, unpack(packed)));
+        assert_eq!(unpacked.collect::<Vec<_>>(), record.decompositions);
+        regions[0].bytes = 552;
+        assert_eq!(View::of(&bytes, &regions).map(drop), record.check(&regions));
+        // A good record, and more decompositions than regions.
+        record.rules.clear();
+        assert_eq!(Record::decode(&record.encode()).as_ref(), Ok(&record));
+        assert!(View::of(&record.encode(), &regions[..1]).is_err() && View::of(&record.encode(), &regions).is_ok());
     }
 
     proptest! {
