@@ -25,6 +25,7 @@ use bivouac_core::base::{Generation, Incarnation, Rank};
 use bivouac_core::catalog::Candidate;
 use bivouac_core::coordination::core::Message;
 use bivouac_core::coordination::{Ballot, Culprit, Outcome, Payload, Phase, Round, Verdict};
+use bivouac_core::decomposition::{self, Boxes, Identity, OnResize, Rule};
 use bivouac_core::format::{ContainerInfo, checksum, codec};
 use bivouac_core::segment::{SealInfo, Segment, SegmentSpec};
 use fuzz_targets::Reached;
@@ -263,6 +264,23 @@ fn affinity_record() -> Vec<u8> {
     record.encode().expect("encodes")
 }
 
+/// Records of a few boxes on two arrays, of many on one, and of nothing.
+fn decomposition_records() -> Vec<Vec<u8>> {
+    let on = |boxes: Boxes, identity| (Identity(identity), boxes.check().expect("inside").parts().clone());
+    let few = [
+        on(Boxes::of([40, 7]).own([10, 0], [10, 7]).own([30, 2], [1, 5]), 0x0123_4567_89ab_cdef << 40),
+        on(Boxes::of([1 << 20, 9, 9]).sparse(), 7),
+    ];
+    let rules = [Rule::On(0), Rule::Shared, Rule::PerRank(OnResize::Ask), Rule::On(1), Rule::PerRank(OnResize::Refuse)];
+    let patches = (0..40).fold(Boxes::of([300, 300]), |boxes, at| boxes.own([at * 7, at], [at % 5, 3]));
+    let records = [
+        decomposition::Record { decompositions: few.into(), rules: (0..).step_by(3).zip(rules).collect() },
+        decomposition::Record { decompositions: vec![on(patches, u128::MAX)], rules: [(2, Rule::On(0))].into() },
+        decomposition::Record::default(),
+    ];
+    records.iter().map(decomposition::Record::encode).collect()
+}
+
 /// The control area of a real segment with sealed slots.
 fn segment() -> Vec<u8> {
     let folder = tempfile::Builder::new().prefix("bivouac-test-").tempdir_in("/dev/shm").expect("/dev/shm");
@@ -292,7 +310,7 @@ fn segment() -> Vec<u8> {
 
 // ------------------------------------------------------------------------------------------- the runner
 
-const TARGETS: u64 = 11;
+const TARGETS: u64 = 12;
 /// Rounds in CI: some seconds for all targets together, in a debug build.
 const ROUNDS: u64 = 20_000;
 
@@ -408,6 +426,11 @@ fn hostile_machine_profiles_neither_panic_nor_allocate() {
 #[test]
 fn hostile_affinity_records_neither_panic_nor_allocate() {
     fuzz("affinity_record", &[affinity_record()], sign_nothing, fuzz_targets::affinity_record);
+}
+
+#[test]
+fn hostile_decomposition_records_neither_panic_nor_allocate() {
+    fuzz("decomposition_record", &decomposition_records(), sign_nothing, fuzz_targets::decomposition_record);
 }
 
 #[test]

@@ -9,13 +9,16 @@ use bivouac_core::Config;
 use bivouac_core::affinity::machine::{Cpu, Machine, Node};
 use bivouac_core::affinity::mapping::{Mapping, Now, Target};
 use bivouac_core::affinity::record::{Record, RegionPlace};
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::base::rng::Rng;
 use bivouac_core::coordination::core::Message;
+use bivouac_core::decomposition::{self, Identity, Rule, View};
 use bivouac_core::format::container::{FOOTER_LEN, Footer};
 use bivouac_core::format::frames::Expander;
 use bivouac_core::format::packed::{Outline, Packing, Stored, regions_of};
 use bivouac_core::format::profile::{FIGURES_MAX, Profile, ProfileError};
 use bivouac_core::format::shard::Head;
-use bivouac_core::format::{Container, FormatError, Manifest, Region, codec};
+use bivouac_core::format::{Container, ElementType, FormatError, Manifest, Region, RegionKind, codec};
 use bivouac_core::planner::{presets, profiled};
 use bivouac_core::redundancy::domains::{Topology, TopologyError, domains_of};
 use bivouac_core::redundancy::part::{parity_region, set_of};
@@ -292,6 +295,81 @@ pub fn affinity_record(bytes: &[u8]) -> Reached {
         }
     }
     Reached::Value
+}
+
+/// A decomposition record: decoded and encoded again, as it lies and unpacked, and held against regions of all kinds.
+pub fn decomposition_record(bytes: &[u8]) -> Reached {
+    let record = match decomposition::Record::decode(bytes) {
+        Ok(record) => record,
+        Err(error) => return reached(&error),
+    };
+    assert_eq!(record.encode(), bytes);
+    for (_, parts) in &record.decompositions {
+        assert!(parts.own().iter().all(|own| parts.whole().contains(own)));
+        let first = parts.own().iter().find(|own| !own.is_empty());
+        assert!(first.is_none_or(|own| parts.whole().common(own) == Some(*own)));
+        assert!(parts.own().iter().take(8).all(|own| (3..1000).contains(&own.shown(parts.dims()).to_string().len())));
+    }
+    // Regions that it fits, as far as they can be so long, and then some that may be anything.
+    let count = record.rules.last_key_value().map_or(0, |(last, _)| last.saturating_add(1)).min(64);
+    let count = count.max(record.decompositions.len());
+    let mut regions: Vec<Region> = (0..count).map(|place| fitting_region(&record, place)).collect();
+    let is_all_there = record.rules.keys().all(|place| *place < count);
+    let can_be = record.decompositions.iter().all(|(_, parts)| parts.elements().checked_mul(8).is_some());
+    if is_all_there && can_be {
+        assert_eq!(record.check(&regions), Ok(()));
+    }
+    look_at(&record, bytes, &regions);
+    let seed = u64::from_le_bytes(digest_bytes(bytes).0[..8].try_into().expect("eight bytes"));
+    let mut rng = Rng::new(seed);
+    for _ in 0..4 {
+        regions.iter_mut().for_each(|region| change(&mut rng, region));
+        regions.truncate(rng.below(regions.len() as u64 + 1) as usize);
+        look_at(&record, bytes, &regions);
+    }
+    Reached::Value
+}
+
+fn fitting_region(record: &decomposition::Record, place: usize) -> Region {
+    let on = record.of_region(place).map(|(_, parts)| parts.elements());
+    let (kind, elements) = on.map_or((RegionKind::Value, 2), |elements| (RegionKind::Array, elements));
+    let bytes = elements.saturating_mul(8);
+    Region { element: ElementType::F64, ..Region::of_bytes(format!("r{place}"), kind, bytes) }
+}
+
+fn change(rng: &mut Rng, region: &mut Region) {
+    match rng.below(8) {
+        0 => region.bytes = rng.next_u64(),
+        1 => region.bytes = region.bytes.wrapping_add(rng.below(3)).wrapping_sub(1),
+        2 => region.kind = RegionKind::Array,
+        3 => region.kind = RegionKind::Value,
+        4 => region.element = ElementType::Record(rng.next_u64() as u32),
+        5 => region.element = ElementType::U8,
+        _ => {}
+    }
+}
+
+/// What is found as it lies is what is found unpacked.
+fn look_at(record: &decomposition::Record, bytes: &[u8], regions: &[Region]) {
+    let checked = record.check(regions);
+    assert!(checked.as_ref().err().is_none_or(|error| !error.to_string().is_empty()));
+    let view = match View::of(bytes, regions) {
+        Ok(view) => view,
+        Err(error) => {
+            let has_too_many = record.decompositions.len().max(record.rules.len()) > regions.len();
+            return assert!(has_too_many || checked == Err(error));
+        }
+    };
+    assert_eq!((checked, &view.rules), (Ok(()), &record.rules));
+    assert_eq!(view.decompositions.len(), record.decompositions.len());
+    for ((identity, packed), (same, parts)) in view.decompositions.iter().zip(&record.decompositions) {
+        assert_eq!((identity, packed.elements(), packed.shape()), (same, parts.elements(), parts.shape()));
+        assert!(packed.boxes().eq(parts.own().iter().copied()));
+        assert_eq!(Identity::of_packed(packed.bytes(), 1, 3), Identity::of_rank(parts, 1, 3));
+    }
+    for (place, rule) in &view.rules {
+        assert_eq!(record.of_region(*place).is_some(), matches!(rule, Rule::On(_)));
+    }
 }
 
 /// The largest file that a header may ask for here. Sparse: it takes no memory.
