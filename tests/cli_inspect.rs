@@ -5,8 +5,9 @@
 mod limit;
 mod store;
 
-use bivouac_core::config::{Budget, Config};
-use bivouac_core::{Level, Session};
+use bivouac_core::config::{Budget, Config, Method};
+use bivouac_core::{Boxes, Level, OnResize, Session};
+use serde_json::{Value, json};
 use store::{Store, bivouac, with_path};
 
 #[test]
@@ -130,4 +131,106 @@ fn many_reasons_and_long_arguments_are_cut() {
     let error = bivouac(&["ls", &long]).err;
     assert!(error.contains("more characters)") && error.contains("os error 36"), "{error}");
     assert!(error.chars().count() < 2100, "{error}");
+}
+
+/// Regions of every kind that a program can say of how they lie over the ranks: rows of an array, patches of another one, values.
+fn dealt(session: &Session, rank: u32) {
+    let rows = Boxes::of([20, 7]).own([u64::from(rank) * 10, 0], [10, 7]).halo([1, 0]);
+    let patches = (0..6)
+        .fold(Boxes::of([1000, 40]).sparse(), |boxes, at| boxes.own([at * 100 + 3 * u64::from(rank), 7], [1, at + 1]));
+    let (rows, patches) = (session.decompose(rows).expect("rows"), session.decompose(patches).expect("patches"));
+    let (t, small) = (vec![1.0f64; 12 * 7], vec![2u16; 6]);
+    let memory: Vec<&[u16]> = (0..6).map(|at| &small[..at + 1]).collect();
+    let mut checkpoint = session.checkpoint("heat", 10).expect("a checkpoint");
+    checkpoint.save_on("t", &rows, &t).expect("a region");
+    checkpoint.save_boxes_on("patches", &patches, &memory).expect("a region");
+    checkpoint.shared("step", &10u64).expect("a value");
+    checkpoint.per_rank("seed", &rank, OnResize::Ask).expect("a value");
+    checkpoint.per_rank("scratch", &rank, OnResize::Drop).expect("a value");
+    if session.generation() == 1 {
+        checkpoint.per_rank("window", &rank, OnResize::Refuse).expect("a value");
+        checkpoint.value("plain", &rank).expect("a value");
+    }
+    checkpoint.capture().expect("captured").wait(Level::System).expect("committed");
+}
+
+#[test]
+fn how_regions_lie_over_the_ranks_is_shown() {
+    let store = Store::empty();
+    store.run_killed(|_| (), dealt);
+    let folder = store.folders(&store.global())[0].clone();
+    let shards = |document: &serde_json::Value, of: &str| document[of][0]["shards"].as_array().expect("a list").clone();
+    let in_files = with_path(&["inspect", "--json"], &folder.join("c000000.bvc")).json();
+    let in_memory = with_path(&["inspect", "--json"], &store.segment()).json();
+    for shard in shards(&in_files, "containers").iter().chain(&shards(&in_memory, "segments")) {
+        let (dealt, rank) = (&shard["dealt"], shard["rank"].as_u64().expect("a number"));
+        assert_eq!((&dealt["why"], &dealt["bound"]), (&Value::Null, &json!(["window", "plain"])), "{dealt}");
+        let rules: Vec<(&str, Option<u64>)> = dealt["regions"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|said| (said["rule"].as_str().expect("text"), said["array"].as_u64()))
+            .collect();
+        let values = ["shared", "ask", "drop", "refuse", "own"].map(|rule| (rule, None));
+        assert_eq!(rules, [&[("array", Some(0)), ("array", Some(1))][..], &values].concat());
+        let (rows, patches) = (&dealt["arrays"][0], &dealt["arrays"][1]);
+        assert_eq!((&rows["shape"], &rows["sparse"], &rows["boxes"]), (&json!([20, 7]), &json!(false), &json!(1)));
+        assert_eq!(rows["first_boxes"], json!([{"origin": [10 * rank, 0], "extent": [10, 7]}]));
+        assert_eq!(
+            (&patches["sparse"], &patches["boxes"], &patches["elements"]),
+            (&json!(true), &json!(6), &json!(21))
+        );
+        assert_eq!(patches["first_boxes"][5], json!({"origin": [500 + 3 * rank, 7], "extent": [1, 6]}));
+    }
+    let text = with_path(&["inspect", "--rank", "1"], &folder).out;
+    for line in [
+        "    array   0: 20 x 7; this rank has [10..20, 0..7], 70 elements\n",
+        "    array   1: 1000 x 40, sparse; this rank has [3, 7], [103, 7..9], [203, 7..10], [303, 7..11] and 2 more boxes, 21 elements\n",
+        "    resize  can be restored by 2 ranks only, because of window, plain\n",
+    ] {
+        assert!(text.contains(line), "{line}{text}");
+    }
+    let cell = |region: &str| {
+        let row = text.lines().find(|line| line.trim_start().starts_with(region)).expect("a row");
+        row.rsplit("  ").next().expect("cells").to_owned()
+    };
+    assert_eq!(
+        ["REGION", "t ", "patches", "step", "seed", "scratch", "window", "plain", ".bivouac/decomposition"].map(cell),
+        [
+            "OVER RANKS",
+            "array 0",
+            "array 1",
+            "shared",
+            "per rank, ask",
+            "per rank, drop",
+            "per rank, refuse",
+            "its rank's own",
+            "-"
+        ]
+    );
+    let summary = with_path(&["inspect", "--summary"], &folder).out;
+    assert!(summary.contains("\n  can be restored by 2 ranks only, because of window, plain\n"), "{summary}");
+
+    // Without those two; and as a file that refers to the one before.
+    let refers = |config: &mut Config| config.job.reduction.method = Method::Basic;
+    store.run(refers, |session, rank| (0..2).for_each(|_| dealt(session, rank)));
+    let folders = store.folders(&store.global());
+    for (folder, content) in [(&folders[1], "shard of rank 1"), (&folders[2], "packed shard of rank 1")] {
+        let text = with_path(&["inspect", "--rank", "1"], folder).out;
+        assert!(text.contains(content) && text.contains("resize  can be restored by any number of ranks\n"), "{text}");
+    }
+    let away = store.disk.path().join("away.bvc");
+    std::fs::copy(folders[2].join("c000000.bvc"), &away).expect("copied");
+    let ran = with_path(&["inspect"], &away);
+    assert!(ran.status == 0 && ran.out.contains("dealt   not known how over the ranks: it refers to"), "{ran:?}");
+    // A record that is damaged.
+    let container = folder.join("c000000.bvc");
+    let mut bytes = std::fs::read(&container).expect("read");
+    let identity = in_files["containers"][0]["shards"][0]["dealt"]["arrays"][0]["identity"].as_str().expect("text");
+    let identity = u128::from_str_radix(identity, 16).expect("a number").to_le_bytes();
+    let at = bytes.windows(16).position(|window| window == identity).expect("it is there");
+    bytes[at] ^= 1;
+    std::fs::write(&container, &bytes).expect("written");
+    let ran = with_path(&["inspect"], &container);
+    assert!(ran.status == 1 && ran.out.contains("its bytes do not have their digest"), "{ran:?}");
 }

@@ -1,8 +1,10 @@
 //! `bivouac inspect`: what a checkpoint, container, manifest or segment holds, without reading bodies.
 #![forbid(unsafe_code)]
 
+mod dealt;
 mod summary;
 
+use crate::body;
 use crate::ending::{self, Ending, Problem, Problems};
 use crate::memory::{self, Slot, Stock};
 use crate::output::{self, KeyView, SCHEMA, list, most, plain, short, show, table};
@@ -13,9 +15,11 @@ use bivouac_core::base::{Origin, Rank};
 use bivouac_core::format::packed::{Packing, Stored};
 use bivouac_core::format::shard::Head;
 use bivouac_core::format::{Content, Manifest, RegionKind};
-use bivouac_core::segment::SlotState;
+use bivouac_core::region::DECOMPOSITION;
+use bivouac_core::segment::{OldSlot, SlotState};
 use bivouac_core::tier::source::FileShard;
-use bivouac_core::tier::{Tier, TierError, packing_of};
+use bivouac_core::tier::{Tier, TierError, join, packing_of};
+use dealt::DealtView;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -44,6 +48,9 @@ const CONTAINERS_MAX: usize = 50;
 
 Heads and checksums are checked, bodies are not read: `bivouac verify` does that. The agreement is a hash of what all ranks
 agreed on; it is equal in all shards of a checkpoint.
+
+OVER RANKS, where the program has said how its regions lie over the ranks (Session::decompose): array 0 (the rank's part of the array that is
+listed as 0); shared (the same on all ranks); per rank, and what becomes of it on another number of ranks; its rank's own.
 
 Exit status: 0 done; 1 something is damaged; 2 wrong usage, or not readable; 3 nothing there.")]
 pub struct Args {
@@ -156,6 +163,8 @@ struct ShardView {
     unaudited: bool,
     /// What a packed shard stands for; its own regions are those of the packing.
     packed: Option<PackedView>,
+    /// How the regions lie over the ranks, if the program has said so.
+    dealt: Option<DealtView>,
 }
 
 /// The shard that a packed one stands for.
@@ -277,10 +286,11 @@ impl Document {
     fn ending(&self) -> Ending {
         let inside = self.checkpoints.iter().flat_map(|checkpoint| &checkpoint.containers);
         let containers = self.containers.iter().chain(inside).map(|container| container.ending);
+        let slots_dealt = self.segments.iter().flat_map(|segment| &segment.shards).map(dealt_ending);
         let is_damaged = |checkpoint: &CheckpointView| checkpoint.state == State::Damaged;
         let mut slots = self.segments.iter().flat_map(|segment| &segment.slots);
         let has_damage = self.checkpoints.iter().any(is_damaged) || slots.any(Slot::is_damaged);
-        containers.chain(has_damage.then_some(Ending::Damage)).max().unwrap_or_default()
+        containers.chain(slots_dealt).chain(has_damage.then_some(Ending::Damage)).max().unwrap_or_default()
     }
 }
 
@@ -382,20 +392,46 @@ fn checkpoint_view(found: &Checkpoint, rank: Option<Rank>) -> Result<CheckpointV
 }
 
 fn container_view(tier: &Arc<dyn Tier>, path: &Path) -> ContainerView {
-    let shards = survey::heads(tier, path).and_then(|shards| shards.iter().map(file_view).collect());
-    let (shards, why, ending) = match shards {
+    let shards = survey::heads(tier, path);
+    let shards = shards.and_then(|shards| shards.iter().map(|shard| file_view(&**tier, shard)).collect());
+    let (shards, why, ending): (Vec<ShardView>, _, _) = match shards {
         Ok(shards) => (shards, None, Ending::Good),
         Err(error) => (Vec::new(), Some(survey::without_path(&error)), ending::of_tier(&error)),
     };
+    let ending = shards.iter().map(dealt_ending).fold(ending, Ending::max);
     ContainerView { path: path.display().to_string(), shards, why, ending }
 }
 
-fn file_view(shard: &FileShard) -> Result<ShardView, TierError> {
+fn dealt_ending(shard: &ShardView) -> Ending {
+    shard.dealt.as_ref().map_or(Ending::Good, |dealt| dealt.ending)
+}
+
+fn file_view(tier: &dyn Tier, shard: &FileShard) -> Result<ShardView, TierError> {
     let mut view = shard_view(shard.head());
-    if shard.head().header.content == Content::Packed {
-        view.packed = Some(packed_view(&packing_of(shard)?));
+    match shard.head().header.content {
+        Content::Parity => {}
+        Content::Shard => view.dealt = dealt_view(shard.head(), body::of_file(shard)),
+        Content::Packed => {
+            let packing = packing_of(shard)?;
+            view.packed = Some(packed_view(&packing));
+            if packing.outline.head.region(DECOMPOSITION).is_some() {
+                view.dealt = match join(tier, shard.clone()) {
+                    Ok(joined) => dealt_view(joined.head(), body::of_file(&joined)),
+                    // What it refers to may be elsewhere, which is no damage of this file.
+                    Err(error) => {
+                        let problem = Problem { ending: Ending::Good, text: survey::without_path(&error) };
+                        Some(DealtView::of(Err(problem), &[]))
+                    }
+                };
+            }
+        }
     }
     Ok(view)
+}
+
+fn dealt_view(head: &Head, read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>) -> Option<DealtView> {
+    let record = body::decomposition_record(head, read).transpose()?;
+    Some(DealtView::of(record, &head.meta.regions))
 }
 
 fn packed_view(packing: &Packing) -> PackedView {
@@ -483,15 +519,24 @@ fn shard_view(head: &Head) -> ShardView {
         regions: head.meta.regions.iter().map(region).collect(),
         unaudited: header.is_unaudited,
         packed: None,
+        dealt: None,
     }
+}
+
+fn slot_view(stock: &Stock, slot: &OldSlot) -> Option<ShardView> {
+    let (head, bytes) = (stock.head(slot).ok()?, stock.segment.bytes(slot).ok()?);
+    let mut view = shard_view(&head);
+    if head.header.content == Content::Shard {
+        view.dealt = dealt_view(&head, body::of_memory(bytes));
+    }
+    Some(view)
 }
 
 fn segment_view(folder: &Path, name: &str, rank: Option<Rank>) -> Result<SegmentView, Problem> {
     let stock = Stock::open(folder, name)?;
     let header = stock.segment.header();
     let sealed = stock.segment.slots().iter().filter(|slot| slot.state == SlotState::Sealed);
-    let mut shards: Vec<ShardView> =
-        sealed.filter_map(|slot| stock.head(slot).ok()).map(|head| shard_view(&head)).collect();
+    let mut shards: Vec<ShardView> = sealed.filter_map(|slot| slot_view(&stock, slot)).collect();
     let here = ranks_of(&shards);
     keep_rank(&mut shards, rank);
     if rank.is_some() && shards.is_empty() {
@@ -630,10 +675,19 @@ fn shard_text(view: &ShardView) -> String {
         }
         line!(text, "    takes   {}; {} ranges", list(sources, SOURCES_SHOWN, ", "), packed.extents);
     }
+    if let Some(dealt) = &view.dealt {
+        dealt.lines(view.group_size).iter().for_each(|[label, said]| line!(text, "    {label:<7} {}", plain(said)));
+    }
+    text + &regions_text(view)
+}
+
+/// The table of a shard's regions.
+fn regions_text(view: &ShardView) -> String {
+    let mut text = String::new();
     let shown = view.packed.as_ref().map_or(&view.regions, |packed| &packed.regions);
     let shape = |region: &RegionView| list(region.shape.iter().map(u64::to_string), DIMENSIONS_MAX, " x ");
     let cells = |region: &RegionView| {
-        vec![
+        let mut cells = vec![
             short(&region.name),
             region.kind.into(),
             region.element.clone(),
@@ -641,10 +695,13 @@ fn shard_text(view: &ShardView) -> String {
             region.bytes.to_string(),
             region.blocks.to_string(),
             region.offset.to_string(),
-        ]
+        ];
+        cells.extend(view.dealt.as_ref().map(|dealt| dealt.cell(&region.name)));
+        cells
     };
     let rows: Vec<Vec<String>> = shown.iter().take(REGIONS_MAX).map(cells).collect();
-    let heads = ["REGION", "KIND", "TYPE", "SHAPE", "BYTES", "BLOCKS", "OFFSET"];
+    let mut heads = vec!["REGION", "KIND", "TYPE", "SHAPE", "BYTES", "BLOCKS", "OFFSET"];
+    heads.extend(view.dealt.is_some().then_some("OVER RANKS"));
     let regions = table(&heads, &[4, 5, 6], &rows);
     regions.lines().for_each(|row| line!(text, "    {row}"));
     if shown.len() > REGIONS_MAX {

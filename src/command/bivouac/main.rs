@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod body;
 mod clean;
 mod config;
 mod diff;

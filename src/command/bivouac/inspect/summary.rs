@@ -1,7 +1,7 @@
 //! `inspect --summary`: a checkpoint in a few lines, however many ranks it has. Pure.
 #![forbid(unsafe_code)]
 
-use super::{ContainerView, Document, RegionView, ShardView};
+use super::{ContainerView, Document, RegionView, ShardView, dealt};
 use crate::output::{self, KeyView, most, plain};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +30,9 @@ pub struct Summary {
     bytes: u64,
     /// In the order of the first rank that has them.
     regions: Vec<RegionSum>,
+    /// Regions that bind it to the number of ranks that took it, if the program has said how regions lie over the ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound: Option<Vec<String>>,
     /// Containers that cannot be read, and why.
     damaged: Vec<[String; 2]>,
 }
@@ -93,6 +96,7 @@ fn of_nothing(path: &str) -> Summary {
         group_size: 0,
         bytes: 0,
         regions: Vec::new(),
+        bound: None,
         damaged: Vec::new(),
     }
 }
@@ -126,6 +130,8 @@ fn of_checkpoint(path: &str, mut shards: Vec<&ShardView>) -> Option<Summary> {
         group_size: first.group_size,
         bytes: shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.bytes)),
         regions,
+        // The same in all shards.
+        bound: first.dealt.as_ref().and_then(|dealt| dealt.bound.clone()),
         ..of_nothing(path)
     })
 }
@@ -145,6 +151,7 @@ pub fn text(summary: &Summary) -> String {
         lines.push(format!("  {} {}", key.series(), key.all_words()));
         lines.push(format!("  shards of {ranks} of {group_size} ranks, {}", output::bytes(summary.bytes)));
     }
+    lines.extend(summary.bound.as_ref().map(|bound| format!("  {}", plain(&dealt::resize(bound, *group_size)))));
     let region = |region: &RegionSum| {
         let RegionSum { name, kind, element, ranks: some, bytes } = region;
         let on = if some == ranks { String::new() } else { format!(" on {some} ranks") };

@@ -2,6 +2,7 @@
 //! the rest is shown.
 #![forbid(unsafe_code)]
 
+use crate::body;
 use crate::ending::{self, Problem, Problems};
 use crate::memory::{self, Stock};
 use crate::output::{self, plain};
@@ -10,7 +11,6 @@ use crate::survey::{Checkpoint, State, survey, without_path};
 use crate::target::{Target, tier_of};
 use bivouac_core::affinity::record::{Record, RegionPlace};
 use bivouac_core::base::CheckpointKey;
-use bivouac_core::base::digest::digest_bytes;
 use bivouac_core::format::codec;
 use bivouac_core::format::shard::Head;
 use bivouac_core::format::{Content, Region};
@@ -226,8 +226,7 @@ fn add_container(snapshot: &mut Snapshot, tier: &Arc<dyn Tier>, path: &Path, pro
             }
         };
         let head = shard.head();
-        let read = |at: u64, buffer: &mut [u8]| shard.read_raw(at, buffer).map_err(|error| without_path(&error));
-        add_shard(snapshot, &path.display().to_string(), head, read, problems);
+        add_shard(snapshot, &path.display().to_string(), head, body::of_file(&shard), problems);
     }
 }
 
@@ -235,7 +234,7 @@ fn add_shard(
     snapshot: &mut Snapshot,
     file: &str,
     head: &Head,
-    read: impl FnMut(u64, &mut [u8]) -> Result<(), String>,
+    read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
     problems: &mut Problems,
 ) {
     // A parity part has no regions of the application, nor a record.
@@ -245,8 +244,9 @@ fn add_shard(
     let record = match head.region(AFFINITY) {
         Some(region) if region.bytes > 0 => match read_record(head, region, read) {
             Ok(record) => Some(record),
-            Err(why) => {
-                problems.add(Problem::damage(format!("{file}: rank {}: {why}", head.header.rank)));
+            Err(Problem { ending, text }) => {
+                let text = format!("{file}: rank {}: {text}", head.header.rank);
+                problems.add(Problem { ending, text });
                 None
             }
         },
@@ -255,25 +255,13 @@ fn add_shard(
     snapshot.add(head, record, problems);
 }
 
-/// Reads a region block by block, checks each digest, and decodes.
 fn read_record(
     head: &Head,
     region: &Region,
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), String>,
-) -> Result<Record, String> {
-    if region.bytes > codec::LIMIT as u64 {
-        return Err(format!("affinity record: {} bytes", region.bytes));
-    }
-    let mut bytes = Vec::new();
-    for (at, length, digest) in head.region_blocks(region) {
-        let start = bytes.len();
-        bytes.resize(start + length as usize, 0);
-        read(at, &mut bytes[start..])?;
-        if digest_bytes(&bytes[start..]) != digest {
-            return Err("affinity record: its bytes do not have their digest".into());
-        }
-    }
-    Record::decode(&bytes).map_err(|error| error.to_string())
+    read: impl FnMut(u64, &mut [u8]) -> Result<(), Problem>,
+) -> Result<Record, Problem> {
+    let bytes = body::read_region(head, region, codec::LIMIT as u64, read)?;
+    Record::decode(&bytes).map_err(|error| Problem::damage(error.to_string()))
 }
 
 /// The newest checkpoint of each series that has shards in a segment.
@@ -306,13 +294,7 @@ fn of_segment(folder: &Path, name: &str, problems: &mut Problems) -> Result<Vec<
         let mut snapshot = Snapshot::new(format!("memory segment {}", plain(&path)));
         snapshot.path = Some(path.clone());
         for (head, bytes) in shards {
-            let read = |at: u64, buffer: &mut [u8]| {
-                // Another process may have given the memory back.
-                let part = bytes.get(at as usize..).and_then(|rest| rest.get(..buffer.len()));
-                buffer.copy_from_slice(part.ok_or("its bytes are gone")?);
-                Ok(())
-            };
-            add_shard(&mut snapshot, &path, &head, read, problems);
+            add_shard(&mut snapshot, &path, &head, body::of_memory(bytes), problems);
         }
         snapshots.push(snapshot.named());
     }

@@ -1,0 +1,171 @@
+//! What `inspect` shows of how the regions of a shard lie over the ranks. Pure.
+#![forbid(unsafe_code)]
+
+use crate::ending::{Ending, Problem};
+use crate::output::{list, most, short};
+use bivouac_core::decomposition::{Cuboid, Identity, OnResize, PackedParts, Rule, View};
+use bivouac_core::format::Region;
+use bivouac_core::region::is_reserved;
+use serde::Serialize;
+
+/// Boxes of a rank that are shown, and those that documents have.
+const BOXES_SHOWN: usize = 4;
+const BOXES_MAX: usize = 64;
+/// Arrays that are shown.
+const ARRAYS_MAX: usize = 20;
+/// Regions that are named because they bind a checkpoint to its number of ranks.
+const BOUND_SHOWN: usize = 6;
+
+/// How the regions of a shard lie over the ranks.
+#[derive(Serialize, Default)]
+pub struct DealtView {
+    /// What is wrong with the record; nothing else is known then.
+    why: Option<String>,
+    /// How bad that is.
+    #[serde(skip)]
+    pub ending: Ending,
+    /// Regions because of which the checkpoint can be restored by as many ranks only as took it. An empty list: any number of ranks can.
+    pub bound: Option<Vec<String>>,
+    /// The arrays that regions are parts of.
+    arrays: Vec<ArrayView>,
+    /// The application's regions, in order.
+    regions: Vec<RuleView>,
+}
+
+/// An array, and the boxes of it that the rank has.
+#[derive(Serialize)]
+struct ArrayView {
+    /// What tells this way to lay it over the ranks from all others.
+    identity: String,
+    shape: Vec<u64>,
+    /// The boxes of all ranks need not cover it.
+    sparse: bool,
+    boxes: usize,
+    /// Elements in them.
+    elements: u64,
+    /// The first ones.
+    first_boxes: Vec<BoxView>,
+    #[serde(skip)]
+    shown: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct BoxView {
+    origin: Vec<u64>,
+    extent: Vec<u64>,
+}
+
+/// What was said of a region.
+#[derive(Serialize)]
+struct RuleView {
+    region: String,
+    /// `array`: the rank's part of it; `shared`; `refuse`, `drop` or `ask`: each rank has its own, and what becomes of it on another
+    /// number of ranks; `own`: nothing was said, so it is its rank's own.
+    rule: &'static str,
+    /// Which array.
+    array: Option<usize>,
+}
+
+impl DealtView {
+    /// Of a record that was read, or of the problem with it.
+    pub fn of(bytes: Result<Vec<u8>, Problem>, regions: &[Region]) -> DealtView {
+        let viewed = bytes.and_then(|bytes| match View::of(&bytes, regions) {
+            Ok(view) => Ok(DealtView::shown(&view, regions)),
+            Err(error) => Err(Problem::damage(error.to_string())),
+        });
+        viewed.unwrap_or_else(|Problem { ending, text }| DealtView { why: Some(text), ending, ..DealtView::default() })
+    }
+
+    fn shown(view: &View<'_>, regions: &[Region]) -> DealtView {
+        let own = || regions.iter().enumerate().filter(|(_, region)| !is_reserved(&region.name));
+        let is_bound = |place: &usize| matches!(view.rules.get(place), None | Some(Rule::PerRank(OnResize::Refuse)));
+        let rule = |(place, region): (usize, &Region)| {
+            let rule = view.rules.get(&place).copied();
+            let array = if let Some(Rule::On(of)) = rule { Some(of) } else { None };
+            RuleView { region: region.name.clone(), rule: word(rule), array }
+        };
+        DealtView {
+            bound: Some(own().filter(|(place, _)| is_bound(place)).map(|(_, region)| region.name.clone()).collect()),
+            arrays: view.decompositions.iter().map(|(identity, parts)| array(*identity, parts)).collect(),
+            regions: own().map(rule).collect(),
+            ..DealtView::default()
+        }
+    }
+
+    /// The cell of a region in the table of regions.
+    pub fn cell(&self, region: &str) -> String {
+        let said = self.regions.iter().find(|said| said.region == region);
+        match said.map(|said| (said.rule, said.array)) {
+            None => "-".into(),
+            Some((_, Some(array))) => format!("array {array}"),
+            Some(("shared", _)) => "shared".into(),
+            Some(("own", _)) => "its rank's own".into(),
+            Some((rule, _)) => format!("per rank, {rule}"),
+        }
+    }
+
+    /// Lines of a label each.
+    pub fn lines(&self, group_size: u32) -> Vec<[String; 2]> {
+        let Some(bound) = &self.bound else {
+            let why = self.why.as_deref().unwrap_or_default();
+            return vec![["dealt".into(), format!("not known how over the ranks: {why}")]];
+        };
+        let arrays = self.arrays.iter().enumerate().map(|(at, array)| {
+            let ArrayView { shape, boxes, elements, shown, .. } = array;
+            let sparse = if array.sparse { ", sparse" } else { "" };
+            let shape = list(shape.iter().map(u64::to_string), shape.len(), " x ");
+            let here = match *boxes {
+                0 => "this rank has nothing of it".into(),
+                _ => {
+                    let left = boxes.saturating_sub(shown.len());
+                    let more = if left == 0 { String::new() } else { format!(" and {left} more boxes") };
+                    format!("this rank has {}{more}, {elements} elements", shown.join(", "))
+                }
+            };
+            format!("{at}: {shape}{sparse}; {here}")
+        });
+        let arrays = most(arrays, ARRAYS_MAX, "and", "more arrays (--json shows all)");
+        let mut lines: Vec<[String; 2]> = arrays.into_iter().map(|array| ["array".into(), array]).collect();
+        lines.push(["resize".into(), resize(bound, group_size)]);
+        lines
+    }
+}
+
+/// On how many ranks a checkpoint can be restored whose regions `bound` belong to the rank that saved them.
+pub fn resize(bound: &[String], group_size: u32) -> String {
+    match bound {
+        [] => "can be restored by any number of ranks".into(),
+        _ => {
+            let names = list(bound.iter().map(|name| short(name)), BOUND_SHOWN, ", ");
+            format!("can be restored by {group_size} ranks only, because of {names}")
+        }
+    }
+}
+
+fn word(rule: Option<Rule>) -> &'static str {
+    match rule {
+        None => "own",
+        Some(Rule::On(_)) => "array",
+        Some(Rule::Shared) => "shared",
+        Some(Rule::PerRank(OnResize::Refuse)) => "refuse",
+        Some(Rule::PerRank(OnResize::Drop)) => "drop",
+        Some(Rule::PerRank(OnResize::Ask)) => "ask",
+    }
+}
+
+fn array(identity: Identity, parts: &PackedParts<'_>) -> ArrayView {
+    let dims = parts.dims();
+    let view = |own: Cuboid| BoxView {
+        origin: own.from[..dims].to_vec(),
+        extent: (0..dims).map(|dim| own.extent(dim)).collect(),
+    };
+    ArrayView {
+        identity: identity.to_string(),
+        shape: parts.shape().to_vec(),
+        sparse: parts.is_sparse(),
+        boxes: parts.count(),
+        elements: parts.elements(),
+        first_boxes: parts.boxes().take(BOXES_MAX).map(view).collect(),
+        shown: parts.boxes().take(BOXES_SHOWN).map(|own| own.shown(dims).to_string()).collect(),
+    }
+}
