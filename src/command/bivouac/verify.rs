@@ -1,9 +1,14 @@
 //! `bivouac verify`: reads everything and checks every header, index, manifest, digest and filling byte.
 //!
 //! The paths are turned into a list of [`Item`]s, one per file or slot, which a few threads take one by one. What they
-//! find is put in the order of the list, so that the output does not depend on who was faster.
+//! find is put in the order of the list, so that the output does not depend on who was faster. At the end, what the shards of
+//! each checkpoint say of [how its regions lie over the ranks](dealt) is looked at together.
 #![forbid(unsafe_code)]
 
+mod dealt;
+mod tiling;
+
+use crate::body;
 use crate::ending::{self, Ending, Problems};
 use crate::memory::{self, Stock};
 use crate::output::{self, SCHEMA, most, plain, print, print_json};
@@ -15,7 +20,7 @@ use bivouac_core::base::sync::Lock;
 use bivouac_core::base::units::{MIB, page_ceil};
 use bivouac_core::base::{Generation, Rank};
 use bivouac_core::format::shard::Head;
-use bivouac_core::format::{ContainerInfo, Content, Manifest, Region, manifest};
+use bivouac_core::format::{ContainerEntry, ContainerInfo, Content, Manifest, Region, manifest};
 use bivouac_core::redundancy::part::Part;
 use bivouac_core::segment::{OldSlot, SegmentError, SlotState};
 use bivouac_core::tier::names::{Series, is_parity_file};
@@ -50,7 +55,9 @@ Exit status: 0 all good; 1 damage found; 2 wrong usage, or something could not b
 The last lines say, for each series and tier, the newest version of which everything is good there.
 Damage in one tier is no loss yet: a restart takes the next tier's copy, or the next older version. A checkpoint without a
 manifest is no damage either; its files are checked all the same. Files are read through the page cache: what was
-written a moment ago is checked as the kernel remembers it.")]
+written a moment ago is checked as the kernel remembers it.
+Of a checkpoint whose shards are all here and good, regions that lie on a decomposition are proved to tile their arrays: each element
+is in one box of one rank (of a sparse array, in one at most).")]
 pub struct Args {
     /// Directories, container files, manifests or memory segments (default: the global directory of the configuration)
     paths: Vec<PathBuf>,
@@ -173,6 +180,8 @@ struct Checked {
     parts: u64,
     blocks: u64,
     bytes: u64,
+    /// Arrays that the parts of all ranks were proved to tile.
+    arrays: u64,
 }
 
 impl Checked {
@@ -185,6 +194,7 @@ impl Checked {
         self.parts += other.parts;
         self.blocks += other.blocks;
         self.bytes += other.bytes;
+        self.arrays += other.arrays;
     }
 }
 
@@ -298,6 +308,8 @@ impl Item {
 struct Outcome {
     findings: Vec<Finding>,
     checked: Checked,
+    /// A shard says how its regions lie over the ranks.
+    has_record: bool,
 }
 
 /// The list of work, and what was found while making it.
@@ -321,11 +333,15 @@ pub fn run(args: &Args) -> Ending {
     plan.problems.complain();
     let jobs = args.jobs.map_or_else(output::jobs_default, usize::from);
     let outcomes = work(&plan.items, jobs, &output::bar(plan.items.iter().map(Item::bytes).sum(), args.json));
-    let Plan { first: Outcome { mut findings, mut checked }, seen, mut problems, .. } = plan;
+    let mut checked = plan.first.checked;
+    let proofs: Vec<Finding> =
+        dealt::groups(&plan.items, &outcomes).iter().flat_map(|group| dealt::prove(group, &mut checked)).collect();
+    let Plan { first: Outcome { mut findings, .. }, seen, mut problems, .. } = plan;
     for outcome in outcomes {
         findings.extend(outcome.findings);
         checked.add(outcome.checked);
     }
+    findings.extend(proofs);
     findings.iter().for_each(|finding| problems.note(finding.kind.ending()));
     let ending = problems.ending();
     let newest = newest_good(&seen, &findings);
@@ -362,8 +378,12 @@ fn text(checked: &Checked, findings: &[Finding], newest: &[Newest]) -> String {
         (damage, 0) => format!("{damage} damaged"),
         (damage, unreadable) => format!("{damage} damaged, {unreadable} not readable"),
     };
+    let arrays = match checked.arrays {
+        0 => String::new(),
+        arrays => format!("; {arrays} decomposed arrays proved"),
+    };
     text += &format!(
-        "{verdict}: {} checkpoints, {} manifests, {} containers, {} segments, {} shards, {} parity parts, {} blocks, {}\n",
+        "{verdict}: {} checkpoints, {} manifests, {} containers, {} segments, {} shards, {} parity parts, {} blocks, {}{arrays}\n",
         checked.checkpoints,
         checked.manifests,
         checked.containers,
@@ -626,46 +646,64 @@ fn check_container(
                 continue;
             }
         };
-        let header = &shard.head().header;
-        if (header.key, header.rank) != (entry.key, entry.rank) {
-            let message = format!(
-                "{}: the shard of rank {} holds rank {} of {}",
-                path.display(),
-                entry.rank,
-                header.rank,
-                header.key
-            );
-            outcome.findings.push(Finding::damage(path, message).of_rank(entry.rank));
-        }
-        if let Some(why) = why_no_part(path, &shard) {
-            outcome.findings.push(Finding::damage(path, why).of_rank(entry.rank));
-        }
-        if let Some(why) = expected.and_then(|expected| why_foreign(expected, shard.head())) {
-            let message = format!("{}: rank {}: {why}", path.display(), entry.rank);
-            outcome.findings.push(Finding::damage(path, message).of_rank(entry.rank));
-        }
-        let mut buffer = Vec::new();
-        let read = |at: u64, length: u64, look: &mut dyn FnMut(&[u8])| {
-            buffer.resize(length as usize, 0);
-            shard.read_raw(at, &mut buffer)?;
-            look(&buffer);
-            Ok(())
-        };
-        check_bodies(path, shard.head(), read, outcome, bar);
-        if shard.head().header.content == Content::Packed && !expected.is_some_and(|expected| expected.is_held) {
-            check_join(&**tier, path, shard, outcome);
-        }
+        check_shard(tier, path, expected, (entry, shard), outcome, bar);
     }
     Ok(())
 }
 
-/// Is a packed shard, joined with what it refers to, the one that was captured?
-fn check_join(tier: &dyn Tier, path: &Path, shard: FileShard, outcome: &mut Outcome) {
-    let rank = shard.head().header.rank;
-    let joined = join(tier, shard).and_then(|joined| Source::File(joined).verify(|_| ()));
-    if let Err(error) = joined {
-        outcome.findings.push(Finding::of(path, &error).of_rank(rank));
+/// Checks a shard that stands at an entry of a container.
+fn check_shard(
+    tier: &Arc<dyn Tier>,
+    path: &Path,
+    expected: Option<&Expected>,
+    (entry, shard): (&ContainerEntry, FileShard),
+    outcome: &mut Outcome,
+    bar: &ProgressBar,
+) {
+    let known = outcome.findings.len();
+    let header = &shard.head().header;
+    if (header.key, header.rank) != (entry.key, entry.rank) {
+        let message = format!(
+            "{}: the shard of rank {} holds rank {} of {}",
+            path.display(),
+            entry.rank,
+            header.rank,
+            header.key
+        );
+        outcome.findings.push(Finding::damage(path, message).of_rank(entry.rank));
     }
+    if let Some(why) = why_no_part(path, &shard) {
+        outcome.findings.push(Finding::damage(path, why).of_rank(entry.rank));
+    }
+    if let Some(why) = expected.and_then(|expected| why_foreign(expected, shard.head())) {
+        let message = format!("{}: rank {}: {why}", path.display(), entry.rank);
+        outcome.findings.push(Finding::damage(path, message).of_rank(entry.rank));
+    }
+    let mut buffer = Vec::new();
+    let read = |at: u64, length: u64, look: &mut dyn FnMut(&[u8])| {
+        buffer.resize(length as usize, 0);
+        shard.read_raw(at, &mut buffer)?;
+        look(&buffer);
+        Ok(())
+    };
+    check_bodies(path, shard.head(), read, outcome, bar);
+    let whole = match shard.head().header.content {
+        Content::Shard => Some(shard),
+        Content::Packed if !expected.is_some_and(|expected| expected.is_held) => {
+            check_join(&**tier, path, shard, outcome)
+        }
+        Content::Packed | Content::Parity => None,
+    };
+    if let Some(whole) = whole.filter(|_| outcome.findings.len() == known) {
+        dealt::check_record(path, whole.head(), body::of_file(&whole), outcome);
+    }
+}
+
+/// Is a packed shard, joined with what it refers to, the one that was captured? That one.
+fn check_join(tier: &dyn Tier, path: &Path, shard: FileShard, outcome: &mut Outcome) -> Option<FileShard> {
+    let rank = shard.head().header.rank;
+    let joined = join(tier, shard).and_then(|joined| Source::File(joined.clone()).verify(|_| ()).map(|()| joined));
+    joined.map_err(|error| outcome.findings.push(Finding::of(path, &error).of_rank(rank))).ok()
 }
 
 /// How long a file is, and how long its manifest says it should be, if they differ. Without a manifest nobody knows.
@@ -721,7 +759,11 @@ fn check_slot(stock: &Stock, slot: &OldSlot, outcome: &mut Outcome, bar: &Progre
         look(&bytes[at as usize..(at + length) as usize]);
         Ok(())
     };
+    let known = outcome.findings.len();
     check_bodies(path, &head, read, outcome, bar);
+    if head.header.content == Content::Shard && outcome.findings.len() == known {
+        dealt::check_record(path, &head, body::of_memory(bytes), outcome);
+    }
 }
 
 /// Checks all blocks of a shard, and that the rest of each last page is zero.

@@ -1,0 +1,432 @@
+//! `bivouac verify` of checkpoints whose regions lie on decompositions: what sessions write is proved, and what no session writes is found.
+#![forbid(unsafe_code)]
+
+#[path = "common/limit.rs"]
+mod limit;
+mod store;
+
+use bivouac_core::base::digest::digest_bytes;
+use bivouac_core::base::{CheckpointKey, Digest, Generation, Incarnation, Level, Rank};
+use bivouac_core::config::{Config, Method};
+use bivouac_core::decomposition::{Identity, OnResize, Record, Rule};
+use bivouac_core::format::container::encode_tail;
+use bivouac_core::format::shard::{Layout, encode_head};
+use bivouac_core::format::{ContainerEntry, ContainerInfo, ElementType, Manifest, Region, RegionKind, ShardMeta};
+use bivouac_core::region::DECOMPOSITION;
+use bivouac_core::{Boxes, Session};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use store::{Store, with_path};
+use tempfile::TempDir;
+
+const BLOCK: u64 = 4096;
+
+// ------------------------------------------------------------------------------------------- forged checkpoints
+
+/// A region and its bytes.
+type Saved = (Region, Vec<u8>);
+
+/// Writes a committed checkpoint with these regions for each rank, in one container; its folder.
+fn write(root: &Path, version: u64, ranks: &[Vec<Saved>]) -> PathBuf {
+    write_files(root, version, ranks, &[("c000000.bvc", (0..ranks.len() as u32).collect())], true)
+}
+
+/// The same in some files, each with the shards of some ranks.
+fn write_files(
+    root: &Path,
+    version: u64,
+    ranks: &[Vec<Saved>],
+    files: &[(&str, Vec<u32>)],
+    has_manifest: bool,
+) -> PathBuf {
+    let key =
+        CheckpointKey { generation: Generation(1), version, operation: version, incarnation: Incarnation([7; 16]) };
+    let folder = root.join("job-1/world/heat").join(key.folder());
+    std::fs::create_dir_all(&folder).expect("our own folder");
+    std::fs::write(root.join("store"), format!("{:032x}\n", 7)).expect("written");
+    let mut containers = Vec::new();
+    for (file, of) in files {
+        let (mut bytes, mut entries) = (Vec::new(), Vec::new());
+        for rank in of {
+            let shard = shard(key, *rank, ranks.len() as u32, &ranks[*rank as usize]);
+            let (offset, length) = (bytes.len() as u64, shard.len() as u64);
+            entries.push(ContainerEntry { key, rank: Rank(*rank), offset, length });
+            bytes.extend(shard);
+        }
+        bytes.extend(encode_tail(&entries).expect("an index"));
+        std::fs::write(folder.join(file), &bytes).expect("written");
+        let ranks = of.iter().copied().map(Rank).collect();
+        containers.push(ContainerInfo { file: file.to_string(), bytes: bytes.len() as u64, ranks });
+    }
+    let manifest = Manifest {
+        job: "job-1".into(),
+        group: "world".into(),
+        name: "heat".into(),
+        key,
+        agreement: 5,
+        group_size: ranks.len() as u32,
+        origin: None,
+        level: Level::System,
+        sources: Vec::new(),
+        containers,
+    };
+    if has_manifest {
+        std::fs::write(folder.join("manifest"), manifest.encode().expect("a manifest")).expect("written");
+    }
+    folder
+}
+
+fn shard(key: CheckpointKey, rank: u32, size: u32, saved: &[Saved]) -> Vec<u8> {
+    let regions = saved.iter().map(|(region, _)| region.clone()).collect();
+    let meta = ShardMeta { job: "job-1".into(), group: "world".into(), name: "heat".into(), regions };
+    let layout = Layout::new(meta, BLOCK).expect("a layout");
+    let header = layout.header(key, 5, size, Rank(rank), None);
+    let mut bytes = vec![0; layout.total_len as usize];
+    let mut digests: Vec<Digest> = Vec::new();
+    for (region, (_, body)) in layout.meta.regions.iter().zip(saved) {
+        let start = (layout.body_offset + region.offset) as usize;
+        bytes[start..start + body.len()].copy_from_slice(body);
+        digests.extend(body.chunks(BLOCK as usize).map(digest_bytes));
+    }
+    encode_head(&layout, &header, &digests, &mut bytes[..layout.body_offset as usize]);
+    bytes
+}
+
+/// Regions of a rank that owns these boxes: its part of the array, and a value that all ranks share. The record comes behind them.
+fn regions(boxes: &Boxes) -> Vec<Saved> {
+    let elements = boxes.check().expect("inside").parts().elements();
+    let array = Region::of_bytes("t", RegionKind::Array, 2 * elements);
+    let array = Region { element: ElementType::U16, shape: vec![elements], ..array };
+    let step = Region::of_bytes("step", RegionKind::Value, 8);
+    vec![(array, vec![3; 2 * elements as usize]), (step, 70u64.to_le_bytes().into())]
+}
+
+fn record(boxes: &Boxes, identity: Identity) -> Record {
+    let parts = boxes.check().expect("inside").parts().clone();
+    Record { decompositions: vec![(identity, parts)], rules: [(0, Rule::On(0)), (1, Rule::Shared)].into() }
+}
+
+fn with_record(mut saved: Vec<Saved>, record: Vec<u8>) -> Vec<Saved> {
+    saved.push((Region::of_bytes(DECOMPOSITION, RegionKind::Value, record.len() as u64), record));
+    saved
+}
+
+/// The identity of the decomposition of which the ranks own these boxes.
+fn identity(all: &[Boxes]) -> Identity {
+    let of = |(rank, boxes): (u32, &Boxes)| {
+        Identity::of_rank(boxes.check().expect("inside").parts(), rank, all.len() as u32)
+    };
+    (0..).zip(all).map(of).fold(Identity::default(), Identity::and)
+}
+
+/// What sessions would have written if nobody had proved that these boxes tile their array.
+fn unproved(all: &[Boxes]) -> Vec<Vec<Saved>> {
+    let identity = identity(all);
+    all.iter().map(|boxes| with_record(regions(boxes), record(boxes, identity).encode())).collect()
+}
+
+/// Slabs of an array of 30 rows and 7 columns on three ranks.
+fn slabs() -> [Boxes; 3] {
+    [0, 1, 2].map(|rank| Boxes::of([30, 7]).own([10 * rank, 0], [10, 7]))
+}
+
+fn verify(path: &Path) -> (i32, Value) {
+    let ran = with_path(&["verify", "--json"], path);
+    (ran.status, ran.json())
+}
+
+/// The only finding of a checkpoint, which is damage.
+fn only_damage(ranks: &[Vec<Saved>]) -> Value {
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = write(root.path(), 10, ranks);
+    let (status, document) = verify(root.path());
+    let findings = document["findings"].as_array().expect("a list");
+    assert_eq!((status, findings.len(), &findings[0]["kind"]), (1, 1, &"damage".into()), "{document}");
+    let finding = &findings[0];
+    let path = finding["path"].as_str().expect("text");
+    assert!(Path::new(path).starts_with(&folder), "{finding}");
+    assert_eq!((&finding["tier"], document["checked"]["arrays"].as_u64()), (&"global".into(), Some(0)), "{document}");
+    // It is no good version then, and people see the same.
+    assert_eq!(document["newest_good"][0]["version"], Value::Null);
+    let text = with_path(&["verify"], root.path()).out;
+    assert!(text.contains(finding["message"].as_str().expect("text")), "{text}");
+    finding.clone()
+}
+
+fn message(finding: &Value) -> &str {
+    finding["message"].as_str().expect("text")
+}
+
+// ------------------------------------------------------------------------------------------- what is good
+
+/// Rows of one array, patches of another one.
+fn take(session: &Session, rank: u32, version: u64) {
+    let rows = Boxes::of([2000, 7]).own([u64::from(rank) * 1000, 0], [1000, 7]).halo([1, 0]);
+    let patches = (0..6)
+        .fold(Boxes::of([1000, 40]).sparse(), |boxes, at| boxes.own([at * 100 + 3 * u64::from(rank), 7], [1, at + 1]));
+    let (rows, patches) = (session.decompose(rows).expect("rows"), session.decompose(patches).expect("patches"));
+    let mut t = vec![1.0f64; 1002 * 7];
+    t[500] = version as f64;
+    let small = [2u16; 6];
+    let memory: Vec<&[u16]> = (0..6).map(|at| &small[..at + 1]).collect();
+    let mut checkpoint = session.checkpoint("heat", version).expect("a checkpoint");
+    checkpoint.save_on("t", &rows, &t).expect("a region");
+    checkpoint.save_boxes_on("patches", &patches, &memory).expect("a region");
+    checkpoint.shared("step", &version).expect("a value");
+    checkpoint.per_rank("seed", &rank, OnResize::Ask).expect("a value");
+    let pending = checkpoint.capture().expect("captured");
+    limit::wait_until("all levels end", || pending.poll());
+}
+
+#[test]
+fn what_sessions_write_is_proved_wherever_all_shards_are() {
+    let store = Store::empty();
+    let refers = |config: &mut Config| config.job.reduction.method = Method::Basic;
+    store.run_killed(refers, |session, rank| (0..2).for_each(|at| take(session, rank, 10 + at)));
+    for root in [store.global(), store.local()] {
+        let (status, document) = verify(&root);
+        assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(4)), "{document}");
+        assert_eq!(document["findings"], serde_json::json!([]));
+    }
+    let text = with_path(&["verify"], &store.folders(&store.global())[1]).out;
+    assert!(text.contains("; 2 decomposed arrays proved\n"), "{text}");
+    // The shards in node memory are looked at one by one.
+    let (status, document) = verify(&store.segment());
+    assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(0)), "{document}");
+    assert!(document["checked"]["shards"].as_u64() >= Some(2));
+    // All shards in one file, away from its folder; and some of them only.
+    let away = store.disk.path().join("away.bvc");
+    std::fs::copy(store.folders(&store.global())[0].join("c000000.bvc"), &away).expect("copied");
+    assert_eq!(verify(&away).1["checked"]["arrays"], 2);
+    let (status, document) = verify(&store.folders(&store.local())[0].join("r000001.bvs"));
+    assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(0)), "{document}");
+}
+
+#[test]
+fn what_was_forged_as_sessions_write_it_is_proved() {
+    let root = tempfile::tempdir().expect("a folder");
+    write(root.path(), 10, &unproved(&slabs()));
+    let sparse = [Boxes::of([9]).own([1], [3]).sparse(), Boxes::of([9]).own([7], [1]).own([4], [0]).sparse()];
+    write(root.path(), 20, &unproved(&sparse));
+    // Nobody has anything of nothing.
+    write(root.path(), 30, &unproved(&[Boxes::of([0, 4]), Boxes::of([0, 4])]));
+    let (status, document) = verify(root.path());
+    assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(3)), "{document}");
+}
+
+#[test]
+fn without_all_shards_nothing_is_proved_and_nothing_is_damage_for_that() {
+    let root = tempfile::tempdir().expect("a folder");
+    let overlapping = [Boxes::of([9]).own([0], [9]), Boxes::of([9]).own([8], [1])];
+    let some = [("r000001.bvs", vec![1])];
+    write_files(root.path(), 10, &unproved(&overlapping), &some, false);
+    let (status, document) = verify(root.path());
+    assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(0)), "{document}");
+    assert_eq!(document["findings"][0]["kind"], "note");
+    // With the other one it is found, also if the manifest is still to be written.
+    let both = [("r000000.bvs", vec![0]), ("r000001.bvs", vec![1])];
+    write_files(root.path(), 10, &unproved(&overlapping), &both, false);
+    let (status, document) = verify(root.path());
+    assert!(status == 1 && document["findings"].to_string().contains("elements [8] belong both"), "{document}");
+}
+
+#[test]
+fn a_copy_that_was_replaced_does_not_count() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mut ranks = unproved(&slabs());
+    let files = [("c000000.bvc", vec![0, 1, 2])];
+    // The container of the node says of rank 1 what cannot be.
+    let mut bad = ranks.clone();
+    bad[1] = with_record(regions(&slabs()[1]), vec![9]);
+    let folder = write_files(root.path(), 10, &bad, &files, false);
+    let bytes = std::fs::read(folder.join("c000000.bvc")).expect("read");
+    let files = [("c000000.bvc", vec![0, 2]), ("r000001.bvs", vec![1])];
+    write_files(root.path(), 10, &ranks, &files, true);
+    let good = std::fs::read(folder.join("manifest")).expect("read");
+    let mut manifest = Manifest::decode(&good).expect("just written");
+    manifest.containers[0].bytes = bytes.len() as u64;
+    std::fs::write(folder.join("manifest"), manifest.encode().expect("a manifest")).expect("written");
+    std::fs::write(folder.join("c000000.bvc"), &bytes).expect("written");
+    let (status, document) = verify(root.path());
+    assert_eq!((status, document["checked"]["arrays"].as_u64()), (0, Some(1)), "{document}");
+    assert!(document["findings"].to_string().contains("(the manifest names another copy)"), "{document}");
+    // Without a manifest the rank's own file counts, too.
+    ranks.truncate(2);
+    let two = [Boxes::of([9]).own([0], [5]), Boxes::of([9]).own([5], [4])];
+    let other = [Boxes::of([9]).own([0], [5]), Boxes::of([9]).own([4], [5])];
+    let folder = write_files(root.path(), 20, &unproved(&other), &[("c000000.bvc", vec![0, 1])], false);
+    let bytes = std::fs::read(folder.join("c000000.bvc")).expect("read");
+    let mine: Vec<Vec<Saved>> =
+        two.iter().map(|boxes| with_record(regions(boxes), record(boxes, identity(&other)).encode())).collect();
+    write_files(root.path(), 20, &mine, &[("r000001.bvs", vec![1])], false);
+    std::fs::write(folder.join("c000000.bvc"), &bytes).expect("written");
+    let (_, document) = verify(&folder);
+    let text = document["findings"].to_string();
+    assert!(text.contains("its identity is ") && !text.contains("belong"), "{document}");
+}
+
+// ------------------------------------------------------------------------------------------- what is wrong
+
+#[test]
+fn elements_of_two_ranks_are_found() {
+    let mut all = slabs();
+    all[2] = Boxes::of([30, 7]).own([20, 0], [10, 7]).own([12, 3], [2, 2]);
+    let finding = only_damage(&unproved(&all));
+    assert_eq!((&finding["rank"], &finding["region"]), (&2.into(), &"t".into()));
+    let text = "c000000.bvc: region \"t\" on an array of shape [30, 7]: \
+                elements [12, 3..5] belong both to box 0 of rank 1 and to box 1 of rank 2";
+    assert!(message(&finding).ends_with(text), "{finding}");
+    // Of an array that need not be covered as well; and twice on one rank.
+    let sparse = [Boxes::of([9]).own([1], [3]).own([3], [1]).sparse(), Boxes::of([9]).sparse()];
+    let finding = only_damage(&unproved(&sparse));
+    assert!(message(&finding).ends_with("elements [3] belong both to box 0 of rank 0 and to box 1 of rank 0"));
+}
+
+#[test]
+fn elements_of_no_rank_are_found() {
+    let mut all = slabs();
+    all[1] = Boxes::of([30, 7]).own([10, 0], [4, 7]).own([14, 0], [1, 2]).own([14, 5], [1, 2]).own([15, 0], [5, 7]);
+    let finding = only_damage(&unproved(&all));
+    assert_eq!((&finding["rank"], &finding["region"]), (&Value::Null, &"t".into()));
+    let text = "region \"t\" on an array of shape [30, 7]: elements [14, 2..5] belong to no rank";
+    assert!(message(&finding).ends_with(text) && message(&finding).contains("g000001-v0000000010"), "{finding}");
+    // All of it.
+    let finding = only_damage(&unproved(&[Boxes::of([5, 6, 7]), Boxes::of([5, 6, 7])]));
+    assert!(message(&finding).ends_with("elements [0, 0, 0..7] belong to no rank"), "{finding}");
+}
+
+#[test]
+fn an_identity_that_is_not_the_sum_is_found() {
+    let all = slabs();
+    let wrong = Identity(identity(&all).0 ^ 1 << 90);
+    let ranks: Vec<_> = all.iter().map(|boxes| with_record(regions(boxes), record(boxes, wrong).encode())).collect();
+    let finding = only_damage(&ranks);
+    let text = format!("its identity is {wrong}, and the parts of all ranks have {}", identity(&all));
+    assert!(message(&finding).ends_with(&text) && finding["region"] == "t", "{finding}");
+    // The parts of two ranks are exchanged: the array is tiled, and each rank's shard has other bytes than it had.
+    let exchanged = [0, 2, 1].map(|rank: usize| all[rank].clone());
+    let ranks: Vec<_> =
+        exchanged.iter().map(|boxes| with_record(regions(boxes), record(boxes, identity(&all)).encode())).collect();
+    assert!(message(&only_damage(&ranks)).contains("the parts of all ranks have "));
+}
+
+#[test]
+fn records_that_do_not_fit_their_shards_are_found() {
+    let all = slabs();
+    let good = record(&all[1], identity(&all));
+    let bytes = good.encode();
+    let mut newer = bytes.clone();
+    newer[0] = 2;
+    let other = record(&Boxes::of([30, 7]).own([10, 0], [9, 7]), identity(&all)).encode();
+    let mut of_array = good.clone();
+    of_array.rules.insert(0, Rule::Shared);
+    let mut too_many = good.clone();
+    too_many.rules.insert(9, Rule::Shared);
+    let outside = [&bytes[..bytes.len() - 11], &[22u8, 20, 2, 14], &bytes[bytes.len() - 5..]].concat();
+    for (record, text) in [
+        (bytes[..bytes.len() - 1].to_vec(), "it is cut, or says what cannot be"),
+        (Vec::new(), "it is empty"),
+        (newer, "version 2, and 1 is known"),
+        (outside, "it is cut, or says what cannot be"),
+        (other, "region \"t\" has 140 bytes, and its boxes have 63 elements"),
+        (of_array.encode(), "region \"t\" is an array, and its rule is one of values"),
+        (too_many.encode(), "it has a rule for region 9, and the shard has 3"),
+    ] {
+        let mut ranks = unproved(&all);
+        ranks[1] = with_record(regions(&all[1]), record);
+        let finding = only_damage(&ranks);
+        assert!(message(&finding).contains(text), "{text}: {finding}");
+        assert_eq!((&finding["rank"], &finding["region"]), (&1.into(), &DECOMPOSITION.into()), "{text}");
+        assert!(message(&finding).contains("c000000.bvc: rank 1: decomposition record"), "{finding}");
+    }
+}
+
+#[test]
+fn shards_that_say_different_things_are_found() {
+    let all = slabs();
+    let with = |saved: Vec<Saved>| {
+        let mut ranks = unproved(&all);
+        ranks[1] = saved;
+        only_damage(&ranks)
+    };
+    let own = |change: fn(&mut Record)| {
+        let mut record = record(&all[1], identity(&all));
+        change(&mut record);
+        record.encode()
+    };
+    let is_on_rank_1 = |finding: &Value, region: &str, text: &str| {
+        assert_eq!((&finding["rank"], &finding["region"]), (&1.into(), &region.into()));
+        assert!(message(finding).contains("c000000.bvc: rank 1: ") && message(finding).contains(text), "{finding}");
+    };
+    let text = "it has no decomposition record, other than rank 0";
+    is_on_rank_1(&with(regions(&all[1])), DECOMPOSITION, text);
+    let record = own(|record| record.rules.extend([(1, Rule::PerRank(OnResize::Drop))]));
+    let text = "its regions lie otherwise over the ranks than those of rank 0";
+    is_on_rank_1(&with(with_record(regions(&all[1]), record)), DECOMPOSITION, text);
+    let record = own(|record| record.decompositions[0].0.0 += 1);
+    let text = "region \"t\" lies on another decomposition than that of rank 0";
+    is_on_rank_1(&with(with_record(regions(&all[1]), record)), "t", text);
+    // The same identity, on an array of another shape, or of another kind.
+    for boxes in [Boxes::of([31, 7]).own([10, 0], [10, 7]), all[1].clone().sparse()] {
+        let saved = with_record(regions(&boxes), self::record(&boxes, identity(&all)).encode());
+        is_on_rank_1(&with(saved), "t", text);
+    }
+    let mut saved = regions(&all[1]);
+    saved[1].1[0] += 1;
+    let record = own(|_| ());
+    let text = "value \"step\", which all ranks share, is another one than that of rank 0";
+    is_on_rank_1(&with(with_record(saved, record)), "step", text);
+}
+
+// ------------------------------------------------------------------------------------------- what is made to take memory
+
+/// A number in the form of the format.
+fn short(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+/// A record of as many boxes as a rank can have, of two bytes each, all of which are the first element; and one of as many rules.
+fn swollen(count: u64) -> [Vec<u8>; 2] {
+    let mut boxes = [&[1, 1][..], &[5; 16], &[1, 1]].concat();
+    short(&mut boxes, 1 << 40);
+    short(&mut boxes, count);
+    boxes.extend([0, 2]);
+    boxes.resize(boxes.len() + 2 * (count as usize - 1), 0);
+    boxes.push(0);
+    let mut rules = vec![1, 0];
+    short(&mut rules, count);
+    rules.resize(rules.len() + 2 * count as usize, 0);
+    [boxes, rules]
+}
+
+/// Runs `verify` with so much memory at most, and says how it ends.
+fn verify_within(bytes: u64, root: &TempDir) -> (i32, String) {
+    let command = store::command();
+    let program = command.get_program().to_owned();
+    let mut limited = std::process::Command::new("sh");
+    limited.args(["-c", "ulimit -v \"$1\" && exec \"$2\" verify --jobs 1 \"$3\"", "sh"]);
+    limited.arg((bytes >> 10).to_string()).arg(program).arg(root.path());
+    let output = limited.output().expect("sh is there");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[test]
+fn records_that_say_much_in_few_bytes_take_little_memory() {
+    let root = tempfile::tempdir().expect("a folder");
+    let none = || vec![(Region::of_bytes("step", RegionKind::Value, 8), vec![0; 8])];
+    let count = 1 << 23;
+    let [boxes, rules] = swollen(count);
+    write(root.path(), 10, &[with_record(none(), boxes)]);
+    write(root.path(), 20, &[with_record(none(), rules)]);
+    // Boxes alone would take a gigabyte if they were unpacked, and the rules 300 MB.
+    let (status, text) = verify_within(400 << 20, &root);
+    assert_eq!(status, 1, "{text}");
+    assert!(text.contains("elements [0] belong both to box 0 of rank 0 and to box 1 of rank 0"), "{text}");
+    assert!(text.contains("v0000000020") && text.contains("it is cut, or says what cannot be"), "{text}");
+    assert!(text.contains("an array of shape [1099511627776] without a region: "), "{text}");
+}
