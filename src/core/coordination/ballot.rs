@@ -161,7 +161,7 @@ pub enum Payload {
     },
     /// The largest numbers that any rank gave, slot by slot.
     Max(Vec<u64>),
-    /// Numbers that any rank gave, by a kind of the callers, as ranges: at most [`SPANS_MAX`] of them. Beyond that ranges of one kind that are
+    /// Numbers that any rank gave, by a kind of the callers, as ranges: at most 1024 of them. Beyond that ranges of one kind that are
     /// nearest to each other are united with what lies between them, so none is lost, and the kinds stay what they are.
     Spans(Vec<Span>),
 }

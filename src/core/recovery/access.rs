@@ -1,7 +1,7 @@
 //! The copies of one shard: the nearest that is right is read, and one that is not is given up.
 
+use super::load_error::LoadError;
 use super::remote::Peers;
-use super::restorer::LoadError;
 use crate::base::log;
 use crate::base::{CheckpointKey, Clock, Rank};
 use crate::decomposition::Record;

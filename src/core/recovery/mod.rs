@@ -19,6 +19,7 @@ pub mod discover;
 pub mod drain;
 pub mod election;
 pub mod homes;
+mod load_error;
 pub mod outline;
 mod remade;
 pub mod remote;
@@ -27,4 +28,5 @@ pub mod unpack;
 
 pub use access::{Attempted, Copies};
 pub use election::{Elected, Election, RestartError, Tried, Want};
-pub use restorer::{LoadError, Restorer};
+pub use load_error::LoadError;
+pub use restorer::Restorer;

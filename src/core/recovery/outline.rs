@@ -3,7 +3,7 @@
 //! The root reads it from one shard: the names and rules of regions, and the identities of decompositions, are the same in all of them.
 
 use super::access::ShardAccess;
-use super::restorer::LoadError;
+use super::load_error::LoadError;
 use crate::base::log;
 use crate::decomposition::{Identity, OnResize, Record, Rule};
 use crate::format::{ElementType, Region, RegionKind, codec};

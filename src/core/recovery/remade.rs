@@ -15,7 +15,7 @@ mod target;
 mod together;
 
 use super::access::ShardAccess;
-use super::restorer::LoadError;
+use super::load_error::LoadError;
 use crate::base::Rank;
 use crate::base::log;
 use crate::coordination::posts::Posts;
@@ -49,6 +49,14 @@ pub(super) struct Plan {
     pieces: BTreeMap<Rank, Vec<Piece>>,
     /// The ranks that it gets something from.
     senders: Vec<Rank>,
+}
+
+impl Plan {
+    /// How long packets become, so that one for each receiver fits into the window.
+    fn packet(&self) -> usize {
+        let receivers: BTreeSet<Rank> = self.pieces.values().flatten().map(|piece| piece.to).collect();
+        (WINDOW / (4 * receivers.len().max(1))).clamp(PACKET_MIN, PACKET)
+    }
 }
 
 /// Plans by the identities of the decompositions from and to.
@@ -181,8 +189,7 @@ impl Remaking<'_> {
         let credits: RefCell<BTreeMap<Rank, usize>> = RefCell::default();
         let failure = RefCell::new(failure);
         let mut reading = Reading::new(together.region, dims, &plan.pieces, self.element.bytes());
-        let receivers: BTreeSet<Rank> = plan.pieces.values().flatten().map(|piece| piece.to).collect();
-        let most = (WINDOW / (4 * receivers.len().max(1))).clamp(PACKET_MIN, PACKET);
+        let most = plan.packet();
         let limit = |to: Rank| match credits.borrow().get(&to) {
             Some(credit) => most.min(credit / 2).max(PACKET_MIN),
             None => most.min(FIRST_PACKET),
@@ -241,7 +248,13 @@ impl Remaking<'_> {
         let vote = |_| together.failed(together.ballot("elements", Payload::None), failure.borrow().as_ref());
         together.exchange(&mut next, &mut on_post, vote, plainly)?;
         // Nothing is under way any more: what has not come never will.
-        let got = target.into_inner().map_or(0, |target| target.delivered());
+        self.close(target.into_inner().map_or(0, |target| target.delivered()))
+    }
+
+    /// Has everybody got what it wanted? This rank got so many bytes.
+    fn close(&self, got: u64) -> Result<(), LoadError> {
+        let together = &self.together;
+        let rank = together.rank();
         let wanted = self.on.elements() * self.element.bytes();
         let ballot = together.ballot("close", Payload::None).with_sums(vec![(0, wanted), (1, got)]);
         let ballot = match got == wanted {

@@ -3,184 +3,25 @@
 mod dealt;
 
 use super::access::{Attempted, Copies, ShardAccess};
+use super::load_error::LoadError;
 use super::outline::Outline;
 use super::remade::Plans;
 use crate::affinity::keeper::{Keeper, Placement};
 use crate::base::log;
-use crate::base::text::{list, short};
 use crate::base::{CheckpointKey, Rank};
-use crate::coordination::{Culprit, join};
-use crate::device::{DeviceError, DeviceSpan, Stream};
+use crate::device::{DeviceSpan, Stream};
 use crate::format::shard::Head;
 use crate::format::{ElementType, Region, RegionKind, codec};
-use crate::region::{self, Element, RegionError};
+use crate::region::{self, Element};
 use crate::segment::SlotMut;
 use crate::tier::source::MemoryShard;
 use crate::tier::source::{Source, UploadError};
 use crate::tier::storage::zeroed;
 use crate::tier::{PerTier, TierId};
 use crate::transfer::Engine;
-use crate::transfer::history::{Field, History, HistoryError, Index, index_name, region_name};
+use crate::transfer::history::{Field, History, Index, index_name, region_name};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-
-/// Why a region could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The checkpoint has no region of that name.
-    #[error("rank {rank}: {key} has no region {:?}; it has: {}", short(region), shown(present))]
-    Missing {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region asked for.
-        region: String,
-        /// The regions it has.
-        present: Vec<String>,
-    },
-    /// The region has another type or length than the application asks for.
-    #[error("rank {rank}: region {region:?} of {key} holds {found}, but {expected} was asked for")]
-    Mismatch {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region.
-        region: String,
-        /// What the checkpoint holds.
-        found: String,
-        /// What the application asked for.
-        expected: String,
-    },
-    /// A value does not decode as the type asked for.
-    #[error("rank {rank}: {source}")]
-    Value {
-        /// This rank.
-        rank: Rank,
-        /// What is wrong.
-        source: RegionError,
-    },
-    /// The memory given for a region does not fit its decomposition.
-    #[error("rank {rank}: {source}")]
-    Region {
-        /// This rank.
-        rank: Rank,
-        /// What does not fit.
-        source: RegionError,
-    },
-    /// The region lies otherwise over the ranks than the application asks for.
-    #[error("rank {rank}: region {region:?} of {key} {found}")]
-    Decomposition {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region.
-        region: String,
-        /// How it was saved, and what to call.
-        found: String,
-    },
-    /// What this run wants of an array is not what the checkpoint has of it.
-    #[error("region {region:?} of {key} was not loaded: {what}")]
-    Unmatched {
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region.
-        region: String,
-        /// The first elements that nobody has saved, or two ranks have.
-        what: String,
-    },
-    /// The ranks could not load it together.
-    #[error("region {region:?} of {key} was not loaded: {}", join(culprits))]
-    Others {
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region.
-        region: String,
-        /// Because of whom, and why.
-        culprits: Vec<Culprit>,
-    },
-    /// The checkpoint was taken by another number of ranks, and what was asked for is one rank's own.
-    #[error(
-        "rank {rank}: {key} was taken by {found} ranks and this run has {ours}, so no shard of it is this rank's own: load arrays with load_on, and \
-         what all ranks share with shared"
-    )]
-    Resized {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// Ranks that took it.
-        found: u32,
-        /// Ranks of this run.
-        ours: u32,
-    },
-    /// The device did not take the region, or cannot say whether it is right.
-    #[error("rank {rank}: {what} of {key} was not loaded into device memory: {source}")]
-    Device {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region; of several that were loaded together the first, and how many more there are.
-        what: String,
-        /// What the device says.
-        source: DeviceError,
-    },
-    /// There is no memory for what the checkpoint holds.
-    #[error("rank {rank}: region {region:?} of {key} takes {bytes} bytes, and there is no memory for it")]
-    Memory {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region.
-        region: String,
-        /// Its length.
-        bytes: u64,
-    },
-    /// The history did not take a version.
-    #[error("rank {rank}: a version of {key} was not loaded into the history: {source}")]
-    History {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// What the history says.
-        source: Box<HistoryError>,
-    },
-    /// Every copy that this rank can reach is damaged or gone.
-    #[error("rank {rank}: no usable copy of {what} of {key}: {}", causes.join("; "))]
-    NoCopy {
-        /// This rank.
-        rank: Rank,
-        /// Which checkpoint.
-        key: CheckpointKey,
-        /// The region, or the whole shard.
-        what: String,
-        /// One cause per copy.
-        causes: Vec<String>,
-    },
-}
-
-/// Regions that an error names. A checkpoint may have thousands.
-const REGIONS_MAX: usize = 10;
-
-fn shown(regions: &[String]) -> String {
-    list(regions.iter().map(|name| short(name)), REGIONS_MAX, ", ")
-}
-
-impl LoadError {
-    /// Would an older checkpoint help?
-    pub fn is_damage(&self) -> bool {
-        match self {
-            LoadError::NoCopy { .. } => true,
-            LoadError::Others { culprits, .. } => culprits.iter().all(|culprit| culprit.retry),
-            _ => false,
-        }
-    }
-}
 
 /// One attempt to load one checkpoint on one rank.
 pub struct Restorer {

@@ -1,7 +1,7 @@
 //! A reader's way through its shards: each block that somebody wants something of is read once, checked as a whole, and what is wanted of it goes to whom it is for.
 
 use super::super::access::ShardAccess;
-use super::super::restorer::LoadError;
+use super::super::load_error::LoadError;
 use super::packet::Packet;
 use crate::base::Rank;
 use crate::base::units::page_ceil;

@@ -1,6 +1,6 @@
 //! What all ranks of an attempt do together, and how it ends on all of them alike.
 
-use super::super::restorer::LoadError;
+use super::super::load_error::LoadError;
 use crate::base::{CheckpointKey, Rank};
 use crate::coordination::{Ballot, Culprit, Outcome, Payload, Verdict};
 use crate::format::codec;

@@ -1,10 +1,11 @@
 //! Loading what lies on a decomposition, and what its ranks share.
 
 use super::super::homes::home;
+use super::super::load_error::LoadError;
 use super::super::outline::{Outline, OutlinedDecomposition};
 use super::super::remade::{Remaking, Target, Together, plainly};
+use super::Restorer;
 use super::Shards;
-use super::{LoadError, Restorer};
 use crate::base::Rank;
 use crate::coordination::{Culprit, Outcome, Payload};
 use crate::decomposition::{Decomposition, Identity, OnResize, Record, Rule};
@@ -183,7 +184,7 @@ impl Restorer {
     }
 
     /// Loads the values that some ranks of those that took the checkpoint have saved with [`Checkpoint::per_rank`](crate::Checkpoint::per_rank) and
-    /// [`OnResize::Ask`](crate::OnResize::Ask), in their order. Each rank may ask for whichever it likes, of the [`Restorer::saved_ranks`] that there were.
+    /// [`OnResize::Ask`], in their order. Each rank may ask for whichever it likes, of the [`Restorer::saved_ranks`] that there were.
     ///
     /// # Collective
     /// All ranks; one that wants none asks for an empty range.

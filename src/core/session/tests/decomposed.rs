@@ -1,7 +1,8 @@
 //! Arrays that are dealt over the ranks: what is proved, saved on it and loaded on it.
 
 use super::*;
-use crate::decomposition::{Boxes, Decomposition};
+use crate::decomposition::{Boxes, Decomposition, OnResize};
+use crate::recovery::{LoadError, Restorer};
 
 /// The same text for all ranks.
 fn the_same<T>(all: Vec<Result<T, Error>>) -> String {
@@ -97,7 +98,7 @@ fn a_late_rank_is_named_and_nobody_hangs() {
                 std::thread::sleep(Duration::from_secs(2));
                 return None;
             }
-            Some(session.decompose(slab(rank, 3)).err().expect("not all are there").to_string())
+            Some(session.decompose(slab(rank, 3)).expect_err("not all are there").to_string())
         },
     );
     for end in [0, 2] {
@@ -117,7 +118,7 @@ fn a_rank_that_does_not_take_what_is_sent_to_it_is_named() {
         |rank, session| {
             let boxes = slab((rank + 1) % 3, 3);
             if rank != 1 {
-                return Some(session.decompose(boxes).err().expect("not all are there").to_string());
+                return Some(session.decompose(boxes).expect_err("not all are there").to_string());
             }
             // It says what it has, and is gone then.
             let sums = Sums::of_rank(boxes.check().expect("inside").parts(), crate::base::Rank(rank), 3);
@@ -175,7 +176,7 @@ fn save(session: &Session, on: &Decomposition, rank: u32, halo: u64, version: u6
     let mut checkpoint = session.checkpoint("heat", version).expect("begun");
     checkpoint.save_boxes_on("t", on, &slices).expect("saved");
     checkpoint.shared("step", &version).expect("saved");
-    checkpoint.per_rank("seed", &(1000 + rank), crate::decomposition::OnResize::Ask).expect("saved");
+    checkpoint.per_rank("seed", &(1000 + rank), OnResize::Ask).expect("saved");
     checkpoint.capture().expect("captured")
 }
 
@@ -279,7 +280,7 @@ fn ranks_that_save_on_different_decompositions_take_no_checkpoint() {
                 let rows = if rank == 0 { (0, cut) } else { (cut, 10 - cut) };
                 session.decompose(Boxes::of([10]).own([rows.0], [rows.1])).expect("it tiles")
             });
-            let memory = vec![0u8; 10];
+            let memory = [0u8; 10];
             let on = &ons[rank as usize];
             let mut checkpoint = session.checkpoint("heat", 1).expect("begun");
             checkpoint.save_on("t", on, &memory[..on.elements() as usize]).expect("saved");
@@ -323,7 +324,7 @@ fn memory_that_does_not_fit_is_refused_where_it_is_given() {
             session
                 .restart("heat", |r| {
                     let mut target = vec![0.0f64; 42];
-                    let refused = |end: Result<(), crate::LoadError>| end.expect_err("refused").to_string();
+                    let refused = |end: Result<(), LoadError>| end.expect_err("refused").to_string();
                     assert!(refused(r.load_on("t", &on, &mut target[..41])).contains("41 elements of memory"));
                     let (mut left, mut right) = ([0.0f64; 12], [0.0f64; 8]);
                     r.load_boxes_on("t", &two, &mut [&mut left, &mut right])?;
@@ -363,7 +364,7 @@ fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
             session
                 .restart("heat", |r| {
                     r.shared::<u64>("step").map(drop).or_else(|error| match error {
-                        crate::LoadError::Missing { .. } | crate::LoadError::Decomposition { .. } => Ok(()),
+                        LoadError::Missing { .. } | LoadError::Decomposition { .. } => Ok(()),
                         other => Err(other.into()),
                     })
                 })
@@ -372,7 +373,7 @@ fn take_on(bed: &Bed, ranks: u32, version: u64, bind: bool, level: Level) {
             checkpoint.shared("step", &version).expect("saved");
             if bind {
                 checkpoint.value("state", &rank).expect("saved");
-                checkpoint.per_rank("seed", &rank, crate::decomposition::OnResize::Refuse).expect("saved");
+                checkpoint.per_rank("seed", &rank, OnResize::Refuse).expect("saved");
             }
             checkpoint.capture().expect("captured").wait(level).expect("committed");
             session.close().expect("closed");
@@ -394,7 +395,7 @@ fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_re
                 let mut checkpoint = session.checkpoint("heat", 2).expect("begun");
                 checkpoint.value("state", &rank).expect("saved");
                 checkpoint.shared("step", &2u64).expect("saved");
-                checkpoint.per_rank("seed", &rank, crate::decomposition::OnResize::Drop).expect("saved");
+                checkpoint.per_rank("seed", &rank, OnResize::Drop).expect("saved");
                 checkpoint.capture().expect("captured").wait(level).expect("committed");
                 session.close().expect("closed");
             },
@@ -408,7 +409,10 @@ fn state_of_a_rank_is_refused_on_another_number_of_ranks_and_nothing_older_is_re
                 |_, session| {
                     let end = session.restart("heat", |_| panic!("nobody loads"));
                     let by_name = session
-                        .restart_version("heat", 1, |r| Ok(assert_eq!(r.version(), 1)))
+                        .restart_version("heat", 1, |r| {
+                            assert_eq!(r.version(), 1);
+                            Ok(())
+                        })
                         .map(|restored| restored.is_some());
                     session.close().expect("closed");
                     (end, by_name)
@@ -494,12 +498,9 @@ fn go_on(
 fn what_n_ranks_have_saved_comes_to_m_ranks_and_from_there_to_l() {
     for level in [Level::Process, Level::System] {
         let bed = Bed::new();
-        let mut version = 0;
-        for (way, ranks, halo) in
-            [(0, 4, 1), (1, 3, 0), (2, 6, 2), (3, 1, 0), (3, 5, 1), (4, 2, 0), (0, 7, 1), (1, 7, 0), (2, 4, 1)]
-        {
-            let expected = (version > 0).then_some(version);
-            version += 1;
+        let jobs = [(0, 4, 1), (1, 3, 0), (2, 6, 2), (3, 1, 0), (3, 5, 1), (4, 2, 0), (0, 7, 1), (1, 7, 0), (2, 4, 1)];
+        for ((way, ranks, halo), version) in jobs.into_iter().zip(1u64..) {
+            let expected = (version > 1).then(|| version - 1);
             let nodes: Vec<u32> = (0..ranks).map(|rank| rank * 2 / ranks).collect();
             on_nodes(
                 &bed,
@@ -522,14 +523,14 @@ fn take_all(bed: &Bed, change: impl Fn(&mut Config), level: Level) {
         let mut checkpoint = session.checkpoint("heat", 5).expect("begun");
         checkpoint.save_on("t", &on, &memory[0]).expect("saved");
         checkpoint.shared("step", &("five".to_owned(), 5u64)).expect("saved");
-        checkpoint.per_rank("seed", &vec![rank; rank as usize], crate::OnResize::Ask).expect("saved");
-        checkpoint.per_rank("scratch", &rank, crate::OnResize::Drop).expect("saved");
+        checkpoint.per_rank("seed", &vec![rank; rank as usize], OnResize::Ask).expect("saved");
+        checkpoint.per_rank("scratch", &rank, OnResize::Drop).expect("saved");
         checkpoint.capture().expect("captured").wait(level).expect("committed");
         session.close().expect("closed");
     });
 }
 
-fn t_of(session: &Session, way: usize, rank: u32, ranks: u32, r: &mut crate::Restorer) -> Result<Vec<Vec<f64>>, Error> {
+fn t_of(session: &Session, way: usize, rank: u32, ranks: u32, r: &mut Restorer) -> Result<Vec<Vec<f64>>, Error> {
     // Decomposed before: the attempt has a collective call of its own.
     let on = &ONS.with(|ons| ons.borrow().clone()).expect("decomposed before");
     let _ = session;
@@ -603,7 +604,7 @@ fn a_rank_that_ends_its_attempt_early_is_heard_by_those_that_load_together() {
                 let end = session.restart("heat", |r| {
                     tries += 1;
                     if rank == 1 {
-                        let missing = crate::LoadError::Missing {
+                        let missing = LoadError::Missing {
                             rank: crate::base::Rank(1),
                             key: r.key(),
                             region: "gone".into(),
