@@ -46,3 +46,8 @@ struct GpuGuide;
 #[cfg(all(doctest, feature = "cuda"))]
 #[doc = include_str!("../../docs/OFFLOAD.md")]
 struct OffloadGuide;
+
+/// As above.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/ELASTIC.md")]
+struct ElasticGuide;

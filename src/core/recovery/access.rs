@@ -140,14 +140,14 @@ impl ShardAccess {
         self.sources.insert(0, copy);
     }
 
-    /// Reads regions from the nearest copy that is right.
+    /// Reads of regions from the nearest copy that is right; `read` says how many bytes it has read.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`]; [`LoadError::Device`] if it is no copy's fault.
     pub fn load_all<'a>(
         &mut self,
         regions: impl Iterator<Item = &'a Region> + Clone,
-        mut read: impl FnMut(&Source) -> Result<(), UploadError>,
+        mut read: impl FnMut(&Source) -> Result<u64, UploadError>,
     ) -> Result<(), LoadError> {
         let Some(first) = regions.clone().next() else { return Ok(()) };
         loop {
@@ -161,8 +161,8 @@ impl ShardAccess {
                 continue;
             }
             match read(&source) {
-                Ok(()) => {
-                    self.read[tier] += regions.clone().map(|region| region.bytes).sum::<u64>();
+                Ok(bytes) => {
+                    self.read[tier] += bytes;
                     return Ok(());
                 }
                 Err(UploadError::Tier(error)) => {

@@ -73,6 +73,8 @@ pub enum LoadError {
         region: String,
         /// The first elements that nobody has saved, or two ranks have.
         what: String,
+        /// That cannot be, as it was saved: the records of its shards are damaged.
+        is_damage: bool,
     },
     /// The ranks could not load it together.
     #[error("region {region:?} of {key} was not loaded: {}", join(culprits))]
@@ -159,6 +161,7 @@ impl LoadError {
     pub fn is_damage(&self) -> bool {
         match self {
             LoadError::NoCopy { .. } => true,
+            LoadError::Unmatched { is_damage, .. } => *is_damage,
             LoadError::Others { culprits, .. } => culprits.iter().all(|culprit| culprit.retry),
             _ => false,
         }

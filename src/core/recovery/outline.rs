@@ -6,7 +6,7 @@ use super::access::ShardAccess;
 use super::load_error::LoadError;
 use crate::base::log;
 use crate::decomposition::{Identity, OnResize, Record, Rule};
-use crate::format::{ElementType, Region, RegionKind, codec};
+use crate::format::{ElementType, Region, RegionKind};
 use crate::region;
 use crate::tier::storage::zeroed;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,8 @@ pub struct OutlinedDecomposition {
     pub identity: Identity,
     /// The extents of its array.
     pub shape: Vec<u64>,
+    /// The parts of all ranks need not cover it.
+    pub is_sparse: bool,
 }
 
 /// What a checkpoint has.
@@ -96,7 +98,10 @@ impl ShardAccess {
             let length = Some(region.bytes).filter(|bytes| *bytes <= RECORD_MAX);
             let bytes = length.and_then(|length| zeroed::<u8>(length).ok());
             let mut bytes = bytes.ok_or_else(|| self.no_memory(&region.name, region.bytes))?;
-            self.load_all(std::iter::once(&region), |source| Ok(source.read_region(&region, &mut bytes)?))?;
+            self.load_all(std::iter::once(&region), |source| {
+                source.read_region(&region, &mut bytes)?;
+                Ok(region.bytes)
+            })?;
             // The copy that was read, which need not be the one that was looked at.
             let source = self.source("the region table")?;
             let record = Record::decode(&bytes).and_then(|record| {
@@ -125,18 +130,21 @@ impl ShardAccess {
         Ok(Outline::of(&source.head().meta.regions, &record))
     }
 
-    /// The bytes of a value.
+    /// The bytes of a value that other ranks may get.
     ///
     /// # Errors
     /// [`LoadError::NoCopy`]; [`LoadError::Missing`] and [`LoadError::Memory`] if it is none.
-    pub fn value_bytes(&mut self, name: &str) -> Result<Vec<u8>, LoadError> {
+    pub fn shared_bytes(&mut self, name: &str) -> Result<Vec<u8>, LoadError> {
         let source = self.source(name)?;
         let region = source.head().region(name).filter(|region| region.kind == RegionKind::Value).cloned();
         let region = region.ok_or_else(|| self.missing(name))?;
-        let length = Some(region.bytes).filter(|bytes| *bytes <= codec::LIMIT as u64);
+        let length = Some(region.bytes).filter(|bytes| *bytes <= region::SHARED_MAX as u64);
         let bytes = length.and_then(|length| zeroed::<u8>(length).ok());
         let mut bytes = bytes.ok_or_else(|| self.no_memory(name, region.bytes))?;
-        self.load_all(std::iter::once(&region), |source| Ok(source.read_region(&region, &mut bytes)?))?;
+        self.load_all(std::iter::once(&region), |source| {
+            source.read_region(&region, &mut bytes)?;
+            Ok(region.bytes)
+        })?;
         Ok(bytes)
     }
 }

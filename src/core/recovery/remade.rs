@@ -16,6 +16,7 @@ mod together;
 
 use super::access::ShardAccess;
 use super::load_error::LoadError;
+use super::outline::OutlinedDecomposition;
 use crate::base::Rank;
 use crate::base::log;
 use crate::coordination::posts::Posts;
@@ -66,8 +67,8 @@ pub(super) type Plans = HashMap<(Identity, Identity), Arc<Plan>>;
 pub(super) struct Remaking<'r> {
     pub together: Together<'r>,
     pub element: ElementType,
-    /// The identity of the decomposition that it lies on.
-    pub from: Identity,
+    /// The decomposition that it lies on.
+    pub from: &'r OutlinedDecomposition,
     pub on: &'r Decomposition,
 }
 
@@ -85,7 +86,7 @@ impl Remaking<'_> {
         plans: &mut Plans,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
-        let key = (self.from, self.on.identity());
+        let key = (self.from.identity, self.on.identity());
         let plan = match plans.get(&key) {
             Some(plan) => plan.clone(),
             None => {
@@ -163,10 +164,11 @@ impl Remaking<'_> {
         let verdict = self.together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, decide)?;
         let (unmatched, sums): (Vec<u8>, Vec<(u64, u64)>) = self.together.decode(&verdict)?;
         if let Some(unmatched) = Unmatched::of_bytes(&unmatched) {
-            return Err(self.unmatched(unmatched.in_words(dims)));
+            let is_missing = matches!(unmatched, Unmatched::Missing(..));
+            return Err(self.unmatched(unmatched.in_words(dims), !(is_missing && self.from.is_sparse)));
         }
         if sums.iter().any(|(_, sum)| *sum != sums[0].1) {
-            return Err(self.unmatched(format!("elements wanted, found in cells, and matched are {sums:?}")));
+            return Err(self.unmatched(format!("elements wanted, found in cells, and matched are {sums:?}"), true));
         }
         // What a rank sends to itself is no message.
         senders.remove(&self.together.rank());
@@ -270,8 +272,8 @@ impl Remaking<'_> {
         Ok(())
     }
 
-    fn unmatched(&self, what: String) -> LoadError {
-        LoadError::Unmatched { key: self.together.key, region: self.together.region.into(), what }
+    fn unmatched(&self, what: String, is_damage: bool) -> LoadError {
+        LoadError::Unmatched { key: self.together.key, region: self.together.region.into(), what, is_damage }
     }
 
     /// What a shard has of the array.
@@ -279,7 +281,8 @@ impl Remaking<'_> {
         let record = access.shared_record()?;
         let source = access.source("the region table")?;
         let place = source.head().meta.regions.iter().position(|region| region.name == self.together.region);
-        let found = place.and_then(|place| record.of_region(place)).filter(|(identity, _)| *identity == self.from);
+        let found =
+            place.and_then(|place| record.of_region(place)).filter(|(identity, _)| *identity == self.from.identity);
         found.map(|(_, parts)| parts.clone()).ok_or_else(|| LoadError::Decomposition {
             rank: self.together.rank(),
             key: self.together.key,

@@ -280,7 +280,9 @@ impl Restorer {
             self.check_array(region, *element, target.bytes())?;
             found.push((region, target.clone()));
         }
-        self.own()?.load_all(found.iter().map(|(region, _)| *region), |source| source.upload_regions(&found, stream))
+        let bytes = found.iter().map(|(region, _)| region.bytes).sum();
+        let regions = found.iter().map(|(region, _)| *region);
+        self.own()?.load_all(regions, |source| source.upload_regions(&found, stream).map(|()| bytes))
     }
 
     /// Loads a region of any length.
@@ -507,7 +509,7 @@ impl Restorer {
         mut read: impl FnMut(&Source, &Region) -> Result<(), UploadError>,
     ) -> Result<(), LoadError> {
         self.source(&region.name)?;
-        self.own()?.load_all(std::iter::once(region), |source| read(source, region))
+        self.own()?.load_all(std::iter::once(region), |source| read(source, region).map(|()| region.bytes))
     }
 
     /// The nearest copy of this rank's shard that is still trusted.

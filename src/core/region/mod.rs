@@ -29,7 +29,7 @@ pub const AFFINITY: &str = ".bivouac/affinity";
 /// The region that says how the others lie over the ranks.
 pub const DECOMPOSITION: &str = ".bivouac/decomposition";
 
-/// The most bytes of a value that all ranks share.
+/// The most bytes of a value that other ranks may get.
 pub const SHARED_MAX: usize = 1 << 20;
 
 /// Is this the name of a region of Bivouac's own?
@@ -239,8 +239,10 @@ pub enum RegionError {
         /// Elements of the box and its margin.
         need: u64,
     },
-    /// A value that all ranks share is too long.
-    #[error("value {name:?} takes {bytes} bytes, and one that all ranks share has at most {SHARED_MAX}")]
+    /// A value that other ranks may get is too long.
+    #[error(
+        "value {name:?} takes {bytes} bytes, and one that all ranks share, or that others may ask for, has at most {SHARED_MAX}"
+    )]
     Long {
         /// The name.
         name: String,
@@ -406,7 +408,7 @@ pub fn value<T: Serialize>(name: &str, value: &T) -> Result<SavedRegion<'static>
     describe(name, RegionKind::Value, ElementType::U8, &shape, RegionData::Host(Cow::Owned(bytes)))
 }
 
-/// Encodes a small value that is the same on all ranks as a region.
+/// Encodes a small value that other ranks may get as a region.
 ///
 /// # Errors
 /// [`RegionError`] for an unusable name, or a value that cannot be encoded or is too long.

@@ -191,7 +191,8 @@ impl<'a> Checkpoint<'a> {
     /// Adds a small value that is this rank's own, and says what becomes of it when the checkpoint is restored on another number of ranks: the state of its
     /// random numbers, for example. On the same number each rank gets its own back, with [`Restorer::value`](crate::Restorer::value).
     ///
-    /// With [`OnResize::Refuse`] the checkpoint can be restored on as many ranks only, as with a plain [`Checkpoint::value`].
+    /// With [`OnResize::Refuse`] the checkpoint can be restored on as many ranks only, as with a plain [`Checkpoint::value`]. One that others may ask for
+    /// has 1 MiB at most when it is encoded.
     ///
     /// # Collective
     /// Local. All ranks save it, and say the same.
@@ -199,8 +200,12 @@ impl<'a> Checkpoint<'a> {
     /// # Errors
     /// [`Error::Region`].
     pub fn per_rank<T: serde::Serialize>(&mut self, name: &str, value: &T, on_resize: OnResize) -> Result<()> {
+        let saved = match on_resize {
+            OnResize::Ask => region::shared(name, value)?,
+            OnResize::Refuse | OnResize::Drop => region::value(name, value)?,
+        };
         let place = self.regions.len();
-        self.value(name, value)?;
+        self.add(saved)?;
         self.terms.rule(place, Rule::PerRank(on_resize));
         Ok(())
     }

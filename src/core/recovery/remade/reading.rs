@@ -153,11 +153,9 @@ impl<'p> Reading<'p> {
         deliver: &mut impl FnMut(&Piece, usize, &[u8]),
     ) -> Result<Option<usize>, LoadError> {
         // Nobody wants what lies before the first of these.
-        let at = match (self.moving.is_empty(), self.waiting.front()) {
-            (true, None) => return Ok(None),
-            (true, Some(next)) => next.first().max(at),
-            (false, _) => self.moving.iter().map(Moving::next).min().unwrap_or(at).max(at),
-        };
+        let begun = self.moving.iter().map(Moving::next);
+        let Some(first) = begun.chain(self.waiting.front().map(Moving::first)).min() else { return Ok(None) };
+        let at = first.max(at);
         let length = region.bytes as usize;
         let mut piece = (0, 0);
         let mut buffer = self.buffer.take().unwrap_or_else(|| PageBuffer::new(page_ceil(FROM_FILE as u64) as usize));
@@ -167,7 +165,8 @@ impl<'p> Reading<'p> {
             let start = at - at % block;
             let end = (start + most.max(block) / block * block).min(length);
             piece = (start, end);
-            Ok(source.read_blocks(region, start, &mut buffer[..end - start])?)
+            source.read_blocks(region, start, &mut buffer[..end - start])?;
+            Ok((end - start) as u64)
         })?;
         let (start, end) = piece;
         let bytes = &buffer[..end - start];

@@ -8,7 +8,7 @@ use super::Restorer;
 use super::Shards;
 use crate::base::Rank;
 use crate::coordination::{Culprit, Outcome, Payload};
-use crate::decomposition::{Decomposition, Identity, OnResize, Record, Rule};
+use crate::decomposition::{Decomposition, OnResize, Record, Rule};
 use crate::format::ElementType;
 use crate::region::{self, Element, Unpacked};
 use crate::transfer::Engine;
@@ -79,7 +79,7 @@ impl Restorer {
                 return Err(LoadError::Decomposition { rank, key: self.key, region: name.into(), found });
             }
             let target = fits.map(|()| Target::new(on, memory, size));
-            return self.remake(name, on, element, lies.identity, target);
+            return self.remake(name, on, element, &lies, target);
         }
         fits?;
         let region = self.find(name)?;
@@ -100,7 +100,7 @@ impl Restorer {
         name: &str,
         on: &Decomposition,
         element: ElementType,
-        from: Identity,
+        from: &OutlinedDecomposition,
         target: Result<Target<'_>, LoadError>,
     ) -> Result<(), LoadError> {
         let engine = self.engine.clone();
@@ -170,7 +170,7 @@ impl Restorer {
         }
         let Shards::Resized(resized) = &mut self.shards else { return self.value(name) };
         // The root is the home of the first shard.
-        let read = resized.homes.first_mut().filter(|_| rank == Rank::ROOT).map(|access| access.value_bytes(name));
+        let read = resized.homes.first_mut().filter(|_| rank == Rank::ROOT).map(|access| access.shared_bytes(name));
         let (bytes, failure) = match read {
             Some(Ok(bytes)) => (bytes, None),
             Some(Err(error)) => (Vec::new(), Some(error)),
@@ -215,7 +215,7 @@ impl Restorer {
             let shard = Rank(u32::from_le_bytes(bytes.try_into().map_err(|_| "it is cut")?));
             let access = shards.iter_mut().find(|access| access.shard() == shard);
             let access = access.ok_or_else(|| format!("this rank is not the home of shard {shard}"))?;
-            let (status, bytes) = match access.value_bytes(name) {
+            let (status, bytes) = match access.shared_bytes(name) {
                 Ok(bytes) => (0, bytes),
                 Err(error) => (1 + u8::from(error.is_damage()), error.to_string().into_bytes()),
             };

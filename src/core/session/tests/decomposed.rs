@@ -798,3 +798,44 @@ fn a_flipped_bit_in_an_old_shard_comes_to_nobody_on_another_number_of_ranks() {
         }
     }
 }
+
+/// Rows of several MiB, which are read in pieces: of some nobody wants anything before the next row of others.
+#[test]
+fn long_rows_come_to_those_that_want_columns_and_back() {
+    const COLUMNS: u64 = 150_000;
+    let bed = Bed::new();
+    let own = |way: usize, rank: u32, ranks: u32| {
+        let (rank, ranks) = (u64::from(rank), u64::from(ranks));
+        let cut = |extent: u64| (rank * extent / ranks, (rank + 1) * extent / ranks - rank * extent / ranks);
+        match way {
+            0 => (cut(3), (0, COLUMNS)),
+            _ => ((0, 3), cut(COLUMNS)),
+        }
+    };
+    let change = |config: &mut Config| config.node.memory_budget = Budget::Bytes(64 << 20);
+    for (way, ranks, version) in [(0, 1, 1u64), (1, 4, 2), (0, 2, 3), (1, 3, 4), (1, 5, 5)] {
+        let nodes: Vec<u32> = (0..ranks).map(|rank| rank * 2 / ranks).collect();
+        on_nodes(&bed, &nodes, change, |rank, session| {
+            let ((y, rows), (x, columns)) = own(way, rank, ranks);
+            let boxes = Boxes::of([3, COLUMNS]).own([y, x], [rows, columns]);
+            let on = session.decompose(boxes).expect("it tiles");
+            let of = |version: u64| -> Vec<f64> {
+                let cells = (y..y + rows).flat_map(|y| (x..x + columns).map(move |x| (y, x)));
+                cells.map(|(y, x)| (version * 10_000_000 + y * 1_000_000 + x) as f64).collect()
+            };
+            let mut field = vec![0.0; (rows * columns) as usize];
+            let restored = session.restart("heat", |r| Ok(r.load_on("t", &on, &mut field)?)).expect("restored");
+            assert_eq!(restored.as_ref().map(|restored| restored.version), (version > 1).then(|| version - 1));
+            if let Some(restored) = restored {
+                assert!(field == of(version - 1), "rank {rank} of {ranks}");
+                // What was read is what is wanted, and what of blocks comes with it.
+                assert!(restored.bytes <= 3 * COLUMNS * 8 + (1 << 20), "{}", restored.bytes);
+            }
+            let next = of(version);
+            let mut checkpoint = session.checkpoint("heat", version).expect("begun");
+            checkpoint.save_on("t", &on, &next).expect("saved");
+            checkpoint.capture().expect("captured").wait(Level::Process).expect("committed");
+            session.close().expect("closed");
+        });
+    }
+}
