@@ -300,7 +300,7 @@ fn restart_on_another_number_of_ranks_is_a_clear_error_that_says_so() {
         first.ok("committed-2");
         let second = store.run_on(after, &["look"]).unwrap();
         let taken = format!("taken by {before} ranks");
-        second.error("restored", &[&taken, &format!("this run has {after}"), &format!("start it on {before} ranks")]);
+        second.error("restored", &[&taken, &format!("this run has {after}"), &format!("Start it on {before} ranks")]);
         assert!(second.success, "{}", second.text);
         let third = store.run_on(before, &["look"]).unwrap();
         assert!(third.ok("restored").starts_with("version=2 generation=1 "), "{}", third.text);

@@ -57,10 +57,11 @@ impl Outline {
             element: region.element,
             rule: record.rules.get(&place).copied(),
         });
-        let decompositions = record
-            .decompositions
-            .iter()
-            .map(|(identity, parts)| OutlinedDecomposition { identity: *identity, shape: parts.shape().to_vec() });
+        let decompositions = record.decompositions.iter().map(|(identity, parts)| OutlinedDecomposition {
+            identity: *identity,
+            shape: parts.shape().to_vec(),
+            is_sparse: parts.is_sparse(),
+        });
         Outline { regions: regions.collect(), decompositions: decompositions.collect() }
     }
 
