@@ -158,10 +158,13 @@ proptest! {
 }
 
 proptest! {
+    /// By the engine's rules it may, where a job gets nowhere: what blocks for longer lets writes behind the program come further before the next failure (a
+    /// machine that computes 0.5 % of its time computed 0.7 % with a blocking time three times as long).
     #[test]
     fn what_gets_worse_never_helps(levels in any_levels(), conduct in any_conduct(), which in 0usize..3, factor in 1.0..4.0f64) {
         let which = which % levels.len();
         let before = best(&levels, 0, conduct).expect("a pattern").efficiency;
+        let gets_nowhere = conduct == Conduct::Engine && before < 0.1;
         let changed = |change: fn(&mut LevelCosts, f64)| {
             let mut levels = levels.clone();
             change(&mut levels[which], factor);
@@ -175,7 +178,7 @@ proptest! {
         ];
         for change in changes {
             let after = changed(change);
-            prop_assert!(after <= before + 1e-4, "{before} {after}");
+            prop_assert!(gets_nowhere || after <= before + 1e-4, "{before} {after}");
         }
     }
 
