@@ -62,7 +62,7 @@ struct Job {
     machines: Vec<u32>,
     /// Shards land later, in half of the seeds.
     lands_later: bool,
-    /// Runs have another number of ranks than those before, in a third of the seeds.
+    /// Runs have another number of ranks than those before, in a quarter of the seeds.
     is_elastic: bool,
     generation_max: u64,
     zombie: Option<Zombie>,
@@ -170,7 +170,7 @@ impl Job {
         // Memory alone must have room; with other tiers a shard that finds none goes there.
         let is_alone = !config.job.local_enabled && !config.job.global_enabled;
         let is_roomy = rng.chance(1, 2) || is_alone;
-        let is_elastic = ranks < 64 && Rng::new(seed ^ 0xe1a5).chance(1, 3);
+        let is_elastic = ranks < 64 && Rng::new(seed ^ 0xe1a5).chance(1, 4);
         let most_ranks = if is_elastic { RANKS_MAX } else { ranks };
         let budget = if is_roomy {
             // All ranks may land on one machine.
