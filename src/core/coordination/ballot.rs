@@ -239,6 +239,14 @@ impl Payload {
         Payload::Greatest { keep, items }
     }
 
+    /// The greatest of all; nothing if nobody had any.
+    pub fn first_of_greatest(&self) -> &[u8] {
+        match self {
+            Payload::Greatest { items, .. } => items.first().map_or(&[], |first| first),
+            _ => &[],
+        }
+    }
+
     fn merge(self, other: Payload) -> Payload {
         match (self, other) {
             (Payload::None, payload) | (payload, Payload::None) => payload,

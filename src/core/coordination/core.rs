@@ -62,6 +62,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// What `agreed` decides, unless somebody stands in the way.
+    pub fn unless_culprits(ballot: &Ballot, agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>)) -> (Outcome, Vec<u8>) {
+        let culprits = ballot.culprits();
+        if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), Vec::new()) }
+    }
+
     /// Agreed, and the decision as all ranks hear it; if it is too large to be sent, an end that says so.
     pub fn agreed<T: Serialize>(what: &'static str, decision: &T) -> (Outcome, Vec<u8>) {
         match codec::encode(what, decision).ok().filter(|bytes| bytes.len() <= DECISION_MAX) {

@@ -122,6 +122,20 @@ impl Cuboid {
         Some(cuboid)
     }
 
+    /// Bytes of which the greatest are those of the box that begins first in the array.
+    pub(super) fn to_key(self) -> Vec<u8> {
+        let from = self.from.iter().flat_map(|from| (!from).to_be_bytes());
+        from.chain(self.to.iter().flat_map(|to| to.to_be_bytes())).collect()
+    }
+
+    /// The box of such bytes, and what follows them.
+    pub(super) fn of_key(bytes: &[u8]) -> Option<(Cuboid, &[u8])> {
+        let (sides, rest) = bytes.split_at_checked(16 * DIMS)?;
+        let side = |at: usize| u64::from_be_bytes(sides[8 * at..8 * at + 8].try_into().unwrap_or_default());
+        let to = std::array::from_fn(|dim| side(DIMS + dim));
+        Some((Cuboid { from: std::array::from_fn(|dim| !side(dim)), to }, rest))
+    }
+
     /// As people read it: `[0..4, 7]` for the first `dims` dimensions.
     pub fn shown(&self, dims: usize) -> impl Display + use<> {
         Shown(*self, dims)

@@ -3,8 +3,8 @@
 //! Ranks that read shards say what these have of an array, and all ranks what they want of it, to the [owners of cells](super::shelf). Each owner finds for its
 //! cells whether every element that is wanted is there, and once, and tells each reader which [pieces](Piece) it sends to whom.
 
+use super::Cuboid;
 use super::shelf::{Placed, Shelf, Side};
-use super::{Cuboid, DIMS};
 use crate::base::Rank;
 use crate::format::numbers;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,8 +43,7 @@ impl Unmatched {
             Unmatched::Missing(first, rank) => (0u8, first, [rank, Rank(0)]),
             Unmatched::Twice(first, one, other) => (1, first, [one, other]),
         };
-        let mut bytes: Vec<u8> = first.from.iter().flat_map(|from| (!from).to_be_bytes()).collect();
-        bytes.extend(first.to.iter().flat_map(|to| to.to_be_bytes()));
+        let mut bytes = first.to_key();
         bytes.extend(ranks.iter().flat_map(|rank| rank.0.to_be_bytes()));
         bytes.push(kind);
         bytes
@@ -52,10 +51,7 @@ impl Unmatched {
 
     /// What the bytes say; `None` if they are not from [`Unmatched::to_bytes`].
     pub fn of_bytes(bytes: &[u8]) -> Option<Unmatched> {
-        let (sides, rest) = bytes.split_at_checked(16 * DIMS)?;
-        let side = |at: usize| u64::from_be_bytes(sides[8 * at..8 * at + 8].try_into().unwrap_or_default());
-        let first =
-            Cuboid { from: std::array::from_fn(|dim| !side(dim)), to: std::array::from_fn(|dim| side(DIMS + dim)) };
+        let (first, rest) = Cuboid::of_key(bytes)?;
         let rest: &[u8; 9] = rest.try_into().ok()?;
         let rank = |at: usize| Rank(u32::from_be_bytes(rest[at..at + 4].try_into().unwrap_or_default()));
         match rest[8] {

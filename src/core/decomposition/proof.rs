@@ -3,9 +3,9 @@
 //! The owner of each [cell](super::cells) looks at what ranks have of it ([`super::shelf`]): two parts with something in common are told to the sender of the
 //! later one. Where elements are missing, which the volumes say, each owner looks for the first one in its cells.
 
+use super::Cuboid;
 use super::cells::Cells;
 use super::shelf::Shelf;
-use super::{Cuboid, DIMS};
 use crate::base::Rank;
 
 /// Two parts with something in common.
@@ -36,8 +36,7 @@ impl Finding {
             Finding::Gap(first) => (0, first, [(Rank(0), 0); 2]),
         };
         let mut bytes = vec![kind];
-        bytes.extend(first.from.iter().flat_map(|from| (!from).to_be_bytes()));
-        bytes.extend(first.to.iter().flat_map(|to| to.to_be_bytes()));
+        bytes.extend(first.to_key());
         bytes.extend(parts.iter().flat_map(|(rank, number)| [rank.0.to_be_bytes(), number.to_be_bytes()].concat()));
         bytes
     }
@@ -45,10 +44,7 @@ impl Finding {
     /// What the bytes say; `None` if they are not from [`Finding::to_bytes`].
     pub fn of_bytes(bytes: &[u8]) -> Option<Finding> {
         let (kind, rest) = bytes.split_first()?;
-        let (sides, parts) = rest.split_at_checked(16 * DIMS)?;
-        let side = |at: usize| u64::from_be_bytes(sides[8 * at..8 * at + 8].try_into().unwrap_or_default());
-        let first =
-            Cuboid { from: std::array::from_fn(|dim| !side(dim)), to: std::array::from_fn(|dim| side(DIMS + dim)) };
+        let (first, parts) = Cuboid::of_key(rest)?;
         let part: &[u8; 16] = parts.try_into().ok()?;
         let number = |at: usize| u32::from_be_bytes(part[4 * at..4 * at + 4].try_into().unwrap_or_default());
         let (one, other) = ((Rank(number(0)), number(1)), (Rank(number(2)), number(3)));

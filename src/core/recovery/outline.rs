@@ -5,7 +5,7 @@
 use super::access::ShardAccess;
 use super::load_error::LoadError;
 use crate::base::log;
-use crate::decomposition::{Identity, OnResize, Record, Rule};
+use crate::decomposition::{Identity, OnResize, Parts, Record, Rule};
 use crate::format::{ElementType, Region, RegionKind};
 use crate::region;
 use crate::tier::storage::zeroed;
@@ -38,6 +38,13 @@ pub struct OutlinedDecomposition {
     pub is_sparse: bool,
 }
 
+impl OutlinedDecomposition {
+    /// That of which one rank has these parts.
+    pub fn of((identity, parts): &(Identity, Parts)) -> OutlinedDecomposition {
+        OutlinedDecomposition { identity: *identity, shape: parts.shape().to_vec(), is_sparse: parts.is_sparse() }
+    }
+}
+
 /// What a checkpoint has.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Outline {
@@ -57,11 +64,7 @@ impl Outline {
             element: region.element,
             rule: record.rules.get(&place).copied(),
         });
-        let decompositions = record.decompositions.iter().map(|(identity, parts)| OutlinedDecomposition {
-            identity: *identity,
-            shape: parts.shape().to_vec(),
-            is_sparse: parts.is_sparse(),
-        });
+        let decompositions = record.decompositions.iter().map(OutlinedDecomposition::of);
         Outline { regions: regions.collect(), decompositions: decompositions.collect() }
     }
 

@@ -155,10 +155,7 @@ impl Remaking<'_> {
         let unmatched = found.unmatched.map(Unmatched::to_bytes);
         let ballot = self.together.ballot("pieces", Payload::greatest(1, unmatched)).with_sums(sums);
         let decide = |ballot: &Ballot| {
-            let first = match &ballot.payload {
-                Payload::Greatest { items, .. } => items.first().cloned().unwrap_or_default(),
-                _ => Vec::new(),
-            };
+            let first = ballot.payload.first_of_greatest().to_vec();
             Outcome::agreed("pieces", &(first, ballot.sums.clone()))
         };
         let verdict = self.together.exchange(&mut all_at_once(first), &mut on_post, |_| ballot, decide)?;

@@ -17,16 +17,7 @@ pub(super) fn ask(
     ballot: Ballot,
     agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>) + Send + 'static,
 ) -> Result<Verdict> {
-    heard(call, engine.collective(ballot, Box::new(|ballot| unless_culprits(ballot, agreed))))
-}
-
-/// The decision of a root that agrees unless somebody stands in the way.
-pub(super) fn unless_culprits(
-    ballot: &Ballot,
-    agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>),
-) -> (Outcome, Vec<u8>) {
-    let culprits = ballot.culprits();
-    if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), Vec::new()) }
+    heard(call, engine.collective(ballot, Box::new(|ballot| Outcome::unless_culprits(ballot, agreed))))
 }
 
 /// A verdict that all ranks agreed on, or the error of the call.

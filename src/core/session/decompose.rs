@@ -1,7 +1,7 @@
 //! Decomposing arrays: each rank says what it owns, and all of them prove that each element has one owner.
 #![forbid(unsafe_code)]
 
-use super::asking::{ask, decoded, heard, unless_culprits};
+use super::asking::{ask, decoded, heard};
 use super::error::{Error, Result};
 use super::session::Session;
 use crate::base::Rank;
@@ -94,7 +94,7 @@ impl Session {
         };
         let text = format!("{call}: parts");
         let vote = |found: Vec<Vec<u8>>| engine.ballot(&text, Payload::greatest(1, found));
-        let decide = |ballot: &Ballot| unless_culprits(ballot, greatest);
+        let decide = |ballot: &Ballot| Outcome::unless_culprits(ballot, greatest);
         let exchange = Exchange {
             next: &mut all_at_once(first),
             on_post: &mut on_post,
@@ -119,9 +119,5 @@ fn finding(verdict: &Verdict) -> Result<Option<Finding>> {
 
 /// The greatest of what the ranks have found.
 fn greatest(ballot: &Ballot) -> (Outcome, Vec<u8>) {
-    let first = match &ballot.payload {
-        Payload::Greatest { items, .. } => items.first().cloned().unwrap_or_default(),
-        _ => Vec::new(),
-    };
-    Outcome::agreed("finding", &first)
+    Outcome::agreed("finding", &ballot.payload.first_of_greatest().to_vec())
 }

@@ -173,14 +173,7 @@ impl Election {
         &self,
         said: Option<T>,
     ) -> Result<Option<T>, RestartError> {
-        let decide = move |ballot: &Ballot| {
-            let culprits = ballot.culprits();
-            if culprits.is_empty() {
-                Outcome::agreed("outline", &said)
-            } else {
-                (Outcome::Abandoned(culprits), Vec::new())
-            }
-        };
+        let decide = move |ballot: &Ballot| Outcome::unless_culprits(ballot, |_| Outcome::agreed("outline", &said));
         let (decision, _) = self.reduce(self.ballot("outline", Payload::None), decide)?;
         self.decode(&decision)
     }
@@ -360,11 +353,7 @@ impl Election {
         let ballot = self.ballot(what, Payload::None);
         let engine = self.engine.clone();
         let mut on_post = |from: Rank, bytes: &[u8]| self.on_message(from, bytes).map_err(|why| why.to_string());
-        let decide = |ballot: &Ballot| {
-            let culprits = ballot.culprits();
-            let outcome = if culprits.is_empty() { Outcome::Agreed } else { Outcome::Abandoned(culprits) };
-            (outcome, Vec::new())
-        };
+        let decide = |ballot: &Ballot| Outcome::unless_culprits(ballot, |_| (Outcome::Agreed, Vec::new()));
         let vote = Box::new(|_| ballot);
         let exchange =
             Exchange { next: &mut all_at_once(first), on_post: &mut on_post, vote, decide: Box::new(decide) };

@@ -98,6 +98,8 @@ pub fn plainly(_: &Ballot) -> (Outcome, Vec<u8>) {
 }
 
 fn unless_culprits(ballot: &Ballot, agreed: impl FnOnce(&Ballot) -> (Outcome, Vec<u8>)) -> (Outcome, Vec<u8>) {
-    let culprits = ballot.culprits();
-    if culprits.is_empty() { agreed(ballot) } else { (Outcome::Abandoned(culprits), ELSEWHERE.to_vec()) }
+    match Outcome::unless_culprits(ballot, agreed) {
+        (Outcome::Abandoned(culprits), _) => (Outcome::Abandoned(culprits), ELSEWHERE.to_vec()),
+        decided => decided,
+    }
 }

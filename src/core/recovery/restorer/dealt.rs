@@ -2,7 +2,7 @@
 
 use super::super::homes::home;
 use super::super::load_error::LoadError;
-use super::super::outline::{Outline, OutlinedDecomposition};
+use super::super::outline::OutlinedDecomposition;
 use super::super::remade::{Remaking, Target, Together, plainly};
 use super::Restorer;
 use super::Shards;
@@ -116,23 +116,27 @@ impl Restorer {
     /// The decomposition that a region of this element type lies on.
     fn lies_on(&mut self, name: &str, element: ElementType) -> Result<OutlinedDecomposition, LoadError> {
         let (rank, key) = (self.rank, self.key);
-        let outline = match &self.shards {
-            Shards::Resized(resized) => resized.outline.clone(),
+        let (found, lies) = match &self.shards {
+            Shards::Resized(resized) => {
+                let outline = &resized.outline;
+                let present = || outline.regions.iter().map(|region| region.name.clone()).collect();
+                let missing = || LoadError::Missing { rank, key, region: name.into(), present: present() };
+                let found = outline.region(name).ok_or_else(missing)?;
+                (found.element, outline.of_region(found).cloned())
+            }
             Shards::Own(_) => {
                 let record = self.record()?;
                 let source = self.source("the region table")?;
-                Outline::of(&source.head().meta.regions, &record)
+                let head = source.head();
+                let place = head.meta.regions.iter().position(|region| region.name == name);
+                let place = place.ok_or_else(|| self.missing(head, name))?;
+                (head.meta.regions[place].element, record.of_region(place).map(OutlinedDecomposition::of))
             }
         };
-        let found = outline.region(name).ok_or_else(|| {
-            let present = outline.regions.iter().map(|region| region.name.clone()).collect();
-            LoadError::Missing { rank, key, region: name.into(), present }
-        })?;
-        let other = |found: String| LoadError::Decomposition { rank, key, region: name.into(), found };
-        let plain = || other("was saved without a decomposition: load it with `load` or `value`".to_owned());
-        let lies = outline.of_region(found).cloned().ok_or_else(plain)?;
-        if found.element != element {
-            let (found, expected) = (found.element.to_string(), element.to_string());
+        let plain = || "was saved without a decomposition: load it with `load` or `value`".to_owned();
+        let lies = lies.ok_or_else(|| LoadError::Decomposition { rank, key, region: name.into(), found: plain() })?;
+        if found != element {
+            let (found, expected) = (found.to_string(), element.to_string());
             return Err(LoadError::Mismatch { rank, key, region: name.into(), found, expected });
         }
         Ok(lies)
