@@ -5,9 +5,9 @@
 //! folder of its own, so that nothing is shared between them but the message layer.
 #![forbid(unsafe_code)]
 
-use bivouac_core::base::Rank;
+mod nodes;
+
 use bivouac_core::comm::mpi::MpiComm;
-use bivouac_core::comm::{Comm, CommError, Label, Parcel, Slice};
 use bivouac_core::config::{Budget, Scheme};
 use bivouac_core::session::place::{Place, Workers};
 use bivouac_core::tier::TierId;
@@ -17,6 +17,7 @@ use mpi::collective::SystemOperation;
 use mpi::point_to_point::send_receive_into;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
+use nodes::Scattered;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,54 +42,6 @@ struct Options {
     /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// The message layer of MPI, with every rank on a node of its own.
-struct Scattered {
-    inner: MpiComm,
-    nodes: Vec<u32>,
-}
-
-impl Comm for Scattered {
-    fn rank(&self) -> Rank {
-        self.inner.rank()
-    }
-    fn size(&self) -> u32 {
-        self.inner.size()
-    }
-    fn nodes(&self) -> &[u32] {
-        &self.nodes
-    }
-    fn send(&mut self, to: Rank, bytes: &[u8]) -> Result<(), CommError> {
-        self.inner.send(to, bytes)
-    }
-    fn receive(&mut self) -> Result<Option<(Rank, Vec<u8>)>, CommError> {
-        self.inner.receive()
-    }
-    fn put_back(&mut self, from: Rank, bytes: Vec<u8>) {
-        self.inner.put_back(from, bytes);
-    }
-    fn unfinished(&self) -> usize {
-        self.inner.unfinished()
-    }
-    fn send_parcel(&mut self, to: Rank, label: Label, body: Slice) -> Result<(), CommError> {
-        self.inner.send_parcel(to, label, body)
-    }
-    fn receive_parcel(&mut self) -> Result<Option<Parcel>, CommError> {
-        self.inner.receive_parcel()
-    }
-    fn recycle(&mut self, bytes: Vec<u8>) {
-        self.inner.recycle(bytes);
-    }
-    fn unsent_parcels(&self) -> usize {
-        self.inner.unsent_parcels()
-    }
-    fn quiesce(&mut self, limit: Duration) -> Result<bool, CommError> {
-        Comm::quiesce(&mut self.inner, limit)
-    }
-    fn cancel(&mut self) {
-        self.inner.cancel();
-    }
 }
 
 struct Bench {
