@@ -100,7 +100,29 @@ impl Sums {
     /// # Panics
     /// If `offset` is no multiple of 16.
     pub fn add(&mut self, offset: u64, bytes: &[u8]) {
-        assert!(offset.is_multiple_of(PAIR as u64), "a part of a block begins at byte {offset}, inside a pair");
+        let done = whole_units(bytes, keys_from(offset), self);
+        self.add_rest(offset + done as u64, &bytes[done..]);
+    }
+
+    /// The same, and copies the bytes to `target` on the way, past the cache as [`copy_digest`] does where there are enough of them.
+    ///
+    /// # Panics
+    /// As [`Sums::add`], and if the two slices differ in length.
+    pub fn add_copying(&mut self, offset: u64, bytes: &[u8], target: &mut [u8]) {
+        assert_eq!(bytes.len(), target.len(), "add_copying: lengths differ");
+        let done = copy_whole_units(bytes, target, bytes.as_ptr_range().end, keys_from(offset), self);
+        self.add_rest(offset + done as u64, &bytes[done..]);
+        target[done..].copy_from_slice(&bytes[done..]);
+    }
+
+    /// Adds what another part of the block adds.
+    pub fn merge(&mut self, other: Sums) {
+        self.low = self.low.wrapping_add(other.low);
+        self.high = self.high.wrapping_add(other.high);
+    }
+
+    /// The plain loop.
+    fn add_rest(&mut self, offset: u64, bytes: &[u8]) {
         let first = offset / 8;
         let kept = (KEPT as u64).saturating_sub(first).min(bytes.len() as u64 / 8) as usize & !1;
         let (near, far) = bytes.split_at(8 * kept);
@@ -160,8 +182,7 @@ fn word(bytes: &[u8]) -> u64 {
 /// The digest of `bytes`.
 pub fn digest_bytes(bytes: &[u8]) -> Digest {
     let mut sums = Sums::default();
-    let done = whole_units(bytes, &mut sums);
-    sums.add(done as u64, &bytes[done..]);
+    sums.add(0, bytes);
     sums.finish(bytes.len() as u64)
 }
 
@@ -181,8 +202,8 @@ pub fn copy_digest(source: &[u8], target: &mut [u8]) -> Digest {
 pub(crate) fn copy_digest_before(source: &[u8], target: &mut [u8], next: *const u8) -> Digest {
     assert_eq!(source.len(), target.len(), "copy_digest: lengths differ");
     let mut sums = Sums::default();
-    let done = copy_whole_units(source, target, next, &mut sums);
-    sums.add(done as u64, &source[done..]);
+    let done = copy_whole_units(source, target, next, &KEYS, &mut sums);
+    sums.add_rest(done as u64, &source[done..]);
     target[done..].copy_from_slice(&source[done..]);
     sums.finish(source.len() as u64)
 }
@@ -224,25 +245,31 @@ pub fn store_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Adds what the processor's own loop takes of the begin of a block, and says how much that was.
-fn whole_units(bytes: &[u8], sums: &mut Sums) -> usize {
+/// The keys of what stands `offset` bytes after the begin of a block, as far as they are kept.
+fn keys_from(offset: u64) -> &'static [u64] {
+    assert!(offset.is_multiple_of(PAIR as u64), "a part of a block begins at byte {offset}, inside a pair");
+    KEYS.get((offset / 8) as usize..).unwrap_or(&[])
+}
+
+/// Adds what the processor's own loop takes of the begin of a part of a block, and says how much that was.
+fn whole_units(bytes: &[u8], keys: &[u64], sums: &mut Sums) -> usize {
     #[cfg(target_arch = "x86_64")]
     if x86::is_there() {
         // SAFETY: the features were just detected.
-        return unsafe { x86::sum(bytes, &KEYS, sums) };
+        return unsafe { x86::sum(bytes, keys, sums) };
     }
-    let _ = (bytes, sums);
+    let _ = (bytes, keys, sums);
     0
 }
 
 /// As [`whole_units`], and copies them.
-fn copy_whole_units(source: &[u8], target: &mut [u8], next: *const u8, sums: &mut Sums) -> usize {
+fn copy_whole_units(source: &[u8], target: &mut [u8], next: *const u8, keys: &[u64], sums: &mut Sums) -> usize {
     #[cfg(target_arch = "x86_64")]
     if x86::is_there() {
         // SAFETY: the features were just detected; the slices are equally long (asserted by the caller).
-        return unsafe { x86::copy_sum(source, target, next, &KEYS, sums) };
+        return unsafe { x86::copy_sum(source, target, next, keys, sums) };
     }
-    let _ = (source, target, next, sums);
+    let _ = (source, target, next, keys, sums);
     0
 }
 
@@ -466,6 +493,12 @@ mod tests {
             let mut sums = Sums::default();
             sums.add(0, &bytes);
             assert_eq!(sums.finish(length as u64), expected, "length {length}");
+            // In two parts, the second of which is copied.
+            let (cut, mut copied) = (length / 2 / PAIR * PAIR, vec![0; length]);
+            let mut sums = Sums::default();
+            sums.add_copying(cut as u64, &bytes[cut..], &mut copied[cut..]);
+            sums.add(0, &bytes[..cut]);
+            assert_eq!((sums.finish(length as u64), &copied[cut..]), (expected, &bytes[cut..]), "length {length}");
             // Aligned and unaligned targets take different bodies.
             let mut room = vec![0u8; length + 128];
             let aligned = room.as_ptr().align_offset(64);

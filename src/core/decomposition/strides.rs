@@ -63,19 +63,19 @@ impl Strides {
 
     /// How many of the bytes of the box lie before `place` in memory.
     pub fn before(&self, place: usize) -> usize {
-        let (mut low, mut high) = (0, self.bytes().checked_div(self.row).unwrap_or(0));
-        // The first row that does not begin before it.
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.first + self.place(middle) < place {
-                true => low = middle + 1,
-                false => high = middle,
+        let Some(mut rest) = place.checked_sub(self.first) else { return 0 };
+        let (mut bytes, mut each) = (0, self.bytes());
+        for (count, distance) in &self.again {
+            each /= (*count).max(1);
+            // What one of them covers ends before the next one begins.
+            let passed = rest.checked_div(*distance).unwrap_or(0);
+            if passed >= *count {
+                return bytes + count * each;
             }
+            bytes += passed * each;
+            rest -= passed * distance;
         }
-        match low.checked_sub(1) {
-            None => 0,
-            Some(last) => last * self.row + (place - self.first - self.place(last)).min(self.row),
-        }
+        bytes + rest.min(self.row)
     }
 
     /// Hands out where bytes `from..to` of those of the box lie in memory, row by row: the place, and how many.
@@ -111,6 +111,11 @@ impl Strides {
         place
     }
 
+    /// All rows begin and end where a multiple of so many bytes of the box does.
+    pub fn is_even(&self, bytes: usize) -> bool {
+        self.row.is_multiple_of(bytes)
+    }
+
     /// Copies bytes of the box from its memory, from its byte `at` on.
     pub fn gather(&self, memory: &[u8], at: usize, target: &mut [u8]) {
         let mut done = 0;
@@ -127,6 +132,113 @@ impl Strides {
             memory[place..place + count].copy_from_slice(&bytes[done..done + count]);
             done += count;
         });
+    }
+}
+
+/// A way along the bytes of a box in its memory.
+pub struct Rows<'s> {
+    way: Cursor<'s>,
+    left: usize,
+}
+
+impl<'s> Rows<'s> {
+    /// From byte `at` of the box on.
+    pub fn at(of: &'s Strides, at: usize) -> Rows<'s> {
+        Rows { way: Cursor::at(of, at), left: of.bytes() - at }
+    }
+
+    /// Where the next bytes lie, and how many follow before the memory is interrupted; none at the end.
+    pub fn next(&self) -> (usize, usize) {
+        (self.way.place(), self.way.left().min(self.left))
+    }
+
+    /// Goes on by at most as many.
+    pub fn skip(&mut self, bytes: usize) {
+        self.left -= bytes;
+        if self.left > 0 {
+            self.way.skip(bytes);
+        }
+    }
+}
+
+/// A way along the bytes of a box in two memories.
+pub struct Both<'s> {
+    one: Cursor<'s>,
+    two: Cursor<'s>,
+    /// Bytes that are left.
+    left: usize,
+}
+
+impl<'s> Both<'s> {
+    /// From the first byte of a box on, that has as many bytes in both.
+    pub fn new(one: &'s Strides, two: &'s Strides) -> Both<'s> {
+        Both { one: Cursor::at(one, 0), two: Cursor::at(two, 0), left: one.bytes() }
+    }
+
+    /// Where the next bytes lie, and how many follow before either memory is interrupted; none at the end.
+    pub fn next(&self) -> (usize, usize, usize) {
+        (self.one.place(), self.two.place(), self.one.left().min(self.two.left()).min(self.left))
+    }
+
+    /// Goes on by at most as many.
+    pub fn skip(&mut self, bytes: usize) {
+        self.left -= bytes;
+        if self.left > 0 {
+            self.one.skip(bytes);
+            self.two.skip(bytes);
+        }
+    }
+}
+
+/// A way along the bytes of a box, row by row.
+struct Cursor<'s> {
+    of: &'s Strides,
+    /// The row, and where it begins.
+    index: usize,
+    begins: usize,
+    /// Bytes of it that lie behind.
+    within: usize,
+    /// How many rows still follow at the distance of neighbours.
+    near: usize,
+}
+
+impl<'s> Cursor<'s> {
+    fn at(of: &'s Strides, byte: usize) -> Cursor<'s> {
+        let row = of.row.max(1);
+        let mut cursor = Cursor { of, index: byte / row, begins: 0, within: byte % row, near: 0 };
+        // Of a box without elements there is nothing to be found.
+        if of.bytes() > 0 {
+            cursor.find();
+        }
+        cursor
+    }
+
+    fn find(&mut self) {
+        let near = self.of.again.last().map_or(1, |(count, _)| *count);
+        self.begins = self.of.first + self.of.place(self.index);
+        self.near = near - self.index % near - 1;
+    }
+
+    fn place(&self) -> usize {
+        self.begins + self.within
+    }
+
+    /// Bytes that are left of the row.
+    fn left(&self) -> usize {
+        self.of.row - self.within
+    }
+
+    /// Goes on by at most what is left of the row.
+    fn skip(&mut self, bytes: usize) {
+        self.within += bytes;
+        if self.within < self.of.row {
+            return;
+        }
+        (self.within, self.index) = (0, self.index + 1);
+        match (self.near.checked_sub(1), self.of.again.last()) {
+            (Some(near), Some((_, step))) => (self.begins, self.near) = (self.begins + step, near),
+            _ => self.find(),
+        }
     }
 }
 
@@ -217,6 +329,34 @@ mod tests {
             prop_assert_eq!(there, some);
             let changed = other.iter().zip(&bytes).filter(|(now, then)| now == then).count();
             prop_assert_eq!(changed, to - from);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_go_from_one_memory_to_another(
+            dims in proptest::collection::vec((1u64..5, 0u64..3, 0u64..3, 0u64..3), 1..=4),
+            size in 1u64..5,
+            step in any::<prop::sample::Index>(),
+        ) {
+            let numbers = |of: fn(&(u64, u64, u64, u64)) -> u64| dims.iter().map(of).collect::<Vec<_>>();
+            let extent = numbers(|dim| dim.0);
+            let one = strides(&extent, &numbers(|dim| dim.1), &numbers(|dim| dim.2), size);
+            let two = strides(&extent, &numbers(|dim| dim.3), &numbers(|dim| dim.1), size);
+            let (mut both, mut at) = (Both::new(&one, &two), 0);
+            loop {
+                let (place, other, count) = both.next();
+                if count == 0 {
+                    break;
+                }
+                let some = step.index(count) + 1;
+                for byte in 0..some {
+                    assert_eq!((one.place_of(at + byte), two.place_of(at + byte)), (place + byte, other + byte));
+                }
+                both.skip(some);
+                at += some;
+            }
+            prop_assert_eq!(at, one.bytes());
         }
     }
 }

@@ -2,10 +2,15 @@
 
 use super::{ReadBlocks, RegionError};
 use crate::base::Digest;
-use crate::base::digest::copy_digest;
+use crate::base::digest::Sums;
 use crate::decomposition::Decomposition;
-use crate::decomposition::strides::Strides;
+use crate::decomposition::strides::{Rows, Strides};
 use std::fmt;
+
+/// Bytes of a pair of words.
+const PAIR: usize = 16;
+/// Bytes that go through a buffer at once.
+const BUFFER: usize = 16 << 10;
 
 /// The memory of boxes, and where their elements lie in it. Their bytes are box behind box, each in the order of memory.
 pub struct Packed<'a> {
@@ -40,20 +45,25 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Copies those from byte `at` on, as many as fit into `target`.
-    fn gather(&self, at: usize, target: &mut [u8]) {
-        let first = self.starts.partition_point(|start| *start <= at) - 1;
-        let (mut done, mut at) = (0, at);
-        for ((memory, strides), start) in self.boxes.iter().zip(&self.starts).skip(first) {
-            let within = at - start;
-            let bytes = (strides.bytes() - within).min(target.len() - done);
-            strides.gather(memory, within, &mut target[done..done + bytes]);
-            done += bytes;
-            at += bytes;
-            if done == target.len() {
-                break;
+    /// `count` bytes from byte `at` on, one piece of memory after the other.
+    fn rows(&self, at: usize, count: usize) -> impl Iterator<Item = &[u8]> {
+        let mut number = self.starts.partition_point(|start| *start <= at) - 1;
+        let (mut left, mut open) = (count, None);
+        std::iter::from_fn(move || {
+            while left > 0 {
+                let (memory, strides) = self.boxes.get(number)?;
+                let way = open.get_or_insert_with(|| Rows::at(strides, (at + count - left) - self.starts[number]));
+                let (place, bytes) = way.next();
+                let bytes = bytes.min(left);
+                if bytes > 0 {
+                    way.skip(bytes);
+                    left -= bytes;
+                    return Some(&memory[place..place + bytes]);
+                }
+                (number, open) = (number + 1, None);
             }
-        }
+            None
+        })
     }
 }
 
@@ -62,13 +72,40 @@ impl ReadBlocks for Packed<'_> {
         self.starts.last().copied().unwrap_or(0) as u64
     }
 
-    /// Rows pass through a buffer that stays in cache, from which the one loop of captures copies and digests.
+    /// The one loop of captures copies and digests row by row, from two places of a block in turn: one alone leaves memory idle. Rows that end inside a pair of
+    /// words, which the digest takes at once, pass through a buffer that stays in the nearest cache.
     fn read(&self, at: u64, block_bytes: u64, target: &mut [u8], digests: &mut [Digest]) -> Result<(), String> {
-        let mut buffer = vec![0u8; (block_bytes as usize).min(target.len())];
-        for (index, (to, digest)) in target.chunks_mut(block_bytes as usize).zip(digests).enumerate() {
-            let rows = &mut buffer[..to.len()];
-            self.gather(at as usize + index * block_bytes as usize, rows);
-            *digest = copy_digest(rows, to);
+        let are_even = self.boxes.iter().all(|(_, strides)| strides.is_even(PAIR));
+        let mut buffer = [0u8; BUFFER];
+        let blocks = (at as usize..).step_by(block_bytes as usize);
+        for ((at, to), digest) in blocks.zip(target.chunks_mut(block_bytes as usize)).zip(digests) {
+            let (mut sums, length) = (Sums::default(), to.len());
+            if are_even {
+                let (near, far) = to.split_at_mut(length / 2 / PAIR * PAIR);
+                let half = near.len();
+                let mut ways = [(self.rows(at, half), near, 0, 0), (self.rows(at + half, length - half), far, half, 0)];
+                let mut is_open = true;
+                while is_open {
+                    is_open = false;
+                    for (rows, to, begins, done) in &mut ways {
+                        let Some(row) = rows.next() else { continue };
+                        sums.add_copying((*begins + *done) as u64, row, &mut to[*done..*done + row.len()]);
+                        *done += row.len();
+                        is_open = true;
+                    }
+                }
+            } else {
+                for (number, to) in to.chunks_mut(BUFFER).enumerate() {
+                    let bytes = &mut buffer[..to.len()];
+                    let mut done = 0;
+                    for row in self.rows(at + number * BUFFER, to.len()) {
+                        bytes[done..done + row.len()].copy_from_slice(row);
+                        done += row.len();
+                    }
+                    sums.add_copying((number * BUFFER) as u64, bytes, to);
+                }
+            }
+            *digest = sums.finish(length as u64);
         }
         Ok(())
     }

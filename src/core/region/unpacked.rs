@@ -19,6 +19,16 @@ struct Piece<'t> {
     bytes: usize,
 }
 
+/// How far somebody has come.
+pub struct Way {
+    /// The piece, and how many of its bytes lie behind.
+    number: usize,
+    at: usize,
+    /// The row in hand, as places of the piece's memory.
+    row: usize,
+    end: usize,
+}
+
 impl<'t> Unpacked<'t> {
     /// All of some boxes.
     pub fn new(boxes: impl IntoIterator<Item = (&'t mut [u8], Strides)>) -> Unpacked<'t> {
@@ -53,25 +63,44 @@ impl<'t> Unpacked<'t> {
 
     /// Puts bytes where those from byte `at` on go.
     pub fn put(&mut self, at: usize, bytes: &[u8]) {
-        let (mut start, mut rest, mut at) = (0, bytes, at);
-        for Piece { from, memory, strides, first, bytes } in &mut self.boxes {
-            let end = start + *bytes;
-            if at < end {
-                let (now, behind) = rest.split_at(rest.len().min(end - at));
-                strides.each(*first + at - start, *first + at - start + now.len(), {
-                    let mut done = 0;
-                    move |place, count| {
-                        memory[place - *from..place - *from + count].copy_from_slice(&now[done..done + count]);
-                        done += count;
-                    }
-                });
-                (rest, at) = (behind, at + now.len());
-                if rest.is_empty() {
-                    return;
-                }
-            }
-            start = end;
+        let (mut way, mut done) = (self.way(at), 0);
+        while done < bytes.len()
+            && let Some(memory) = self.next(&mut way, bytes.len() - done)
+        {
+            memory.copy_from_slice(&bytes[done..done + memory.len()]);
+            done += memory.len();
         }
+    }
+
+    /// A way along the bytes, from byte `at` on.
+    pub fn way(&self, at: usize) -> Way {
+        let (mut number, mut at) = (0, at);
+        while let Some(piece) = self.boxes.get(number).filter(|piece| at >= piece.bytes) {
+            (number, at) = (number + 1, at - piece.bytes);
+        }
+        Way { number, at, row: 0, end: 0 }
+    }
+
+    /// Where the next bytes go, at most so many, in one piece of memory; `None` at the end.
+    pub fn next(&mut self, way: &mut Way, most: usize) -> Option<&mut [u8]> {
+        if way.row == way.end {
+            let piece = loop {
+                let piece = self.boxes.get(way.number)?;
+                if way.at < piece.bytes {
+                    break piece;
+                }
+                (way.number, way.at) = (way.number + 1, way.at - piece.bytes);
+            };
+            let byte = piece.first + way.at;
+            let left = piece.strides.row() - byte % piece.strides.row();
+            way.row = piece.strides.place_of(byte) - piece.from;
+            way.end = way.row + left.min(piece.bytes - way.at);
+        }
+        let count = most.min(way.end - way.row);
+        let begin = way.row;
+        way.row += count;
+        way.at += count;
+        Some(&mut self.boxes[way.number].memory[begin..begin + count])
     }
 
     /// Parts of so many bytes each, the last one of what is left, for several threads. The bytes of a part lie before those of the next one: their memory can be taken apart.

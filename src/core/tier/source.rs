@@ -1,7 +1,11 @@
 //! Reading a shard back, wherever it rests, with every block checked against its digest.
 
 mod blocks;
+mod pass;
 mod scattered;
+
+pub use blocks::Again;
+pub use pass::Pass;
 
 use super::names::Series;
 use super::posix::PageBuffer;
@@ -33,7 +37,7 @@ const MEMORY_PART: usize = 1 << 20;
 /// Regions from this size on are read ahead by threads of their own.
 const READ_AHEAD_MIN: usize = 4 * READ_BYTES;
 /// Threads that read memory: one alone moves a third of what a socket's memory does.
-const MEMORY_READERS: usize = 4;
+pub const MEMORY_READERS: usize = 4;
 /// Buffers of each reader that go round between it and the checker: one is in hand and one under way.
 const READER_BUFFERS: usize = 2;
 

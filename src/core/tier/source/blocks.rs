@@ -1,9 +1,13 @@
 //! Reading some blocks of a region.
 
-use super::{Source, read_piece};
+use super::pass::Pass;
+use super::{READ_BYTES, Source, read_piece};
 use crate::base::digest::digest_bytes;
+use crate::base::units::page_ceil;
 use crate::format::Region;
 use crate::tier::TierError;
+use crate::tier::posix::PageBuffer;
+use std::ops::Range;
 
 impl Source {
     /// Reads the bytes of a region from `at` on, which is the begin of a block, into `target`, which ends with a block or with the region, and checks
@@ -37,4 +41,63 @@ impl Source {
         }
         Ok(())
     }
+
+    /// Reads blocks of a region, which `range` begins and ends with unless it ends with the region, and hands out each in order: where in the region
+    /// it begins, and a way through it, which `take` goes to its end. It may ask for the same block again. What it got of a block before
+    /// an error is of no use.
+    ///
+    /// # Errors
+    /// As [`Source::read_region`].
+    ///
+    /// # Blocking
+    /// On the device that holds the file.
+    pub fn read_through(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+        mut take: impl FnMut(usize, &mut Pass<'_>) -> Again,
+    ) -> Result<(), TierError> {
+        let block = self.head().header.block_size as usize;
+        debug_assert!(range.start.is_multiple_of(block), "byte {} begins no block", range.start);
+        match self {
+            Source::Memory(shard) => {
+                let start = (shard.head.header.body_offset + region.offset) as usize + range.start;
+                let bytes = shard.part(start, range.len())?;
+                for (at, bytes) in range.step_by(block).zip(bytes.chunks(block)) {
+                    loop {
+                        let mut pass = Pass::new(bytes);
+                        let again = take(at, &mut pass);
+                        if let Some(found) = pass.finish() {
+                            self.compare(region, (at / block) as u64, found)?;
+                        }
+                        if again == Again::No {
+                            break;
+                        }
+                    }
+                }
+            }
+            Source::File(shard) => {
+                let most = (READ_BYTES / block).max(1) * block;
+                let mut buffer = PageBuffer::new(most.min(page_ceil(range.len() as u64) as usize));
+                for at in range.clone().step_by(most) {
+                    let part = &mut buffer[..most.min(range.end - at)];
+                    read_piece(shard, region, at, part)?;
+                    for (bytes, at) in part.chunks(block).zip((at..).step_by(block)) {
+                        self.compare(region, (at / block) as u64, digest_bytes(bytes))?;
+                        while take(at, &mut Pass::checked(bytes)) == Again::Yes {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a block is to be handed out once more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Again {
+    /// There is more to be taken from it.
+    Yes,
+    /// It is done with.
+    No,
 }

@@ -1,19 +1,18 @@
 //! Reading a region into boxes of memory that have something around them.
 
-use super::{MEMORY_PART, READ_BYTES, Source, in_threads, is_read_in_place, read_piece};
-use crate::base::digest::{Sums, digest_bytes};
+use super::pass::Pass;
+use super::{READ_BYTES, Source, in_threads, is_read_in_place, read_piece};
+use crate::base::Digest;
+use crate::base::digest::{Sums, digest_bytes, store_fence};
 use crate::base::units::page_ceil;
 use crate::format::Region;
 use crate::region::Unpacked;
 use crate::tier::TierError;
 use crate::tier::posix::PageBuffer;
 
-/// Bytes that go through a buffer at once. It stays in the nearest cache, with what is made of it.
-const BUFFER: usize = 16 << 10;
-
 impl Source {
     /// Reads a whole region into `target`, which takes as many bytes, checking each block. What was checked is what is put there, also where the
-    /// bytes can change meanwhile: they pass through a buffer.
+    /// bytes can change meanwhile.
     ///
     /// # Errors
     /// As [`Source::read_region`]. `target` is then partly overwritten.
@@ -36,12 +35,13 @@ impl Source {
             Source::Memory(shard) => {
                 let start = (shard.head.header.body_offset + region.offset) as usize;
                 let bytes = shard.part(start, region.bytes as usize)?;
-                let parts = bytes.chunks(MEMORY_PART).zip(target.parts(MEMORY_PART));
-                let parts = parts.zip((0..).step_by(MEMORY_PART / block));
-                in_threads(region.bytes, parts, |((from, mut to), first)| {
-                    for (number, from) in from.chunks(block).enumerate() {
-                        self.compare(region, first + number as u64, put_digested(from, number * block, &mut to))?;
-                    }
+                // Two halves of each block are read in turn: from one place alone memory is not as fast as it can be.
+                let half = block / 2;
+                let mut halves = target.parts(half).into_iter();
+                let targets = std::iter::from_fn(move || Some((halves.next()?, halves.next())));
+                in_threads(region.bytes, bytes.chunks(block).zip(targets).zip(0..), |((from, to), index)| {
+                    self.compare(region, index, put_in_turn(from, half, to))?;
+                    store_fence();
                     Ok(())
                 })
             }
@@ -59,14 +59,22 @@ impl Source {
     }
 }
 
-/// Puts a block where its bytes go, which are those from `at` on, and makes the digest of what it has put there.
-fn put_digested(block: &[u8], at: usize, target: &mut Unpacked<'_>) -> crate::base::Digest {
-    let (mut buffer, mut sums) = ([0u8; BUFFER], Sums::default());
-    for (number, from) in block.chunks(BUFFER).enumerate() {
-        let bytes = &mut buffer[..from.len()];
-        bytes.copy_from_slice(from);
-        sums.add((number * BUFFER) as u64, bytes);
-        target.put(at + number * BUFFER, bytes);
+/// Puts the halves of a block where they go, row by row in turn, and makes the digest of what it has put there.
+fn put_in_turn(block: &[u8], half: usize, (near, far): (Unpacked<'_>, Option<Unpacked<'_>>)) -> Digest {
+    let half = half.min(block.len());
+    let far = far.map(|far| (Pass::between(block, half..block.len()), far.way(0), far));
+    let mut ways = [Some((Pass::between(block, 0..half), near.way(0), near)), far];
+    let mut is_open = true;
+    while is_open {
+        is_open = false;
+        for (pass, way, to) in ways.iter_mut().flatten() {
+            if let Some(row) = to.next(way, pass.left()).filter(|row| !row.is_empty()) {
+                pass.copy(row);
+                is_open = true;
+            }
+        }
     }
+    let mut sums = Sums::default();
+    ways.into_iter().flatten().for_each(|(pass, ..)| sums.merge(pass.sums()));
     sums.finish(block.len() as u64)
 }
